@@ -1,0 +1,77 @@
+# Finds LibTorch's CPU libraries: an unpacked LibTorch archive, the torch package of a Python
+# installation, or what `./run setup` puts into .deps. LibTorch's own find_package(Torch) insists on
+# a CUDA toolkit where the build has CUDA; the two libraries used here do not need one.
+#
+#   LibTorch::LibTorch                   headers, libtorch_cpu and libc10
+#   LibTorch_ROOT_DIR, LibTorch_VERSION  what was found
+#
+# Looked at, in this order: LibTorch_ROOT, CMAKE_PREFIX_PATH (variables, then environment), then
+# LibTorch_FALLBACK_DIR. A folder may be LibTorch itself, its share/cmake, or a site-packages folder.
+# Nothing is cached: another LibTorch counts from the next configure on.
+
+function(_libtorch_find_root result)
+  set(folders "${LibTorch_ROOT}" "$ENV{LibTorch_ROOT}" ${CMAKE_PREFIX_PATH})
+  string(REPLACE ":" ";" from_environment "$ENV{CMAKE_PREFIX_PATH}")
+  list(APPEND folders ${from_environment} "${LibTorch_FALLBACK_DIR}")
+  list(REMOVE_ITEM folders "")
+  foreach(folder IN LISTS folders)
+    string(REGEX REPLACE "/share/cmake(/Torch)?/*$" "" folder "${folder}")
+    foreach(root IN ITEMS "${folder}" "${folder}/torch")
+      if(EXISTS "${root}/include/ATen/core/Tensor.h" AND EXISTS "${root}/lib/libtorch_cpu.so"
+         AND EXISTS "${root}/lib/libc10.so")
+        file(REAL_PATH "${root}" root)
+        set(${result} "${root}" PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+  endforeach()
+  list(JOIN folders "\n    " folders)
+  set(_libtorch_problem
+      "expected a folder with include/ATen and lib/libtorch_cpu.so, but none of these is one:\n\
+    ${folders}\n  Run ./run setup, which downloads LibTorch, or configure with\
+ -DCMAKE_PREFIX_PATH=<the libtorch or site-packages/torch folder>."
+      PARENT_SCOPE)
+endfunction()
+
+function(_libtorch_read_version root result)
+  # Up to 2.8 the numbers are in the second header, later in the first.
+  foreach(header IN ITEMS torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    if(EXISTS "${root}/include/${header}")
+      file(READ "${root}/include/${header}" text)
+      if(text MATCHES "TORCH_VERSION_MAJOR ([0-9]+).*TORCH_VERSION_MINOR ([0-9]+).*TORCH_VERSION_PATCH ([0-9]+)")
+        set(${result} "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3}" PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+unset(LibTorch_ROOT_DIR)
+unset(LibTorch_VERSION)
+unset(_libtorch_problem)
+_libtorch_find_root(LibTorch_ROOT_DIR)
+if(LibTorch_ROOT_DIR)
+  _libtorch_read_version("${LibTorch_ROOT_DIR}" LibTorch_VERSION)
+  set(_libtorch_problem "found in ${LibTorch_ROOT_DIR}. Give another one with -DCMAKE_PREFIX_PATH=<folder>.")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  LibTorch
+  REQUIRED_VARS LibTorch_ROOT_DIR
+  VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "${_libtorch_problem}")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  foreach(_libtorch_library IN ITEMS c10 torch_cpu)
+    add_library(LibTorch::${_libtorch_library} SHARED IMPORTED)
+    set_target_properties(
+      LibTorch::${_libtorch_library}
+      PROPERTIES IMPORTED_LOCATION "${LibTorch_ROOT_DIR}/lib/lib${_libtorch_library}.so"
+                 INTERFACE_INCLUDE_DIRECTORIES
+                 "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
+  endforeach()
+  # libtorch.so only ties libtorch_cpu to libtorch_cuda, which is why it stays out.
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED)
+  target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::torch_cpu LibTorch::c10)
+endif()

@@ -1,0 +1,35 @@
+# What Tessera is built from. A missing package is an error that names Debian's package for it.
+
+function(tessera_require target debian_package)
+  if(NOT TARGET ${target})
+    message(FATAL_ERROR "[tessera] expected the CMake target ${target}, but it was not found."
+                        " Run ./run setup, or: apt-get install ${debian_package}")
+  endif()
+endfunction()
+
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON) # a parent project links these, too
+set(LibTorch_FALLBACK_DIR "${PROJECT_SOURCE_DIR}/.deps/libtorch")
+find_package(LibTorch 2.14 MODULE REQUIRED)
+
+find_package(OpenMP COMPONENTS CXX QUIET)
+tessera_require(OpenMP::OpenMP_CXX g++)
+find_package(hwy CONFIG QUIET)
+tessera_require(hwy::hwy libhwy-dev)
+find_package(fmt CONFIG QUIET)
+tessera_require(fmt::fmt-header-only libfmt-dev)
+find_package(nlohmann_json CONFIG QUIET)
+tessera_require(nlohmann_json::nlohmann_json nlohmann-json3-dev)
+if(TESSERA_BUILD_EXAMPLES)
+  find_package(CLI11 CONFIG QUIET)
+  tessera_require(CLI11::CLI11 libcli11-dev)
+endif()
+if(TESSERA_BUILD_TESTS)
+  find_package(GTest CONFIG QUIET)
+  tessera_require(GTest::gtest_main libgtest-dev)
+endif()
+
+# LibTorch's include folder has an fmt of its own, another version than Debian's. It stands first
+# here, and every target that is not a kernel has this one, so that one program has one fmt.
+add_library(tessera_deps INTERFACE)
+target_link_libraries(tessera_deps INTERFACE LibTorch::LibTorch fmt::fmt-header-only
+                                             nlohmann_json::nlohmann_json)

@@ -1,0 +1,21 @@
+# cmake --install: headers, libraries and the package that find_package(tessera) reads.
+
+include(CMakePackageConfigHelpers)
+set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
+
+install(
+  TARGETS tessera tessera_layers tessera_serialization tessera_core tessera_optim tessera_kernels
+  EXPORT tesseraTargets
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION "${package_folder}")
+install(DIRECTORY include/tessera DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+
+configure_package_config_file(
+  cmake/tesseraConfig.cmake.in "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
+  INSTALL_DESTINATION "${package_folder}")
+write_basic_package_version_file(
+  "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
+              "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/FindLibTorch.cmake
+        DESTINATION "${package_folder}")

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace tessera {
+
+namespace initializers {
+
+struct Zeros {
+  bool operator==(const Zeros&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self&, Visit&&) {}
+};
+
+struct Constant {
+  double value = 0.0;
+
+  bool operator==(const Constant&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("value", self.value);
+  }
+};
+
+/// Uniform in [low, high).
+struct Uniform {
+  double low = -0.05;
+  double high = 0.05;
+
+  bool operator==(const Uniform&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("low", self.low);
+    visit("high", self.high);
+  }
+};
+
+/// Normal with the given mean and standard deviation, stddev >= 0.
+struct Normal {
+  double mean = 0.0;
+  double stddev = 0.05;
+
+  bool operator==(const Normal&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("mean", self.mean);
+    visit("stddev", self.stddev);
+  }
+};
+
+/// Normal, redrawn outside of mean +- 2 stddev. `stddev` is that of the normal
+/// before truncation, as in TensorFlow; the values' own is 0.88 of it.
+struct TruncatedNormal {
+  double mean = 0.0;
+  double stddev = 0.05;
+
+  bool operator==(const TruncatedNormal&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("mean", self.mean);
+    visit("stddev", self.stddev);
+  }
+};
+
+/// Row i is filled with offset + i.
+struct RowId {
+  int64_t offset = 0;
+
+  bool operator==(const RowId&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("offset", self.offset);
+  }
+};
+
+/// The user's own function, called with the ids `[rows]` (int64) of the rows
+/// to fill and their width; returns `[rows, dim]` float32.
+///
+/// Equal when it is the same object copied. JSON holds only the name.
+class Callable {
+ public:
+  using Function = std::function<at::Tensor(const at::Tensor& ids, int64_t dim)>;
+
+  Callable() = default;
+  Callable(std::string name, Function function)
+      : name_(std::move(name)),
+        function_(std::make_shared<const Function>(std::move(function))) {}
+
+  const std::string& name() const {
+    return name_;
+  }
+  /// Empty after reading from JSON, until a function of that name is bound.
+  const std::shared_ptr<const Function>& function() const {
+    return function_;
+  }
+
+  bool operator==(const Callable&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name_);
+  }
+
+ private:
+  std::string name_;
+  std::shared_ptr<const Function> function_;
+};
+
+}  // namespace initializers
+
+/// How a table's rows start.
+///
+/// Random values are a pure function of (seed, table name, row, column), from
+/// a counter-based generator: a table is the same for any number of threads.
+using Initializer = std::variant<
+    initializers::Zeros,
+    initializers::Constant,
+    initializers::Uniform,
+    initializers::Normal,
+    initializers::TruncatedNormal,
+    initializers::RowId,
+    initializers::Callable>;
+
+/// Fills `rows` with the values of table rows [first_row, first_row + n).
+///
+/// Shapes:  rows [n, dim] float32, contiguous.
+/// Errors:  c10::ValueError for a callable that is missing or whose result has
+///          another shape, dtype or a non-finite value.
+void initialize_rows(
+    const Initializer& initializer,
+    uint64_t seed,
+    std::string_view table_name,
+    int64_t first_row,
+    at::Tensor rows);
+
+/// Refuses non-finite values and a negative stddev; `where` begins the message.
+void validate(const Initializer& initializer, const std::string& where);
+
+}  // namespace tessera

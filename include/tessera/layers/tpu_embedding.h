@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/embedding_tables.h>
+#include <tessera/feature.h>
+#include <tessera/feature_config.h>
+#include <tessera/nest.h>
+#include <tessera/strategy.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
+#include <torch/serialize/archive.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+namespace tessera {
+
+class EmbeddingStrategy;
+struct EmbeddingState;
+
+/// The config of a TPUEmbedding layer.
+struct TPUEmbeddingOptions {
+  /// One config per input; the nest of features, weights and activations.
+  Nest<FeatureConfig> features = {};
+  /// For tables without their own. Unset: such tables have no slots and can't
+  /// be trained on the engine (serving, evaluation).
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  Strategy strategy = Strategy::engine();
+  Apply apply = Apply::kInBackward;
+  /// Of the tables' random initial values; torch::manual_seed has no part.
+  uint64_t seed = 0;
+
+  bool operator==(const TPUEmbeddingOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
+
+/// Embedding tables as a layer: features in, activations out, and a fused
+/// optimizer per table that runs inside backward().
+///
+///   TPUEmbedding embedding(TPUEmbeddingOptions{
+///       .features = {{"user", FeatureConfig{.table = users}}},
+///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
+///   auto activations = embedding->forward({{"user", user_ids}});
+///   loss(activations["user"]).backward();  // updates the tables
+///
+/// On Strategy::engine() the layer has one parameter, `virtual_variable`
+/// (shape [1], always 0): give it to any torch::optim. Its gradient is a
+/// defined zero. One backward() is one update, however many forwards it
+/// covers; gradients of all duplicates of a row are summed first. There is no
+/// update under NoGradGuard or while `virtual_variable` is frozen by
+/// requires_grad_(false). A second backward() over one forward is an error.
+///
+/// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ..., for
+/// any torch::optim; the tables' own optimizers are not used.
+///
+/// Shapes of activations, all float32:
+///   dense [B] or [B, 1]         [B, dim]
+///   dense [B, ..., K]           [B, ..., K, dim]
+///   sparse [B, n]               [B, dim]
+///   sparse [d0, ..., dr, n]     [d0, ..., dr, dim]
+///   ragged of B rows            [B, dim]
+///   sparse or ragged sequence   [B, max_sequence_length, dim]
+///   ragged with output_shape    output_shape + [dim]
+///
+/// Not thread safe: one thread at a time calls the layer or its backward().
+/// Source:  tfrs.layers.embedding.TPUEmbedding.
+class TPUEmbeddingImpl : public torch::nn::Module {
+ public:
+  /// Errors:  c10::ValueError for unusable options, naming table or feature.
+  explicit TPUEmbeddingImpl(TPUEmbeddingOptions options);
+  ~TPUEmbeddingImpl() override;
+
+  TPUEmbeddingImpl(const TPUEmbeddingImpl&) = delete;
+  TPUEmbeddingImpl& operator=(const TPUEmbeddingImpl&) = delete;
+
+  /// Activations, in the nest of the feature configs.
+  ///
+  /// `weights` is empty, or a nest like the features. Weights that require a
+  /// gradient receive one.
+  /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path;
+  ///          nothing is changed.
+  Nest<at::Tensor> forward(
+      const Features& features,
+      const Weights& weights = {});
+
+  const TPUEmbeddingOptions& options() const {
+    return options_;
+  }
+
+  /// The engine's stand-in for all tables, [1].
+  /// Errors:  c10::Error on a strategy that has none.
+  at::Tensor& virtual_variable();
+
+  /// The tables as live tensors: what is written into them counts.
+  EmbeddingTables embedding_tables() const;
+
+  /// Updates applied so far.
+  int64_t iterations() const;
+
+  /// Ids that OutOfRange::kZero has answered with zeros, over all forwards.
+  int64_t out_of_range_count() const;
+
+  /// A readable table: name, rows, dim, optimizer, slots, memory.
+  std::string summary() const;
+  void pretty_print(std::ostream& stream) const override;
+
+  /// A deep copy: tables, slots and step counter; nothing pending.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
+  /// Tables are float32 on the CPU; anything else is refused.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
+      override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
+  /// Tables, slots, step counter, configuration and format version, under the
+  /// same keys on every strategy.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// Errors:  c10::ValueError listing every difference between the archive and
+  ///          this layer; nothing is changed.
+  void load(torch::serialize::InputArchive& archive) override;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})
+
+ private:
+  struct Copy {};
+
+  TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
+
+  void adopt(std::shared_ptr<EmbeddingState> state);
+  void copy_from(const TPUEmbeddingImpl& source);
+  void clone_(
+      torch::nn::Module& other,
+      const std::optional<torch::Device>& device) override;
+  static void check_target(
+      const std::optional<torch::Device>& device,
+      const std::optional<torch::Dtype>& dtype);
+
+  TPUEmbeddingOptions options_;
+  std::shared_ptr<EmbeddingState> state_;
+  std::unique_ptr<EmbeddingStrategy> strategy_;
+};
+
+TORCH_MODULE(TPUEmbedding);
+
+}  // namespace tessera

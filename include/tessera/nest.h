@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+
+/// A value, a list of nests, or an ordered string-keyed map of nests.
+///
+/// Features, weights, activations and configs of a layer all share one shape.
+///
+///   Nest<int> scores{{"user", 1}, {"movie", 2}};
+///   scores["user"];           // 1: operator[] gives the leaf
+///   scores.at("user");        // Nest<int>: at() gives the sub-nest
+///
+/// Flattening order is insertion order. Two maps are equal when they have the
+/// same entries in the same order.
+/// Errors:  c10::ValueError for an unknown or duplicate key or a wrong kind,
+///          c10::IndexError for a list index out of range.
+template <class T>
+class Nest {
+ public:
+  using Entry = std::pair<std::string, Nest>;
+  using Map = std::vector<Entry>;
+  using List = std::vector<Nest>;
+
+  /// The empty map.
+  Nest() : value_(Map{}) {}
+
+  template <class U>
+    requires(
+        std::convertible_to<U &&, T> &&
+        !std::same_as<std::remove_cvref_t<U>, Nest>)
+  Nest(U&& leaf)  // NOLINT(google-explicit-constructor): a leaf is a nest
+      : value_(std::in_place_type<T>, std::forward<U>(leaf)) {}
+
+  Nest(std::initializer_list<Entry> entries) : Nest(map(Map(entries))) {}
+
+  static Nest map(Map entries) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        TORCH_CHECK_VALUE(
+            entries[i].first != entries[j].first,
+            "[Nest] keys of one map must differ, but '",
+            entries[i].first,
+            "' is given twice. Rename one of them.");
+      }
+    }
+    Nest nest;
+    nest.value_ = std::move(entries);
+    return nest;
+  }
+
+  static Nest list(List items) {
+    Nest nest;
+    nest.value_ = std::move(items);
+    return nest;
+  }
+
+  bool is_leaf() const {
+    return std::holds_alternative<T>(value_);
+  }
+  bool is_list() const {
+    return std::holds_alternative<List>(value_);
+  }
+  bool is_map() const {
+    return std::holds_alternative<Map>(value_);
+  }
+
+  /// Direct children of a list or map; 1 for a leaf.
+  size_t size() const {
+    if (is_leaf()) {
+      return 1;
+    }
+    return is_list() ? std::get<List>(value_).size()
+                     : std::get<Map>(value_).size();
+  }
+  bool empty() const {
+    return size() == 0;
+  }
+
+  /// Children of a map, in insertion order.
+  const Map& entries() const {
+    TORCH_CHECK_VALUE(
+        is_map(), "[Nest] expected a map, but got ", kind(), ".");
+    return std::get<Map>(value_);
+  }
+  /// Children of a list.
+  const List& items() const {
+    TORCH_CHECK_VALUE(
+        is_list(), "[Nest] expected a list, but got ", kind(), ".");
+    return std::get<List>(value_);
+  }
+
+  const T& leaf() const {
+    TORCH_CHECK_VALUE(
+        is_leaf(), "[Nest] expected a single value, but got ", kind(), ".");
+    return std::get<T>(value_);
+  }
+  T& leaf() {
+    return const_cast<T&>(std::as_const(*this).leaf());
+  }
+
+  bool contains(std::string_view key) const {
+    return is_map() && find(key) != nullptr;
+  }
+
+  const Nest& at(std::string_view key) const {
+    const Nest* child = is_map() ? find(key) : nullptr;
+    TORCH_CHECK_VALUE(
+        child != nullptr,
+        "[Nest] no entry '",
+        key,
+        "' in ",
+        kind(),
+        ". Known: ",
+        known_keys(),
+        ".");
+    return *child;
+  }
+  const Nest& at(size_t index) const {
+    TORCH_CHECK_INDEX(
+        index < items().size(),
+        "[Nest] list index must be < ",
+        size(),
+        ", but got ",
+        index,
+        ".");
+    return items()[index];
+  }
+
+  const T& operator[](std::string_view key) const {
+    return at(key).leaf();
+  }
+  const T& operator[](size_t index) const {
+    return at(index).leaf();
+  }
+
+  /// Calls `visit(path, leaf)` for every leaf; a path reads "user/history/0".
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    walk("", visit);
+  }
+
+  /// All leaves, in order.
+  std::vector<T> flatten() const {
+    std::vector<T> leaves;
+    for_each([&](const std::string&, const T& leaf) {
+      leaves.push_back(leaf);
+    });
+    return leaves;
+  }
+
+  /// Paths of all leaves, in order.
+  std::vector<std::string> paths() const {
+    std::vector<std::string> paths;
+    for_each([&](const std::string& path, const T&) { paths.push_back(path); });
+    return paths;
+  }
+
+  /// A nest of this shape with other leaves; `leaves` has one per leaf of this.
+  template <class U>
+  Nest<U> pack(std::vector<U> leaves) const {
+    size_t next = 0;
+    Nest<U> packed = pack_from(leaves, next);
+    TORCH_CHECK_VALUE(
+        next == leaves.size(),
+        "[Nest] pack expected ",
+        next,
+        " leaves, but got ",
+        leaves.size(),
+        ".");
+    return packed;
+  }
+
+  /// "a map", "a list" or "a value"; for messages.
+  const char* kind() const {
+    if (is_leaf()) {
+      return "a value";
+    }
+    return is_list() ? "a list" : "a map";
+  }
+
+  /// Keys of a map, comma separated; for messages.
+  std::string known_keys() const {
+    std::string keys;
+    if (is_map()) {
+      for (const auto& [key, child] : std::get<Map>(value_)) {
+        keys += (keys.empty() ? "" : ", ") + key;
+      }
+    }
+    return keys.empty() ? "(none)" : keys;
+  }
+
+  bool operator==(const Nest&) const = default;
+
+ private:
+  template <class U>
+  friend class Nest;
+
+  const Nest* find(std::string_view key) const {
+    for (const auto& [name, child] : std::get<Map>(value_)) {
+      if (name == key) {
+        return &child;
+      }
+    }
+    return nullptr;
+  }
+
+  template <class Visit>
+  void walk(const std::string& path, Visit& visit) const {
+    const std::string prefix = path.empty() ? "" : path + "/";
+    if (is_leaf()) {
+      visit(path, std::get<T>(value_));
+    } else if (is_list()) {
+      for (size_t i = 0; i < size(); ++i) {
+        items()[i].walk(prefix + std::to_string(i), visit);
+      }
+    } else {
+      for (const auto& [key, child] : entries()) {
+        child.walk(prefix + key, visit);
+      }
+    }
+  }
+
+  template <class U>
+  Nest<U> pack_from(std::vector<U>& leaves, size_t& next) const {
+    if (is_leaf()) {
+      TORCH_CHECK_VALUE(
+          next < leaves.size(),
+          "[Nest] pack got too few leaves: ",
+          leaves.size(),
+          ".");
+      return Nest<U>(std::move(leaves[next++]));
+    }
+    if (is_list()) {
+      typename Nest<U>::List children;
+      for (const Nest& child : items()) {
+        children.push_back(child.pack_from(leaves, next));
+      }
+      return Nest<U>::list(std::move(children));
+    }
+    typename Nest<U>::Map children;
+    for (const auto& [key, child] : entries()) {
+      children.emplace_back(key, child.pack_from(leaves, next));
+    }
+    Nest<U> packed;
+    packed.value_ = std::move(children);
+    return packed;
+  }
+
+  std::variant<T, List, Map> value_;
+};
+
+namespace detail {
+
+template <class T, class U>
+void collect_like(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what,
+    const std::string& path,
+    std::vector<const U*>& leaves) {
+  const std::string where =
+      "[" + what + (path.empty() ? "" : " '" + path + "'") + "] ";
+  const std::string prefix = path.empty() ? "" : path + "/";
+  TORCH_CHECK_VALUE(
+      structure.is_leaf() == value.is_leaf() &&
+          structure.is_map() == value.is_map(),
+      where,
+      "expected ",
+      structure.kind(),
+      " here, but got ",
+      value.kind(),
+      ". Give ",
+      what,
+      " the same nest as the feature configs.");
+  if (structure.is_leaf()) {
+    leaves.push_back(&value.leaf());
+  } else if (structure.is_list()) {
+    TORCH_CHECK_VALUE(
+        structure.size() == value.size(),
+        where,
+        "expected a list of ",
+        structure.size(),
+        ", but got ",
+        value.size(),
+        " entries.");
+    for (size_t i = 0; i < structure.size(); ++i) {
+      collect_like(
+          structure.items()[i],
+          value.items()[i],
+          what,
+          prefix + std::to_string(i),
+          leaves);
+    }
+  } else {
+    for (const auto& [key, child] : value.entries()) {
+      TORCH_CHECK_VALUE(
+          structure.contains(key),
+          where,
+          "unexpected entry '",
+          prefix + key,
+          "'. Known: ",
+          structure.known_keys(),
+          ".");
+    }
+    for (const auto& [key, child] : structure.entries()) {
+      TORCH_CHECK_VALUE(
+          value.contains(key),
+          where,
+          "missing entry '",
+          prefix + key,
+          "'. Got: ",
+          value.known_keys(),
+          ".");
+      collect_like(child, value.at(key), what, prefix + key, leaves);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Leaves of `value` in the order of `structure`; maps are matched by key.
+/// The pointers live as long as `value`.
+/// Errors:  c10::ValueError naming the path where the nests differ.
+template <class T, class U>
+std::vector<const U*> leaves_like(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what) {
+  std::vector<const U*> leaves;
+  detail::collect_like(structure, value, what, "", leaves);
+  return leaves;
+}
+
+}  // namespace tessera

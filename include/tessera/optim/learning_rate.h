@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace tessera::optim {
+
+/// A learning rate: a number, or a callable that is read once per update.
+///
+///   SGD{.learning_rate = 0.1};
+///   SGD{.learning_rate = [&] { return current_rate; }};
+///   SGD{.learning_rate = LearningRate("warm_up", [&] { return rate; })};
+///
+/// Callables compare by identity: copies of one LearningRate are equal, the
+/// same lambda written twice is not.
+/// Range:   finite and >= 0, checked at each read.
+class LearningRate {
+ public:
+  using Callable = std::function<double()>;
+
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  LearningRate(Number value)  // NOLINT(google-explicit-constructor)
+      : source_(static_cast<double>(value)) {}
+
+  template <class F>
+    requires(
+        std::is_invocable_r_v<double, F&> && !std::is_arithmetic_v<F> &&
+        !std::same_as<std::remove_cvref_t<F>, LearningRate>)
+  LearningRate(F callable)  // NOLINT(google-explicit-constructor)
+      : LearningRate("", std::move(callable)) {}
+
+  /// The name stands for the callable in JSON and checkpoints.
+  LearningRate(std::string name, Callable callable)
+      : source_(Named{
+            std::move(name),
+            std::make_shared<const Callable>(std::move(callable))}) {}
+
+  /// What JSON holds for a callable: its name, to be bound before use.
+  static LearningRate placeholder(std::string name);
+
+  bool is_constant() const {
+    return std::holds_alternative<double>(source_);
+  }
+  /// Empty for a number.
+  const std::string& callable_name() const;
+
+  /// The rate now.
+  /// Errors:  c10::ValueError when it is negative or not finite, or when a
+  ///          placeholder has no callable; `where` begins the message.
+  double value(const std::string& where) const;
+
+  bool operator==(const LearningRate&) const = default;
+
+ private:
+  struct Named {
+    std::string name;
+    std::shared_ptr<const Callable> callable;
+    bool operator==(const Named&) const = default;
+  };
+
+  std::variant<double, Named> source_;
+};
+
+}  // namespace tessera::optim

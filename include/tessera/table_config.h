@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/initializer.h>
+#include <tessera/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tessera {
+
+/// How the rows of one bag become one vector. With weights w (default 1):
+///
+///   kSum    sum(w x)
+///   kMean   sum(w x) / sum(w)
+///   kSqrtn  sum(w x) / sqrt(sum(w^2))
+///
+/// A zero denominator and an empty bag give zeros.
+/// Source:  tf.nn.embedding_lookup_sparse.
+enum class Combiner { kSum, kMean, kSqrtn };
+
+/// "sum", "mean", "sqrtn".
+std::string to_string(Combiner combiner);
+
+/// Errors:  c10::ValueError listing the choices.
+Combiner combiner_from_string(std::string_view name);
+
+/// One embedding table. Several features may share it, by sharing its object.
+struct TableConfig {
+  /// Unique in a layer; names the table in checkpoints. Empty: `table_{i}`, in
+  /// order of first use.
+  std::string name = {};
+  /// Rows, in [1, 2^32 - 1).
+  int64_t vocabulary_size = 0;
+  /// Width of a row, >= 1.
+  int64_t dim = 0;
+  Combiner combiner = Combiner::kMean;
+  /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
+  std::optional<Initializer> initializer = {};
+  /// Unset: the optimizer of the layer.
+  std::optional<optim::OptimizerSpec> optimizer = {};
+
+  bool operator==(const TableConfig&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("vocabulary_size", self.vocabulary_size);
+    visit("dim", self.dim);
+    visit("combiner", self.combiner);
+    visit("initializer", self.initializer);
+    visit("optimizer", self.optimizer);
+  }
+};
+static_assert(std::is_aggregate_v<TableConfig>);
+
+/// Tables are shared by object: two equal configs are two tables.
+using TablePtr = std::shared_ptr<const TableConfig>;
+
+/// Errors:  c10::ValueError from validate().
+TablePtr make_table(TableConfig config);
+
+/// Refuses sizes < 1 and unusable initializers and optimizers.
+/// Errors:  c10::ValueError naming the table and the option.
+void validate(const TableConfig& config);
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Everything, with LibTorch's own umbrella header (half a minute to compile).
+
+#include <tessera/embedding_tables.h>
+#include <tessera/feature.h>
+#include <tessera/feature_config.h>
+#include <tessera/initializer.h>
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/nest.h>
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizer.h>
+#include <tessera/serialization/config_json.h>
+#include <tessera/strategy.h>
+#include <tessera/table_config.h>
+#include <torch/torch.h>

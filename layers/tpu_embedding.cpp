@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/tpu_embedding.h>
+
+#include "optim/row_update.h"
+#include "serialization/archive.h"
+#include "src/batch.h"
+#include "src/embedding_state.h"
+#include "src/strategies/embedding_strategy.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string megabytes(int64_t bytes) {
+  constexpr double kMegabyte = 1024.0 * 1024.0;
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMegabyte);
+}
+
+// Columns as wide as their widest cell; numbers and text both to the left.
+std::string align(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<size_t> widths;
+  for (const auto& line : lines) {
+    widths.resize(std::max(widths.size(), line.size()), 0);
+    for (size_t i = 0; i < line.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (size_t i = 0; i < line.size(); ++i) {
+      row += fmt::format("{:<{}}  ", line[i], widths[i]);
+    }
+    text += row.substr(0, row.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
+    : torch::nn::Module("tessera::TPUEmbedding"),
+      options_(std::move(options)) {
+  adopt(std::make_shared<EmbeddingState>(make_state(
+      options_.features,
+      options_.optimizer,
+      options_.seed,
+      slots_under(options_.strategy))));
+}
+
+TPUEmbeddingImpl::TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy)
+    : torch::nn::Module("tessera::TPUEmbedding") {
+  copy_from(source);
+}
+
+TPUEmbeddingImpl::~TPUEmbeddingImpl() = default;
+
+void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
+  state_ = std::move(state);
+  strategy_ = make_strategy(options_.strategy, state_);
+  parameters_.clear();
+  for (auto& [name, parameter] : strategy_->parameters()) {
+    register_parameter(name, parameter);
+  }
+}
+
+void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
+  options_ = source.options_;
+  adopt(std::make_shared<EmbeddingState>(deep_copy(*source.state_)));
+  for (auto& parameter : parameters_) {
+    parameter.value().requires_grad_(
+        source.parameters_[parameter.key()].requires_grad());
+  }
+  train(source.is_training());
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::forward(
+    const Features& features, const Weights& weights) {
+  Batch batch = read_batch(options_.features, *state_, features, weights);
+  return options_.features.pack(strategy_->forward(std::move(batch)));
+}
+
+at::Tensor& TPUEmbeddingImpl::virtual_variable() {
+  at::Tensor* variable = parameters_.find("virtual_variable");
+  TORCH_CHECK(
+      variable != nullptr,
+      "[TPUEmbedding] Strategy::",
+      options_.strategy.name(),
+      "() has no virtual variable: its tables are ordinary parameters. Use "
+      "parameters().");
+  return *variable;
+}
+
+EmbeddingTables TPUEmbeddingImpl::embedding_tables() const {
+  return embedding_tables_of(*state_);
+}
+
+int64_t TPUEmbeddingImpl::iterations() const {
+  return state_->iterations;
+}
+
+int64_t TPUEmbeddingImpl::out_of_range_count() const {
+  return state_->out_of_range_count;
+}
+
+std::string TPUEmbeddingImpl::summary() const {
+  std::vector<std::vector<std::string>> lines{
+      {"table", "rows", "dim", "combiner", "optimizer", "slots", "memory"}};
+  int64_t total = 0;
+  for (const TableState& table : state_->tables) {
+    std::string slots;
+    int64_t bytes = static_cast<int64_t>(table.parameters.nbytes());
+    for (const Slot& slot : table.slots) {
+      slots += (slots.empty() ? "" : ", ") + slot.name;
+      bytes += static_cast<int64_t>(slot.values.nbytes());
+    }
+    total += bytes;
+    lines.push_back(
+        {table.name,
+         std::to_string(table.config->vocabulary_size),
+         std::to_string(table.config->dim),
+         to_string(table.config->combiner),
+         table.optimizer ? optim::name_of(*table.optimizer) : "-",
+         slots.empty() ? "-" : slots,
+         megabytes(bytes)});
+  }
+  std::string text = align(lines);
+  text += fmt::format(
+      "{} tables, {} features, {}, strategy {}\n",
+      state_->tables.size(),
+      state_->features.size(),
+      megabytes(total),
+      options_.strategy.name());
+  return text;
+}
+
+void TPUEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << "tessera::TPUEmbedding(\n" << summary() << ")";
+}
+
+std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  check_target(device, std::nullopt);
+  return std::shared_ptr<TPUEmbeddingImpl>(
+      new TPUEmbeddingImpl(*this, Copy{}));
+}
+
+// Called by the clone() of a module that holds this layer, on the fresh copy.
+void TPUEmbeddingImpl::clone_(
+    torch::nn::Module& other, const std::optional<torch::Device>& device) {
+  check_target(device, std::nullopt);
+  const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
+  TORCH_CHECK(
+      source != nullptr,
+      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got ",
+      other.name(),
+      ".");
+  copy_from(*source);
+}
+
+void TPUEmbeddingImpl::check_target(
+    const std::optional<torch::Device>& device,
+    const std::optional<torch::Dtype>& dtype) {
+  TORCH_CHECK_VALUE(
+      !device || device->is_cpu(),
+      "[TPUEmbedding::to] tables live on the cpu, but got ",
+      *device,
+      ". Move the activations instead.");
+  TORCH_CHECK_VALUE(
+      !dtype || *dtype == torch::kFloat,
+      "[TPUEmbedding::to] tables are float32, but got ",
+      c10::toString(*dtype),
+      ". Convert the activations instead.");
+}
+
+void TPUEmbeddingImpl::to(
+    torch::Device device, torch::Dtype dtype, bool /*non_blocking*/) {
+  check_target(device, dtype);
+}
+
+void TPUEmbeddingImpl::to(torch::Dtype dtype, bool /*non_blocking*/) {
+  check_target(std::nullopt, dtype);
+}
+
+void TPUEmbeddingImpl::to(torch::Device device, bool /*non_blocking*/) {
+  check_target(device, std::nullopt);
+}
+
+void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
+  save_state(*state_, options_.features, archive);
+}
+
+void TPUEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
+  load_state(*state_, archive);
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/learning_rate.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace tessera::optim {
+
+LearningRate LearningRate::placeholder(std::string name) {
+  LearningRate learning_rate = 0.0;
+  learning_rate.source_ = Named{std::move(name), nullptr};
+  return learning_rate;
+}
+
+const std::string& LearningRate::callable_name() const {
+  static const std::string none;
+  const Named* named = std::get_if<Named>(&source_);
+  return named == nullptr ? none : named->name;
+}
+
+double LearningRate::value(const std::string& where) const {
+  double value = 0.0;
+  if (const Named* named = std::get_if<Named>(&source_)) {
+    TORCH_CHECK_VALUE(
+        named->callable != nullptr && *named->callable,
+        where,
+        " learning_rate is the placeholder of the callable '",
+        named->name,
+        "'. Replace it by LearningRate(\"",
+        named->name,
+        "\", callable).");
+    value = (*named->callable)();
+  } else {
+    value = std::get<double>(source_);
+  }
+  TORCH_CHECK_VALUE(
+      std::isfinite(value) && value >= 0.0,
+      where,
+      " learning_rate must be finite and >= 0, but got ",
+      value,
+      ".");
+  return value;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/archive.h"
+
+#include <tessera/serialization/config_json.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+
+std::string key_of(size_t table) {
+  return "table_" + std::to_string(table);
+}
+
+// What is read from an archive before anything is copied.
+class StateReader {
+ public:
+  explicit StateReader(torch::serialize::InputArchive& archive)
+      : archive_(archive) {}
+
+  void read(EmbeddingState& state) {
+    c10::IValue version;
+    TORCH_CHECK_VALUE(
+        archive_.try_read("format_version", version) && version.isInt(),
+        "[TPUEmbedding::load] the archive has no format_version: expected what "
+        "TPUEmbedding saved. Load the whole model that holds the layer, or "
+        "name the layer's own archive.");
+    TORCH_CHECK_VALUE(
+        version.toInt() == kFormatVersion,
+        "[TPUEmbedding::load] format_version must be ",
+        kFormatVersion,
+        ", but got ",
+        version.toInt(),
+        ". Update the library.");
+    c10::IValue iterations;
+    expect(
+        archive_.try_read("iterations", iterations) && iterations.isInt(),
+        "iterations is missing");
+    for (size_t i = 0; i < state.tables.size(); ++i) {
+      read_table(state.tables[i], i);
+    }
+    torch::serialize::InputArchive extra;
+    expect(
+        !archive_.try_read(key_of(state.tables.size()), extra),
+        fmt::format(
+            "the archive has more tables than the layer's {}",
+            state.tables.size()));
+    TORCH_CHECK_VALUE(
+        problems_.empty(),
+        "[TPUEmbedding::load] the archive does not fit this layer; nothing was "
+        "changed:",
+        problems_,
+        "\nBuild the layer with the configuration that was saved.");
+    const at::NoGradGuard no_grad;
+    for (auto& [to, from] : copies_) {
+      to.copy_(from);
+    }
+    state.iterations = iterations.toInt();
+  }
+
+ private:
+  void expect(bool is_right, const std::string& problem) {
+    if (!is_right) {
+      problems_ += "\n  " + problem;
+    }
+  }
+
+  void read_table(TableState& table, size_t index) {
+    torch::serialize::InputArchive entry;
+    const std::string where =
+        fmt::format("{} '{}': ", key_of(index), table.name);
+    if (!archive_.try_read(key_of(index), entry)) {
+      expect(false, where + "missing in the archive");
+      return;
+    }
+    c10::IValue name;
+    const bool has_name = entry.try_read("name", name) && name.isString();
+    expect(
+        has_name && name.toStringRef() == table.name,
+        fmt::format(
+            "{}the archive's table is named '{}'",
+            where,
+            has_name ? name.toStringRef() : "(no name)"));
+    read_tensor(entry, "parameters", where, table.parameters);
+    for (Slot& slot : table.slots) {
+      read_tensor(entry, slot.name, where + "slot ", slot.values);
+    }
+  }
+
+  void read_tensor(
+      torch::serialize::InputArchive& entry,
+      const std::string& key,
+      const std::string& where,
+      at::Tensor& to) {
+    at::Tensor from;
+    if (!entry.try_read(key, from, /*is_buffer=*/true)) {
+      expect(false, where + key + " is missing in the archive");
+      return;
+    }
+    const bool fits = from.sizes() == to.sizes() &&
+        from.scalar_type() == at::kFloat && from.layout() == at::kStrided;
+    expect(
+        fits,
+        fmt::format(
+            "{}{} expected float32 [{}], but got {} [{}]",
+            where,
+            key,
+            fmt::join(to.sizes(), ", "),
+            c10::toString(from.scalar_type()),
+            fmt::join(from.sizes(), ", ")));
+    if (fits) {
+      copies_.emplace_back(to, from);
+    }
+  }
+
+  torch::serialize::InputArchive& archive_;
+  std::string problems_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+}  // namespace
+
+void save_state(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& features,
+    torch::serialize::OutputArchive& archive) {
+  archive.write("format_version", c10::IValue(kFormatVersion));
+  archive.write("config", c10::IValue(to_json(features).dump()));
+  archive.write("iterations", c10::IValue(state.iterations));
+  for (size_t i = 0; i < state.tables.size(); ++i) {
+    const TableState& table = state.tables[i];
+    torch::serialize::OutputArchive entry(archive.compilation_unit());
+    entry.write("name", c10::IValue(table.name));
+    entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
+    for (const Slot& slot : table.slots) {
+      entry.write(slot.name, slot.values, /*is_buffer=*/true);
+    }
+    archive.write(key_of(i), entry);
+  }
+}
+
+void load_state(
+    EmbeddingState& state, torch::serialize::InputArchive& archive) {
+  StateReader(archive).read(state);
+}
+
+}  // namespace tessera

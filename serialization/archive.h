@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/embedding_state.h"
+
+#include <torch/serialize/archive.h>
+
+namespace tessera {
+
+// A layer in a torch archive, under the same keys for every strategy:
+//
+//   format_version   1
+//   config           the feature configs as JSON
+//   iterations       updates applied
+//   table_{i}/name, parameters, and each slot by its name
+//
+// Entries are numbered: a tensor named `class` can be saved but not loaded.
+
+/// Errors:  c10::Error from LibTorch when the stream fails.
+void save_state(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& features,
+    torch::serialize::OutputArchive& archive);
+
+/// Copies tables, slots and step counter into `state`. Slots that the archive
+/// has and `state` does not, as without optimizer or on the host, are ignored.
+/// Errors:  c10::ValueError listing all differences; nothing is changed then.
+void load_state(
+    EmbeddingState& state, torch::serialize::InputArchive& archive);
+
+}  // namespace tessera

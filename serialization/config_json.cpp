@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serialization/config_json.h>
+
+#include "optim/json_value.h"
+
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string name_of(const Initializer& initializer) {
+  constexpr const char* kNames[] = {
+      "Zeros",
+      "Constant",
+      "Uniform",
+      "Normal",
+      "TruncatedNormal",
+      "RowId",
+      "Callable"};
+  static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
+  return kNames[initializer.index()];
+}
+
+}  // namespace
+
+template <>
+struct JsonValue<Combiner> {
+  static Json write(Combiner value) {
+    return to_string(value);
+  }
+  static Combiner read(const Json& json, const std::string& where) {
+    return combiner_from_string(JsonValue<std::string>::read(json, where));
+  }
+};
+
+template <>
+struct JsonValue<OutOfRange> {
+  static Json write(OutOfRange value) {
+    return to_string(value);
+  }
+  static OutOfRange read(const Json& json, const std::string& where) {
+    return out_of_range_from_string(JsonValue<std::string>::read(json, where));
+  }
+};
+
+template <>
+struct JsonValue<Initializer> {
+  static Json write(const Initializer& value) {
+    return write_class(value, name_of);
+  }
+  static Initializer read(const Json& json, const std::string& where) {
+    return read_class<Initializer>(json, name_of, where);
+  }
+};
+
+namespace {
+
+// A feature in a JSON list: where it stands, which table it reads.
+struct FeatureEntry {
+  Json path = Json::array();
+  int64_t table = 0;
+  FeatureConfig config = {};
+};
+
+void collect_entries(
+    const Nest<FeatureConfig>& features,
+    const Json& path,
+    std::vector<FeatureEntry>& entries) {
+  const auto extended = [&](const Json& step) {
+    Json longer = path;
+    longer.push_back(step);
+    return longer;
+  };
+  if (features.is_leaf()) {
+    entries.push_back({.path = path, .config = features.leaf()});
+  } else if (features.is_list()) {
+    for (size_t i = 0; i < features.size(); ++i) {
+      collect_entries(features.items()[i], extended(i), entries);
+    }
+  } else {
+    for (const auto& [key, child] : features.entries()) {
+      collect_entries(child, extended(key), entries);
+    }
+  }
+}
+
+// Entries [begin, end) share the first `depth` steps of their paths.
+Nest<FeatureConfig> build_nest(
+    const std::vector<FeatureEntry>& entries,
+    size_t begin,
+    size_t end,
+    size_t depth) {
+  const std::string where = "features" + entries[begin].path.dump();
+  if (entries[begin].path.size() == depth) {
+    TORCH_CHECK_VALUE(
+        end == begin + 1, "[", where, "] two features have one path.");
+    return entries[begin].config;
+  }
+  const bool is_list = entries[begin].path[depth].is_number_unsigned();
+  Nest<FeatureConfig>::Map map;
+  Nest<FeatureConfig>::List list;
+  while (begin < end) {
+    size_t next = begin;
+    const auto has_same_step = [&](size_t i) {
+      return entries[i].path.size() > depth &&
+          entries[i].path[depth] == entries[begin].path[depth];
+    };
+    TORCH_CHECK_VALUE(
+        has_same_step(begin),
+        "[",
+        where,
+        "] a feature's path must not be the beginning of another's.");
+    while (next < end && has_same_step(next)) {
+      ++next;
+    }
+    const Json& step = entries[begin].path[depth];
+    Nest<FeatureConfig> child = build_nest(entries, begin, next, depth + 1);
+    if (is_list) {
+      require_kind(
+          step == list.size(), step, "the indices 0, 1, ... in order", where);
+      list.push_back(std::move(child));
+    } else {
+      map.emplace_back(
+          JsonValue<std::string>::read(step, where), std::move(child));
+    }
+    begin = next;
+  }
+  return is_list ? Nest<FeatureConfig>::list(std::move(list))
+                 : Nest<FeatureConfig>::map(std::move(map));
+}
+
+// Every field of FeatureConfig but the table, once.
+template <class Self, class Visit>
+void visit_feature_fields(Self& self, Visit&& visit) {
+  visit("max_sequence_length", self.max_sequence_length);
+  visit("output_shape", self.output_shape);
+  visit("validate_weights_and_indices", self.validate_weights_and_indices);
+  visit("out_of_range", self.out_of_range);
+  visit("name", self.name);
+}
+
+}  // namespace
+
+template <>
+struct JsonValue<FeatureEntry> {
+  static Json write(const FeatureEntry& entry) {
+    Json json = {{"path", entry.path}, {"table", entry.table}};
+    visit_feature_fields(
+        entry.config, [&](const char* name, const auto& field) {
+          using Field = std::remove_cvref_t<decltype(field)>;
+          json[name] = JsonValue<Field>::write(field);
+        });
+    return json;
+  }
+  static FeatureEntry read(const Json& json, const std::string& where) {
+    FeatureEntry entry;
+    std::vector<std::string> known{"path", "table"};
+    visit_feature_fields(entry.config, [&](const char* name, const auto&) {
+      known.emplace_back(name);
+    });
+    require_known_keys(json, known, where);
+    entry.path = require_key(json, "path", where);
+    require_kind(entry.path.is_array(), entry.path, "a list", where + ".path");
+    entry.table = JsonValue<int64_t>::read(
+        require_key(json, "table", where), where + ".table");
+    visit_feature_fields(entry.config, [&](const char* name, auto& field) {
+      using Field = std::remove_cvref_t<decltype(field)>;
+      if (json.contains(name)) {
+        field = JsonValue<Field>::read(json.at(name), where + "." + name);
+      }
+    });
+    return entry;
+  }
+};
+
+Json to_json(const Initializer& initializer) {
+  return JsonValue<Initializer>::write(initializer);
+}
+
+Initializer initializer_from_json(const Json& json) {
+  return JsonValue<Initializer>::read(json, "initializer");
+}
+
+Json to_json(const optim::OptimizerSpec& optimizer) {
+  return JsonValue<optim::OptimizerSpec>::write(optimizer);
+}
+
+optim::OptimizerSpec optimizer_from_json(const Json& json) {
+  return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
+}
+
+Json to_json(const TableConfig& table) {
+  return write_fields(table);
+}
+
+TableConfig table_from_json(const Json& json) {
+  return read_fields<TableConfig>(json, "table");
+}
+
+Json to_json(const Nest<FeatureConfig>& features) {
+  std::vector<FeatureEntry> entries;
+  collect_entries(features, Json::array(), entries);
+  Json tables = Json::array();
+  std::map<TablePtr, int64_t> index_of;
+  for (FeatureEntry& entry : entries) {
+    const TablePtr& table = entry.config.table;
+    TORCH_CHECK_VALUE(
+        table != nullptr,
+        "[features",
+        entry.path.dump(),
+        "] table must be set. Make one with make_table().");
+    const auto [found, is_new] = index_of.try_emplace(
+        table, static_cast<int64_t>(index_of.size()));
+    if (is_new) {
+      tables.push_back(to_json(*table));
+    }
+    entry.table = found->second;
+  }
+  return {
+      {"tables", std::move(tables)},
+      {"features", JsonValue<std::vector<FeatureEntry>>::write(entries)}};
+}
+
+Nest<FeatureConfig> features_from_json(const Json& json) {
+  require_known_keys(json, {"tables", "features"}, "features");
+  const Json& table_list = require_key(json, "tables", "features");
+  require_kind(table_list.is_array(), table_list, "a list", "tables");
+  std::vector<TablePtr> tables;
+  for (const Json& table : table_list) {
+    tables.push_back(make_table(read_fields<TableConfig>(
+        table, "tables[" + std::to_string(tables.size()) + "]")));
+  }
+  auto entries = JsonValue<std::vector<FeatureEntry>>::read(
+      require_key(json, "features", "features"), "features");
+  for (FeatureEntry& entry : entries) {
+    TORCH_CHECK_VALUE(
+        entry.table >= 0 &&
+            entry.table < static_cast<int64_t>(tables.size()),
+        "[features",
+        entry.path.dump(),
+        "] table must be an index in [0, ",
+        tables.size(),
+        "), but got ",
+        entry.table,
+        ".");
+    entry.config.table = tables[entry.table];
+  }
+  if (entries.empty()) {
+    return {};
+  }
+  return build_nest(entries, 0, entries.size(), 0);
+}
+
+}  // namespace tessera

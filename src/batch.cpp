@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/batch.h"
+
+#include "src/parallel.h"
+
+namespace tessera {
+
+namespace {
+
+int64_t nnz_of(const Feature& feature) {
+  const at::Tensor* values = std::get_if<at::Tensor>(&feature);
+  if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
+    values = &sparse->values;
+  } else if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
+    values = &ragged->values;
+  }
+  return values->defined() ? values->numel() : 0;
+}
+
+}  // namespace
+
+Batch read_batch(
+    const Nest<FeatureConfig>& structure,
+    const EmbeddingState& state,
+    const Features& features,
+    const Weights& weights) {
+  const size_t count = state.features.size();
+  std::vector<Feature> inputs;
+  inputs.reserve(count);
+  // Reading an id takes about as long as moving 32 bytes.
+  int64_t bytes = 0;
+  for (const Feature* feature : leaves_like(structure, features, "features")) {
+    inputs.push_back(with_sparse_as_feature(*feature));
+    bytes += 32 * nnz_of(inputs.back());
+  }
+  Batch batch;
+  batch.weights.resize(count);
+  if (!weights.empty()) {
+    const auto leaves = leaves_like(structure, weights, "weights");
+    for (size_t i = 0; i < count; ++i) {
+      if (leaves[i]->has_value()) {
+        batch.weights[i] = flat_weights(
+            state.features[i], inputs[i], with_sparse_as_feature(**leaves[i]));
+      }
+    }
+  }
+  batch.bags.resize(count);
+  run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
+    batch.bags[i] = make_id_bags(state.features[i], inputs[i], batch.weights[i]);
+  });
+  return batch;
+}
+
+}  // namespace tessera

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/embedding_engine.h"
+
+#include "optim/row_update.h"
+#include "src/active_kernels.h"
+#include "src/parallel.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// Bytes of rows per lookup task: some 50 us of work.
+constexpr int64_t kLookupTaskBytes = 256 * 1024;
+
+struct LookupTask {
+  size_t feature = 0;
+  int64_t begin_bag = 0;
+  int64_t end_bag = 0;
+};
+
+int64_t bytes_of(const IdBags& bags) {
+  const int64_t rows = bags.nnz() + bags.bags;
+  return rows * bags.dim * static_cast<int64_t>(sizeof(float));
+}
+
+// Splits a feature's bags into tasks of about equal traffic.
+void add_tasks(
+    size_t feature, const IdBags& bags, std::vector<LookupTask>& tasks) {
+  const int64_t parts =
+      std::clamp<int64_t>(bytes_of(bags) / kLookupTaskBytes, 1, bags.bags + 1);
+  int64_t begin = 0;
+  for (int64_t part = 1; part <= parts && begin < bags.bags; ++part) {
+    int64_t end = bags.bags;
+    if (part < parts && bags.offsets.empty()) {
+      end = bags.bags * part / parts;
+    } else if (part < parts) {
+      const int64_t position = bags.nnz() * part / parts;
+      const auto found = std::upper_bound(
+          bags.offsets.begin(), bags.offsets.end(), position);
+      end = std::clamp<int64_t>(
+          found - bags.offsets.begin() - 1, begin, bags.bags);
+    }
+    if (end > begin) {
+      tasks.push_back({feature, begin, end});
+      begin = end;
+    }
+  }
+}
+
+}  // namespace
+
+EmbeddingEngine::EmbeddingEngine(std::shared_ptr<EmbeddingState> state)
+    : state_(std::move(state)) {
+  int64_t widest = 0;
+  for (const TableState& table : state_->tables) {
+    widest = std::max(widest, table.config->dim);
+  }
+  zero_row_.assign(widest, 0.0F);
+}
+
+std::vector<at::Tensor> EmbeddingEngine::lookup(
+    const std::vector<IdBags>& bags) const {
+  std::vector<at::Tensor> activations;
+  std::vector<LookupTask> tasks;
+  activations.reserve(bags.size());
+  tasks.reserve(bags.size());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < bags.size(); ++i) {
+    activations.push_back(at::empty(bags[i].activation_shape(), at::kFloat));
+    add_tasks(i, bags[i], tasks);
+    bytes += bytes_of(bags[i]);
+  }
+  const kernels::KernelTable& kernels = active_kernels();
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
+    const LookupTask& task = tasks[index];
+    const IdBags& feature = bags[task.feature];
+    const TableState& table =
+        state_->tables[state_->features[task.feature].table];
+    kernels.combine(
+        {.table = table.parameters.const_data_ptr<float>(),
+         .dim = feature.dim,
+         .ids = feature.ids.data(),
+         .nnz = feature.nnz(),
+         .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
+         .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
+         .scales = feature.scales.empty() ? nullptr : feature.scales.data(),
+         .out = activations[task.feature].mutable_data_ptr<float>(),
+         .begin_bag = task.begin_bag,
+         .end_bag = task.end_bag});
+  });
+  return activations;
+}
+
+void EmbeddingEngine::check(const LookupGradients& gradients) const {
+  for (size_t i = 0; i < gradients.gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients.gradients[i];
+    if (!gradient.defined()) {
+      continue;
+    }
+    const std::vector<int64_t> expected =
+        (*gradients.bags)[i].activation_shape();
+    TORCH_CHECK_VALUE(
+        gradient.sizes() == c10::IntArrayRef(expected) &&
+            gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
+            gradient.layout() == at::kStrided,
+        "[feature '",
+        state_->features[i].path,
+        "'] the gradient must be a dense float32 cpu tensor of shape ",
+        c10::IntArrayRef(expected),
+        ", but got ",
+        c10::toString(gradient.scalar_type()),
+        " of shape ",
+        gradient.sizes(),
+        " on ",
+        gradient.device(),
+        ".");
+  }
+}
+
+void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
+  std::vector<TableUpdate> updates(state_->tables.size());
+  // Equal learning rates are one source, read once.
+  std::vector<std::pair<optim::LearningRate, double>> rates;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableState& table = state_->tables[i];
+    const std::string where = "[table '" + table.name + "']";
+    TORCH_CHECK_VALUE(
+        table.optimizer.has_value(),
+        where,
+        " has no optimizer, but a backward pass reached it. Set "
+        "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
+        "the layer with virtual_variable().requires_grad_(false).");
+    const optim::LearningRate& source = learning_rate_of(*table.optimizer);
+    const auto known = std::find_if(
+        rates.begin(), rates.end(), [&](const auto& rate) {
+          return rate.first == source;
+        });
+    const double rate =
+        known == rates.end() ? source.value(where) : known->second;
+    if (known == rates.end()) {
+      rates.emplace_back(source, rate);
+    }
+    updates[i].table = &table;
+    updates[i].rows = optim::row_update(*table.optimizer, rate);
+  }
+  std::vector<at::Tensor> contiguous;  // keeps the copies alive
+  for (const LookupGradients& lookup : lookups) {
+    check(lookup);
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
+      term.gradient = zero_row_.data();
+      if (lookup.gradients[i].defined()) {
+        contiguous.push_back(lookup.gradients[i].contiguous());
+        term.gradient = contiguous.back().const_data_ptr<float>();
+        term.stride = term.bags->dim;
+      }
+      updates[state_->features[i].table].terms.push_back(term);
+    }
+  }
+  updater_.update(updates);
+  ++state_->iterations;
+}
+
+}  // namespace tessera

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/embedding_state.h"
+
+#include "optim/row_update.h"
+#include "src/table_memory.h"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace tessera {
+
+namespace {
+
+// The index of `config` in `tables`; adds it on first use.
+size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].config == config) {
+      return i;
+    }
+  }
+  TableState table;
+  table.config = config;
+  table.name = config->name.empty() ? "table_" + std::to_string(tables.size())
+                                    : config->name;
+  for (const TableState& other : tables) {
+    TORCH_CHECK_VALUE(
+        other.name != table.name,
+        "[TableConfig '",
+        table.name,
+        "'] tables of one layer must have different names, but two are named '",
+        table.name,
+        "'. Rename one, or let features share the same TablePtr.");
+  }
+  tables.push_back(std::move(table));
+  return tables.size() - 1;
+}
+
+void create(TableState& table, uint64_t seed, WithSlots with_slots) {
+  const TableConfig& config = *table.config;
+  table.parameters = allocate_rows(config.vocabulary_size, config.dim);
+  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
+  initialize_rows(
+      config.initializer.value_or(
+          initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev}),
+      seed,
+      table.name,
+      0,
+      table.parameters);
+  if (!table.optimizer || with_slots == WithSlots::kNo) {
+    return;
+  }
+  for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
+    Slot slot{spec.name, allocate_rows(config.vocabulary_size, config.dim)};
+    slot.values.fill_(spec.initial_value);
+    table.slots.push_back(std::move(slot));
+  }
+}
+
+at::Tensor copy_rows(const at::Tensor& rows) {
+  at::Tensor copy = allocate_rows(rows.size(0), rows.size(1));
+  return copy.copy_(rows.detach());
+}
+
+}  // namespace
+
+EmbeddingState make_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    uint64_t seed,
+    WithSlots with_slots) {
+  if (optimizer) {
+    optim::validate(*optimizer, "[TPUEmbeddingOptions]");
+  }
+  EmbeddingState state;
+  state.seed = seed;
+  features.for_each([&](const std::string& path, const FeatureConfig& config) {
+    validate(config, path);
+    state.features.push_back(
+        {.path = path.empty() ? config.name : path,
+         .config = config,
+         .table = find_or_add(state.tables, config.table)});
+  });
+  TORCH_CHECK_VALUE(
+      !state.features.empty(),
+      "[TPUEmbeddingOptions] features must have at least one feature, but got "
+      "an empty nest. Add a FeatureConfig.");
+  for (TableState& table : state.tables) {
+    table.optimizer =
+        table.config->optimizer ? table.config->optimizer : optimizer;
+    create(table, seed, with_slots);
+  }
+  return state;
+}
+
+EmbeddingState deep_copy(const EmbeddingState& state) {
+  EmbeddingState copy = state;
+  for (TableState& table : copy.tables) {
+    table.parameters = copy_rows(table.parameters);
+    for (Slot& slot : table.slots) {
+      slot.values = copy_rows(slot.values);
+    }
+  }
+  return copy;
+}
+
+EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
+  std::vector<EmbeddingTables::Entry> entries;
+  for (const TableState& table : state.tables) {
+    entries.push_back(
+        {table.config, table.name, table.parameters.detach()});
+  }
+  return EmbeddingTables(std::move(entries));
+}
+
+}  // namespace tessera

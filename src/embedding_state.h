@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/embedding_tables.h>
+#include <tessera/feature_config.h>
+#include <tessera/optim/optimizer.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A tensor that an optimizer keeps beside a table.
+struct Slot {
+  std::string name = {};
+  at::Tensor values = {};  // [vocab, dim]
+};
+
+/// One table with what has been learnt.
+struct TableState {
+  TablePtr config = {};
+  /// The config's name, or `table_{i}`.
+  std::string name = {};
+  /// The table's own or the layer's; empty when it can't be trained.
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  at::Tensor parameters = {};  // [vocab, dim]
+  std::vector<Slot> slots = {};
+};
+
+/// One feature: its path in the nest, its config, the table it reads.
+struct FeatureState {
+  std::string path = {};
+  FeatureConfig config = {};
+  size_t table = 0;
+};
+
+/// What a layer consists of and what it has learnt, for every strategy.
+struct EmbeddingState {
+  std::vector<FeatureState> features = {};
+  std::vector<TableState> tables = {};
+  int64_t iterations = 0;
+  int64_t out_of_range_count = 0;
+  uint64_t seed = 0;
+};
+
+/// Whether the strategy keeps the optimizers' slots itself.
+enum class WithSlots { kNo, kYes };
+
+/// Tables in order of first use, initialised, with their slots.
+/// Errors:  c10::ValueError for unusable configs, naming feature or table.
+EmbeddingState make_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    uint64_t seed,
+    WithSlots with_slots);
+
+/// A copy that shares no tensor with `state`.
+EmbeddingState deep_copy(const EmbeddingState& state);
+
+EmbeddingTables embedding_tables_of(const EmbeddingState& state);
+
+}  // namespace tessera

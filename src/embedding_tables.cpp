@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/embedding_tables.h>
+
+#include <c10/util/Exception.h>
+
+namespace tessera {
+
+const at::Tensor& EmbeddingTables::operator[](const TablePtr& table) const {
+  for (const Entry& entry : entries_) {
+    if (entry.config == table) {
+      return entry.parameters;
+    }
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[embedding_tables] no feature of this layer uses the table '",
+      table == nullptr ? "(null)" : table->name,
+      "' (tables are told apart by object). Pass the TablePtr of a feature "
+      "config.");
+}
+
+const at::Tensor& EmbeddingTables::operator[](const std::string& name) const {
+  std::string known;
+  for (const Entry& entry : entries_) {
+    if (entry.name == name) {
+      return entry.parameters;
+    }
+    known += (known.empty() ? "" : ", ") + entry.name;
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[embedding_tables] no table '",
+      name,
+      "'. Known: ",
+      known,
+      ".");
+}
+
+}  // namespace tessera

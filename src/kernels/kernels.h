@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The loops over rows, as raw pointers. Nothing here checks its input: ids are
+// in range and offsets ascend by the time they arrive.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tessera::kernels {
+
+/// Sums the rows of bags [begin_bag, end_bag):
+///
+///   for b in begin_bag .. end_bag:
+///     out[b] = 0
+///     for i in offsets[b] .. offsets[b + 1]:
+///       out[b] += weights[i] * table[ids[i]]
+///     out[b] *= scales[b]
+struct CombineArgs {
+  const float* table = nullptr;  // [vocab, dim]
+  int64_t dim = 0;
+  const uint32_t* ids = nullptr;  // [nnz], each < vocab
+  int64_t nnz = 0;
+  const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds id b
+  const float* weights = nullptr;  // [nnz]; nullptr: ones
+  const float* scales = nullptr;  // [bags]; nullptr: ones
+  float* out = nullptr;  // [bags, dim]
+  int64_t begin_bag = 0;
+  int64_t end_bag = 0;
+};
+
+/// One term of a row's gradient: gain * gradient.
+struct GradientSource {
+  const float* gradient;  // [dim]
+  float gain;
+};
+
+/// An id of the batch: which row it names, which source its gradient has.
+struct Contribution {
+  uint32_t row;
+  uint32_t source;
+};
+
+inline constexpr size_t kMaxSlots = 2;
+
+/// What happens to a row around the rule, in this order.
+struct RowStages {
+  bool clip_gradient = false;
+  float clip_gradient_min = 0.0F;
+  float clip_gradient_max = 0.0F;
+  /// weight -= weight_decay * weight; the learning rate is folded in.
+  float weight_decay = 0.0F;
+  bool clip_weight = false;
+  float clip_weight_min = 0.0F;
+  float clip_weight_max = 0.0F;
+
+  bool any() const {
+    return clip_gradient || clip_weight || weight_decay != 0.0F;
+  }
+};
+
+// The rules, with the learning rate of this update. Formulas: optim/optimizer.h.
+
+struct SgdRule {
+  float learning_rate = 0.0F;
+};
+
+struct AdagradRule {
+  float learning_rate = 0.0F;
+};
+
+struct AdamRule {
+  float learning_rate = 0.0F;
+  float beta_1 = 0.0F;
+  float beta_2 = 0.0F;
+  /// Added inside the root.
+  float epsilon_squared = 0.0F;
+  /// Added outside the root.
+  float epsilon = 0.0F;
+};
+
+using RowRule = std::variant<SgdRule, AdagradRule, AdamRule>;
+
+/// Updates each row that occurs in `contributions`:
+///
+///   for each run of equal rows r:                  (accumulate)
+///     gradient = sum of gain * gradient over the run
+///     stages and rule on parameters[r] and slots[..][r]
+///
+/// Without `accumulate` the rule runs once per contribution, in order.
+struct UpdateArgs {
+  float* parameters = nullptr;  // [vocab, dim]
+  std::array<float*, kMaxSlots> slots = {};  // each [vocab, dim] or nullptr
+  int64_t dim = 0;
+  const Contribution* contributions = nullptr;  // [count], sorted by row
+  int64_t count = 0;
+  const GradientSource* sources = nullptr;
+  float* gradient = nullptr;  // [dim], scratch
+  bool accumulate = true;
+  RowStages stages = {};
+};
+
+/// The kernels of one instruction set.
+struct KernelTable {
+  /// "avx512", "avx2", "sse4", "sse2", or what Highway calls its target.
+  std::string isa;
+  void (*combine)(const CombineArgs&) = nullptr;
+  /// Copies ids as uint32; false when one is not in [0, vocab).
+  bool (*narrow_int32)(
+      const int32_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+  bool (*narrow_int64)(
+      const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+  /// By the rule's index in RowRule.
+  std::array<
+      void (*)(const UpdateArgs&, const void* rule),
+      std::variant_size_v<RowRule>>
+      update_by_rule = {};
+
+  void update(const UpdateArgs& args, const RowRule& rule) const {
+    std::visit(
+        [&](const auto& typed) {
+          update_by_rule[rule.index()](args, &typed);
+        },
+        rule);
+  }
+};
+
+/// All instruction sets that this machine has, best first.
+const std::vector<KernelTable>& available_kernels();
+
+/// nullptr when this machine lacks `isa`.
+const KernelTable* find_kernels(std::string_view isa);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernels/kernels.h"
+
+#include <cstdint>
+
+namespace tessera::kernels {
+
+/// Sorts by bits [first_bit, end_bit) of the row, keeping the order of equals: a
+/// radix sort.
+///
+/// Shapes:  contributions, scratch [count]. The result is in `contributions`.
+/// Range:   all rows agree in their other bits.
+void sort_by_row(
+    Contribution* contributions,
+    Contribution* scratch,
+    int64_t count,
+    int first_bit,
+    int end_bit);
+
+}  // namespace tessera::kernels

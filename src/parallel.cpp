@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that calls at::parallel_for, which is serial in a file compiled
+// without OpenMP.
+#include "src/parallel.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace tessera {
+
+namespace {
+
+// libgomp is not instrumented: without these marks the thread sanitizer sees no
+// order between the caller's writes, the tasks and the caller's later reads.
+#ifdef __SANITIZE_THREAD__
+char fork_point;
+char join_point;
+
+void mark_fork() {
+  __tsan_release(&fork_point);
+}
+void mark_task_begin() {
+  __tsan_acquire(&fork_point);
+}
+void mark_task_end() {
+  __tsan_release(&join_point);
+}
+void mark_join() {
+  __tsan_acquire(&join_point);
+}
+#else
+void mark_fork() {}
+void mark_task_begin() {}
+void mark_task_end() {}
+void mark_join() {}
+#endif
+
+}  // namespace
+
+void run_tasks(
+    int64_t count,
+    int64_t bytes,
+    c10::function_ref<void(int64_t)> task) {
+  const int64_t threads =
+      std::min<int64_t>(count, bytes < kParallelBytes ? 1 : at::get_num_threads());
+  if (threads <= 1 || at::in_parallel_region()) {
+    for (int64_t i = 0; i < count; ++i) {
+      task(i);
+    }
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int64_t, int64_t) {
+    mark_task_begin();
+    for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      task(i);
+    }
+    mark_task_end();
+  };
+  mark_fork();
+  at::parallel_for(0, threads, 1, work);
+  mark_join();
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/batch.h"
+#include "src/embedding_state.h"
+
+#include <tessera/strategy.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// Looks up batches and decides how the tables learn.
+class EmbeddingStrategy {
+ public:
+  virtual ~EmbeddingStrategy() = default;
+
+  /// What the layer registers as its parameters.
+  virtual std::vector<std::pair<std::string, at::Tensor>> parameters() = 0;
+
+  /// Differentiable activations, one per feature.
+  virtual std::vector<at::Tensor> forward(Batch batch) = 0;
+};
+
+/// On an engine, the first parameter is the virtual variable.
+std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
+    std::shared_ptr<EmbeddingState> state);
+
+std::unique_ptr<EmbeddingStrategy> make_host_strategy(
+    std::shared_ptr<EmbeddingState> state, Strategy::Host options);
+
+std::unique_ptr<EmbeddingStrategy> make_strategy(
+    const Strategy& strategy, std::shared_ptr<EmbeddingState> state);
+
+/// Whether `strategy` updates tables by their own optimizers.
+WithSlots slots_under(const Strategy& strategy);
+
+}  // namespace tessera

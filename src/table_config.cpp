@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/table_config.h>
+
+#include <c10/util/Exception.h>
+
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+// Ids travel as uint32 in the kernels; the last one marks a row of zeros.
+constexpr int64_t kMaxVocabulary =
+    static_cast<int64_t>(std::numeric_limits<uint32_t>::max()) - 1;
+
+}  // namespace
+
+std::string to_string(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return "sum";
+    case Combiner::kMean:
+      return "mean";
+    case Combiner::kSqrtn:
+      return "sqrtn";
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown combiner");
+}
+
+Combiner combiner_from_string(std::string_view name) {
+  for (const Combiner combiner :
+       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+    if (name == to_string(combiner)) {
+      return combiner;
+    }
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
+      name,
+      "'.");
+}
+
+TablePtr make_table(TableConfig config) {
+  validate(config);
+  return std::make_shared<const TableConfig>(std::move(config));
+}
+
+void validate(const TableConfig& config) {
+  const std::string where = "[TableConfig '" + config.name + "']";
+  TORCH_CHECK_VALUE(
+      config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabulary,
+      where,
+      " vocabulary_size must be in [1, ",
+      kMaxVocabulary,
+      "], but got ",
+      config.vocabulary_size,
+      ". Set it to the number of distinct ids.");
+  TORCH_CHECK_VALUE(
+      config.dim >= 1,
+      where,
+      " dim must be >= 1, but got ",
+      config.dim,
+      ". Set dim to the width of one embedding row.");
+  TORCH_CHECK_VALUE(
+      config.dim <= std::numeric_limits<int64_t>::max() / 8 /
+              config.vocabulary_size,
+      where,
+      " vocabulary_size * dim = ",
+      config.vocabulary_size,
+      " * ",
+      config.dim,
+      " is more than any memory. Lower one of them.");
+  if (config.initializer) {
+    validate(*config.initializer, where);
+  }
+  if (config.optimizer) {
+    optim::validate(*config.optimizer, where);
+  }
+}
+
+}  // namespace tessera

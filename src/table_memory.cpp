@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/table_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <cstdlib>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+at::Tensor allocate_rows(int64_t rows, int64_t dim) {
+  const size_t bytes = static_cast<size_t>(rows * dim) * sizeof(float);
+  if (bytes < kHugePage) {
+    return at::empty({rows, dim}, at::kFloat);  // LibTorch aligns to 64 bytes.
+  }
+  const size_t padded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, padded);
+  TORCH_CHECK(
+      memory != nullptr,
+      "[TableConfig] no memory for ",
+      rows,
+      " rows of ",
+      dim,
+      " floats (",
+      bytes >> 20,
+      " MiB). Make the table smaller.");
+#ifdef MADV_HUGEPAGE
+  // Only a hint: without huge pages everything works, slower.
+  ::madvise(memory, padded, MADV_HUGEPAGE);
+#endif
+  return at::from_blob(
+      memory, {rows, dim}, [](void* data) { std::free(data); }, at::kFloat);
+}
+
+}  // namespace tessera

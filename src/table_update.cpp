@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/table_update.h"
+
+#include "src/active_kernels.h"
+#include "src/kernels/row_sort.h"
+#include "src/parallel.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kIdsPerChunk = 16384;
+// 2048 contributions and their copy fill a 32 KiB first-level cache.
+constexpr int64_t kIdsPerBucket = 2048;
+constexpr int kMaxBucketBits = 8;
+
+int bucket_bits_for(int64_t count) {
+  const int64_t buckets = count / kIdsPerBucket;
+  return std::min<int>(
+      kMaxBucketBits,
+      std::bit_width(static_cast<uint64_t>(buckets)));
+}
+
+// Sources are one per bag, or one per id where ids have weights of their own.
+int64_t sources_of(const IdBags& bags) {
+  return bags.weights.empty() ? bags.bags : bags.nnz();
+}
+
+}  // namespace
+
+void TableUpdater::update(const std::vector<TableUpdate>& updates) {
+  plan(updates);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const int64_t touched = static_cast<int64_t>(
+        1 + 2 * (1 + updates[i].table->slots.size()));
+    bytes += static_cast<int64_t>(workspaces_[i].contributions.size()) *
+        updates[i].table->config->dim * touched * 4;
+  }
+  const auto chunks = static_cast<int64_t>(chunks_.size());
+  run_tasks(chunks, bytes, [&](int64_t i) {
+    fill(updates[chunks_[i].table], chunks_[i]);
+  });
+  place_buckets();
+  run_tasks(chunks, bytes, [&](int64_t i) { scatter(chunks_[i]); });
+
+  std::vector<std::pair<size_t, int64_t>> tasks;
+  for (size_t i = 0; i < workspaces_.size(); ++i) {
+    for (int64_t bucket = 0; bucket < 1 << workspaces_[i].bucket_bits;
+         ++bucket) {
+      tasks.emplace_back(i, bucket);
+    }
+  }
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    update_bucket(updates[table], workspaces_[table], bucket);
+  });
+}
+
+void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
+  workspaces_.resize(updates.size());
+  chunks_.clear();
+  for (size_t i = 0; i < updates.size(); ++i) {
+    int64_t contributions = 0;
+    int64_t sources = 0;
+    const size_t first_chunk = chunks_.size();
+    for (size_t term = 0; term < updates[i].terms.size(); ++term) {
+      const IdBags& bags = *updates[i].terms[term].bags;
+      for (int64_t id = 0; id < bags.nnz(); id += kIdsPerChunk) {
+        chunks_.push_back(
+            {.table = i,
+             .term = term,
+             .begin_id = id,
+             .end_id = std::min(bags.nnz(), id + kIdsPerChunk),
+             .first_contribution = contributions,
+             .first_source = sources,
+             .next = {}});
+      }
+      contributions += bags.nnz();
+      sources += sources_of(bags);
+    }
+    Workspace& workspace = workspaces_[i];
+    workspace.contributions.resize(contributions);
+    workspace.scratch.resize(contributions);
+    workspace.sources.resize(sources);
+    workspace.bucket_bits = bucket_bits_for(contributions);
+    workspace.row_bits = std::bit_width(
+        static_cast<uint64_t>(updates[i].table->config->vocabulary_size - 1));
+    for (size_t chunk = first_chunk; chunk < chunks_.size(); ++chunk) {
+      chunks_[chunk].next.assign(size_t{1} << workspace.bucket_bits, 0);
+    }
+  }
+}
+
+// Writes the chunk's contributions and sources and counts its buckets.
+void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
+  const TableUpdate::Term& term = update.terms[chunk.term];
+  const IdBags& bags = *term.bags;
+  Workspace& workspace = workspaces_[chunk.table];
+  kernels::GradientSource* sources =
+      workspace.sources.data() + chunk.first_source;
+  kernels::Contribution* contributions =
+      workspace.contributions.data() + chunk.first_contribution;
+  const uint32_t mask = (1U << workspace.bucket_bits) - 1;
+  const auto first_source = static_cast<uint32_t>(chunk.first_source);
+  int64_t bag = chunk.begin_id;
+  if (!bags.offsets.empty()) {
+    // The last bag that begins at or before the chunk, empty ones skipped.
+    bag = std::upper_bound(
+              bags.offsets.begin(), bags.offsets.end(), chunk.begin_id) -
+        bags.offsets.begin() - 1;
+  }
+  for (int64_t i = chunk.begin_id; i < chunk.end_id; ++bag) {
+    const int64_t end = std::min(bags.end(bag), chunk.end_id);
+    const float scale = bags.scales.empty() ? 1.0F : bags.scales[bag];
+    const float* gradient = term.gradient + bag * term.stride;
+    if (bags.weights.empty()) {
+      // Two chunks that share a bag write the same values; only one may.
+      if (bags.begin(bag) >= chunk.begin_id) {
+        sources[bag] = {gradient, scale};
+      }
+    }
+    for (; i < end; ++i) {
+      const uint32_t row = bags.ids[i];
+      int64_t source = bag;
+      if (!bags.weights.empty()) {
+        source = i;
+        sources[i] = {gradient, scale * bags.weights[i]};
+      }
+      contributions[i] = {row, first_source + static_cast<uint32_t>(source)};
+      ++chunk.next[row & mask];
+    }
+  }
+}
+
+// Turns the chunks' counts into positions: buckets in order, and in a bucket
+// the chunks in order, which keeps the sort stable.
+void TableUpdater::place_buckets() {
+  for (Workspace& workspace : workspaces_) {
+    workspace.bucket_begin.assign((size_t{1} << workspace.bucket_bits) + 1, 0);
+  }
+  for (const Chunk& chunk : chunks_) {
+    std::vector<int64_t>& begin = workspaces_[chunk.table].bucket_begin;
+    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
+      begin[bucket + 1] += chunk.next[bucket];
+    }
+  }
+  for (Workspace& workspace : workspaces_) {
+    std::vector<int64_t>& begin = workspace.bucket_begin;
+    for (size_t bucket = 1; bucket < begin.size(); ++bucket) {
+      begin[bucket] += begin[bucket - 1];
+    }
+  }
+  std::vector<int64_t> next;
+  size_t table = workspaces_.size();
+  for (Chunk& chunk : chunks_) {
+    if (chunk.table != table) {
+      table = chunk.table;
+      next = workspaces_[table].bucket_begin;
+    }
+    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
+      const int64_t count = chunk.next[bucket];
+      chunk.next[bucket] = next[bucket];
+      next[bucket] += count;
+    }
+  }
+}
+
+void TableUpdater::scatter(Chunk& chunk) {
+  Workspace& workspace = workspaces_[chunk.table];
+  if (workspace.bucket_bits == 0) {
+    return;  // One bucket: everything is in place already.
+  }
+  const uint32_t mask = (1U << workspace.bucket_bits) - 1;
+  const kernels::Contribution* contributions =
+      workspace.contributions.data() + chunk.first_contribution;
+  for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
+    workspace.scratch[chunk.next[contributions[i].row & mask]++] =
+        contributions[i];
+  }
+}
+
+void TableUpdater::update_bucket(
+    const TableUpdate& update, Workspace& workspace, int64_t bucket) {
+  const int64_t begin = workspace.bucket_begin[bucket];
+  const int64_t count = workspace.bucket_begin[bucket + 1] - begin;
+  if (count == 0) {
+    return;
+  }
+  kernels::Contribution* sorted = workspace.contributions.data() + begin;
+  kernels::Contribution* scratch = workspace.scratch.data() + begin;
+  if (workspace.bucket_bits > 0) {
+    std::swap(sorted, scratch);
+  }
+  kernels::sort_by_row(
+      sorted, scratch, count, workspace.bucket_bits, workspace.row_bits);
+
+  TableState& table = *update.table;
+  const int64_t dim = table.config->dim;
+  Buffer<float> gradient(dim);
+  kernels::UpdateArgs args{
+      .parameters = table.parameters.mutable_data_ptr<float>(),
+      .dim = dim,
+      .contributions = sorted,
+      .count = count,
+      .sources = workspace.sources.data(),
+      .gradient = gradient.data(),
+      .accumulate = update.rows.accumulate,
+      .stages = update.rows.stages};
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    args.slots[i] = table.slots[i].values.mutable_data_ptr<float>();
+  }
+  active_kernels().update(args, update.rows.rule);
+}
+
+}  // namespace tessera

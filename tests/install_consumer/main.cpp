@@ -1,0 +1,7 @@
+#include <tessera/nest.h>
+
+#include <iostream>
+
+int main() {
+  std::cout << tessera::nest(1) << '\n';
+}
