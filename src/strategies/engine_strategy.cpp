@@ -110,10 +110,11 @@ class PendingUpdates {
 // to the engine and gives the variable a defined zero.
 struct TieToVirtualVariable
     : torch::autograd::Function<TieToVirtualVariable> {
-  // `inputs`: the virtual variable, then the weights of record->weighted.
+  // `inputs`: the virtual variable, then the weights of record->weighted. The
+  // type must be TensorList itself: a vector would count as no tensor at all.
   static variable_list forward(
       AutogradContext* context,
-      const variable_list& /*inputs*/,
+      at::TensorList /*inputs*/,
       const LookupRecordPtr& record) {
     context->set_materialize_grads(false);
     context->saved_data["record"] = c10::IValue::make_capsule(record);
@@ -197,7 +198,7 @@ class EngineStrategy : public EmbeddingStrategy {
     record->activations = std::move(activations);
     record->bags = std::move(batch.bags);
     record->updates = updates_;
-    return TieToVirtualVariable::apply(inputs, record);
+    return TieToVirtualVariable::apply(at::TensorList(inputs), record);
   }
 
  private:
