@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts the stars that users give to movies, on MovieLens 100K.
+//
+//   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
+//
+// where `user` sums what is known of the user (id, occupation, age, gender, the
+// movies rated before) and `movie` what is known of the movie (id, genres, year,
+// the users who rated it before).
+#include "examples/movielens_data.h"
+#include "examples/progress_bar.h"
+
+#include <tessera/tessera.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+namespace optim = tessera::optim;
+using tessera::FeatureConfig;
+using tessera::RaggedFeature;
+using torch::Tensor;
+
+namespace {
+
+struct Options {
+  std::string data = ".deps/data/ml-100k";
+  std::string save = {};
+  int64_t seed = 0;
+  int64_t epochs = 10;
+  int64_t batch = 1000;
+  int64_t user = 1;
+  bool json = false;
+};
+
+constexpr int64_t kDim = 16;
+constexpr int64_t kAgeGroups = 14;  // of five years
+constexpr int64_t kYears = 18;  // decades up to 1989, then single years
+
+int64_t age_group(int64_t age) {
+  return std::min(age / 5, kAgeGroups - 1);
+}
+
+int64_t year_group(int64_t year) {
+  if (year >= 1990) {
+    return std::min(year - 1990 + 8, kYears - 1);
+  }
+  return year == 0 ? kYears - 1 : std::max<int64_t>(0, (year - 1910) / 10);
+}
+
+Tensor int64_tensor(const std::vector<int64_t>& values) {
+  return torch::tensor(values, torch::kLong);
+}
+
+// The ratings, split at random, and the features of any of them. Held-out
+// ratings are in no feature, and a rating is not in its own features.
+class Dataset {
+ public:
+  Dataset(MovieLens data, int64_t seed) : data_(std::move(data)) {
+    torch::manual_seed(static_cast<uint64_t>(seed));
+    const auto count = static_cast<int64_t>(data_.ratings.size());
+    const Tensor order = torch::randperm(count);
+    const auto index = order.accessor<int64_t, 1>();
+    rated_.resize(data_.users.size());
+    raters_.resize(data_.movies.size());
+    for (int64_t i = 0; i < count; ++i) {
+      const MovieLens::Rating& rating = data_.ratings[index[i]];
+      if (i < count / 10) {
+        test_.push_back(rating);
+        continue;
+      }
+      train_.push_back(rating);
+      rated_[rating.user].push_back(rating);
+      raters_[rating.movie].push_back(rating);
+      mean_ += rating.stars;
+    }
+    mean_ /= static_cast<double>(train_.size());
+  }
+
+  const MovieLens& data() const {
+    return data_;
+  }
+  const std::vector<MovieLens::Rating>& train() const {
+    return train_;
+  }
+  const std::vector<MovieLens::Rating>& test() const {
+    return test_;
+  }
+  double mean() const {
+    return mean_;
+  }
+  bool has_rated(int64_t user, int64_t movie) const {
+    return std::any_of(
+        rated_[user].begin(), rated_[user].end(), [&](const auto& rating) {
+          return rating.movie == movie;
+        });
+  }
+
+  struct Batch {
+    tessera::Features features = {};
+    tessera::Weights weights = {};
+    Tensor stars = {};  // [batch]
+  };
+
+  Batch batch(const std::vector<MovieLens::Rating>& ratings) const {
+    std::vector<int64_t> user, movie, occupation, age, gender, year, genres,
+        history, raters;
+    std::vector<int64_t> genre_counts, history_counts, rater_counts;
+    std::vector<float> stars, history_weights;
+    for (const MovieLens::Rating& rating : ratings) {
+      const MovieLens::User& who = data_.users[rating.user];
+      const MovieLens::Movie& what = data_.movies[rating.movie];
+      user.push_back(rating.user);
+      movie.push_back(rating.movie);
+      occupation.push_back(who.occupation);
+      age.push_back(age_group(who.age));
+      gender.push_back(who.gender);
+      year.push_back(year_group(what.year));
+      genres.insert(genres.end(), what.genres.begin(), what.genres.end());
+      genre_counts.push_back(static_cast<int64_t>(what.genres.size()));
+      const size_t history_begin = history.size();
+      for (const MovieLens::Rating& other : rated_[rating.user]) {
+        if (other.movie != rating.movie) {
+          history.push_back(other.movie);
+          history_weights.push_back(history_weight(other));
+        }
+      }
+      history_counts.push_back(
+          static_cast<int64_t>(history.size() - history_begin));
+      const size_t raters_begin = raters.size();
+      for (const MovieLens::Rating& other : raters_[rating.movie]) {
+        if (other.user != rating.user) {
+          raters.push_back(other.user);
+        }
+      }
+      rater_counts.push_back(
+          static_cast<int64_t>(raters.size() - raters_begin));
+      stars.push_back(rating.stars);
+    }
+    const auto ragged = [](const std::vector<int64_t>& values,
+                           const std::vector<int64_t>& lengths) {
+      return RaggedFeature::from_lengths(
+          int64_tensor(values), int64_tensor(lengths));
+    };
+    return {
+        .features =
+            {{"user", int64_tensor(user)},
+             {"user_bias", int64_tensor(user)},
+             {"occupation", int64_tensor(occupation)},
+             {"age", int64_tensor(age)},
+             {"gender", int64_tensor(gender)},
+             {"history", ragged(history, history_counts)},
+             {"movie", int64_tensor(movie)},
+             {"movie_bias", int64_tensor(movie)},
+             {"genres", ragged(genres, genre_counts)},
+             {"year", int64_tensor(year)},
+             {"raters", ragged(raters, rater_counts)}},
+        .weights =
+            {{"user", std::nullopt},
+             {"user_bias", std::nullopt},
+             {"occupation", std::nullopt},
+             {"age", std::nullopt},
+             {"gender", std::nullopt},
+             {"history", torch::tensor(history_weights)},
+             {"movie", std::nullopt},
+             {"movie_bias", std::nullopt},
+             {"genres", std::nullopt},
+             {"year", std::nullopt},
+             {"raters", std::nullopt}},
+        .stars = torch::tensor(stars)};
+  }
+
+ private:
+  // A movie that the user liked says more about the user.
+  static float history_weight(const MovieLens::Rating& rating) {
+    return rating.stars;
+  }
+
+  MovieLens data_;
+  std::vector<MovieLens::Rating> train_, test_;
+  std::vector<std::vector<MovieLens::Rating>> rated_;  // by user
+  std::vector<std::vector<MovieLens::Rating>> raters_;  // by movie
+  double mean_ = 0.0;
+};
+
+struct RaterImpl : torch::nn::Module {
+  RaterImpl(const Dataset& dataset, const Options& options)
+      : mean(dataset.mean()) {
+    const MovieLens& data = dataset.data();
+    const auto users = static_cast<int64_t>(data.users.size());
+    const auto movies = static_cast<int64_t>(data.movies.size());
+    const auto table = [](const char* name,
+                          int64_t rows,
+                          tessera::Combiner combiner =
+                              tessera::Combiner::kMean) {
+      return FeatureConfig{
+          .table = tessera::make_table(
+              {.name = name,
+               .vocabulary_size = rows,
+               .dim = kDim,
+               .combiner = combiner,
+               .initializer = tessera::initializers::Normal{.stddev = 0.05}})};
+    };
+    const optim::LearningRate bias_rate(
+        "bias_rate", [this] { return 0.005 * remaining; });
+    const auto bias_table = [&](const char* name, int64_t rows) {
+      return FeatureConfig{
+          .table = tessera::make_table(
+              {.name = name,
+               .vocabulary_size = rows,
+               .dim = 1,
+               .initializer = tessera::initializers::Zeros{},
+               .optimizer = optim::Adam{.learning_rate = bias_rate}})};
+    };
+    using tessera::Combiner;
+    embedding = register_module(
+        "embedding",
+        tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+            .features =
+                {{"user", table("user", users)},
+                 {"user_bias", bias_table("user_bias", users)},
+                 {"occupation",
+                  table(
+                      "occupation",
+                      static_cast<int64_t>(data.occupations.size()))},
+                 {"age", table("age", kAgeGroups)},
+                 {"gender", table("gender", 2)},
+                 {"history", table("history", movies, Combiner::kSqrtn)},
+                 {"movie", table("movie", movies)},
+                 {"movie_bias", bias_table("movie_bias", movies)},
+                 {"genres",
+                  table("genre", static_cast<int64_t>(data.genres.size()))},
+                 {"year", table("year", kYears)},
+                 {"raters", table("raters", users, Combiner::kSqrtn)}},
+            .optimizer =
+                optim::Adam{
+                    .learning_rate = optim::LearningRate(
+                        "table_rate", [this] { return 0.001 * remaining; })},
+            .seed = static_cast<uint64_t>(options.seed)}));
+    tower = register_module(
+        "tower",
+        torch::nn::Sequential(
+            torch::nn::Linear(3 * kDim, 32),
+            torch::nn::ReLU(),
+            torch::nn::Dropout(0.3),
+            torch::nn::Linear(32, 1)));
+    // The tower starts as a small correction of the bilinear model.
+    const torch::NoGradGuard no_grad;
+    tower[3]->as<torch::nn::Linear>()->weight.mul_(0.1);
+    tower[3]->as<torch::nn::Linear>()->bias.zero_();
+  }
+
+  struct Output {
+    Tensor stars = {};  // [batch]
+    Tensor penalty = {};  // the mean squared length of the embeddings
+  };
+
+  Output forward(const Dataset::Batch& batch) {
+    const auto found = embedding->forward(batch.features, batch.weights);
+    Tensor user, movie, penalty;
+    const auto add = [&](Tensor& sum, const char* feature) {
+      const Tensor& activation = found[feature];
+      const Tensor squares = activation.square().sum(1).mean();
+      sum = sum.defined() ? sum + activation : activation;
+      penalty = penalty.defined() ? penalty + squares : squares;
+    };
+    for (const char* feature :
+         {"user", "occupation", "age", "gender", "history"}) {
+      add(user, feature);
+    }
+    for (const char* feature : {"movie", "genres", "year", "raters"}) {
+      add(movie, feature);
+    }
+    const Tensor product = user * movie;
+    const Tensor correction = tower->forward(torch::cat({user, movie, product}, 1));
+    const Tensor biases = found["user_bias"] + found["movie_bias"] + correction;
+    return {
+        .stars = mean + biases.squeeze(1) + product.sum(1), .penalty = penalty};
+  }
+
+  tessera::TPUEmbedding embedding{nullptr};
+  torch::nn::Sequential tower{nullptr};
+  double mean = 0.0;
+  double remaining = 1.0;  // of the training; scales all learning rates
+};
+TORCH_MODULE(Rater);
+
+using Ratings = std::vector<MovieLens::Rating>;
+
+// Consecutive ratings [begin, begin + size) in the given order.
+Ratings slice(
+    const Ratings& ratings,
+    const std::vector<int64_t>& order,
+    int64_t begin,
+    int64_t size) {
+  Ratings part;
+  const auto end = std::min(begin + size, static_cast<int64_t>(order.size()));
+  for (int64_t i = begin; i < end; ++i) {
+    part.push_back(ratings[order[i]]);
+  }
+  return part;
+}
+
+std::vector<int64_t> random_order(size_t count) {
+  const Tensor order = torch::randperm(static_cast<int64_t>(count));
+  const int64_t* begin = order.data_ptr<int64_t>();
+  return {begin, begin + count};
+}
+
+std::vector<int64_t> given_order(size_t count) {
+  std::vector<int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+Tensor predict(
+    Rater& model, const Dataset& dataset, const Ratings& ratings) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  std::vector<Tensor> parts;
+  const std::vector<int64_t> order = given_order(ratings.size());
+  constexpr int64_t kBatch = 1000;
+  for (size_t begin = 0; begin < ratings.size(); begin += kBatch) {
+    const auto part =
+        slice(ratings, order, static_cast<int64_t>(begin), kBatch);
+    parts.push_back(model->forward(dataset.batch(part)).stars);
+  }
+  model->train();
+  return torch::cat(parts).clamp(1.0, 5.0);
+}
+
+// Seconds that the training took.
+double train(Rater& model, const Dataset& dataset, const Options& options) {
+  torch::optim::AdamW optimizer(
+      model->parameters(),
+      torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
+  auto& dense = static_cast<torch::optim::AdamWOptions&>(
+      optimizer.param_groups().front().options());
+  const auto count = static_cast<int64_t>(dataset.train().size());
+  const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
+  const int64_t steps = steps_per_epoch * options.epochs;
+  ProgressBar progress(options.epochs, steps_per_epoch);
+  int64_t step = 0;
+  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    const std::vector<int64_t> order = random_order(dataset.train().size());
+    double squares = 0.0;
+    int64_t seen = 0;
+    for (int64_t begin = 0; begin < count; begin += options.batch) {
+      const Dataset::Batch batch = dataset.batch(
+          slice(dataset.train(), order, begin, options.batch));
+      model->remaining =
+          1.0 - static_cast<double>(step) / static_cast<double>(steps);
+      dense.lr(3e-4 * model->remaining);
+
+      optimizer.zero_grad();
+      const auto output = model->forward(batch);
+      const Tensor loss = torch::mse_loss(output.stars, batch.stars);
+      (loss + 0.05 * output.penalty).backward();
+      optimizer.step();
+
+      seen += batch.stars.size(0);
+      squares += loss.item<double>() *
+          static_cast<double>(batch.stars.size(0));
+      progress.update(++step, std::sqrt(squares / static_cast<double>(seen)));
+    }
+  }
+  return progress.seconds();
+}
+
+double rmse(const Tensor& predicted, const Tensor& stars) {
+  return (predicted - stars).to(torch::kDouble).square().mean().sqrt().item<double>();
+}
+
+// mean + user bias + movie bias, fitted by alternating ridge regressions.
+Tensor predict_by_biases(const Dataset& dataset) {
+  constexpr double kUserRidge = 15.0;
+  constexpr double kMovieRidge = 10.0;
+  std::vector<double> user(dataset.data().users.size(), 0.0);
+  std::vector<double> movie(dataset.data().movies.size(), 0.0);
+  for (int round = 0; round < 10; ++round) {
+    const auto fit = [&](auto id_of, double ridge, auto& biases, auto rest_of) {
+      std::vector<double> sums(biases.size(), 0.0);
+      std::vector<double> counts(biases.size(), ridge);
+      for (const MovieLens::Rating& rating : dataset.train()) {
+        sums[id_of(rating)] += rating.stars - dataset.mean() - rest_of(rating);
+        counts[id_of(rating)] += 1.0;
+      }
+      for (size_t i = 0; i < biases.size(); ++i) {
+        biases[i] = sums[i] / counts[i];
+      }
+    };
+    const auto user_of = [](const auto& rating) { return rating.user; };
+    const auto movie_of = [](const auto& rating) { return rating.movie; };
+    fit(movie_of, kMovieRidge, movie, [&](const auto& rating) {
+      return user[rating.user];
+    });
+    fit(user_of, kUserRidge, user, [&](const auto& rating) {
+      return movie[rating.movie];
+    });
+  }
+  std::vector<float> predicted;
+  for (const MovieLens::Rating& rating : dataset.test()) {
+    predicted.push_back(static_cast<float>(
+        dataset.mean() + user[rating.user] + movie[rating.movie]));
+  }
+  return torch::tensor(predicted).clamp(1.0, 5.0);
+}
+
+// The movies that `user` has not rated, best first.
+std::vector<std::pair<std::string, double>> recommend(
+    Rater& model, const Dataset& dataset, int64_t user, int64_t count) {
+  Ratings candidates;
+  for (size_t movie = 0; movie < dataset.data().movies.size(); ++movie) {
+    const auto id = static_cast<int64_t>(movie);
+    if (!dataset.has_rated(user, id)) {
+      candidates.push_back({.user = user, .movie = id});
+    }
+  }
+  const Tensor stars = predict(model, dataset, candidates);
+  const auto [best, index] =
+      stars.topk(std::min<int64_t>(count, stars.size(0)));
+  std::vector<std::pair<std::string, double>> titles;
+  for (int64_t i = 0; i < best.size(0); ++i) {
+    const auto movie = candidates[index[i].item<int64_t>()].movie;
+    titles.emplace_back(
+        dataset.data().movies[movie].title, best[i].item<double>());
+  }
+  return titles;
+}
+
+// Whether a model loaded from a file predicts exactly what this one does.
+bool reload_gives_same(
+    Rater& model,
+    const Dataset& dataset,
+    const Options& options,
+    const Tensor& expected) {
+  const bool keep = !options.save.empty();
+  const std::string path = keep
+      ? options.save
+      : (std::filesystem::temp_directory_path() /
+         ("tessera-movielens-" + std::to_string(getpid()) + ".pt"))
+            .string();
+  torch::save(model, path);
+  Options other = options;
+  other.seed = options.seed + 1;  // loading must replace everything
+  Rater loaded(dataset, other);
+  torch::load(loaded, path);
+  if (!keep) {
+    std::filesystem::remove(path);
+  }
+  return torch::equal(predict(loaded, dataset, dataset.test()), expected);
+}
+
+int run(const Options& options) {
+  const Dataset dataset(load_movielens(options.data), options.seed);
+  TORCH_CHECK_VALUE(
+      !dataset.test().empty(),
+      "[movielens] expected 10 ratings or more, but got ",
+      dataset.train().size(),
+      ". Fetch the data again.");
+  const auto users = static_cast<int64_t>(dataset.data().users.size());
+  TORCH_CHECK_VALUE(
+      options.user >= 1 && options.user <= users,
+      "[movielens] --user must be in [1, ",
+      users,
+      "], but got ",
+      options.user,
+      ".");
+  Rater model(dataset, options);
+  if (!options.json) {
+    std::cout << model->embedding->summary() << std::flush;
+  }
+  const double seconds = train(model, dataset, options);
+
+  const Tensor stars = dataset.batch(dataset.test()).stars;
+  const Tensor predicted = predict(model, dataset, dataset.test());
+  const double by_mean = rmse(torch::full_like(stars, dataset.mean()), stars);
+  const double by_biases = rmse(predict_by_biases(dataset), stars);
+  const double by_model = rmse(predicted, stars);
+  const double per_second = static_cast<double>(dataset.train().size()) *
+      static_cast<double>(options.epochs) / seconds;
+  const auto titles = recommend(model, dataset, options.user - 1, 5);
+  const bool same = reload_gives_same(model, dataset, options, predicted);
+
+  if (options.json) {
+    nlohmann::ordered_json report = {
+        {"seed", options.seed},
+        {"rmse_mean", by_mean},
+        {"rmse_biases", by_biases},
+        {"rmse", by_model},
+        {"test_ratings", dataset.test().size()},
+        {"seconds", seconds},
+        {"examples_per_second", per_second},
+        {"equal_after_reload", same},
+        {"user", options.user}};
+    for (const auto& [title, value] : titles) {
+      report["recommendations"].push_back({{"title", title}, {"stars", value}});
+    }
+    std::cout << report.dump(2) << "\n";
+  } else {
+    std::cout << "\nRMSE on " << dataset.test().size() << " held-out ratings\n"
+              << std::fixed << std::setprecision(4)
+              << "  global mean        " << by_mean << "\n"
+              << "  user + movie bias  " << by_biases << "\n"
+              << "  model              " << by_model << "\n"
+              << std::setprecision(1) << "\ntrained in " << seconds << " s, "
+              << std::setprecision(0) << per_second << " examples per second\n"
+              << "\nfor user " << options.user << "\n"
+              << std::setprecision(2);
+    for (const auto& [title, value] : titles) {
+      std::cout << "  " << value << "  " << title << "\n";
+    }
+    std::cout << "\npredictions after torch::save and torch::load: "
+              << (same ? "equal" : "DIFFERENT") << "\n";
+  }
+  return same ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a recommender on MovieLens 100K and reports on it.");
+  app.add_option("--data", options.data, "folder of MovieLens 100K")
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of split and initial values")
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "passes over the training ratings")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "ratings per step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--user", options.user, "whom to recommend movies to, from 1")
+      ->capture_default_str();
+  app.add_option("--save", options.save, "keep the trained model in this file");
+  app.add_flag("--json", options.json, "report as JSON");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(options);
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
+  }
+}
