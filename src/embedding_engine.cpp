@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 // Bytes of rows per lookup task: some 50 us of work.
-constexpr int64_t kLookupTaskBytes = 256 * 1024;
+constexpr int64_t kLookupTaskBytes = int64_t{256} * 1024;
 
 struct LookupTask {
   size_t feature = 0;

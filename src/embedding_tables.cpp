@@ -11,12 +11,13 @@ const at::Tensor& EmbeddingTables::operator[](const TablePtr& table) const {
       return entry.parameters;
     }
   }
-  TORCH_CHECK_VALUE(
-      false,
-      "[embedding_tables] no feature of this layer uses the table '",
-      table == nullptr ? "(null)" : table->name,
-      "' (tables are told apart by object). Pass the TablePtr of a feature "
-      "config.");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[embedding_tables] no feature of this layer uses the table '",
+          table == nullptr ? "(null)" : table->name,
+          "' (tables are told apart by object). Pass the TablePtr of a feature "
+          "config."));
 }
 
 const at::Tensor& EmbeddingTables::operator[](const std::string& name) const {
@@ -27,13 +28,10 @@ const at::Tensor& EmbeddingTables::operator[](const std::string& name) const {
     }
     known += (known.empty() ? "" : ", ") + entry.name;
   }
-  TORCH_CHECK_VALUE(
-      false,
-      "[embedding_tables] no table '",
-      name,
-      "'. Known: ",
-      known,
-      ".");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[embedding_tables] no table '", name, "'. Known: ", known, "."));
 }
 
 }  // namespace tessera

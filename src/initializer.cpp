@@ -113,8 +113,11 @@ struct Fill {
     rows.fill_(constant.value);
   }
   void operator()(const init::Uniform& uniform) {
+    // Rounding to float32 must not reach `high`, which is excluded.
+    const double last = std::nextafter(
+        static_cast<float>(uniform.high), static_cast<float>(uniform.low));
     fill_random(key, first_row, rows, [&](double u) {
-      return uniform.low + u * (uniform.high - uniform.low);
+      return std::min(last, uniform.low + u * (uniform.high - uniform.low));
     });
   }
   void operator()(const init::Normal& normal) {
@@ -161,7 +164,8 @@ struct Fill {
         at::isfinite(values).all().item<bool>(),
         where,
         " initializer returned values that are not finite.");
-    rows.copy_(values);
+    // Detached: rows of a trained tensor must not tie the table to its graph.
+    rows.copy_(values.detach());
   }
 };
 

@@ -9,7 +9,7 @@ namespace tessera {
 
 /// Bytes of memory traffic below which waking other threads costs more than it
 /// saves.
-inline constexpr int64_t kParallelBytes = 128 * 1024;
+inline constexpr int64_t kParallelBytes = int64_t{128} * 1024;
 
 /// Runs task(0) .. task(count - 1), each once, on LibTorch's intra-op threads.
 ///

@@ -24,7 +24,7 @@ std::string to_string(Combiner combiner) {
     case Combiner::kSqrtn:
       return "sqrtn";
   }
-  TORCH_INTERNAL_ASSERT(false, "unknown combiner");
+  C10_THROW_ERROR(ValueError, "[Combiner] not an enumerator of Combiner.");
 }
 
 Combiner combiner_from_string(std::string_view name) {
@@ -34,11 +34,12 @@ Combiner combiner_from_string(std::string_view name) {
       return combiner;
     }
   }
-  TORCH_CHECK_VALUE(
-      false,
-      "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
-      name,
-      "'.");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
+          name,
+          "'."));
 }
 
 TablePtr make_table(TableConfig config) {

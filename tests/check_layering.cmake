@@ -10,6 +10,8 @@ if(NOT IS_DIRECTORY "${ROOT}")
   message(FATAL_ERROR "expected -D ROOT=<repository>, but got '${ROOT}'")
 endif()
 
+file(REAL_PATH "${ROOT}" ROOT)
+
 set(layers src/kernels optim src serialization layers "examples, tests")
 
 # The position in `layers` of a path in the repository, or nothing for a path of somebody else.

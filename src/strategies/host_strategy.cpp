@@ -114,7 +114,7 @@ class HostStrategy : public EmbeddingStrategy {
     if (weights.defined()) {
       weight = kept_weights(bags, weights);
     }
-    const at::Tensor sum =
+    at::Tensor sum =
         at::zeros({bags.bags, bags.dim}, at::kFloat)
             .index_add(0, segments, rows * weight.unsqueeze(1));
     if (bags.combiner == Combiner::kSum) {

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/nest.h>
+
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using Ints = Nest<int>;
+
+// {"user": 1, "history": [2, {"deep": 3}], "movie": 4}
+Ints sample() {
+  return {
+      {"user", 1},
+      {"history", Ints::list({2, Ints{{"deep", 3}}})},
+      {"movie", 4}};
+}
+
+TEST(NestTest, StartsAsTheEmptyMap) {
+  const Ints nest;
+  EXPECT_TRUE(nest.is_map());
+  EXPECT_TRUE(nest.empty());
+  EXPECT_EQ(nest.size(), 0U);
+  EXPECT_TRUE(nest.flatten().empty());
+}
+
+TEST(NestTest, AValueIsALeaf) {
+  const Ints nest = 7;
+  EXPECT_TRUE(nest.is_leaf());
+  EXPECT_FALSE(nest.is_list());
+  EXPECT_FALSE(nest.is_map());
+  EXPECT_EQ(nest.size(), 1U);
+  EXPECT_EQ(nest.leaf(), 7);
+  EXPECT_EQ(nest.paths(), std::vector<std::string>{""});
+}
+
+TEST(NestTest, ConvertsToTheLeafType) {
+  const Nest<std::string> text = "text";
+  EXPECT_EQ(text.leaf(), "text");
+  const Nest<std::optional<int>> absent = std::nullopt;
+  EXPECT_FALSE(absent.leaf().has_value());
+  const Nest<std::optional<int>> present = 3;
+  EXPECT_EQ(present.leaf(), 3);
+}
+
+TEST(NestTest, SizeCountsDirectChildren) {
+  EXPECT_EQ(sample().size(), 3U);
+  EXPECT_EQ(sample().at("history").size(), 2U);
+}
+
+TEST(NestTest, FlattensInInsertionOrder) {
+  EXPECT_EQ(sample().flatten(), (std::vector<int>{1, 2, 3, 4}));
+  const Ints backwards{{"z", 1}, {"a", 2}};
+  EXPECT_EQ(backwards.flatten(), (std::vector<int>{1, 2}));
+}
+
+TEST(NestTest, PathsJoinKeysAndListIndices) {
+  EXPECT_EQ(
+      sample().paths(),
+      (std::vector<std::string>{
+          "user", "history/0", "history/1/deep", "movie"}));
+}
+
+TEST(NestTest, ForEachGivesEachLeafWithItsPath) {
+  std::string seen;
+  sample().for_each([&](const std::string& path, int leaf) {
+    seen += path + "=" + std::to_string(leaf) + " ";
+  });
+  EXPECT_EQ(seen, "user=1 history/0=2 history/1/deep=3 movie=4 ");
+}
+
+TEST(NestTest, IndexGivesTheLeafAndAtTheSubNest) {
+  const Ints nest = sample();
+  EXPECT_EQ(nest["user"], 1);
+  EXPECT_EQ(nest.at("history").at(1).at("deep").leaf(), 3);
+  EXPECT_EQ(nest.at("history")[0], 2);
+  EXPECT_TRUE(nest.at("history").is_list());
+}
+
+TEST(NestTest, ALeafCanBeChanged) {
+  Ints nest = 1;
+  nest.leaf() = 5;
+  EXPECT_EQ(nest.leaf(), 5);
+}
+
+TEST(NestTest, ContainsFindsKeysOfAMapOnly) {
+  const Ints nest = sample();
+  EXPECT_TRUE(nest.contains("movie"));
+  EXPECT_FALSE(nest.contains("deep"));
+  EXPECT_FALSE(nest.at("history").contains("0"));
+  EXPECT_FALSE(nest.at("user").contains("user"));
+}
+
+TEST(NestTest, EqualityLooksAtShapeOrderAndLeaves) {
+  EXPECT_EQ(sample(), sample());
+  EXPECT_NE((Ints{{"a", 1}, {"b", 2}}), (Ints{{"b", 2}, {"a", 1}}));
+  EXPECT_NE((Ints{{"a", 1}}), (Ints{{"a", 2}}));
+  EXPECT_NE((Ints{{"0", 1}}), Ints::list({1}));
+  EXPECT_NE(Ints::list({}), Ints());
+}
+
+TEST(NestTest, PackPutsOtherLeavesIntoTheSameShape) {
+  const auto packed =
+      sample().pack(std::vector<std::string>{"a", "b", "c", "d"});
+  EXPECT_EQ(packed.paths(), sample().paths());
+  EXPECT_EQ(packed["user"], "a");
+  EXPECT_EQ(packed.at("history").at(1)["deep"], "c");
+  EXPECT_EQ(sample().pack(sample().flatten()), sample());
+}
+
+TEST(NestTest, PackKeepsEmptyMapsAndLists) {
+  const Ints nest{{"none", Ints()}, {"nothing", Ints::list({})}, {"one", 1}};
+  EXPECT_EQ(nest.pack(std::vector<int>{1}), nest);
+}
+
+TEST(NestTest, PackRefusesAnotherNumberOfLeaves) {
+  EXPECT_VALUE_ERROR(
+      sample().pack(std::vector<int>{1, 2}), "pack got too few leaves: 2");
+  EXPECT_VALUE_ERROR(
+      sample().pack(std::vector<int>(5)), "pack expected 4 leaves, but got 5");
+}
+
+TEST(NestTest, RefusesAKeyThatIsGivenTwice) {
+  EXPECT_VALUE_ERROR(
+      (Ints{{"a", 1}, {"b", 2}, {"a", 3}}), "'a' is given twice");
+  EXPECT_VALUE_ERROR(Ints::map({{"a", 1}, {"a", 1}}), "'a' is given twice");
+}
+
+TEST(NestTest, AnUnknownKeyIsNamedWithTheKnownOnes) {
+  EXPECT_VALUE_ERROR(
+      sample()["film"],
+      "[Nest] no entry 'film' in a map. Known: user, history, movie.");
+  EXPECT_VALUE_ERROR(Ints()["film"], "Known: (none).");
+  EXPECT_VALUE_ERROR(
+      sample().at("history").at("film"), "no entry 'film' in a list");
+  EXPECT_VALUE_ERROR(Ints(1).at("film"), "no entry 'film' in a value");
+}
+
+TEST(NestTest, AListIndexOutOfRangeIsAnIndexError) {
+  EXPECT_INDEX_ERROR(
+      sample().at("history").at(2), "list index must be < 2, but got 2");
+  EXPECT_VALUE_ERROR(sample().at(0), "expected a list, but got a map");
+}
+
+TEST(NestTest, TheWrongKindIsAValueError) {
+  EXPECT_VALUE_ERROR(
+      sample().leaf(), "expected a single value, but got a map");
+  EXPECT_VALUE_ERROR(
+      sample()["history"], "expected a single value, but got a list");
+  EXPECT_VALUE_ERROR(Ints(1).entries(), "expected a map, but got a value");
+  EXPECT_VALUE_ERROR(Ints(1).items(), "expected a list, but got a value");
+}
+
+std::vector<int> like(const Ints& structure, const Ints& value) {
+  std::vector<int> leaves;
+  for (const int* leaf : leaves_like(structure, value, "features")) {
+    leaves.push_back(*leaf);
+  }
+  return leaves;
+}
+
+TEST(LeavesLikeTest, MatchesMapsByKeyAndKeepsTheOrderOfTheStructure) {
+  const Ints value{
+      {"movie", 40},
+      {"history", Ints::list({20, Ints{{"deep", 30}}})},
+      {"user", 10}};
+  EXPECT_EQ(like(sample(), value), (std::vector<int>{10, 20, 30, 40}));
+  EXPECT_EQ(like(1, 5), std::vector<int>{5});
+}
+
+TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
+  EXPECT_VALUE_ERROR(
+      like(sample(), (Ints{{"user", 1}, {"movie", 2}})),
+      "[features] missing entry 'history'. Got: user, movie.");
+  EXPECT_VALUE_ERROR(
+      like(
+          (Ints{{"a", Ints{{"b", 1}, {"c", 2}}}}),
+          (Ints{{"a", Ints{{"b", 1}}}})),
+      "[features 'a'] missing entry 'a/c'");
+}
+
+TEST(LeavesLikeTest, NamesThePathOfAnUnexpectedEntry) {
+  EXPECT_VALUE_ERROR(
+      like((Ints{{"a", 1}}), (Ints{{"a", 1}, {"b", 2}})),
+      "[features] unexpected entry 'b'. Known: a.");
+}
+
+TEST(LeavesLikeTest, NamesThePathOfAnotherKind) {
+  const Ints value{
+      {"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}};
+  EXPECT_VALUE_ERROR(
+      like(sample(), value),
+      "[features 'history/1'] expected a map here, but got a value");
+  EXPECT_VALUE_ERROR(
+      like(Ints::list({1}), (Ints{{"0", 1}})),
+      "[features] expected a list here, but got a map");
+}
+
+TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
+  const Ints value{
+      {"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
+  EXPECT_VALUE_ERROR(
+      like(sample(), value),
+      "[features 'history'] expected a list of 2, but got 1 entries");
+}
+
+}  // namespace
+}  // namespace tessera
