@@ -12,6 +12,12 @@ namespace tessera::optim {
 
 namespace {
 
+// What the kernels divide by: finite and neither 0 nor subnormal in float32.
+bool is_positive_float(double value) {
+  using Limits = std::numeric_limits<float>;
+  return value >= Limits::min() && value <= Limits::max();
+}
+
 // What each spec adds to the common options: its name, its slots in the order
 // of the kernel, the check of its own options, and its rule.
 
@@ -39,10 +45,9 @@ std::vector<SlotSpec> slots(const Adagrad& spec) {
 
 void validate_own(const Adagrad& spec, const std::string& where) {
   TORCH_CHECK_VALUE(
-      spec.initial_accumulator_value > 0.0 &&
-          std::isfinite(spec.initial_accumulator_value),
+      is_positive_float(spec.initial_accumulator_value),
       where,
-      " initial_accumulator_value must be > 0, but got ",
+      " initial_accumulator_value must be > 0 and fit in float32, but got ",
       spec.initial_accumulator_value,
       ". Adagrad divides by its root.");
 }
@@ -76,9 +81,13 @@ void validate_own(const Adam& spec, const std::string& where) {
   validate_beta("beta_1", spec.beta_1, where);
   validate_beta("beta_2", spec.beta_2, where);
   TORCH_CHECK_VALUE(
-      spec.epsilon > 0.0 && std::isfinite(spec.epsilon),
+      spec.epsilon > 0.0 &&
+          is_positive_float(
+              spec.sum_inside_sqrt ? spec.epsilon * spec.epsilon
+                                   : spec.epsilon),
       where,
-      " epsilon must be > 0, but got ",
+      " epsilon must be > 0, and with sum_inside_sqrt its square must fit in "
+      "float32, but got ",
       spec.epsilon,
       ".");
 }

@@ -3,6 +3,7 @@
 
 #include "optim/json_value.h"
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -24,6 +25,46 @@ std::string name_of(const Initializer& initializer) {
   return kNames[initializer.index()];
 }
 
+// Deeper than any config. Walking JSON takes stack, and JSON may come from
+// anywhere.
+constexpr size_t kMaxDepth = 64;
+
+bool is_deeper_than(size_t depth, const Json& json) {
+  return json.is_structured() &&
+      (depth == 0 ||
+       std::any_of(json.begin(), json.end(), [&](const Json& child) {
+         return is_deeper_than(depth - 1, child);
+       }));
+}
+
+void check_depth(const Json& json, const char* where) {
+  TORCH_CHECK_VALUE(
+      !is_deeper_than(kMaxDepth, json),
+      "[",
+      where,
+      "] the JSON must be at most ",
+      kMaxDepth,
+      " levels deep, but is deeper.");
+}
+
+// `from_string` of a name; its error names the place.
+template <class FromString>
+auto read_name(
+    const Json& json, FromString from_string, const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  try {
+    return from_string(name);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(
+        false, "[", where, "] ", error.what_without_backtrace());
+  }
+}
+
+std::string place_of(const Json& path) {
+  return "features" +
+      path.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 template <>
@@ -32,7 +73,7 @@ struct JsonValue<Combiner> {
     return to_string(value);
   }
   static Combiner read(const Json& json, const std::string& where) {
-    return combiner_from_string(JsonValue<std::string>::read(json, where));
+    return read_name(json, combiner_from_string, where);
   }
 };
 
@@ -42,7 +83,7 @@ struct JsonValue<OutOfRange> {
     return to_string(value);
   }
   static OutOfRange read(const Json& json, const std::string& where) {
-    return out_of_range_from_string(JsonValue<std::string>::read(json, where));
+    return read_name(json, out_of_range_from_string, where);
   }
 };
 
@@ -93,10 +134,18 @@ Nest<FeatureConfig> build_nest(
     size_t begin,
     size_t end,
     size_t depth) {
-  const std::string where = "features" + entries[begin].path.dump();
+  const std::string where = place_of(entries[begin].path);
   if (entries[begin].path.size() == depth) {
     TORCH_CHECK_VALUE(
-        end == begin + 1, "[", where, "] two features have one path.");
+        end == begin + 1 || entries[begin + 1].path.size() > depth,
+        "[",
+        where,
+        "] two features have one path.");
+    TORCH_CHECK_VALUE(
+        end == begin + 1,
+        "[",
+        where,
+        "] a feature's path must not be the beginning of another's.");
     return entries[begin].config;
   }
   const bool is_list = entries[begin].path[depth].is_number_unsigned();
@@ -163,7 +212,11 @@ struct JsonValue<FeatureEntry> {
     });
     require_known_keys(json, known, where);
     entry.path = require_key(json, "path", where);
-    require_kind(entry.path.is_array(), entry.path, "a list", where + ".path");
+    require_kind(
+        entry.path.is_array() && entry.path.size() <= kMaxDepth,
+        entry.path,
+        "a list of at most 64 steps",
+        where + ".path");
     entry.table = JsonValue<int64_t>::read(
         require_key(json, "table", where), where + ".table");
     visit_feature_fields(entry.config, [&](const char* name, auto& field) {
@@ -181,6 +234,7 @@ Json to_json(const Initializer& initializer) {
 }
 
 Initializer initializer_from_json(const Json& json) {
+  check_depth(json, "initializer");
   return JsonValue<Initializer>::read(json, "initializer");
 }
 
@@ -189,6 +243,7 @@ Json to_json(const optim::OptimizerSpec& optimizer) {
 }
 
 optim::OptimizerSpec optimizer_from_json(const Json& json) {
+  check_depth(json, "optimizer");
   return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
 }
 
@@ -197,6 +252,7 @@ Json to_json(const TableConfig& table) {
 }
 
 TableConfig table_from_json(const Json& json) {
+  check_depth(json, "table");
   return read_fields<TableConfig>(json, "table");
 }
 
@@ -209,8 +265,8 @@ Json to_json(const Nest<FeatureConfig>& features) {
     const TablePtr& table = entry.config.table;
     TORCH_CHECK_VALUE(
         table != nullptr,
-        "[features",
-        entry.path.dump(),
+        "[",
+        place_of(entry.path),
         "] table must be set. Make one with make_table().");
     const auto [found, is_new] = index_of.try_emplace(
         table, static_cast<int64_t>(index_of.size()));
@@ -225,6 +281,7 @@ Json to_json(const Nest<FeatureConfig>& features) {
 }
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
+  check_depth(json, "features");
   require_known_keys(json, {"tables", "features"}, "features");
   const Json& table_list = require_key(json, "tables", "features");
   require_kind(table_list.is_array(), table_list, "a list", "tables");
@@ -239,8 +296,8 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
     TORCH_CHECK_VALUE(
         entry.table >= 0 &&
             entry.table < static_cast<int64_t>(tables.size()),
-        "[features",
-        entry.path.dump(),
+        "[",
+        place_of(entry.path),
         "] table must be an index in [0, ",
         tables.size(),
         "), but got ",

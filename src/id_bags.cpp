@@ -140,7 +140,7 @@ class BagBuilder {
       bags_.batch_shape.push_back(config_.max_sequence_length);
     }
     check_output_shape();
-    bags_.bags = c10::multiply_integers(bags_.batch_shape);
+    bags_.bags = count_bags(bags_.batch_shape);
     place_sparse(indices.data_ptr<int64_t>(), sizes, nnz, rank);
     return finish(feature.values);
   }
@@ -163,7 +163,7 @@ class BagBuilder {
       length = length_from_output_shape(batch);
     }
     if (length > 0) {
-      bags_.bags = batch * length;
+      bags_.bags = count_bags({batch, length});
       place_ragged_sequence(offsets, batch, length);
       return finish(feature.values);
     }
@@ -186,11 +186,28 @@ class BagBuilder {
     TORCH_CHECK_VALUE(
         !config_.output_shape || *config_.output_shape == bags_.batch_shape,
         where(),
-        "inconsistent shape: output_shape is [",
-        c10::IntArrayRef(config_.output_shape.value_or(bags_.batch_shape)),
-        "], but this batch gives [",
+        "inconsistent shape: output_shape is ",
+        c10::IntArrayRef(*config_.output_shape),
+        ", but this batch gives ",
         c10::IntArrayRef(bags_.batch_shape),
-        "].");
+        ".");
+  }
+
+  // The product of `shape`, which must not wrap around.
+  int64_t count_bags(c10::IntArrayRef shape) const {
+    int64_t bags = 1;
+    bool fits = true;
+    for (const int64_t size : shape) {
+      fits = fits && !__builtin_mul_overflow(bags, size, &bags);
+    }
+    TORCH_CHECK_VALUE(
+        fits && bags < std::numeric_limits<uint32_t>::max(),
+        where(),
+        "a batch must have fewer than 2^32 - 1 bags, but the activation has "
+        "the shape ",
+        shape,
+        " and dim. Split the batch.");
+    return bags;
   }
 
   void check_row_splits(
@@ -266,24 +283,24 @@ class BagBuilder {
 
   // 0: the rows are reduced and only reshaped; otherwise their new length.
   int64_t length_from_output_shape(int64_t batch) const {
-    const int64_t wanted = c10::multiply_integers(*config_.output_shape);
+    const int64_t wanted = count_bags(*config_.output_shape);
     if (wanted == batch) {
       return 0;
     }
     TORCH_CHECK_VALUE(
         batch > 0 && wanted > batch && wanted % batch == 0,
         where(),
-        "output_shape must hold a multiple of the batch, but got [",
+        "output_shape must hold a multiple of the batch, but got ",
         c10::IntArrayRef(*config_.output_shape),
-        "] for ",
+        " for ",
         batch,
         " rows.");
     TORCH_CHECK_VALUE(
         !weights_.defined(),
         where(),
-        "weights are given, but output_shape [",
+        "weights are given, but output_shape ",
         c10::IntArrayRef(*config_.output_shape),
-        "] spreads each of the ",
+        " spreads each of the ",
         batch,
         " rows as a sequence, which is not combined. Leave the weights out.");
     return wanted / batch;
@@ -334,13 +351,10 @@ class BagBuilder {
   bool read_ids(const at::Tensor& values, bool is_dense) {
     const int64_t nnz = values.numel();
     TORCH_CHECK_VALUE(
-        nnz < std::numeric_limits<uint32_t>::max() &&
-            bags_.bags < std::numeric_limits<uint32_t>::max(),
+        nnz < std::numeric_limits<uint32_t>::max(),
         where(),
-        "a batch must have fewer than 2^32 - 1 ids and bags, but got ",
+        "a batch must have fewer than 2^32 - 1 ids, but got ",
         nnz,
-        " and ",
-        bags_.bags,
         ". Split the batch.");
     const at::Tensor contiguous = values.contiguous();
     const int64_t vocab = config_.table->vocabulary_size;

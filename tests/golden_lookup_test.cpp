@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lookups that TensorFlow computed: every case of every lookup*.json in the
+// folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr double kTolerance = 1e-5;
+
+enum class Order { kAsGiven, kShuffled };
+
+fs::path golden_folder() {
+  const char* folder = std::getenv("TESSERA_GOLDEN_DIR");
+  const bool is_set = folder != nullptr && *folder != '\0';
+  return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
+}
+
+// Names of the files, sorted. Empty when the folder is missing.
+std::vector<std::string> golden_files() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(golden_folder(), error)) {
+    const fs::path path = entry.path();
+    if (path.extension() == ".json" &&
+        path.filename().string().starts_with("lookup")) {
+      names.push_back(path.filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+json read_cases(const std::string& name) {
+  std::ifstream file(golden_folder() / name);
+  return json::parse(file);
+}
+
+at::Tensor ids_tensor(const json& value) {
+  const std::string dtype = value.at("dtype");
+  TORCH_CHECK_VALUE(
+      dtype == "int32" || dtype == "int64", "unknown dtype ", dtype);
+  const at::Tensor ids =
+      at::tensor(value.at("values").get<std::vector<int64_t>>(), at::kLong);
+  return dtype == "int32" ? ids.to(at::kInt) : ids;
+}
+
+at::Tensor int64_tensor(const json& values) {
+  return at::tensor(values.get<std::vector<int64_t>>(), at::kLong);
+}
+
+at::Tensor float_tensor(const json& values) {
+  return at::tensor(values.get<std::vector<float>>(), at::kFloat);
+}
+
+struct Input {
+  Feature feature;
+  std::optional<Feature> weights;
+};
+
+Input sparse_input(const json& feature, Order order) {
+  const json& value = feature.at("value");
+  std::vector<int64_t> flat_indices;
+  for (const json& index : value.at("indices")) {
+    for (const json& coordinate : index) {
+      flat_indices.push_back(coordinate.get<int64_t>());
+    }
+  }
+  SparseFeature sparse{
+      .indices = at::tensor(flat_indices, at::kLong)
+                     .view(
+                         {static_cast<int64_t>(value.at("indices").size()),
+                          static_cast<int64_t>(value.at("dense_shape").size())}),
+      .values = ids_tensor(value),
+      .dense_shape = int64_tensor(value.at("dense_shape"))};
+  at::Tensor weights;
+  if (!feature.at("weights").is_null()) {
+    weights = float_tensor(feature.at("weights"));
+  }
+  if (order == Order::kShuffled) {
+    std::vector<int64_t> places(sparse.values.numel());
+    std::iota(places.begin(), places.end(), 0);
+    std::shuffle(places.begin(), places.end(), std::mt19937(11));
+    const at::Tensor shuffled = at::tensor(places, at::kLong);
+    sparse.indices = sparse.indices.index_select(0, shuffled);
+    sparse.values = sparse.values.index_select(0, shuffled);
+    weights = weights.defined() ? weights.index_select(0, shuffled) : weights;
+  }
+  if (!weights.defined()) {
+    return {.feature = sparse, .weights = {}};
+  }
+  return {
+      .feature = sparse,
+      .weights = SparseFeature{sparse.indices, weights, sparse.dense_shape}};
+}
+
+Feature dense_or_ragged(const json& value) {
+  const std::string kind = value.at("kind");
+  if (kind == "dense") {
+    return ids_tensor(value).view(
+        value.at("shape").get<std::vector<int64_t>>());
+  }
+  TORCH_CHECK_VALUE(kind == "ragged", "unknown kind ", kind);
+  return RaggedFeature{
+      ids_tensor(value), int64_tensor(value.at("row_splits"))};
+}
+
+Input input_of(const json& feature, Order order) {
+  const json& value = feature.at("value");
+  if (value.at("kind") == "sparse") {
+    return sparse_input(feature, order);
+  }
+  if (feature.at("weights").is_null()) {
+    return {.feature = dense_or_ragged(value), .weights = {}};
+  }
+  return {
+      .feature = dense_or_ragged(value),
+      .weights = float_tensor(feature.at("weights"))};
+}
+
+TPUEmbedding layer_of(const json& test_case, const Strategy& strategy) {
+  std::map<std::string, TablePtr> tables;
+  for (const json& table : test_case.at("tables")) {
+    const std::string name = table.at("name");
+    tables[name] = make_table(
+        {.name = name,
+         .vocabulary_size = table.at("vocabulary_size"),
+         .dim = table.at("dim"),
+         .combiner =
+             combiner_from_string(table.at("combiner").get<std::string>())});
+  }
+  Nest<FeatureConfig>::Map configs;
+  for (const json& feature : test_case.at("features")) {
+    FeatureConfig config{
+        .table = tables.at(feature.at("table")),
+        .max_sequence_length = feature.at("max_sequence_length")};
+    if (feature.contains("output_shape") &&
+        !feature.at("output_shape").is_null()) {
+      config.output_shape =
+          feature.at("output_shape").get<std::vector<int64_t>>();
+    }
+    config.validate_weights_and_indices = feature.value("validate", true);
+    configs.emplace_back(feature.at("name"), config);
+  }
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = Nest<FeatureConfig>::map(configs),
+      .optimizer = optim::SGD{},
+      .strategy = strategy});
+  for (const json& table : test_case.at("tables")) {
+    std::vector<float> rows;
+    for (const json& row : table.at("rows")) {
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    const EmbeddingTables written = layer->embedding_tables();
+    for (const EmbeddingTables::Entry& entry : written) {
+      if (entry.name == table.at("name")) {
+        entry.parameters.copy_(
+            at::tensor(rows, at::kFloat).view(entry.parameters.sizes()));
+      }
+    }
+  }
+  return layer;
+}
+
+void check_case(const json& test_case, TPUEmbedding& layer, Order order) {
+  Features::Map features;
+  Weights::Map weights;
+  for (const json& feature : test_case.at("features")) {
+    Input input = input_of(feature, order);
+    features.emplace_back(feature.at("name"), std::move(input.feature));
+    weights.emplace_back(feature.at("name"), std::move(input.weights));
+  }
+  const Nest<at::Tensor> activations =
+      layer->forward(Features::map(features), Weights::map(weights));
+  ASSERT_EQ(activations.size(), test_case.at("features").size());
+  for (const json& feature : test_case.at("features")) {
+    const std::string name = feature.at("name");
+    SCOPED_TRACE(name);
+    const auto shape =
+        feature.at("expected").at("shape").get<std::vector<int64_t>>();
+    const at::Tensor& actual = activations[name];
+    EXPECT_EQ(actual.scalar_type(), at::kFloat);
+    EXPECT_EQ(actual.requires_grad(), at::GradMode::is_enabled());
+    ASSERT_EQ(actual.sizes(), c10::IntArrayRef(shape));
+    test::expect_close(
+        actual,
+        float_tensor(feature.at("expected").at("values")).view(shape),
+        kTolerance,
+        kTolerance);
+  }
+}
+
+class GoldenLookupTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
+  const json cases = read_cases(GetParam());
+  ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
+  for (const json& test_case : cases) {
+    SCOPED_TRACE(test_case.at("name").get<std::string>());
+    for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+      SCOPED_TRACE(strategy.name());
+      TPUEmbedding layer = layer_of(test_case, strategy);
+      for (const Order order : {Order::kAsGiven, Order::kShuffled}) {
+        check_case(test_case, layer, order);
+        const at::NoGradGuard no_grad;
+        check_case(test_case, layer, order);
+      }
+    }
+  }
+  RecordProperty("cases", static_cast<int>(cases.size()));
+  std::cout << GetParam() << ": " << cases.size() << " cases\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files,
+    GoldenLookupTest,
+    testing::ValuesIn(golden_files()),
+    [](const testing::TestParamInfo<std::string>& info) {
+      std::string name = fs::path(info.param).stem().string();
+      std::replace_if(
+          name.begin(),
+          name.end(),
+          [](unsigned char c) { return std::isalnum(c) == 0; },
+          '_');
+      return name;
+    });
+
+TEST(GoldenFolderTest, HasLookupCases) {
+  EXPECT_FALSE(golden_files().empty())
+      << "expected a file lookup*.json in " << golden_folder()
+      << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
+}
+
+}  // namespace
+}  // namespace tessera
