@@ -16,6 +16,13 @@ std::string excerpt(const Json& json) {
       .substr(0, kLength);
 }
 
+// The name in {"callable": name}.
+std::string read_callable(const Json& json, const std::string& where) {
+  require_known_keys(json, {"callable"}, where);
+  return JsonValue<std::string>::read(
+      require_key(json, "callable", where), where + ".callable");
+}
+
 }  // namespace
 
 void require_kind(
@@ -124,10 +131,13 @@ std::string JsonValue<std::string>::read(
 }
 
 Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
+  if (const optim::Schedule* schedule = value.schedule()) {
+    return JsonValue<optim::Schedule>::write(*schedule);
+  }
   if (!value.is_constant()) {
     return {{"callable", value.callable_name()}};
   }
-  return JsonValue<double>::write(value.value("[LearningRate]"));
+  return JsonValue<double>::write(value.value(0, "[LearningRate]"));
 }
 
 optim::LearningRate JsonValue<optim::LearningRate>::read(
@@ -135,18 +145,73 @@ optim::LearningRate JsonValue<optim::LearningRate>::read(
   if (!json.is_object()) {
     return JsonValue<double>::read(json, where);
   }
-  require_known_keys(json, {"callable"}, where);
-  return optim::LearningRate::placeholder(JsonValue<std::string>::read(
-      require_key(json, "callable", where), where + ".callable"));
+  if (json.contains("class_name")) {
+    return JsonValue<optim::Schedule>::read(json, where);
+  }
+  return optim::LearningRate::placeholder(read_callable(json, where));
 }
 
+Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
+  return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
+}
+
+optim::SlotCreation JsonValue<optim::SlotCreation>::read(
+    const Json& json, const std::string& where) {
+  if (json.is_null()) {
+    return {};
+  }
+  return {read_callable(json, where), nullptr};
+}
+
+namespace {
+
+std::string name_of_plain(const optim::PlainSchedule& schedule) {
+  return std::visit(
+      [](const auto& decay) { return optim::name_of(optim::Schedule(decay)); },
+      schedule);
+}
+
+}  // namespace
+
+Json JsonValue<optim::Schedule>::write(const optim::Schedule& value) {
+  return write_class(value, [](const optim::Schedule& schedule) {
+    return optim::name_of(schedule);
+  });
+}
+
+optim::Schedule JsonValue<optim::Schedule>::read(
+    const Json& json, const std::string& where) {
+  return read_class<optim::Schedule>(
+      json,
+      [](const optim::Schedule& schedule) { return optim::name_of(schedule); },
+      where);
+}
+
+Json JsonValue<optim::PlainSchedule>::write(
+    const optim::PlainSchedule& value) {
+  return write_class(value, name_of_plain);
+}
+
+optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
+    const Json& json, const std::string& where) {
+  return read_class<optim::PlainSchedule>(json, name_of_plain, where);
+}
+
+namespace {
+
+std::string name_of_optimizer(const optim::OptimizerSpec& optimizer) {
+  return optim::name_of(optimizer);
+}
+
+}  // namespace
+
 Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
-  return write_class(value, optim::name_of);
+  return write_class(value, name_of_optimizer);
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
     const Json& json, const std::string& where) {
-  return read_class<optim::OptimizerSpec>(json, optim::name_of, where);
+  return read_class<optim::OptimizerSpec>(json, name_of_optimizer, where);
 }
 
 }  // namespace tessera

@@ -71,11 +71,30 @@ struct JsonValue<std::string> {
   static std::string read(const Json& json, const std::string& where);
 };
 
-/// A number, or {"callable": name}, which reads as a placeholder.
+/// A number, a schedule, or {"callable": name}, which reads as a placeholder.
 template <>
 struct JsonValue<optim::LearningRate> {
   static Json write(const optim::LearningRate& value);
   static optim::LearningRate read(const Json& json, const std::string& where);
+};
+
+/// null, or {"callable": name}, which reads as a placeholder.
+template <>
+struct JsonValue<optim::SlotCreation> {
+  static Json write(const optim::SlotCreation& value);
+  static optim::SlotCreation read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<optim::Schedule> {
+  static Json write(const optim::Schedule& value);
+  static optim::Schedule read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<optim::PlainSchedule> {
+  static Json write(const optim::PlainSchedule& value);
+  static optim::PlainSchedule read(const Json& json, const std::string& where);
 };
 
 template <>

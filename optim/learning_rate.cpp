@@ -19,7 +19,7 @@ const std::string& LearningRate::callable_name() const {
   return named == nullptr ? none : named->name;
 }
 
-double LearningRate::value(const std::string& where) const {
+double LearningRate::value(int64_t step, const std::string& where) const {
   double value = 0.0;
   if (const Named* named = std::get_if<Named>(&source_)) {
     TORCH_CHECK_VALUE(
@@ -31,6 +31,8 @@ double LearningRate::value(const std::string& where) const {
         named->name,
         "\", callable).");
     value = (*named->callable)();
+  } else if (const Schedule* schedule = this->schedule()) {
+    value = value_at(*schedule, step);
   } else {
     value = std::get<double>(source_);
   }
@@ -41,6 +43,14 @@ double LearningRate::value(const std::string& where) const {
       value,
       ".");
   return value;
+}
+
+void LearningRate::validate(const std::string& where) const {
+  if (const Schedule* schedule = this->schedule()) {
+    optim::validate(*schedule, where + " learning_rate");
+  } else if (is_constant()) {
+    value(0, where);
+  }
 }
 
 }  // namespace tessera::optim

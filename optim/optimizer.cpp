@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// What each spec means: its name, its slots in the order of the kernel, the
+// range of its own options, and its rule. The options that all specs share are
+// at the end.
 #include <tessera/optim/optimizer.h>
 
 #include "optim/row_update.h"
@@ -12,95 +15,350 @@ namespace tessera::optim {
 
 namespace {
 
-// What the kernels divide by: finite and neither 0 nor subnormal in float32.
-bool is_positive_float(double value) {
-  using Limits = std::numeric_limits<float>;
-  return value >= Limits::min() && value <= Limits::max();
+using Slots = std::vector<SlotSpec>;
+
+float as_float(double value) {
+  return static_cast<float>(value);
 }
 
-// What each spec adds to the common options: its name, its slots in the order
-// of the kernel, the check of its own options, and its rule.
+// Checks of one option, with one form of message.
+class Range {
+ public:
+  explicit Range(std::string where) : where_(std::move(where)) {}
+
+  void positive(const char* option, double value) const {
+    check(std::isfinite(value) && value > 0.0, option, "> 0", value);
+  }
+  void not_negative(const char* option, double value) const {
+    check(std::isfinite(value) && value >= 0.0, option, ">= 0", value);
+  }
+  void in_unit_interval(const char* option, double value) const {
+    check(value >= 0.0 && value <= 1.0, option, ">= 0 and <= 1", value);
+  }
+  void below_one(const char* option, double value) const {
+    check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
+  }
+  void check(
+      bool is_right, const char* option, const char* expected, double value)
+      const {
+    TORCH_CHECK_VALUE(
+        is_right,
+        where_,
+        " ",
+        option,
+        " must be ",
+        expected,
+        ", but got ",
+        value,
+        ".");
+  }
+
+ private:
+  std::string where_;
+};
+
+// --- SGD ---------------------------------------------------------------------
 
 const char* name(const SGD&) {
   return "SGD";
 }
-
-std::vector<SlotSpec> slots(const SGD&) {
+Slots slots(const SGD&) {
   return {};
 }
-
-void validate_own(const SGD&, const std::string&) {}
-
-kernels::RowRule rule(const SGD&, double learning_rate) {
-  return kernels::SgdRule{.learning_rate = static_cast<float>(learning_rate)};
+void validate_own(const SGD&, const Range&) {}
+kernels::RowRule rule(const SGD&, const UpdateMoment& moment) {
+  return kernels::SgdRule{.learning_rate = as_float(moment.learning_rate)};
 }
+
+// --- Momentum ----------------------------------------------------------------
+
+const char* name(const Momentum&) {
+  return "Momentum";
+}
+Slots slots(const Momentum&) {
+  return {{.name = "momenta"}};
+}
+void validate_own(const Momentum& spec, const Range& range) {
+  range.in_unit_interval("momentum", spec.momentum);
+}
+kernels::RowRule rule(const Momentum& spec, const UpdateMoment& moment) {
+  return kernels::MomentumRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .momentum = as_float(spec.momentum),
+      .use_nesterov = spec.use_nesterov,
+      .is_scaled = spec.scale_momentum_by_learning_rate};
+}
+
+// --- Adagrad -----------------------------------------------------------------
 
 const char* name(const Adagrad&) {
   return "Adagrad";
 }
-
-std::vector<SlotSpec> slots(const Adagrad& spec) {
-  return {{"accumulators", spec.initial_accumulator_value}};
+Slots slots(const Adagrad& spec) {
+  return {
+      {.name = "accumulators",
+       .initial_value = spec.initial_accumulator_value}};
 }
-
-void validate_own(const Adagrad& spec, const std::string& where) {
-  TORCH_CHECK_VALUE(
-      is_positive_float(spec.initial_accumulator_value),
-      where,
-      " initial_accumulator_value must be > 0 and fit in float32, but got ",
-      spec.initial_accumulator_value,
-      ". Adagrad divides by its root.");
+void validate_own(const Adagrad& spec, const Range& range) {
+  range.positive("initial_accumulator_value", spec.initial_accumulator_value);
+  range.not_negative("epsilon", spec.epsilon);
 }
-
-kernels::RowRule rule(const Adagrad&, double learning_rate) {
+kernels::RowRule rule(const Adagrad& spec, const UpdateMoment& moment) {
+  const bool inside = spec.epsilon_inside_sqrt;
   return kernels::AdagradRule{
-      .learning_rate = static_cast<float>(learning_rate)};
+      .learning_rate = as_float(moment.learning_rate),
+      .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
+      .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon)};
 }
+
+// --- AdagradMomentum ---------------------------------------------------------
+
+const char* name(const AdagradMomentum&) {
+  return "AdagradMomentum";
+}
+Slots slots(const AdagradMomentum&) {
+  return {{.name = "accumulators"}, {.name = "momenta", .position = 1}};
+}
+void validate_own(const AdagradMomentum& spec, const Range& range) {
+  range.in_unit_interval("momentum", spec.momentum);
+  range.in_unit_interval("beta2", spec.beta2);
+  range.positive("exponent", spec.exponent);
+  range.positive("epsilon", spec.epsilon);
+}
+kernels::RowRule rule(const AdagradMomentum& spec, const UpdateMoment& moment) {
+  return kernels::AdagradMomentumRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .momentum = as_float(spec.momentum),
+      .beta_2 = as_float(spec.beta2),
+      .epsilon = as_float(spec.epsilon),
+      .exponent = as_float(spec.exponent),
+      .use_nesterov = spec.use_nesterov};
+}
+
+// --- ProximalAdagrad ---------------------------------------------------------
+
+const char* name(const ProximalAdagrad&) {
+  return "ProximalAdagrad";
+}
+Slots slots(const ProximalAdagrad& spec) {
+  return {
+      {.name = "accumulators",
+       .initial_value = spec.initial_accumulator_value}};
+}
+void validate_own(const ProximalAdagrad& spec, const Range& range) {
+  range.positive("initial_accumulator_value", spec.initial_accumulator_value);
+  range.not_negative(
+      "l1_regularization_strength", spec.l1_regularization_strength);
+  range.not_negative(
+      "l2_regularization_strength", spec.l2_regularization_strength);
+}
+kernels::RowRule rule(const ProximalAdagrad& spec, const UpdateMoment& moment) {
+  return kernels::ProximalAdagradRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .l1 = as_float(spec.l1_regularization_strength),
+      .l2 = as_float(spec.l2_regularization_strength)};
+}
+
+// --- RowWiseAdagrad ----------------------------------------------------------
+
+const char* name(const RowWiseAdagrad&) {
+  return "RowWiseAdagrad";
+}
+Slots slots(const RowWiseAdagrad& spec) {
+  return {
+      {.name = "accumulators",
+       .initial_value = spec.initial_accumulator_value,
+       .is_per_row = true}};
+}
+void validate_own(const RowWiseAdagrad& spec, const Range& range) {
+  range.not_negative(
+      "initial_accumulator_value", spec.initial_accumulator_value);
+  range.positive("epsilon", spec.epsilon);
+}
+kernels::RowRule rule(const RowWiseAdagrad& spec, const UpdateMoment& moment) {
+  return kernels::RowWiseAdagradRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .epsilon = as_float(spec.epsilon)};
+}
+
+// --- Adam --------------------------------------------------------------------
 
 const char* name(const Adam&) {
   return "Adam";
 }
-
-std::vector<SlotSpec> slots(const Adam&) {
-  return {{"momenta", 0.0}, {"velocities", 0.0}};
+Slots slots(const Adam& spec) {
+  Slots slots{{.name = "momenta"}, {.name = "velocities", .position = 1}};
+  if (spec.amsgrad) {
+    slots.push_back({.name = "max_velocities", .position = 2});
+  }
+  return slots;
 }
-
-void validate_beta(
-    const char* option, double beta, const std::string& where) {
-  TORCH_CHECK_VALUE(
-      beta >= 0.0 && beta < 1.0,
-      where,
-      " ",
-      option,
-      " must be >= 0 and < 1, but got ",
-      beta,
-      ".");
+void validate_own(const Adam& spec, const Range& range) {
+  range.below_one("beta_1", spec.beta_1);
+  range.below_one("beta_2", spec.beta_2);
+  range.positive("epsilon", spec.epsilon);
 }
-
-void validate_own(const Adam& spec, const std::string& where) {
-  validate_beta("beta_1", spec.beta_1, where);
-  validate_beta("beta_2", spec.beta_2, where);
-  TORCH_CHECK_VALUE(
-      spec.epsilon > 0.0 &&
-          is_positive_float(
-              spec.sum_inside_sqrt ? spec.epsilon * spec.epsilon
-                                   : spec.epsilon),
-      where,
-      " epsilon must be > 0, and with sum_inside_sqrt its square must fit in "
-      "float32, but got ",
-      spec.epsilon,
-      ".");
-}
-
-kernels::RowRule rule(const Adam& spec, double learning_rate) {
+kernels::RowRule rule(const Adam& spec, const UpdateMoment& moment) {
+  double rate = moment.learning_rate;
+  if (spec.bias_correction) {
+    const auto update = static_cast<double>(moment.update);
+    rate *= std::sqrt(1.0 - std::pow(spec.beta_2, update)) /
+        (1.0 - std::pow(spec.beta_1, update));
+  }
   const bool inside = spec.sum_inside_sqrt;
   return kernels::AdamRule{
-      .learning_rate = static_cast<float>(learning_rate),
-      .beta_1 = static_cast<float>(spec.beta_1),
-      .beta_2 = static_cast<float>(spec.beta_2),
-      .epsilon_squared =
-          inside ? static_cast<float>(spec.epsilon * spec.epsilon) : 0.0F,
-      .epsilon = inside ? 0.0F : static_cast<float>(spec.epsilon)};
+      .learning_rate = as_float(rate),
+      .beta_1 = as_float(spec.beta_1),
+      .beta_2 = as_float(spec.beta_2),
+      .epsilon_inside = inside ? as_float(spec.epsilon * spec.epsilon) : 0.0F,
+      .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon),
+      .use_amsgrad = spec.amsgrad};
+}
+
+// --- FTRL --------------------------------------------------------------------
+
+const char* name(const FTRL&) {
+  return "FTRL";
+}
+Slots slots(const FTRL& spec) {
+  return {
+      {.name = "accumulators", .initial_value = spec.initial_accumulator_value},
+      {.name = "linears", .position = 1}};
+}
+void validate_own(const FTRL& spec, const Range& range) {
+  range.check(
+      std::isfinite(spec.learning_rate_power) &&
+          spec.learning_rate_power <= 0.0,
+      "learning_rate_power",
+      "<= 0",
+      spec.learning_rate_power);
+  range.positive("initial_accumulator_value", spec.initial_accumulator_value);
+  range.not_negative(
+      "l1_regularization_strength", spec.l1_regularization_strength);
+  range.not_negative(
+      "l2_regularization_strength", spec.l2_regularization_strength);
+  range.not_negative(
+      "l2_shrinkage_regularization_strength",
+      spec.l2_shrinkage_regularization_strength);
+  range.not_negative("beta", spec.beta);
+}
+kernels::RowRule rule(const FTRL& spec, const UpdateMoment& moment) {
+  return kernels::FtrlRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .learning_rate_power = as_float(spec.learning_rate_power),
+      .l1 = as_float(spec.l1_regularization_strength),
+      .l2 = as_float(spec.l2_regularization_strength),
+      .l2_shrinkage = as_float(spec.l2_shrinkage_regularization_strength),
+      .beta = as_float(spec.beta),
+      .multiply_linear_by_learning_rate =
+          spec.multiply_linear_by_learning_rate,
+      .keep_initial_weight = spec.keep_initial_weight};
+}
+
+// --- RMSprop -----------------------------------------------------------------
+
+const char* name(const RMSprop&) {
+  return "RMSprop";
+}
+Slots slots(const RMSprop& spec) {
+  Slots slots{{.name = "mean_squares"}};
+  if (spec.momentum > 0.0) {
+    slots.push_back({.name = "momenta", .position = 1});
+  }
+  if (spec.centered) {
+    slots.push_back({.name = "means", .position = 2});
+  }
+  return slots;
+}
+void validate_own(const RMSprop& spec, const Range& range) {
+  range.in_unit_interval("rho", spec.rho);
+  range.in_unit_interval("momentum", spec.momentum);
+  range.positive("epsilon", spec.epsilon);
+}
+kernels::RowRule rule(const RMSprop& spec, const UpdateMoment& moment) {
+  const bool inside = spec.epsilon_inside_sqrt;
+  return kernels::RmspropRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .rho = as_float(spec.rho),
+      .momentum = as_float(spec.momentum),
+      .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
+      .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon),
+      .is_centered = spec.centered};
+}
+
+// --- Adadelta ----------------------------------------------------------------
+
+const char* name(const Adadelta&) {
+  return "Adadelta";
+}
+Slots slots(const Adadelta&) {
+  return {{.name = "accumulators"}, {.name = "updates", .position = 1}};
+}
+void validate_own(const Adadelta& spec, const Range& range) {
+  range.in_unit_interval("rho", spec.rho);
+  range.positive("epsilon", spec.epsilon);
+}
+kernels::RowRule rule(const Adadelta& spec, const UpdateMoment& moment) {
+  return kernels::AdadeltaRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .rho = as_float(spec.rho),
+      .epsilon = as_float(spec.epsilon)};
+}
+
+// --- Lion --------------------------------------------------------------------
+
+const char* name(const Lion&) {
+  return "Lion";
+}
+Slots slots(const Lion&) {
+  return {{.name = "momenta"}};
+}
+void validate_own(const Lion& spec, const Range& range) {
+  range.in_unit_interval("beta_1", spec.beta_1);
+  range.in_unit_interval("beta_2", spec.beta_2);
+}
+kernels::RowRule rule(const Lion& spec, const UpdateMoment& moment) {
+  return kernels::LionRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .beta_1 = as_float(spec.beta_1),
+      .beta_2 = as_float(spec.beta_2)};
+}
+
+// --- LAMB --------------------------------------------------------------------
+
+const char* name(const LAMB&) {
+  return "LAMB";
+}
+Slots slots(const LAMB&) {
+  return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
+}
+void validate_own(const LAMB& spec, const Range& range) {
+  range.below_one("beta_1", spec.beta_1);
+  range.below_one("beta_2", spec.beta_2);
+  range.positive("epsilon", spec.epsilon);
+  range.not_negative("weight_decay", spec.weight_decay);
+}
+kernels::RowRule rule(const LAMB& spec, const UpdateMoment& moment) {
+  const auto update = static_cast<double>(moment.update);
+  return kernels::LambRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .beta_1 = as_float(spec.beta_1),
+      .beta_2 = as_float(spec.beta_2),
+      .epsilon = as_float(spec.epsilon),
+      .weight_decay = as_float(spec.weight_decay),
+      .correction_1 = as_float(1.0 / (1.0 - std::pow(spec.beta_1, update))),
+      .correction_2 = as_float(1.0 / (1.0 - std::pow(spec.beta_2, update)))};
+}
+
+// --- what all specs share ----------------------------------------------------
+
+template <class Spec>
+bool is_lazy(const Spec& spec) {
+  if constexpr (requires { spec.lazy_adam; }) {
+    return spec.lazy_adam;
+  } else {
+    return spec.lazy;
+  }
 }
 
 void validate_limits(
@@ -125,9 +383,7 @@ void validate_limits(
 
 template <class Spec>
 void validate_common(const Spec& spec, const std::string& where) {
-  if (spec.learning_rate.is_constant()) {
-    spec.learning_rate.value(where);
-  }
+  spec.learning_rate.validate(where);
   validate_limits(
       "clip_weight", spec.clip_weight_min, spec.clip_weight_max, where);
   validate_limits(
@@ -140,10 +396,15 @@ void validate_common(const Spec& spec, const std::string& where) {
       "use_gradient_accumulation = true: the limits hold for the sum over "
       "duplicates. Unset them or accumulate.");
   TORCH_CHECK_VALUE(
+      spec.use_gradient_accumulation || is_lazy(spec),
+      where,
+      " updating all rows (lazy = false, lazy_adam = false) needs "
+      "use_gradient_accumulation = true: one step per row and update.");
+  TORCH_CHECK_VALUE(
       std::isfinite(spec.weight_decay_factor.value_or(0.0)),
       where,
       " weight_decay_factor must be finite, but got ",
-      *spec.weight_decay_factor,
+      spec.weight_decay_factor.value_or(0.0),
       ".");
 }
 
@@ -151,7 +412,7 @@ template <class Spec>
 kernels::RowStages stages(const Spec& spec, double learning_rate) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto limit = [](const std::optional<double>& value, float otherwise) {
-    return value ? static_cast<float>(*value) : otherwise;
+    return value ? as_float(*value) : otherwise;
   };
   const double decay_scale =
       spec.multiply_weight_decay_factor_by_learning_rate ? learning_rate : 1.0;
@@ -159,8 +420,8 @@ kernels::RowStages stages(const Spec& spec, double learning_rate) {
       .clip_gradient = spec.clip_gradient_min || spec.clip_gradient_max,
       .clip_gradient_min = limit(spec.clip_gradient_min, -kInfinity),
       .clip_gradient_max = limit(spec.clip_gradient_max, kInfinity),
-      .weight_decay = static_cast<float>(
-          spec.weight_decay_factor.value_or(0.0) * decay_scale),
+      .weight_decay =
+          as_float(spec.weight_decay_factor.value_or(0.0) * decay_scale),
       .clip_weight = spec.clip_weight_min || spec.clip_weight_max,
       .clip_weight_min = limit(spec.clip_weight_min, -kInfinity),
       .clip_weight_max = limit(spec.clip_weight_max, kInfinity)};
@@ -178,22 +439,42 @@ void validate(const OptimizerSpec& optimizer, const std::string& where) {
   std::visit(
       [&](const auto& spec) {
         validate_common(spec, prefix);
-        validate_own(spec, prefix);
+        validate_own(spec, Range(prefix));
       },
       optimizer);
+}
+
+bool sweeps_all_rows(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) { return !is_lazy(spec); }, optimizer);
 }
 
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer) {
   return std::visit([](const auto& spec) { return slots(spec); }, optimizer);
 }
 
-RowUpdate row_update(const OptimizerSpec& optimizer, double learning_rate) {
+const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) -> const SlotCreation& {
+        if constexpr (requires { spec.slot_creation; }) {
+          return spec.slot_creation;
+        } else {
+          static const SlotCreation none;
+          return none;
+        }
+      },
+      optimizer);
+}
+
+RowUpdate row_update(
+    const OptimizerSpec& optimizer, const UpdateMoment& moment) {
   return std::visit(
       [&](const auto& spec) {
         return RowUpdate{
-            .rule = rule(spec, learning_rate),
-            .stages = stages(spec, learning_rate),
-            .accumulate = spec.use_gradient_accumulation};
+            .rule = rule(spec, moment),
+            .stages = stages(spec, moment.learning_rate),
+            .accumulate = spec.use_gradient_accumulation,
+            .sweep = !is_lazy(spec)};
       },
       optimizer);
 }

@@ -5,30 +5,46 @@
 
 #include "src/kernels/kernels.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace tessera::optim {
 
-/// A tensor beside the table, of the same shape.
+/// A tensor beside the table that a spec keeps.
 struct SlotSpec {
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
   double initial_value = 0.0;
+  /// Where the kernel expects it: its index in UpdateArgs::slots.
+  size_t position = 0;
+  /// [vocab] instead of [vocab, dim].
+  bool is_per_row = false;
 };
 
-/// Slots in the order in which the rule takes them.
+/// Slots in the order in which they are created and saved.
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer);
+
+const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer);
+
+/// When an update happens.
+struct UpdateMoment {
+  /// As read for this update.
+  double learning_rate = 0.0;
+  /// 1, 2, ...: which update of the table this is.
+  int64_t update = 1;
+};
 
 /// One update of a table's rows, with this step's learning rate folded in.
 struct RowUpdate {
   kernels::RowRule rule = {};
   kernels::RowStages stages = {};
   bool accumulate = true;
+  bool sweep = false;
 };
 
-/// Shapes:  learning_rate as read for this update.
-RowUpdate row_update(const OptimizerSpec& optimizer, double learning_rate);
+RowUpdate row_update(const OptimizerSpec& optimizer, const UpdateMoment& moment);
 
 const LearningRate& learning_rate_of(const OptimizerSpec& optimizer);
 

@@ -142,12 +142,16 @@ void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
           return rate.first == source;
         });
     const double rate =
-        known == rates.end() ? source.value(where) : known->second;
+        known == rates.end()
+        ? source.value(state_->iterations, where)
+        : known->second;
     if (known == rates.end()) {
       rates.emplace_back(source, rate);
     }
     updates[i].table = &table;
-    updates[i].rows = optim::row_update(*table.optimizer, rate);
+    updates[i].rows = optim::row_update(
+        *table.optimizer,
+        {.learning_rate = rate, .update = state_->iterations + 1});
   }
   std::vector<at::Tensor> contiguous;  // keeps the copies alive
   for (const LookupGradients& lookup : lookups) {

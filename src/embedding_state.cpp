@@ -50,15 +50,30 @@ void create(TableState& table, uint64_t seed, WithSlots with_slots) {
   if (!table.optimizer || with_slots == WithSlots::kNo) {
     return;
   }
+  const optim::SlotCreation& creation =
+      optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
-    Slot slot{spec.name, allocate_rows(config.vocabulary_size, config.dim)};
-    slot.values.fill_(spec.initial_value);
+    const int64_t rows = config.vocabulary_size;
+    Slot slot{.name = spec.name, .position = spec.position};
+    if (creation.is_set()) {
+      slot.values = creation.create(
+          {.table = table.name,
+           .name = spec.name,
+           .shape = spec.is_per_row ? std::vector<int64_t>{rows}
+                                    : std::vector<int64_t>{rows, config.dim},
+           .initial_value = spec.initial_value});
+    } else {
+      slot.values = allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
+      slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
+      slot.values.fill_(spec.initial_value);
+    }
     table.slots.push_back(std::move(slot));
   }
 }
 
 at::Tensor copy_rows(const at::Tensor& rows) {
-  at::Tensor copy = allocate_rows(rows.size(0), rows.size(1));
+  const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
+  at::Tensor copy = allocate_rows(rows.size(0), width).view(rows.sizes());
   return copy.copy_(rows.detach());
 }
 

@@ -19,7 +19,9 @@ namespace tessera {
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {
   std::string name = {};
-  at::Tensor values = {};  // [vocab, dim]
+  at::Tensor values = {};  // [vocab, dim], or [vocab] with one number per row
+  /// Its index in kernels::UpdateArgs::slots.
+  size_t position = 0;
 };
 
 /// One table with what has been learnt.

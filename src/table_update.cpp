@@ -16,12 +16,14 @@ constexpr int64_t kIdsPerChunk = 16384;
 // 2048 contributions and their copy fill a 32 KiB first-level cache.
 constexpr int64_t kIdsPerBucket = 2048;
 constexpr int kMaxBucketBits = 8;
+// Of a sweep over all rows: some 100 us of work.
+constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
 int bucket_bits_for(int64_t count) {
   const int64_t buckets = count / kIdsPerBucket;
-  return std::min<int>(
+  return std::min(
       kMaxBucketBits,
-      std::bit_width(static_cast<uint64_t>(buckets)));
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
 }
 
 // Sources are one per bag, or one per id where ids have weights of their own.
@@ -32,37 +34,80 @@ int64_t sources_of(const IdBags& bags) {
 }  // namespace
 
 void TableUpdater::update(const std::vector<TableUpdate>& updates) {
-  plan(updates);
-  int64_t bytes = 0;
-  for (size_t i = 0; i < updates.size(); ++i) {
-    const int64_t touched = static_cast<int64_t>(
-        1 + 2 * (1 + updates[i].table->slots.size()));
-    bytes += static_cast<int64_t>(workspaces_[i].contributions.size()) *
-        updates[i].table->config->dim * touched * 4;
+  const std::vector<Task> tasks = distribute(updates);
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    update_bucket(updates[table], workspaces_[table], bucket);
+  });
+}
+
+std::vector<RowGradients> TableUpdater::sum(
+    const std::vector<TableUpdate>& updates) {
+  const std::vector<Task> tasks = distribute(updates);
+  std::vector<const kernels::Contribution*> sorted(tasks.size());
+  std::vector<int64_t> first_row(tasks.size() + 1, 0);  // of its table
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    Workspace& workspace = workspaces_[table];
+    sorted[i] = sort_bucket(workspace, bucket);
+    for (int64_t j = 0; j < workspace.count(bucket); ++j) {
+      first_row[i + 1] +=
+          j == 0 || sorted[i][j].row != sorted[i][j - 1].row ? 1 : 0;
+    }
+  });
+  std::vector<RowGradients> gradients(updates.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const bool continues = i > 0 && tasks[i].first == tasks[i - 1].first;
+    const int64_t count = first_row[i + 1];
+    first_row[i] = continues ? first_row[i] : 0;
+    first_row[i + 1] = first_row[i] + count;
+    RowGradients& of_table = gradients[tasks[i].first];
+    of_table.rows.resize(first_row[i + 1]);
   }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    gradients[i].sums.resize(
+        gradients[i].rows.size() * updates[i].table->config->dim);
+  }
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    const Workspace& workspace = workspaces_[table];
+    const bool continues = i > 0 && tasks[i - 1].first == table;
+    const int64_t row = continues ? first_row[i] : 0;
+    const int64_t dim = updates[table].table->config->dim;
+    active_kernels().sum_rows(
+        {.dim = dim,
+         .contributions = sorted[i],
+         .count = workspace.count(bucket),
+         .sources = workspace.sources.data(),
+         .rows = gradients[table].rows.data() + row,
+         .sums = gradients[table].sums.data() + row * dim});
+  });
+  return gradients;
+}
+
+std::vector<TableUpdater::Task> TableUpdater::distribute(
+    const std::vector<TableUpdate>& updates) {
+  plan(updates);
   const auto chunks = static_cast<int64_t>(chunks_.size());
-  run_tasks(chunks, bytes, [&](int64_t i) {
+  run_tasks(chunks, bytes_, [&](int64_t i) {
     fill(updates[chunks_[i].table], chunks_[i]);
   });
   place_buckets();
-  run_tasks(chunks, bytes, [&](int64_t i) { scatter(chunks_[i]); });
-
-  std::vector<std::pair<size_t, int64_t>> tasks;
+  run_tasks(chunks, bytes_, [&](int64_t i) { scatter(chunks_[i]); });
+  std::vector<Task> tasks;
   for (size_t i = 0; i < workspaces_.size(); ++i) {
     for (int64_t bucket = 0; bucket < 1 << workspaces_[i].bucket_bits;
          ++bucket) {
       tasks.emplace_back(i, bucket);
     }
   }
-  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t i) {
-    const auto [table, bucket] = tasks[i];
-    update_bucket(updates[table], workspaces_[table], bucket);
-  });
+  return tasks;
 }
 
 void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
   workspaces_.resize(updates.size());
   chunks_.clear();
+  bytes_ = 0;
   for (size_t i = 0; i < updates.size(); ++i) {
     int64_t contributions = 0;
     int64_t sources = 0;
@@ -86,9 +131,25 @@ void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
     workspace.contributions.resize(contributions);
     workspace.scratch.resize(contributions);
     workspace.sources.resize(sources);
+    const TableConfig& config = *updates[i].table->config;
+    const auto tensors = static_cast<int64_t>(updates[i].table->slots.size()) + 1;
+    const bool sweep = updates[i].rows.sweep;
+    const int64_t rows = sweep ? config.vocabulary_size : contributions;
+    const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
+        static_cast<int64_t>(sizeof(float));
+    bytes_ += traffic;
+    workspace.row_bits = static_cast<int>(
+        std::bit_width(static_cast<uint64_t>(config.vocabulary_size - 1)));
     workspace.bucket_bits = bucket_bits_for(contributions);
-    workspace.row_bits = std::bit_width(
-        static_cast<uint64_t>(updates[i].table->config->vocabulary_size - 1));
+    workspace.bucket_shift = 0;
+    if (sweep) {
+      workspace.bucket_bits = std::min(
+          {workspace.row_bits,
+           kMaxBucketBits,
+           static_cast<int>(std::bit_width(
+               static_cast<uint64_t>(traffic / kSweepTaskBytes)))});
+      workspace.bucket_shift = workspace.row_bits - workspace.bucket_bits;
+    }
     for (size_t chunk = first_chunk; chunk < chunks_.size(); ++chunk) {
       chunks_[chunk].next.assign(size_t{1} << workspace.bucket_bits, 0);
     }
@@ -104,7 +165,6 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
       workspace.sources.data() + chunk.first_source;
   kernels::Contribution* contributions =
       workspace.contributions.data() + chunk.first_contribution;
-  const uint32_t mask = (1U << workspace.bucket_bits) - 1;
   const auto first_source = static_cast<uint32_t>(chunk.first_source);
   int64_t bag = chunk.begin_id;
   if (!bags.offsets.empty()) {
@@ -131,7 +191,7 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
         sources[i] = {gradient, scale * bags.weights[i]};
       }
       contributions[i] = {row, first_source + static_cast<uint32_t>(source)};
-      ++chunk.next[row & mask];
+      ++chunk.next[workspace.bucket_of(row)];
     }
   }
 }
@@ -174,44 +234,63 @@ void TableUpdater::scatter(Chunk& chunk) {
   if (workspace.bucket_bits == 0) {
     return;  // One bucket: everything is in place already.
   }
-  const uint32_t mask = (1U << workspace.bucket_bits) - 1;
   const kernels::Contribution* contributions =
       workspace.contributions.data() + chunk.first_contribution;
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
-    workspace.scratch[chunk.next[contributions[i].row & mask]++] =
-        contributions[i];
+    const uint32_t bucket = workspace.bucket_of(contributions[i].row);
+    workspace.scratch[chunk.next[bucket]++] = contributions[i];
   }
 }
 
-void TableUpdater::update_bucket(
-    const TableUpdate& update, Workspace& workspace, int64_t bucket) {
+const kernels::Contribution* TableUpdater::sort_bucket(
+    Workspace& workspace, int64_t bucket) {
   const int64_t begin = workspace.bucket_begin[bucket];
-  const int64_t count = workspace.bucket_begin[bucket + 1] - begin;
-  if (count == 0) {
-    return;
-  }
   kernels::Contribution* sorted = workspace.contributions.data() + begin;
   kernels::Contribution* scratch = workspace.scratch.data() + begin;
   if (workspace.bucket_bits > 0) {
     std::swap(sorted, scratch);
   }
+  // The rows of one bucket agree in the bits that chose it.
+  const bool by_low_bits = workspace.bucket_shift == 0;
   kernels::sort_by_row(
-      sorted, scratch, count, workspace.bucket_bits, workspace.row_bits);
+      sorted,
+      scratch,
+      workspace.count(bucket),
+      by_low_bits ? workspace.bucket_bits : 0,
+      by_low_bits ? workspace.row_bits : workspace.bucket_shift);
+  return sorted;
+}
 
+void TableUpdater::update_bucket(
+    const TableUpdate& update, Workspace& workspace, int64_t bucket) {
+  const bool sweep = update.rows.sweep;
+  if (workspace.count(bucket) == 0 && !sweep) {
+    return;
+  }
   TableState& table = *update.table;
   const int64_t dim = table.config->dim;
+  const int64_t vocab = table.config->vocabulary_size;
+  const int shift = workspace.bucket_shift;
+  const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
   Buffer<float> gradient(dim);
+  Buffer<float> direction(dim);
+  const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   kernels::UpdateArgs args{
       .parameters = table.parameters.mutable_data_ptr<float>(),
       .dim = dim,
-      .contributions = sorted,
-      .count = count,
+      .contributions = sort_bucket(workspace, bucket),
+      .count = workspace.count(bucket),
       .sources = workspace.sources.data(),
       .gradient = gradient.data(),
+      .direction = direction.data(),
       .accumulate = update.rows.accumulate,
-      .stages = update.rows.stages};
-  for (size_t i = 0; i < table.slots.size(); ++i) {
-    args.slots[i] = table.slots[i].values.mutable_data_ptr<float>();
+      .stages = update.rows.stages,
+      .sweep = sweep,
+      .first_row = static_cast<uint32_t>(std::min(end_row, bucket << shift)),
+      .end_row = static_cast<uint32_t>(end_row),
+      .zeros = zeros.data()};
+  for (Slot& slot : table.slots) {
+    args.slots[slot.position] = slot.values.mutable_data_ptr<float>();
   }
   active_kernels().update(args, update.rows.rule);
 }

@@ -8,6 +8,7 @@
 #include "src/kernels/kernels.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -27,6 +28,12 @@ struct TableUpdate {
   std::vector<Term> terms = {};
 };
 
+/// The summed gradient of some rows of a table.
+struct RowGradients {
+  Buffer<uint32_t> rows;  // [distinct rows], each once
+  Buffer<float> sums;  // [distinct rows, dim]
+};
+
 /// Sums the gradients of each touched row and updates it, tables and rows in
 /// parallel.
 ///
@@ -38,16 +45,30 @@ class TableUpdater {
   /// Errors:  none; the caller has checked everything.
   void update(const std::vector<TableUpdate>& updates);
 
+  /// The summed gradients alone, one entry per update; rules do not matter.
+  std::vector<RowGradients> sum(const std::vector<TableUpdate>& updates);
+
  private:
-  // Ids are spread over 2^bucket_bits buckets by their low bits, so that
-  // neighbouring hot rows land in different ones; a bucket is one task.
+  // Ids are spread over 2^bucket_bits buckets, and a bucket is one task. By
+  // their low bits, so that neighbouring hot rows land in different ones; by
+  // their high bits where a sweep wants a bucket to be a stretch of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
     Buffer<kernels::Contribution> scratch;
     int bucket_bits = 0;
+    int bucket_shift = 0;
     int row_bits = 0;
+
+    uint32_t bucket_of(uint32_t row) const {
+      return static_cast<uint32_t>(uint64_t{row} >> bucket_shift) &
+          ((1U << bucket_bits) - 1);
+    }
     std::vector<int64_t> bucket_begin;  // [buckets + 1]
+
+    int64_t count(int64_t bucket) const {
+      return bucket_begin[bucket + 1] - bucket_begin[bucket];
+    }
   };
   // A stretch of one term's ids.
   struct Chunk {
@@ -60,13 +81,21 @@ class TableUpdater {
     std::vector<int64_t> next;  // [buckets], counts and then positions
   };
 
+  // Which table, which of its buckets.
+  using Task = std::pair<size_t, int64_t>;
+
   void plan(const std::vector<TableUpdate>& updates);
+  // All contributions in their buckets.
+  std::vector<Task> distribute(const std::vector<TableUpdate>& updates);
   void fill(const TableUpdate& update, Chunk& chunk);
   void scatter(Chunk& chunk);
   void place_buckets();
-  void update_bucket(
+  static const kernels::Contribution* sort_bucket(
+      Workspace& workspace, int64_t bucket);
+  static void update_bucket(
       const TableUpdate& update, Workspace& workspace, int64_t bucket);
 
+  int64_t bytes_ = 0;  // of memory traffic
   std::vector<Workspace> workspaces_;
   std::vector<Chunk> chunks_;
 };

@@ -4,6 +4,8 @@
 // The loops over rows, as raw pointers. Nothing here checks its input: ids are
 // in range and offsets ascend by the time they arrive.
 
+#include "src/kernels/row_rules.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -46,8 +48,6 @@ struct Contribution {
   uint32_t source;
 };
 
-inline constexpr size_t kMaxSlots = 2;
-
 /// What happens to a row around the rule, in this order.
 struct RowStages {
   bool clip_gradient = false;
@@ -64,45 +64,41 @@ struct RowStages {
   }
 };
 
-// The rules, with the learning rate of this update. Formulas: optim/optimizer.h.
-
-struct SgdRule {
-  float learning_rate = 0.0F;
-};
-
-struct AdagradRule {
-  float learning_rate = 0.0F;
-};
-
-struct AdamRule {
-  float learning_rate = 0.0F;
-  float beta_1 = 0.0F;
-  float beta_2 = 0.0F;
-  /// Added inside the root.
-  float epsilon_squared = 0.0F;
-  /// Added outside the root.
-  float epsilon = 0.0F;
-};
-
-using RowRule = std::variant<SgdRule, AdagradRule, AdamRule>;
-
 /// Updates each row that occurs in `contributions`:
 ///
 ///   for each run of equal rows r:                  (accumulate)
 ///     gradient = sum of gain * gradient over the run
 ///     stages and rule on parameters[r] and slots[..][r]
 ///
-/// Without `accumulate` the rule runs once per contribution, in order.
+/// Without `accumulate` the rule runs once per contribution, in order. With a
+/// sweep, every other row of [first_row, end_row) gets a gradient of zeros.
 struct UpdateArgs {
   float* parameters = nullptr;  // [vocab, dim]
-  std::array<float*, kMaxSlots> slots = {};  // each [vocab, dim] or nullptr
+  /// Each [vocab, dim], or [vocab] where the rule keeps one number per row;
+  /// nullptr where it has none.
+  std::array<float*, kMaxSlots> slots = {};
   int64_t dim = 0;
   const Contribution* contributions = nullptr;  // [count], sorted by row
   int64_t count = 0;
   const GradientSource* sources = nullptr;
   float* gradient = nullptr;  // [dim], scratch
+  float* direction = nullptr;  // [dim], scratch
   bool accumulate = true;
   RowStages stages = {};
+  bool sweep = false;
+  uint32_t first_row = 0;
+  uint32_t end_row = 0;
+  const float* zeros = nullptr;  // [dim], for a sweep
+};
+
+/// Sums the gradients of each row that occurs in `contributions`.
+struct SumArgs {
+  int64_t dim = 0;
+  const Contribution* contributions = nullptr;  // [count], sorted by row
+  int64_t count = 0;
+  const GradientSource* sources = nullptr;
+  uint32_t* rows = nullptr;  // [distinct rows]
+  float* sums = nullptr;  // [distinct rows, dim]
 };
 
 /// The kernels of one instruction set.
@@ -120,6 +116,7 @@ struct KernelTable {
       void (*)(const UpdateArgs&, const void* rule),
       std::variant_size_v<RowRule>>
       update_by_rule = {};
+  void (*sum_rows)(const SumArgs&) = nullptr;
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(

@@ -5,6 +5,9 @@
 // Must come after foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
+#include <math.h>
+
+#include <type_traits>
 
 #include "src/kernels/kernels.h"
 #include "src/kernels/targets.h"
@@ -14,144 +17,138 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#include "src/kernels/row_rules-inl.h"
+
 constexpr int64_t kPrefetchAhead = 6;
 constexpr int64_t kFloatsPerLine = 16;
 
-// A rule: a few columns of one row. `slots` point at these columns; the new
-// slots are stored, the new weight is returned.
-
-struct SgdRow {
-  using Rule = SgdRule;
-  static constexpr size_t kSlots = 0;
-
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, V weight, V gradient, float* const*) {
-    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), gradient, weight);
+// Calls f(tag, column) for a row's full vectors, then for single columns: a
+// masked load may read past the end of the table.
+template <class F>
+HWY_INLINE void ForColumns(int64_t dim, const F& f) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> one;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t column = 0;
+  for (; column + lanes <= dim; column += lanes) {
+    f(d, column);
   }
-};
-
-struct AdagradRow {
-  using Rule = AdagradRule;
-  static constexpr size_t kSlots = 1;
-
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, V weight, V gradient, float* const* slots) {
-    const V accumulator =
-        hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
-    hn::StoreU(accumulator, d, slots[0]);
-    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), gradient);
-    return hn::Sub(weight, hn::Div(scaled, hn::Sqrt(accumulator)));
+  for (; column < dim; ++column) {
+    f(one, column);
   }
-};
-
-struct AdamRow {
-  using Rule = AdamRule;
-  static constexpr size_t kSlots = 2;
-
-  template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, V weight, V gradient, float* const* slots) {
-    const V momentum = hn::MulAdd(
-        hn::Set(d, rule.beta_1),
-        hn::LoadU(d, slots[0]),
-        hn::Mul(hn::Set(d, 1.0F - rule.beta_1), gradient));
-    const V velocity = hn::MulAdd(
-        hn::Set(d, rule.beta_2),
-        hn::LoadU(d, slots[1]),
-        hn::Mul(
-            hn::Set(d, 1.0F - rule.beta_2), hn::Mul(gradient, gradient)));
-    hn::StoreU(momentum, d, slots[0]);
-    hn::StoreU(velocity, d, slots[1]);
-    const V denominator = hn::Add(
-        hn::Sqrt(hn::Add(velocity, hn::Set(d, rule.epsilon_squared))),
-        hn::Set(d, rule.epsilon));
-    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), momentum);
-    return hn::Sub(weight, hn::Div(scaled, denominator));
-  }
-};
-
-template <class Row, bool kStages, class D>
-HWY_INLINE void StepColumns(
-    D d,
-    const UpdateArgs& args,
-    const typename Row::Rule& rule,
-    int64_t offset,
-    const float* HWY_RESTRICT gradient_columns) {
-  using V = hn::Vec<D>;
-  V gradient = hn::LoadU(d, gradient_columns);
-  V weight = hn::LoadU(d, args.parameters + offset);
-  // The limit comes first in Min and Max: x86 returns the second operand for a
-  // NaN, so a NaN stays visible.
-  const RowStages& stages = args.stages;
-  if constexpr (kStages) {
-    if (stages.clip_gradient) {
-      gradient = hn::Max(hn::Set(d, stages.clip_gradient_min), gradient);
-      gradient = hn::Min(hn::Set(d, stages.clip_gradient_max), gradient);
-    }
-    weight = hn::NegMulAdd(hn::Set(d, stages.weight_decay), weight, weight);
-  }
-  float* slots[kMaxSlots] = {};
-  for (size_t i = 0; i < Row::kSlots; ++i) {
-    slots[i] = args.slots[i] + offset;
-  }
-  weight = Row::Step(d, rule, weight, gradient, slots);
-  if constexpr (kStages) {
-    if (stages.clip_weight) {
-      weight = hn::Max(hn::Set(d, stages.clip_weight_min), weight);
-      weight = hn::Min(hn::Set(d, stages.clip_weight_max), weight);
-    }
-  }
-  hn::StoreU(weight, d, args.parameters + offset);
 }
+
+// The limit comes first in Min and Max: x86 returns the second operand for a
+// NaN, so a NaN stays visible.
+struct Clamp {
+  const float* from;
+  float* to;
+  float low;
+  float high;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const auto value =
+        hn::Max(hn::Set(d, low), hn::LoadU(d, from + column));
+    hn::StoreU(hn::Min(hn::Set(d, high), value), d, to + column);
+  }
+};
+
+struct Decay {
+  float* weights;
+  float decay;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const auto weight = hn::LoadU(d, weights + column);
+    hn::StoreU(
+        hn::NegMulAdd(hn::Set(d, decay), weight, weight), d, weights + column);
+  }
+};
+
+// sum += gain * gradient; the first term starts the sum.
+struct AddGradient {
+  const GradientSource& source;
+  float* sum;
+  bool is_first;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const auto gain = hn::Set(d, source.gain);
+    const auto term = hn::LoadU(d, source.gradient + column);
+    const auto so_far = is_first ? hn::Zero(d) : hn::LoadU(d, sum + column);
+    hn::StoreU(hn::MulAdd(gain, term, so_far), d, sum + column);
+  }
+};
+
+template <class Row>
+struct Step {
+  const UpdateArgs& args;
+  const typename Row::Rule& rule;
+  typename Row::Local local;
+  int64_t offset;
+  const float* HWY_RESTRICT gradient;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    float* slots[kMaxSlots] = {};
+    for (size_t i = 0; i < Row::kSlots; ++i) {
+      if (args.slots[i] != nullptr) {
+        slots[i] = args.slots[i] + offset + column;
+      }
+    }
+    float* weight = args.parameters + offset + column;
+    hn::StoreU(
+        Row::Step(
+            d,
+            rule,
+            local,
+            hn::LoadU(d, weight),
+            hn::LoadU(d, gradient + column),
+            slots),
+        d,
+        weight);
+  }
+};
 
 template <class Row, bool kStages>
 HWY_INLINE void StepRow(
     const UpdateArgs& args,
     const typename Row::Rule& rule,
     uint32_t row,
-    const float* HWY_RESTRICT gradient) {
-  const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> one;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t first = static_cast<int64_t>(row) * args.dim;
-  int64_t column = 0;
-  for (; column + lanes <= args.dim; column += lanes) {
-    StepColumns<Row, kStages>(
-        d, args, rule, first + column, gradient + column);
+    const float* gradient) {
+  const int64_t offset = static_cast<int64_t>(row) * args.dim;
+  const RowStages& stages = args.stages;
+  float* weights = args.parameters + offset;
+  if constexpr (kStages) {
+    if (stages.clip_gradient) {
+      ForColumns(
+          args.dim,
+          Clamp{
+              gradient,
+              args.gradient,
+              stages.clip_gradient_min,
+              stages.clip_gradient_max});
+      gradient = args.gradient;
+    }
+    if (stages.weight_decay != 0.0F) {
+      ForColumns(args.dim, Decay{weights, stages.weight_decay});
+    }
   }
-  for (; column < args.dim; ++column) {
-    StepColumns<Row, kStages>(
-        one, args, rule, first + column, gradient + column);
-  }
-}
-
-template <class D>
-HWY_INLINE void AddColumns(
-    D d,
-    const GradientSource& source,
-    bool first,
-    int64_t column,
-    float* HWY_RESTRICT sum) {
-  const auto gain = hn::Set(d, source.gain);
-  const auto term = hn::LoadU(d, source.gradient + column);
-  const auto so_far = first ? hn::Zero(d) : hn::LoadU(d, sum + column);
-  hn::StoreU(hn::MulAdd(gain, term, so_far), d, sum + column);
-}
-
-// sum = (first ? 0 : sum) + gain * gradient
-HWY_INLINE void AddGradient(
-    const GradientSource& source, bool first, int64_t dim, float* sum) {
-  const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> one;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t column = 0;
-  for (; column + lanes <= dim; column += lanes) {
-    AddColumns(d, source, first, column, sum);
-  }
-  for (; column < dim; ++column) {
-    AddColumns(one, source, first, column, sum);
+  const auto local = Row::Begin(args, rule, row, gradient);
+  ForColumns(
+      args.dim,
+      Step<Row>{args, rule, local, offset, GradientOf<Row>(args, gradient)});
+  if constexpr (kStages) {
+    if (stages.clip_weight) {
+      ForColumns(
+          args.dim,
+          Clamp{
+              weights,
+              weights,
+              stages.clip_weight_min,
+              stages.clip_weight_max});
+    }
   }
 }
 
@@ -163,20 +160,43 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   const Contribution& next = args.contributions[index];
   const int64_t offset = static_cast<int64_t>(next.row) * args.dim;
   const float* gradient = args.sources[next.source].gradient;
+  if constexpr (kHasOneSlotPerRow<Row>) {
+    hwy::Prefetch(args.slots[0] + next.row);
+  }
   for (int64_t column = 0; column < args.dim; column += kFloatsPerLine) {
     hwy::Prefetch(args.parameters + offset + column);
-    for (size_t i = 0; i < Row::kSlots; ++i) {
-      hwy::Prefetch(args.slots[i] + offset + column);
+    if constexpr (!kHasOneSlotPerRow<Row>) {
+      for (size_t i = 0; i < Row::kSlots; ++i) {
+        if (args.slots[i] != nullptr) {
+          hwy::Prefetch(args.slots[i] + offset + column);
+        }
+      }
     }
     hwy::Prefetch(gradient + column);
   }
 }
 
 template <class Row, bool kStages>
+HWY_INLINE void SweepRows(
+    const UpdateArgs& args,
+    const typename Row::Rule& rule,
+    uint32_t begin,
+    uint32_t end) {
+  for (uint32_t row = begin; row < end; ++row) {
+    StepRow<Row, kStages>(args, rule, row, args.zeros);
+  }
+}
+
+template <class Row, bool kStages>
 void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
+  uint32_t next_row = args.first_row;
   int64_t i = 0;
   while (i < args.count) {
     const uint32_t row = args.contributions[i].row;
+    if (args.sweep) {
+      SweepRows<Row, kStages>(args, rule, next_row, row);
+      next_row = row + 1;
+    }
     PrefetchContribution<Row>(args, i + kPrefetchAhead);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
@@ -186,16 +206,16 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       StepRow<Row, kStages>(args, rule, row, source.gradient);
       continue;
     }
-    AddGradient(source, true, args.dim, args.gradient);
+    ForColumns(args.dim, AddGradient{source, args.gradient, true});
     for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
       PrefetchContribution<Row>(args, i + kPrefetchAhead);
-      AddGradient(
-          args.sources[args.contributions[i].source],
-          false,
-          args.dim,
-          args.gradient);
+      const GradientSource& more = args.sources[args.contributions[i].source];
+      ForColumns(args.dim, AddGradient{more, args.gradient, false});
     }
     StepRow<Row, kStages>(args, rule, row, args.gradient);
+  }
+  if (args.sweep) {
+    SweepRows<Row, kStages>(args, rule, next_row, args.end_row);
   }
 }
 
@@ -209,6 +229,24 @@ void Update(const UpdateArgs& args, const void* rule) {
   }
 }
 
+void SumRows(const SumArgs& args) {
+  uint32_t* row = args.rows;
+  float* sum = args.sums;
+  for (int64_t i = 0; i < args.count; ++i) {
+    const Contribution& contribution = args.contributions[i];
+    const bool is_first =
+        i == 0 || args.contributions[i - 1].row != contribution.row;
+    if (is_first && i > 0) {
+      ++row;
+      sum += args.dim;
+    }
+    *row = contribution.row;
+    ForColumns(
+        args.dim,
+        AddGradient{args.sources[contribution.source], sum, is_first});
+  }
+}
+
 template <class... Rows>
 void FillUpdates(KernelTable& table) {
   static_assert(
@@ -218,7 +256,20 @@ void FillUpdates(KernelTable& table) {
 }
 
 void AddUpdateKernels(KernelTable& table) {
-  FillUpdates<SgdRow, AdagradRow, AdamRow>(table);
+  table.sum_rows = SumRows;
+  FillUpdates<
+      SgdRow,
+      AdagradRow,
+      AdagradMomentumRow,
+      FtrlRow,
+      AdamRow,
+      MomentumRow,
+      RmspropRow,
+      AdadeltaRow,
+      ProximalAdagradRow,
+      LionRow,
+      RowWiseAdagradRow,
+      LambRow>(table);
 }
 
 }  // namespace HWY_NAMESPACE

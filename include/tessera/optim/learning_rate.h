@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/schedule.h>
+
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -12,9 +14,22 @@
 
 namespace tessera::optim {
 
-/// A learning rate: a number, or a callable that is read once per update.
+namespace detail {
+
+template <class T, class Variant>
+inline constexpr bool kIsAlternative = false;
+template <class T, class... Ts>
+inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
+    (std::same_as<T, Ts> || ...);
+
+}  // namespace detail
+
+/// A learning rate: a number, a schedule of the layer's step counter, or a
+/// callable. Schedules and callables are read once per update.
 ///
 ///   SGD{.learning_rate = 0.1};
+///   SGD{.learning_rate = CosineDecay{.initial_learning_rate = 0.1,
+///                                    .decay_steps = 10'000}};
 ///   SGD{.learning_rate = [&] { return current_rate; }};
 ///   SGD{.learning_rate = LearningRate("warm_up", [&] { return rate; })};
 ///
@@ -29,6 +44,14 @@ class LearningRate {
     requires std::is_arithmetic_v<Number>
   LearningRate(Number value)  // NOLINT(google-explicit-constructor)
       : source_(static_cast<double>(value)) {}
+
+  template <class S>
+    requires detail::kIsAlternative<S, Schedule>
+  LearningRate(S schedule)  // NOLINT(google-explicit-constructor)
+      : source_(Schedule(std::move(schedule))) {}
+
+  LearningRate(Schedule schedule)  // NOLINT(google-explicit-constructor)
+      : source_(std::move(schedule)) {}
 
   template <class F>
     requires(
@@ -49,13 +72,21 @@ class LearningRate {
   bool is_constant() const {
     return std::holds_alternative<double>(source_);
   }
-  /// Empty for a number.
+  /// nullptr unless it is one.
+  const Schedule* schedule() const {
+    return std::get_if<Schedule>(&source_);
+  }
+  /// Empty unless it is a named callable.
   const std::string& callable_name() const;
 
-  /// The rate now.
+  /// The rate at step 0, 1, ... of the layer.
   /// Errors:  c10::ValueError when it is negative or not finite, or when a
   ///          placeholder has no callable; `where` begins the message.
-  double value(const std::string& where) const;
+  double value(int64_t step, const std::string& where) const;
+
+  /// Refuses a number or schedule out of range; callables are checked when
+  /// they are read.
+  void validate(const std::string& where) const;
 
   bool operator==(const LearningRate&) const = default;
 
@@ -66,7 +97,7 @@ class LearningRate {
     bool operator==(const Named&) const = default;
   };
 
-  std::variant<double, Named> source_;
+  std::variant<double, Schedule, Named> source_;
 };
 
 }  // namespace tessera::optim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/optim/learning_rate.h>
+#include <tessera/optim/slot_creation.h>
 
 #include <optional>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace tessera::optim {
 
-// Every spec ends with the same options, applied to each touched row in this
+// Every spec ends with the same options. They apply to each touched row in this
 // order: sum the duplicates' gradients, clip the sum, decay the weight, apply
 // the rule, clip the weight.
 //
@@ -21,13 +22,42 @@ namespace tessera::optim {
 //   multiply_weight_decay_factor_by_learning_rate
 //                              weight -= learning_rate * factor * weight
 //   clip_weight_min, _max      limits of the updated weight
+//   lazy (Adam: lazy_adam)     true: rows of the batch only; false: every row
+//                              each step, with a gradient of zeros where the
+//                              batch has none, which sweeps the whole table
+//   slot_creation              makes the slot tensors; unset: zeros or the
+//                              spec's own initial value
+//
+// Shapes, unless said otherwise: gradient, weight and slots [dim], per row.
+// validate() raises c10::ValueError for options out of the stated range.
+
+namespace detail {
+
+template <class Self, class Visit>
+void visit_common_fields(Self& self, Visit& visit) {
+  visit("use_gradient_accumulation", self.use_gradient_accumulation);
+  visit("clip_weight_min", self.clip_weight_min);
+  visit("clip_weight_max", self.clip_weight_max);
+  visit("clip_gradient_min", self.clip_gradient_min);
+  visit("clip_gradient_max", self.clip_gradient_max);
+  visit("weight_decay_factor", self.weight_decay_factor);
+  visit(
+      "multiply_weight_decay_factor_by_learning_rate",
+      self.multiply_weight_decay_factor_by_learning_rate);
+  if constexpr (requires { self.lazy; }) {
+    visit("lazy", self.lazy);
+  }
+  if constexpr (requires { self.slot_creation; }) {
+    visit("slot_creation", self.slot_creation);
+  }
+}
+
+}  // namespace detail
 
 /// Stochastic gradient descent.
 ///
 ///   weight -= learning_rate * gradient
 ///
-/// Shapes:  gradient, weight [dim], per touched row.
-/// Errors:  c10::ValueError from validate().
 /// Source:  tf.tpu.experimental.embedding.SGD.
 struct SGD {
   LearningRate learning_rate = 0.01;
@@ -38,26 +68,58 @@ struct SGD {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
 
   bool operator==(const SGD&) const = default;
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
     visit("learning_rate", self.learning_rate);
-    visit_common_fields(self, visit);
+    detail::visit_common_fields(self, visit);
   }
+};
+
+/// Gradient descent with momentum.
+///
+///   momenta  = momentum * momenta + gradient
+///   weight  -= learning_rate * momenta
+///
+/// Nesterov: weight -= learning_rate * (gradient + momentum * momenta), with the
+/// new momenta. With scale_momentum_by_learning_rate the slot holds steps:
+///
+///   momenta = momentum * momenta - learning_rate * gradient
+///   weight += momenta        (Nesterov: momentum * momenta - rate * gradient)
+///
+/// Slots:   momenta.
+/// Range:   momentum in [0, 1].
+/// Source:  the TPU embedding configuration's momentum; tf.keras SGD for the
+///          scaled form.
+/// Differs: torch::optim::SGD is the unscaled form, with dampening besides. The
+///          forms agree while the learning rate does not change.
+struct Momentum {
+  LearningRate learning_rate = 0.001;
+  double momentum = 0.9;
+  bool use_nesterov = false;
+  bool scale_momentum_by_learning_rate = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Momentum&) const = default;
 
   template <class Self, class Visit>
-  static void visit_common_fields(Self& self, Visit&& visit) {
-    visit("use_gradient_accumulation", self.use_gradient_accumulation);
-    visit("clip_weight_min", self.clip_weight_min);
-    visit("clip_weight_max", self.clip_weight_max);
-    visit("clip_gradient_min", self.clip_gradient_min);
-    visit("clip_gradient_max", self.clip_gradient_max);
-    visit("weight_decay_factor", self.weight_decay_factor);
-    visit(
-        "multiply_weight_decay_factor_by_learning_rate",
-        self.multiply_weight_decay_factor_by_learning_rate);
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("momentum", self.momentum);
+    visit("use_nesterov", self.use_nesterov);
+    visit("scale_momentum_by_learning_rate", self.scale_momentum_by_learning_rate);
+    detail::visit_common_fields(self, visit);
   }
 };
 
@@ -66,15 +128,19 @@ struct SGD {
 ///   accumulator += gradient^2
 ///   weight      -= learning_rate * gradient / sqrt(accumulator)
 ///
-/// Shapes:  gradient, weight, accumulator [dim], per touched row.
-/// Range:   initial_accumulator_value > 0 (there is no epsilon).
-/// Errors:  c10::ValueError from validate().
+/// With an epsilon the denominator is sqrt(accumulator) + epsilon, or with
+/// epsilon_inside_sqrt sqrt(accumulator + epsilon).
+///
+/// Slots:   accumulators, from initial_accumulator_value.
+/// Range:   initial_accumulator_value > 0, epsilon >= 0.
 /// Source:  tf.tpu.experimental.embedding.Adagrad; Duchi et al. 2011.
 /// Differs: torch::optim::Adagrad adds eps outside the root and starts at 0;
-///          Keras adds epsilon inside the root.
+///          Keras 3 adds epsilon inside the root, older Keras outside.
 struct Adagrad {
   LearningRate learning_rate = 0.001;
   double initial_accumulator_value = 0.1;
+  double epsilon = 0.0;
+  bool epsilon_inside_sqrt = false;
   bool use_gradient_accumulation = true;
   std::optional<double> clip_weight_min = {};
   std::optional<double> clip_weight_max = {};
@@ -82,6 +148,8 @@ struct Adagrad {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
 
   bool operator==(const Adagrad&) const = default;
 
@@ -89,30 +157,32 @@ struct Adagrad {
   static void visit_fields(Self& self, Visit&& visit) {
     visit("learning_rate", self.learning_rate);
     visit("initial_accumulator_value", self.initial_accumulator_value);
-    SGD::visit_common_fields(self, visit);
+    visit("epsilon", self.epsilon);
+    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
+    detail::visit_common_fields(self, visit);
   }
 };
 
-/// Lazy Adam: momentum and scale of touched rows only, no bias correction.
+/// Adagrad with momentum over the scaled gradient and a free exponent.
 ///
-///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
-///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
-///   weight   -= learning_rate * momentum / sqrt(velocity + epsilon^2)
+///   accumulator = accumulator + gradient^2                          (beta2 = 1)
+///   accumulator = beta2 * accumulator + (1 - beta2) * gradient^2    (beta2 < 1)
+///   scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
+///   momenta     = momentum * momenta + scaled
+///   weight     -= learning_rate * momenta
 ///
-/// With sum_inside_sqrt = false the denominator is sqrt(velocity) + epsilon.
+/// Nesterov: weight -= learning_rate * (momentum * momenta + scaled).
 ///
-/// Shapes:  gradient, weight, momentum, velocity [dim], per touched row.
-/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0.
-/// Errors:  c10::ValueError from validate().
-/// Source:  tf.tpu.experimental.embedding.Adam; Kingma and Ba 2014.
-/// Differs: torch::optim::Adam and Keras correct the bias of both moments and
-///          move every row.
-struct Adam {
+/// Slots:   accumulators and momenta, from 0.
+/// Range:   momentum, beta2 in [0, 1], exponent > 0, epsilon > 0.
+/// Source:  tf.tpu.experimental.embedding.AdagradMomentum.
+struct AdagradMomentum {
   LearningRate learning_rate = 0.001;
-  double beta_1 = 0.9;
-  double beta_2 = 0.999;
-  double epsilon = 1e-7;
-  bool sum_inside_sqrt = true;
+  double momentum = 0.0;
+  bool use_nesterov = false;
+  double exponent = 2.0;
+  double beta2 = 1.0;
+  double epsilon = 1e-10;
   bool use_gradient_accumulation = true;
   std::optional<double> clip_weight_min = {};
   std::optional<double> clip_weight_max = {};
@@ -120,6 +190,127 @@ struct Adam {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const AdagradMomentum&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("momentum", self.momentum);
+    visit("use_nesterov", self.use_nesterov);
+    visit("exponent", self.exponent);
+    visit("beta2", self.beta2);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Adagrad with an exact proximal step for l1 and l2.
+///
+///   accumulator += gradient^2
+///   rate         = learning_rate / sqrt(accumulator)
+///   moved        = weight - rate * gradient
+///   weight       = sign(moved) * max(|moved| - rate * l1, 0) / (1 + rate * l2)
+///
+/// Slots:   accumulators, from initial_accumulator_value.
+/// Range:   initial_accumulator_value > 0, l1, l2 >= 0.
+/// Source:  tf.raw_ops.ResourceApplyProximalAdagrad; Duchi and Singer 2009.
+struct ProximalAdagrad {
+  LearningRate learning_rate = 0.001;
+  double initial_accumulator_value = 0.1;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const ProximalAdagrad&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("l1_regularization_strength", self.l1_regularization_strength);
+    visit("l2_regularization_strength", self.l2_regularization_strength);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Adagrad with one accumulator per row: a table's slot is 1 / dim of its size.
+///
+///   accumulator += mean over the row of gradient^2
+///   weight      -= learning_rate * gradient / (sqrt(accumulator) + epsilon)
+///
+/// Slots:   accumulators [vocab], from initial_accumulator_value.
+/// Range:   initial_accumulator_value >= 0, epsilon > 0.
+/// Source:  FBGEMM's EXACT_ROWWISE_ADAGRAD.
+struct RowWiseAdagrad {
+  LearningRate learning_rate = 0.01;
+  double initial_accumulator_value = 0.0;
+  double epsilon = 1e-8;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const RowWiseAdagrad&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Adam, by default the accelerator's: lazy and without bias correction.
+///
+///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
+///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
+///   weight   -= learning_rate * momentum / sqrt(velocity + epsilon^2)
+///
+/// With sum_inside_sqrt = false the denominator is sqrt(velocity) + epsilon.
+/// With bias_correction the learning rate is multiplied by
+/// sqrt(1 - beta_2^t) / (1 - beta_1^t), t = 1, 2, ... counting the table's
+/// updates. With amsgrad the denominator takes the largest velocity so far.
+///
+/// Slots:   momenta, velocities, with amsgrad max_velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0.
+/// Source:  tf.tpu.experimental.embedding.Adam; Kingma and Ba 2014.
+/// Differs: torch::optim::Adam and Keras correct the bias of both moments, and
+///          move every row; torch::optim::Adam adds epsilon after correcting
+///          the velocity.
+struct Adam {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool lazy_adam = true;
+  bool sum_inside_sqrt = true;
+  bool bias_correction = false;
+  bool amsgrad = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  SlotCreation slot_creation = {};
 
   bool operator==(const Adam&) const = default;
 
@@ -129,18 +320,248 @@ struct Adam {
     visit("beta_1", self.beta_1);
     visit("beta_2", self.beta_2);
     visit("epsilon", self.epsilon);
+    visit("lazy_adam", self.lazy_adam);
     visit("sum_inside_sqrt", self.sum_inside_sqrt);
-    SGD::visit_common_fields(self, visit);
+    visit("bias_correction", self.bias_correction);
+    visit("amsgrad", self.amsgrad);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Follow the regularised leader: l1 makes exact zeros.
+///
+///   p(a)         = a^-learning_rate_power
+///   linear      += gradient + 2 * l2_shrinkage * weight
+///                  - (p(accumulator + gradient^2) - p(accumulator)) / rate * weight
+///   accumulator += gradient^2
+///   weight       = (clamp(linear, -l1, l1) - linear)
+///                  / ((p(accumulator) + beta) / rate + 2 * l2)
+///
+/// With multiply_linear_by_learning_rate the linear slot, and l1, l2 and beta's
+/// part with it, are multiplied by the learning rate: the same weights while the
+/// rate is constant. A learning rate of 0 leaves a row as it is.
+///
+/// The weight is a function of the slots, so a row's initial weight is forgotten
+/// on its first touch, as upstream does. keep_initial_weight starts the linear
+/// slot at -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1).
+///
+/// Slots:   accumulators, from initial_accumulator_value, and linears, from 0.
+/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0, others >= 0.
+/// Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
+struct FTRL {
+  LearningRate learning_rate = 0.001;
+  double learning_rate_power = -0.5;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  double beta = 0.0;
+  double initial_accumulator_value = 0.1;
+  bool multiply_linear_by_learning_rate = false;
+  double l2_shrinkage_regularization_strength = 0.0;
+  bool keep_initial_weight = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const FTRL&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("learning_rate_power", self.learning_rate_power);
+    visit("l1_regularization_strength", self.l1_regularization_strength);
+    visit("l2_regularization_strength", self.l2_regularization_strength);
+    visit("beta", self.beta);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("multiply_linear_by_learning_rate", self.multiply_linear_by_learning_rate);
+    visit("l2_shrinkage_regularization_strength", self.l2_shrinkage_regularization_strength);
+    visit("keep_initial_weight", self.keep_initial_weight);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// RMSprop: Adagrad that forgets.
+///
+///   square   = rho * square + (1 - rho) * gradient^2
+///   mean     = rho * mean + (1 - rho) * gradient            (centered)
+///   step     = learning_rate * gradient / sqrt(square [- mean^2] + epsilon)
+///   momenta  = momentum * momenta + step                    (momentum > 0)
+///   weight  -= momenta, or step without momentum
+///
+/// With epsilon_inside_sqrt = false the denominator is sqrt(...) + epsilon.
+///
+/// Slots:   mean_squares; momenta with momentum; means when centered; from 0.
+/// Range:   rho, momentum in [0, 1], epsilon > 0.
+/// Source:  the TPU embedding configuration's rms_prop; Hinton 2012.
+/// Differs: torch::optim::RMSprop adds eps outside the root and multiplies by
+///          the learning rate after the momentum.
+struct RMSprop {
+  LearningRate learning_rate = 0.001;
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+  bool epsilon_inside_sqrt = true;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const RMSprop&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rho", self.rho);
+    visit("momentum", self.momentum);
+    visit("epsilon", self.epsilon);
+    visit("centered", self.centered);
+    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Adadelta: steps in the units of the weights.
+///
+///   accumulator = rho * accumulator + (1 - rho) * gradient^2
+///   delta       = sqrt(update + epsilon) / sqrt(accumulator + epsilon) * gradient
+///   update      = rho * update + (1 - rho) * delta^2
+///   weight     -= learning_rate * delta
+///
+/// Slots:   accumulators and updates, from 0.
+/// Range:   rho in [0, 1], epsilon > 0.
+/// Source:  keras.optimizers.Adadelta; Zeiler 2012.
+struct Adadelta {
+  LearningRate learning_rate = 0.001;
+  double rho = 0.95;
+  double epsilon = 1e-7;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adadelta&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rho", self.rho);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Lion: steps of one size, in the direction of the blended gradient's sign.
+///
+///   weight  -= learning_rate * sign(beta_1 * momenta + (1 - beta_1) * gradient)
+///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
+///
+/// Slots:   momenta, from 0.
+/// Range:   beta_1, beta_2 in [0, 1].
+/// Source:  keras.optimizers.Lion; Chen et al. 2023.
+struct Lion {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.99;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Lion&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// LAMB: Adam whose step is as long as the row times the learning rate.
+///
+///   momentum, velocity   as Adam, bias corrected with t = 1, 2, ...
+///   direction = momentum / (sqrt(velocity) + epsilon) + weight_decay * weight
+///   weight   -= learning_rate * |weight| / |direction| * direction
+///
+/// The norms are of one row, as FBGEMM's; where one is 0 their ratio is 1.
+///
+/// Slots:   momenta, velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, weight_decay >= 0.
+/// Source:  FBGEMM's LAMB; You et al. 2019.
+/// Differs: the paper takes the norms of a whole layer.
+struct LAMB {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const LAMB&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    visit("weight_decay", self.weight_decay);
+    detail::visit_common_fields(self, visit);
   }
 };
 
 /// How a table learns. A forgotten case does not compile.
-using OptimizerSpec = std::variant<SGD, Adagrad, Adam>;
+using OptimizerSpec = std::variant<
+    SGD,
+    Momentum,
+    Adagrad,
+    AdagradMomentum,
+    ProximalAdagrad,
+    RowWiseAdagrad,
+    Adam,
+    FTRL,
+    RMSprop,
+    Adadelta,
+    Lion,
+    LAMB>;
 
-/// "SGD", "Adagrad", "Adam": the name in JSON and in summaries.
+/// "SGD", "Adagrad", ...: the name in JSON and in summaries.
 std::string name_of(const OptimizerSpec& optimizer);
 
 /// Refuses options out of their range; `where` begins the message.
 void validate(const OptimizerSpec& optimizer, const std::string& where);
+
+/// Whether an update moves rows or slots beyond those of the batch.
+bool sweeps_all_rows(const OptimizerSpec& optimizer);
 
 }  // namespace tessera::optim

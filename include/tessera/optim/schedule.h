@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera::optim {
+
+// Schedules are functions of the layer's step counter s = 0, 1, ...; N is
+// decay_steps. Source of all but Warmup: keras.optimizers.schedules.
+
+/// initial_learning_rate * decay_rate^(s / N); staircase: floor(s / N).
+///
+/// Range:   decay_steps > 0.
+struct ExponentialDecay {
+  double initial_learning_rate = 0.001;
+  double decay_steps = 1.0;
+  double decay_rate = 0.96;
+  bool staircase = false;
+
+  bool operator==(const ExponentialDecay&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_learning_rate", self.initial_learning_rate);
+    visit("decay_steps", self.decay_steps);
+    visit("decay_rate", self.decay_rate);
+    visit("staircase", self.staircase);
+  }
+};
+
+/// values[i] for the first boundary with s <= boundaries[i], else the last.
+///
+/// Range:   boundaries ascend; one value more than boundaries.
+struct PiecewiseConstantDecay {
+  std::vector<double> boundaries = {};
+  std::vector<double> values = {0.001};
+
+  bool operator==(const PiecewiseConstantDecay&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("boundaries", self.boundaries);
+    visit("values", self.values);
+  }
+};
+
+/// (initial - end) * (1 - min(s, N) / N)^power + end.
+///
+/// With cycle, N grows to N * max(1, ceil(s / N)) and s is not cut off.
+/// Range:   decay_steps > 0.
+struct PolynomialDecay {
+  double initial_learning_rate = 0.001;
+  double decay_steps = 1.0;
+  double end_learning_rate = 0.0001;
+  double power = 1.0;
+  bool cycle = false;
+
+  bool operator==(const PolynomialDecay&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_learning_rate", self.initial_learning_rate);
+    visit("decay_steps", self.decay_steps);
+    visit("end_learning_rate", self.end_learning_rate);
+    visit("power", self.power);
+    visit("cycle", self.cycle);
+  }
+};
+
+/// initial_learning_rate / (1 + decay_rate * s / N); staircase: floor(s / N).
+///
+/// Range:   decay_steps > 0.
+struct InverseTimeDecay {
+  double initial_learning_rate = 0.001;
+  double decay_steps = 1.0;
+  double decay_rate = 0.5;
+  bool staircase = false;
+
+  bool operator==(const InverseTimeDecay&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_learning_rate", self.initial_learning_rate);
+    visit("decay_steps", self.decay_steps);
+    visit("decay_rate", self.decay_rate);
+    visit("staircase", self.staircase);
+  }
+};
+
+/// from * ((1 - alpha) * (1 + cos(pi * min(s, N) / N)) / 2 + alpha).
+///
+/// `from` is initial_learning_rate. With a warmup_target, the rate first rises
+/// linearly from initial_learning_rate to it in warmup_steps; the decay then
+/// starts at s = warmup_steps, from warmup_target.
+/// Range:   decay_steps > 0, warmup_steps >= 0.
+struct CosineDecay {
+  double initial_learning_rate = 0.001;
+  double decay_steps = 1.0;
+  double alpha = 0.0;
+  std::optional<double> warmup_target = {};
+  double warmup_steps = 0.0;
+
+  bool operator==(const CosineDecay&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_learning_rate", self.initial_learning_rate);
+    visit("decay_steps", self.decay_steps);
+    visit("alpha", self.alpha);
+    visit("warmup_target", self.warmup_target);
+    visit("warmup_steps", self.warmup_steps);
+  }
+};
+
+/// Cosine decay that starts again, each period t_mul times as long and m_mul
+/// times as high as the one before. With f = s / first_decay_steps:
+///
+///   t_mul = 1:  i = floor(f),  f = f - i
+///   else:       i = floor(log(1 - f (1 - t_mul)) / log(t_mul)),
+///               f = (f - (1 - t_mul^i) / (1 - t_mul)) / t_mul^i
+///   initial * ((1 - alpha) * m_mul^i * (1 + cos(pi f)) / 2 + alpha)
+///
+/// Range:   first_decay_steps > 0, t_mul > 0.
+struct CosineDecayRestarts {
+  double initial_learning_rate = 0.001;
+  double first_decay_steps = 1.0;
+  double t_mul = 2.0;
+  double m_mul = 1.0;
+  double alpha = 0.0;
+
+  bool operator==(const CosineDecayRestarts&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_learning_rate", self.initial_learning_rate);
+    visit("first_decay_steps", self.first_decay_steps);
+    visit("t_mul", self.t_mul);
+    visit("m_mul", self.m_mul);
+    visit("alpha", self.alpha);
+  }
+};
+
+/// Everything but Warmup, which wraps one of these.
+using PlainSchedule = std::variant<
+    ExponentialDecay,
+    PiecewiseConstantDecay,
+    PolynomialDecay,
+    InverseTimeDecay,
+    CosineDecay,
+    CosineDecayRestarts>;
+
+/// Rises linearly from `start` to what `then` says at its step 0, in `steps`
+/// steps; from there on `then`, counted from 0.
+///
+/// Range:   steps > 0, start >= 0.
+struct Warmup {
+  double start = 0.0;
+  double steps = 1.0;
+  PlainSchedule then = ExponentialDecay{};
+
+  bool operator==(const Warmup&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("start", self.start);
+    visit("steps", self.steps);
+    visit("then", self.then);
+  }
+};
+
+using Schedule = std::variant<
+    ExponentialDecay,
+    PiecewiseConstantDecay,
+    PolynomialDecay,
+    InverseTimeDecay,
+    CosineDecay,
+    CosineDecayRestarts,
+    Warmup>;
+
+/// The schedule's class name, as in Keras.
+std::string name_of(const Schedule& schedule);
+
+/// The learning rate at `step` >= 0.
+double value_at(const Schedule& schedule, int64_t step);
+
+/// Refuses options out of range; `where` begins the message.
+/// Errors:  c10::ValueError.
+void validate(const Schedule& schedule, const std::string& where);
+
+}  // namespace tessera::optim

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::optim {
+
+/// A tensor beside the table that a spec asks for.
+struct SlotRequest {
+  /// The table it belongs to.
+  std::string table = {};
+  /// Upstream's name: "accumulators", "momenta", ...
+  std::string name = {};
+  /// [vocab, dim], or [vocab] where the rule keeps one number per row.
+  std::vector<int64_t> shape = {};
+  double initial_value = 0.0;
+};
+
+/// The user's own function that creates a slot's tensor and may keep it, as an
+/// optimizer object of the user's that owns the slots does.
+///
+/// It returns float32 on the CPU, contiguous, of the requested shape; the
+/// engine updates that very tensor. Equal when it is the same object copied;
+/// JSON holds only the name.
+/// Source:  upstream's slot_variable_creation_fn.
+class SlotCreation {
+ public:
+  using Function = std::function<at::Tensor(const SlotRequest&)>;
+
+  SlotCreation() = default;
+  SlotCreation(std::string name, Function function)
+      : name_(std::move(name)),
+        function_(std::make_shared<const Function>(std::move(function))) {}
+
+  const std::string& name() const {
+    return name_;
+  }
+  bool is_set() const {
+    return !name_.empty() || function_ != nullptr;
+  }
+
+  /// The function's tensor, checked.
+  /// Errors:  c10::ValueError for a result of another shape, dtype or device,
+  ///          or when the function is missing after reading from JSON.
+  at::Tensor create(const SlotRequest& request) const;
+
+  bool operator==(const SlotCreation&) const = default;
+
+ private:
+  std::string name_;
+  std::shared_ptr<const Function> function_;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/schedule.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <numbers>
+
+namespace tessera::optim {
+
+namespace {
+
+const char* name(const ExponentialDecay&) {
+  return "ExponentialDecay";
+}
+const char* name(const PiecewiseConstantDecay&) {
+  return "PiecewiseConstantDecay";
+}
+const char* name(const PolynomialDecay&) {
+  return "PolynomialDecay";
+}
+const char* name(const InverseTimeDecay&) {
+  return "InverseTimeDecay";
+}
+const char* name(const CosineDecay&) {
+  return "CosineDecay";
+}
+const char* name(const CosineDecayRestarts&) {
+  return "CosineDecayRestarts";
+}
+const char* name(const Warmup&) {
+  return "Warmup";
+}
+
+double periods(double step, double decay_steps, bool staircase) {
+  const double periods = step / decay_steps;
+  return staircase ? std::floor(periods) : periods;
+}
+
+// Half a cosine wave, from 1 at 0 to 0 at 1.
+double half_wave(double share) {
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * share));
+}
+
+double value(const ExponentialDecay& decay, double step) {
+  return decay.initial_learning_rate *
+      std::pow(
+             decay.decay_rate,
+             periods(step, decay.decay_steps, decay.staircase));
+}
+
+double value(const PiecewiseConstantDecay& decay, double step) {
+  const auto boundary = std::lower_bound(
+      decay.boundaries.begin(), decay.boundaries.end(), step);
+  return decay.values[boundary - decay.boundaries.begin()];
+}
+
+double value(const PolynomialDecay& decay, double step) {
+  double length = decay.decay_steps;
+  if (decay.cycle) {
+    length *= std::max(1.0, std::ceil(step / length));
+  } else {
+    step = std::min(step, length);
+  }
+  return (decay.initial_learning_rate - decay.end_learning_rate) *
+      std::pow(1.0 - step / length, decay.power) +
+      decay.end_learning_rate;
+}
+
+double value(const InverseTimeDecay& decay, double step) {
+  return decay.initial_learning_rate /
+      (1.0 +
+       decay.decay_rate * periods(step, decay.decay_steps, decay.staircase));
+}
+
+double value(const CosineDecay& decay, double step) {
+  double from = decay.initial_learning_rate;
+  if (decay.warmup_target) {
+    if (step < decay.warmup_steps) {
+      return from +
+          (*decay.warmup_target - from) * step / decay.warmup_steps;
+    }
+    from = *decay.warmup_target;
+    step -= decay.warmup_steps;
+  }
+  const double share = std::min(step, decay.decay_steps) / decay.decay_steps;
+  return from * ((1.0 - decay.alpha) * half_wave(share) + decay.alpha);
+}
+
+double value(const CosineDecayRestarts& decay, double step) {
+  double share = step / decay.first_decay_steps;
+  double restarts = std::floor(share);
+  if (decay.t_mul == 1.0) {
+    share -= restarts;
+  } else {
+    restarts = std::floor(
+        std::log(1.0 - share * (1.0 - decay.t_mul)) / std::log(decay.t_mul));
+    const double stretch = std::pow(decay.t_mul, restarts);
+    share = (share - (1.0 - stretch) / (1.0 - decay.t_mul)) / stretch;
+  }
+  const double height = std::pow(decay.m_mul, restarts);
+  return decay.initial_learning_rate *
+      ((1.0 - decay.alpha) * height * half_wave(share) + decay.alpha);
+}
+
+double value(const Warmup& warmup, double step) {
+  const auto then = [&](double at) {
+    return std::visit(
+        [&](const auto& decay) { return value(decay, at); }, warmup.then);
+  };
+  if (step >= warmup.steps) {
+    return then(step - warmup.steps);
+  }
+  return warmup.start + (then(0.0) - warmup.start) * step / warmup.steps;
+}
+
+struct Option {
+  const char* name;
+  double value;
+};
+
+// One message form for all options of all schedules.
+class Checks {
+ public:
+  explicit Checks(std::string where) : where_(std::move(where)) {}
+
+  void finite(std::initializer_list<Option> options) const {
+    for (const Option& option : options) {
+      require(std::isfinite(option.value), option, "finite");
+    }
+  }
+  void positive(const Option& option) const {
+    require(
+        std::isfinite(option.value) && option.value > 0.0, option, "> 0");
+  }
+  void not_negative(std::initializer_list<Option> options) const {
+    for (const Option& option : options) {
+      require(
+          std::isfinite(option.value) && option.value >= 0.0, option, ">= 0");
+    }
+  }
+  void require(
+      bool is_right, const Option& option, const char* expected) const {
+    TORCH_CHECK_VALUE(
+        is_right,
+        where_,
+        " ",
+        option.name,
+        " must be ",
+        expected,
+        ", but got ",
+        option.value,
+        ".");
+  }
+  const std::string& where() const {
+    return where_;
+  }
+
+ private:
+  std::string where_;
+};
+
+void check(const ExponentialDecay& decay, const Checks& checks) {
+  checks.not_negative(
+      {{"initial_learning_rate", decay.initial_learning_rate},
+       {"decay_rate", decay.decay_rate}});
+  checks.positive({"decay_steps", decay.decay_steps});
+}
+
+void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
+  TORCH_CHECK_VALUE(
+      decay.values.size() == decay.boundaries.size() + 1,
+      checks.where(),
+      " values must have one entry more than boundaries, but got ",
+      decay.values.size(),
+      " values and ",
+      decay.boundaries.size(),
+      " boundaries.");
+  for (const double value : decay.values) {
+    checks.not_negative({{"values", value}});
+  }
+  for (size_t i = 0; i < decay.boundaries.size(); ++i) {
+    const Option boundary{"boundaries", decay.boundaries[i]};
+    checks.finite({boundary});
+    checks.require(
+        i == 0 || decay.boundaries[i] > decay.boundaries[i - 1],
+        boundary,
+        "ascending");
+  }
+}
+
+void check(const PolynomialDecay& decay, const Checks& checks) {
+  checks.not_negative(
+      {{"initial_learning_rate", decay.initial_learning_rate},
+       {"end_learning_rate", decay.end_learning_rate},
+       {"power", decay.power}});
+  checks.positive({"decay_steps", decay.decay_steps});
+}
+
+void check(const InverseTimeDecay& decay, const Checks& checks) {
+  checks.not_negative(
+      {{"initial_learning_rate", decay.initial_learning_rate},
+       {"decay_rate", decay.decay_rate}});
+  checks.positive({"decay_steps", decay.decay_steps});
+}
+
+void check(const CosineDecay& decay, const Checks& checks) {
+  checks.not_negative(
+      {{"initial_learning_rate", decay.initial_learning_rate},
+       {"warmup_target", decay.warmup_target.value_or(0.0)},
+       {"warmup_steps", decay.warmup_steps}});
+  checks.finite({{"alpha", decay.alpha}});
+  checks.positive({"decay_steps", decay.decay_steps});
+}
+
+void check(const CosineDecayRestarts& decay, const Checks& checks) {
+  checks.not_negative({{"initial_learning_rate", decay.initial_learning_rate}});
+  checks.finite({{"m_mul", decay.m_mul}, {"alpha", decay.alpha}});
+  checks.positive({"first_decay_steps", decay.first_decay_steps});
+  checks.positive({"t_mul", decay.t_mul});
+}
+
+void check(const Warmup& warmup, const Checks& checks) {
+  checks.not_negative({{"start", warmup.start}});
+  checks.positive({"steps", warmup.steps});
+  std::visit(
+      [&](const auto& decay) {
+        check(decay, Checks(checks.where() + " then " + name(decay) + ":"));
+      },
+      warmup.then);
+}
+
+}  // namespace
+
+std::string name_of(const Schedule& schedule) {
+  return std::visit(
+      [](const auto& decay) -> std::string { return name(decay); }, schedule);
+}
+
+double value_at(const Schedule& schedule, int64_t step) {
+  return std::visit(
+      [&](const auto& decay) {
+        return value(decay, static_cast<double>(step));
+      },
+      schedule);
+}
+
+void validate(const Schedule& schedule, const std::string& where) {
+  std::visit(
+      [&](const auto& decay) {
+        check(decay, Checks(where + " " + name(decay) + ":"));
+      },
+      schedule);
+}
+
+}  // namespace tessera::optim

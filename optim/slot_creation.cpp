@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/slot_creation.h>
+
+#include <c10/util/Exception.h>
+
+namespace tessera::optim {
+
+at::Tensor SlotCreation::create(const SlotRequest& request) const {
+  const std::string where =
+      "[table '" + request.table + "'] slot '" + request.name + "': ";
+  TORCH_CHECK_VALUE(
+      function_ != nullptr && *function_,
+      where,
+      "slot_creation is the placeholder of the callable '",
+      name_,
+      "'. Replace it by SlotCreation(\"",
+      name_,
+      "\", function).");
+  at::Tensor slot = (*function_)(request);
+  TORCH_CHECK_VALUE(
+      slot.defined() && slot.scalar_type() == at::kFloat && slot.is_cpu() &&
+          slot.is_contiguous() &&
+          slot.sizes() == c10::IntArrayRef(request.shape),
+      where,
+      "slot_creation must return a contiguous float32 cpu tensor of shape ",
+      c10::IntArrayRef(request.shape),
+      ", but got ",
+      slot.defined() ? c10::toString(slot.scalar_type()) : "no tensor",
+      " of shape ",
+      slot.defined() ? slot.sizes() : c10::IntArrayRef{},
+      ".");
+  return slot;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rule does to a row, once per instruction set: included inside the
+// target namespace of update_kernels.cpp, hence no include guard.
+//
+// Step() updates a few columns: `slots` point at them (nullptr where the rule
+// has no such slot); the new slots are stored, the new weight is returned.
+// Begin() sees the whole row first, for rules that need its norm; what it
+// returns goes to each Step().
+
+struct NoLocal {};
+
+// A rule that needs nothing but its own columns.
+template <class RuleType>
+struct ColumnRow {
+  using Rule = RuleType;
+  using Local = NoLocal;
+
+  static HWY_INLINE Local
+  Begin(const UpdateArgs&, const Rule&, int64_t, const float*) {
+    return {};
+  }
+};
+
+template <class Row>
+inline constexpr bool kHasOneSlotPerRow =
+    std::is_same_v<typename Row::Rule, RowWiseAdagradRule>;
+
+// decay * old + (1 - decay) * value
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Blend(D d, float decay, V old, V value) {
+  return hn::MulAdd(
+      hn::Set(d, decay), old, hn::Mul(hn::Set(d, 1.0F - decay), value));
+}
+
+// x^power for x >= 0, and 0 for x = 0. Roots and squares are common, other
+// powers are not worth a vector pow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Power(D d, V x, float power) {
+  if (power == 0.5F) {
+    return hn::Sqrt(x);
+  }
+  if (power == -0.5F) {
+    return hn::Div(hn::Set(d, 1.0F), hn::Sqrt(x));
+  }
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::StoreU(x, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) {
+    lanes[i] = lanes[i] == 0.0F ? 0.0F : ::powf(lanes[i], power);
+  }
+  return hn::LoadU(d, lanes);
+}
+
+struct SgdRow : ColumnRow<SgdRule> {
+  static constexpr size_t kSlots = 0;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const*) {
+    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), gradient, weight);
+  }
+};
+
+struct AdagradRow : ColumnRow<AdagradRule> {
+  static constexpr size_t kSlots = 1;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V accumulator =
+        hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
+    hn::StoreU(accumulator, d, slots[0]);
+    const V denominator = hn::Add(
+        hn::Sqrt(hn::Add(accumulator, hn::Set(d, rule.epsilon_inside))),
+        hn::Set(d, rule.epsilon_outside));
+    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), gradient);
+    return hn::Sub(weight, hn::Div(scaled, denominator));
+  }
+};
+
+struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
+  static constexpr size_t kSlots = 2;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V old = hn::LoadU(d, slots[0]);
+    const V square = hn::Mul(gradient, gradient);
+    const V accumulator = rule.beta_2 == 1.0F
+        ? hn::Add(old, square)
+        : Blend(d, rule.beta_2, old, square);
+    hn::StoreU(accumulator, d, slots[0]);
+    const V scaled = hn::Mul(
+        gradient,
+        Power(
+            d,
+            hn::Add(accumulator, hn::Set(d, rule.epsilon)),
+            -1.0F / rule.exponent));
+    const V mu = hn::Set(d, rule.momentum);
+    const V momentum = hn::MulAdd(mu, hn::LoadU(d, slots[1]), scaled);
+    hn::StoreU(momentum, d, slots[1]);
+    const V step =
+        rule.use_nesterov ? hn::MulAdd(mu, momentum, scaled) : momentum;
+    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), step, weight);
+  }
+};
+
+struct FtrlRow : ColumnRow<FtrlRule> {
+  static constexpr size_t kSlots = 2;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    // With a rate of 0 the weight, a function of the slots, has no value.
+    if (rule.learning_rate == 0.0F) {
+      return weight;
+    }
+    // Everything in units of the linear slot: `rate` is the learning rate where
+    // that slot is multiplied by it, and 1 / `inverse` divides elsewhere.
+    const bool is_multiplied = rule.multiply_linear_by_learning_rate;
+    const float rate = is_multiplied ? rule.learning_rate : 1.0F;
+    const V inverse =
+        hn::Set(d, is_multiplied ? 1.0F : 1.0F / rule.learning_rate);
+    const V l1 = hn::Set(d, rate * rule.l1);
+    const V two_l2 = hn::Set(d, rate * 2.0F * rule.l2);
+    const V beta = hn::Set(d, rule.beta);
+    const V zero = hn::Zero(d);
+
+    const V old = hn::LoadU(d, slots[0]);
+    const V accumulator = hn::MulAdd(gradient, gradient, old);
+    hn::StoreU(accumulator, d, slots[0]);
+    const V old_power = Power(d, old, -rule.learning_rate_power);
+    const V power = Power(d, accumulator, -rule.learning_rate_power);
+
+    V linear = hn::LoadU(d, slots[1]);
+    if (rule.keep_initial_weight) {
+      // A linear slot of 0 means a weight of 0, unless it was never touched.
+      const V slope = hn::MulAdd(hn::Add(old_power, beta), inverse, two_l2);
+      const V size = hn::MulAdd(hn::Abs(weight), slope, l1);
+      const V first = hn::Neg(hn::CopySign(size, weight));
+      const auto is_first =
+          hn::And(hn::Eq(linear, zero), hn::Ne(weight, zero));
+      linear = hn::IfThenElse(is_first, first, linear);
+    }
+    const V shrunk = hn::MulAdd(
+        hn::Set(d, 2.0F * rule.l2_shrinkage), weight, gradient);
+    const V sigma = hn::Mul(hn::Sub(power, old_power), inverse);
+    linear = hn::MulAdd(hn::Set(d, rate), shrunk, linear);
+    linear = hn::NegMulAdd(sigma, weight, linear);
+    hn::StoreU(linear, d, slots[1]);
+    const V clipped = hn::Min(l1, hn::Max(hn::Neg(l1), linear));
+    const V slope = hn::MulAdd(hn::Add(power, beta), inverse, two_l2);
+    return hn::Div(hn::Sub(clipped, linear), slope);
+  }
+};
+
+struct AdamRow : ColumnRow<AdamRule> {
+  static constexpr size_t kSlots = 3;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V momentum =
+        Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
+    V velocity = Blend(
+        d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
+    hn::StoreU(momentum, d, slots[0]);
+    hn::StoreU(velocity, d, slots[1]);
+    if (rule.use_amsgrad) {
+      velocity = hn::Max(hn::LoadU(d, slots[2]), velocity);
+      hn::StoreU(velocity, d, slots[2]);
+    }
+    const V denominator = hn::Add(
+        hn::Sqrt(hn::Add(velocity, hn::Set(d, rule.epsilon_inside))),
+        hn::Set(d, rule.epsilon_outside));
+    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), momentum);
+    return hn::Sub(weight, hn::Div(scaled, denominator));
+  }
+};
+
+struct MomentumRow : ColumnRow<MomentumRule> {
+  static constexpr size_t kSlots = 1;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V mu = hn::Set(d, rule.momentum);
+    const V rate = hn::Set(d, rule.learning_rate);
+    const V old = hn::LoadU(d, slots[0]);
+    if (rule.is_scaled) {
+      const V step = hn::Mul(rate, gradient);
+      const V momentum = hn::MulSub(mu, old, step);
+      hn::StoreU(momentum, d, slots[0]);
+      return hn::Add(
+          weight,
+          rule.use_nesterov ? hn::MulSub(mu, momentum, step) : momentum);
+    }
+    const V momentum = hn::MulAdd(mu, old, gradient);
+    hn::StoreU(momentum, d, slots[0]);
+    const V step =
+        rule.use_nesterov ? hn::MulAdd(mu, momentum, gradient) : momentum;
+    return hn::NegMulAdd(rate, step, weight);
+  }
+};
+
+struct RmspropRow : ColumnRow<RmspropRule> {
+  static constexpr size_t kSlots = 3;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    V square = Blend(
+        d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
+    hn::StoreU(square, d, slots[0]);
+    if (rule.is_centered) {
+      const V mean = Blend(d, rule.rho, hn::LoadU(d, slots[2]), gradient);
+      hn::StoreU(mean, d, slots[2]);
+      square = hn::NegMulAdd(mean, mean, square);
+    }
+    const V denominator = hn::Add(
+        hn::Sqrt(hn::Add(square, hn::Set(d, rule.epsilon_inside))),
+        hn::Set(d, rule.epsilon_outside));
+    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), gradient);
+    V step = hn::Div(scaled, denominator);
+    if (slots[1] != nullptr) {
+      step = hn::MulAdd(
+          hn::Set(d, rule.momentum), hn::LoadU(d, slots[1]), step);
+      hn::StoreU(step, d, slots[1]);
+    }
+    return hn::Sub(weight, step);
+  }
+};
+
+struct AdadeltaRow : ColumnRow<AdadeltaRule> {
+  static constexpr size_t kSlots = 2;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V epsilon = hn::Set(d, rule.epsilon);
+    const V accumulator = Blend(
+        d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
+    hn::StoreU(accumulator, d, slots[0]);
+    const V updates = hn::LoadU(d, slots[1]);
+    const V ratio = hn::Div(
+        hn::Sqrt(hn::Add(updates, epsilon)),
+        hn::Sqrt(hn::Add(accumulator, epsilon)));
+    const V delta = hn::Mul(ratio, gradient);
+    hn::StoreU(
+        Blend(d, rule.rho, updates, hn::Mul(delta, delta)), d, slots[1]);
+    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), delta, weight);
+  }
+};
+
+struct ProximalAdagradRow : ColumnRow<ProximalAdagradRule> {
+  static constexpr size_t kSlots = 1;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V accumulator =
+        hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
+    hn::StoreU(accumulator, d, slots[0]);
+    const V rate =
+        hn::Div(hn::Set(d, rule.learning_rate), hn::Sqrt(accumulator));
+    const V moved = hn::NegMulAdd(rate, gradient, weight);
+    const V size = hn::Max(
+        hn::Zero(d),
+        hn::NegMulAdd(rate, hn::Set(d, rule.l1), hn::Abs(moved)));
+    const V shrink =
+        hn::MulAdd(hn::Set(d, rule.l2), rate, hn::Set(d, 1.0F));
+    return hn::CopySign(hn::Div(size, shrink), moved);
+  }
+};
+
+struct LionRow : ColumnRow<LionRule> {
+  static constexpr size_t kSlots = 1;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V
+  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+    const V old = hn::LoadU(d, slots[0]);
+    const V direction = Blend(d, rule.beta_1, old, gradient);
+    hn::StoreU(Blend(d, rule.beta_2, old, gradient), d, slots[0]);
+    const V zero = hn::Zero(d);
+    // The sign of 0 is 0, and of a NaN a NaN.
+    const V sign = hn::IfThenElse(
+        hn::Or(hn::Lt(direction, zero), hn::Gt(direction, zero)),
+        hn::CopySign(hn::Set(d, 1.0F), direction),
+        direction);
+    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), sign, weight);
+  }
+};
+
+// Sums f(columns) over a row; the order of the sum depends on the instruction
+// set, never on threads.
+template <class F>
+HWY_INLINE float SumOverRow(int64_t dim, const F& f) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> one;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto sum = hn::Zero(d);
+  int64_t column = 0;
+  for (; column + lanes <= dim; column += lanes) {
+    sum = hn::Add(sum, f(d, column));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; column < dim; ++column) {
+    total += hn::GetLane(f(one, column));
+  }
+  return total;
+}
+
+struct SquaresOf {
+  const float* values;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D d, int64_t column) const {
+    const auto value = hn::LoadU(d, values + column);
+    return hn::Mul(value, value);
+  }
+};
+
+struct RowWiseAdagradRow {
+  using Rule = RowWiseAdagradRule;
+  static constexpr size_t kSlots = 1;
+
+  struct Local {
+    float rate;
+  };
+
+  static HWY_INLINE Local Begin(
+      const UpdateArgs& args,
+      const Rule& rule,
+      int64_t row,
+      const float* gradient) {
+    const float squares = SumOverRow(args.dim, SquaresOf{gradient});
+    float& accumulator = args.slots[0][row];
+    accumulator += squares / static_cast<float>(args.dim);
+    return {rule.learning_rate / (::sqrtf(accumulator) + rule.epsilon)};
+  }
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Step(
+      D d, const Rule&, Local local, V weight, V gradient, float* const*) {
+    return hn::NegMulAdd(hn::Set(d, local.rate), gradient, weight);
+  }
+};
+
+struct LambRow {
+  using Rule = LambRule;
+  static constexpr size_t kSlots = 2;
+
+  // Writes the direction before the trust ratio to args.direction.
+  struct Direction {
+    const UpdateArgs& args;
+    const Rule& rule;
+    const float* gradient;
+    int64_t offset;
+
+    template <class D>
+    HWY_INLINE hn::Vec<D> operator()(D d, int64_t column) const {
+      using V = hn::Vec<D>;
+      float* momenta = args.slots[0] + offset + column;
+      float* velocities = args.slots[1] + offset + column;
+      const V g = hn::LoadU(d, gradient + column);
+      const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, momenta), g);
+      const V velocity =
+          Blend(d, rule.beta_2, hn::LoadU(d, velocities), hn::Mul(g, g));
+      hn::StoreU(momentum, d, momenta);
+      hn::StoreU(velocity, d, velocities);
+      const V root =
+          hn::Sqrt(hn::Mul(velocity, hn::Set(d, rule.correction_2)));
+      const V ratio = hn::Div(
+          hn::Mul(momentum, hn::Set(d, rule.correction_1)),
+          hn::Add(root, hn::Set(d, rule.epsilon)));
+      const V direction = hn::MulAdd(
+          hn::Set(d, rule.weight_decay),
+          hn::LoadU(d, args.parameters + offset + column),
+          ratio);
+      hn::StoreU(direction, d, args.direction + column);
+      return hn::Mul(direction, direction);
+    }
+  };
+
+  struct Local {
+    float rate;
+  };
+
+  static HWY_INLINE Local Begin(
+      const UpdateArgs& args,
+      const Rule& rule,
+      int64_t row,
+      const float* gradient) {
+    const int64_t offset = row * args.dim;
+    const float directions = ::sqrtf(SumOverRow(
+        args.dim, Direction{args, rule, gradient, offset}));
+    const float weights =
+        ::sqrtf(SumOverRow(args.dim, SquaresOf{args.parameters + offset}));
+    const float trust =
+        weights > 0.0F && directions > 0.0F ? weights / directions : 1.0F;
+    return {rule.learning_rate * trust};
+  }
+
+  // `direction` stands for the gradient: see GradientOf().
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Step(
+      D d, const Rule&, Local local, V weight, V direction, float* const*) {
+    return hn::NegMulAdd(hn::Set(d, local.rate), direction, weight);
+  }
+};
+
+// What Step() gets as its gradient.
+template <class Row>
+HWY_INLINE const float* GradientOf(
+    const UpdateArgs& args, const float* gradient) {
+  return std::is_same_v<Row, LambRow> ? args.direction : gradient;
+}
