@@ -401,6 +401,17 @@ void validate_common(const Spec& spec, const std::string& where) {
       " updating all rows (lazy = false, lazy_adam = false) needs "
       "use_gradient_accumulation = true: one step per row and update.");
   TORCH_CHECK_VALUE(
+      spec.gradient_accumulation_steps >= 1,
+      where,
+      " gradient_accumulation_steps must be >= 1, but got ",
+      spec.gradient_accumulation_steps,
+      ".");
+  TORCH_CHECK_VALUE(
+      spec.use_gradient_accumulation || spec.gradient_accumulation_steps == 1,
+      where,
+      " gradient_accumulation_steps > 1 needs use_gradient_accumulation = "
+      "true: the mean is of sums over duplicates.");
+  TORCH_CHECK_VALUE(
       std::isfinite(spec.weight_decay_factor.value_or(0.0)),
       where,
       " weight_decay_factor must be finite, but got ",
@@ -476,6 +487,12 @@ RowUpdate row_update(
             .accumulate = spec.use_gradient_accumulation,
             .sweep = !is_lazy(spec)};
       },
+      optimizer);
+}
+
+int64_t gradient_accumulation_steps_of(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) { return spec.gradient_accumulation_steps; },
       optimizer);
 }
 

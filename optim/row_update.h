@@ -46,6 +46,8 @@ struct RowUpdate {
 
 RowUpdate row_update(const OptimizerSpec& optimizer, const UpdateMoment& moment);
 
+int64_t gradient_accumulation_steps_of(const OptimizerSpec& optimizer);
+
 const LearningRate& learning_rate_of(const OptimizerSpec& optimizer);
 
 }  // namespace tessera::optim

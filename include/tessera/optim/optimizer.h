@@ -4,6 +4,7 @@
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/slot_creation.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -25,6 +26,9 @@ namespace tessera::optim {
 //   lazy (Adam: lazy_adam)     true: rows of the batch only; false: every row
 //                              each step, with a gradient of zeros where the
 //                              batch has none, which sweeps the whole table
+//   gradient_accumulation_steps
+//                              n > 1: gradients are collected, and every n-th
+//                              update applies their mean
 //   slot_creation              makes the slot tensors; unset: zeros or the
 //                              spec's own initial value
 //
@@ -44,6 +48,7 @@ void visit_common_fields(Self& self, Visit& visit) {
   visit(
       "multiply_weight_decay_factor_by_learning_rate",
       self.multiply_weight_decay_factor_by_learning_rate);
+  visit("gradient_accumulation_steps", self.gradient_accumulation_steps);
   if constexpr (requires { self.lazy; }) {
     visit("lazy", self.lazy);
   }
@@ -68,6 +73,7 @@ struct SGD {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
 
   bool operator==(const SGD&) const = default;
@@ -108,6 +114,7 @@ struct Momentum {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -148,6 +155,7 @@ struct Adagrad {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -190,6 +198,7 @@ struct AdagradMomentum {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -229,6 +238,7 @@ struct ProximalAdagrad {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -263,6 +273,7 @@ struct RowWiseAdagrad {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -310,6 +321,7 @@ struct Adam {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   SlotCreation slot_creation = {};
 
   bool operator==(const Adam&) const = default;
@@ -365,6 +377,7 @@ struct FTRL {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -414,6 +427,7 @@ struct RMSprop {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -452,6 +466,7 @@ struct Adadelta {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -485,6 +500,7 @@ struct Lion {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
@@ -524,6 +540,7 @@ struct LAMB {
   std::optional<double> clip_gradient_max = {};
   std::optional<double> weight_decay_factor = {};
   bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
   bool lazy = true;
   SlotCreation slot_creation = {};
 
