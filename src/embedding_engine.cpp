@@ -53,6 +53,32 @@ void add_tasks(
   }
 }
 
+// Equal learning rates at equal steps are one source, read once.
+class RateReader {
+ public:
+  double read(
+      const optim::LearningRate& source,
+      int64_t step,
+      const std::string& where) {
+    for (const Rate& rate : rates_) {
+      if (rate.step == step && rate.source == source) {
+        return rate.value;
+      }
+    }
+    rates_.push_back({source, step, source.value(step, where)});
+    return rates_.back().value;
+  }
+
+ private:
+  struct Rate {
+    optim::LearningRate source;
+    int64_t step;
+    double value;
+  };
+
+  std::vector<Rate> rates_;
+};
+
 }  // namespace
 
 EmbeddingEngine::EmbeddingEngine(std::shared_ptr<EmbeddingState> state)
@@ -62,6 +88,7 @@ EmbeddingEngine::EmbeddingEngine(std::shared_ptr<EmbeddingState> state)
     widest = std::max(widest, table.config->dim);
   }
   zero_row_.assign(widest, 0.0F);
+  piles_.resize(state_->tables.size());
 }
 
 std::vector<at::Tensor> EmbeddingEngine::lookup(
@@ -123,10 +150,28 @@ void EmbeddingEngine::check(const LookupGradients& gradients) const {
   }
 }
 
+void EmbeddingEngine::add_terms(
+    const std::vector<LookupGradients>& lookups,
+    std::vector<TableUpdate>& updates,
+    std::vector<at::Tensor>& copies) const {
+  for (const LookupGradients& lookup : lookups) {
+    check(lookup);
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
+      term.gradient = zero_row_.data();
+      if (lookup.gradients[i].defined()) {
+        copies.push_back(lookup.gradients[i].contiguous());
+        term.gradient = copies.back().const_data_ptr<float>();
+        term.stride = term.bags->dim;
+      }
+      updates[state_->features[i].table].terms.push_back(term);
+    }
+  }
+}
+
 void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
   std::vector<TableUpdate> updates(state_->tables.size());
-  // Equal learning rates are one source, read once.
-  std::vector<std::pair<optim::LearningRate, double>> rates;
+  RateReader rates;
   for (size_t i = 0; i < updates.size(); ++i) {
     TableState& table = state_->tables[i];
     const std::string where = "[table '" + table.name + "']";
@@ -136,39 +181,68 @@ void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
         " has no optimizer, but a backward pass reached it. Set "
         "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
         "the layer with virtual_variable().requires_grad_(false).");
-    const optim::LearningRate& source = learning_rate_of(*table.optimizer);
-    const auto known = std::find_if(
-        rates.begin(), rates.end(), [&](const auto& rate) {
-          return rate.first == source;
-        });
-    const double rate =
-        known == rates.end()
-        ? source.value(state_->iterations, where)
-        : known->second;
-    if (known == rates.end()) {
-      rates.emplace_back(source, rate);
-    }
+    const int64_t passes = gradient_accumulation_steps_of(*table.optimizer);
     updates[i].table = &table;
+    if (piles_[i].passes() + 1 < passes) {
+      continue;  // only collects
+    }
+    const int64_t step = state_->iterations / passes;
     updates[i].rows = optim::row_update(
         *table.optimizer,
-        {.learning_rate = rate, .update = state_->iterations + 1});
+        {.learning_rate =
+             rates.read(learning_rate_of(*table.optimizer), step, where),
+         .update = step + 1});
   }
-  std::vector<at::Tensor> contiguous;  // keeps the copies alive
-  for (const LookupGradients& lookup : lookups) {
-    check(lookup);
-    for (size_t i = 0; i < state_->features.size(); ++i) {
-      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
-      term.gradient = zero_row_.data();
-      if (lookup.gradients[i].defined()) {
-        contiguous.push_back(lookup.gradients[i].contiguous());
-        term.gradient = contiguous.back().const_data_ptr<float>();
-        term.stride = term.bags->dim;
-      }
-      updates[state_->features[i].table].terms.push_back(term);
+  std::vector<at::Tensor> copies;
+  add_terms(lookups, updates, copies);
+  collect(updates);
+  updater_.update(updates);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (piles_[i].passes() ==
+        gradient_accumulation_steps_of(*state_->tables[i].optimizer)) {
+      piles_[i].clear();
     }
   }
-  updater_.update(updates);
   ++state_->iterations;
+}
+
+// Tables that accumulate: their terms go to the pile; what is left to update is
+// the whole pile, or nothing yet.
+void EmbeddingEngine::collect(std::vector<TableUpdate>& updates) {
+  std::vector<TableUpdate> collected;
+  std::vector<size_t> tables;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (gradient_accumulation_steps_of(*updates[i].table->optimizer) == 1) {
+      continue;
+    }
+    TableUpdate sum{.table = updates[i].table};
+    if (piles_[i].passes() > 0) {
+      sum.terms.push_back(piles_[i].term());
+    }
+    sum.terms.insert(
+        sum.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
+    updates[i].terms.clear();
+    collected.push_back(std::move(sum));
+    tables.push_back(i);
+  }
+  if (collected.empty()) {
+    return;
+  }
+  std::vector<RowGradients> sums = updater_.sum(collected);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    TableUpdate& update = updates[tables[i]];
+    GradientPile& pile = piles_[tables[i]];
+    pile.replace(std::move(sums[i]), update.table->config->dim);
+    const int64_t passes =
+        gradient_accumulation_steps_of(*update.table->optimizer);
+    if (pile.passes() == passes) {
+      update.terms.push_back(pile.term(1.0F / static_cast<float>(passes)));
+    } else {
+      update.table = nullptr;
+    }
+  }
+  std::erase_if(
+      updates, [](const TableUpdate& update) { return !update.table; });
 }
 
 }  // namespace tessera

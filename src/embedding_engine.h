@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/embedding_state.h"
+#include "src/gradient_pile.h"
 #include "src/id_bags.h"
 #include "src/table_update.h"
 
@@ -35,14 +36,25 @@ class EmbeddingEngine {
 
   /// One update: the gradients of all lookups, summed per row.
   ///
-  /// Reads each learning rate once, advances the step counter. Everything that
-  /// can fail fails before the first row changes.
+  /// Tables with gradient_accumulation_steps = n only collect, and every n-th
+  /// time apply the mean. Reads each learning rate once, advances the step
+  /// counter. Everything that can fail fails before the first row changes.
   void apply(const std::vector<LookupGradients>& lookups);
 
  private:
+  // Adds the lookups' gradients to the updates of their tables; `copies` keeps
+  // alive what the terms point to.
+  void add_terms(
+      const std::vector<LookupGradients>& lookups,
+      std::vector<TableUpdate>& updates,
+      std::vector<at::Tensor>& copies) const;
+
+  void collect(std::vector<TableUpdate>& updates);
+
   std::shared_ptr<EmbeddingState> state_;
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
+  std::vector<GradientPile> piles_;  // one per table
 };
 
 }  // namespace tessera

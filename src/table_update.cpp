@@ -175,7 +175,8 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
   }
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++bag) {
     const int64_t end = std::min(bags.end(bag), chunk.end_id);
-    const float scale = bags.scales.empty() ? 1.0F : bags.scales[bag];
+    const float scale =
+        term.gain * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
     const float* gradient = term.gradient + bag * term.stride;
     if (bags.weights.empty()) {
       // Two chunks that share a bag write the same values; only one may.

@@ -21,6 +21,8 @@ struct TableUpdate {
     const float* gradient = nullptr;  // [bags, stride]
     /// Floats from one bag's gradient to the next; 0: all share one row.
     int64_t stride = 0;
+    /// Multiplies the gradient.
+    float gain = 1.0F;
   };
 
   TableState* table = nullptr;

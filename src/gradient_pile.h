@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/buffer.h"
+#include "src/id_bags.h"
+#include "src/table_update.h"
+
+#include <cstdint>
+
+namespace tessera {
+
+/// The gradients of one table collected over several backward passes: one sum
+/// per touched row, however many passes there were.
+class GradientPile {
+ public:
+  /// Passes collected since the last clear().
+  int64_t passes() const {
+    return passes_;
+  }
+
+  /// Takes the sums of one more pass, which hold this pile's own term too.
+  void replace(RowGradients gradients, int64_t dim) {
+    bags_.bags = static_cast<int64_t>(gradients.rows.size());
+    bags_.ids = std::move(gradients.rows);
+    bags_.dim = dim;
+    sums_ = std::move(gradients.sums);
+    ++passes_;
+  }
+
+  /// The pile as a gradient, multiplied by `gain`; lives as long as the pile
+  /// is not changed.
+  TableUpdate::Term term(float gain = 1.0F) const {
+    return {
+        .bags = &bags_,
+        .gradient = sums_.data(),
+        .stride = bags_.dim,
+        .gain = gain};
+  }
+
+  void clear() {
+    *this = {};
+  }
+
+ private:
+  IdBags bags_;  // one bag per row
+  Buffer<float> sums_;  // [rows, dim]
+  int64_t passes_ = 0;
+};
+
+}  // namespace tessera
