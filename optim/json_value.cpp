@@ -9,6 +9,16 @@ namespace tessera {
 
 namespace {
 
+constexpr size_t kMaxDepth = 64;
+
+bool is_deeper_than(size_t depth, const Json& json) {
+  return json.is_structured() &&
+      (depth == 0 ||
+       std::any_of(json.begin(), json.end(), [&](const Json& child) {
+         return is_deeper_than(depth - 1, child);
+       }));
+}
+
 // Enough of a wrong value to recognise it.
 std::string excerpt(const Json& json) {
   constexpr size_t kLength = 80;
@@ -24,6 +34,16 @@ std::string read_callable(const Json& json, const std::string& where) {
 }
 
 }  // namespace
+
+void check_depth(const Json& json, const char* where) {
+  TORCH_CHECK_VALUE(
+      !is_deeper_than(kMaxDepth, json),
+      "[",
+      where,
+      "] the JSON must be at most ",
+      kMaxDepth,
+      " levels deep, but is deeper.");
+}
 
 void require_kind(
     bool is_right,
@@ -211,7 +231,7 @@ Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
     const Json& json, const std::string& where) {
-  return read_class<optim::OptimizerSpec>(json, name_of_optimizer, where);
+  return read_class<optim::OptimizerVariant>(json, name_of_optimizer, where);
 }
 
 }  // namespace tessera

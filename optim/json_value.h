@@ -28,6 +28,11 @@ using Json = nlohmann::ordered_json;
 template <class T>
 struct JsonValue;
 
+/// Refuses JSON deeper than any config: walking it takes stack, and it may come
+/// from anywhere.
+/// Errors:  c10::ValueError.
+void check_depth(const Json& json, const char* where);
+
 /// Errors:  c10::ValueError unless `is_right`.
 void require_kind(
     bool is_right,
