@@ -9,8 +9,6 @@ namespace tessera {
 
 namespace {
 
-constexpr size_t kMaxDepth = 64;
-
 bool is_deeper_than(size_t depth, const Json& json) {
   return json.is_structured() &&
       (depth == 0 ||
@@ -37,11 +35,11 @@ std::string read_callable(const Json& json, const std::string& where) {
 
 void check_depth(const Json& json, const char* where) {
   TORCH_CHECK_VALUE(
-      !is_deeper_than(kMaxDepth, json),
+      !is_deeper_than(kMaxJsonDepth, json),
       "[",
       where,
       "] the JSON must be at most ",
-      kMaxDepth,
+      kMaxJsonDepth,
       " levels deep, but is deeper.");
 }
 

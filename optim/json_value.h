@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,8 +29,10 @@ using Json = nlohmann::ordered_json;
 template <class T>
 struct JsonValue;
 
-/// Refuses JSON deeper than any config: walking it takes stack, and it may come
-/// from anywhere.
+/// Deeper than any config. Walking JSON takes stack, and JSON may come from
+/// anywhere.
+inline constexpr size_t kMaxJsonDepth = 64;
+
 /// Errors:  c10::ValueError.
 void check_depth(const Json& json, const char* where);
 

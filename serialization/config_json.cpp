@@ -191,7 +191,7 @@ struct JsonValue<FeatureEntry> {
     require_known_keys(json, known, where);
     entry.path = require_key(json, "path", where);
     require_kind(
-        entry.path.is_array() && entry.path.size() <= kMaxDepth,
+        entry.path.is_array() && entry.path.size() <= kMaxJsonDepth,
         entry.path,
         "a list of at most 64 steps",
         where + ".path");
