@@ -85,7 +85,9 @@ void require_known_keys(
 }
 
 const Json& require_key(
-    const Json& json, const char* key, const std::string& where) {
+    const Json& json,
+    const char* key,
+    const std::string& where) {
   require_kind(json.is_object(), json, "an object", where);
   TORCH_CHECK_VALUE(
       json.contains(key),
@@ -143,7 +145,8 @@ Json JsonValue<std::string>::write(const std::string& value) {
 }
 
 std::string JsonValue<std::string>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   require_kind(json.is_string(), json, "a string", where);
   return json.get<std::string>();
 }
@@ -159,7 +162,8 @@ Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
 }
 
 optim::LearningRate JsonValue<optim::LearningRate>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   if (!json.is_object()) {
     return JsonValue<double>::read(json, where);
   }
@@ -174,7 +178,8 @@ Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
 }
 
 optim::SlotCreation JsonValue<optim::SlotCreation>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   if (json.is_null()) {
     return {};
   }
@@ -198,20 +203,21 @@ Json JsonValue<optim::Schedule>::write(const optim::Schedule& value) {
 }
 
 optim::Schedule JsonValue<optim::Schedule>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::Schedule>(
       json,
       [](const optim::Schedule& schedule) { return optim::name_of(schedule); },
       where);
 }
 
-Json JsonValue<optim::PlainSchedule>::write(
-    const optim::PlainSchedule& value) {
+Json JsonValue<optim::PlainSchedule>::write(const optim::PlainSchedule& value) {
   return write_class(value, name_of_plain);
 }
 
 optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::PlainSchedule>(json, name_of_plain, where);
 }
 
@@ -228,7 +234,8 @@ Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::OptimizerVariant>(json, name_of_optimizer, where);
 }
 

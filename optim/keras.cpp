@@ -30,7 +30,8 @@ std::string names_of(const std::vector<Named>& all) {
 }
 
 bool begins_with_any(
-    const std::string& text, const std::vector<const char*>& prefixes) {
+    const std::string& text,
+    const std::vector<const char*>& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) {
     return text.starts_with(prefix);
   });
@@ -44,8 +45,7 @@ std::string read_class_name(const Json& json, const std::string& where) {
     const std::string module =
         JsonValue<std::string>::read(json.at("module"), where + ".module");
     TORCH_CHECK_VALUE(
-        begins_with_any(
-            module + ".", {"keras.", "tf_keras.", "tensorflow."}),
+        begins_with_any(module + ".", {"keras.", "tf_keras.", "tensorflow."}),
         "[",
         where,
         "] module must be one of Keras, such as keras.optimizers, but got '",
@@ -95,8 +95,8 @@ LearningRate read_learning_rate(const Json& json, const std::string& where) {
 
 // --- configs -----------------------------------------------------------------
 
-// Whether Keras changes a row, or its slots, in an update without a gradient for
-// it. Weight decay always does.
+// Whether Keras changes a row, or its slots, in an update without a gradient
+// for it. Weight decay always does.
 enum class IdleRows { kStay, kMove };
 
 // The options of one optimizer, checked against what its class knows and what
@@ -398,9 +398,8 @@ KerasSource source_of(const Json& json, const Json& config) {
     return KerasSource::kLegacy;
   }
   if (json.contains("module") && json.at("module").is_string()) {
-    const bool is_legacy =
-        json.at("module").get<std::string>().find(".legacy") !=
-        std::string::npos;
+    const bool is_legacy = json.at("module").get<std::string>().find(
+                               ".legacy") != std::string::npos;
     return is_legacy ? KerasSource::kLegacy : KerasSource::kCurrent;
   }
   return config.contains("decay") ? KerasSource::kLegacy
@@ -449,12 +448,14 @@ OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
 }
 
 OptimizerSpec translate_keras_optimizer(
-    const nlohmann::json& config, Fidelity fidelity) {
+    const nlohmann::json& config,
+    Fidelity fidelity) {
   return translate_keras_optimizer(Json(config), fidelity);
 }
 
 OptimizerSpec translate_keras_optimizer(
-    const std::string& text, Fidelity fidelity) {
+    const std::string& text,
+    Fidelity fidelity) {
   const auto first = std::find_if(text.begin(), text.end(), [](char letter) {
     return std::isspace(static_cast<unsigned char>(letter)) == 0;
   });

@@ -100,16 +100,16 @@ const std::vector<KerasClass>& keras_classes() {
             {"centered", false}}},
       {.name = "Adadelta",
        .is_in_legacy = true,
-       .options =
-           {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}}},
+       .options = {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}}},
       {.name = "Lion",
-       .options =
-           {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}}}};
+       .options = {
+           {"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}}}};
   return classes;
 }
 
 std::vector<KerasOption> options_of(
-    const KerasClass& keras_class, KerasSource source) {
+    const KerasClass& keras_class,
+    KerasSource source) {
   std::vector<KerasOption> options{
       {"name", nullptr, Mapping::kWithoutEffect}, keras_class.options.front()};
   const auto append = [&](const std::vector<KerasOption>& more, size_t from) {

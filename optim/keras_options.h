@@ -14,15 +14,15 @@ namespace tessera::optim {
 /// Who wrote a config: the arithmetic differs.
 enum class KerasSource {
   kCurrent,  // Keras 3 and the new optimizers of tf_keras
-  kLegacy,   // keras.optimizers.legacy
+  kLegacy,  // keras.optimizers.legacy
 };
 
 /// Where the value of an option goes.
 enum class Mapping {
-  kMapped,          // to the spec
-  kNotOnTpu,        // to the spec; with Fidelity::kTpu it must be the default
-  kNoCounterpart,   // nowhere: it must be the default
-  kWithoutEffect,   // nowhere, and no result depends on it
+  kMapped,  // to the spec
+  kNotOnTpu,  // to the spec; with Fidelity::kTpu it must be the default
+  kNoCounterpart,  // nowhere: it must be the default
+  kWithoutEffect,  // nowhere, and no result depends on it
 };
 
 struct KerasOption {
@@ -46,7 +46,8 @@ const std::vector<KerasClass>& keras_classes();
 
 /// All options of a class, in the order in which Keras 3 writes them.
 std::vector<KerasOption> options_of(
-    const KerasClass& keras_class, KerasSource source);
+    const KerasClass& keras_class,
+    KerasSource source);
 
 struct KerasSchedule {
   const char* name = "";

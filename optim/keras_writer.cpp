@@ -20,10 +20,7 @@ class KerasWriter {
 
   void require(bool is_expressible, const char* what) const {
     TORCH_CHECK_VALUE(
-        is_expressible,
-        where_,
-        what,
-        " has no counterpart in Keras 3.");
+        is_expressible, where_, what, " has no counterpart in Keras 3.");
   }
 
   // {"module": ..., "class_name": ..., "config": ...} with Keras's defaults and
@@ -103,8 +100,7 @@ class KerasWriter {
     }
     const Schedule* schedule = rate.schedule();
     require(schedule != nullptr, "a callable learning_rate");
-    require(
-        !std::holds_alternative<Warmup>(*schedule), "the schedule Warmup");
+    require(!std::holds_alternative<Warmup>(*schedule), "the schedule Warmup");
     const Json native = JsonValue<Schedule>::write(*schedule);
     Json config = native.at("config");
     config["name"] = native.at("class_name");

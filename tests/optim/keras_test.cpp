@@ -118,14 +118,7 @@ const std::vector<std::pair<std::string, std::string>>& refused() {
 // without counterpart.
 bool is_to_be_refused(const Json& test_case) {
   static const std::set<std::string> classes{
-      "SGD",
-      "Adagrad",
-      "Adam",
-      "Ftrl",
-      "AdamW",
-      "RMSprop",
-      "Adadelta",
-      "Lion"};
+      "SGD", "Adagrad", "Adam", "Ftrl", "AdamW", "RMSprop", "Adadelta", "Lion"};
   const std::string name = label(test_case);
   for (const char* option :
        {" clipnorm", " global_clipnorm", " use_ema", " loss_scale_factor"}) {
@@ -207,13 +200,12 @@ TEST(TranslateKerasOptimizerTest, TpuGivesTheNativeFormulas) {
       translate_keras_optimizer(keras3("SGD", {{"learning_rate", 0.5}})),
       OptimizerSpec(SGD{.learning_rate = 0.5}));
   EXPECT_EQ(
-      translate_keras_optimizer(
-          legacy(
-              "Adagrad",
-              {{"learning_rate", 0.3},
-               {"decay", 0.0},
-               {"initial_accumulator_value", 0.2},
-               {"epsilon", 1e-7}})),
+      translate_keras_optimizer(legacy(
+          "Adagrad",
+          {{"learning_rate", 0.3},
+           {"decay", 0.0},
+           {"initial_accumulator_value", 0.2},
+           {"epsilon", 1e-7}})),
       OptimizerSpec(
           Adagrad{.learning_rate = 0.3, .initial_accumulator_value = 0.2}));
   EXPECT_EQ(
@@ -221,21 +213,19 @@ TEST(TranslateKerasOptimizerTest, TpuGivesTheNativeFormulas) {
           keras3("Adam", {{"beta_1", 0.8}, {"beta_2", 0.9}, {"epsilon", 0.1}})),
       OptimizerSpec(Adam{.beta_1 = 0.8, .beta_2 = 0.9, .epsilon = 0.1}));
   EXPECT_EQ(
-      translate_keras_optimizer(
-          keras3(
-              "Ftrl",
-              {{"learning_rate_power", -0.4},
-               {"l1_regularization_strength", 0.1},
-               {"l2_regularization_strength", 0.2},
-               {"beta", 0.3},
-               {"initial_accumulator_value", 0.4}})),
-      OptimizerSpec(
-          FTRL{
-              .learning_rate_power = -0.4,
-              .l1_regularization_strength = 0.1,
-              .l2_regularization_strength = 0.2,
-              .beta = 0.3,
-              .initial_accumulator_value = 0.4}));
+      translate_keras_optimizer(keras3(
+          "Ftrl",
+          {{"learning_rate_power", -0.4},
+           {"l1_regularization_strength", 0.1},
+           {"l2_regularization_strength", 0.2},
+           {"beta", 0.3},
+           {"initial_accumulator_value", 0.4}})),
+      OptimizerSpec(FTRL{
+          .learning_rate_power = -0.4,
+          .l1_regularization_strength = 0.1,
+          .l2_regularization_strength = 0.2,
+          .beta = 0.3,
+          .initial_accumulator_value = 0.4}));
 }
 
 TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
@@ -249,12 +239,11 @@ TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
       OptimizerSpec(Adagrad{.epsilon = 1e-7, .epsilon_inside_sqrt = true}));
   EXPECT_EQ(
       translate("AdamW"),
-      OptimizerSpec(
-          Adam{
-              .sum_inside_sqrt = false,
-              .bias_correction = true,
-              .weight_decay_factor = 0.004,
-              .multiply_weight_decay_factor_by_learning_rate = true}));
+      OptimizerSpec(Adam{
+          .sum_inside_sqrt = false,
+          .bias_correction = true,
+          .weight_decay_factor = 0.004,
+          .multiply_weight_decay_factor_by_learning_rate = true}));
   EXPECT_EQ(translate("RMSprop"), OptimizerSpec(RMSprop{}));
   EXPECT_EQ(translate("Adadelta"), OptimizerSpec(Adadelta{}));
   EXPECT_EQ(translate("Lion"), OptimizerSpec(Lion{}));
@@ -262,24 +251,22 @@ TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
 }
 
 TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
-  const auto expect_refused =
-      [](const Json& json, const char* text) {
-        EXPECT_VALUE_ERROR(translate_keras_optimizer(json), text);
-        EXPECT_VALUE_ERROR(
-            translate_keras_optimizer(json),
-            "Use Fidelity::kLazy or Fidelity::kExact.");
-        for (const Fidelity fidelity : kKerasFidelities) {
-          EXPECT_NO_THROW(translate_keras_optimizer(json, fidelity));
-        }
-      };
+  const auto expect_refused = [](const Json& json, const char* text) {
+    EXPECT_VALUE_ERROR(translate_keras_optimizer(json), text);
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(json),
+        "Use Fidelity::kLazy or Fidelity::kExact.");
+    for (const Fidelity fidelity : kKerasFidelities) {
+      EXPECT_NO_THROW(translate_keras_optimizer(json, fidelity));
+    }
+  };
   expect_refused(
       keras3("SGD", {{"momentum", 0.9}}),
       "[Keras SGD] momentum can't be honoured with Fidelity::kTpu: it must be "
       "Keras's default 0.0, but is 0.9.");
   expect_refused(
       keras3("SGD", {{"nesterov", true}}), "[Keras SGD] nesterov can't be");
-  expect_refused(
-      legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay can't be");
+  expect_refused(legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay can't be");
   expect_refused(
       legacy("Adagrad", {{"epsilon", 1e-6}}),
       "[Keras Adagrad] epsilon can't be");
@@ -313,18 +300,14 @@ Spec translate(const Json& json, Fidelity fidelity) {
 
 TEST(TranslateKerasOptimizerTest, EpsilonStandsWhereTheSourceHasIt) {
   for (const Fidelity fidelity : kKerasFidelities) {
-    EXPECT_TRUE(
-        translate<Adagrad>(keras3("Adagrad", no_options()), fidelity)
-            .epsilon_inside_sqrt);
-    EXPECT_FALSE(
-        translate<Adagrad>(legacy("Adagrad", no_options()), fidelity)
-            .epsilon_inside_sqrt);
-    EXPECT_TRUE(
-        translate<RMSprop>(keras3("RMSprop", no_options()), fidelity)
-            .epsilon_inside_sqrt);
-    EXPECT_FALSE(
-        translate<RMSprop>(legacy("RMSprop", no_options()), fidelity)
-            .epsilon_inside_sqrt);
+    EXPECT_TRUE(translate<Adagrad>(keras3("Adagrad", no_options()), fidelity)
+                    .epsilon_inside_sqrt);
+    EXPECT_FALSE(translate<Adagrad>(legacy("Adagrad", no_options()), fidelity)
+                     .epsilon_inside_sqrt);
+    EXPECT_TRUE(translate<RMSprop>(keras3("RMSprop", no_options()), fidelity)
+                    .epsilon_inside_sqrt);
+    EXPECT_FALSE(translate<RMSprop>(legacy("RMSprop", no_options()), fidelity)
+                     .epsilon_inside_sqrt);
     EXPECT_TRUE(
         translate<RMSprop>(legacy("RMSprop", {{"momentum", 0.5}}), fidelity)
             .epsilon_inside_sqrt);
@@ -336,8 +319,8 @@ TEST(TranslateKerasOptimizerTest, EpsilonStandsWhereTheSourceHasIt) {
 
 TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
   const auto sweeps = [](const Json& json) {
-    EXPECT_FALSE(sweeps_all_rows(
-        translate_keras_optimizer(json, Fidelity::kLazy)));
+    EXPECT_FALSE(
+        sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kLazy)));
     return sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kExact));
   };
   EXPECT_FALSE(sweeps(keras3("SGD", no_options())));
@@ -440,21 +423,19 @@ TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
 
 TEST(TranslateKerasOptimizerTest, TakesWhatHasNoEffect) {
   EXPECT_EQ(
-      translate_keras_optimizer(
-          keras3(
-              "SGD",
-              {{"name", "sgd_7"},
-               {"ema_momentum", 0.5},
-               {"ema_overwrite_frequency", 3},
-               {"use_ema", false},
-               {"jit_compile", true},
-               {"is_legacy_optimizer", false}})),
+      translate_keras_optimizer(keras3(
+          "SGD",
+          {{"name", "sgd_7"},
+           {"ema_momentum", 0.5},
+           {"ema_overwrite_frequency", 3},
+           {"use_ema", false},
+           {"jit_compile", true},
+           {"is_legacy_optimizer", false}})),
       OptimizerSpec(SGD{}));
 }
 
 TEST(TranslateKerasOptimizerTest, OldConfigsWithoutModuleAreLegacy) {
-  const Json old{
-      {"class_name", "Adagrad"}, {"config", {{"decay", 0.0}}}};
+  const Json old{{"class_name", "Adagrad"}, {"config", {{"decay", 0.0}}}};
   EXPECT_FALSE(translate<Adagrad>(old, Fidelity::kLazy).epsilon_inside_sqrt);
   const Json flagged =
       keras3("Adagrad", {{"is_legacy_optimizer", true}, {"decay", 0.0}});
@@ -476,8 +457,7 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
   expect_refused(no_options(), "missing key 'class_name'");
   expect_refused({{"class_name", 3}}, "expected a string");
   expect_refused({{"class_name", "SGD"}}, "missing key 'config'");
-  expect_refused(
-      {{"class_name", "SGD"}, {"config", 3}}, "expected an object");
+  expect_refused({{"class_name", "SGD"}, {"config", 3}}, "expected an object");
   expect_refused(
       {{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
       "unknown key 'class' in the JSON. Known: module, class_name, config, "
@@ -495,10 +475,8 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
   expect_refused(
       keras3("SGD", {{"momentum", "0.9"}}),
       "[Keras SGD.momentum] expected a number");
-  expect_refused(
-      keras3("SGD", {{"momentum", nullptr}}), "expected a number");
-  expect_refused(
-      keras3("SGD", {{"nesterov", 1}}), "expected true or false");
+  expect_refused(keras3("SGD", {{"momentum", nullptr}}), "expected a number");
+  expect_refused(keras3("SGD", {{"nesterov", 1}}), "expected true or false");
   expect_refused(keras3("SGD", {{"clipvalue", 0.0}}), "clipvalue must be > 0");
   expect_refused(
       keras3("SGD", {{"gradient_accumulation_steps", 1}}),
@@ -514,8 +492,7 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {nan, infinity}) {
-    for (const char* key :
-         {"learning_rate", "momentum", "weight_decay"}) {
+    for (const char* key : {"learning_rate", "momentum", "weight_decay"}) {
       expect_refused(keras3("SGD", {{key, bad}}), "[Keras SGD] ");
     }
   }
@@ -728,8 +705,7 @@ TEST(ToKerasTest, RoundTripsWithTheMatchingFidelity) {
 TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
   for (const std::string& file : test::golden_files("specs")) {
     for (const Json& test_case : test::read_golden(file)) {
-      if (test_case.at("source") != "keras3" ||
-          is_to_be_refused(test_case)) {
+      if (test_case.at("source") != "keras3" || is_to_be_refused(test_case)) {
         continue;
       }
       const Json& expected = test_case.at("spec");
@@ -743,16 +719,15 @@ TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
 }
 
 TEST(ToKerasTest, RefusesWhatKerasCantSay) {
-  const auto expect_refused =
-      [](const OptimizerSpec& spec, const std::string& text) {
-        EXPECT_VALUE_ERROR(
-            to_keras(spec),
-            "[to_keras] " + name_of(spec) + ": " + text +
-                " has no counterpart in Keras 3.");
-      };
+  const auto expect_refused = [](const OptimizerSpec& spec,
+                                 const std::string& text) {
+    EXPECT_VALUE_ERROR(
+        to_keras(spec),
+        "[to_keras] " + name_of(spec) + ": " + text +
+            " has no counterpart in Keras 3.");
+  };
   expect_refused(Adam{}, "bias_correction = false");
-  expect_refused(
-      Adam{.bias_correction = true}, "sum_inside_sqrt = true");
+  expect_refused(Adam{.bias_correction = true}, "sum_inside_sqrt = true");
   expect_refused(Momentum{}, "scale_momentum_by_learning_rate = false");
   expect_refused(Adagrad{.epsilon = 1e-7}, "epsilon_inside_sqrt = false");
   expect_refused(

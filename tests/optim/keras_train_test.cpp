@@ -36,7 +36,8 @@ at::Tensor table_of(const TPUEmbedding& layer) {
 }
 
 TPUEmbedding layer_of(
-    const Json& test_case, const optim::OptimizerSpec& optimizer) {
+    const Json& test_case,
+    const optim::OptimizerSpec& optimizer) {
   const Json& config = test_case.at("table");
   const TablePtr table = make_table(
       {.name = config.at("name"),
@@ -104,7 +105,9 @@ std::string slot_name(const std::string& keras_name) {
 }
 
 void check_slots(
-    const TPUEmbedding& layer, const Json& slots, double tolerance) {
+    const TPUEmbedding& layer,
+    const Json& slots,
+    double tolerance) {
   std::stringstream stream;
   torch::save(layer, stream);
   torch::serialize::InputArchive archive;
@@ -115,8 +118,7 @@ void check_slots(
     SCOPED_TRACE(keras_name);
     at::Tensor actual;
     table.read(slot_name(keras_name), actual, /*is_buffer=*/true);
-    test::expect_close(
-        actual, test::golden_rows(rows), tolerance, tolerance);
+    test::expect_close(actual, test::golden_rows(rows), tolerance, tolerance);
   }
 }
 
@@ -127,8 +129,7 @@ Outcome run_case(const Json& test_case) {
   const std::string class_name = spec.at("class_name");
   optim::OptimizerSpec optimizer;
   try {
-    optimizer =
-        optim::translate_keras_optimizer(spec, optim::Fidelity::kExact);
+    optimizer = optim::translate_keras_optimizer(spec, optim::Fidelity::kExact);
   } catch (const c10::ValueError& error) {
     EXPECT_TRUE(may_be_refused(class_name)) << error.what_without_backtrace();
     EXPECT_NE(

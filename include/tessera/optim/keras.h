@@ -48,16 +48,20 @@ enum class Fidelity {
 /// Differs: kTpu takes the new optimizers of Keras as well, which upstream
 ///          refuses for reasons of TensorFlow.
 OptimizerSpec translate_keras_optimizer(
-    const Json& config, Fidelity fidelity = Fidelity::kTpu);
+    const Json& config,
+    Fidelity fidelity = Fidelity::kTpu);
 OptimizerSpec translate_keras_optimizer(
-    const nlohmann::json& config, Fidelity fidelity = Fidelity::kTpu);
+    const nlohmann::json& config,
+    Fidelity fidelity = Fidelity::kTpu);
 
-/// The same as text, or a name: sgd, adagrad, adam and ftrl are the native specs
-/// with their defaults, whatever the fidelity.
+/// The same as text, or a name: sgd, adagrad, adam and ftrl are the native
+/// specs with their defaults, whatever the fidelity.
 OptimizerSpec translate_keras_optimizer(
-    const std::string& text, Fidelity fidelity = Fidelity::kTpu);
+    const std::string& text,
+    Fidelity fidelity = Fidelity::kTpu);
 OptimizerSpec translate_keras_optimizer(
-    const char* text, Fidelity fidelity = Fidelity::kTpu);
+    const char* text,
+    Fidelity fidelity = Fidelity::kTpu);
 
 /// What keras.optimizers.deserialize of Keras 3 reads.
 ///
