@@ -392,10 +392,11 @@ TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
       {"use_ema", true},
       {"loss_scale_factor", 2.0}};
   for (const auto& [key, value] : options) {
+    const Json spec = keras3("Adam", {{key, value}});
     for (const Fidelity fidelity :
          {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
       EXPECT_VALUE_ERROR(
-          translate_keras_optimizer(keras3("Adam", {{key, value}}), fidelity),
+          translate_keras_optimizer(spec, fidelity),
           std::string("[Keras Adam] ") + key +
               " can't be honoured: it must be Keras's default ");
     }
