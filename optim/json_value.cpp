@@ -9,6 +9,14 @@ namespace tessera {
 
 namespace {
 
+bool is_deeper_than(size_t depth, const Json& json) {
+  return json.is_structured() &&
+      (depth == 0 ||
+       std::any_of(json.begin(), json.end(), [&](const Json& child) {
+         return is_deeper_than(depth - 1, child);
+       }));
+}
+
 // Enough of a wrong value to recognise it.
 std::string excerpt(const Json& json) {
   constexpr size_t kLength = 80;
@@ -24,6 +32,16 @@ std::string read_callable(const Json& json, const std::string& where) {
 }
 
 }  // namespace
+
+void check_depth(const Json& json, const char* where) {
+  TORCH_CHECK_VALUE(
+      !is_deeper_than(kMaxJsonDepth, json),
+      "[",
+      where,
+      "] the JSON must be at most ",
+      kMaxJsonDepth,
+      " levels deep, but is deeper.");
+}
 
 void require_kind(
     bool is_right,
@@ -67,7 +85,9 @@ void require_known_keys(
 }
 
 const Json& require_key(
-    const Json& json, const char* key, const std::string& where) {
+    const Json& json,
+    const char* key,
+    const std::string& where) {
   require_kind(json.is_object(), json, "an object", where);
   TORCH_CHECK_VALUE(
       json.contains(key),
@@ -125,7 +145,8 @@ Json JsonValue<std::string>::write(const std::string& value) {
 }
 
 std::string JsonValue<std::string>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   require_kind(json.is_string(), json, "a string", where);
   return json.get<std::string>();
 }
@@ -141,7 +162,8 @@ Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
 }
 
 optim::LearningRate JsonValue<optim::LearningRate>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   if (!json.is_object()) {
     return JsonValue<double>::read(json, where);
   }
@@ -156,7 +178,8 @@ Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
 }
 
 optim::SlotCreation JsonValue<optim::SlotCreation>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   if (json.is_null()) {
     return {};
   }
@@ -180,20 +203,21 @@ Json JsonValue<optim::Schedule>::write(const optim::Schedule& value) {
 }
 
 optim::Schedule JsonValue<optim::Schedule>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::Schedule>(
       json,
       [](const optim::Schedule& schedule) { return optim::name_of(schedule); },
       where);
 }
 
-Json JsonValue<optim::PlainSchedule>::write(
-    const optim::PlainSchedule& value) {
+Json JsonValue<optim::PlainSchedule>::write(const optim::PlainSchedule& value) {
   return write_class(value, name_of_plain);
 }
 
 optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::PlainSchedule>(json, name_of_plain, where);
 }
 
@@ -210,8 +234,9 @@ Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
-    const Json& json, const std::string& where) {
-  return read_class<optim::OptimizerSpec>(json, name_of_optimizer, where);
+    const Json& json,
+    const std::string& where) {
+  return read_class<optim::OptimizerVariant>(json, name_of_optimizer, where);
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,13 @@ using Json = nlohmann::ordered_json;
 template <class T>
 struct JsonValue;
 
+/// Deeper than any config. Walking JSON takes stack, and JSON may come from
+/// anywhere.
+inline constexpr size_t kMaxJsonDepth = 64;
+
+/// Errors:  c10::ValueError.
+void check_depth(const Json& json, const char* where);
+
 /// Errors:  c10::ValueError unless `is_right`.
 void require_kind(
     bool is_right,
@@ -44,7 +52,9 @@ void require_known_keys(
 /// json[key].
 /// Errors:  c10::ValueError when the key is missing.
 const Json& require_key(
-    const Json& json, const char* key, const std::string& where);
+    const Json& json,
+    const char* key,
+    const std::string& where);
 
 template <>
 struct JsonValue<bool> {
@@ -152,9 +162,8 @@ template <class T>
 T read_fields(const Json& json, const std::string& where) {
   T object;
   std::vector<std::string> known;
-  T::visit_fields(object, [&](const char* name, const auto&) {
-    known.emplace_back(name);
-  });
+  T::visit_fields(
+      object, [&](const char* name, const auto&) { known.emplace_back(name); });
   require_known_keys(json, known, where);
   T::visit_fields(object, [&](const char* name, auto& field) {
     using Field = std::remove_cvref_t<decltype(field)>;
@@ -179,8 +188,7 @@ Json write_class(const Variant& value, NameOf name_of) {
 /// The alternative whose name is the JSON's class_name.
 /// Errors:  c10::ValueError listing the known names.
 template <class Variant, class NameOf>
-Variant read_class(
-    const Json& json, NameOf name_of, const std::string& where) {
+Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
   require_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
       require_key(json, "class_name", where), where + ".class_name");

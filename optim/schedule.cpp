@@ -52,8 +52,8 @@ double value(const ExponentialDecay& decay, double step) {
 }
 
 double value(const PiecewiseConstantDecay& decay, double step) {
-  const auto boundary = std::lower_bound(
-      decay.boundaries.begin(), decay.boundaries.end(), step);
+  const auto boundary =
+      std::lower_bound(decay.boundaries.begin(), decay.boundaries.end(), step);
   return decay.values[boundary - decay.boundaries.begin()];
 }
 
@@ -79,8 +79,7 @@ double value(const CosineDecay& decay, double step) {
   double from = decay.initial_learning_rate;
   if (decay.warmup_target) {
     if (step < decay.warmup_steps) {
-      return from +
-          (*decay.warmup_target - from) * step / decay.warmup_steps;
+      return from + (*decay.warmup_target - from) * step / decay.warmup_steps;
     }
     from = *decay.warmup_target;
     step -= decay.warmup_steps;
@@ -89,20 +88,28 @@ double value(const CosineDecay& decay, double step) {
   return from * ((1.0 - decay.alpha) * half_wave(share) + decay.alpha);
 }
 
+// In float32, as Keras: at a restart the rounding of the logarithms decides
+// which period a step belongs to, and with t_mul near 1 that of 1 - t_mul
+// counts.
 double value(const CosineDecayRestarts& decay, double step) {
-  double share = step / decay.first_decay_steps;
-  double restarts = std::floor(share);
-  if (decay.t_mul == 1.0) {
+  const auto t_mul = static_cast<float>(decay.t_mul);
+  const auto alpha = static_cast<float>(decay.alpha);
+  float share =
+      static_cast<float>(step) / static_cast<float>(decay.first_decay_steps);
+  float restarts = std::floor(share);
+  if (t_mul == 1.0F) {
     share -= restarts;
   } else {
-    restarts = std::floor(
-        std::log(1.0 - share * (1.0 - decay.t_mul)) / std::log(decay.t_mul));
-    const double stretch = std::pow(decay.t_mul, restarts);
-    share = (share - (1.0 - stretch) / (1.0 - decay.t_mul)) / stretch;
+    restarts =
+        std::floor(std::log(1.0F - share * (1.0F - t_mul)) / std::log(t_mul));
+    const float stretch = std::pow(t_mul, restarts);
+    share = (share - (1.0F - stretch) / (1.0F - t_mul)) / stretch;
   }
-  const double height = std::pow(decay.m_mul, restarts);
-  return decay.initial_learning_rate *
-      ((1.0 - decay.alpha) * height * half_wave(share) + decay.alpha);
+  const float height = std::pow(static_cast<float>(decay.m_mul), restarts);
+  const float wave =
+      0.5F * height * (1.0F + std::cos(std::numbers::pi_v<float> * share));
+  return static_cast<float>(decay.initial_learning_rate) *
+      ((1.0F - alpha) * wave + alpha);
 }
 
 double value(const Warmup& warmup, double step) {
@@ -132,8 +139,7 @@ class Checks {
     }
   }
   void positive(const Option& option) const {
-    require(
-        std::isfinite(option.value) && option.value > 0.0, option, "> 0");
+    require(std::isfinite(option.value) && option.value > 0.0, option, "> 0");
   }
   void not_negative(std::initializer_list<Option> options) const {
     for (const Option& option : options) {
@@ -141,8 +147,8 @@ class Checks {
           std::isfinite(option.value) && option.value >= 0.0, option, ">= 0");
     }
   }
-  void require(
-      bool is_right, const Option& option, const char* expected) const {
+  void require(bool is_right, const Option& option, const char* expected)
+      const {
     TORCH_CHECK_VALUE(
         is_right,
         where_,

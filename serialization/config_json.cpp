@@ -25,28 +25,6 @@ std::string name_of(const Initializer& initializer) {
   return kNames[initializer.index()];
 }
 
-// Deeper than any config. Walking JSON takes stack, and JSON may come from
-// anywhere.
-constexpr size_t kMaxDepth = 64;
-
-bool is_deeper_than(size_t depth, const Json& json) {
-  return json.is_structured() &&
-      (depth == 0 ||
-       std::any_of(json.begin(), json.end(), [&](const Json& child) {
-         return is_deeper_than(depth - 1, child);
-       }));
-}
-
-void check_depth(const Json& json, const char* where) {
-  TORCH_CHECK_VALUE(
-      !is_deeper_than(kMaxDepth, json),
-      "[",
-      where,
-      "] the JSON must be at most ",
-      kMaxDepth,
-      " levels deep, but is deeper.");
-}
-
 // `from_string` of a name; its error names the place.
 template <class FromString>
 auto read_name(
@@ -213,7 +191,7 @@ struct JsonValue<FeatureEntry> {
     require_known_keys(json, known, where);
     entry.path = require_key(json, "path", where);
     require_kind(
-        entry.path.is_array() && entry.path.size() <= kMaxDepth,
+        entry.path.is_array() && entry.path.size() <= kMaxJsonDepth,
         entry.path,
         "a list of at most 64 steps",
         where + ".path");

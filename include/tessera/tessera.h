@@ -10,6 +10,7 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/nest.h>
+#include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/serialization/config_json.h>

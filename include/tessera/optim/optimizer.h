@@ -4,10 +4,13 @@
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/slot_creation.h>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 namespace tessera::optim {
@@ -557,8 +560,8 @@ struct LAMB {
   }
 };
 
-/// How a table learns. A forgotten case does not compile.
-using OptimizerSpec = std::variant<
+/// One of the specs above. A forgotten case does not compile.
+using OptimizerVariant = std::variant<
     SGD,
     Momentum,
     Adagrad,
@@ -571,6 +574,29 @@ using OptimizerSpec = std::variant<
     Adadelta,
     Lion,
     LAMB>;
+
+/// How a table learns: a native spec, a name, or what Keras serializes.
+///
+///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
+///   OptimizerSpec spec = "adagrad";   // sgd, adagrad, adam, ftrl: defaults
+///   OptimizerSpec spec = keras_json;  // as Fidelity::kTpu: <tessera/optim/keras.h>
+///
+/// Errors:  c10::ValueError for text and JSON that can't be translated.
+class OptimizerSpec : public OptimizerVariant {
+ public:
+  using OptimizerVariant::OptimizerVariant;
+
+  OptimizerSpec() = default;
+  // NOLINTBEGIN(google-explicit-constructor)
+  OptimizerSpec(OptimizerVariant spec) : OptimizerVariant(std::move(spec)) {}
+  OptimizerSpec(const char* keras);
+  OptimizerSpec(const std::string& keras);
+  OptimizerSpec(const nlohmann::json& keras);
+  OptimizerSpec(const nlohmann::ordered_json& keras);
+  // NOLINTEND(google-explicit-constructor)
+
+  bool operator==(const OptimizerSpec&) const = default;
+};
 
 /// "SGD", "Adagrad", ...: the name in JSON and in summaries.
 std::string name_of(const OptimizerSpec& optimizer);

@@ -124,6 +124,7 @@ struct CosineDecay {
 ///               f = (f - (1 - t_mul^i) / (1 - t_mul)) / t_mul^i
 ///   initial * ((1 - alpha) * m_mul^i * (1 + cos(pi f)) / 2 + alpha)
 ///
+/// Computed in float32, as Keras does: rounding decides where a restart is.
 /// Range:   first_decay_steps > 0, t_mul > 0.
 struct CosineDecayRestarts {
   double initial_learning_rate = 0.001;

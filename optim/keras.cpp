@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/keras.h>
+
+#include "optim/keras_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+namespace tessera::optim {
+
+namespace {
+
+constexpr const char* kWhere = "translate_keras_optimizer";
+
+// A misspelt name may be long; enough of it to recognise it.
+std::string excerpt(const std::string& text) {
+  constexpr size_t kLength = 80;
+  return text.substr(0, kLength);
+}
+
+template <class Named>
+std::string names_of(const std::vector<Named>& all) {
+  std::string names;
+  for (const Named& named : all) {
+    names += (names.empty() ? "" : ", ") + std::string(named.name);
+  }
+  return names;
+}
+
+bool begins_with_any(
+    const std::string& text,
+    const std::vector<const char*>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) {
+    return text.starts_with(prefix);
+  });
+}
+
+// The keys around a config, and its class name.
+std::string read_class_name(const Json& json, const std::string& where) {
+  require_known_keys(
+      json, {"module", "class_name", "config", "registered_name"}, where);
+  if (json.contains("module") && !json.at("module").is_null()) {
+    const std::string module =
+        JsonValue<std::string>::read(json.at("module"), where + ".module");
+    TORCH_CHECK_VALUE(
+        begins_with_any(module + ".", {"keras.", "tf_keras.", "tensorflow."}),
+        "[",
+        where,
+        "] module must be one of Keras, such as keras.optimizers, but got '",
+        excerpt(module),
+        "'. A class of your own can't be translated; write a native spec.");
+  }
+  return JsonValue<std::string>::read(
+      require_key(json, "class_name", where), where + ".class_name");
+}
+
+// --- learning rates ----------------------------------------------------------
+
+Schedule read_schedule(const Json& json, const std::string& where) {
+  const std::string name = read_class_name(json, where);
+  const auto& all = keras_schedules();
+  const auto schedule =
+      std::find_if(all.begin(), all.end(), [&](const KerasSchedule& candidate) {
+        return candidate.name == name;
+      });
+  TORCH_CHECK_VALUE(
+      schedule != all.end(),
+      "[",
+      where,
+      "] class_name must be one of ",
+      names_of(all),
+      ", but got '",
+      excerpt(name),
+      "'. For a schedule of your own, give a native spec a callable.");
+  Json config = require_key(json, "config", where);
+  const std::string inside = where + "." + name;
+  require_kind(config.is_object(), config, "an object", inside);
+  config.erase("name");
+  for (const char* key : schedule->required) {
+    require_key(config, key, inside);
+  }
+  return JsonValue<Schedule>::read(
+      {{"class_name", name}, {"config", std::move(config)}}, where);
+}
+
+LearningRate read_learning_rate(const Json& json, const std::string& where) {
+  if (json.is_number()) {
+    return json.get<double>();
+  }
+  require_kind(json.is_object(), json, "a number or a schedule", where);
+  return read_schedule(json, where);
+}
+
+// --- configs -----------------------------------------------------------------
+
+// Whether Keras changes a row, or its slots, in an update without a gradient
+// for it. Weight decay always does.
+enum class IdleRows { kStay, kMove };
+
+// The options of one optimizer, checked against what its class knows and what
+// the fidelity can honour.
+class KerasConfig {
+ public:
+  KerasConfig(
+      const KerasClass& keras_class,
+      KerasSource source,
+      Fidelity fidelity,
+      Json config)
+      : options_(options_of(keras_class, source)),
+        where_(std::string("Keras ") + keras_class.name),
+        config_(std::move(config)),
+        source_(source),
+        fidelity_(fidelity) {
+    std::vector<std::string> known;
+    for (const KerasOption& option : options_) {
+      known.emplace_back(option.key);
+    }
+    require_known_keys(config_, known, where_);
+    for (const KerasOption& option : options_) {
+      if (config_.contains(option.key)) {
+        require_honourable(option, config_.at(option.key));
+      }
+    }
+  }
+
+  double number(const char* key) const {
+    return JsonValue<double>::read(value(key), place(key));
+  }
+  bool flag(const char* key) const {
+    return JsonValue<bool>::read(value(key), place(key));
+  }
+  bool is_legacy() const {
+    return source_ == KerasSource::kLegacy;
+  }
+  bool is_tpu() const {
+    return fidelity_ == Fidelity::kTpu;
+  }
+  const std::string& where() const {
+    return where_;
+  }
+
+  // The spec with the options that all classes share.
+  template <class Spec>
+  Spec finish(Spec spec, IdleRows idle_rows) const {
+    spec.learning_rate = learning_rate();
+    if (const auto limit = optional_number("clipvalue")) {
+      TORCH_CHECK_VALUE(
+          *limit > 0.0,
+          "[",
+          where_,
+          "] clipvalue must be > 0, but got ",
+          *limit,
+          ". Use null to switch it off.");
+      spec.clip_gradient_min = -*limit;
+      spec.clip_gradient_max = *limit;
+    }
+    const double decay = optional_number("weight_decay").value_or(0.0);
+    if (decay != 0.0) {
+      spec.weight_decay_factor = decay;
+      spec.multiply_weight_decay_factor_by_learning_rate = true;
+      idle_rows = IdleRows::kMove;
+    }
+    const Json steps = value("gradient_accumulation_steps");
+    if (!steps.is_null()) {
+      const char* key = "gradient_accumulation_steps";
+      spec.gradient_accumulation_steps =
+          JsonValue<int64_t>::read(steps, place(key));
+      TORCH_CHECK_VALUE(
+          spec.gradient_accumulation_steps >= 2,
+          "[",
+          where_,
+          "] gradient_accumulation_steps must be >= 2, but got ",
+          spec.gradient_accumulation_steps,
+          ". Use null to switch it off.");
+    }
+    const bool lazy =
+        fidelity_ != Fidelity::kExact || idle_rows == IdleRows::kStay;
+    if constexpr (requires { spec.lazy_adam; }) {
+      spec.lazy_adam = lazy;
+    } else {
+      spec.lazy = lazy;
+    }
+    return spec;
+  }
+
+ private:
+  std::string place(const char* key) const {
+    return where_ + "." + key;
+  }
+
+  // null for an option that this source doesn't have.
+  Json value(const char* key) const {
+    if (config_.contains(key)) {
+      return config_.at(key);
+    }
+    for (const KerasOption& option : options_) {
+      if (option.key == std::string(key)) {
+        return option.keras_default;
+      }
+    }
+    return nullptr;
+  }
+
+  std::optional<double> optional_number(const char* key) const {
+    return JsonValue<std::optional<double>>::read(value(key), place(key));
+  }
+
+  LearningRate learning_rate() const {
+    LearningRate rate =
+        read_learning_rate(value("learning_rate"), place("learning_rate"));
+    const double decay = is_legacy() ? number("decay") : 0.0;
+    if (decay == 0.0) {
+      return rate;
+    }
+    TORCH_CHECK_VALUE(
+        rate.is_constant(),
+        "[",
+        where_,
+        "] decay = ",
+        decay,
+        " can't be combined with a schedule. Set decay to 0 and put it into "
+        "the schedule.");
+    return InverseTimeDecay{
+        .initial_learning_rate = rate.value(0, "[" + where_ + "]"),
+        .decay_steps = 1.0,
+        .decay_rate = decay};
+  }
+
+  void require_honourable(const KerasOption& option, const Json& value) const {
+    if (option.mapping == Mapping::kMapped ||
+        option.mapping == Mapping::kWithoutEffect ||
+        (option.mapping == Mapping::kNotOnTpu && !is_tpu())) {
+      return;
+    }
+    const bool is_tpu_only = option.mapping == Mapping::kNotOnTpu;
+    TORCH_CHECK_VALUE(
+        value == option.keras_default,
+        "[",
+        where_,
+        "] ",
+        option.key,
+        " can't be honoured",
+        is_tpu_only ? " with Fidelity::kTpu" : "",
+        ": it must be Keras's default ",
+        option.keras_default.dump(),
+        ", but is ",
+        excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace)),
+        ". ",
+        is_tpu_only ? "Use Fidelity::kLazy or Fidelity::kExact."
+                    : option.instead);
+  }
+
+  std::vector<KerasOption> options_;
+  std::string where_;
+  Json config_;
+  KerasSource source_;
+  Fidelity fidelity_;
+};
+
+// --- classes -----------------------------------------------------------------
+
+OptimizerSpec translate_sgd(const KerasConfig& config) {
+  const double momentum = config.number("momentum");
+  const bool use_nesterov = config.flag("nesterov");
+  if (momentum == 0.0) {
+    return config.finish(SGD{}, IdleRows::kStay);
+  }
+  return config.finish(
+      Momentum{
+          .momentum = momentum,
+          .use_nesterov = use_nesterov,
+          .scale_momentum_by_learning_rate = true},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+OptimizerSpec translate_adagrad(const KerasConfig& config) {
+  const double epsilon = config.is_tpu() ? 0.0 : config.number("epsilon");
+  return config.finish(
+      Adagrad{
+          .initial_accumulator_value =
+              config.number("initial_accumulator_value"),
+          .epsilon = epsilon,
+          .epsilon_inside_sqrt = epsilon != 0.0 && !config.is_legacy()},
+      IdleRows::kStay);
+}
+
+// AdamW, too: any Keras optimizer has its weight_decay.
+OptimizerSpec translate_adam(const KerasConfig& config) {
+  return config.finish(
+      Adam{
+          .beta_1 = config.number("beta_1"),
+          .beta_2 = config.number("beta_2"),
+          .epsilon = config.number("epsilon"),
+          .sum_inside_sqrt = config.is_tpu(),
+          .bias_correction = !config.is_tpu(),
+          .amsgrad = config.flag("amsgrad")},
+      IdleRows::kMove);
+}
+
+OptimizerSpec translate_ftrl(const KerasConfig& config) {
+  return config.finish(
+      FTRL{
+          .learning_rate_power = config.number("learning_rate_power"),
+          .l1_regularization_strength =
+              config.number("l1_regularization_strength"),
+          .l2_regularization_strength =
+              config.number("l2_regularization_strength"),
+          .beta = config.number("beta"),
+          .initial_accumulator_value =
+              config.number("initial_accumulator_value"),
+          .l2_shrinkage_regularization_strength =
+              config.number("l2_shrinkage_regularization_strength")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+OptimizerSpec translate_rmsprop(const KerasConfig& config) {
+  const double momentum = config.number("momentum");
+  // Legacy Keras has two implementations. With momentum: TensorFlow's fused
+  // one, epsilon inside the root, rows of the batch. Without: all slots decay.
+  const bool is_fused = config.is_legacy() && momentum > 0.0;
+  return config.finish(
+      RMSprop{
+          .rho = config.number("rho"),
+          .momentum = momentum,
+          .epsilon = config.number("epsilon"),
+          .centered = config.flag("centered"),
+          .epsilon_inside_sqrt = is_fused || !config.is_legacy()},
+      is_fused ? IdleRows::kStay : IdleRows::kMove);
+}
+
+OptimizerSpec translate_adadelta(const KerasConfig& config) {
+  return config.finish(
+      Adadelta{
+          .rho = config.number("rho"), .epsilon = config.number("epsilon")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+OptimizerSpec translate_lion(const KerasConfig& config) {
+  return config.finish(
+      Lion{
+          .beta_1 = config.number("beta_1"), .beta_2 = config.number("beta_2")},
+      IdleRows::kMove);
+}
+
+// In the order of keras_classes().
+constexpr std::array<OptimizerSpec (*)(const KerasConfig&), 8> kTranslate{
+    translate_sgd,
+    translate_adagrad,
+    translate_adam,
+    translate_ftrl,
+    translate_adam,
+    translate_rmsprop,
+    translate_adadelta,
+    translate_lion};
+
+// The index in keras_classes().
+size_t find_class(const std::string& name, KerasSource source, bool is_tpu) {
+  std::vector<KerasClass> usable;
+  const auto& all = keras_classes();
+  TORCH_INTERNAL_ASSERT(all.size() == kTranslate.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool is_usable = (!is_tpu || all[i].is_on_tpu) &&
+        (source == KerasSource::kCurrent || all[i].is_in_legacy);
+    if (is_usable && all[i].name == name) {
+      return i;
+    }
+    if (is_usable) {
+      usable.push_back(all[i]);
+    }
+  }
+  const bool is_for_others =
+      is_tpu && std::any_of(all.begin(), all.end(), [&](const auto& other) {
+        return other.name == name;
+      });
+  TORCH_CHECK_VALUE(
+      false,
+      "[",
+      kWhere,
+      "] class_name must be one of ",
+      names_of(usable),
+      is_tpu ? " with Fidelity::kTpu" : "",
+      ", but got '",
+      excerpt(name),
+      "'. ",
+      is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
+          : name == "Adamax" || name == "Nadam"
+          ? "Use Adam."
+          : "Use one of them, or a native spec.");
+}
+
+// Configs without a module are older than the new optimizers, unless they hold
+// a key of those.
+KerasSource source_of(const Json& json, const Json& config) {
+  if (config.contains("is_legacy_optimizer") &&
+      config.at("is_legacy_optimizer") == true) {
+    return KerasSource::kLegacy;
+  }
+  if (json.contains("module") && json.at("module").is_string()) {
+    const bool is_legacy = json.at("module").get<std::string>().find(
+                               ".legacy") != std::string::npos;
+    return is_legacy ? KerasSource::kLegacy : KerasSource::kCurrent;
+  }
+  return config.contains("decay") ? KerasSource::kLegacy
+                                  : KerasSource::kCurrent;
+}
+
+OptimizerSpec translate_name(const std::string& name) {
+  if (name == "sgd") {
+    return SGD{};
+  }
+  if (name == "adagrad") {
+    return Adagrad{};
+  }
+  if (name == "adam") {
+    return Adam{};
+  }
+  if (name == "ftrl") {
+    return FTRL{};
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[",
+      kWhere,
+      "] the optimizer's name must be one of sgd, adagrad, adam, ftrl, but got "
+      "'",
+      excerpt(name),
+      "'. Use one of them, the JSON of a Keras optimizer, or a native spec.");
+}
+
+}  // namespace
+
+OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
+  if (json.is_string()) {
+    return translate_name(json.get<std::string>());
+  }
+  check_depth(json, kWhere);
+  const std::string name = read_class_name(json, kWhere);
+  const Json config = require_key(json, "config", kWhere);
+  require_kind(config.is_object(), config, "an object", kWhere);
+  const KerasSource source = source_of(json, config);
+  const size_t index = find_class(name, source, fidelity == Fidelity::kTpu);
+  const KerasConfig read(keras_classes()[index], source, fidelity, config);
+  OptimizerSpec spec = kTranslate[index](read);
+  validate(spec, "[" + read.where() + "]");
+  return spec;
+}
+
+OptimizerSpec translate_keras_optimizer(
+    const nlohmann::json& config,
+    Fidelity fidelity) {
+  return translate_keras_optimizer(Json(config), fidelity);
+}
+
+OptimizerSpec translate_keras_optimizer(
+    const std::string& text,
+    Fidelity fidelity) {
+  const auto first = std::find_if(text.begin(), text.end(), [](char letter) {
+    return std::isspace(static_cast<unsigned char>(letter)) == 0;
+  });
+  if (first == text.end() || *first != '{') {
+    return translate_name(text);
+  }
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(
+        false, "[", kWhere, "] the text must be JSON: ", error.what(), ".");
+  }
+  return translate_keras_optimizer(json, fidelity);
+}
+
+OptimizerSpec translate_keras_optimizer(const char* text, Fidelity fidelity) {
+  TORCH_CHECK_VALUE(
+      text != nullptr,
+      "[",
+      kWhere,
+      "] expected a name or JSON, but got a null pointer.");
+  return translate_keras_optimizer(std::string(text), fidelity);
+}
+
+OptimizerSpec::OptimizerSpec(const char* keras)
+    : OptimizerSpec(translate_keras_optimizer(keras)) {}
+OptimizerSpec::OptimizerSpec(const std::string& keras)
+    : OptimizerSpec(translate_keras_optimizer(keras)) {}
+OptimizerSpec::OptimizerSpec(const nlohmann::json& keras)
+    : OptimizerSpec(translate_keras_optimizer(keras)) {}
+OptimizerSpec::OptimizerSpec(const nlohmann::ordered_json& keras)
+    : OptimizerSpec(translate_keras_optimizer(keras)) {}
+
+}  // namespace tessera::optim

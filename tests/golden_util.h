@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Cases that TensorFlow and Keras computed, in the folder that
+// TESSERA_GOLDEN_DIR names, or in tests/golden.
+
+#include <tessera/feature.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace tessera::test {
+
+inline std::filesystem::path golden_folder() {
+  const char* folder = std::getenv("TESSERA_GOLDEN_DIR");
+  const bool is_set = folder != nullptr && *folder != '\0';
+  return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
+}
+
+/// Names of the files PREFIX*.json, sorted. Empty when the folder is missing.
+inline std::vector<std::string> golden_files(const std::string& prefix) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(golden_folder(), error)) {
+    const std::filesystem::path path = entry.path();
+    if (path.extension() == ".json" &&
+        path.filename().string().starts_with(prefix)) {
+      names.push_back(path.filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Keys keep their order: what Keras wrote stays as it was.
+inline nlohmann::ordered_json read_golden(const std::string& name) {
+  std::ifstream file(golden_folder() / name);
+  return nlohmann::ordered_json::parse(file);
+}
+
+/// The name of a parameterized test for a file.
+inline std::string golden_test_name(
+    const testing::TestParamInfo<std::string>& info) {
+  std::string name = std::filesystem::path(info.param).stem().string();
+  std::replace_if(
+      name.begin(),
+      name.end(),
+      [](unsigned char letter) { return std::isalnum(letter) == 0; },
+      '_');
+  return name;
+}
+
+/// {"shape": ..., "values": flat}
+template <class Json>
+at::Tensor golden_tensor(const Json& json) {
+  const at::Tensor values = at::tensor(
+      json.at("values").template get<std::vector<float>>(), at::kFloat);
+  return values.view(json.at("shape").template get<std::vector<int64_t>>());
+}
+
+/// [[row], [row], ...]
+template <class Json>
+at::Tensor golden_rows(const Json& json) {
+  std::vector<float> values;
+  for (const Json& row : json) {
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return at::tensor(values, at::kFloat)
+      .view({static_cast<int64_t>(json.size()), -1});
+}
+
+/// A feature's `value` without weights.
+template <class Json>
+Feature golden_feature(const Json& value) {
+  const std::string dtype = value.at("dtype");
+  const std::string kind = value.at("kind");
+  TORCH_CHECK_VALUE(
+      dtype == "int32" || dtype == "int64", "unknown dtype ", dtype);
+  const auto int64s = [](const Json& json) {
+    return at::tensor(json.template get<std::vector<int64_t>>(), at::kLong);
+  };
+  at::Tensor ids = int64s(value.at("values"));
+  ids = dtype == "int32" ? ids.to(at::kInt) : ids;
+  if (kind == "dense") {
+    return ids.view(value.at("shape").template get<std::vector<int64_t>>());
+  }
+  if (kind == "ragged") {
+    return RaggedFeature{ids, int64s(value.at("row_splits"))};
+  }
+  TORCH_CHECK_VALUE(kind == "sparse", "unknown kind ", kind);
+  std::vector<int64_t> indices;
+  for (const Json& index : value.at("indices")) {
+    indices.insert(indices.end(), index.begin(), index.end());
+  }
+  const auto rank = static_cast<int64_t>(value.at("dense_shape").size());
+  return SparseFeature{
+      .indices = at::tensor(indices, at::kLong).view({-1, rank}),
+      .values = ids,
+      .dense_shape = int64s(value.at("dense_shape"))};
+}
+
+}  // namespace tessera::test

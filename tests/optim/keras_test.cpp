@@ -1,0 +1,768 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/keras.h>
+#include <tessera/serialization/config_json.h>
+
+#include "tests/golden_util.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::optim {
+namespace {
+
+// What Keras 3 writes for `class_name`, as far as it isn't the default.
+Json keras3(const std::string& class_name, const Json& config) {
+  return {
+      {"module", "keras.optimizers"},
+      {"class_name", class_name},
+      {"config", config},
+      {"registered_name", nullptr}};
+}
+
+Json legacy(const std::string& class_name, const Json& config) {
+  Json json = keras3(class_name, config);
+  json["module"] = "keras.optimizers.legacy";
+  return json;
+}
+
+Json no_options() {
+  return Json::object();
+}
+
+const Fidelity kKerasFidelities[] = {Fidelity::kLazy, Fidelity::kExact};
+
+// --- what Keras wrote --------------------------------------------------------
+
+// A case of specs.json in short: its source, class, and the options that say
+// what is special about it.
+std::string label(const Json& test_case) {
+  const Json& spec = test_case.at("spec");
+  const Json& config = spec.at("config");
+  const bool is_legacy =
+      spec.at("module").get<std::string>().ends_with(".legacy");
+  std::string label = is_legacy ? "legacy" : test_case.at("source");
+  label += " " + spec.at("class_name").get<std::string>();
+  for (const char* key :
+       {"momentum",
+        "nesterov",
+        "decay",
+        "amsgrad",
+        "centered",
+        "weight_decay",
+        "clipnorm",
+        "global_clipnorm",
+        "clipvalue",
+        "use_ema",
+        "loss_scale_factor",
+        "gradient_accumulation_steps",
+        "l2_shrinkage_regularization_strength"}) {
+    const Json value = config.value(key, Json(nullptr));
+    if (!value.is_null() && value != false && value != 0.0) {
+      label += std::string(" ") + key;
+    }
+  }
+  return label + (config.at("learning_rate").is_object() ? " schedule" : "");
+}
+
+const std::set<std::string>& accepted_everywhere() {
+  static const std::set<std::string> labels{
+      "keras3 SGD",
+      "keras3 Adagrad",
+      "keras3 Adam",
+      "keras3 Adam schedule",
+      "keras3 Ftrl",
+      "legacy SGD",
+      "legacy SGD schedule",
+      "legacy Adagrad",
+      "tf_keras SGD",
+      "tf_keras Adagrad",
+      "tf_keras Adam"};
+  return labels;
+}
+
+const std::set<std::string>& accepted_unless_tpu() {
+  static const std::set<std::string> labels{
+      "keras3 SGD momentum nesterov",
+      "keras3 SGD weight_decay",
+      "keras3 Adam amsgrad",
+      "keras3 Adam clipvalue",
+      "keras3 Adam gradient_accumulation_steps",
+      "keras3 AdamW weight_decay",
+      "keras3 RMSprop",
+      "keras3 Lion",
+      "legacy SGD decay",
+      "legacy Adam amsgrad",
+      "legacy Ftrl l2_shrinkage_regularization_strength"};
+  return labels;
+}
+
+// The option that the error must name.
+const std::vector<std::pair<std::string, std::string>>& refused() {
+  static const std::vector<std::pair<std::string, std::string>> labels{
+      {"keras3 SGD clipnorm", "clipnorm can't be honoured"},
+      {"keras3 SGD global_clipnorm", "global_clipnorm can't be honoured"},
+      {"keras3 SGD use_ema", "use_ema can't be honoured"},
+      {"legacy Adam clipnorm", "clipnorm can't be honoured"}};
+  return labels;
+}
+
+// Whether a case of any specs*.json is to be refused: by an option or class
+// without counterpart.
+bool is_to_be_refused(const Json& test_case) {
+  static const std::set<std::string> classes{
+      "SGD", "Adagrad", "Adam", "Ftrl", "AdamW", "RMSprop", "Adadelta", "Lion"};
+  const std::string name = label(test_case);
+  for (const char* option :
+       {" clipnorm", " global_clipnorm", " use_ema", " loss_scale_factor"}) {
+    if (name.find(option) != std::string::npos) {
+      return true;
+    }
+  }
+  return classes.count(test_case.at("spec").at("class_name")) == 0;
+}
+
+TEST(GoldenSpecsTest, AcceptsAndRefusesByName) {
+  const std::vector<std::string> files = test::golden_files("specs");
+  ASSERT_FALSE(files.empty()) << "no specs*.json in " << test::golden_folder();
+  for (const std::string& file : files) {
+    const Json cases = test::read_golden(file);
+    ASSERT_FALSE(cases.empty()) << file << " has no cases";
+    for (const Json& test_case : cases) {
+      SCOPED_TRACE(label(test_case));
+      const Json& spec = test_case.at("spec");
+      if (is_to_be_refused(test_case)) {
+        for (const Fidelity fidelity :
+             {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
+          EXPECT_VALUE_ERROR(translate_keras_optimizer(spec, fidelity), "[");
+        }
+        continue;
+      }
+      for (const Fidelity fidelity : kKerasFidelities) {
+        EXPECT_NO_THROW(translate_keras_optimizer(spec, fidelity));
+        EXPECT_EQ(
+            translate_keras_optimizer(spec.dump(), fidelity),
+            translate_keras_optimizer(spec, fidelity));
+      }
+    }
+    std::cout << file << ": " << cases.size() << " cases\n";
+  }
+}
+
+// tests/golden/specs.json itself, case by case.
+TEST(GoldenSpecsTest, EveryKnownCaseIsInOneList) {
+  std::ifstream file(
+      std::filesystem::path(TESSERA_GOLDEN_DEFAULT_DIR) / "specs.json");
+  std::set<std::string> seen;
+  for (const Json& test_case : Json::parse(file)) {
+    const std::string name = label(test_case);
+    SCOPED_TRACE(name);
+    seen.insert(name);
+    const Json& spec = test_case.at("spec");
+    const bool everywhere = accepted_everywhere().count(name) != 0;
+    if (everywhere || accepted_unless_tpu().count(name) != 0) {
+      for (const Fidelity fidelity : kKerasFidelities) {
+        EXPECT_NO_THROW(translate_keras_optimizer(spec, fidelity));
+      }
+    }
+    if (everywhere) {
+      EXPECT_NO_THROW(translate_keras_optimizer(spec));
+    } else {
+      EXPECT_VALUE_ERROR(translate_keras_optimizer(spec), "[");
+    }
+    for (const auto& [refused_name, text] : refused()) {
+      if (refused_name == name) {
+        for (const Fidelity fidelity : kKerasFidelities) {
+          EXPECT_VALUE_ERROR(translate_keras_optimizer(spec, fidelity), text);
+        }
+      }
+    }
+  }
+  std::set<std::string> listed = accepted_everywhere();
+  listed.insert(accepted_unless_tpu().begin(), accepted_unless_tpu().end());
+  for (const auto& [name, text] : refused()) {
+    listed.insert(name);
+  }
+  EXPECT_EQ(seen, listed);
+}
+
+// --- kTpu --------------------------------------------------------------------
+
+TEST(TranslateKerasOptimizerTest, TpuGivesTheNativeFormulas) {
+  EXPECT_EQ(
+      translate_keras_optimizer(keras3("SGD", {{"learning_rate", 0.5}})),
+      OptimizerSpec(SGD{.learning_rate = 0.5}));
+  EXPECT_EQ(
+      translate_keras_optimizer(legacy(
+          "Adagrad",
+          {{"learning_rate", 0.3},
+           {"decay", 0.0},
+           {"initial_accumulator_value", 0.2},
+           {"epsilon", 1e-7}})),
+      OptimizerSpec(
+          Adagrad{.learning_rate = 0.3, .initial_accumulator_value = 0.2}));
+  EXPECT_EQ(
+      translate_keras_optimizer(
+          keras3("Adam", {{"beta_1", 0.8}, {"beta_2", 0.9}, {"epsilon", 0.1}})),
+      OptimizerSpec(Adam{.beta_1 = 0.8, .beta_2 = 0.9, .epsilon = 0.1}));
+  EXPECT_EQ(
+      translate_keras_optimizer(keras3(
+          "Ftrl",
+          {{"learning_rate_power", -0.4},
+           {"l1_regularization_strength", 0.1},
+           {"l2_regularization_strength", 0.2},
+           {"beta", 0.3},
+           {"initial_accumulator_value", 0.4}})),
+      OptimizerSpec(FTRL{
+          .learning_rate_power = -0.4,
+          .l1_regularization_strength = 0.1,
+          .l2_regularization_strength = 0.2,
+          .beta = 0.3,
+          .initial_accumulator_value = 0.4}));
+}
+
+TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
+  const auto translate = [](const char* class_name) {
+    return translate_keras_optimizer(
+        keras3(class_name, no_options()), Fidelity::kLazy);
+  };
+  EXPECT_EQ(translate("SGD"), OptimizerSpec(SGD{.learning_rate = 0.01}));
+  EXPECT_EQ(
+      translate("Adagrad"),
+      OptimizerSpec(Adagrad{.epsilon = 1e-7, .epsilon_inside_sqrt = true}));
+  EXPECT_EQ(
+      translate("AdamW"),
+      OptimizerSpec(Adam{
+          .sum_inside_sqrt = false,
+          .bias_correction = true,
+          .weight_decay_factor = 0.004,
+          .multiply_weight_decay_factor_by_learning_rate = true}));
+  EXPECT_EQ(translate("RMSprop"), OptimizerSpec(RMSprop{}));
+  EXPECT_EQ(translate("Adadelta"), OptimizerSpec(Adadelta{}));
+  EXPECT_EQ(translate("Lion"), OptimizerSpec(Lion{}));
+  EXPECT_EQ(translate("Ftrl"), OptimizerSpec(FTRL{}));
+}
+
+TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
+  const auto expect_refused = [](const Json& json, const char* text) {
+    EXPECT_VALUE_ERROR(translate_keras_optimizer(json), text);
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(json),
+        "Use Fidelity::kLazy or Fidelity::kExact.");
+    for (const Fidelity fidelity : kKerasFidelities) {
+      EXPECT_NO_THROW(translate_keras_optimizer(json, fidelity));
+    }
+  };
+  expect_refused(
+      keras3("SGD", {{"momentum", 0.9}}),
+      "[Keras SGD] momentum can't be honoured with Fidelity::kTpu: it must be "
+      "Keras's default 0.0, but is 0.9.");
+  expect_refused(
+      keras3("SGD", {{"nesterov", true}}), "[Keras SGD] nesterov can't be");
+  expect_refused(legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay can't be");
+  expect_refused(
+      legacy("Adagrad", {{"epsilon", 1e-6}}),
+      "[Keras Adagrad] epsilon can't be");
+  expect_refused(
+      keras3("Adam", {{"amsgrad", true}}), "[Keras Adam] amsgrad can't be");
+  expect_refused(
+      legacy("Ftrl", {{"l2_shrinkage_regularization_strength", 0.1}}),
+      "[Keras Ftrl] l2_shrinkage_regularization_strength can't be");
+  expect_refused(
+      legacy("Adam", {{"clipvalue", 0.5}}), "[Keras Adam] clipvalue can't be");
+  expect_refused(
+      keras3("Adam", {{"weight_decay", 0.1}}),
+      "[Keras Adam] weight_decay can't be");
+  expect_refused(
+      keras3("Adam", {{"gradient_accumulation_steps", 2}}),
+      "[Keras Adam] gradient_accumulation_steps can't be");
+  for (const char* other : {"AdamW", "RMSprop", "Adadelta", "Lion"}) {
+    expect_refused(
+        keras3(other, no_options()),
+        "class_name must be one of SGD, Adagrad, Adam, Ftrl with "
+        "Fidelity::kTpu, but got '");
+  }
+}
+
+// --- kLazy and kExact --------------------------------------------------------
+
+template <class Spec>
+Spec translate(const Json& json, Fidelity fidelity) {
+  return std::get<Spec>(translate_keras_optimizer(json, fidelity));
+}
+
+TEST(TranslateKerasOptimizerTest, EpsilonStandsWhereTheSourceHasIt) {
+  for (const Fidelity fidelity : kKerasFidelities) {
+    EXPECT_TRUE(translate<Adagrad>(keras3("Adagrad", no_options()), fidelity)
+                    .epsilon_inside_sqrt);
+    EXPECT_FALSE(translate<Adagrad>(legacy("Adagrad", no_options()), fidelity)
+                     .epsilon_inside_sqrt);
+    EXPECT_TRUE(translate<RMSprop>(keras3("RMSprop", no_options()), fidelity)
+                    .epsilon_inside_sqrt);
+    EXPECT_FALSE(translate<RMSprop>(legacy("RMSprop", no_options()), fidelity)
+                     .epsilon_inside_sqrt);
+    EXPECT_TRUE(
+        translate<RMSprop>(legacy("RMSprop", {{"momentum", 0.5}}), fidelity)
+            .epsilon_inside_sqrt);
+    const Adam adam = translate<Adam>(keras3("Adam", no_options()), fidelity);
+    EXPECT_FALSE(adam.sum_inside_sqrt);
+    EXPECT_TRUE(adam.bias_correction);
+  }
+}
+
+TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
+  const auto sweeps = [](const Json& json) {
+    EXPECT_FALSE(
+        sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kLazy)));
+    return sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kExact));
+  };
+  EXPECT_FALSE(sweeps(keras3("SGD", no_options())));
+  EXPECT_TRUE(sweeps(keras3("SGD", {{"weight_decay", 0.1}})));
+  EXPECT_TRUE(sweeps(keras3("SGD", {{"momentum", 0.9}})));
+  EXPECT_FALSE(sweeps(legacy("SGD", {{"momentum", 0.9}})));
+  EXPECT_FALSE(sweeps(keras3("Adagrad", no_options())));
+  EXPECT_FALSE(sweeps(legacy("Adagrad", no_options())));
+  EXPECT_TRUE(sweeps(keras3("Adam", no_options())));
+  EXPECT_TRUE(sweeps(legacy("Adam", no_options())));
+  EXPECT_TRUE(sweeps(keras3("AdamW", no_options())));
+  EXPECT_TRUE(sweeps(keras3("Ftrl", no_options())));
+  EXPECT_FALSE(sweeps(legacy("Ftrl", no_options())));
+  EXPECT_TRUE(sweeps(keras3("RMSprop", no_options())));
+  EXPECT_TRUE(sweeps(legacy("RMSprop", no_options())));
+  EXPECT_FALSE(sweeps(legacy("RMSprop", {{"momentum", 0.5}})));
+  EXPECT_TRUE(sweeps(keras3("Adadelta", no_options())));
+  EXPECT_FALSE(sweeps(legacy("Adadelta", no_options())));
+  EXPECT_TRUE(sweeps(keras3("Lion", no_options())));
+}
+
+TEST(TranslateKerasOptimizerTest, MapsOptionsOfAllClasses) {
+  const Momentum momentum = translate<Momentum>(
+      keras3(
+          "SGD",
+          {{"learning_rate", 0.5},
+           {"momentum", 0.9},
+           {"nesterov", true},
+           {"clipvalue", 2.0},
+           {"weight_decay", 0.1},
+           {"gradient_accumulation_steps", 4}}),
+      Fidelity::kLazy);
+  EXPECT_EQ(
+      momentum,
+      (Momentum{
+          .learning_rate = 0.5,
+          .momentum = 0.9,
+          .use_nesterov = true,
+          .scale_momentum_by_learning_rate = true,
+          .clip_gradient_min = -2.0,
+          .clip_gradient_max = 2.0,
+          .weight_decay_factor = 0.1,
+          .multiply_weight_decay_factor_by_learning_rate = true,
+          .gradient_accumulation_steps = 4}));
+}
+
+TEST(TranslateKerasOptimizerTest, LegacyDecayIsASchedule) {
+  const SGD sgd = translate<SGD>(
+      legacy("SGD", {{"learning_rate", 0.1}, {"decay", 0.5}}), Fidelity::kLazy);
+  EXPECT_DOUBLE_EQ(sgd.learning_rate.value(0, ""), 0.1);
+  EXPECT_DOUBLE_EQ(sgd.learning_rate.value(2, ""), 0.05);
+  const Json schedule{
+      {"class_name", "CosineDecay"},
+      {"config", {{"initial_learning_rate", 0.1}, {"decay_steps", 5}}}};
+  const Json both =
+      legacy("SGD", {{"learning_rate", schedule}, {"decay", 0.5}});
+  for (const Fidelity fidelity : kKerasFidelities) {
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(both, fidelity),
+        "[Keras SGD] decay = 0.5 can't be combined with a schedule. Set decay "
+        "to 0");
+  }
+}
+
+TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
+  const std::vector<std::pair<const char*, Json>> options{
+      {"clipnorm", 1.0},
+      {"global_clipnorm", 1.0},
+      {"use_ema", true},
+      {"loss_scale_factor", 2.0}};
+  for (const auto& [key, value] : options) {
+    const Json spec = keras3("Adam", {{key, value}});
+    for (const Fidelity fidelity :
+         {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
+      EXPECT_VALUE_ERROR(
+          translate_keras_optimizer(spec, fidelity),
+          std::string("[Keras Adam] ") + key +
+              " can't be honoured: it must be Keras's default ");
+    }
+  }
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer(
+          keras3("Adam", {{"clipnorm", 1.0}}), Fidelity::kExact),
+      "but is 1.0. Use clipvalue");
+  for (const Fidelity fidelity : kKerasFidelities) {
+    for (const char* name : {"Adamax", "Nadam"}) {
+      EXPECT_VALUE_ERROR(
+          translate_keras_optimizer(keras3(name, no_options()), fidelity),
+          std::string("but got '") + name + "'. Use Adam.");
+    }
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(keras3("Muon", no_options()), fidelity),
+        "class_name must be one of SGD, Adagrad, Adam, Ftrl, AdamW, RMSprop, "
+        "Adadelta, Lion, but got 'Muon'.");
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(legacy("Lion", no_options()), fidelity),
+        "class_name must be one of SGD, Adagrad, Adam, Ftrl, RMSprop, "
+        "Adadelta, but got 'Lion'.");
+  }
+}
+
+TEST(TranslateKerasOptimizerTest, TakesWhatHasNoEffect) {
+  EXPECT_EQ(
+      translate_keras_optimizer(keras3(
+          "SGD",
+          {{"name", "sgd_7"},
+           {"ema_momentum", 0.5},
+           {"ema_overwrite_frequency", 3},
+           {"use_ema", false},
+           {"jit_compile", true},
+           {"is_legacy_optimizer", false}})),
+      OptimizerSpec(SGD{}));
+}
+
+TEST(TranslateKerasOptimizerTest, OldConfigsWithoutModuleAreLegacy) {
+  const Json old{{"class_name", "Adagrad"}, {"config", {{"decay", 0.0}}}};
+  EXPECT_FALSE(translate<Adagrad>(old, Fidelity::kLazy).epsilon_inside_sqrt);
+  const Json flagged =
+      keras3("Adagrad", {{"is_legacy_optimizer", true}, {"decay", 0.0}});
+  EXPECT_FALSE(
+      translate<Adagrad>(flagged, Fidelity::kLazy).epsilon_inside_sqrt);
+}
+
+// --- malformed input ---------------------------------------------------------
+
+TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
+  const auto expect_refused = [](const Json& json, const std::string& text) {
+    for (const Fidelity fidelity : kKerasFidelities) {
+      EXPECT_VALUE_ERROR(translate_keras_optimizer(json, fidelity), text);
+    }
+  };
+  expect_refused(Json::array(), "expected an object in the JSON, but got []");
+  expect_refused(nullptr, "expected an object in the JSON, but got null");
+  expect_refused(3, "expected an object in the JSON, but got 3");
+  expect_refused(no_options(), "missing key 'class_name'");
+  expect_refused({{"class_name", 3}}, "expected a string");
+  expect_refused({{"class_name", "SGD"}}, "missing key 'config'");
+  expect_refused({{"class_name", "SGD"}, {"config", 3}}, "expected an object");
+  expect_refused(
+      {{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
+      "unknown key 'class' in the JSON. Known: module, class_name, config, "
+      "registered_name.");
+  Json own = keras3("SGD", no_options());
+  own["module"] = "my_package";
+  expect_refused(own, "but got 'my_package'. A class of your own");
+  expect_refused(
+      keras3("Lion", {{"lr", 0.1}}),
+      "[Keras Lion] unknown key 'lr' in the JSON. Known: name, learning_rate, "
+      "weight_decay, clipnorm, global_clipnorm, clipvalue, use_ema, ");
+  expect_refused(keras3("SGD", {{"decay", 0.1}}), "unknown key 'decay'");
+  expect_refused(
+      legacy("SGD", {{"weight_decay", 0.1}}), "unknown key 'weight_decay'");
+  expect_refused(
+      keras3("SGD", {{"momentum", "0.9"}}),
+      "[Keras SGD.momentum] expected a number");
+  expect_refused(keras3("SGD", {{"momentum", nullptr}}), "expected a number");
+  expect_refused(keras3("SGD", {{"nesterov", 1}}), "expected true or false");
+  expect_refused(keras3("SGD", {{"clipvalue", 0.0}}), "clipvalue must be > 0");
+  expect_refused(
+      keras3("SGD", {{"gradient_accumulation_steps", 1}}),
+      "gradient_accumulation_steps must be >= 2, but got 1");
+  expect_refused(
+      keras3("SGD", {{"gradient_accumulation_steps", 2.5}}),
+      "expected a whole number");
+  expect_refused(
+      keras3("Adam", {{"beta_1", 1.5}}), "[Keras Adam] Adam: beta_1 must be");
+  expect_refused(
+      keras3("SGD", {{"learning_rate", -0.1}}),
+      "learning_rate must be finite and >= 0, but got -0.1");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {nan, infinity}) {
+    for (const char* key : {"learning_rate", "momentum", "weight_decay"}) {
+      expect_refused(keras3("SGD", {{key, bad}}), "[Keras SGD] ");
+    }
+  }
+  expect_refused(keras3("SGD", {{"clipvalue", nan}}), "clipvalue must be > 0");
+}
+
+TEST(TranslateKerasOptimizerTest, RefusesWrongSchedules) {
+  const auto expect_refused = [](const Json& rate, const char* text) {
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(keras3("SGD", {{"learning_rate", rate}})),
+        text);
+  };
+  const auto schedule = [](const char* name, const Json& config) {
+    return Json{{"class_name", name}, {"config", config}};
+  };
+  expect_refused("fast", "[Keras SGD.learning_rate] expected a number or a");
+  expect_refused(nullptr, "expected a number or a schedule");
+  expect_refused(Json::array(), "expected a number or a schedule");
+  expect_refused(
+      schedule("Warmup", no_options()),
+      "class_name must be one of ExponentialDecay, PiecewiseConstantDecay, "
+      "PolynomialDecay, InverseTimeDecay, CosineDecay, CosineDecayRestarts, "
+      "but got 'Warmup'.");
+  expect_refused({{"class_name", "CosineDecay"}}, "missing key 'config'");
+  expect_refused(schedule("CosineDecay", 3), "expected an object");
+  expect_refused(
+      schedule("CosineDecay", {{"decay_steps", 3}}),
+      "missing key 'initial_learning_rate'");
+  expect_refused(
+      schedule(
+          "CosineDecay",
+          {{"initial_learning_rate", 0.1}, {"decay_steps", 3}, {"steps", 4}}),
+      "unknown key 'steps'");
+  expect_refused(
+      schedule(
+          "CosineDecay", {{"initial_learning_rate", "a"}, {"decay_steps", 3}}),
+      "expected a number");
+  expect_refused(
+      schedule(
+          "CosineDecay", {{"initial_learning_rate", 0.1}, {"decay_steps", 0}}),
+      "decay_steps must be > 0");
+  expect_refused(
+      schedule(
+          "PiecewiseConstantDecay",
+          {{"boundaries", {1, 2}}, {"values", {0.1, 0.2}}}),
+      "values must have one entry more than boundaries");
+}
+
+TEST(TranslateKerasOptimizerTest, RefusesDeepJson) {
+  Json deep = Json::object();
+  for (int i = 0; i < 200; ++i) {
+    deep = Json{{"learning_rate", std::move(deep)}};
+  }
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer(keras3("SGD", deep)),
+      "must be at most 64 levels deep");
+}
+
+// --- text --------------------------------------------------------------------
+
+TEST(TranslateKerasOptimizerTest, NamesAreNativeSpecs) {
+  for (const Fidelity fidelity :
+       {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
+    EXPECT_EQ(translate_keras_optimizer("sgd", fidelity), OptimizerSpec(SGD{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("adagrad", fidelity),
+        OptimizerSpec(Adagrad{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("adam", fidelity), OptimizerSpec(Adam{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("ftrl", fidelity), OptimizerSpec(FTRL{}));
+    EXPECT_EQ(
+        translate_keras_optimizer(Json("adam"), fidelity),
+        OptimizerSpec(Adam{}));
+  }
+  for (const char* bad : {"", "SGD", "rmsprop", " adam", "[]"}) {
+    EXPECT_VALUE_ERROR(
+        translate_keras_optimizer(bad),
+        std::string("name must be one of sgd, adagrad, adam, ftrl, but got '") +
+            bad + "'");
+  }
+}
+
+TEST(TranslateKerasOptimizerTest, TextIsJson) {
+  EXPECT_EQ(
+      translate_keras_optimizer(
+          " {\"class_name\": \"SGD\", \"config\": {\"learning_rate\": 2}}"),
+      OptimizerSpec(SGD{.learning_rate = 2.0}));
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer("{\"class_name\": "),
+      "[translate_keras_optimizer] the text must be JSON: ");
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer("{\"class_name\": 1e999}"), "must be JSON");
+  const char* nothing = nullptr;
+  EXPECT_VALUE_ERROR(translate_keras_optimizer(nothing), "a null pointer");
+}
+
+// --- wherever a spec can stand -----------------------------------------------
+
+TEST(OptimizerSpecTest, TextAndJsonStandForASpec) {
+  const Json json = keras3("SGD", {{"learning_rate", 0.5}});
+  const nlohmann::json unordered = json;
+  const std::string text = json.dump();
+  const OptimizerSpec expected = SGD{.learning_rate = 0.5};
+  EXPECT_EQ(OptimizerSpec(json), expected);
+  EXPECT_EQ(OptimizerSpec(unordered), expected);
+  EXPECT_EQ(OptimizerSpec(text), expected);
+
+  const TableConfig by_name{
+      .name = "users", .vocabulary_size = 3, .dim = 2, .optimizer = "adagrad"};
+  EXPECT_EQ(by_name.optimizer, OptimizerSpec(Adagrad{}));
+  const TableConfig by_json{
+      .name = "users", .vocabulary_size = 3, .dim = 2, .optimizer = json};
+  EXPECT_EQ(by_json.optimizer, expected);
+  const TableConfig by_unordered_json{
+      .name = "users", .vocabulary_size = 3, .dim = 2, .optimizer = unordered};
+  EXPECT_EQ(by_unordered_json, by_json);
+  EXPECT_NE(by_name, by_json);
+  EXPECT_EQ(table_from_json(to_json(by_json)), by_json);
+
+  const TablePtr table = make_table(by_name);
+  const TPUEmbeddingOptions options{
+      .features = FeatureConfig{.table = table}, .optimizer = "adam"};
+  EXPECT_EQ(options.optimizer, OptimizerSpec(Adam{}));
+  const TPUEmbeddingOptions options_by_json{
+      .features = FeatureConfig{.table = table}, .optimizer = json};
+  EXPECT_EQ(options_by_json.optimizer, expected);
+  const std::string name = "ftrl";
+  const TPUEmbeddingOptions options_by_string{
+      .features = FeatureConfig{.table = table}, .optimizer = name};
+  EXPECT_EQ(options_by_string.optimizer, OptimizerSpec(FTRL{}));
+}
+
+TEST(OptimizerSpecTest, UntranslatableTextIsRefusedAtOnce) {
+  EXPECT_VALUE_ERROR(
+      OptimizerSpec("adamw"), "must be one of sgd, adagrad, adam, ftrl");
+  EXPECT_VALUE_ERROR(
+      OptimizerSpec(keras3("SGD", {{"momentum", 0.9}})),
+      "momentum can't be honoured with Fidelity::kTpu");
+}
+
+TEST(OptimizerSpecTest, IsStillTheVariant) {
+  OptimizerSpec spec = Adam{.beta_1 = 0.5};
+  EXPECT_TRUE(std::holds_alternative<Adam>(spec));
+  EXPECT_EQ(std::get<Adam>(spec).beta_1, 0.5);
+  EXPECT_EQ(std::get_if<SGD>(&spec), nullptr);
+  spec = SGD{};
+  std::visit([](auto& held) { held.learning_rate = 0.25; }, spec);
+  EXPECT_EQ(spec, OptimizerSpec(SGD{.learning_rate = 0.25}));
+  OptimizerSpec copy(spec);
+  EXPECT_EQ(copy, spec);
+  EXPECT_EQ(optimizer_from_json(to_json(spec)), spec);
+  EXPECT_EQ(OptimizerSpec(), OptimizerSpec(SGD{}));
+}
+
+// --- back to Keras -----------------------------------------------------------
+
+std::vector<OptimizerSpec> expressible() {
+  const Schedule schedule = CosineDecay{0.1, 10.0, 0.0, 0.2, 5.0};
+  return {
+      SGD{.learning_rate = 0.5},
+      SGD{.learning_rate = schedule},
+      SGD{.clip_gradient_min = -1.0,
+          .clip_gradient_max = 1.0,
+          .weight_decay_factor = 0.1,
+          .multiply_weight_decay_factor_by_learning_rate = true,
+          .gradient_accumulation_steps = 3},
+      Momentum{.momentum = 0.8, .scale_momentum_by_learning_rate = true},
+      Momentum{
+          .momentum = 0.8,
+          .use_nesterov = true,
+          .scale_momentum_by_learning_rate = true,
+          .lazy = false},
+      Adagrad{.initial_accumulator_value = 0.3},
+      Adagrad{.epsilon = 1e-6, .epsilon_inside_sqrt = true},
+      Adam{
+          .beta_1 = 0.8,
+          .sum_inside_sqrt = false,
+          .bias_correction = true,
+          .amsgrad = true},
+      Adam{
+          .lazy_adam = false,
+          .sum_inside_sqrt = false,
+          .bias_correction = true,
+          .weight_decay_factor = 0.1,
+          .multiply_weight_decay_factor_by_learning_rate = true},
+      FTRL{
+          .learning_rate_power = -0.4,
+          .l1_regularization_strength = 0.1,
+          .l2_regularization_strength = 0.2,
+          .beta = 0.3,
+          .l2_shrinkage_regularization_strength = 0.4,
+          .lazy = false},
+      RMSprop{.rho = 0.8, .momentum = 0.5, .centered = true},
+      Adadelta{.rho = 0.8, .lazy = false},
+      Lion{.beta_1 = 0.8}};
+}
+
+TEST(ToKerasTest, RoundTripsWithTheMatchingFidelity) {
+  for (const OptimizerSpec& spec : expressible()) {
+    const Json json = to_keras(spec);
+    SCOPED_TRACE(json.dump());
+    const Fidelity fidelity =
+        sweeps_all_rows(spec) ? Fidelity::kExact : Fidelity::kLazy;
+    EXPECT_EQ(translate_keras_optimizer(json, fidelity), spec);
+    EXPECT_EQ(to_keras(translate_keras_optimizer(json, fidelity)), json);
+  }
+}
+
+TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
+  for (const std::string& file : test::golden_files("specs")) {
+    for (const Json& test_case : test::read_golden(file)) {
+      if (test_case.at("source") != "keras3" || is_to_be_refused(test_case)) {
+        continue;
+      }
+      const Json& expected = test_case.at("spec");
+      SCOPED_TRACE(expected.dump());
+      nlohmann::json actual =
+          to_keras(translate_keras_optimizer(expected, Fidelity::kExact));
+      actual["config"]["name"] = expected.at("config").at("name");
+      EXPECT_EQ(actual, nlohmann::json(expected));
+    }
+  }
+}
+
+TEST(ToKerasTest, RefusesWhatKerasCantSay) {
+  const auto expect_refused = [](const OptimizerSpec& spec,
+                                 const std::string& text) {
+    EXPECT_VALUE_ERROR(
+        to_keras(spec),
+        "[to_keras] " + name_of(spec) + ": " + text +
+            " has no counterpart in Keras 3.");
+  };
+  expect_refused(Adam{}, "bias_correction = false");
+  expect_refused(Adam{.bias_correction = true}, "sum_inside_sqrt = true");
+  expect_refused(Momentum{}, "scale_momentum_by_learning_rate = false");
+  expect_refused(Adagrad{.epsilon = 1e-7}, "epsilon_inside_sqrt = false");
+  expect_refused(
+      RMSprop{.epsilon_inside_sqrt = false}, "epsilon_inside_sqrt = false");
+  expect_refused(
+      FTRL{.multiply_linear_by_learning_rate = true},
+      "multiply_linear_by_learning_rate = true");
+  expect_refused(
+      FTRL{.keep_initial_weight = true}, "keep_initial_weight = true");
+  expect_refused(AdagradMomentum{}, "the rule");
+  expect_refused(ProximalAdagrad{}, "the rule");
+  expect_refused(RowWiseAdagrad{}, "the rule");
+  expect_refused(LAMB{}, "the rule");
+  expect_refused(
+      SGD{.use_gradient_accumulation = false},
+      "use_gradient_accumulation = false");
+  expect_refused(
+      SGD{.clip_weight_min = 0.0}, "clip_weight_min or clip_weight_max");
+  const std::string pair =
+      "a pair of clip_gradient_min and clip_gradient_max other than -c and c "
+      "> 0";
+  expect_refused(SGD{.clip_gradient_min = -1.0}, pair);
+  expect_refused(SGD{.clip_gradient_max = 1.0}, pair);
+  expect_refused(
+      SGD{.clip_gradient_min = -1.0, .clip_gradient_max = 2.0}, pair);
+  expect_refused(
+      SGD{.weight_decay_factor = 0.1},
+      "weight decay without multiply_weight_decay_factor_by_learning_rate");
+  expect_refused(
+      SGD{.learning_rate = [] { return 0.1; }}, "a callable learning_rate");
+  expect_refused(SGD{.learning_rate = Warmup{}}, "the schedule Warmup");
+  expect_refused(
+      Adagrad{.slot_creation = SlotCreation("mine", nullptr)}, "slot_creation");
+}
+
+}  // namespace
+}  // namespace tessera::optim

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training that Keras did, repeated on the engine with Fidelity::kExact: every
+// case of every train*.json.
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/keras.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
+
+#include "tests/golden_util.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+// Adamax and Nadam may be refused instead, by name.
+bool may_be_refused(const std::string& class_name) {
+  return class_name == "Adamax" || class_name == "Nadam";
+}
+
+// Of the golden numbers, which are rounded to 7 decimals.
+double tolerance_of(const std::string& class_name) {
+  return class_name == "Ftrl" || class_name.starts_with("Adam") ? 2e-5 : 1e-5;
+}
+
+at::Tensor table_of(const TPUEmbedding& layer) {
+  const EmbeddingTables tables = layer->embedding_tables();
+  return tables.begin()->parameters;
+}
+
+TPUEmbedding layer_of(
+    const Json& test_case,
+    const optim::OptimizerSpec& optimizer) {
+  const Json& config = test_case.at("table");
+  const TablePtr table = make_table(
+      {.name = config.at("name"),
+       .vocabulary_size = config.at("vocabulary_size"),
+       .dim = config.at("dim"),
+       .combiner =
+           combiner_from_string(config.at("combiner").get<std::string>()),
+       .optimizer = optimizer});
+  Nest<FeatureConfig>::Map features;
+  for (const Json& feature : test_case.at("steps").front().at("features")) {
+    features.emplace_back(
+        feature.at("name").get<std::string>(), FeatureConfig{.table = table});
+  }
+  TPUEmbedding layer(
+      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::map(features)});
+  table_of(layer).copy_(test::golden_rows(config.at("rows")));
+  return layer;
+}
+
+void train_step(TPUEmbedding& layer, const Json& step, double tolerance) {
+  Features::Map inputs;
+  for (const Json& feature : step.at("features")) {
+    inputs.emplace_back(
+        feature.at("name").get<std::string>(),
+        test::golden_feature(feature.at("value")));
+  }
+  const Nest<at::Tensor> activations = layer->forward(Features::map(inputs));
+  std::vector<at::Tensor> roots;
+  std::vector<at::Tensor> gradients;
+  for (const Json& feature : step.at("features")) {
+    const std::string name = feature.at("name");
+    SCOPED_TRACE(name);
+    roots.push_back(activations[name]);
+    gradients.push_back(test::golden_tensor(feature.at("gradient")));
+    if (feature.contains("expected")) {
+      test::expect_close(
+          activations[name],
+          test::golden_tensor(feature.at("expected")),
+          tolerance,
+          tolerance);
+    }
+  }
+  torch::autograd::backward(roots, gradients);
+  test::expect_close(
+      table_of(layer),
+      test::golden_rows(step.at("rows_after")),
+      tolerance,
+      tolerance);
+}
+
+// Our slot by the name that Keras gives it.
+std::string slot_name(const std::string& keras_name) {
+  static const std::map<std::string, std::string> names{
+      {"accum_grad", "accumulators"},
+      {"accum_var", "updates"},
+      {"accumulator", "accumulators"},
+      {"linear", "linears"},
+      {"m", "momenta"},
+      {"mg", "means"},
+      {"momentum", "momenta"},
+      {"rms", "mean_squares"},
+      {"v", "velocities"},
+      {"vhat", "max_velocities"}};
+  return names.at(keras_name);
+}
+
+void check_slots(
+    const TPUEmbedding& layer,
+    const Json& slots,
+    double tolerance) {
+  std::stringstream stream;
+  torch::save(layer, stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  torch::serialize::InputArchive table;
+  archive.read("table_0", table);
+  for (const auto& [keras_name, rows] : slots.items()) {
+    SCOPED_TRACE(keras_name);
+    at::Tensor actual;
+    table.read(slot_name(keras_name), actual, /*is_buffer=*/true);
+    test::expect_close(actual, test::golden_rows(rows), tolerance, tolerance);
+  }
+}
+
+enum class Outcome { kTrained, kRefused };
+
+Outcome run_case(const Json& test_case) {
+  const Json& spec = test_case.at("optimizer");
+  const std::string class_name = spec.at("class_name");
+  optim::OptimizerSpec optimizer;
+  try {
+    optimizer = optim::translate_keras_optimizer(spec, optim::Fidelity::kExact);
+  } catch (const c10::ValueError& error) {
+    EXPECT_TRUE(may_be_refused(class_name)) << error.what_without_backtrace();
+    EXPECT_NE(
+        std::string(error.what_without_backtrace()).find(class_name),
+        std::string::npos)
+        << error.what_without_backtrace();
+    return Outcome::kRefused;
+  }
+  const double tolerance = tolerance_of(class_name);
+  TPUEmbedding layer = layer_of(test_case, optimizer);
+  int64_t index = 0;
+  for (const Json& step : test_case.at("steps")) {
+    SCOPED_TRACE("step " + std::to_string(index++));
+    train_step(layer, step, tolerance);
+  }
+  if (test_case.contains("slots_after")) {
+    check_slots(layer, test_case.at("slots_after"), tolerance);
+  }
+  return Outcome::kTrained;
+}
+
+class GoldenTrainTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenTrainTest, GivesKerasRowsAndSlots) {
+  const Json cases = test::read_golden(GetParam());
+  ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
+  int passed = 0;
+  int failed = 0;
+  std::string refused;
+  for (const Json& test_case : cases) {
+    const std::string name = test_case.at("name");
+    SCOPED_TRACE(name);
+    const auto failures_so_far = [] {
+      return testing::UnitTest::GetInstance()
+          ->current_test_info()
+          ->result()
+          ->total_part_count();
+    };
+    const int before = failures_so_far();
+    Outcome outcome = Outcome::kTrained;
+    try {
+      outcome = run_case(test_case);
+    } catch (const c10::Error& error) {
+      ADD_FAILURE() << error.what_without_backtrace();
+    }
+    if (failures_so_far() != before) {
+      ++failed;
+    } else if (outcome == Outcome::kRefused) {
+      refused += " " + name;
+    } else {
+      ++passed;
+    }
+  }
+  RecordProperty("passed", passed);
+  RecordProperty("refused", refused);
+  std::cout << GetParam() << ": " << passed << " passed, " << failed
+            << " failed; refused:" << (refused.empty() ? " none" : refused)
+            << "\n";
+  EXPECT_GT(passed, 0) << "nothing was trained";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files,
+    GoldenTrainTest,
+    testing::ValuesIn(test::golden_files("train")),
+    test::golden_test_name);
+
+TEST(GoldenFolderTest, HasTrainCases) {
+  EXPECT_FALSE(test::golden_files("train").empty())
+      << "expected a file train*.json in " << test::golden_folder()
+      << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
+}
+
+}  // namespace
+}  // namespace tessera

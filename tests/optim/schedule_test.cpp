@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/keras.h>
+#include <tessera/optim/schedule.h>
+
+#include "optim/json_value.h"
+#include "tests/golden_util.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace tessera::optim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// The schedule of a Keras config, through an optimizer that has it.
+Schedule from_keras(const Json& schedule) {
+  const OptimizerSpec spec = translate_keras_optimizer(
+      Json{{"class_name", "SGD"}, {"config", {{"learning_rate", schedule}}}});
+  return *std::get<SGD>(spec).learning_rate.schedule();
+}
+
+Schedule round_trip(const Schedule& schedule) {
+  return JsonValue<Schedule>::read(
+      Json::parse(JsonValue<Schedule>::write(schedule).dump()), "schedule");
+}
+
+class GoldenScheduleTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenScheduleTest, GivesKerasLearningRates) {
+  const Json cases = test::read_golden(GetParam());
+  ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
+  int values = 0;
+  for (const Json& test_case : cases) {
+    SCOPED_TRACE(test_case.at("spec").dump());
+    const Schedule schedule = from_keras(test_case.at("spec"));
+    EXPECT_EQ(name_of(schedule), test_case.at("spec").at("class_name"));
+    const Json& steps = test_case.at("steps");
+    ASSERT_EQ(steps.size(), test_case.at("values").size());
+    ASSERT_FALSE(steps.empty());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double expected = test_case.at("values")[i];
+      // Keras computes in float32.
+      EXPECT_NEAR(
+          value_at(schedule, steps[i]),
+          expected,
+          1e-5 * std::abs(expected) + 1e-9)
+          << "step " << steps[i];
+      ++values;
+    }
+    EXPECT_EQ(round_trip(schedule), schedule);
+  }
+  std::cout << GetParam() << ": " << cases.size() << " cases, " << values
+            << " values\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files,
+    GoldenScheduleTest,
+    testing::ValuesIn(test::golden_files("schedule")),
+    test::golden_test_name);
+
+TEST(GoldenFolderTest, HasScheduleCases) {
+  EXPECT_FALSE(test::golden_files("schedule").empty())
+      << "expected a file schedule*.json in " << test::golden_folder()
+      << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
+}
+
+const std::vector<Schedule>& all_schedules() {
+  static const std::vector<Schedule> schedules{
+      ExponentialDecay{0.1, 10.0, 0.9, true},
+      PiecewiseConstantDecay{{3.0, 7.0}, {0.3, 0.2, 0.1}},
+      PolynomialDecay{0.1, 10.0, 0.01, 2.0, true},
+      InverseTimeDecay{0.1, 10.0, 0.5, true},
+      CosineDecay{0.1, 10.0, 0.2, 0.4, 5.0},
+      CosineDecayRestarts{0.1, 10.0, 1.5, 0.5, 0.1},
+      Warmup{0.01, 4.0, CosineDecay{0.1, 10.0}}};
+  static_assert(std::variant_size_v<Schedule> == 7, "add it above");
+  return schedules;
+}
+
+TEST(ScheduleTest, RoundTripsThroughJson) {
+  for (const Schedule& schedule : all_schedules()) {
+    SCOPED_TRACE(name_of(schedule));
+    EXPECT_EQ(round_trip(schedule), schedule);
+    EXPECT_NO_THROW(validate(schedule, "here"));
+  }
+}
+
+TEST(ScheduleTest, StaircaseHoldsBetweenSteps) {
+  const Schedule schedule = ExponentialDecay{1.0, 10.0, 0.5, true};
+  EXPECT_DOUBLE_EQ(value_at(schedule, 0), 1.0);
+  EXPECT_DOUBLE_EQ(value_at(schedule, 9), 1.0);
+  EXPECT_DOUBLE_EQ(value_at(schedule, 10), 0.5);
+  EXPECT_DOUBLE_EQ(value_at(schedule, 29), 0.25);
+}
+
+TEST(ScheduleTest, ABoundaryBelongsToTheValueBefore) {
+  const Schedule schedule = PiecewiseConstantDecay{{2.0, 5.0}, {3.0, 2.0, 1.0}};
+  const std::vector<double> expected{3.0, 3.0, 3.0, 2.0, 2.0, 2.0, 1.0};
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_EQ(value_at(schedule, static_cast<int64_t>(step)), expected[step])
+        << "step " << step;
+  }
+}
+
+TEST(ScheduleTest, APolynomialStaysAtItsEndOrBeginsAgain) {
+  PolynomialDecay decay{1.0, 10.0, 0.1, 1.0};
+  EXPECT_DOUBLE_EQ(value_at(decay, 10), 0.1);
+  EXPECT_DOUBLE_EQ(value_at(decay, 1000), 0.1);
+  decay.cycle = true;
+  EXPECT_DOUBLE_EQ(value_at(decay, 0), 1.0);
+  EXPECT_DOUBLE_EQ(value_at(decay, 10), 0.1);
+  EXPECT_DOUBLE_EQ(value_at(decay, 15), 0.1 + 0.9 * 0.25);
+}
+
+TEST(ScheduleTest, RestartsOfEqualLength) {
+  const CosineDecayRestarts decay{1.0, 4.0, 1.0, 0.5, 0.0};
+  EXPECT_NEAR(value_at(decay, 0), 1.0, 1e-7);
+  EXPECT_NEAR(value_at(decay, 2), 0.5, 1e-7);
+  EXPECT_NEAR(value_at(decay, 4), 0.5, 1e-7);
+  EXPECT_NEAR(value_at(decay, 8), 0.25, 1e-7);
+}
+
+// The logarithms' quotient is 5 in float32, and just below it in double.
+TEST(ScheduleTest, ARestartHappensWhereKerasHasIt) {
+  const CosineDecayRestarts decay{1.0, 1.0, 3.0, 1.0, 0.0};
+  EXPECT_NEAR(value_at(decay, 120), 0.0, 1e-3);
+  EXPECT_NEAR(value_at(decay, 121), 1.0, 1e-6);
+}
+
+TEST(ScheduleTest, WarmupRisesAndThenHandsOver) {
+  const Warmup warmup{
+      .start = 0.2, .steps = 4.0, .then = ExponentialDecay{1.0, 1.0, 0.5}};
+  const std::vector<double> expected{0.2, 0.4, 0.6, 0.8, 1.0, 0.5, 0.25};
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_DOUBLE_EQ(
+        value_at(warmup, static_cast<int64_t>(step)), expected[step])
+        << "step " << step;
+  }
+}
+
+TEST(ScheduleTest, RefusesOptionsOutOfRange) {
+  const auto expect_refused = [](const Schedule& schedule, const char* text) {
+    EXPECT_VALUE_ERROR(validate(schedule, "[here]"), text);
+  };
+  for (const double bad : {0.0, -1.0, kNan, kInfinity}) {
+    expect_refused(
+        ExponentialDecay{.decay_steps = bad},
+        "[here] ExponentialDecay: decay_steps must be > 0, but got");
+    expect_refused(
+        PolynomialDecay{.decay_steps = bad},
+        "[here] PolynomialDecay: decay_steps must be > 0, but got");
+    expect_refused(
+        InverseTimeDecay{.decay_steps = bad},
+        "[here] InverseTimeDecay: decay_steps must be > 0, but got");
+    expect_refused(
+        CosineDecay{.decay_steps = bad},
+        "[here] CosineDecay: decay_steps must be > 0, but got");
+    expect_refused(
+        CosineDecayRestarts{.first_decay_steps = bad},
+        "[here] CosineDecayRestarts: first_decay_steps must be > 0, but got");
+    expect_refused(
+        CosineDecayRestarts{.t_mul = bad},
+        "[here] CosineDecayRestarts: t_mul must be > 0, but got");
+    expect_refused(
+        Warmup{.steps = bad}, "[here] Warmup: steps must be > 0, but got");
+    expect_refused(
+        Warmup{.then = CosineDecay{.decay_steps = bad}},
+        "[here] Warmup: then CosineDecay: decay_steps must be > 0, but got");
+  }
+  for (const double bad : {-0.1, kNan, kInfinity}) {
+    expect_refused(
+        ExponentialDecay{.initial_learning_rate = bad},
+        "initial_learning_rate must be >= 0, but got");
+    expect_refused(
+        PolynomialDecay{.end_learning_rate = bad},
+        "end_learning_rate must be >= 0, but got");
+    expect_refused(
+        CosineDecay{.warmup_target = bad},
+        "warmup_target must be >= 0, but got");
+    expect_refused(
+        PiecewiseConstantDecay{{}, {bad}}, "values must be >= 0, but got");
+    expect_refused(Warmup{.start = bad}, "start must be >= 0, but got");
+  }
+  expect_refused(CosineDecay{.alpha = kNan}, "alpha must be finite, but got");
+}
+
+TEST(ScheduleTest, RefusesMismatchedBoundaries) {
+  const auto expect_refused = [](const PiecewiseConstantDecay& decay,
+                                 const char* text) {
+    EXPECT_VALUE_ERROR(validate(Schedule(decay), "[here]"), text);
+  };
+  expect_refused(
+      {{1.0, 2.0}, {0.1, 0.2}},
+      "[here] PiecewiseConstantDecay: values must have one entry more than "
+      "boundaries, but got 2 values and 2 boundaries.");
+  expect_refused({{}, {}}, "but got 0 values and 0 boundaries");
+  expect_refused(
+      {{2.0, 2.0}, {0.1, 0.2, 0.3}}, "boundaries must be ascending, but got 2");
+  expect_refused({{kNan}, {0.1, 0.2}}, "boundaries must be finite, but got");
+}
+
+TEST(ScheduleTest, RefusesJsonOfAnotherShape) {
+  const auto read = [](const char* text) {
+    return JsonValue<Schedule>::read(Json::parse(text), "optimizer");
+  };
+  EXPECT_VALUE_ERROR(
+      read(R"({"class_name": "Halving"})"),
+      "[optimizer] class_name must be one of ExponentialDecay, ");
+  EXPECT_VALUE_ERROR(
+      read(R"({"class_name": "CosineDecay", "config": {"steps": 3}})"),
+      "unknown key 'steps'");
+  EXPECT_VALUE_ERROR(
+      read(R"({"class_name": "CosineDecay", "config": {"alpha": "a"}})"),
+      "expected a number in the JSON, but got \"a\"");
+  EXPECT_VALUE_ERROR(
+      read(R"({"class_name": "PiecewiseConstantDecay",
+               "config": {"boundaries": 3}})"),
+      "expected a list in the JSON, but got 3");
+  EXPECT_VALUE_ERROR(read("[]"), "expected an object");
+}
+
+}  // namespace
+}  // namespace tessera::optim
