@@ -60,7 +60,9 @@ void require_known_keys(
 }
 
 const Json& require_key(
-    const Json& json, const char* key, const std::string& where) {
+    const Json& json,
+    const char* key,
+    const std::string& where) {
   require_kind(json.is_object(), json, "an object", where);
   TORCH_CHECK_VALUE(
       json.contains(key),
@@ -118,7 +120,8 @@ Json JsonValue<std::string>::write(const std::string& value) {
 }
 
 std::string JsonValue<std::string>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   require_kind(json.is_string(), json, "a string", where);
   return json.get<std::string>();
 }
@@ -131,7 +134,8 @@ Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
 }
 
 optim::LearningRate JsonValue<optim::LearningRate>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   if (!json.is_object()) {
     return JsonValue<double>::read(json, where);
   }
@@ -145,7 +149,8 @@ Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
-    const Json& json, const std::string& where) {
+    const Json& json,
+    const std::string& where) {
   return read_class<optim::OptimizerSpec>(json, optim::name_of, where);
 }
 

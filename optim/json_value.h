@@ -44,7 +44,9 @@ void require_known_keys(
 /// json[key].
 /// Errors:  c10::ValueError when the key is missing.
 const Json& require_key(
-    const Json& json, const char* key, const std::string& where);
+    const Json& json,
+    const char* key,
+    const std::string& where);
 
 template <>
 struct JsonValue<bool> {
@@ -133,9 +135,8 @@ template <class T>
 T read_fields(const Json& json, const std::string& where) {
   T object;
   std::vector<std::string> known;
-  T::visit_fields(object, [&](const char* name, const auto&) {
-    known.emplace_back(name);
-  });
+  T::visit_fields(
+      object, [&](const char* name, const auto&) { known.emplace_back(name); });
   require_known_keys(json, known, where);
   T::visit_fields(object, [&](const char* name, auto& field) {
     using Field = std::remove_cvref_t<decltype(field)>;
@@ -160,8 +161,7 @@ Json write_class(const Variant& value, NameOf name_of) {
 /// The alternative whose name is the JSON's class_name.
 /// Errors:  c10::ValueError listing the known names.
 template <class Variant, class NameOf>
-Variant read_class(
-    const Json& json, NameOf name_of, const std::string& where) {
+Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
   require_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
       require_key(json, "class_name", where), where + ".class_name");

@@ -65,8 +65,7 @@ std::vector<SlotSpec> slots(const Adam&) {
   return {{"momenta", 0.0}, {"velocities", 0.0}};
 }
 
-void validate_beta(
-    const char* option, double beta, const std::string& where) {
+void validate_beta(const char* option, double beta, const std::string& where) {
   TORCH_CHECK_VALUE(
       beta >= 0.0 && beta < 1.0,
       where,
@@ -98,6 +97,8 @@ kernels::RowRule rule(const Adam& spec, double learning_rate) {
       .learning_rate = static_cast<float>(learning_rate),
       .beta_1 = static_cast<float>(spec.beta_1),
       .beta_2 = static_cast<float>(spec.beta_2),
+      .complement_1 = static_cast<float>(1.0 - spec.beta_1),
+      .complement_2 = static_cast<float>(1.0 - spec.beta_2),
       .epsilon_squared =
           inside ? static_cast<float>(spec.epsilon * spec.epsilon) : 0.0F,
       .epsilon = inside ? 0.0F : static_cast<float>(spec.epsilon)};

@@ -31,7 +31,9 @@ int64_t bytes_of(const IdBags& bags) {
 
 // Splits a feature's bags into tasks of about equal traffic.
 void add_tasks(
-    size_t feature, const IdBags& bags, std::vector<LookupTask>& tasks) {
+    size_t feature,
+    const IdBags& bags,
+    std::vector<LookupTask>& tasks) {
   const int64_t parts =
       std::clamp<int64_t>(bytes_of(bags) / kLookupTaskBytes, 1, bags.bags + 1);
   int64_t begin = 0;
@@ -41,8 +43,8 @@ void add_tasks(
       end = bags.bags * part / parts;
     } else if (part < parts) {
       const int64_t position = bags.nnz() * part / parts;
-      const auto found = std::upper_bound(
-          bags.offsets.begin(), bags.offsets.end(), position);
+      const auto found =
+          std::upper_bound(bags.offsets.begin(), bags.offsets.end(), position);
       end = std::clamp<int64_t>(
           found - bags.offsets.begin() - 1, begin, bags.bags);
     }
@@ -113,13 +115,15 @@ void EmbeddingEngine::check(const LookupGradients& gradients) const {
         state_->features[i].path,
         "'] the gradient must be a dense float32 cpu tensor of shape ",
         c10::IntArrayRef(expected),
-        ", but got ",
+        ", but got a ",
+        gradient.layout(),
+        " ",
         c10::toString(gradient.scalar_type()),
-        " of shape ",
+        " one of shape ",
         gradient.sizes(),
         " on ",
         gradient.device(),
-        ".");
+        ". Use operators that give dense gradients.");
   }
 }
 
@@ -137,8 +141,8 @@ void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
         "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
         "the layer with virtual_variable().requires_grad_(false).");
     const optim::LearningRate& source = learning_rate_of(*table.optimizer);
-    const auto known = std::find_if(
-        rates.begin(), rates.end(), [&](const auto& rate) {
+    const auto known =
+        std::find_if(rates.begin(), rates.end(), [&](const auto& rate) {
           return rate.first == source;
         });
     const double rate =

@@ -20,8 +20,7 @@ constexpr int kMaxBucketBits = 8;
 int bucket_bits_for(int64_t count) {
   const int64_t buckets = count / kIdsPerBucket;
   return std::min<int>(
-      kMaxBucketBits,
-      std::bit_width(static_cast<uint64_t>(buckets)));
+      kMaxBucketBits, std::bit_width(static_cast<uint64_t>(buckets)));
 }
 
 // Sources are one per bag, or one per id where ids have weights of their own.
@@ -35,8 +34,8 @@ void TableUpdater::update(const std::vector<TableUpdate>& updates) {
   plan(updates);
   int64_t bytes = 0;
   for (size_t i = 0; i < updates.size(); ++i) {
-    const int64_t touched = static_cast<int64_t>(
-        1 + 2 * (1 + updates[i].table->slots.size()));
+    const int64_t touched =
+        static_cast<int64_t>(1 + 2 * (1 + updates[i].table->slots.size()));
     bytes += static_cast<int64_t>(workspaces_[i].contributions.size()) *
         updates[i].table->config->dim * touched * 4;
   }
@@ -184,7 +183,9 @@ void TableUpdater::scatter(Chunk& chunk) {
 }
 
 void TableUpdater::update_bucket(
-    const TableUpdate& update, Workspace& workspace, int64_t bucket) {
+    const TableUpdate& update,
+    Workspace& workspace,
+    int64_t bucket) {
   const int64_t begin = workspace.bucket_begin[bucket];
   const int64_t count = workspace.bucket_begin[bucket + 1] - begin;
   if (count == 0) {

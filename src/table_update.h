@@ -65,7 +65,9 @@ class TableUpdater {
   void scatter(Chunk& chunk);
   void place_buckets();
   void update_bucket(
-      const TableUpdate& update, Workspace& workspace, int64_t bucket);
+      const TableUpdate& update,
+      Workspace& workspace,
+      int64_t bucket);
 
   std::vector<Workspace> workspaces_;
   std::vector<Chunk> chunks_;

@@ -64,7 +64,8 @@ struct RowStages {
   }
 };
 
-// The rules, with the learning rate of this update. Formulas: optim/optimizer.h.
+// The rules, with the learning rate of this update. Formulas:
+// optim/optimizer.h.
 
 struct SgdRule {
   float learning_rate = 0.0F;
@@ -78,6 +79,9 @@ struct AdamRule {
   float learning_rate = 0.0F;
   float beta_1 = 0.0F;
   float beta_2 = 0.0F;
+  /// 1 - beta, from the double: the float's own complement is off by 1e-5.
+  float complement_1 = 0.0F;
+  float complement_2 = 0.0F;
   /// Added inside the root.
   float epsilon_squared = 0.0F;
   /// Added outside the root.
@@ -112,9 +116,15 @@ struct KernelTable {
   void (*combine)(const CombineArgs&) = nullptr;
   /// Copies ids as uint32; false when one is not in [0, vocab).
   bool (*narrow_int32)(
-      const int32_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+      const int32_t* ids,
+      int64_t n,
+      int64_t vocab,
+      uint32_t* out) = nullptr;
   bool (*narrow_int64)(
-      const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+      const int64_t* ids,
+      int64_t n,
+      int64_t vocab,
+      uint32_t* out) = nullptr;
   /// By the rule's index in RowRule.
   std::array<
       void (*)(const UpdateArgs&, const void* rule),
@@ -123,9 +133,7 @@ struct KernelTable {
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(
-        [&](const auto& typed) {
-          update_by_rule[rule.index()](args, &typed);
-        },
+        [&](const auto& typed) { update_by_rule[rule.index()](args, &typed); },
         rule);
   }
 };

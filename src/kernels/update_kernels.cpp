@@ -56,12 +56,11 @@ struct AdamRow {
     const V momentum = hn::MulAdd(
         hn::Set(d, rule.beta_1),
         hn::LoadU(d, slots[0]),
-        hn::Mul(hn::Set(d, 1.0F - rule.beta_1), gradient));
+        hn::Mul(hn::Set(d, rule.complement_1), gradient));
     const V velocity = hn::MulAdd(
         hn::Set(d, rule.beta_2),
         hn::LoadU(d, slots[1]),
-        hn::Mul(
-            hn::Set(d, 1.0F - rule.beta_2), hn::Mul(gradient, gradient)));
+        hn::Mul(hn::Set(d, rule.complement_2), hn::Mul(gradient, gradient)));
     hn::StoreU(momentum, d, slots[0]);
     hn::StoreU(velocity, d, slots[1]);
     const V denominator = hn::Add(
@@ -71,6 +70,16 @@ struct AdamRow {
     return hn::Sub(weight, hn::Div(scaled, denominator));
   }
 };
+
+// A NaN compares false and so stays visible; what Min and Max make of one
+// differs between targets.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Clip(D d, V value, float low, float high) {
+  const V lowest = hn::Set(d, low);
+  const V highest = hn::Set(d, high);
+  value = hn::IfThenElse(hn::Lt(value, lowest), lowest, value);
+  return hn::IfThenElse(hn::Gt(value, highest), highest, value);
+}
 
 template <class Row, bool kStages, class D>
 HWY_INLINE void StepColumns(
@@ -82,13 +91,11 @@ HWY_INLINE void StepColumns(
   using V = hn::Vec<D>;
   V gradient = hn::LoadU(d, gradient_columns);
   V weight = hn::LoadU(d, args.parameters + offset);
-  // The limit comes first in Min and Max: x86 returns the second operand for a
-  // NaN, so a NaN stays visible.
   const RowStages& stages = args.stages;
   if constexpr (kStages) {
     if (stages.clip_gradient) {
-      gradient = hn::Max(hn::Set(d, stages.clip_gradient_min), gradient);
-      gradient = hn::Min(hn::Set(d, stages.clip_gradient_max), gradient);
+      gradient =
+          Clip(d, gradient, stages.clip_gradient_min, stages.clip_gradient_max);
     }
     weight = hn::NegMulAdd(hn::Set(d, stages.weight_decay), weight, weight);
   }
@@ -99,8 +106,7 @@ HWY_INLINE void StepColumns(
   weight = Row::Step(d, rule, weight, gradient, slots);
   if constexpr (kStages) {
     if (stages.clip_weight) {
-      weight = hn::Max(hn::Set(d, stages.clip_weight_min), weight);
-      weight = hn::Min(hn::Set(d, stages.clip_weight_max), weight);
+      weight = Clip(d, weight, stages.clip_weight_min, stages.clip_weight_max);
     }
   }
   hn::StoreU(weight, d, args.parameters + offset);
@@ -118,8 +124,7 @@ HWY_INLINE void StepRow(
   const int64_t first = static_cast<int64_t>(row) * args.dim;
   int64_t column = 0;
   for (; column + lanes <= args.dim; column += lanes) {
-    StepColumns<Row, kStages>(
-        d, args, rule, first + column, gradient + column);
+    StepColumns<Row, kStages>(d, args, rule, first + column, gradient + column);
   }
   for (; column < args.dim; ++column) {
     StepColumns<Row, kStages>(
@@ -142,7 +147,10 @@ HWY_INLINE void AddColumns(
 
 // sum = (first ? 0 : sum) + gain * gradient
 HWY_INLINE void AddGradient(
-    const GradientSource& source, bool first, int64_t dim, float* sum) {
+    const GradientSource& source,
+    bool first,
+    int64_t dim,
+    float* sum) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 1> one;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -180,8 +188,8 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
     PrefetchContribution<Row>(args, i + kPrefetchAhead);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
-    const bool alone = !args.accumulate || i == args.count ||
-        args.contributions[i].row != row;
+    const bool alone =
+        !args.accumulate || i == args.count || args.contributions[i].row != row;
     if (alone && source.gain == 1.0F) {
       StepRow<Row, kStages>(args, rule, row, source.gradient);
       continue;
