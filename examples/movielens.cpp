@@ -4,8 +4,8 @@
 //   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
 //
 // where `user` sums what is known of the user (id, occupation, age, gender, the
-// movies rated before) and `movie` what is known of the movie (id, genres, year,
-// the users who rated it before).
+// movies rated before) and `movie` what is known of the movie (id, genres,
+// year, the users who rated it before).
 #include "examples/movielens_data.h"
 #include "examples/progress_bar.h"
 
@@ -274,7 +274,8 @@ struct RaterImpl : torch::nn::Module {
       add(movie, feature);
     }
     const Tensor product = user * movie;
-    const Tensor correction = tower->forward(torch::cat({user, movie, product}, 1));
+    const Tensor correction =
+        tower->forward(torch::cat({user, movie, product}, 1));
     const Tensor biases = found["user_bias"] + found["movie_bias"] + correction;
     return {
         .stars = mean + biases.squeeze(1) + product.sum(1), .penalty = penalty};
@@ -316,8 +317,7 @@ std::vector<int64_t> given_order(size_t count) {
 }
 
 // Not limited to [1, 5], so that the best movies can still be told apart.
-Tensor predict(
-    Rater& model, const Dataset& dataset, const Ratings& ratings) {
+Tensor predict(Rater& model, const Dataset& dataset, const Ratings& ratings) {
   const torch::NoGradGuard no_grad;
   model->eval();
   std::vector<Tensor> parts;
@@ -335,8 +335,7 @@ Tensor predict(
 // Seconds that the training took.
 double train(Rater& model, const Dataset& dataset, const Options& options) {
   torch::optim::AdamW optimizer(
-      model->parameters(),
-      torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
+      model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
   auto& dense = static_cast<torch::optim::AdamWOptions&>(
       optimizer.param_groups().front().options());
   const auto count = static_cast<int64_t>(dataset.train().size());
@@ -349,8 +348,8 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
     double squares = 0.0;
     int64_t seen = 0;
     for (int64_t begin = 0; begin < count; begin += options.batch) {
-      const Dataset::Batch batch = dataset.batch(
-          slice(dataset.train(), order, begin, options.batch));
+      const Dataset::Batch batch =
+          dataset.batch(slice(dataset.train(), order, begin, options.batch));
       model->remaining =
           1.0 - static_cast<double>(step) / static_cast<double>(steps);
       dense.lr(3e-4 * model->remaining);
@@ -362,8 +361,7 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
       optimizer.step();
 
       seen += batch.stars.size(0);
-      squares += loss.item<double>() *
-          static_cast<double>(batch.stars.size(0));
+      squares += loss.item<double>() * static_cast<double>(batch.stars.size(0));
       progress.update(++step, std::sqrt(squares / static_cast<double>(seen)));
     }
   }
@@ -412,7 +410,10 @@ Tensor predict_by_biases(const Dataset& dataset) {
 
 // The movies that `user` has not rated, best first.
 std::vector<std::pair<std::string, double>> recommend(
-    Rater& model, const Dataset& dataset, int64_t user, int64_t count) {
+    Rater& model,
+    const Dataset& dataset,
+    int64_t user,
+    int64_t count) {
   Ratings candidates;
   for (size_t movie = 0; movie < dataset.data().movies.size(); ++movie) {
     const auto id = static_cast<int64_t>(movie);
@@ -504,8 +505,8 @@ int run(const Options& options) {
     std::cout << report.dump(2) << "\n";
   } else {
     std::cout << "\nRMSE on " << dataset.test().size() << " held-out ratings\n"
-              << std::fixed << std::setprecision(4)
-              << "  global mean        " << by_mean << "\n"
+              << std::fixed << std::setprecision(4) << "  global mean        "
+              << by_mean << "\n"
               << "  user + movie bias  " << by_biases << "\n"
               << "  model              " << by_model << "\n"
               << std::setprecision(1) << "\ntrained in " << seconds << " s, "

@@ -21,7 +21,8 @@ class ProgressBar {
     if (is_terminal_ ? done % 10 != 0 && !ends_epoch : !ends_epoch) {
       return;
     }
-    const double share = static_cast<double>(done) / static_cast<double>(steps_);
+    const double share =
+        static_cast<double>(done) / static_cast<double>(steps_);
     const double left = seconds() * (1.0 - share) / share;
     const int64_t epoch = (done + steps_per_epoch_ - 1) / steps_per_epoch_;
     if (is_terminal_) {

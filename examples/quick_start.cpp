@@ -53,8 +53,7 @@ int main() {
     const auto user = torch::randint(1000, {256});
     const auto movie = torch::randint(500, {256});
     const auto history = tessera::RaggedFeature::from_lengths(
-        torch::randint(500, {256 * 5}),
-        torch::full({256}, 5, torch::kLong));
+        torch::randint(500, {256 * 5}), torch::full({256}, 5, torch::kLong));
     const auto click = (user % 10 + movie % 10 > 9).to(torch::kFloat);
 
     optimizer.zero_grad();

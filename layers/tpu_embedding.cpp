@@ -47,8 +47,7 @@ std::string align(const std::vector<std::vector<std::string>>& lines) {
 }  // namespace
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
-    : torch::nn::Module("tessera::TPUEmbedding"),
-      options_(std::move(options)) {
+    : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
   adopt(std::make_shared<EmbeddingState>(make_state(
       options_.features,
       options_.optimizer,
@@ -83,7 +82,8 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
 }
 
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
-    const Features& features, const Weights& weights) {
+    const Features& features,
+    const Weights& weights) {
   Batch batch = read_batch(options_.features, *state_, features, weights);
   return options_.features.pack(strategy_->forward(std::move(batch)));
 }
@@ -149,13 +149,13 @@ void TPUEmbeddingImpl::pretty_print(std::ostream& stream) const {
 std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
     const std::optional<torch::Device>& device) const {
   check_target(device, std::nullopt);
-  return std::shared_ptr<TPUEmbeddingImpl>(
-      new TPUEmbeddingImpl(*this, Copy{}));
+  return std::shared_ptr<TPUEmbeddingImpl>(new TPUEmbeddingImpl(*this, Copy{}));
 }
 
 // Called by the clone() of a module that holds this layer, on the fresh copy.
 void TPUEmbeddingImpl::clone_(
-    torch::nn::Module& other, const std::optional<torch::Device>& device) {
+    torch::nn::Module& other,
+    const std::optional<torch::Device>& device) {
   check_target(device, std::nullopt);
   const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
   TORCH_CHECK(
@@ -182,7 +182,9 @@ void TPUEmbeddingImpl::check_target(
 }
 
 void TPUEmbeddingImpl::to(
-    torch::Device device, torch::Dtype dtype, bool /*non_blocking*/) {
+    torch::Device device,
+    torch::Dtype dtype,
+    bool /*non_blocking*/) {
   check_target(device, dtype);
 }
 

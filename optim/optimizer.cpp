@@ -129,7 +129,7 @@ kernels::RowRule rule(const AdagradMomentum& spec, const UpdateMoment& moment) {
   return kernels::AdagradMomentumRule{
       .learning_rate = as_float(moment.learning_rate),
       .momentum = as_float(spec.momentum),
-      .beta_2 = as_float(spec.beta2),
+      .beta_2 = spec.beta2,
       .epsilon = as_float(spec.epsilon),
       .exponent = as_float(spec.exponent),
       .use_nesterov = spec.use_nesterov};
@@ -208,8 +208,8 @@ kernels::RowRule rule(const Adam& spec, const UpdateMoment& moment) {
   const bool inside = spec.sum_inside_sqrt;
   return kernels::AdamRule{
       .learning_rate = as_float(rate),
-      .beta_1 = as_float(spec.beta_1),
-      .beta_2 = as_float(spec.beta_2),
+      .beta_1 = spec.beta_1,
+      .beta_2 = spec.beta_2,
       .epsilon_inside = inside ? as_float(spec.epsilon * spec.epsilon) : 0.0F,
       .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon),
       .use_amsgrad = spec.amsgrad};
@@ -279,7 +279,7 @@ kernels::RowRule rule(const RMSprop& spec, const UpdateMoment& moment) {
   const bool inside = spec.epsilon_inside_sqrt;
   return kernels::RmspropRule{
       .learning_rate = as_float(moment.learning_rate),
-      .rho = as_float(spec.rho),
+      .rho = spec.rho,
       .momentum = as_float(spec.momentum),
       .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
       .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon),
@@ -301,7 +301,7 @@ void validate_own(const Adadelta& spec, const Range& range) {
 kernels::RowRule rule(const Adadelta& spec, const UpdateMoment& moment) {
   return kernels::AdadeltaRule{
       .learning_rate = as_float(moment.learning_rate),
-      .rho = as_float(spec.rho),
+      .rho = spec.rho,
       .epsilon = as_float(spec.epsilon)};
 }
 
@@ -320,8 +320,8 @@ void validate_own(const Lion& spec, const Range& range) {
 kernels::RowRule rule(const Lion& spec, const UpdateMoment& moment) {
   return kernels::LionRule{
       .learning_rate = as_float(moment.learning_rate),
-      .beta_1 = as_float(spec.beta_1),
-      .beta_2 = as_float(spec.beta_2)};
+      .beta_1 = spec.beta_1,
+      .beta_2 = spec.beta_2};
 }
 
 // --- LAMB --------------------------------------------------------------------
@@ -342,8 +342,8 @@ kernels::RowRule rule(const LAMB& spec, const UpdateMoment& moment) {
   const auto update = static_cast<double>(moment.update);
   return kernels::LambRule{
       .learning_rate = as_float(moment.learning_rate),
-      .beta_1 = as_float(spec.beta_1),
-      .beta_2 = as_float(spec.beta_2),
+      .beta_1 = spec.beta_1,
+      .beta_2 = spec.beta_2,
       .epsilon = as_float(spec.epsilon),
       .weight_decay = as_float(spec.weight_decay),
       .correction_1 = as_float(1.0 / (1.0 - std::pow(spec.beta_1, update))),

@@ -149,7 +149,8 @@ void save_state(
 }
 
 void load_state(
-    EmbeddingState& state, torch::serialize::InputArchive& archive) {
+    EmbeddingState& state,
+    torch::serialize::InputArchive& archive) {
   StateReader(archive).read(state);
 }
 

@@ -25,7 +25,6 @@ void save_state(
 /// Copies tables, slots and step counter into `state`. Slots that the archive
 /// has and `state` does not, as without optimizer or on the host, are ignored.
 /// Errors:  c10::ValueError listing all differences; nothing is changed then.
-void load_state(
-    EmbeddingState& state, torch::serialize::InputArchive& archive);
+void load_state(EmbeddingState& state, torch::serialize::InputArchive& archive);
 
 }  // namespace tessera

@@ -28,19 +28,19 @@ std::string name_of(const Initializer& initializer) {
 // `from_string` of a name; its error names the place.
 template <class FromString>
 auto read_name(
-    const Json& json, FromString from_string, const std::string& where) {
+    const Json& json,
+    FromString from_string,
+    const std::string& where) {
   const std::string name = JsonValue<std::string>::read(json, where);
   try {
     return from_string(name);
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(
-        false, "[", where, "] ", error.what_without_backtrace());
+    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
   }
 }
 
 std::string place_of(const Json& path) {
-  return "features" +
-      path.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return "features" + path.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -246,8 +246,8 @@ Json to_json(const Nest<FeatureConfig>& features) {
         "[",
         place_of(entry.path),
         "] table must be set. Make one with make_table().");
-    const auto [found, is_new] = index_of.try_emplace(
-        table, static_cast<int64_t>(index_of.size()));
+    const auto [found, is_new] =
+        index_of.try_emplace(table, static_cast<int64_t>(index_of.size()));
     if (is_new) {
       tables.push_back(to_json(*table));
     }
@@ -272,8 +272,7 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
       require_key(json, "features", "features"), "features");
   for (FeatureEntry& entry : entries) {
     TORCH_CHECK_VALUE(
-        entry.table >= 0 &&
-            entry.table < static_cast<int64_t>(tables.size()),
+        entry.table >= 0 && entry.table < static_cast<int64_t>(tables.size()),
         "[",
         place_of(entry.path),
         "] table must be an index in [0, ",

@@ -46,7 +46,8 @@ Batch read_batch(
   }
   batch.bags.resize(count);
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
-    batch.bags[i] = make_id_bags(state.features[i], inputs[i], batch.weights[i]);
+    batch.bags[i] =
+        make_id_bags(state.features[i], inputs[i], batch.weights[i]);
   });
   return batch;
 }

@@ -122,8 +122,7 @@ EmbeddingState deep_copy(const EmbeddingState& state) {
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
-    entries.push_back(
-        {table.config, table.name, table.parameters.detach()});
+    entries.push_back({table.config, table.name, table.parameters.detach()});
   }
   return EmbeddingTables(std::move(entries));
 }

@@ -11,7 +11,9 @@ namespace tessera {
 namespace {
 
 void require_vector(
-    const at::Tensor& tensor, const char* where, const char* what) {
+    const at::Tensor& tensor,
+    const char* where,
+    const char* what) {
   TORCH_CHECK_TYPE(
       tensor.defined() &&
           (tensor.scalar_type() == at::kLong ||
@@ -52,12 +54,13 @@ SparseFeature SparseFeature::from_coo(const at::Tensor& coo) {
 }
 
 RaggedFeature RaggedFeature::from_lengths(
-    at::Tensor values, const at::Tensor& lengths) {
+    at::Tensor values,
+    const at::Tensor& lengths) {
   require_vector(lengths, "RaggedFeature::from_lengths", "lengths");
   TORCH_CHECK_VALUE(
       lengths.numel() == 0 || lengths.min().item<int64_t>() >= 0,
       "[RaggedFeature::from_lengths] lengths must be >= 0, but the smallest is ",
-      lengths.min(),
+      lengths.min().item<int64_t>(),
       ".");
   const at::Tensor ends = lengths.to(at::kLong).cumsum(0);
   return {
@@ -66,7 +69,8 @@ RaggedFeature RaggedFeature::from_lengths(
 }
 
 RaggedFeature RaggedFeature::from_offsets(
-    at::Tensor values, const at::Tensor& offsets) {
+    at::Tensor values,
+    const at::Tensor& offsets) {
   require_vector(offsets, "RaggedFeature::from_offsets", "offsets");
   TORCH_CHECK_TYPE(
       values.defined(), "[RaggedFeature::from_offsets] values is no tensor.");

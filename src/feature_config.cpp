@@ -41,9 +41,9 @@ void validate(const FeatureConfig& config, const std::string& path) {
                 shape.begin(), shape.end(), [](int64_t n) { return n >= 1; }),
         where,
         " output_shape must have one or more dimensions, all >= 1 and without "
-        "dim, but got [",
+        "dim, but got ",
         c10::IntArrayRef(shape),
-        "].");
+        ".");
     TORCH_CHECK_VALUE(
         config.max_sequence_length == 0,
         where,

@@ -19,7 +19,9 @@ std::string where_of(const FeatureState& state) {
 }
 
 void check_tensor(
-    const FeatureState& state, const at::Tensor& tensor, const char* part) {
+    const FeatureState& state,
+    const at::Tensor& tensor,
+    const char* part) {
   TORCH_CHECK_TYPE(
       tensor.defined(), where_of(state), part, " is an undefined tensor.");
   TORCH_CHECK_TYPE(
@@ -34,7 +36,9 @@ void check_tensor(
 }
 
 void check_integers(
-    const FeatureState& state, const at::Tensor& tensor, const char* part) {
+    const FeatureState& state,
+    const at::Tensor& tensor,
+    const char* part) {
   check_tensor(state, tensor, part);
   TORCH_CHECK_TYPE(
       tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt,
@@ -210,8 +214,8 @@ class BagBuilder {
     return bags;
   }
 
-  void check_row_splits(
-      const int64_t* offsets, int64_t batch, int64_t nnz) const {
+  void check_row_splits(const int64_t* offsets, int64_t batch, int64_t nnz)
+      const {
     TORCH_CHECK_VALUE(
         batch >= 0,
         where(),
@@ -309,7 +313,10 @@ class BagBuilder {
   // Which bag each value belongs to; kDropped for none.
 
   void place_sparse(
-      const int64_t* indices, const int64_t* shape, int64_t nnz, int64_t rank) {
+      const int64_t* indices,
+      const int64_t* shape,
+      int64_t nnz,
+      int64_t rank) {
     placement_.resize(nnz);
     const int64_t length = config_.max_sequence_length;
     for (int64_t i = 0; i < nnz; ++i) {
@@ -327,7 +334,9 @@ class BagBuilder {
   }
 
   void place_ragged_sequence(
-      const int64_t* offsets, int64_t batch, int64_t length) {
+      const int64_t* offsets,
+      int64_t batch,
+      int64_t length) {
     placement_.resize(offsets[batch]);
     for (int64_t row = 0; row < batch; ++row) {
       for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i) {

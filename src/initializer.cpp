@@ -18,7 +18,8 @@ namespace {
 namespace init = initializers;
 
 constexpr double kTwoTo32 = 4294967296.0;
-// P(N < -2) of the standard normal: the mass that truncation cuts off each side.
+// P(N < -2) of the standard normal: the mass that truncation cuts off each
+// side.
 constexpr double kCutTail = 0.022750131948179195;
 
 // FNV-1a: the same on every machine, unlike std::hash.
@@ -61,9 +62,8 @@ double normal_quantile(double p) {
   double value = 0.0;
   if (tail <= 5.0) {
     const double r = tail - 1.6;
-    value =
-        polynomial(
-            {0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777}, r) /
+    value = polynomial(
+                {0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777}, r) /
         polynomial({0.12021132975, 0.73700164250, 1.0}, r);
   } else {
     const double r = tail - 5.0;
@@ -78,7 +78,10 @@ double normal_quantile(double p) {
 // Fills [n, dim] with transform(u), u uniform in (0, 1).
 template <class Transform>
 void fill_random(
-    uint64_t key, int64_t first_row, at::Tensor& rows, Transform transform) {
+    uint64_t key,
+    int64_t first_row,
+    at::Tensor& rows,
+    Transform transform) {
   constexpr int64_t kRowsPerTask = 1024;
   const int64_t count = rows.size(0);
   const int64_t dim = rows.size(1);
@@ -90,8 +93,7 @@ void fill_random(
       [&](int64_t task) {
         const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
         for (int64_t row = task * kRowsPerTask; row < end; ++row) {
-          at::philox_engine random(
-              key, static_cast<uint64_t>(first_row + row));
+          at::philox_engine random(key, static_cast<uint64_t>(first_row + row));
           for (int64_t column = 0; column < dim; ++column) {
             const double uniform = (random() + 0.5) / kTwoTo32;
             data[row * dim + column] = static_cast<float>(transform(uniform));

@@ -47,8 +47,8 @@ void run_tasks(
     int64_t count,
     int64_t bytes,
     c10::function_ref<void(int64_t)> task) {
-  const int64_t threads =
-      std::min<int64_t>(count, bytes < kParallelBytes ? 1 : at::get_num_threads());
+  const int64_t threads = std::min<int64_t>(
+      count, bytes < kParallelBytes ? 1 : at::get_num_threads());
   if (threads <= 1 || at::in_parallel_region()) {
     for (int64_t i = 0; i < count; ++i) {
       task(i);

@@ -64,8 +64,8 @@ void validate(const TableConfig& config) {
       config.dim,
       ". Set dim to the width of one embedding row.");
   TORCH_CHECK_VALUE(
-      config.dim <= std::numeric_limits<int64_t>::max() / 8 /
-              config.vocabulary_size,
+      config.dim <=
+          std::numeric_limits<int64_t>::max() / 8 / config.vocabulary_size,
       where,
       " vocabulary_size * dim = ",
       config.vocabulary_size,

@@ -44,8 +44,9 @@ at::Tensor weight_gradient(
       continue;
     }
     for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
-      const double share =
-          bags.combiner == Combiner::kMean ? s * s : bags.weights[i] * s * s * s;
+      const double share = bags.combiner == Combiner::kMean
+          ? s * s
+          : bags.weights[i] * s * s * s;
       out[bags.position(i)] -= static_cast<float>(share * weighted);
     }
   }

@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-
 namespace tessera {
 namespace {
 
@@ -37,8 +36,7 @@ TEST(FeatureConfigTest, ComparesByValueAndTablesByObject) {
       (FeatureConfig{.table = table, .output_shape = std::vector{int64_t{2}}}));
   EXPECT_NE(
       feature,
-      (FeatureConfig{
-          .table = table, .validate_weights_and_indices = false}));
+      (FeatureConfig{.table = table, .validate_weights_and_indices = false}));
   EXPECT_NE(
       feature,
       (FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}));
@@ -69,7 +67,8 @@ TEST(FeatureConfigTest, RefusesAnUnusableTable) {
 
 TEST(FeatureConfigTest, RefusesANegativeSequenceLength) {
   EXPECT_VALUE_ERROR(
-      validate((FeatureConfig{.table = users(), .max_sequence_length = -1}), "a"),
+      validate(
+          (FeatureConfig{.table = users(), .max_sequence_length = -1}), "a"),
       "[FeatureConfig 'a'] max_sequence_length must be >= 0, but got -1");
 }
 

@@ -19,7 +19,8 @@ namespace tessera::test {
 
 /// The feature 'clicks' of the table 'movies', which has 10 rows of dim 3.
 inline FeatureState feature_state(
-    FeatureConfig config = {}, Combiner combiner = Combiner::kSum) {
+    FeatureConfig config = {},
+    Combiner combiner = Combiner::kSum) {
   config.table = make_table(
       {.name = "movies",
        .vocabulary_size = 10,

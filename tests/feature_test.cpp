@@ -34,8 +34,8 @@ TEST(SparseFeatureTest, FromCooKeepsDuplicatesOfAnUncoalescedTensorApart) {
 }
 
 TEST(SparseFeatureTest, FromCooKeepsTheDtypeOfTheIds) {
-  const SparseFeature feature = SparseFeature::from_coo(at::sparse_coo_tensor(
-      int64s({0, 0}).view({2, 1}), int32s({5}), {1, 1}));
+  const SparseFeature feature = SparseFeature::from_coo(
+      at::sparse_coo_tensor(int64s({0, 0}).view({2, 1}), int32s({5}), {1, 1}));
   EXPECT_EQ(feature.values.scalar_type(), at::kInt);
 }
 
@@ -55,16 +55,16 @@ TEST(SparseFeatureTest, FromCooRefusesOtherLayouts) {
 }
 
 TEST(RaggedFeatureTest, FromLengthsAddsUpTheRowSplits) {
-  const RaggedFeature feature = RaggedFeature::from_lengths(
-      int32s({5, 6, 7}), int64s({2, 0, 1}));
+  const RaggedFeature feature =
+      RaggedFeature::from_lengths(int32s({5, 6, 7}), int64s({2, 0, 1}));
   EXPECT_TRUE(at::equal(feature.row_splits, int64s({0, 2, 2, 3})));
   EXPECT_TRUE(at::equal(feature.values, int32s({5, 6, 7})));
 }
 
 TEST(RaggedFeatureTest, FromLengthsSharesTheValues) {
   const at::Tensor values = int64s({5});
-  EXPECT_TRUE(RaggedFeature::from_lengths(values, int64s({1}))
-                  .values.is_same(values));
+  EXPECT_TRUE(
+      RaggedFeature::from_lengths(values, int64s({1})).values.is_same(values));
 }
 
 TEST(RaggedFeatureTest, FromLengthsTakesInt32LengthsAndAnEmptyBatch) {

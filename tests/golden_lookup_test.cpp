@@ -92,10 +92,11 @@ Input sparse_input(const json& feature, Order order) {
     }
   }
   SparseFeature sparse{
-      .indices = at::tensor(flat_indices, at::kLong)
-                     .view(
-                         {static_cast<int64_t>(value.at("indices").size()),
-                          static_cast<int64_t>(value.at("dense_shape").size())}),
+      .indices =
+          at::tensor(flat_indices, at::kLong)
+              .view(
+                  {static_cast<int64_t>(value.at("indices").size()),
+                   static_cast<int64_t>(value.at("dense_shape").size())}),
       .values = ids_tensor(value),
       .dense_shape = int64_tensor(value.at("dense_shape"))};
   at::Tensor weights;
@@ -126,8 +127,7 @@ Feature dense_or_ragged(const json& value) {
         value.at("shape").get<std::vector<int64_t>>());
   }
   TORCH_CHECK_VALUE(kind == "ragged", "unknown kind ", kind);
-  return RaggedFeature{
-      ids_tensor(value), int64_tensor(value.at("row_splits"))};
+  return RaggedFeature{ids_tensor(value), int64_tensor(value.at("row_splits"))};
 }
 
 Input input_of(const json& feature, Order order) {

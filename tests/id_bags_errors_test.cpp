@@ -39,8 +39,7 @@ SparseFeature sparse_sample() {
 }
 
 RaggedFeature ragged_sample() {
-  return {
-      .values = int64s({4, 5, 6, 7}), .row_splits = int64s({0, 3, 3, 4})};
+  return {.values = int64s({4, 5, 6, 7}), .row_splits = int64s({0, 3, 3, 4})};
 }
 
 void make_sparse(
@@ -66,8 +65,7 @@ TEST(IdBagsErrorsTest, AnIdOutOfRangeIsNamedWithTableAndPosition) {
   EXPECT_INDEX_ERROR(make(ragged), "but got 12 at position 1");
   SparseFeature sparse = sparse_sample();
   sparse.values = int64s({4, 5, kHuge});
-  EXPECT_INDEX_ERROR(
-      make(sparse), "but got 9223372036854775807 at position 2");
+  EXPECT_INDEX_ERROR(make(sparse), "but got 9223372036854775807 at position 2");
   sparse.values = int64s({(int64_t{1} << 32) + 3, 5, 6});
   EXPECT_INDEX_ERROR(make(sparse), "but got 4294967299 at position 0");
 }
@@ -241,7 +239,8 @@ TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
       make_ragged(int64s({0, 3, 2, 4})),
       "[feature 'clicks'] row_splits must not fall, but entry 2 is 2 after 3.");
   EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 9, 4})), "must not fall, but entry 2 is 4 after 9");
+      make_ragged(int64s({0, 9, 4})),
+      "must not fall, but entry 2 is 4 after 9");
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({1, 2, 4})),
       "row_splits must begin with 0, but begins with 1.");
@@ -281,9 +280,7 @@ TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
 TEST(IdBagsErrorsTest, RowsSpreadByOutputShapeTakeNoWeights) {
   EXPECT_VALUE_ERROR(
       make(
-          ragged_sample(),
-          {.output_shape = Shape{3, 2}},
-          floats({1, 1, 1, 1})),
+          ragged_sample(), {.output_shape = Shape{3, 2}}, floats({1, 1, 1, 1})),
       "[feature 'clicks'] weights are given, but output_shape [3, 2] spreads "
       "each of the 3 rows as a sequence");
 }
@@ -311,8 +308,7 @@ TEST(FlatWeightsTest, TakesFlatValuesOrTheKindOfTheFeature) {
 }
 
 TEST(FlatWeightsTest, ConvertsOtherFloatsAndKeepsTheGradient) {
-  const at::Tensor weights =
-      at::ones({4}, at::kDouble).requires_grad_(true);
+  const at::Tensor weights = at::ones({4}, at::kDouble).requires_grad_(true);
   const at::Tensor converted = flat(ragged_sample(), weights);
   EXPECT_EQ(converted.scalar_type(), at::kFloat);
   EXPECT_TRUE(converted.requires_grad());
@@ -326,10 +322,7 @@ TEST(FlatWeightsTest, RefusesWeightsWhereNothingIsCombined) {
       flat(int64s({1}), floats({1})),
       "[feature 'clicks'] weights are given, but the feature is dense");
   EXPECT_VALUE_ERROR(
-      flat(
-          ragged_sample(),
-          floats({1, 2, 3, 4}),
-          {.max_sequence_length = 2}),
+      flat(ragged_sample(), floats({1, 2, 3, 4}), {.max_sequence_length = 2}),
       "[feature 'clicks'] weights are given, but this is a sequence feature");
 }
 

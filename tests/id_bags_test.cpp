@@ -44,8 +44,7 @@ SparseFeature sparse_sample() {
 }
 
 RaggedFeature ragged_sample() {
-  return {
-      .values = int64s({4, 5, 6, 7}), .row_splits = int64s({0, 3, 3, 4})};
+  return {.values = int64s({4, 5, 6, 7}), .row_splits = int64s({0, 3, 3, 4})};
 }
 
 // Dense.
@@ -140,18 +139,16 @@ TEST(IdBagsTest, ASparseCooTensorIsASparseFeature) {
       int64s({0, 0, 1, 1}).view({2, 2}), int64s({7, 9}), {1, 2});
   EXPECT_EQ(ids_of(bags_of(with_sparse_as_feature(coo))), (Ids{{7, 9}}));
   const Feature dense = int64s({1});
-  EXPECT_TRUE(
-      std::get<at::Tensor>(with_sparse_as_feature(dense))
-          .is_same(std::get<at::Tensor>(dense)));
+  EXPECT_TRUE(std::get<at::Tensor>(with_sparse_as_feature(dense))
+                  .is_same(std::get<at::Tensor>(dense)));
 }
 
 // Sequences.
 
 TEST(IdBagsTest, ASparseSequenceIsPlacedByColumn) {
-  const IdBags bags = bags_of(
-      sparse_sample(), {.max_sequence_length = 3}, Combiner::kMean);
-  EXPECT_EQ(
-      ids_of(bags), (Ids{{4}, {}, {5}, {}, {}, {}, {6}, {}, {}}));
+  const IdBags bags =
+      bags_of(sparse_sample(), {.max_sequence_length = 3}, Combiner::kMean);
+  EXPECT_EQ(ids_of(bags), (Ids{{4}, {}, {5}, {}, {}, {}, {6}, {}, {}}));
   EXPECT_EQ(bags.activation_shape(), (Shape{3, 3, 3}));
   EXPECT_EQ(bags.combiner, Combiner::kSum);
   EXPECT_TRUE(bags.scales.empty());
@@ -180,8 +177,8 @@ TEST(IdBagsTest, ARaggedSequenceIsPlacedByOrdinal) {
   EXPECT_EQ(
       ids_of(bags_of(ragged_sample(), {.max_sequence_length = 2})),
       (Ids{{4}, {5}, {}, {}, {7}, {}}));
-  const IdBags bags = bags_of(
-      ragged_sample(), {.max_sequence_length = 4}, Combiner::kSqrtn);
+  const IdBags bags =
+      bags_of(ragged_sample(), {.max_sequence_length = 4}, Combiner::kSqrtn);
   EXPECT_EQ(bags.activation_shape(), (Shape{3, 4, 3}));
   EXPECT_EQ(ids_of(bags)[2], (std::vector<int64_t>{6}));
   EXPECT_TRUE(bags.scales.empty());
@@ -242,8 +239,7 @@ TEST(IdBagsTest, ARaggedBatchMayBeEmpty) {
 
 TEST(IdBagsTest, OutputShapeOfAsManyRowsReshapesThem) {
   const RaggedFeature feature{
-      .values = int64s({1, 2, 3, 4, 5}),
-      .row_splits = int64s({0, 2, 2, 3, 5})};
+      .values = int64s({1, 2, 3, 4, 5}), .row_splits = int64s({0, 2, 2, 3, 5})};
   const IdBags bags = bags_of(feature, {.output_shape = Shape{2, 2}});
   EXPECT_EQ(ids_of(bags), (Ids{{1, 2}, {}, {3}, {4, 5}}));
   EXPECT_EQ(bags.activation_shape(), (Shape{2, 2, 3}));
@@ -327,7 +323,8 @@ TEST(IdBagsTest, WeightsFollowTheirIdsIntoTheBags) {
 
 TEST(IdBagsTest, IdsOutOfRangeLookUpZerosUnderThatPolicy) {
   const FeatureConfig config{.out_of_range = OutOfRange::kZero};
-  EXPECT_EQ(ids_of(bags_of(int64s({10, 9, -1}), config)), (Ids{{-1}, {9}, {-1}}));
+  EXPECT_EQ(
+      ids_of(bags_of(int64s({10, 9, -1}), config)), (Ids{{-1}, {9}, {-1}}));
   RaggedFeature feature = ragged_sample();
   feature.values = int64s({4, 10, -6, int64_t{1} << 40});
   const IdBags bags = bags_of(feature, config, Combiner::kMean);
@@ -380,8 +377,7 @@ TEST(IdBagsTest, ScalesAreOneByTheCombinersDenominator) {
         double denominator = 0.0;
         for (int64_t i = splits[bag]; i < splits[bag + 1]; ++i) {
           const double weight = is_weighted ? weights[i] : 1.0;
-          denominator +=
-              combiner == Combiner::kMean ? weight : weight * weight;
+          denominator += combiner == Combiner::kMean ? weight : weight * weight;
         }
         if (combiner == Combiner::kSqrtn) {
           denominator = std::sqrt(denominator);

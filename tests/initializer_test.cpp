@@ -67,7 +67,8 @@ double quantile(const std::vector<double>& sorted, double p) {
 
 // The largest distance between the sample's distribution function and `cdf`.
 double kolmogorov_smirnov(
-    const std::vector<double>& sorted, const std::function<double(double)>& cdf) {
+    const std::vector<double>& sorted,
+    const std::function<double(double)>& cdf) {
   const auto count = static_cast<double>(sorted.size());
   double distance = 0.0;
   for (size_t i = 0; i < sorted.size(); ++i) {
@@ -121,8 +122,7 @@ TEST(InitializerTest, SeedNameRowAndColumnEachMatter) {
     const float* data = values.const_data_ptr<float>();
     std::vector<float> sorted(data, data + values.numel());
     std::sort(sorted.begin(), sorted.end());
-    EXPECT_GE(
-        std::unique(sorted.begin(), sorted.end()) - sorted.begin(), 1990);
+    EXPECT_GE(std::unique(sorted.begin(), sorted.end()) - sorted.begin(), 1990);
   }
 }
 
@@ -214,8 +214,7 @@ TEST(InitializerTest, TruncatedNormalStaysWithinTwoStandardDeviations) {
   EXPECT_LT(sample.front(), 2.001);
   EXPECT_GT(sample.back(), 3.999);
   EXPECT_NEAR(moment(sample, 0.0, 1), 3.0, 0.002);
-  EXPECT_NEAR(
-      std::sqrt(moment(sample, 3.0, 2)), 0.5 * 0.87962566, 0.0015);
+  EXPECT_NEAR(std::sqrt(moment(sample, 3.0, 2)), 0.5 * 0.87962566, 0.0015);
   const double cut = normal_cdf(-2.0);
   EXPECT_LT(
       kolmogorov_smirnov(
@@ -238,16 +237,19 @@ TEST(InitializerTest, AStandardDeviationOfZeroGivesTheMean) {
 TEST(InitializerTest, RowIdFillsEachRowWithItsNumber) {
   const at::Tensor values =
       filled(init::RowId{.offset = 5}, 3, 2, kSeed, "users", 10);
-  EXPECT_TRUE(at::equal(
-      values, test::floats({15, 15, 16, 16, 17, 17}).view({3, 2})));
+  EXPECT_TRUE(
+      at::equal(values, test::floats({15, 15, 16, 16, 17, 17}).view({3, 2})));
 }
 
 TEST(InitializerTest, ACallableGetsTheRowsToFillAndTheirWidth) {
-  const init::Callable squares("squares", [](const at::Tensor& ids, int64_t dim) {
-    EXPECT_EQ(ids.scalar_type(), at::kLong);
-    return ids.mul(ids).to(at::kFloat).unsqueeze(1).expand(
-        {ids.numel(), dim});
-  });
+  const init::Callable squares(
+      "squares", [](const at::Tensor& ids, int64_t dim) {
+        EXPECT_EQ(ids.scalar_type(), at::kLong);
+        return ids.mul(ids)
+            .to(at::kFloat)
+            .unsqueeze(1)
+            .expand({ids.numel(), dim});
+      });
   EXPECT_TRUE(at::equal(
       filled(squares, 2, 2, kSeed, "users", 3),
       test::floats({9, 9, 16, 16}).view({2, 2})));
@@ -310,8 +312,7 @@ TEST(InitializerTest, FillsATableOfNoRows) {
 
 TEST(InitializerTest, ComparesByValueAndCallablesByIdentity) {
   EXPECT_EQ(Initializer(init::Normal{}), Initializer(init::Normal{}));
-  EXPECT_NE(
-      Initializer(init::Normal{}), Initializer(init::TruncatedNormal{}));
+  EXPECT_NE(Initializer(init::Normal{}), Initializer(init::TruncatedNormal{}));
   EXPECT_NE(
       Initializer(init::Normal{}), Initializer(init::Normal{.mean = 1.0}));
   const auto ones = [](const at::Tensor& ids, int64_t dim) {

@@ -150,8 +150,7 @@ TEST(NestTest, AListIndexOutOfRangeIsAnIndexError) {
 }
 
 TEST(NestTest, TheWrongKindIsAValueError) {
-  EXPECT_VALUE_ERROR(
-      sample().leaf(), "expected a single value, but got a map");
+  EXPECT_VALUE_ERROR(sample().leaf(), "expected a single value, but got a map");
   EXPECT_VALUE_ERROR(
       sample()["history"], "expected a single value, but got a list");
   EXPECT_VALUE_ERROR(Ints(1).entries(), "expected a map, but got a value");
@@ -193,8 +192,7 @@ TEST(LeavesLikeTest, NamesThePathOfAnUnexpectedEntry) {
 }
 
 TEST(LeavesLikeTest, NamesThePathOfAnotherKind) {
-  const Ints value{
-      {"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}};
+  const Ints value{{"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}};
   EXPECT_VALUE_ERROR(
       like(sample(), value),
       "[features 'history/1'] expected a map here, but got a value");
@@ -204,8 +202,7 @@ TEST(LeavesLikeTest, NamesThePathOfAnotherKind) {
 }
 
 TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
-  const Ints value{
-      {"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
+  const Ints value{{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
   EXPECT_VALUE_ERROR(
       like(sample(), value),
       "[features 'history'] expected a list of 2, but got 1 entries");

@@ -15,8 +15,8 @@
 
 // The statement raises exactly this type, and what_without_backtrace() contains
 // the text. Commas inside braces need parentheses around the statement.
-#define EXPECT_RAISES(error, statement, text)           \
-  ::tessera::test::expect_raises<error>(                \
+#define EXPECT_RAISES(error, statement, text) \
+  ::tessera::test::expect_raises<error>(      \
       __FILE__, __LINE__, text, [&]() { statement; })
 #define EXPECT_VALUE_ERROR(statement, text) \
   EXPECT_RAISES(c10::ValueError, statement, text)
@@ -48,9 +48,9 @@ void expect_raises(
     }
     return;
   } catch (const std::exception& error) {
-    ADD_FAILURE_AT(file, line) << "expected " << expected
-                               << typeid(error).name() << ":\n  "
-                               << error.what();
+    ADD_FAILURE_AT(file, line)
+        << "expected " << expected << typeid(error).name() << ":\n  "
+        << error.what();
     return;
   }
   ADD_FAILURE_AT(file, line) << "expected " << expected << "no error";
@@ -86,10 +86,10 @@ inline void expect_close(
       worst_excess = excess;
     }
   }
-  EXPECT_EQ(worst, -1) << "element " << worst << " of shape "
-                       << actual.sizes() << " is " << got[worst]
-                       << " instead of " << wanted[worst] << " (rtol " << rtol
-                       << ", atol " << atol << ")";
+  EXPECT_EQ(worst, -1) << "element " << worst << " of shape " << actual.sizes()
+                       << " is " << got[worst] << " instead of "
+                       << wanted[worst] << " (rtol " << rtol << ", atol "
+                       << atol << ")";
 }
 
 inline at::Tensor int64s(std::initializer_list<int64_t> values) {

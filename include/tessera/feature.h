@@ -29,11 +29,15 @@ struct RaggedFeature {
   at::Tensor row_splits = {};  // [batch + 1] int32 or int64, from 0 to nnz
 
   /// From the number of ids in each bag, `lengths [batch]`.
-  static RaggedFeature from_lengths(at::Tensor values, const at::Tensor& lengths);
+  static RaggedFeature from_lengths(
+      at::Tensor values,
+      const at::Tensor& lengths);
 
   /// From the start of each bag, `offsets [batch]`, as
   /// torch::nn::EmbeddingBag takes them (without the final nnz).
-  static RaggedFeature from_offsets(at::Tensor values, const at::Tensor& offsets);
+  static RaggedFeature from_offsets(
+      at::Tensor values,
+      const at::Tensor& offsets);
 };
 
 /// What a layer looks up: a dense integer tensor, a sparse or a ragged feature.

@@ -93,7 +93,8 @@ struct RowId {
 /// Equal when it is the same object copied. JSON holds only the name.
 class Callable {
  public:
-  using Function = std::function<at::Tensor(const at::Tensor& ids, int64_t dim)>;
+  using Function =
+      std::function<at::Tensor(const at::Tensor& ids, int64_t dim)>;
 
   Callable() = default;
   Callable(std::string name, Function function)

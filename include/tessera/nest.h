@@ -39,10 +39,10 @@ class Nest {
   Nest() : value_(Map{}) {}
 
   template <class U>
-    requires(
-        std::convertible_to<U &&, T> &&
-        !std::same_as<std::remove_cvref_t<U>, Nest>)
-  Nest(U&& leaf)  // NOLINT(google-explicit-constructor): a leaf is a nest
+  requires(
+      std::convertible_to<U&&, T> &&
+      !std::same_as<std::remove_cvref_t<U>, Nest>)
+      Nest(U&& leaf)  // NOLINT(google-explicit-constructor): a leaf is a nest
       : value_(std::in_place_type<T>, std::forward<U>(leaf)) {}
 
   Nest(std::initializer_list<Entry> entries) : Nest(map(Map(entries))) {}
@@ -92,8 +92,7 @@ class Nest {
 
   /// Children of a map, in insertion order.
   const Map& entries() const {
-    TORCH_CHECK_VALUE(
-        is_map(), "[Nest] expected a map, but got ", kind(), ".");
+    TORCH_CHECK_VALUE(is_map(), "[Nest] expected a map, but got ", kind(), ".");
     return std::get<Map>(value_);
   }
   /// Children of a list.
@@ -156,9 +155,8 @@ class Nest {
   /// All leaves, in order.
   std::vector<T> flatten() const {
     std::vector<T> leaves;
-    for_each([&](const std::string&, const T& leaf) {
-      leaves.push_back(leaf);
-    });
+    for_each(
+        [&](const std::string&, const T& leaf) { leaves.push_back(leaf); });
     return leaves;
   }
 

@@ -48,8 +48,8 @@ HWY_INLINE void SumColumns(
     if constexpr (kPrefetch) {
       PrefetchRow(args, i + kPrefetchAhead);
     }
-    const float* HWY_RESTRICT row = args.table +
-        static_cast<int64_t>(args.ids[i]) * args.dim + column;
+    const float* HWY_RESTRICT row =
+        args.table + static_cast<int64_t>(args.ids[i]) * args.dim + column;
     const V weight =
         hn::Set(d, args.weights == nullptr ? 1.0F : args.weights[i]);
     sum0 = hn::MulAdd(weight, hn::LoadU(d, row), sum0);

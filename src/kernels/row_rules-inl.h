@@ -25,11 +25,12 @@ template <class Row>
 inline constexpr bool kHasOneSlotPerRow =
     std::is_same_v<typename Row::Rule, RowWiseAdagradRule>;
 
-// decay * old + (1 - decay) * value
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Blend(D d, float decay, V old, V value) {
+HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
   return hn::MulAdd(
-      hn::Set(d, decay), old, hn::Mul(hn::Set(d, 1.0F - decay), value));
+      hn::Set(d, average.old_share),
+      old,
+      hn::Mul(hn::Set(d, average.new_share), value));
 }
 
 // x^power for x >= 0, and 0 for x = 0. Roots and squares are common, other
@@ -85,7 +86,7 @@ struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
   Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V square = hn::Mul(gradient, gradient);
-    const V accumulator = rule.beta_2 == 1.0F
+    const V accumulator = rule.beta_2.old_share == 1.0F
         ? hn::Add(old, square)
         : Blend(d, rule.beta_2, old, square);
     hn::StoreU(accumulator, d, slots[0]);

@@ -9,6 +9,18 @@
 
 namespace tessera::kernels {
 
+/// old = old_share * old + new_share * value. Both shares come from the double:
+/// the complement of the float nearest to 0.999 is off by 1e-5.
+struct MovingAverage {
+  float old_share = 0.0F;
+  float new_share = 1.0F;
+
+  MovingAverage() = default;
+  MovingAverage(double decay)  // NOLINT(google-explicit-constructor)
+      : old_share(static_cast<float>(decay)),
+        new_share(static_cast<float>(1.0 - decay)) {}
+};
+
 struct SgdRule {
   float learning_rate = 0.0F;
 };
@@ -22,7 +34,8 @@ struct AdagradRule {
 struct AdagradMomentumRule {
   float learning_rate = 0.0F;
   float momentum = 0.0F;
-  float beta_2 = 1.0F;
+  /// Of the accumulator; old_share 1: the squares are added instead.
+  MovingAverage beta_2 = 1.0;
   float epsilon = 0.0F;
   float exponent = 2.0F;
   bool use_nesterov = false;
@@ -41,8 +54,8 @@ struct FtrlRule {
 
 struct AdamRule {
   float learning_rate = 0.0F;
-  float beta_1 = 0.0F;
-  float beta_2 = 0.0F;
+  MovingAverage beta_1 = {};
+  MovingAverage beta_2 = {};
   float epsilon_inside = 0.0F;  // of the root, squared already
   float epsilon_outside = 0.0F;
   bool use_amsgrad = false;
@@ -58,7 +71,7 @@ struct MomentumRule {
 
 struct RmspropRule {
   float learning_rate = 0.0F;
-  float rho = 0.0F;
+  MovingAverage rho = {};
   float momentum = 0.0F;
   float epsilon_inside = 0.0F;  // of the root
   float epsilon_outside = 0.0F;
@@ -67,7 +80,7 @@ struct RmspropRule {
 
 struct AdadeltaRule {
   float learning_rate = 0.0F;
-  float rho = 0.0F;
+  MovingAverage rho = {};
   float epsilon = 0.0F;
 };
 
@@ -79,8 +92,8 @@ struct ProximalAdagradRule {
 
 struct LionRule {
   float learning_rate = 0.0F;
-  float beta_1 = 0.0F;
-  float beta_2 = 0.0F;
+  MovingAverage beta_1 = {};
+  MovingAverage beta_2 = {};
 };
 
 struct RowWiseAdagradRule {
@@ -90,8 +103,8 @@ struct RowWiseAdagradRule {
 
 struct LambRule {
   float learning_rate = 0.0F;
-  float beta_1 = 0.0F;
-  float beta_2 = 0.0F;
+  MovingAverage beta_1 = {};
+  MovingAverage beta_2 = {};
   float epsilon = 0.0F;
   float weight_decay = 0.0F;
   /// 1 / (1 - beta^t).

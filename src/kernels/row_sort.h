@@ -7,8 +7,8 @@
 
 namespace tessera::kernels {
 
-/// Sorts by bits [first_bit, end_bit) of the row, keeping the order of equals: a
-/// radix sort.
+/// Sorts by bits [first_bit, end_bit) of the row, keeping the order of equals:
+/// a radix sort.
 ///
 /// Shapes:  contributions, scratch [count]. The result is in `contributions`.
 /// Range:   all rows agree in their other bits.

@@ -38,8 +38,8 @@ HWY_INLINE void ForColumns(int64_t dim, const F& f) {
   }
 }
 
-// The limit comes first in Min and Max: x86 returns the second operand for a
-// NaN, so a NaN stays visible.
+// A NaN compares false and so stays visible; what Min and Max make of one
+// differs between targets.
 struct Clamp {
   const float* from;
   float* to;
@@ -48,9 +48,12 @@ struct Clamp {
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    const auto value =
-        hn::Max(hn::Set(d, low), hn::LoadU(d, from + column));
-    hn::StoreU(hn::Min(hn::Set(d, high), value), d, to + column);
+    const auto lowest = hn::Set(d, low);
+    const auto highest = hn::Set(d, high);
+    auto value = hn::LoadU(d, from + column);
+    value = hn::IfThenElse(hn::Lt(value, lowest), lowest, value);
+    value = hn::IfThenElse(hn::Gt(value, highest), highest, value);
+    hn::StoreU(value, d, to + column);
   }
 };
 

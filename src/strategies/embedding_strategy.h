@@ -32,10 +32,12 @@ std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state);
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
-    std::shared_ptr<EmbeddingState> state, Strategy::Host options);
+    std::shared_ptr<EmbeddingState> state,
+    Strategy::Host options);
 
 std::unique_ptr<EmbeddingStrategy> make_strategy(
-    const Strategy& strategy, std::shared_ptr<EmbeddingState> state);
+    const Strategy& strategy,
+    std::shared_ptr<EmbeddingState> state);
 
 /// Whether `strategy` updates tables by their own optimizers.
 WithSlots slots_under(const Strategy& strategy);

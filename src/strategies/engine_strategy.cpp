@@ -108,8 +108,7 @@ class PendingUpdates {
 
 // Ties activations to the virtual variable: its backward hands their gradients
 // to the engine and gives the variable a defined zero.
-struct TieToVirtualVariable
-    : torch::autograd::Function<TieToVirtualVariable> {
+struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
   // `inputs`: the virtual variable, then the weights of record->weighted. The
   // type must be TensorList itself: a vector would count as no tensor at all.
   static variable_list forward(
@@ -122,7 +121,8 @@ struct TieToVirtualVariable
   }
 
   static variable_list backward(
-      AutogradContext* context, variable_list gradients) {
+      AutogradContext* context,
+      variable_list gradients) {
     // Raises on a second run of a graph that was not retained.
     context->get_saved_variables();
     const auto record = c10::static_intrusive_pointer_cast<LookupRecord>(
@@ -161,8 +161,7 @@ class EngineStrategy : public EmbeddingStrategy {
  public:
   explicit EngineStrategy(std::shared_ptr<EmbeddingState> state)
       : state_(std::move(state)),
-        virtual_variable_(
-            at::zeros({1}, at::kFloat).requires_grad_(true)),
+        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
         engine_(std::make_shared<EmbeddingEngine>(state_)),
         updates_(std::make_shared<PendingUpdates>(engine_)) {}
 

@@ -108,15 +108,16 @@ class HostStrategy : public EmbeddingStrategy {
   }
 
   static at::Tensor combine(
-      const at::Tensor& rows, const IdBags& bags, const at::Tensor& weights) {
+      const at::Tensor& rows,
+      const IdBags& bags,
+      const at::Tensor& weights) {
     const at::Tensor segments = bag_ids(bags);
     at::Tensor weight = at::ones({bags.nnz()}, at::kFloat);
     if (weights.defined()) {
       weight = kept_weights(bags, weights);
     }
-    at::Tensor sum =
-        at::zeros({bags.bags, bags.dim}, at::kFloat)
-            .index_add(0, segments, rows * weight.unsqueeze(1));
+    at::Tensor sum = at::zeros({bags.bags, bags.dim}, at::kFloat)
+                         .index_add(0, segments, rows * weight.unsqueeze(1));
     if (bags.combiner == Combiner::kSum) {
       return sum;
     }
@@ -142,7 +143,8 @@ class HostStrategy : public EmbeddingStrategy {
 }  // namespace
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
-    std::shared_ptr<EmbeddingState> state, Strategy::Host options) {
+    std::shared_ptr<EmbeddingState> state,
+    Strategy::Host options) {
   return std::make_unique<HostStrategy>(std::move(state), options);
 }
 

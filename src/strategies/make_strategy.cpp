@@ -4,7 +4,8 @@
 namespace tessera {
 
 std::unique_ptr<EmbeddingStrategy> make_strategy(
-    const Strategy& strategy, std::shared_ptr<EmbeddingState> state) {
+    const Strategy& strategy,
+    std::shared_ptr<EmbeddingState> state) {
   if (const auto* host = std::get_if<Strategy::Host>(&strategy.options())) {
     return make_host_strategy(std::move(state), *host);
   }

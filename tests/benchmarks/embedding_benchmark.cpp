@@ -29,8 +29,7 @@ using namespace tessera;
 struct Options {
   std::string workloads = TESSERA_WORKLOADS;
   std::vector<std::string> only = {};
-  std::vector<std::string> operations = {
-      "forward", "sgd", "adagrad", "adam"};
+  std::vector<std::string> operations = {"forward", "sgd", "adagrad", "adam"};
   int threads = 0;
   int warmup = 3;
   int repetitions = 15;

@@ -56,8 +56,8 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// update under NoGradGuard or while `virtual_variable` is frozen by
 /// requires_grad_(false). A second backward() over one forward is an error.
 ///
-/// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ..., for
-/// any torch::optim; the tables' own optimizers are not used.
+/// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
+/// for any torch::optim; the tables' own optimizers are not used.
 ///
 /// Shapes of activations, all float32:
 ///   dense [B] or [B, 1]         [B, dim]

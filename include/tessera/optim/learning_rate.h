@@ -41,8 +41,8 @@ class LearningRate {
   using Callable = std::function<double()>;
 
   template <class Number>
-    requires std::is_arithmetic_v<Number>
-  LearningRate(Number value)  // NOLINT(google-explicit-constructor)
+  requires std::is_arithmetic_v<Number> LearningRate(
+      Number value)  // NOLINT(google-explicit-constructor)
       : source_(static_cast<double>(value)) {}
 
   template <class S>
@@ -54,10 +54,10 @@ class LearningRate {
       : source_(std::move(schedule)) {}
 
   template <class F>
-    requires(
-        std::is_invocable_r_v<double, F&> && !std::is_arithmetic_v<F> &&
-        !std::same_as<std::remove_cvref_t<F>, LearningRate>)
-  LearningRate(F callable)  // NOLINT(google-explicit-constructor)
+  requires(
+      std::is_invocable_r_v<double, F&> && !std::is_arithmetic_v<F> &&
+      !std::same_as<std::remove_cvref_t<F>, LearningRate>)
+      LearningRate(F callable)  // NOLINT(google-explicit-constructor)
       : LearningRate("", std::move(callable)) {}
 
   /// The name stands for the callable in JSON and checkpoints.

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/kernels/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::kernels {
+namespace {
+
+// Around every multiple of a vector's width, and the widths of real tables.
+std::vector<int64_t> dims() {
+  std::vector<int64_t> dims(40);
+  std::iota(dims.begin(), dims.end(), 1);
+  dims.insert(dims.end(), {64, 100, 127, 128, 129, 256, 300});
+  return dims;
+}
+
+template <class Check>
+void for_each_isa(Check check) {
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    check(kernels);
+  }
+}
+
+std::vector<float> random_floats(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  std::generate(values.begin(), values.end(), [&] { return normal(random); });
+  return values;
+}
+
+// Bags of very different length, some empty, the table's last row in most. The
+// vectors have exactly the size that is needed: reading or writing past one is
+// seen by the address sanitizer.
+struct Example {
+  static constexpr int64_t kVocab = 13;
+  static constexpr int64_t kBags = 9;
+
+  explicit Example(int64_t dim)
+      : dim(dim),
+        table(random_floats(kVocab * dim, 1)),
+        offsets{0, 0, 1, 3, 3, 20, 21, 60, 61, 61},
+        ids(offsets.back()),
+        weights(random_floats(offsets.back(), 2)),
+        scales(random_floats(kBags, 3)),
+        out(kBags * dim, 7.0F) {
+    std::mt19937 random(4);
+    for (uint32_t& id : ids) {
+      id = random() % kVocab;
+    }
+    for (int64_t bag = 0; bag < kBags; ++bag) {
+      if (offsets[bag] < offsets[bag + 1]) {
+        ids[offsets[bag]] = kVocab - 1;
+      }
+    }
+  }
+
+  CombineArgs args() {
+    return {
+        .table = table.data(),
+        .dim = dim,
+        .ids = ids.data(),
+        .nnz = static_cast<int64_t>(ids.size()),
+        .offsets = offsets.data(),
+        .weights = weights.data(),
+        .scales = scales.data(),
+        .out = out.data(),
+        .begin_bag = 0,
+        .end_bag = kBags};
+  }
+
+  int64_t dim;
+  std::vector<float> table;
+  std::vector<int64_t> offsets;
+  std::vector<uint32_t> ids;
+  std::vector<float> weights;
+  std::vector<float> scales;
+  std::vector<float> out;
+};
+
+// The pseudocode of CombineArgs, in double precision.
+void expect_combined(const CombineArgs& args) {
+  for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
+    const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
+    const int64_t end =
+        args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
+    for (int64_t column = 0; column < args.dim; ++column) {
+      double sum = 0.0;
+      double magnitude = 0.0;
+      for (int64_t i = begin; i < end; ++i) {
+        const double weight = args.weights == nullptr ? 1.0 : args.weights[i];
+        const double term =
+            weight * args.table[args.ids[i] * args.dim + column];
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      const double scale = args.scales == nullptr ? 1.0 : args.scales[bag];
+      ASSERT_NEAR(
+          args.out[bag * args.dim + column],
+          scale * sum,
+          1e-6 * std::abs(scale) * magnitude)
+          << "dim " << args.dim << ", bag " << bag << ", column " << column;
+    }
+  }
+}
+
+TEST(LookupKernelsTest, SumsTheWeightedRowsOfEachBagAndScalesThem) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : dims()) {
+      for (const bool is_weighted : {false, true}) {
+        for (const bool is_scaled : {false, true}) {
+          Example example(dim);
+          CombineArgs args = example.args();
+          args.weights = is_weighted ? args.weights : nullptr;
+          args.scales = is_scaled ? args.scales : nullptr;
+          kernels.combine(args);
+          expect_combined(args);
+        }
+      }
+    }
+  });
+}
+
+TEST(LookupKernelsTest, WithoutOffsetsEachBagHoldsOneId) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : dims()) {
+      Example example(dim);
+      CombineArgs args = example.args();
+      args.offsets = nullptr;
+      kernels.combine(args);
+      expect_combined(args);
+      args.weights = nullptr;
+      args.scales = nullptr;
+      kernels.combine(args);
+      for (int64_t bag = 0; bag < Example::kBags; ++bag) {
+        const float* row = args.table + args.ids[bag] * dim;
+        ASSERT_TRUE(std::equal(row, row + dim, args.out + bag * dim))
+            << "a row alone is copied bit for bit";
+      }
+    }
+  });
+}
+
+TEST(LookupKernelsTest, AnEmptyBagGivesZeros) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : dims()) {
+      Example example(dim);
+      example.scales.assign(Example::kBags, 0.0F);
+      kernels.combine(example.args());
+      for (const int64_t bag : {0, 3, 8}) {
+        for (int64_t column = 0; column < dim; ++column) {
+          ASSERT_EQ(example.out[bag * dim + column], 0.0F);
+        }
+      }
+    }
+  });
+}
+
+TEST(LookupKernelsTest, WritesItsBagsOnlyAndTheSameBitsInAnyRange) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : {1, 5, 16, 33, 129}) {
+      Example whole(dim);
+      kernels.combine(whole.args());
+      Example part(dim);
+      CombineArgs args = part.args();
+      args.begin_bag = 2;
+      args.end_bag = 7;
+      kernels.combine(args);
+      for (int64_t i = 0; i < Example::kBags * dim; ++i) {
+        const bool is_inside = i >= 2 * dim && i < 7 * dim;
+        ASSERT_EQ(part.out[i], is_inside ? whole.out[i] : 7.0F);
+      }
+      args.begin_bag = args.end_bag;
+      kernels.combine(args);
+    }
+  });
+}
+
+TEST(LookupKernelsTest, ANaNInARowReachesItsBagsOnly) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : {1, 3, 8, 17, 128}) {
+      Example example(dim);
+      std::fill(example.ids.begin(), example.ids.end(), 0U);
+      example.ids[example.offsets[6]] = Example::kVocab - 1;
+      std::fill(
+          example.table.end() - dim,
+          example.table.end(),
+          std::numeric_limits<float>::quiet_NaN());
+      kernels.combine(example.args());
+      for (int64_t i = 0; i < Example::kBags * dim; ++i) {
+        ASSERT_EQ(std::isnan(example.out[i]), i / dim == 6);
+      }
+    }
+  });
+}
+
+// Narrows in an exactly sized buffer.
+template <class Id, class Kernel>
+bool narrows(
+    Kernel kernel,
+    const std::vector<Id>& ids,
+    int64_t vocab,
+    std::vector<uint32_t>* result = nullptr) {
+  std::vector<uint32_t> out(ids.size());
+  const bool is_valid =
+      kernel(ids.data(), static_cast<int64_t>(ids.size()), vocab, out.data());
+  if (result != nullptr) {
+    *result = out;
+  }
+  return is_valid;
+}
+
+TEST(NarrowKernelsTest, CopiesIdsInRange) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (int64_t count = 0; count < 70; ++count) {
+      std::vector<int64_t> wide(count);
+      std::iota(wide.begin(), wide.end(), int64_t{4294967294} - count);
+      std::vector<uint32_t> out;
+      EXPECT_TRUE(narrows(kernels.narrow_int64, wide, 4294967294, &out));
+      EXPECT_TRUE(std::equal(wide.begin(), wide.end(), out.begin()));
+      std::vector<int32_t> narrow(count);
+      std::iota(narrow.begin(), narrow.end(), 0);
+      EXPECT_TRUE(narrows(
+          kernels.narrow_int32, narrow, std::max<int64_t>(count, 1), &out));
+      EXPECT_TRUE(std::equal(narrow.begin(), narrow.end(), out.begin()));
+    }
+  });
+}
+
+TEST(NarrowKernelsTest, FindsABadIdAtAnyPosition) {
+  const std::vector<int64_t> bad_ids{
+      10,
+      -1,
+      (int64_t{1} << 32) + 3,
+      std::numeric_limits<int64_t>::min(),
+      std::numeric_limits<int64_t>::max()};
+  for_each_isa([&](const KernelTable& kernels) {
+    for (const size_t count : {1, 7, 16, 33, 67}) {
+      for (size_t position = 0; position < count; ++position) {
+        for (const int64_t bad : bad_ids) {
+          std::vector<int64_t> ids(count, 9);
+          EXPECT_TRUE(narrows(kernels.narrow_int64, ids, 10));
+          ids[position] = bad;
+          EXPECT_FALSE(narrows(kernels.narrow_int64, ids, 10));
+        }
+        for (const int32_t bad :
+             {10, -1, std::numeric_limits<int32_t>::min()}) {
+          std::vector<int32_t> ids(count, 9);
+          EXPECT_TRUE(narrows(kernels.narrow_int32, ids, 10));
+          ids[position] = bad;
+          EXPECT_FALSE(narrows(kernels.narrow_int32, ids, 10));
+        }
+      }
+    }
+  });
+}
+
+TEST(NarrowKernelsTest, NegativeInt32IdsAreBadInTheLargestTableToo) {
+  for_each_isa([](const KernelTable& kernels) {
+    EXPECT_FALSE(
+        narrows(kernels.narrow_int32, std::vector<int32_t>{-3}, 4294967294));
+    EXPECT_FALSE(
+        narrows(kernels.narrow_int64, std::vector<int64_t>{-3}, 4294967294));
+  });
+}
+
+TEST(AvailableKernelsTest, HaveDifferentNamesByWhichTheyAreFound) {
+  ASSERT_FALSE(available_kernels().empty());
+  std::set<std::string> names;
+  for (const KernelTable& kernels : available_kernels()) {
+    EXPECT_TRUE(names.insert(kernels.isa).second) << kernels.isa;
+    EXPECT_EQ(find_kernels(kernels.isa), &kernels);
+  }
+  EXPECT_EQ(find_kernels("avx1024"), nullptr);
+  EXPECT_EQ(find_kernels(""), nullptr);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

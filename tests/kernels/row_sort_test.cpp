@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/kernels/row_sort.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera::kernels {
+namespace {
+
+// The position before sorting is the source: equal rows must keep its order.
+std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
+  std::vector<Contribution> contributions;
+  for (const uint32_t row : rows) {
+    contributions.push_back({row, static_cast<uint32_t>(contributions.size())});
+  }
+  return contributions;
+}
+
+void expect_sorted(
+    const std::vector<uint32_t>& rows,
+    int first_bit,
+    int end_bit) {
+  std::vector<Contribution> actual = contributions_of(rows);
+  std::vector<Contribution> expected = actual;
+  std::stable_sort(
+      expected.begin(),
+      expected.end(),
+      [](const Contribution& left, const Contribution& right) {
+        return left.row < right.row;
+      });
+  std::vector<Contribution> scratch(rows.size());
+  sort_by_row(
+      actual.data(),
+      scratch.data(),
+      static_cast<int64_t>(rows.size()),
+      first_bit,
+      end_bit);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(actual[i].row, expected[i].row) << "at " << i;
+    ASSERT_EQ(actual[i].source, expected[i].source) << "at " << i;
+  }
+}
+
+// On both sides of the switch from one algorithm to the other, and far from it.
+const std::vector<size_t> kCounts{0, 1, 2, 3, 31, 32, 33, 500, 5000};
+
+TEST(RowSortTest, SortsAnyRowsAndKeepsTheOrderOfEquals) {
+  std::mt19937 random(1);
+  for (const size_t count : kCounts) {
+    for (const uint32_t vocab : {1U, 2U, 7U, 255U, 256U, 257U, 100'000U}) {
+      std::vector<uint32_t> rows(count);
+      std::generate(rows.begin(), rows.end(), [&] { return random() % vocab; });
+      expect_sorted(rows, 0, 17);
+      expect_sorted(rows, 0, 32);
+    }
+  }
+}
+
+TEST(RowSortTest, SortsByTheBitsThatAreAskedFor) {
+  std::mt19937 random(2);
+  for (const size_t count : kCounts) {
+    for (int first_bit = 0; first_bit <= 32; first_bit += 3) {
+      for (int end_bit = first_bit; end_bit <= 32; end_bit += 5) {
+        SCOPED_TRACE(
+            std::to_string(first_bit) + " to " + std::to_string(end_bit));
+        // Below first_bit and from end_bit on all rows agree.
+        const uint64_t varying =
+            (uint64_t{1} << end_bit) - (uint64_t{1} << first_bit);
+        const auto mask = static_cast<uint32_t>(varying);
+        const uint32_t common = random() & ~mask;
+        std::vector<uint32_t> rows(count);
+        std::generate(rows.begin(), rows.end(), [&] {
+          return (random() & mask) | common;
+        });
+        expect_sorted(rows, first_bit, end_bit);
+      }
+    }
+  }
+}
+
+TEST(RowSortTest, SortsTheLargestRows) {
+  std::vector<uint32_t> rows(1000, 4294967293U);
+  for (size_t i = 0; i < rows.size(); i += 3) {
+    rows[i] = i % 2 == 0 ? 0U : 4294967292U;
+  }
+  expect_sorted(rows, 0, 32);
+}
+
+TEST(RowSortTest, SortedReversedAndEqualRowsComeOutSorted) {
+  std::vector<uint32_t> rows(3000);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = static_cast<uint32_t>(i / 2);
+  }
+  expect_sorted(rows, 0, 11);
+  std::reverse(rows.begin(), rows.end());
+  expect_sorted(rows, 0, 11);
+  expect_sorted(std::vector<uint32_t>(3000, 9), 0, 11);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

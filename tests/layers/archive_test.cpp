@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch::save and torch::load of the layer and of a model that holds it.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::int64s;
+using torch::serialize::OutputArchive;
+
+struct Setup {
+  std::optional<optim::OptimizerSpec> optimizer =
+      optim::Adagrad{.learning_rate = 0.5};
+  Strategy strategy = Strategy::engine();
+  uint64_t seed = 0;
+};
+
+// `class` can't be the name of a tensor in an archive.
+TPUEmbedding make_layer(const Setup& setup = {}) {
+  const auto named =
+      make_table({.name = "class", .vocabulary_size = 6, .dim = 3});
+  const auto unnamed = make_table({.vocabulary_size = 4, .dim = 2});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"a", FeatureConfig{.table = named}},
+           {"b", FeatureConfig{.table = unnamed}},
+           {"c", FeatureConfig{.table = named}}},
+      .optimizer = setup.optimizer,
+      .strategy = setup.strategy,
+      .seed = setup.seed});
+}
+
+Features batch(int step) {
+  return {
+      {"a", int64s({step % 6, 1})},
+      {"b", int64s({step % 4, 3})},
+      {"c", test::ragged({{step * 5 % 6, 2, 2}, {}})}};
+}
+
+void train(TPUEmbedding& layer, int begin, int end) {
+  for (int step = begin; step < end; ++step) {
+    at::Tensor loss = at::zeros({});
+    for (const auto& activation : layer->forward(batch(step)).flatten()) {
+      loss = loss + (activation - 0.5).square().sum();
+    }
+    loss.backward();
+  }
+}
+
+template <class Module>
+void load_bytes(Module& module, const std::string& bytes) {
+  std::istringstream stream(bytes);
+  torch::load(module, stream);
+}
+
+// The message of the ValueError that loading ends with; nothing is changed.
+std::string load_error(TPUEmbedding& layer, const std::string& bytes) {
+  const auto before = test::tables_of(layer);
+  const int64_t iterations = layer->iterations();
+  std::string message = "no error";
+  try {
+    load_bytes(layer, bytes);
+  } catch (const c10::ValueError& error) {
+    message = error.what_without_backtrace();
+  }
+  test::expect_same_tables(layer, before);
+  EXPECT_EQ(layer->iterations(), iterations);
+  return message;
+}
+
+void expect_lines(
+    const std::string& message,
+    const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    EXPECT_NE(message.find(line), std::string::npos)
+        << "no '" << line << "' in:\n"
+        << message;
+  }
+}
+
+class ArchiveTest : public testing::TestWithParam<optim::OptimizerSpec> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers,
+    ArchiveTest,
+    testing::Values(
+        optim::SGD{.learning_rate = 0.1},
+        optim::Adagrad{.learning_rate = 0.5},
+        optim::Adam{.learning_rate = 0.1}),
+    [](const auto& info) { return optim::name_of(info.param); });
+
+TEST_P(ArchiveTest, SavedHalfWayAndLoadedGivesTheSameBits) {
+  auto straight = make_layer({.optimizer = GetParam()});
+  train(straight, 0, 10);
+
+  auto first = make_layer({.optimizer = GetParam()});
+  train(first, 0, 5);
+  auto second = make_layer({.optimizer = GetParam(), .seed = 99});
+  load_bytes(second, test::saved(first));
+  EXPECT_EQ(second->iterations(), 5);
+  train(second, 5, 10);
+  EXPECT_EQ(second->iterations(), 10);
+  test::expect_same_tables(second, test::tables_of(straight));
+  EXPECT_EQ(test::saved(second), test::saved(straight));
+}
+
+TEST(LayerArchiveTest, GoesThroughAFile) {
+  const std::string path = testing::TempDir() + "tessera_layer_archive.pt";
+  auto layer = make_layer();
+  train(layer, 0, 3);
+  torch::save(layer, path);
+  auto loaded = make_layer({.seed = 99});
+  torch::load(loaded, path);
+  std::remove(path.c_str());
+  EXPECT_EQ(test::saved(loaded), test::saved(layer));
+}
+
+TEST(LayerArchiveTest, LoadingKeepsTensorsAlive) {
+  auto layer = make_layer();
+  train(layer, 0, 3);
+  auto loaded = make_layer({.seed = 99});
+  const at::Tensor live = loaded->embedding_tables()["class"];
+  const at::Tensor variable = loaded->virtual_variable();
+  load_bytes(loaded, test::saved(layer));
+  EXPECT_TRUE(at::equal(live, layer->embedding_tables()["class"]));
+  EXPECT_TRUE(variable.is_same(loaded->virtual_variable()));
+  EXPECT_TRUE(variable.requires_grad());
+}
+
+TEST(LayerArchiveTest, AModelIsSavedWhole) {
+  const auto make_model = [](uint64_t seed, TPUEmbedding& layer) {
+    layer = make_layer({.seed = seed});
+    return torch::nn::Sequential(layer, Concatenate(), torch::nn::Linear(8, 1));
+  };
+  const auto train_model = [](torch::nn::Sequential& model, int step) {
+    torch::optim::SGD optimizer(
+        model->parameters(), torch::optim::SGDOptions(0.1));
+    model->forward(batch(step)).square().sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  TPUEmbedding layer{nullptr};
+  auto model = make_model(0, layer);
+  train_model(model, 0);
+  std::ostringstream stream;
+  torch::save(model, stream);
+
+  TPUEmbedding loaded_layer{nullptr};
+  auto loaded = make_model(99, loaded_layer);
+  load_bytes(loaded, stream.str());
+  EXPECT_EQ(loaded_layer->iterations(), 1);
+  EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));
+  train_model(model, 1);
+  train_model(loaded, 1);
+  EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
+
+  // The layer alone can't read the model's archive.
+  expect_lines(
+      load_error(layer, stream.str()),
+      {"[TPUEmbedding::load] the archive has no format_version"});
+}
+
+TEST(LayerArchiveTest, TheHostReadsTheEnginesTables) {
+  auto engine = make_layer();
+  train(engine, 0, 3);
+  auto host = make_layer({.strategy = Strategy::host(), .seed = 99});
+  load_bytes(host, test::saved(engine));
+  test::expect_same_tables(host, test::tables_of(engine));
+  EXPECT_EQ(host->iterations(), 3);
+  EXPECT_TRUE(host->parameters()[0].requires_grad());
+  EXPECT_TRUE(
+      at::equal(host->forward(batch(0))["a"], engine->forward(batch(0))["a"]));
+}
+
+TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
+  const auto host = make_layer({.strategy = Strategy::host()});
+  auto engine = make_layer({.optimizer = std::nullopt, .seed = 99});
+  load_bytes(engine, test::saved(host));
+  test::expect_same_tables(engine, test::tables_of(host));
+
+  auto trained = make_layer({.seed = 99});
+  expect_lines(
+      load_error(trained, test::saved(host)),
+      {"table_0 'class': slot accumulators is missing in the archive",
+       "table_1 'table_1': slot accumulators is missing in the archive"});
+}
+
+TEST(LayerArchiveTest, AnotherOptimizerIsAnError) {
+  auto layer = make_layer({.optimizer = optim::Adam{}, .seed = 99});
+  expect_lines(
+      load_error(layer, test::saved(make_layer())),
+      {"the archive does not fit this layer; nothing was changed:",
+       "\n  table_0 'class': slot momenta is missing",
+       "\n  table_0 'class': slot velocities is missing",
+       "\n  table_1 'table_1': slot momenta is missing",
+       "Build the layer with the configuration that was saved."});
+}
+
+TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
+  const auto wide =
+      make_table({.name = "wide", .vocabulary_size = 6, .dim = 5});
+  const auto more = make_table({.vocabulary_size = 5, .dim = 2});
+  const auto third = make_table({.vocabulary_size = 5, .dim = 2});
+  const TPUEmbedding other(TPUEmbeddingOptions{
+      .features =
+          {{"a", FeatureConfig{.table = wide}},
+           {"b", FeatureConfig{.table = more}},
+           {"c", FeatureConfig{.table = third}}},
+      .optimizer = optim::Adagrad{}});
+  auto layer = make_layer({.seed = 99});
+  expect_lines(
+      load_error(layer, test::saved(other)),
+      {"\n  table_0 'class': the archive's table is named 'wide'",
+       "\n  table_0 'class': parameters expected float32 [6, 3], but got Float "
+       "[6, 5]",
+       "\n  table_0 'class': slot accumulators expected float32 [6, 3]",
+       "\n  table_1 'table_1': parameters expected float32 [4, 2], but got "
+       "Float [5, 2]",
+       "\n  the archive has more tables than the layer's 2"});
+
+  TPUEmbedding larger(TPUEmbeddingOptions{
+      .features = {
+          {"a", FeatureConfig{.table = wide}},
+          {"b", FeatureConfig{.table = more}},
+          {"c", FeatureConfig{.table = third}}}});
+  expect_lines(
+      load_error(larger, test::saved(layer)),
+      {"\n  table_0 'wide': the archive's table is named 'class'",
+       "\n  table_2 'table_2': missing in the archive"});
+}
+
+// An archive written by hand.
+std::string written(const std::function<void(OutputArchive&)>& write) {
+  OutputArchive archive;
+  write(archive);
+  std::ostringstream stream;
+  archive.save_to(stream);
+  return stream.str();
+}
+
+TEST(LayerArchiveTest, OfALaterFormatIsRefused) {
+  auto layer = make_layer();
+  expect_lines(
+      load_error(layer, written([](OutputArchive& archive) {
+                   archive.write("format_version", c10::IValue(2));
+                 })),
+      {"format_version must be 1, but got 2. Update the library."});
+}
+
+TEST(LayerArchiveTest, WithEntriesOfAnotherKindIsRefused) {
+  auto layer = make_layer();
+  expect_lines(
+      load_error(layer, written([](OutputArchive& archive) {
+                   archive.write("format_version", c10::IValue(1));
+                   archive.write("table_0", at::zeros({6, 3}));
+                   OutputArchive table(archive.compilation_unit());
+                   table.write("name", at::zeros({1}));
+                   table.write("parameters", at::zeros({4, 2}, at::kDouble));
+                   table.write("accumulators", c10::IValue("text"));
+                   archive.write("table_1", table);
+                 })),
+      {"\n  iterations is missing",
+       "\n  table_0 'class': missing in the archive",
+       "\n  table_1 'table_1': the archive's table is named '(no name)'",
+       "\n  table_1 'table_1': parameters expected float32 [4, 2], but got "
+       "Double [4, 2]",
+       "\n  table_1 'table_1': slot accumulators is missing"});
+}
+
+TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
+  auto layer = make_layer();
+  train(layer, 0, 3);
+  const std::string whole = test::saved(layer);
+  auto loaded = make_layer({.seed = 99});
+  const std::string before = test::saved(loaded);
+  for (const size_t length :
+       {size_t{0}, size_t{10}, whole.size() / 2, whole.size() - 1}) {
+    EXPECT_ANY_THROW(load_bytes(loaded, whole.substr(0, length)))
+        << length << " of " << whole.size() << " bytes";
+  }
+  EXPECT_ANY_THROW(load_bytes(loaded, "not an archive at all"));
+  std::ostringstream linear;
+  torch::save(torch::nn::Linear(2, 3), linear);
+  expect_lines(load_error(loaded, linear.str()), {"no format_version"});
+  EXPECT_ANY_THROW(torch::load(loaded, testing::TempDir() + "no such file"));
+  EXPECT_EQ(test::saved(loaded), before);
+  load_bytes(loaded, whole);
+  EXPECT_EQ(test::saved(loaded), whole);
+}
+
+}  // namespace
+}  // namespace tessera

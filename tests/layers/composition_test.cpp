@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layer among other modules: holders, clones, Sequential.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::int64s;
+using test::ragged;
+
+TPUEmbeddingOptions two_features(Strategy strategy) {
+  const auto table = make_table({.vocabulary_size = 6, .dim = 3});
+  return {
+      .features =
+          {{"user", FeatureConfig{.table = table}},
+           {"seen", FeatureConfig{.table = table, .max_sequence_length = 2}}},
+      .optimizer = optim::Adagrad{.learning_rate = 0.5},
+      .strategy = std::move(strategy)};
+}
+
+Features batch() {
+  return {{"user", int64s({1, 2})}, {"seen", ragged({{3}, {2, 2, 5}})}};
+}
+
+// A user's model in the way of LibTorch: reset() builds what it holds.
+struct RankerImpl : torch::nn::Cloneable<RankerImpl> {
+  explicit RankerImpl(TPUEmbeddingOptions options)
+      : options(std::move(options)) {
+    RankerImpl::reset();
+  }
+  void reset() override {
+    embedding = register_module("embedding", TPUEmbedding(options));
+    tower = register_module("tower", torch::nn::Linear(9, 1));
+  }
+  at::Tensor forward(const Features& features) {
+    return tower->forward(join->forward(embedding->forward(features)));
+  }
+
+  TPUEmbeddingOptions options;
+  TPUEmbedding embedding{nullptr};
+  Concatenate join;
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(Ranker);
+
+class CompositionTest : public testing::TestWithParam<Strategy> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    CompositionTest,
+    testing::Values(Strategy::engine(), Strategy::host()),
+    [](const auto& info) { return info.param.name(); });
+
+// One training step; afterwards nothing is pending.
+template <class Model>
+void train_step(Model& model) {
+  torch::optim::SGD optimizer(
+      model->parameters(), torch::optim::SGDOptions(0.1));
+  optimizer.zero_grad();
+  model->forward(batch()).square().sum().backward();
+  optimizer.step();
+}
+
+TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
+  Ranker model(two_features(GetParam()));
+  const bool on_engine = GetParam() == Strategy::engine();
+  EXPECT_EQ(
+      model->named_parameters().keys(),
+      (std::vector<std::string>{
+          on_engine ? "embedding.virtual_variable" : "embedding.table_0",
+          "tower.weight",
+          "tower.bias"}));
+  const auto tables = test::tables_of(model->embedding);
+  const at::Tensor weight = model->tower->weight.detach().clone();
+  const float before = model->forward(batch()).square().sum().item<float>();
+  train_step(model);
+  EXPECT_FALSE(at::equal(model->tower->weight, weight));
+  EXPECT_FALSE(at::equal(test::tables_of(model->embedding)[0], tables[0]));
+  EXPECT_LT(model->forward(batch()).square().sum().item<float>(), before);
+  EXPECT_EQ(model->embedding->iterations(), on_engine ? 1 : 0);
+}
+
+TEST_P(CompositionTest, AModelRefusesAnotherDtypeThroughItsLayer) {
+  Ranker model(two_features(GetParam()));
+  EXPECT_VALUE_ERROR(model->to(torch::kDouble), "tables are float32");
+  model->to(torch::kCPU);
+}
+
+TEST_P(CompositionTest, ACloneIsADeepCopy) {
+  TPUEmbedding layer(two_features(GetParam()));
+  layer->forward(batch())["user"].sum().backward();
+  layer->parameters()[0].requires_grad_(false);
+  layer->eval();
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  ASSERT_FALSE(copy.is_empty());
+  EXPECT_EQ(copy->options(), layer->options());
+  EXPECT_EQ(copy->iterations(), layer->iterations());
+  EXPECT_FALSE(copy->is_training());
+  EXPECT_FALSE(copy->parameters()[0].requires_grad());
+  EXPECT_FALSE(copy->parameters()[0].is_alias_of(layer->parameters()[0]));
+  EXPECT_EQ(test::saved(copy).size(), test::saved(layer).size());
+
+  const auto before = test::tables_of(layer);
+  test::expect_same_tables(copy, before);
+  test::write_table(copy, "table_0", at::rand({6, 3}));
+  test::expect_same_tables(layer, before);
+}
+
+TEST_P(CompositionTest, AModelsCloneIsIndependent) {
+  Ranker model(two_features(GetParam()));
+  train_step(model);
+  Ranker copy(std::dynamic_pointer_cast<RankerImpl>(model->clone()));
+  const auto before = test::tables_of(model->embedding);
+  test::expect_same_tables(copy->embedding, before);
+  EXPECT_TRUE(at::equal(copy->tower->weight, model->tower->weight));
+  EXPECT_EQ(copy->embedding->iterations(), model->embedding->iterations());
+  EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
+  EXPECT_EQ(copy->parameters().size(), model->parameters().size());
+
+  // Slots are copied, too: the second step depends on the first.
+  train_step(copy);
+  test::expect_same_tables(model->embedding, before);
+  train_step(model);
+  test::expect_same_tables(copy->embedding, test::tables_of(model->embedding));
+}
+
+TEST(CloneTest, AClonesUpdatesAreNotTheOriginals) {
+  TPUEmbedding layer(two_features(Strategy::engine()));
+  const at::Tensor loss = layer->forward(batch())["user"].sum();
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  const auto before = test::tables_of(copy);
+  loss.backward();
+  EXPECT_EQ(layer->iterations(), 1);
+  EXPECT_EQ(copy->iterations(), 0);
+  test::expect_same_tables(copy, before);
+  EXPECT_FALSE(copy->virtual_variable().grad().defined());
+}
+
+TEST_P(CompositionTest, SequentialRunsFromFeaturesToScores) {
+  TPUEmbedding embedding(two_features(GetParam()));
+  torch::nn::Sequential model(
+      embedding, Concatenate(), torch::nn::Linear(9, 1));
+  const Features features = batch();
+  const at::Tensor scores = model->forward(features);
+  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{2, 1}));
+
+  auto copy =
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
+  EXPECT_TRUE(at::equal(copy->forward(features), scores));
+
+  const auto before = test::tables_of(embedding);
+  scores.sum().backward();
+  for (auto& parameter : model->parameters()) {
+    EXPECT_TRUE(parameter.grad().defined());
+  }
+  if (GetParam() == Strategy::engine()) {
+    EXPECT_FALSE(at::equal(test::tables_of(embedding)[0], before[0]));
+  }
+  EXPECT_TRUE(at::equal(copy->forward(features), scores));
+}
+
+TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
+  Concatenate join;
+  const at::Tensor joined = join->forward(
+      {{"b", test::floats({2, 1, 2}, {1, 2, 3, 4})},
+       {"a", test::floats({7, 8})}});
+  test::expect_close(joined, test::floats({2, 3}, {1, 2, 7, 3, 4, 8}));
+  EXPECT_VALUE_ERROR(
+      (join->forward({{"a", test::floats({1})}, {"b", test::floats({1, 2})}})),
+      "[Concatenate 'b'] all activations must have one batch size");
+  EXPECT_VALUE_ERROR(join->forward({}), "got no activations");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward passes that end in an error: nothing changes, and the next is right.
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kSecondPass =
+    "a second backward pass over the same forward";
+
+TPUEmbedding make_layer(optim::LearningRate learning_rate = 1.0) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 4,
+       .dim = 1,
+       .initializer = initializers::Zeros{}});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = table},
+      .optimizer = optim::Adagrad{
+          .learning_rate = std::move(learning_rate),
+          .initial_accumulator_value = 1.0}});
+}
+
+at::Tensor look_up(TPUEmbedding& layer, at::Tensor ids) {
+  return layer->forward(std::move(ids)).leaf().sum();
+}
+
+void retain(const at::Tensor& loss) {
+  loss.backward({}, /*retain_graph=*/true);
+}
+
+// Everything that a pass could have changed.
+struct Snapshot {
+  explicit Snapshot(const TPUEmbedding& layer)
+      : tables(test::tables_of(layer)),
+        accumulators(test::slot_of(layer, 0, "accumulators")),
+        iterations(layer->iterations()) {}
+
+  void expect_unchanged(const TPUEmbedding& layer) const {
+    test::expect_same_tables(layer, tables);
+    EXPECT_TRUE(
+        at::equal(test::slot_of(layer, 0, "accumulators"), accumulators));
+    EXPECT_EQ(layer->iterations(), iterations);
+  }
+
+  std::vector<at::Tensor> tables;
+  at::Tensor accumulators;
+  int64_t iterations;
+};
+
+// The identity; its backward fails while `is_failing`.
+struct FailingBackward : torch::autograd::Function<FailingBackward> {
+  static inline bool is_failing = true;
+
+  static at::Tensor forward(AutogradContext*, const at::Tensor& input) {
+    return input.clone();
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    if (is_failing) {
+      throw std::out_of_range("half-way");
+    }
+    return gradients;
+  }
+};
+
+// A loss whose pass fails after the layer's own node has run: LibTorch runs
+// younger nodes first, and here the failing one is the oldest.
+class HalfWayTest : public testing::Test {
+ protected:
+  HalfWayTest() : layer_(make_layer()) {
+    FailingBackward::is_failing = true;
+    layer_->virtual_variable().register_hook(
+        [this](const at::Tensor&) { ++layer_ran_; });
+    failing_ = FailingBackward::apply(at::ones({}).requires_grad_());
+  }
+
+  TPUEmbedding layer_;
+  at::Tensor failing_;
+  int layer_ran_ = 0;
+};
+
+TEST_F(HalfWayTest, TablesAreUnchangedAndTheNextPassIsRight) {
+  const Snapshot before(layer_);
+  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1, 1}));
+  EXPECT_THROW(loss.backward(), std::out_of_range);
+  EXPECT_EQ(layer_ran_, 1);
+  before.expect_unchanged(layer_);
+
+  look_up(layer_, int64s({2})).backward();
+  EXPECT_EQ(layer_->iterations(), 1);
+  test::expect_close(
+      layer_->embedding_tables()["t"],
+      floats({4, 1}, {0, 0, -1 / std::sqrt(2.0F), 0}));
+}
+
+TEST_F(HalfWayTest, ARetainedGraphCanBeTriedAgain) {
+  const Snapshot before(layer_);
+  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1, 1}));
+  EXPECT_THROW(retain(loss), std::out_of_range);
+  EXPECT_THROW(retain(loss), std::out_of_range);
+  EXPECT_EQ(layer_ran_, 2);
+  before.expect_unchanged(layer_);
+
+  FailingBackward::is_failing = false;
+  retain(loss);
+  EXPECT_EQ(layer_->iterations(), 1);
+  test::expect_close(
+      layer_->embedding_tables()["t"],
+      floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
+  EXPECT_TORCH_ERROR(retain(loss), kSecondPass);
+}
+
+TEST_F(HalfWayTest, WithoutRetainingLibTorchRefusesTheRetry) {
+  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1}));
+  EXPECT_THROW(loss.backward(), std::out_of_range);
+  const Snapshot before(layer_);
+  FailingBackward::is_failing = false;
+  EXPECT_TORCH_ERROR(
+      loss.backward(), "backward through the graph a second time");
+  before.expect_unchanged(layer_);
+}
+
+TEST(SecondBackwardTest, IsAnErrorWithoutARetainedGraph) {
+  auto layer = make_layer();
+  const at::Tensor loss = look_up(layer, int64s({0}));
+  loss.backward();
+  const Snapshot before(layer);
+  EXPECT_TORCH_ERROR(
+      loss.backward(), "backward through the graph a second time");
+  before.expect_unchanged(layer);
+}
+
+TEST(SecondBackwardTest, IsAnErrorWithARetainedGraph) {
+  auto layer = make_layer();
+  const at::Tensor loss = look_up(layer, int64s({0}));
+  retain(loss);
+  const Snapshot before(layer);
+  EXPECT_TORCH_ERROR(retain(loss), kSecondPass);
+  EXPECT_TORCH_ERROR(loss.backward(), kSecondPass);
+  before.expect_unchanged(layer);
+}
+
+TEST(SecondBackwardTest, OneUsedLookupSpoilsThePassForBoth) {
+  auto layer = make_layer();
+  const at::Tensor first = look_up(layer, int64s({0}));
+  const at::Tensor second = look_up(layer, int64s({1}));
+  retain(first);
+  const Snapshot before(layer);
+  EXPECT_TORCH_ERROR(retain(first + second), kSecondPass);
+  EXPECT_TORCH_ERROR(retain(second + first), kSecondPass);
+  before.expect_unchanged(layer);
+  // The other lookup has updated nothing yet, so its own pass is fine.
+  second.backward();
+  const float step = -1 / std::sqrt(2.0F);
+  test::expect_close(
+      layer->embedding_tables()["t"], floats({4, 1}, {step, step, 0, 0}));
+}
+
+TEST(FailingLearningRateTest, ReachesTheCallerWithItsTypeAndChangesNothing) {
+  bool is_failing = true;
+  auto layer = make_layer([&]() -> double {
+    if (is_failing) {
+      throw std::domain_error("no rate today");
+    }
+    return 1.0;
+  });
+  const Snapshot before(layer);
+  const at::Tensor loss = look_up(layer, int64s({0}));
+  EXPECT_THROW(retain(loss), std::domain_error);
+  before.expect_unchanged(layer);
+  is_failing = false;
+  loss.backward();
+  EXPECT_EQ(layer->iterations(), 1);
+  EXPECT_NEAR(
+      layer->embedding_tables()["t"][0].item<float>(),
+      -1 / std::sqrt(2.0F),
+      1e-6);
+}
+
+TEST(FailingLearningRateTest, OfTheLastTableLeavesTheFirstUnchanged) {
+  double rate = -1.0;
+  const auto fixed = make_table(
+      {.name = "fixed",
+       .vocabulary_size = 4,
+       .dim = 2,
+       .optimizer = optim::SGD{.learning_rate = 1.0}});
+  const auto dynamic = make_table(
+      {.name = "dynamic",
+       .vocabulary_size = 4,
+       .dim = 2,
+       .optimizer = optim::SGD{.learning_rate = [&] { return rate; }}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"a", FeatureConfig{.table = fixed}},
+          {"b", FeatureConfig{.table = dynamic}}}});
+  const auto before = test::tables_of(layer);
+  const auto activations =
+      layer->forward({{"a", int64s({0})}, {"b", int64s({0})}});
+  const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
+  EXPECT_VALUE_ERROR(
+      retain(loss),
+      "[table 'dynamic'] learning_rate must be finite and >= 0, but got -1");
+  rate = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_VALUE_ERROR(
+      retain(loss), "learning_rate must be finite and >= 0, but got nan");
+  test::expect_same_tables(layer, before);
+  EXPECT_EQ(layer->iterations(), 0);
+}
+
+TEST(WrongGradientTest, ASparseOneIsAnErrorThatNamesTheFeature) {
+  auto layer = make_layer();
+  const Snapshot before(layer);
+  const at::Tensor activation = layer->forward(int64s({0, 1, 2})).leaf();
+  const at::Tensor chosen = at::embedding(
+      activation,
+      int64s({2}),
+      /*padding_idx=*/-1,
+      /*scale_grad_by_freq=*/false,
+      /*sparse=*/true);
+  EXPECT_VALUE_ERROR(
+      chosen.sum().backward(),
+      "the gradient must be a dense float32 cpu tensor of shape [3, 1], but "
+      "got a Sparse Float one of shape [3, 1] on cpu");
+  before.expect_unchanged(layer);
+}
+
+// A backward pass inside of another one has its own end, and its own update.
+struct NestedBackward : torch::autograd::Function<NestedBackward> {
+  static inline at::Tensor inner_loss = {};
+
+  static at::Tensor forward(AutogradContext*, const at::Tensor& input) {
+    return input.clone();
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    inner_loss.backward();
+    return gradients;
+  }
+};
+
+TEST(NestedBackwardTest, EachPassIsAnUpdateOfItsOwn) {
+  auto layer = make_layer();
+  const at::Tensor outer = look_up(layer, int64s({0, 0}));
+  NestedBackward::inner_loss = look_up(layer, int64s({0}));
+  const at::Tensor nested =
+      NestedBackward::apply(at::ones({}).requires_grad_());
+  (outer + nested).backward();
+  NestedBackward::inner_loss = at::Tensor();
+  EXPECT_EQ(layer->iterations(), 2);
+  test::expect_close(
+      test::slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
+}
+
+}  // namespace
+}  // namespace tessera

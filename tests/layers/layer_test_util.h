@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/serialize.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// For the names of parameterized tests.
+inline void PrintTo(const Strategy& strategy, std::ostream* stream) {
+  *stream << strategy.name();
+}
+
+namespace test {
+
+using Rows = std::vector<std::vector<int64_t>>;
+
+/// Bags of ids, written out: ragged({{3}, {}, {0, 1, 2}}).
+inline RaggedFeature ragged(const Rows& rows) {
+  std::vector<int64_t> values;
+  std::vector<int64_t> splits{0};
+  for (const auto& row : rows) {
+    values.insert(values.end(), row.begin(), row.end());
+    splits.push_back(static_cast<int64_t>(values.size()));
+  }
+  return {at::tensor(values, at::kLong), at::tensor(splits, at::kLong)};
+}
+
+/// The same bags as a sparse feature, ids from column 0 on.
+inline SparseFeature sparse(const Rows& rows, int64_t columns) {
+  std::vector<int64_t> indices;
+  std::vector<int64_t> values;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (size_t column = 0; column < rows[row].size(); ++column) {
+      indices.push_back(static_cast<int64_t>(row));
+      indices.push_back(static_cast<int64_t>(column));
+      values.push_back(rows[row][column]);
+    }
+  }
+  return {
+      at::tensor(indices, at::kLong).view({-1, 2}),
+      at::tensor(values, at::kLong),
+      int64s({static_cast<int64_t>(rows.size()), columns})};
+}
+
+/// Copies of all tables, in order.
+inline std::vector<at::Tensor> tables_of(const TPUEmbedding& layer) {
+  std::vector<at::Tensor> tables;
+  for (const auto& entry : layer->embedding_tables()) {
+    tables.push_back(entry.parameters.clone());
+  }
+  return tables;
+}
+
+/// Bit for bit, shapes too.
+inline void expect_same_tables(
+    const TPUEmbedding& layer,
+    const std::vector<at::Tensor>& expected) {
+  const std::vector<at::Tensor> actual = tables_of(layer);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(at::equal(actual[i], expected[i])) << "table " << i;
+  }
+}
+
+inline std::string saved(const TPUEmbedding& layer) {
+  std::ostringstream stream;
+  torch::save(layer, stream);
+  return stream.str();
+}
+
+/// An entry of what the layer saves, such as slot_of(layer, 0, "momenta").
+inline at::Tensor slot_of(
+    const TPUEmbedding& layer,
+    size_t table,
+    const std::string& name) {
+  std::istringstream stream(saved(layer));
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  torch::serialize::InputArchive entry;
+  archive.read("table_" + std::to_string(table), entry);
+  at::Tensor values;
+  entry.read(name, values, /*is_buffer=*/true);
+  return values;
+}
+
+inline at::Tensor floats(at::IntArrayRef shape, std::vector<float> values) {
+  return at::tensor(values, at::kFloat).view(shape);
+}
+
+inline void write_table(
+    const TPUEmbedding& layer,
+    const std::string& name,
+    const at::Tensor& to) {
+  const at::NoGradGuard no_grad;
+  layer->embedding_tables()[name].copy_(to);
+}
+
+}  // namespace test
+}  // namespace tessera

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a table's optimizer does from step to step, driven through the layer.
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+
+TPUEmbedding one_weight(optim::OptimizerSpec optimizer) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 1,
+       .dim = 1,
+       .initializer = initializers::Constant{1.0}});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = table},
+      .optimizer = std::move(optimizer)});
+}
+
+float weight_of(const TPUEmbedding& layer) {
+  return layer->embedding_tables()["t"].item<float>();
+}
+
+// One update with the given gradient for each duplicate of the one row.
+void step(TPUEmbedding& layer, std::vector<float> gradients) {
+  const at::Tensor upstream = at::tensor(gradients, at::kFloat).unsqueeze(1);
+  const at::Tensor ids = at::zeros({upstream.size(0)}, at::kLong);
+  layer->forward(ids).leaf().backward(upstream);
+}
+
+const std::vector<float> kGradients{0.5F, -0.25F, 0.1F};
+
+void expect_weights(
+    optim::OptimizerSpec optimizer,
+    const std::vector<float>& expected) {
+  auto layer = one_weight(std::move(optimizer));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    step(layer, {kGradients[i]});
+    EXPECT_NEAR(weight_of(layer), expected[i], 3e-7) << "step " << i;
+  }
+}
+
+TEST(OptimizerStepsTest, Sgd) {
+  expect_weights(optim::SGD{.learning_rate = 0.1}, {0.95, 0.975, 0.965});
+}
+
+TEST(OptimizerStepsTest, Adagrad) {
+  const optim::Adagrad adagrad{.learning_rate = 0.1};
+  expect_weights(adagrad, {0.915484575, 0.954409522, 0.939024906});
+  auto layer = one_weight(adagrad);
+  for (const float accumulator : {0.35F, 0.4125F, 0.4225F}) {
+    step(layer, {kGradients[layer->iterations()]});
+    EXPECT_FLOAT_EQ(
+        test::slot_of(layer, 0, "accumulators").item<float>(), accumulator);
+  }
+}
+
+TEST(OptimizerStepsTest, AdamWithTheSumInsideTheRoot) {
+  const optim::Adam adam{.learning_rate = 0.1};
+  expect_weights(adam, {0.683772234, 0.570589867, 0.414536882});
+  expect_weights(
+      optim::Adam{.learning_rate = 0.1, .epsilon = 1e-3},
+      {0.684402798, 0.571401234, 0.415590051});
+  auto layer = one_weight(adam);
+  const std::vector<float> momenta{0.05, 0.02, 0.028};
+  const std::vector<float> velocities{0.00025, 0.00031225, 0.00032193775};
+  for (size_t i = 0; i < momenta.size(); ++i) {
+    step(layer, {kGradients[i]});
+    EXPECT_NEAR(
+        test::slot_of(layer, 0, "momenta").item<float>(), momenta[i], 1e-8);
+    EXPECT_NEAR(
+        test::slot_of(layer, 0, "velocities").item<float>(),
+        velocities[i],
+        1e-10);
+  }
+}
+
+TEST(OptimizerStepsTest, AdamWithTheSumOutsideTheRoot) {
+  expect_weights(
+      optim::Adam{
+          .learning_rate = 0.1, .epsilon = 1e-3, .sum_inside_sqrt = false},
+      {0.702582564, 0.595462262, 0.44764747});
+}
+
+TEST(OptimizerStepsTest, DuplicatesAreSummedOverAllFeaturesOfATable) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 2,
+       .dim = 1,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::Zeros{},
+       .optimizer = optim::Adagrad{
+           .learning_rate = 1.0, .initial_accumulator_value = 1.0}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"dense", FeatureConfig{.table = table}},
+          {"bag", FeatureConfig{.table = table}},
+          {"sequence",
+           FeatureConfig{.table = table, .max_sequence_length = 2}}}});
+  const auto activations = layer->forward(
+      {{"dense", int64s({0, 0})},
+       {"bag", test::ragged({{0, 0, 1}})},
+       {"sequence", test::ragged({{0, 0, 0}})}});
+  (activations["dense"].sum() + 2 * activations["bag"].sum() +
+   3 * activations["sequence"].sum())
+      .backward();
+  // 2 * 1 + 2 * 2 + 2 * 3: the third of the sequence is cut off.
+  constexpr float kSum = 12;
+  test::expect_close(
+      layer->embedding_tables()["t"],
+      floats(
+          {2, 1}, {-kSum / std::sqrt(1 + kSum * kSum), -2 / std::sqrt(5.0F)}));
+}
+
+TEST(OptimizerStepsTest, WithoutAccumulationDuplicatesAreStepsInOrder) {
+  auto one_by_one = one_weight(
+      optim::Adagrad{.learning_rate = 0.1, .use_gradient_accumulation = false});
+  step(one_by_one, kGradients);
+  EXPECT_NEAR(weight_of(one_by_one), 0.939024906, 3e-7);
+  EXPECT_EQ(one_by_one->iterations(), 1);
+
+  auto summed = one_weight(optim::Adagrad{.learning_rate = 0.1});
+  step(summed, kGradients);
+  EXPECT_NEAR(
+      weight_of(summed), 1 - 0.1 * 0.35 / std::sqrt(0.1 + 0.35 * 0.35), 3e-7);
+}
+
+TEST(OptimizerStepsTest, GradientsAreClippedAfterTheSum) {
+  auto layer = one_weight(optim::SGD{
+      .learning_rate = 1.0,
+      .clip_gradient_min = -0.1,
+      .clip_gradient_max = 0.2});
+  step(layer, {5.0F, -4.9F});
+  EXPECT_NEAR(weight_of(layer), 1 - 0.1, 1e-6);
+  step(layer, {5.0F});
+  EXPECT_NEAR(weight_of(layer), 1 - 0.1 - 0.2, 1e-6);
+  step(layer, {-5.0F});
+  EXPECT_NEAR(weight_of(layer), 1 - 0.1 - 0.2 + 0.1, 1e-6);
+}
+
+TEST(OptimizerStepsTest, DecayComesBeforeTheRule) {
+  auto plain =
+      one_weight(optim::SGD{.learning_rate = 0.1, .weight_decay_factor = 0.5});
+  step(plain, {1.0F});
+  EXPECT_NEAR(weight_of(plain), 0.5 - 0.1, 1e-6);
+  auto scaled = one_weight(optim::SGD{
+      .learning_rate = 0.1,
+      .weight_decay_factor = 0.5,
+      .multiply_weight_decay_factor_by_learning_rate = true});
+  step(scaled, {1.0F});
+  EXPECT_NEAR(weight_of(scaled), 0.95 - 0.1, 1e-6);
+}
+
+TEST(OptimizerStepsTest, WeightsAreClippedLast) {
+  auto layer = one_weight(optim::Adagrad{
+      .learning_rate = 0.1,
+      .clip_weight_min = 0.8,
+      .clip_weight_max = 0.9,
+      .weight_decay_factor = 0.01});
+  step(layer, {0.0F});
+  EXPECT_FLOAT_EQ(weight_of(layer), 0.9F);
+  step(layer, {100.0F});
+  EXPECT_FLOAT_EQ(weight_of(layer), 0.8F);
+}
+
+TEST(OptimizerStepsTest, OnlyTouchedRowsDecay) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 3,
+       .dim = 1,
+       .initializer = initializers::Constant{1.0},
+       .optimizer =
+           optim::SGD{.learning_rate = 0.0, .weight_decay_factor = 0.5}});
+  TPUEmbedding layer(
+      TPUEmbeddingOptions{.features = FeatureConfig{.table = table}});
+  layer->forward(int64s({1})).leaf().sum().backward();
+  test::expect_close(
+      layer->embedding_tables()["t"], floats({3, 1}, {1, 0.5, 1}));
+}
+
+Nest<FeatureConfig> two_tables(
+    const optim::LearningRate& first,
+    const optim::LearningRate& second) {
+  const auto table = [](const char* name, const optim::LearningRate& rate) {
+    return FeatureConfig{
+        .table = make_table(
+            {.name = name,
+             .vocabulary_size = 2,
+             .dim = 3,
+             .initializer = initializers::Zeros{},
+             .optimizer = optim::SGD{.learning_rate = rate}})};
+  };
+  return {{"a", table("a", first)}, {"b", table("b", second)}};
+}
+
+void step_two_tables(TPUEmbedding& layer) {
+  const auto activations =
+      layer->forward({{"a", int64s({1})}, {"b", int64s({1})}});
+  (activations["a"].sum() + activations["b"].sum()).backward();
+}
+
+TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
+  int reads = 0;
+  const optim::LearningRate decay(
+      [&] { return std::max(0.5, 1.0 - 0.05 * reads++); });
+  TPUEmbedding layer(TPUEmbeddingOptions{.features = two_tables(decay, decay)});
+  double cumulated = 0.0;
+  for (int i = 0; i < 15; ++i) {
+    step_two_tables(layer);
+    EXPECT_EQ(reads, i + 1);
+    cumulated += std::max(0.5, 1.0 - 0.05 * i);
+    for (const auto& entry : layer->embedding_tables()) {
+      test::expect_close(entry.parameters[0], at::zeros({3}));
+      test::expect_close(entry.parameters[1], at::full({3}, -cumulated));
+    }
+  }
+}
+
+TEST(LearningRateTest, TwoCallablesAreTwoSources) {
+  int first_reads = 0;
+  int second_reads = 0;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = two_tables(
+          [&] {
+            ++first_reads;
+            return 1.0;
+          },
+          [&] {
+            ++second_reads;
+            return 0.25;
+          })});
+  step_two_tables(layer);
+  EXPECT_EQ(first_reads, 1);
+  EXPECT_EQ(second_reads, 1);
+  test::expect_close(layer->embedding_tables()["a"][1], at::full({3}, -1.0));
+  test::expect_close(layer->embedding_tables()["b"][1], at::full({3}, -0.25));
+}
+
+TEST(LearningRateTest, ACallableMayFollowTheLayersOwnSteps) {
+  TPUEmbedding layer{nullptr};
+  const optim::LearningRate follow(
+      [&] { return static_cast<double>(1 + layer->iterations()); });
+  layer =
+      TPUEmbedding(TPUEmbeddingOptions{.features = two_tables(follow, 0.0)});
+  step_two_tables(layer);
+  step_two_tables(layer);
+  step_two_tables(layer);
+  test::expect_close(
+      layer->embedding_tables()["a"][1], at::full({3}, -(1.0 + 2.0 + 3.0)));
+}
+
+TEST(ManyTablesTest, ThirtyTablesLearnEachByItsOwnOptimizer) {
+  constexpr int64_t kTables = 30;
+  std::vector<Nest<FeatureConfig>> configs;
+  std::vector<Features> features;
+  for (int64_t i = 0; i < kTables; ++i) {
+    configs.emplace_back(FeatureConfig{
+        .table = make_table(
+            {.vocabulary_size = i + 1,
+             .dim = i % 7 + 1,
+             .initializer = initializers::Zeros{},
+             .optimizer = optim::SGD{.learning_rate = 0.01 * (i + 1)}})});
+    features.emplace_back(at::full({i + 1}, i, at::kLong));
+  }
+  TPUEmbedding layer(
+      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (const at::Tensor& activation :
+       layer->forward(Features::list(features)).flatten()) {
+    loss = loss + activation.sum();
+  }
+  loss.backward();
+  EXPECT_EQ(layer->iterations(), 1);
+  int64_t i = 0;
+  for (const auto& entry : layer->embedding_tables()) {
+    at::Tensor expected = at::zeros({i + 1, i % 7 + 1});
+    expected[i].fill_(-0.01 * (i + 1) * (i + 1));
+    test::expect_close(entry.parameters, expected);
+    ++i;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine beside the host strategy, which has stock LibTorch operators and
+// torch::optim only: the same numbers to float rounding.
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kBatch = 16;
+constexpr int kSteps = 25;
+
+// Every kind of feature, shared tables, all combiners, an odd width.
+Nest<FeatureConfig> all_kinds() {
+  const auto users = make_table(
+      {.name = "users",
+       .vocabulary_size = 50,
+       .dim = 5,
+       .combiner = Combiner::kMean});
+  const auto items = make_table(
+      {.name = "items",
+       .vocabulary_size = 20,
+       .dim = 8,
+       .combiner = Combiner::kSqrtn});
+  const auto tags = make_table(
+      {.name = "tags",
+       .vocabulary_size = 9,
+       .dim = 33,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::Uniform{}});
+  return {
+      {"user", FeatureConfig{.table = users}},
+      {"friends", FeatureConfig{.table = users}},
+      {"grid", FeatureConfig{.table = items}},
+      {"bought", FeatureConfig{.table = items}},
+      {"seen",
+       Nest<FeatureConfig>::list(
+           {FeatureConfig{.table = items, .max_sequence_length = 3},
+            FeatureConfig{.table = items, .max_sequence_length = 4}})},
+      {"tags", FeatureConfig{.table = tags}},
+      {"spread",
+       FeatureConfig{
+           .table = tags, .output_shape = std::vector<int64_t>{kBatch, 2}}},
+      {"odd", FeatureConfig{.table = tags, .out_of_range = OutOfRange::kZero}}};
+}
+
+// A batch with empty rows, duplicates, negative and too large ids, weights
+// below and at zero.
+class RandomBatch {
+ public:
+  explicit RandomBatch(uint32_t seed) : random_(seed) {
+    const at::Tensor user = at::tensor(ids(kBatch, 0, 50), at::kLong);
+    const Feature bought = sparse(20);
+    features = {
+        {"user", user},
+        {"friends", ragged(0, 50)},
+        {"grid", at::tensor(ids(kBatch * 3, 0, 20), at::kInt).view({-1, 3})},
+        {"bought", bought},
+        {"seen", Features::list({sparse(20), ragged(-1, 20)})},
+        {"tags", ragged(-1, 9)},
+        {"spread", ragged(0, 9)},
+        {"odd", ragged(0, 12)}};
+    weights = {
+        {"user", std::nullopt},
+        {"friends", weights_for(features["friends"])},
+        {"grid", std::nullopt},
+        {"bought", weights_for(bought)},
+        {"seen", Weights::list({std::nullopt, std::nullopt})},
+        {"tags", weights_for(features["tags"])},
+        {"spread", std::nullopt},
+        {"odd", weights_for(features["odd"])}};
+  }
+
+  Features features;
+  Weights weights;
+
+ private:
+  int64_t draw(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high - 1)(random_);
+  }
+
+  std::vector<int64_t> ids(int64_t count, int64_t low, int64_t high) {
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < count; ++i) {
+      values.push_back(draw(low, high));
+    }
+    return values;
+  }
+
+  test::Rows rows(int64_t low, int64_t high) {
+    test::Rows rows;
+    for (int64_t row = 0; row < kBatch; ++row) {
+      rows.push_back(ids(draw(0, 6), low, high));
+    }
+    return rows;
+  }
+
+  RaggedFeature ragged(int64_t low, int64_t high) {
+    return test::ragged(rows(low, high));
+  }
+
+  SparseFeature sparse(int64_t vocab) {
+    return test::sparse(rows(-1, vocab), 6);
+  }
+
+  Feature weights_for(const Feature& feature) {
+    const auto* ragged = std::get_if<RaggedFeature>(&feature);
+    const int64_t count = ragged != nullptr
+        ? ragged->values.numel()
+        : std::get<SparseFeature>(feature).values.numel();
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) {
+      values.push_back(static_cast<float>(draw(-1, 9)) / 4);
+    }
+    return at::tensor(values, at::kFloat);
+  }
+
+  std::mt19937 random_;
+};
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(TPUEmbedding&)>;
+
+at::Tensor loss_of(const Nest<at::Tensor>& activations) {
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  float slope = 0.5F;
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + (activation - slope).square().mean() * activation.size(-1);
+    slope = -slope + 0.1F;
+  }
+  return loss;
+}
+
+void expect_agreement(
+    const optim::OptimizerSpec& spec,
+    Strategy host_strategy,
+    const MakeOptimizer& make_optimizer) {
+  TPUEmbedding engine(TPUEmbeddingOptions{
+      .features = all_kinds(), .optimizer = spec, .seed = 3});
+  TPUEmbedding host(TPUEmbeddingOptions{
+      .features = all_kinds(),
+      .strategy = std::move(host_strategy),
+      .seed = 3});
+  test::expect_same_tables(host, test::tables_of(engine));
+  const auto initial = test::tables_of(engine);
+  const auto optimizer = make_optimizer(host);
+
+  float first_loss = 0.0F;
+  float last_loss = 0.0F;
+  for (int step = 0; step < kSteps; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    const RandomBatch batch(100 + step);
+    const auto engine_out = engine->forward(batch.features, batch.weights);
+    const auto host_out = host->forward(batch.features, batch.weights);
+    const auto engine_leaves = engine_out.flatten();
+    const auto host_leaves = host_out.flatten();
+    for (size_t i = 0; i < engine_leaves.size(); ++i) {
+      test::expect_close(engine_leaves[i], host_leaves[i], 2e-5, 2e-6);
+    }
+    const at::Tensor loss = loss_of(engine_out);
+    loss.backward();
+    optimizer->zero_grad();
+    loss_of(host_out).backward();
+    optimizer->step();
+    const auto engine_tables = test::tables_of(engine);
+    const auto host_tables = test::tables_of(host);
+    for (size_t i = 0; i < engine_tables.size(); ++i) {
+      test::expect_close(engine_tables[i], host_tables[i], 2e-5, 2e-6);
+    }
+    if (testing::Test::HasFailure()) {
+      return;  // The rest only repeats it.
+    }
+    first_loss = step == 0 ? loss.item<float>() : first_loss;
+    last_loss = loss.item<float>();
+  }
+  EXPECT_EQ(engine->out_of_range_count(), host->out_of_range_count());
+  EXPECT_GT(engine->out_of_range_count(), 0);
+  // They have really learnt.
+  EXPECT_LT(last_loss, 0.9F * first_loss);
+  for (size_t i = 0; i < initial.size(); ++i) {
+    EXPECT_FALSE(at::equal(test::tables_of(engine)[i], initial[i]));
+  }
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_sgd(TPUEmbedding& layer) {
+  return std::make_unique<torch::optim::SGD>(
+      layer->parameters(), torch::optim::SGDOptions(0.1));
+}
+
+// LibTorch's epsilon stands outside the root; ours has none.
+std::unique_ptr<torch::optim::Optimizer> make_adagrad(TPUEmbedding& layer) {
+  return std::make_unique<torch::optim::Adagrad>(
+      layer->parameters(),
+      torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.25).eps(0));
+}
+
+constexpr double kRate = 0.1;
+
+TEST(StrategiesAgreeTest, SgdIsTorchOptimSgd) {
+  expect_agreement(
+      optim::SGD{.learning_rate = kRate}, Strategy::host(), make_sgd);
+}
+
+TEST(StrategiesAgreeTest, SgdIsTorchOptimSgdOfSparseGradients) {
+  expect_agreement(
+      optim::SGD{.learning_rate = kRate},
+      Strategy::host({.sparse_gradients = true}),
+      make_sgd);
+}
+
+TEST(StrategiesAgreeTest, AdagradIsTorchOptimAdagrad) {
+  expect_agreement(
+      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
+      Strategy::host(),
+      make_adagrad);
+}
+
+TEST(StrategiesAgreeTest, AdagradIsTorchOptimAdagradOfSparseGradients) {
+  expect_agreement(
+      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
+      Strategy::host({.sparse_gradients = true}),
+      make_adagrad);
+}
+
+TEST(StrategiesAgreeTest, SparseGradientsAreSparse) {
+  TPUEmbedding host(TPUEmbeddingOptions{
+      .features = all_kinds(),
+      .strategy = Strategy::host({.sparse_gradients = true})});
+  const RandomBatch batch(1);
+  loss_of(host->forward(batch.features, batch.weights)).backward();
+  for (const auto& parameter : host->parameters()) {
+    EXPECT_EQ(parameter.grad().layout(), at::kSparse);
+  }
+}
+
+TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
+  const auto tables = [](Strategy strategy, uint64_t seed) {
+    return test::tables_of(TPUEmbedding(TPUEmbeddingOptions{
+        .features = all_kinds(),
+        .strategy = std::move(strategy),
+        .seed = seed}));
+  };
+  const auto engine = tables(Strategy::engine(), 7);
+  const auto host = tables(Strategy::host(), 7);
+  const auto other = tables(Strategy::engine(), 8);
+  for (size_t i = 0; i < engine.size(); ++i) {
+    EXPECT_TRUE(at::equal(engine[i], host[i]));
+    EXPECT_FALSE(at::equal(engine[i], other[i]));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

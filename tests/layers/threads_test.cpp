@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several threads really run, and nobody can tell from the numbers.
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "src/parallel.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kManyBytes = 100 * kParallelBytes;
+
+// The number of intra-op threads, as long as this lives.
+class Threads {
+ public:
+  explicit Threads(int count) : before_(at::get_num_threads()) {
+    at::set_num_threads(count);
+  }
+  ~Threads() {
+    at::set_num_threads(before_);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+TEST(RunTasksTest, TwoThreadsReallyRun) {
+  if (std::thread::hardware_concurrency() < 2) {
+    GTEST_SKIP() << "this machine has one core";
+  }
+  const Threads threads(2);
+  std::mutex mutex;
+  std::set<std::thread::id> seen;
+  const auto count_seen = [&] {
+    const std::lock_guard<std::mutex> lock(mutex);
+    seen.insert(std::this_thread::get_id());
+    return seen.size();
+  };
+  // A task waits for the other thread, which could be late to start.
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  run_tasks(2, kManyBytes, [&](int64_t) {
+    while (count_seen() < 2 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_EQ(seen.size(), 2);
+  EXPECT_EQ(seen.count(std::this_thread::get_id()), 1);
+}
+
+TEST(RunTasksTest, EachTaskRunsOnce) {
+  for (const int count : {1, 2, 4}) {
+    const Threads threads(count);
+    for (const int64_t tasks : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> runs(tasks);
+      run_tasks(tasks, kManyBytes, [&](int64_t i) { ++runs[i]; });
+      for (int64_t i = 0; i < tasks; ++i) {
+        EXPECT_EQ(runs[i], 1) << "task " << i << " of " << tasks;
+      }
+    }
+  }
+}
+
+TEST(RunTasksTest, LittleWorkStaysOnTheCallingThreadInOrder) {
+  const Threads threads(2);
+  std::vector<int64_t> order;
+  run_tasks(4, kParallelBytes - 1, [&](int64_t i) { order.push_back(i); });
+  EXPECT_EQ(order, (std::vector<int64_t>{0, 1, 2, 3}));
+}
+
+TEST(RunTasksTest, RethrowsAndStaysUsable) {
+  for (const int count : {1, 2}) {
+    const Threads threads(count);
+    EXPECT_THROW(
+        run_tasks(
+            100,
+            kManyBytes,
+            [](int64_t i) {
+              if (i == 7) {
+                throw std::domain_error("task 7");
+              }
+            }),
+        std::domain_error);
+    std::atomic<int> runs{0};
+    run_tasks(100, kManyBytes, [&](int64_t) { ++runs; });
+    EXPECT_EQ(runs, 100);
+  }
+}
+
+TEST(RunTasksTest, NestedCallsAreSerial) {
+  const Threads threads(2);
+  std::atomic<int> strangers{0};
+  std::atomic<int> runs{0};
+  run_tasks(8, kManyBytes, [&](int64_t) {
+    const auto self = std::this_thread::get_id();
+    run_tasks(8, kManyBytes, [&](int64_t) {
+      strangers += std::this_thread::get_id() == self ? 0 : 1;
+      ++runs;
+    });
+  });
+  EXPECT_EQ(runs, 64);
+  EXPECT_EQ(strangers, 0);
+}
+
+constexpr int64_t kVocab = 30000;
+constexpr int64_t kDim = 6;
+constexpr int64_t kSteps = 3;
+
+// Few rows are hot and most are rare: ids below `vocab`, log-uniform.
+at::Tensor zipf_ids(std::mt19937& random, int64_t count, int64_t vocab) {
+  std::vector<int64_t> ids;
+  std::uniform_real_distribution<double> unit(0.0, 1.0);
+  for (int64_t i = 0; i < count; ++i) {
+    ids.push_back(static_cast<int64_t>(
+        std::pow(static_cast<double>(vocab + 1), unit(random)) - 1));
+  }
+  return at::tensor(ids, at::kLong).clamp_max(vocab - 1);
+}
+
+at::Tensor random_floats(
+    std::mt19937& random,
+    int64_t count,
+    float low,
+    float high) {
+  std::uniform_real_distribution<float> distribution(low, high);
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(distribution(random));
+  }
+  return at::tensor(values, at::kFloat);
+}
+
+// Bags over several chunks of ids, empty ones at the chunks' borders, and one
+// that is longer than a whole chunk.
+RaggedFeature long_bags(std::mt19937& random) {
+  std::vector<int64_t> lengths{16384, 0, 0, 40000, 0, 1, 16383};
+  for (int64_t i = 0; i < 3000; ++i) {
+    lengths.push_back(static_cast<int64_t>(random() % 30));
+  }
+  int64_t nnz = 0;
+  for (const int64_t length : lengths) {
+    nnz += length;
+  }
+  return RaggedFeature::from_lengths(
+      zipf_ids(random, nnz, kVocab), at::tensor(lengths, at::kLong));
+}
+
+struct Step {
+  Features features = {};
+  Weights weights = {};
+  std::vector<at::Tensor> upstream = {};  // of the activations
+};
+
+std::vector<Step> make_steps() {
+  std::mt19937 random(5);
+  std::vector<Step> steps;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const RaggedFeature bags = long_bags(random);
+    const RaggedFeature weighted = long_bags(random);
+    const at::Tensor dense = zipf_ids(random, 40000, kVocab);
+    const at::Tensor hot = zipf_ids(random, 30000, 3);
+    Step step;
+    step.features = {
+        {"bags", bags}, {"weighted", weighted}, {"dense", dense}, {"hot", hot}};
+    step.weights = {
+        {"bags", std::nullopt},
+        {"weighted",
+         random_floats(random, weighted.values.numel(), 0.5F, 1.5F)},
+        {"dense", std::nullopt},
+        {"hot", std::nullopt}};
+    for (const int64_t rows :
+         {bags.row_splits.numel() - 1,
+          weighted.row_splits.numel() - 1,
+          dense.numel(),
+          hot.numel()}) {
+      step.upstream.push_back(
+          random_floats(random, rows * kDim, -1, 1).view({rows, kDim}));
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+TPUEmbedding make_layer(
+    const optim::OptimizerSpec& big,
+    const optim::OptimizerSpec& small) {
+  const auto rows = make_table(
+      {.name = "rows",
+       .vocabulary_size = kVocab,
+       .dim = kDim,
+       .optimizer = big});
+  const auto few = make_table(
+      {.name = "few", .vocabulary_size = 3, .dim = kDim, .optimizer = small});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = {
+          {"bags", FeatureConfig{.table = rows}},
+          {"weighted", FeatureConfig{.table = rows}},
+          {"dense", FeatureConfig{.table = rows}},
+          {"hot", FeatureConfig{.table = few}}}});
+}
+
+void train(TPUEmbedding& layer, const std::vector<Step>& steps) {
+  for (const Step& step : steps) {
+    const auto activations =
+        layer->forward(step.features, step.weights).flatten();
+    torch::autograd::backward(activations, step.upstream);
+  }
+}
+
+TEST(ThreadsTest, TablesAndSlotsAreTheSameBitsForAnyNumberOfThreads) {
+  const std::vector<Step> steps = make_steps();
+  ASSERT_GT(
+      std::get<RaggedFeature>(steps[0].features["bags"]).values.numel(),
+      100000);
+  const auto train_on = [&](int count) {
+    const Threads threads(count);
+    auto layer = make_layer(
+        optim::Adam{.learning_rate = 0.1},
+        optim::Adagrad{
+            .learning_rate = 0.1, .use_gradient_accumulation = false});
+    train(layer, steps);
+    return layer;
+  };
+  const TPUEmbedding one = train_on(1);
+  for (const int count : {2, 4}) {
+    SCOPED_TRACE(count);
+    const TPUEmbedding many = train_on(count);
+    test::expect_same_tables(many, test::tables_of(one));
+    for (const char* slot : {"momenta", "velocities"}) {
+      EXPECT_TRUE(
+          at::equal(test::slot_of(many, 0, slot), test::slot_of(one, 0, slot)));
+    }
+    EXPECT_TRUE(at::equal(
+        test::slot_of(many, 1, "accumulators"),
+        test::slot_of(one, 1, "accumulators")));
+  }
+}
+
+// What SGD with learning rate 1 does to the big table, summed in double, and
+// the sum of absolute values, which rounding errors are a fraction of.
+struct Reference {
+  explicit Reference(const at::Tensor& table)
+      : weights(table.to(at::kDouble)), magnitudes(weights.abs()) {}
+
+  void apply(const Step& step) {
+    add_bags(step, 0, at::Tensor());
+    add_bags(
+        step,
+        1,
+        std::get<at::Tensor>(*step.weights["weighted"]).to(at::kDouble));
+    const at::Tensor ids = std::get<at::Tensor>(step.features["dense"]);
+    add(ids, step.upstream[2].to(at::kDouble));
+  }
+
+  // The mean over each bag.
+  void add_bags(const Step& step, size_t feature, at::Tensor gains) {
+    const auto bags = std::get<RaggedFeature>(step.features.flatten()[feature]);
+    const at::Tensor lengths = bags.row_splits.diff();
+    const at::Tensor bag =
+        at::arange(lengths.numel()).repeat_interleave(lengths);
+    if (!gains.defined()) {
+      gains = at::full(bags.values.sizes(), 1.0, at::kDouble);
+    }
+    const at::Tensor totals =
+        at::full({lengths.numel()}, 0.0, at::kDouble).index_add(0, bag, gains);
+    const at::Tensor upstream = step.upstream[feature].to(at::kDouble);
+    add(bags.values,
+        upstream.index_select(0, bag) *
+            (gains / totals.index_select(0, bag)).unsqueeze(1));
+  }
+
+  void add(const at::Tensor& ids, const at::Tensor& gradients) {
+    weights.index_add_(0, ids, gradients, -1);
+    magnitudes.index_add_(0, ids, gradients.abs());
+  }
+
+  at::Tensor weights;
+  at::Tensor magnitudes;
+};
+
+TEST(ThreadsTest, ABadIdInABigBatchIsTheSameError) {
+  const Threads threads(2);
+  std::mt19937 random(5);
+  auto layer = make_layer(optim::SGD{}, optim::SGD{});
+  const RaggedFeature bags = long_bags(random);
+  at::Tensor ids = zipf_ids(random, 40000, kVocab);
+  ids[39999] = kVocab;
+  EXPECT_INDEX_ERROR(
+      (layer->forward(
+          {{"bags", bags},
+           {"weighted", bags},
+           {"dense", ids},
+           {"hot", zipf_ids(random, 30000, 3)}})),
+      "[feature 'dense'] table 'rows' has ids in [0, 30000), but got 30000 at "
+      "position 39999");
+}
+
+TEST(ThreadsTest, BigBatchesGiveThePlainSumToRounding) {
+  const Threads threads(2);
+  const std::vector<Step> steps = make_steps();
+  auto layer = make_layer(optim::SGD{.learning_rate = 1.0}, optim::SGD{});
+  Reference reference(test::tables_of(layer)[0]);
+  train(layer, steps);
+  for (const Step& step : steps) {
+    reference.apply(step);
+  }
+  const at::Tensor actual = test::tables_of(layer)[0].to(at::kDouble);
+  const at::Tensor errors =
+      (actual - reference.weights).abs() / (reference.magnitudes + 1e-3);
+  EXPECT_LT(errors.max().item<double>(), 1e-6);
+}
+
+}  // namespace
+}  // namespace tessera

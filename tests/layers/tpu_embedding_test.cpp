@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+using test::ragged;
+using Shape = std::vector<int64_t>;
+
+TablePtr numbered_table(
+    const std::string& name,
+    int64_t vocabulary_size,
+    int64_t dim) {
+  return make_table(
+      {.name = name,
+       .vocabulary_size = vocabulary_size,
+       .dim = dim,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::RowId{}});
+}
+
+TPUEmbedding make_layer(
+    Nest<FeatureConfig> features,
+    Strategy strategy = Strategy::engine()) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = std::move(features),
+      .optimizer = optim::SGD{.learning_rate = 1.0},
+      .strategy = std::move(strategy)});
+}
+
+class TPUEmbeddingOnBothStrategies : public testing::TestWithParam<Strategy> {
+ protected:
+  TPUEmbedding layer(Nest<FeatureConfig> features) const {
+    return make_layer(std::move(features), GetParam());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    TPUEmbeddingOnBothStrategies,
+    testing::Values(Strategy::engine(), Strategy::host()),
+    [](const auto& info) { return info.param.name(); });
+
+TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
+  const auto users = numbered_table("users", 8, 2);
+  const auto items = numbered_table("items", 8, 3);
+  auto embedding = layer(
+      {{"user", FeatureConfig{.table = users}},
+       {"seen",
+        Nest<FeatureConfig>::list(
+            {FeatureConfig{.table = items},
+             FeatureConfig{.table = items, .max_sequence_length = 2}})}});
+
+  // Maps are matched by key, so the order of the batch is free.
+  const Nest<at::Tensor> activations = embedding->forward(
+      {{"seen",
+        Features::list({ragged({{1, 2}, {}}), ragged({{3}, {4, 5, 6}})})},
+       {"user", int64s({7, 0})}});
+
+  EXPECT_EQ(
+      activations.paths(),
+      (std::vector<std::string>{"user", "seen/0", "seen/1"}));
+  test::expect_close(activations["user"], floats({2, 2}, {7, 7, 0, 0}));
+  test::expect_close(
+      activations.at("seen")[0], floats({2, 3}, {3, 3, 3, 0, 0, 0}));
+  test::expect_close(
+      activations.at("seen")[1],
+      floats({2, 2, 3}, {3, 3, 3, 0, 0, 0, 4, 4, 4, 5, 5, 5}));
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, OneConfigAloneGivesOneActivation) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
+  const Nest<at::Tensor> activation = embedding->forward(int64s({3, 1}));
+  ASSERT_TRUE(activation.is_leaf());
+  test::expect_close(activation.leaf(), floats({2, 2}, {3, 3, 1, 1}));
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, AnotherNestIsAnErrorThatNamesThePath) {
+  const auto table = numbered_table("t", 4, 2);
+  auto embedding = layer(
+      {{"user", FeatureConfig{.table = table}},
+       {"seen",
+        Nest<FeatureConfig>::list(
+            {FeatureConfig{.table = table}, FeatureConfig{.table = table}})}});
+  const at::Tensor ids = int64s({1});
+  EXPECT_VALUE_ERROR(
+      (embedding->forward({{"user", ids}})), "missing entry 'seen'. Got: user");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward({{"user", ids}, {"seen", Features::list({ids})}})),
+      "[features 'seen'] expected a list of 2, but got 1 entries");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          {{"user", ids},
+           {"seen", Features::list({ids, Features{{"a", ids}}})}})),
+      "[features 'seen/1'] expected a value here, but got a map");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          {{"user", ids}, {"seen", Features::list({ids, ids})}},
+          {{"age", std::nullopt}})),
+      "[weights] unexpected entry 'age'. Known: user, seen");
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, FeaturesShareATableByObject) {
+  const auto shared = numbered_table("shared", 4, 2);
+  auto embedding = layer(
+      {{"a", FeatureConfig{.table = shared}},
+       {"b", FeatureConfig{.table = numbered_table("other", 4, 2)}},
+       {"c", FeatureConfig{.table = shared}}});
+  EXPECT_EQ(embedding->embedding_tables().size(), 2);
+  test::write_table(embedding, "shared", at::full({4, 2}, 9.0));
+  const at::Tensor ids = int64s({1});
+  const auto activations =
+      embedding->forward({{"a", ids}, {"b", ids}, {"c", ids}});
+  test::expect_close(activations["a"], floats({1, 2}, {9, 9}));
+  test::expect_close(activations["b"], floats({1, 2}, {1, 1}));
+  test::expect_close(activations["c"], floats({1, 2}, {9, 9}));
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, UnnamedTablesAreNumberedByFirstUse) {
+  const auto first = numbered_table("", 4, 2);
+  const auto second = numbered_table("named", 4, 2);
+  const auto third = numbered_table("", 4, 3);
+  const auto embedding = layer(
+      {{"a", FeatureConfig{.table = first}},
+       {"b", FeatureConfig{.table = second}},
+       {"c", FeatureConfig{.table = first}},
+       {"d", FeatureConfig{.table = third}}});
+  std::vector<std::string> names;
+  for (const auto& entry : embedding->embedding_tables()) {
+    names.push_back(entry.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"table_0", "named", "table_2"}));
+  EXPECT_EQ(embedding->embedding_tables()[third].sizes(), (Shape{4, 3}));
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesCount) {
+  const auto table = numbered_table("t", 4, 2);
+  auto embedding = layer(FeatureConfig{.table = table});
+  const at::Tensor live = embedding->embedding_tables()[table];
+  live[2].fill_(5.0);
+  test::expect_close(
+      embedding->forward(int64s({2})).leaf(), floats({1, 2}, {5, 5}));
+  EXPECT_FALSE(live.requires_grad());
+  EXPECT_VALUE_ERROR(
+      embedding->embedding_tables()["u"], "no table 'u'. Known: t");
+  EXPECT_VALUE_ERROR(
+      embedding->embedding_tables()[numbered_table("t", 4, 2)],
+      "no feature of this layer uses the table 't'");
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, ABatchOfZeroRowsWorksInEveryKind) {
+  const auto table = numbered_table("t", 4, 3);
+  auto embedding = layer(
+      {{"dense", FeatureConfig{.table = table}},
+       {"grid", FeatureConfig{.table = table}},
+       {"sparse", FeatureConfig{.table = table}},
+       {"ragged", FeatureConfig{.table = table}},
+       {"sequence", FeatureConfig{.table = table, .max_sequence_length = 2}}});
+  const auto activations = embedding->forward(
+      {{"dense", at::zeros({0}, at::kLong)},
+       {"grid", at::zeros({0, 5}, at::kInt)},
+       {"sparse", test::sparse({}, 4)},
+       {"ragged", ragged({})},
+       {"sequence", ragged({})}},
+      {{"dense", std::nullopt},
+       {"grid", std::nullopt},
+       {"sparse", at::zeros({0}, at::kFloat)},
+       {"ragged", std::nullopt},
+       {"sequence", std::nullopt}});
+  EXPECT_EQ(activations["dense"].sizes(), (Shape{0, 3}));
+  EXPECT_EQ(activations["grid"].sizes(), (Shape{0, 5, 3}));
+  EXPECT_EQ(activations["sparse"].sizes(), (Shape{0, 3}));
+  EXPECT_EQ(activations["ragged"].sizes(), (Shape{0, 3}));
+  EXPECT_EQ(activations["sequence"].sizes(), (Shape{0, 2, 3}));
+
+  const auto before = test::tables_of(embedding);
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + activation.sum();
+  }
+  loss.backward();
+  test::expect_same_tables(embedding, before);
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, WeightsAreOfTheFeaturesKindOrFlat) {
+  const auto table = numbered_table("t", 4, 1);
+  auto embedding = layer(
+      {{"a", FeatureConfig{.table = table}},
+       {"b", FeatureConfig{.table = table}},
+       {"c", FeatureConfig{.table = table}}});
+  const RaggedFeature ids = ragged({{1, 2}, {3}});
+  const at::Tensor weights = floats({2.0F, 3.0F, 4.0F});
+  const auto activations = embedding->forward(
+      {{"a", ids}, {"b", ids}, {"c", ids}},
+      {{"a", RaggedFeature{weights, ids.row_splits}},
+       {"b", weights},
+       {"c", std::nullopt}});
+  test::expect_close(activations["a"], floats({2, 1}, {8, 12}));
+  test::expect_close(activations["b"], floats({2, 1}, {8, 12}));
+  test::expect_close(activations["c"], floats({2, 1}, {3, 3}));
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          {{"a", ids}, {"b", ids}, {"c", ids}},
+          {{"a", std::nullopt}, {"b", floats({1.0F})}, {"c", std::nullopt}})),
+      "[feature 'b'] weights must have one value per id, [3], but got shape");
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, ABadIdChangesNothing) {
+  auto embedding = layer(
+      {{"good",
+        FeatureConfig{
+            .table = numbered_table("t", 4, 2),
+            .out_of_range = OutOfRange::kZero}},
+       {"bad", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
+  const auto before = test::tables_of(embedding);
+  EXPECT_INDEX_ERROR(
+      (embedding->forward({{"good", int64s({99})}, {"bad", int64s({4})}})),
+      "[feature 'bad'] table 'u' has ids in [0, 4), but got 4 at position 0");
+  test::expect_same_tables(embedding, before);
+  EXPECT_EQ(embedding->out_of_range_count(), 0);
+  embedding->forward({{"good", int64s({99, -1})}, {"bad", int64s({3, 0})}});
+  EXPECT_EQ(embedding->out_of_range_count(), 2);
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
+  auto expected = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
+  const at::Tensor ids = int64s({1, 2});
+  const at::Tensor activation = embedding->forward(ids).leaf();
+  expected->forward(int64s({1, 2})).leaf().sum().backward();
+  ids.fill_(0);
+  activation.sum().backward();
+  test::expect_same_tables(embedding, test::tables_of(expected));
+  if (GetParam() == Strategy::host()) {
+    EXPECT_TRUE(at::equal(
+        embedding->parameters()[0].grad(), expected->parameters()[0].grad()));
+  }
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, OtherDtypesAndDevicesAreRefused) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
+  EXPECT_VALUE_ERROR(
+      embedding->to(torch::kDouble), "tables are float32, but got Double");
+  EXPECT_VALUE_ERROR(
+      embedding->to(torch::Device("cuda"), torch::kFloat),
+      "tables live on the cpu, but got cuda");
+  EXPECT_VALUE_ERROR(
+      embedding->to(torch::Device("meta")),
+      "tables live on the cpu, but got meta");
+  EXPECT_VALUE_ERROR(
+      embedding->clone(torch::Device("cuda")), "tables live on the cpu");
+  embedding->to(torch::kFloat);
+  embedding->to(torch::kCPU);
+  embedding->to(torch::kCPU, torch::kFloat);
+  for (const auto& parameter : embedding->parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+  }
+  test::expect_close(
+      embedding->forward(int64s({3})).leaf(), floats({1, 1}, {3}));
+}
+
+TEST(TPUEmbeddingTest, EngineHasOneParameterTheVirtualVariable) {
+  auto embedding = make_layer(
+      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}},
+       {"b", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
+  const auto parameters = embedding->named_parameters();
+  EXPECT_EQ(parameters.keys(), std::vector<std::string>{"virtual_variable"});
+  EXPECT_TRUE(at::equal(parameters["virtual_variable"], at::zeros({1})));
+  EXPECT_TRUE(parameters["virtual_variable"].requires_grad());
+  EXPECT_TRUE(embedding->buffers().empty());
+  EXPECT_TRUE(
+      embedding->virtual_variable().is_same(parameters["virtual_variable"]));
+}
+
+TEST(TPUEmbeddingTest, HostHasTheTablesAsParameters) {
+  auto embedding = make_layer(
+      {{"a", FeatureConfig{.table = numbered_table("class", 4, 2)}},
+       {"b", FeatureConfig{.table = numbered_table("u", 5, 2)}}},
+      Strategy::host());
+  const auto parameters = embedding->named_parameters();
+  EXPECT_EQ(
+      parameters.keys(), (std::vector<std::string>{"table_0", "table_1"}));
+  EXPECT_EQ(parameters["table_1"].sizes(), (Shape{5, 2}));
+  EXPECT_TRUE(
+      embedding->embedding_tables()["u"].is_alias_of(parameters["table_1"]));
+  EXPECT_TORCH_ERROR(
+      embedding->virtual_variable(),
+      "Strategy::host() has no virtual variable");
+}
+
+TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
+  const auto trained = make_table(
+      {.name = "trained",
+       .vocabulary_size = 4,
+       .dim = 2,
+       .optimizer = optim::SGD{.learning_rate = 1.0}});
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features = {
+          {"a", FeatureConfig{.table = trained}},
+          {"b", FeatureConfig{.table = numbered_table("plain", 4, 2)}}}});
+  const auto before = test::tables_of(embedding);
+  const Features batch{{"a", int64s({1})}, {"b", int64s({2})}};
+  EXPECT_VALUE_ERROR(
+      embedding->forward(batch)["a"].sum().backward(),
+      "[table 'plain'] has no optimizer, but a backward pass reached it");
+  test::expect_same_tables(embedding, before);
+  EXPECT_EQ(embedding->iterations(), 0);
+
+  embedding->virtual_variable().requires_grad_(false);
+  const auto frozen = embedding->forward(batch);
+  EXPECT_FALSE(frozen["b"].requires_grad());
+  test::expect_close(frozen["b"], floats({1, 2}, {2, 2}));
+}
+
+TEST(TPUEmbeddingTest, UnusableOptionsAreErrors) {
+  EXPECT_VALUE_ERROR(make_layer({}), "features must have at least one feature");
+  EXPECT_VALUE_ERROR(
+      (make_layer({{"user", FeatureConfig{}}})), "'user'] table");
+  const auto first = numbered_table("same", 4, 2);
+  const auto second = numbered_table("same", 4, 2);
+  EXPECT_VALUE_ERROR(
+      (make_layer(
+          {{"a", FeatureConfig{.table = first}},
+           {"b", FeatureConfig{.table = second}}})),
+      "[TableConfig 'same'] tables of one layer must have different names");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(TPUEmbeddingOptions{
+          .features = FeatureConfig{.table = first},
+          .optimizer = optim::Adagrad{.initial_accumulator_value = 0.0}}),
+      "[TPUEmbeddingOptions] Adagrad: initial_accumulator_value must be > 0");
+}
+
+TEST(TPUEmbeddingTest, SummaryIsATable) {
+  const auto users = make_table(
+      {.name = "users",
+       .vocabulary_size = 131072,
+       .dim = 8,
+       .optimizer = optim::Adam{}});
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features = {
+          {"user", FeatureConfig{.table = users}},
+          {"item", FeatureConfig{.table = numbered_table("items", 4, 2)}}}});
+  const std::string expected =
+      "table  rows    dim  combiner  optimizer  slots                memory\n"
+      "users  131072  8    mean      Adam       momenta, velocities  12.0 MiB\n"
+      "items  4       2    sum       -          -                    0.0 MiB\n"
+      "2 tables, 2 features, 12.0 MiB, strategy engine\n";
+  EXPECT_EQ(embedding->summary(), expected);
+  std::ostringstream stream;
+  stream << embedding;
+  EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
+}
+
+}  // namespace
+}  // namespace tessera

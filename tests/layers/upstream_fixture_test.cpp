@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fixture of TensorFlow's TPUEmbedding tests: two tables, three features,
+// and what one step of each optimizer makes of them.
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::ragged;
+
+// 0, 1, 2, ... along the rows.
+at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
+  return (ids.unsqueeze(1) * dim + at::arange(dim)).to(at::kFloat);
+}
+
+struct FixtureOptions {
+  bool is_sequence = false;
+};
+
+TPUEmbedding make_layer(
+    optim::OptimizerSpec optimizer,
+    FixtureOptions options = {}) {
+  const initializers::Callable initializer("count_up", count_up);
+  const auto video = make_table(
+      {.name = "video",
+       .vocabulary_size = 8,
+       .dim = 4,
+       .combiner = Combiner::kSum,
+       .initializer = initializer});
+  const auto user = make_table(
+      {.name = "user",
+       .vocabulary_size = 16,
+       .dim = 2,
+       .combiner = Combiner::kMean,
+       .initializer = initializer});
+  const auto feature = [&](const TablePtr& table, int64_t length) {
+    return FeatureConfig{
+        .table = table,
+        .max_sequence_length = options.is_sequence ? length : 0};
+  };
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"watched", feature(video, 2)},
+           {"favorited", feature(video, 2)},
+           {"friends", feature(user, 3)}},
+      .optimizer = std::move(optimizer)});
+}
+
+Features two_samples() {
+  return {
+      {"watched", ragged({{0}, {0, 1}})},
+      {"favorited", ragged({{0, 1}, {1}})},
+      {"friends", ragged({{3}, {0, 1, 2}})}};
+}
+
+const std::vector<test::Rows> kFourSamples{
+    {{0}, {0, 1}, {0, 1}, {1}},
+    {{0, 1}, {1}, {0}, {0, 1}},
+    {{3}, {0, 1, 2}, {3}, {0, 1, 2}}};
+
+Features four_samples() {
+  return {
+      {"watched", ragged(kFourSamples[0])},
+      {"favorited", test::sparse(kFourSamples[1], 2)},
+      {"friends", ragged(kFourSamples[2])}};
+}
+
+// Two samples, each of the four rows: sparse features [2, 4, n].
+SparseFeature twice(const test::Rows& rows) {
+  std::vector<int64_t> indices;
+  std::vector<int64_t> values;
+  for (int64_t sample = 0; sample < 2; ++sample) {
+    for (int64_t row = 0; row < 4; ++row) {
+      for (size_t i = 0; i < rows[row].size(); ++i) {
+        indices.insert(indices.end(), {sample, row, static_cast<int64_t>(i)});
+        values.push_back(rows[row][i]);
+      }
+    }
+  }
+  return {
+      at::tensor(indices, at::kLong).view({-1, 3}),
+      at::tensor(values, at::kLong),
+      test::int64s({2, 4, 3})};
+}
+
+Features high_dimensional() {
+  return {
+      {"watched", twice(kFourSamples[0])},
+      {"favorited", twice(kFourSamples[1])},
+      {"friends", twice(kFourSamples[2])}};
+}
+
+// Over features, the mean over the batch of the sum over dim of the squares.
+at::Tensor loss_of(const Nest<at::Tensor>& activations) {
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + activation.square().sum(-1).mean();
+  }
+  return loss;
+}
+
+// The touched rows of both tables after one step.
+struct Expected {
+  std::vector<float> video_rows;  // rows 0, 1
+  std::vector<float> user_rows;  // rows 0 to 3
+};
+
+void expect_tables(
+    const TPUEmbedding& layer,
+    const Expected& expected,
+    double atol = 2e-6) {
+  const at::Tensor video = layer->embedding_tables()["video"];
+  const at::Tensor user = layer->embedding_tables()["user"];
+  test::expect_close(
+      video.slice(0, 0, 2), floats({2, 4}, expected.video_rows), 1e-6, atol);
+  test::expect_close(
+      user.slice(0, 0, 4), floats({4, 2}, expected.user_rows), 1e-6, atol);
+  EXPECT_TRUE(at::equal(video.slice(0, 2), count_up(at::arange(2, 8), 4)));
+  EXPECT_TRUE(at::equal(user.slice(0, 4), count_up(at::arange(4, 16), 2)));
+}
+
+// The same step follows from the three batches.
+void expect_step(
+    const optim::OptimizerSpec& optimizer,
+    const Expected& expected,
+    double atol = 2e-6) {
+  for (const Features& batch :
+       {two_samples(), four_samples(), high_dimensional()}) {
+    auto layer = make_layer(optimizer);
+    const at::Tensor loss = loss_of(layer->forward(batch));
+    EXPECT_FLOAT_EQ(loss.item<float>(), 335.0F);
+    loss.backward();
+    expect_tables(layer, expected, atol);
+    EXPECT_EQ(layer->iterations(), 1);
+  }
+}
+
+TEST(UpstreamFixtureTest, Activations) {
+  auto layer = make_layer(optim::SGD{});
+  const auto activations = layer->forward(two_samples());
+  test::expect_close(
+      activations["watched"], floats({2, 4}, {0, 1, 2, 3, 4, 6, 8, 10}));
+  test::expect_close(
+      activations["favorited"], floats({2, 4}, {4, 6, 8, 10, 4, 5, 6, 7}));
+  test::expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
+}
+
+TEST(UpstreamFixtureTest, HighDimensionalActivations) {
+  auto layer = make_layer(optim::SGD{});
+  const at::Tensor friends = layer->forward(high_dimensional())["friends"];
+  test::expect_close(
+      friends,
+      floats({2, 4, 2}, {6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3}));
+}
+
+TEST(UpstreamFixtureTest, SgdStep) {
+  expect_step(
+      optim::SGD{.learning_rate = 0.1},
+      {.video_rows = {-0.8, -0.3, 0.2, 0.7, 2.8, 3.3, 3.8, 4.3},
+       .user_rows = {-0.0666667, 0.9, 1.933333, 2.9, 3.933333, 4.9, 5.4, 6.3}});
+}
+
+TEST(UpstreamFixtureTest, AdagradStep) {
+  expect_step(
+      optim::Adagrad{.learning_rate = 0.1},
+      {.video_rows =
+           {-0.09992197,
+            0.9000296,
+            1.900015,
+            2.900009,
+            3.900035,
+            4.900017,
+            5.90001,
+            6.900007},
+       .user_rows = {
+           -0.09035079,
+           0.9046537,
+           1.909649,
+           2.904654,
+           3.909649,
+           4.904654,
+           5.900139,
+           6.900102}});
+}
+
+// Without bias correction the first step is learning_rate * 0.1 / sqrt(0.001)
+// whatever the gradient.
+Expected after_adam_step() {
+  constexpr float kStep = 0.3162278F;
+  Expected expected;
+  for (int i = 0; i < 8; ++i) {
+    expected.video_rows.push_back(static_cast<float>(i) - kStep);
+    expected.user_rows.push_back(static_cast<float>(i) - kStep);
+  }
+  return expected;
+}
+
+TEST(UpstreamFixtureTest, AdamStepWithTheSumInsideTheRoot) {
+  expect_step(optim::Adam{.learning_rate = 0.1}, after_adam_step());
+}
+
+TEST(UpstreamFixtureTest, AdamStepWithTheSumOutsideTheRoot) {
+  const optim::Adam adam{.learning_rate = 0.1, .sum_inside_sqrt = false};
+  expect_step(adam, after_adam_step());
+  // Row 0 begins with a weight of 0, so that its step shows all digits; the
+  // smaller gradient feels epsilon more.
+  auto layer = make_layer(adam);
+  loss_of(layer->forward(two_samples())).backward();
+  const auto tables = layer->embedding_tables();
+  EXPECT_NEAR(tables["video"][0][0].item<float>(), -0.3162276F, 1e-7);
+  EXPECT_NEAR(tables["user"][0][0].item<float>(), -0.3162263F, 1e-7);
+}
+
+TEST(UpstreamFixtureTest, SlotsAfterTheStep) {
+  auto adagrad = make_layer(optim::Adagrad{.learning_rate = 0.1});
+  loss_of(adagrad->forward(two_samples())).backward();
+  const at::Tensor accumulators = test::slot_of(adagrad, 0, "accumulators");
+  test::expect_close(
+      accumulators.slice(0, 0, 3),
+      floats(
+          {3, 4},
+          {64.1,
+           169.1,
+           324.1,
+           529.1,
+           144.1,
+           289.1,
+           484.1,
+           729.1,
+           .1,
+           .1,
+           .1,
+           .1}));
+  test::expect_close(
+      test::slot_of(adagrad, 1, "accumulators")[3], floats({36.1, 49.1}));
+
+  auto adam = make_layer(optim::Adam{.learning_rate = 0.1});
+  loss_of(adam->forward(two_samples())).backward();
+  const at::Tensor momenta = test::slot_of(adam, 0, "momenta");
+  const at::Tensor velocities = test::slot_of(adam, 0, "velocities");
+  EXPECT_FLOAT_EQ(momenta[0][1].item<float>(), 1.3F);
+  EXPECT_FLOAT_EQ(velocities[0][1].item<float>(), 0.169F);
+  EXPECT_TRUE(at::equal(momenta.slice(0, 2), at::zeros({6, 4})));
+  EXPECT_TRUE(at::equal(velocities.slice(0, 2), at::zeros({6, 4})));
+}
+
+TEST(UpstreamFixtureTest, AFeatureWithoutGradientMovesNothingUnderSgd) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  const at::Tensor friends = layer->forward(two_samples())["friends"];
+  friends.backward(at::ones_like(friends));
+  constexpr float kThird = 0.1F / 3;
+  expect_tables(
+      layer,
+      {.video_rows = {0, 1, 2, 3, 4, 5, 6, 7},
+       .user_rows = {
+           0 - kThird,
+           1 - kThird,
+           2 - kThird,
+           3 - kThird,
+           4 - kThird,
+           5 - kThird,
+           6 - 0.1F,
+           7 - 0.1F}});
+}
+
+TEST(UpstreamFixtureTest, SequencesGiveNoGradientToTheirPadding) {
+  auto layer =
+      make_layer(optim::SGD{.learning_rate = 0.1}, {.is_sequence = true});
+  const auto activations = layer->forward(two_samples());
+  test::expect_close(
+      activations["watched"],
+      floats({2, 2, 4}, {0, 1, 2, 3, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7}));
+  test::expect_close(
+      activations["friends"],
+      floats({2, 3, 2}, {6, 7, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5}));
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + activation.sum();
+  }
+  loss.backward();
+  Expected expected;
+  for (int i = 0; i < 8; ++i) {
+    expected.video_rows.push_back(static_cast<float>(i) - 0.3F);
+    expected.user_rows.push_back(static_cast<float>(i) - 0.1F);
+  }
+  expect_tables(layer, expected);
+}
+
+// Weights at and below zero: dropped unless the combiner is a sum, or unless
+// validation is off.
+class WeightedLookupTest : public testing::Test {
+ protected:
+  static at::Tensor look_up(
+      Combiner combiner,
+      bool is_validated,
+      const Feature& ids) {
+    const auto table = make_table(
+        {.name = "t",
+         .vocabulary_size = 3,
+         .dim = 2,
+         .combiner = combiner,
+         .initializer =
+             initializers::Callable("primes", [](const at::Tensor&, int64_t) {
+               return floats({3, 2}, {1, 2, 3, 5, 7, 11});
+             })});
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = FeatureConfig{
+            .table = table, .validate_weights_and_indices = is_validated}});
+    const Weights weights =
+        std::optional<Feature>(test::floats({0.5F, 2, 1, -1, 3}));
+    return layer->forward(ids, weights).leaf();
+  }
+
+  static inline const test::Rows kRows{{0, 1, 1}, {}, {2, 0}};
+};
+
+TEST_F(WeightedLookupTest, ValidatedRowsOfSparseAndRagged) {
+  for (const Feature& ids :
+       {Feature(test::sparse(kRows, 3)), Feature(ragged(kRows))}) {
+    test::expect_close(
+        look_up(Combiner::kSum, true, ids),
+        floats({3, 2}, {9.5, 16, 0, 0, -4, -5}));
+    test::expect_close(
+        look_up(Combiner::kMean, true, ids),
+        floats({3, 2}, {2.7142857, 4.5714286, 0, 0, 1, 2}));
+    test::expect_close(
+        look_up(Combiner::kSqrtn, true, ids),
+        floats({3, 2}, {4.1461399, 6.9829725, 0, 0, 1, 2}));
+  }
+}
+
+TEST_F(WeightedLookupTest, WithoutValidationNothingIsDropped) {
+  for (const Feature& ids :
+       {Feature(test::sparse(kRows, 3)), Feature(ragged(kRows))}) {
+    test::expect_close(
+        look_up(Combiner::kMean, false, ids)[2], test::floats({-2, -2.5}));
+    test::expect_close(
+        look_up(Combiner::kSqrtn, false, ids)[2],
+        test::floats({-1.2649111, -1.5811388}));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// One backward() is one update; the virtual variable stays at zero.
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+
+// Ids 0..3 of width 1, values 0..3, so that a row's weight names it.
+TPUEmbedding make_layer(
+    optim::OptimizerSpec optimizer,
+    Strategy strategy = Strategy::engine()) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 4,
+       .dim = 1,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::RowId{}});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"a", FeatureConfig{.table = table}},
+           {"b", FeatureConfig{.table = table}}},
+      .optimizer = std::move(optimizer),
+      .strategy = std::move(strategy)});
+}
+
+const optim::OptimizerSpec kUnitSgd = optim::SGD{.learning_rate = 1.0};
+const Features kBatch{{"a", int64s({0, 1})}, {"b", int64s({1, 2})}};
+
+void expect_table(const TPUEmbedding& layer, std::vector<float> expected) {
+  test::expect_close(
+      layer->embedding_tables()["t"], floats({4, 1}, std::move(expected)));
+}
+
+// On the host the same step, by torch::optim.
+class OneUpdateTest : public testing::TestWithParam<Strategy> {
+ protected:
+  OneUpdateTest()
+      : layer_(make_layer(optim::Adagrad{.learning_rate = 1.0}, GetParam())) {}
+
+  // Backward and step: Adagrad from 0.1 shows whether gradients were summed
+  // before the square.
+  void step(const at::Tensor& loss) {
+    loss.backward();
+    if (GetParam() == Strategy::host()) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor gradient = layer_->parameters()[0].grad();
+      const at::Tensor accumulator = gradient * gradient + 0.1;
+      layer_->parameters()[0].sub_(gradient / accumulator.sqrt());
+    } else {
+      EXPECT_EQ(layer_->iterations(), 1);
+    }
+  }
+
+  static float moved(float row, float gradient) {
+    return row - gradient / std::sqrt(0.1F + gradient * gradient);
+  }
+
+  TPUEmbedding layer_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    OneUpdateTest,
+    testing::Values(Strategy::engine(), Strategy::host()),
+    [](const auto& info) { return info.param.name(); });
+
+TEST_P(OneUpdateTest, TwoForwardsInOneLoss) {
+  const auto first = layer_->forward(kBatch);
+  const auto second = layer_->forward(kBatch);
+  step(first["a"].sum() + 2 * second["a"].sum());
+  expect_table(layer_, {moved(0, 3), moved(1, 3), 2, 3});
+}
+
+TEST_P(OneUpdateTest, TwoTowersWithASharedTable) {
+  const auto activations = layer_->forward(kBatch);
+  const at::Tensor left = (activations["a"] * 2).square().sum();
+  const at::Tensor right = (activations["b"] * 3).sum();
+  step(left + right);
+  expect_table(layer_, {moved(0, 0), moved(1, 8 + 3), moved(2, 3), 3});
+}
+
+TEST_P(OneUpdateTest, AnUnusedFeatureAddsNothing) {
+  step(layer_->forward(kBatch)["b"].sum());
+  expect_table(layer_, {0, moved(1, 1), moved(2, 1), 3});
+}
+
+TEST_P(OneUpdateTest, AnUnusedForwardAddsNothing) {
+  layer_->forward(kBatch);
+  step(layer_->forward(kBatch)["a"].sum());
+  expect_table(layer_, {moved(0, 1), moved(1, 1), 2, 3});
+}
+
+TEST_P(OneUpdateTest, TwoLossesSummedShareOneBackward) {
+  const auto activations = layer_->forward(kBatch);
+  const at::Tensor detached = activations["a"].detach();
+  step((activations["a"] * detached).sum() + activations["b"].sum());
+  expect_table(layer_, {moved(0, 0), moved(1, 1 + 1), moved(2, 1), 3});
+}
+
+TEST(VirtualVariableTest, RowsOfAnUnusedFeatureCountAsTouched) {
+  const optim::Adam adam{.learning_rate = 1.0, .beta_1 = 0.5, .beta_2 = 0.5};
+  auto layer = make_layer(adam);
+  layer->forward(kBatch)["b"].sum().backward();
+  layer->forward(kBatch)["a"].sum().backward();
+  // Row 2 belongs to b, which had a gradient only the first time.
+  const at::Tensor momenta = test::slot_of(layer, 0, "momenta");
+  test::expect_close(momenta, floats({4, 1}, {0.5, 0.75, 0.25, 0}));
+  const float first = 0.5F / std::sqrt(0.5F);
+  const float second = 0.25F / std::sqrt(0.25F);
+  EXPECT_NEAR(
+      layer->embedding_tables()["t"][2].item<float>(),
+      2 - first - second,
+      1e-6);
+}
+
+TEST(VirtualVariableTest, TwoLayersInOneLossAreUpdatedOnceEach) {
+  auto left = make_layer(kUnitSgd);
+  auto right = make_layer(kUnitSgd);
+  const auto left_out = left->forward(kBatch);
+  const auto right_out = right->forward(kBatch);
+  (left_out["a"] * right_out["b"]).sum().backward();
+  expect_table(left, {0 - 1, 1 - 2, 2, 3});
+  expect_table(right, {0, 1 - 0, 2 - 1, 3});
+  EXPECT_EQ(left->iterations(), 1);
+  EXPECT_EQ(right->iterations(), 1);
+}
+
+TEST(VirtualVariableTest, TwoBackwardPassesAreTwoUpdates) {
+  auto layer = make_layer(kUnitSgd);
+  const auto first = layer->forward(kBatch);
+  const auto second = layer->forward(kBatch);
+  first["a"].sum().backward();
+  second["a"].sum().backward();
+  EXPECT_EQ(layer->iterations(), 2);
+  expect_table(layer, {-2, -1, 2, 3});
+}
+
+TEST(VirtualVariableTest, GradForDenseInputsOnlyGivesNoUpdate) {
+  auto layer = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  const at::Tensor dense = at::ones({2, 1}).requires_grad_();
+  const at::Tensor loss = (layer->forward(kBatch)["a"] * dense).sum();
+  const auto gradients = torch::autograd::grad(
+      {loss}, {dense}, /*grad_outputs=*/{}, /*retain_graph=*/true);
+  test::expect_close(gradients[0], floats({2, 1}, {0, 1}));
+  EXPECT_EQ(layer->iterations(), 0);
+  test::expect_same_tables(layer, before);
+  // Asking for the virtual variable is asking for the update.
+  const auto zero = torch::autograd::grad({loss}, {layer->virtual_variable()});
+  test::expect_close(zero[0], at::zeros({1}));
+  expect_table(layer, {-1, 0, 2, 3});
+}
+
+TEST(VirtualVariableTest, NothingHappensWithoutABackwardPass) {
+  auto layer = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  const at::Tensor loss = layer->forward(kBatch)["a"].sum();
+  {
+    const at::NoGradGuard no_grad;
+    EXPECT_FALSE(layer->forward(kBatch)["a"].requires_grad());
+  }
+  {
+    const c10::InferenceMode inference;
+    test::expect_close(layer->forward(kBatch)["a"], floats({2, 1}, {0, 1}));
+  }
+  layer->eval();
+  EXPECT_TRUE(layer->forward(kBatch)["a"].requires_grad());
+  EXPECT_EQ(layer->iterations(), 0);
+  test::expect_same_tables(layer, before);
+}
+
+TEST(VirtualVariableTest, AFrozenVirtualVariableFreezesTheTables) {
+  auto layer = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  layer->virtual_variable().requires_grad_(false);
+  const at::Tensor dense = at::ones({2, 1}).requires_grad_();
+  (layer->forward(kBatch)["a"] * dense).sum().backward();
+  test::expect_close(dense.grad(), floats({2, 1}, {0, 1}));
+  EXPECT_EQ(layer->iterations(), 0);
+  test::expect_same_tables(layer, before);
+  layer->virtual_variable().requires_grad_(true);
+  layer->forward(kBatch)["a"].sum().backward();
+  expect_table(layer, {-1, 0, 2, 3});
+}
+
+// Every optimizer of LibTorch that could move a zero by itself.
+void expect_exactly_zero_after_100_steps(
+    TPUEmbedding& layer,
+    torch::optim::Optimizer& optimizer) {
+  for (int step = 0; step < 100; ++step) {
+    optimizer.zero_grad();
+    layer->forward(kBatch)["a"].square().sum().backward();
+    ASSERT_TRUE(layer->virtual_variable().grad().defined());
+    ASSERT_TRUE(at::equal(layer->virtual_variable().grad(), at::zeros({1})));
+    optimizer.step();
+    ASSERT_TRUE(at::equal(layer->virtual_variable(), at::zeros({1})));
+  }
+  EXPECT_EQ(layer->iterations(), 100);
+}
+
+TEST(VirtualVariableTest, StaysZeroUnderSgdWithMomentum) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  torch::optim::SGD optimizer(
+      layer->parameters(),
+      torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+  expect_exactly_zero_after_100_steps(layer, optimizer);
+}
+
+TEST(VirtualVariableTest, StaysZeroUnderAdamWWithWeightDecay) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  torch::optim::AdamW optimizer(
+      layer->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.1));
+  expect_exactly_zero_after_100_steps(layer, optimizer);
+}
+
+TEST(VirtualVariableTest, StaysZeroUnderRmsProp) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  torch::optim::RMSprop optimizer(
+      layer->parameters(),
+      torch::optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
+  expect_exactly_zero_after_100_steps(layer, optimizer);
+}
+
+TEST(VirtualVariableTest, ActivationsTakeInPlaceOperators) {
+  auto layer = make_layer(kUnitSgd);
+  const auto activations = layer->forward(kBatch);
+  at::Tensor a = activations["a"];
+  at::Tensor b = activations["b"];
+  a.mul_(3);
+  b.add_(1).relu_();
+  (a.sum() + b.sum()).backward();
+  expect_table(layer, {0 - 3, 1 - 3 - 1, 2 - 1, 3});
+}
+
+TEST(VirtualVariableTest, GradientsMayHaveAnyStrides) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 3,
+       .dim = 2,
+       .initializer = initializers::Zeros{}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = table}, .optimizer = kUnitSgd});
+  const at::Tensor ids = int64s({0, 1, 1});
+  layer->forward(ids).leaf().sum().backward();  // expanded: strides 0
+  test::expect_close(
+      layer->embedding_tables()["t"], floats({3, 2}, {-1, -1, -2, -2, 0, 0}));
+  // The transpose's gradient comes back transposed.
+  const at::Tensor upstream = floats({2, 3}, {1, 2, 3, 4, 5, 6});
+  (layer->forward(ids).leaf().t() * upstream).sum().backward();
+  test::expect_close(
+      layer->embedding_tables()["t"],
+      floats({3, 2}, {-1 - 1, -1 - 4, -2 - 5, -2 - 11, 0, 0}));
+  layer->forward(ids).leaf().t().backward(at::full({1}, 2.0).expand({2, 3}));
+  test::expect_close(
+      layer->embedding_tables()["t"], floats({3, 2}, {-4, -7, -11, -17, 0, 0}));
+}
+
+TEST(VirtualVariableTest, BackwardMayRunOnAnotherThread) {
+  auto layer = make_layer(kUnitSgd);
+  const at::Tensor loss = layer->forward(kBatch)["a"].sum();
+  std::thread thread([&] { loss.backward(); });
+  thread.join();
+  EXPECT_EQ(layer->iterations(), 1);
+  expect_table(layer, {-1, 0, 2, 3});
+  EXPECT_TRUE(layer->virtual_variable().grad().defined());
+}
+
+TEST(VirtualVariableTest, TheLayerMayBeGoneBeforeBackward) {
+  at::Tensor loss;
+  at::Tensor table;
+  at::Tensor variable;
+  {
+    auto layer = make_layer(kUnitSgd);
+    loss = layer->forward(kBatch)["a"].sum();
+    table = layer->embedding_tables()["t"];
+    variable = layer->virtual_variable();
+  }
+  loss.backward();
+  test::expect_close(table, floats({4, 1}, {-1, 0, 2, 3}));
+  EXPECT_TRUE(at::equal(variable.grad(), at::zeros({1})));
+}
+
+TEST(VirtualVariableTest, AGraphOfGradientsUpdatesOnce) {
+  auto layer = make_layer(kUnitSgd);
+  const at::Tensor loss = layer->forward(kBatch)["a"].square().sum();
+  const auto zero = torch::autograd::grad(
+      {loss},
+      {layer->virtual_variable()},
+      /*grad_outputs=*/{},
+      /*retain_graph=*/std::nullopt,
+      /*create_graph=*/true);
+  EXPECT_TRUE(at::equal(zero[0], at::zeros({1})));
+  EXPECT_EQ(layer->iterations(), 1);
+  expect_table(layer, {0, 1 - 2, 2, 3});
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizer.h>
+
+#include "optim/row_update.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera::optim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+const std::vector<OptimizerSpec>& all_specs() {
+  static const std::vector<OptimizerSpec> specs{
+      SGD{},
+      Momentum{},
+      Adagrad{},
+      AdagradMomentum{},
+      ProximalAdagrad{},
+      RowWiseAdagrad{},
+      Adam{},
+      FTRL{},
+      RMSprop{},
+      Adadelta{},
+      Lion{},
+      LAMB{}};
+  static_assert(std::variant_size_v<OptimizerVariant> == 12, "add it above");
+  return specs;
+}
+
+// Every spec, changed by `change`.
+template <class Change>
+void for_each_spec(Change change) {
+  for (OptimizerSpec spec : all_specs()) {
+    SCOPED_TRACE(name_of(spec));
+    std::visit(change, spec);
+  }
+}
+
+TEST(LearningRateTest, ANumberIsItsValue) {
+  const LearningRate rate = 0.25;
+  EXPECT_TRUE(rate.is_constant());
+  EXPECT_EQ(rate.value(0, "[x]"), 0.25);
+  EXPECT_EQ(rate.callable_name(), "");
+  EXPECT_EQ(LearningRate(1).value(0, ""), 1.0);
+}
+
+TEST(LearningRateTest, ACallableIsReadEachTime) {
+  double current = 0.5;
+  const LearningRate rate("warm_up", [&] { return current; });
+  EXPECT_FALSE(rate.is_constant());
+  EXPECT_EQ(rate.callable_name(), "warm_up");
+  EXPECT_EQ(rate.value(0, ""), 0.5);
+  current = 0.75;
+  EXPECT_EQ(rate.value(0, ""), 0.75);
+  const LearningRate unnamed = [] { return 3.0; };
+  EXPECT_EQ(unnamed.value(0, ""), 3.0);
+  EXPECT_EQ(unnamed.callable_name(), "");
+}
+
+TEST(LearningRateTest, NumbersCompareByValueAndCallablesByIdentity) {
+  EXPECT_EQ(LearningRate(0.1), LearningRate(0.1));
+  EXPECT_NE(LearningRate(0.1), LearningRate(0.2));
+  const auto half = [] { return 0.5; };
+  const LearningRate rate("half", half);
+  const LearningRate copy = rate;
+  EXPECT_EQ(rate, copy);
+  EXPECT_NE(rate, LearningRate("half", half));
+  EXPECT_NE(rate, LearningRate(0.5));
+  EXPECT_EQ(LearningRate::placeholder("a"), LearningRate::placeholder("a"));
+  EXPECT_NE(LearningRate::placeholder("a"), LearningRate::placeholder("b"));
+}
+
+TEST(LearningRateTest, RefusesNegativeAndInfiniteValues) {
+  for (const double bad : {-0.1, kInfinity, std::nan("")}) {
+    EXPECT_VALUE_ERROR(
+        LearningRate(bad).value(0, "[table 'users']"),
+        "[table 'users'] learning_rate must be finite and >= 0, but got " +
+            (std::isnan(bad) ? std::string("nan")
+                 : bad < 0   ? "-0.1"
+                             : "inf"));
+    EXPECT_VALUE_ERROR(
+        LearningRate([&] { return bad; }).value(0, ""), "must be finite and >= 0");
+  }
+  EXPECT_EQ(LearningRate(0.0).value(0, ""), 0.0);
+}
+
+TEST(LearningRateTest, APlaceholderAsksForItsCallable) {
+  EXPECT_VALUE_ERROR(
+      LearningRate::placeholder("warm_up").value(0, "[table 'users']"),
+      "[table 'users'] learning_rate is the placeholder of the callable "
+      "'warm_up'. Replace it by LearningRate(\"warm_up\", callable).");
+  EXPECT_VALUE_ERROR(
+      LearningRate("empty", LearningRate::Callable()).value(0, ""),
+      "the callable 'empty'");
+}
+
+TEST(OptimizerSpecTest, DefaultsAreUpstreams) {
+  EXPECT_EQ(SGD{}.learning_rate, LearningRate(0.01));
+  EXPECT_EQ(Adagrad{}.learning_rate, LearningRate(0.001));
+  EXPECT_EQ(Adagrad{}.initial_accumulator_value, 0.1);
+  EXPECT_EQ(Adam{}.learning_rate, LearningRate(0.001));
+  EXPECT_EQ(Adam{}.beta_1, 0.9);
+  EXPECT_EQ(Adam{}.beta_2, 0.999);
+  EXPECT_EQ(Adam{}.epsilon, 1e-7);
+  EXPECT_TRUE(Adam{}.sum_inside_sqrt);
+  for_each_spec([](const auto& spec) {
+    EXPECT_TRUE(spec.use_gradient_accumulation);
+    EXPECT_FALSE(spec.clip_weight_min || spec.clip_weight_max);
+    EXPECT_FALSE(spec.clip_gradient_min || spec.clip_gradient_max);
+    EXPECT_FALSE(spec.weight_decay_factor.has_value());
+    EXPECT_FALSE(spec.multiply_weight_decay_factor_by_learning_rate);
+    validate(spec, "");
+  });
+}
+
+TEST(OptimizerSpecTest, NamesAreTheClasses) {
+  std::string names;
+  for (const OptimizerSpec& spec : all_specs()) {
+    names += name_of(spec) + " ";
+  }
+  EXPECT_EQ(names, "SGD Adagrad Adam ");
+}
+
+TEST(OptimizerSpecTest, ComparesByValue) {
+  for_each_spec([](const auto& original) {
+    auto spec = original;
+    EXPECT_EQ(spec, original);
+    spec.learning_rate = 0.5;
+    EXPECT_NE(spec, original);
+    spec = original;
+    spec.use_gradient_accumulation = false;
+    EXPECT_NE(spec, original);
+    spec = original;
+    spec.clip_weight_min = 0.0;
+    EXPECT_NE(spec, original);
+    spec = original;
+    spec.clip_gradient_max = 0.0;
+    EXPECT_NE(spec, original);
+    spec = original;
+    spec.weight_decay_factor = 0.0;
+    EXPECT_NE(spec, original);
+    spec = original;
+    spec.multiply_weight_decay_factor_by_learning_rate = true;
+    EXPECT_NE(spec, original);
+  });
+  EXPECT_NE(OptimizerSpec(SGD{}), OptimizerSpec(Adagrad{}));
+  EXPECT_NE(Adam{}, Adam{.beta_2 = 0.99});
+}
+
+TEST(OptimizerSpecTest, RefusesAnUnusableLearningRate) {
+  for_each_spec([](auto spec) {
+    spec.learning_rate = -1.0;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[TableConfig 'users']"),
+        "[TableConfig 'users'] " + name_of(spec) +
+            ": learning_rate must be finite and >= 0, but got -1");
+    // Callables are read at each update only.
+    spec.learning_rate = [] { return -1.0; };
+    validate(spec, "");
+    spec.learning_rate = LearningRate::placeholder("later");
+    validate(spec, "");
+  });
+}
+
+TEST(OptimizerSpecTest, RefusesLimitsInTheWrongOrder) {
+  for_each_spec([](auto spec) {
+    spec.clip_weight_min = 1.0;
+    validate(spec, "");
+    spec.clip_weight_max = 0.5;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "[x] " + name_of(spec) +
+            ": clip_weight_min must be <= clip_weight_max, but got 1 and 0.5");
+    spec.clip_weight_max = 1.0;
+    validate(spec, "");
+    spec.clip_gradient_max = -kInfinity;
+    spec.clip_gradient_min = 0.0;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "clip_gradient_min must be <= clip_gradient_max, but got 0 and -inf");
+    spec.clip_gradient_max = std::nan("");
+    EXPECT_VALUE_ERROR(validate(spec, "[x]"), "but got 0 and nan");
+  });
+}
+
+TEST(OptimizerSpecTest, RefusesToClipGradientsThatAreNotAccumulated) {
+  for_each_spec([](auto spec) {
+    spec.use_gradient_accumulation = false;
+    validate(spec, "");
+    spec.clip_gradient_max = 1.0;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "clip_gradient_min and clip_gradient_max need "
+        "use_gradient_accumulation = true");
+  });
+}
+
+TEST(OptimizerSpecTest, RefusesAnInfiniteWeightDecay) {
+  for_each_spec([](auto spec) {
+    spec.weight_decay_factor = kInfinity;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "weight_decay_factor must be finite, but got inf");
+  });
+}
+
+TEST(OptimizerSpecTest, AdagradRefusesAnAccumulatorThatItCannotDivideBy) {
+  for (const double bad : {0.0, -0.1, kInfinity, std::nan(""), 1e-46, 1e39}) {
+    EXPECT_VALUE_ERROR(
+        validate(Adagrad{.initial_accumulator_value = bad}, "[x]"),
+        "[x] Adagrad: initial_accumulator_value must be > 0");
+  }
+}
+
+TEST(OptimizerSpecTest, AdamRefusesBetasAndEpsilonOutOfRange) {
+  EXPECT_VALUE_ERROR(
+      validate(Adam{.beta_1 = 1.0}, "[x]"),
+      "[x] Adam: beta_1 must be >= 0 and < 1, but got 1");
+  EXPECT_VALUE_ERROR(
+      validate(Adam{.beta_2 = -0.5}, "[x]"),
+      "beta_2 must be >= 0 and < 1, but got -0.5");
+  EXPECT_VALUE_ERROR(
+      validate(Adam{.beta_1 = std::nan("")}, "[x]"), "beta_1 must be >= 0");
+  for (const double bad : {0.0, -1e-7, kInfinity, std::nan("")}) {
+    EXPECT_VALUE_ERROR(
+        validate(Adam{.epsilon = bad}, "[x]"), "[x] Adam: epsilon must be > 0");
+    EXPECT_VALUE_ERROR(
+        validate(Adam{.epsilon = bad, .sum_inside_sqrt = false}, "[x]"),
+        "epsilon must be > 0");
+  }
+}
+
+TEST(OptimizerSpecTest, AdamRefusesAnEpsilonWhoseSquareVanishes) {
+  EXPECT_VALUE_ERROR(
+      validate(Adam{.epsilon = 1e-30}, "[x]"),
+      "epsilon must be > 0, and with sum_inside_sqrt its square must fit in "
+      "float32, but got 1e-30");
+  validate(Adam{.epsilon = 1e-30, .sum_inside_sqrt = false}, "[x]");
+}
+
+TEST(RowUpdateTest, SlotsStartAsTheSpecSays) {
+  EXPECT_TRUE(slots_of(SGD{}).empty());
+  const auto adagrad = slots_of(Adagrad{.initial_accumulator_value = 0.3});
+  ASSERT_EQ(adagrad.size(), 1U);
+  EXPECT_EQ(adagrad[0].name, "accumulators");
+  EXPECT_EQ(adagrad[0].initial_value, 0.3);
+  const auto adam = slots_of(Adam{});
+  ASSERT_EQ(adam.size(), 2U);
+  EXPECT_EQ(adam[0].name, "momenta");
+  EXPECT_EQ(adam[1].name, "velocities");
+  EXPECT_EQ(adam[0].initial_value + adam[1].initial_value, 0.0);
+}
+
+TEST(RowUpdateTest, WeightDecayCanHoldTheLearningRate) {
+  for_each_spec([](auto spec) {
+    EXPECT_FALSE(row_update(spec, {.learning_rate = 0.5}).stages.any());
+    spec.weight_decay_factor = 0.25;
+    EXPECT_EQ(row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.25F);
+    spec.multiply_weight_decay_factor_by_learning_rate = true;
+    EXPECT_EQ(row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.125F);
+  });
+}
+
+TEST(RowUpdateTest, AnAbsentLimitIsInfinite) {
+  for_each_spec([](auto spec) {
+    spec.clip_weight_min = -1.0;
+    spec.clip_gradient_max = 2.0;
+    const kernels::RowStages stages = row_update(spec, {.learning_rate = 0.1}).stages;
+    constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+    EXPECT_TRUE(stages.clip_weight && stages.clip_gradient);
+    EXPECT_EQ(stages.clip_weight_min, -1.0F);
+    EXPECT_EQ(stages.clip_weight_max, kFloatInfinity);
+    EXPECT_EQ(stages.clip_gradient_min, -kFloatInfinity);
+    EXPECT_EQ(stages.clip_gradient_max, 2.0F);
+  });
+}
+
+TEST(RowUpdateTest, TheRuleHoldsTheLearningRateOfThisUpdate) {
+  for_each_spec([](auto spec) {
+    spec.use_gradient_accumulation = false;
+    const RowUpdate update = row_update(spec, {.learning_rate = 0.125});
+    std::visit(
+        [](const auto& rule) { EXPECT_EQ(rule.learning_rate, 0.125F); },
+        update.rule);
+    EXPECT_FALSE(update.accumulate);
+    EXPECT_EQ(learning_rate_of(spec), spec.learning_rate);
+  });
+}
+
+TEST(RowUpdateTest, AdamsEpsilonStandsInsideOrOutsideOfTheRoot) {
+  const auto inside =
+      std::get<kernels::AdamRule>(row_update(Adam{.epsilon = 0.5}, {.learning_rate = 0.1}).rule);
+  EXPECT_EQ(inside.epsilon_inside, 0.25F);
+  EXPECT_EQ(inside.epsilon_outside, 0.0F);
+  const auto outside = std::get<kernels::AdamRule>(
+      row_update(Adam{.epsilon = 0.5, .sum_inside_sqrt = false}, {.learning_rate = 0.1}).rule);
+  EXPECT_EQ(outside.epsilon_inside, 0.0F);
+  EXPECT_EQ(outside.epsilon_outside, 0.5F);
+}
+
+}  // namespace
+}  // namespace tessera::optim
