@@ -41,6 +41,7 @@ class StateReader {
         ", but got ",
         version.toInt(),
         ". Update the library.");
+    with_slots_ = state.with_slots;
     c10::IValue iterations;
     expect(
         archive_.try_read("iterations", iterations) && iterations.isInt(),
@@ -90,10 +91,32 @@ class StateReader {
             "{}the archive's table is named '{}'",
             where,
             has_name ? name.toStringRef() : "(no name)"));
+    read_optimizer(entry, where, table);
     read_tensor(entry, "parameters", where, table.parameters);
     for (Slot& slot : table.slots) {
       read_tensor(entry, slot.name, where + "slot ", slot.values);
     }
+  }
+
+  // Another optimizer's slots must not be dropped without a word; a layer that
+  // keeps none takes the tables alone.
+  void read_optimizer(
+      torch::serialize::InputArchive& entry,
+      const std::string& where,
+      const TableState& table) {
+    c10::IValue optimizer;
+    if (with_slots_ == WithSlots::kNo || !table.optimizer ||
+        !entry.try_read("optimizer", optimizer) || !optimizer.isString()) {
+      return;
+    }
+    const std::string expected = optim::name_of(*table.optimizer);
+    expect(
+        optimizer.toStringRef() == expected,
+        fmt::format(
+            "{}the optimizer is {}, but the archive's is {}",
+            where,
+            expected,
+            optimizer.toStringRef()));
   }
 
   void read_tensor(
@@ -123,6 +146,7 @@ class StateReader {
   }
 
   torch::serialize::InputArchive& archive_;
+  WithSlots with_slots_ = WithSlots::kYes;
   std::string problems_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
@@ -140,6 +164,9 @@ void save_state(
     const TableState& table = state.tables[i];
     torch::serialize::OutputArchive entry(archive.compilation_unit());
     entry.write("name", c10::IValue(table.name));
+    if (table.optimizer && state.with_slots == WithSlots::kYes) {
+      entry.write("optimizer", c10::IValue(optim::name_of(*table.optimizer)));
+    }
     entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
     for (const Slot& slot : table.slots) {
       entry.write(slot.name, slot.values, /*is_buffer=*/true);

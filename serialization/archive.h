@@ -12,7 +12,7 @@ namespace tessera {
 //   format_version   1
 //   config           the feature configs as JSON
 //   iterations       updates applied
-//   table_{i}/name, parameters, and each slot by its name
+//   table_{i}/name, optimizer, parameters, and each slot by its name
 //
 // Entries are numbered: a tensor named `class` can be saved but not loaded.
 
@@ -22,8 +22,8 @@ void save_state(
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& archive);
 
-/// Copies tables, slots and step counter into `state`. Slots that the archive
-/// has and `state` does not, as without optimizer or on the host, are ignored.
+/// Copies tables, slots and step counter into `state`. A table without
+/// optimizer, and one on the host, takes its rows and ignores the slots.
 /// Errors:  c10::ValueError listing all differences; nothing is changed then.
 void load_state(EmbeddingState& state, torch::serialize::InputArchive& archive);
 

@@ -88,6 +88,7 @@ EmbeddingState make_state(
     optim::validate(*optimizer, "[TPUEmbeddingOptions]");
   }
   EmbeddingState state;
+  state.with_slots = with_slots;
   state.seed = seed;
   features.for_each([&](const std::string& path, const FeatureConfig& config) {
     validate(config, path);

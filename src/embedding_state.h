@@ -42,17 +42,19 @@ struct FeatureState {
   size_t table = 0;
 };
 
+/// Whether the strategy updates tables by their own optimizers, and so keeps
+/// their slots.
+enum class WithSlots { kNo, kYes };
+
 /// What a layer consists of and what it has learnt, for every strategy.
 struct EmbeddingState {
+  WithSlots with_slots = WithSlots::kYes;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
   uint64_t seed = 0;
 };
-
-/// Whether the strategy keeps the optimizers' slots itself.
-enum class WithSlots { kNo, kYes };
 
 /// Tables in order of first use, initialised, with their slots.
 /// Errors:  c10::ValueError for unusable configs, naming feature or table.

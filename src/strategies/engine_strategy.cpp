@@ -37,6 +37,7 @@ struct LookupRecord : torch::CustomClassHolder {
   std::vector<IdBags> bags;
   std::vector<WeightedFeature> weighted;
   std::shared_ptr<PendingUpdates> updates;
+  at::Tensor virtual_variable;
   bool is_used = false;
 };
 using LookupRecordPtr = c10::intrusive_ptr<LookupRecord>;
@@ -144,7 +145,9 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
                 weighted.bags, weighted.rows, gradient, weighted.count)
           : at::zeros({weighted.count}, at::kFloat);
     }
-    if (context->needs_input_grad(0)) {
+    // It may have been frozen since the forward pass.
+    if (context->needs_input_grad(0) &&
+        record->virtual_variable.requires_grad()) {
       TORCH_CHECK(
           !record->is_used,
           "[TPUEmbedding] a second backward pass over the same forward: its "
@@ -197,6 +200,7 @@ class EngineStrategy : public EmbeddingStrategy {
     record->activations = std::move(activations);
     record->bags = std::move(batch.bags);
     record->updates = updates_;
+    record->virtual_variable = virtual_variable_;
     return TieToVirtualVariable::apply(at::TensorList(inputs), record);
   }
 

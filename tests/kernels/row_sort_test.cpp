@@ -15,6 +15,7 @@ namespace {
 // The position before sorting is the source: equal rows must keep its order.
 std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
   std::vector<Contribution> contributions;
+  contributions.reserve(rows.size());
   for (const uint32_t row : rows) {
     contributions.push_back({row, static_cast<uint32_t>(contributions.size())});
   }

@@ -127,6 +127,48 @@ TEST_F(HalfWayTest, ARetainedGraphCanBeTriedAgain) {
   EXPECT_TORCH_ERROR(retain(loss), kSecondPass);
 }
 
+TEST_F(HalfWayTest, AFailureBeforeTheLayerRanChangesNothing) {
+  const Snapshot before(layer_);
+  const at::Tensor lookup = look_up(layer_, int64s({0, 1, 1}));
+  const at::Tensor youngest =
+      FailingBackward::apply(at::ones({}).requires_grad_());
+  const at::Tensor loss = lookup + youngest;
+  EXPECT_THROW(retain(loss), std::out_of_range);
+  EXPECT_EQ(layer_ran_, 0);
+  before.expect_unchanged(layer_);
+
+  FailingBackward::is_failing = false;
+  loss.backward();
+  EXPECT_EQ(layer_->iterations(), 1);
+  test::expect_close(
+      layer_->embedding_tables()["t"],
+      floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
+}
+
+TEST_F(HalfWayTest, AFailureBetweenTwoLookupsForgetsTheFirst) {
+  const Snapshot before(layer_);
+  const at::Tensor older = layer_->forward(int64s({0, 1})).leaf();
+  const at::Tensor middle =
+      FailingBackward::apply(at::ones({}).requires_grad_());
+  const at::Tensor younger = layer_->forward(int64s({1, 1})).leaf();
+  int older_ran = 0;
+  int younger_ran = 0;
+  older.register_hook([&](const at::Tensor&) { ++older_ran; });
+  younger.register_hook([&](const at::Tensor&) { ++younger_ran; });
+  const at::Tensor loss = older.sum() + middle + younger.sum();
+  EXPECT_THROW(retain(loss), std::out_of_range);
+  EXPECT_EQ(older_ran, 0);
+  EXPECT_EQ(younger_ran, 1);
+  before.expect_unchanged(layer_);
+
+  FailingBackward::is_failing = false;
+  loss.backward();
+  EXPECT_EQ(layer_->iterations(), 1);
+  test::expect_close(
+      layer_->embedding_tables()["t"],
+      floats({4, 1}, {-1 / std::sqrt(2.0F), -3 / std::sqrt(10.0F), 0, 0}));
+}
+
 TEST_F(HalfWayTest, WithoutRetainingLibTorchRefusesTheRetry) {
   const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1}));
   EXPECT_THROW(loss.backward(), std::out_of_range);
@@ -171,6 +213,19 @@ TEST(SecondBackwardTest, OneUsedLookupSpoilsThePassForBoth) {
   const float step = -1 / std::sqrt(2.0F);
   test::expect_close(
       layer->embedding_tables()["t"], floats({4, 1}, {step, step, 0, 0}));
+}
+
+TEST(SecondBackwardTest, OneLookupWithoutItsGraphSpoilsThePassForBoth) {
+  auto layer = make_layer();
+  const at::Tensor first = look_up(layer, int64s({0}));
+  const at::Tensor second = look_up(layer, int64s({1}));
+  first.backward();
+  const Snapshot before(layer);
+  EXPECT_TORCH_ERROR(
+      retain(first + second), "backward through the graph a second time");
+  before.expect_unchanged(layer);
+  second.backward();
+  EXPECT_EQ(layer->iterations(), 2);
 }
 
 TEST(FailingLearningRateTest, ReachesTheCallerWithItsTypeAndChangesNothing) {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of rows and of per-id weights, on both strategies, against central
-// differences of a lookup written out here in double precision.
+// Gradients of rows and of per-id weights, on both strategies, against a lookup
+// written out here in double precision and against the layer's own forward.
 #include <tessera/layers/tpu_embedding.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -31,8 +29,14 @@ enum class Kind {
   kSparseRank3,
   kSparseSequence,
   kRagged,
-  kRaggedSequence
+  kRaggedReshaped,
+  kRaggedSequence,
+  kRaggedSpread
 };
+
+// kOdd: negative ids, ids past the table under OutOfRange::kZero, and weights
+// at and below zero.
+enum class Ids { kPlain, kOdd };
 
 struct KindName {
   Kind kind;
@@ -47,12 +51,24 @@ bool is_dense(Kind kind) {
   return kind == Kind::kDense || kind == Kind::kDenseGrid;
 }
 bool is_sequence(Kind kind) {
-  return kind == Kind::kSparseSequence || kind == Kind::kRaggedSequence;
+  return kind == Kind::kSparseSequence || kind == Kind::kRaggedSequence ||
+      kind == Kind::kRaggedSpread;
 }
 
-// One value of the batch: the bag of the activation that it goes to, or -1.
+std::vector<float> random_floats(int64_t count, float low, float high) {
+  std::mt19937 random(static_cast<uint32_t>(count));
+  std::uniform_real_distribution<float> uniform(low, high);
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(uniform(random));
+  }
+  return values;
+}
+
+// One value of the batch: the row it looks up, or -1 for zeros, and the bag of
+// the activation that it goes to, or -1 when it is dropped.
 struct Value {
-  int64_t id = 0;
+  int64_t row = 0;
   int64_t bag = 0;
 };
 
@@ -60,104 +76,131 @@ struct Sample {
   Feature feature = at::Tensor();
   std::vector<Value> values = {};
   std::vector<int64_t> batch_shape = {};
+  std::optional<std::vector<int64_t>> output_shape = {};
 };
 
-Sample make_sample(Kind kind) {
-  std::mt19937 random(7);
-  const auto draw_id = [&] { return static_cast<int64_t>(random() % kVocab); };
-  if (is_dense(kind)) {
-    const std::vector<int64_t> shape = kind == Kind::kDense
-        ? std::vector<int64_t>{5}
-        : std::vector<int64_t>{2, kLength};
-    const at::Tensor ids = at::randint(kVocab, shape, at::kLong);
-    Sample sample{ids, {}, shape};
-    for (int64_t i = 0; i < ids.numel(); ++i) {
-      sample.values.push_back({ids.data_ptr<int64_t>()[i], i});
-    }
-    return sample;
+Sample make_dense_sample(Kind kind, Ids kind_of_ids) {
+  std::vector<int64_t> ids{3, 0, 6, 3, 5, 1};
+  if (kind_of_ids == Ids::kOdd) {
+    ids = {3, -1, 6, kVocab, 3, 1};
   }
-  // Empty bags, one id, duplicates, more than a sequence is long.
-  const std::vector<int64_t> lengths{2, 0, 1, 5, 0, 4};
-  const auto bags = static_cast<int64_t>(lengths.size());
-  Sample sample{.batch_shape = {bags}};
-  test::Rows rows(lengths.size());
-  std::vector<int64_t> indices;
-  for (int64_t bag = 0; bag < bags; ++bag) {
-    for (int64_t i = 0; i < lengths[bag]; ++i) {
-      const int64_t id = bag == 3 ? 2 + i % 2 : draw_id();
-      rows[bag].push_back(id);
-      const int64_t position =
-          is_sequence(kind) ? (i < kLength ? bag * kLength + i : -1) : bag;
-      sample.values.push_back({id, position});
-      indices.insert(indices.end(), {bag / 3, bag % 3, i});
-    }
+  Sample sample;
+  for (const int64_t id : ids) {
+    const bool is_row = id >= 0 && id < kVocab;
+    const auto bag = static_cast<int64_t>(sample.values.size());
+    sample.values.push_back({is_row ? id : -1, bag});
   }
-  if (is_sequence(kind)) {
-    sample.batch_shape.push_back(kLength);
-  }
-  if (kind == Kind::kRagged || kind == Kind::kRaggedSequence) {
-    sample.feature = test::ragged(rows);
-  } else if (kind == Kind::kSparseRank3) {
-    sample.batch_shape = {2, 3};
-    sample.feature = SparseFeature{
-        at::tensor(indices, at::kLong).view({-1, 3}),
-        test::ragged(rows).values,
-        test::int64s({2, 3, 5})};
-  } else {
-    sample.feature = test::sparse(rows, 5);
-  }
+  sample.batch_shape = kind == Kind::kDense ? std::vector<int64_t>{6}
+                                            : std::vector<int64_t>{2, kLength};
+  sample.feature = at::tensor(ids, at::kLong).view(sample.batch_shape);
   return sample;
 }
 
-// sum(upstream * activation) + sum(activation^2) / 2, written out.
-double reference_loss(
-    const Sample& sample,
+Sample make_sample(Kind kind, Ids kind_of_ids) {
+  if (is_dense(kind)) {
+    return make_dense_sample(kind, kind_of_ids);
+  }
+  // Empty bags, one id, duplicates, more than a sequence is long.
+  test::Rows rows{{4, 0}, {}, {6}, {2, 3, 2, 3, 2}, {}, {1, 5, 4, 1}};
+  if (kind_of_ids == Ids::kOdd) {
+    rows = {{-1, 0}, {}, {kVocab}, {2, 9, 2, -5, 2}, {-1}, {1, kVocab, 4, 1}};
+  }
+  Sample sample{.batch_shape = {6}};
+  std::vector<int64_t> indices;
+  for (int64_t bag = 0; bag < 6; ++bag) {
+    for (int64_t i = 0; i < static_cast<int64_t>(rows[bag].size()); ++i) {
+      const int64_t id = rows[bag][i];
+      int64_t position = bag;
+      if (is_sequence(kind)) {
+        position = i < kLength ? bag * kLength + i : -1;
+      }
+      sample.values.push_back({id < kVocab ? id : -1, id < 0 ? -1 : position});
+      indices.insert(indices.end(), {bag / 3, bag % 3, i});
+    }
+  }
+  switch (kind) {
+    case Kind::kSparseRank3:
+      sample.batch_shape = {2, 3};
+      sample.feature = SparseFeature{
+          at::tensor(indices, at::kLong).view({-1, 3}),
+          test::ragged(rows).values,
+          test::int64s({2, 3, 5})};
+      break;
+    case Kind::kSparse:
+    case Kind::kSparseSequence:
+      sample.feature = test::sparse(rows, 5);
+      break;
+    case Kind::kRaggedReshaped:
+      sample.output_shape = {2, 3};
+      [[fallthrough]];
+    default:
+      sample.feature = test::ragged(rows);
+  }
+  if (kind == Kind::kRaggedSpread) {
+    sample.output_shape = {2, 3 * kLength};
+  } else if (is_sequence(kind)) {
+    sample.batch_shape.push_back(kLength);
+  }
+  sample.batch_shape = sample.output_shape.value_or(sample.batch_shape);
+  return sample;
+}
+
+// The activation, written out. Weights that the caller marked as dropped stay
+// so, whatever they are here.
+std::vector<double> reference_lookup(
+    const std::vector<Value>& values,
     Combiner combiner,
-    int64_t dim,
+    int64_t bags,
     const std::vector<double>& table,
-    const std::vector<double>& weights,
-    const std::vector<double>& upstream) {
-  const size_t bags = upstream.size() / dim;
-  std::vector<double> sums(upstream.size());
+    const std::vector<double>& weights) {
+  const auto dim = static_cast<int64_t>(table.size()) / kVocab;
+  std::vector<double> out(bags * dim);
   std::vector<double> totals(bags);
-  for (size_t i = 0; i < sample.values.size(); ++i) {
-    const auto [id, bag] = sample.values[i];
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto [row, bag] = values[i];
     if (bag < 0) {
       continue;
     }
-    for (int64_t column = 0; column < dim; ++column) {
-      sums[bag * dim + column] += weights[i] * table[id * dim + column];
+    for (int64_t column = 0; row >= 0 && column < dim; ++column) {
+      out[bag * dim + column] += weights[i] * table[row * dim + column];
     }
     totals[bag] +=
         combiner == Combiner::kSqrtn ? weights[i] * weights[i] : weights[i];
   }
-  double loss = 0.0;
-  for (size_t bag = 0; bag < bags; ++bag) {
-    double scale = 1.0;
-    if (combiner == Combiner::kMean) {
-      scale = totals[bag] == 0.0 ? 0.0 : 1.0 / totals[bag];
-    } else if (combiner == Combiner::kSqrtn) {
-      scale = totals[bag] == 0.0 ? 0.0 : 1.0 / std::sqrt(totals[bag]);
-    }
+  for (int64_t bag = 0; bag < bags && combiner != Combiner::kSum; ++bag) {
+    const double denominator =
+        combiner == Combiner::kMean ? totals[bag] : std::sqrt(totals[bag]);
     for (int64_t column = 0; column < dim; ++column) {
-      const double value = scale * sums[bag * dim + column];
-      loss += upstream[bag * dim + column] * value + 0.5 * value * value;
+      double& value = out[bag * dim + column];
+      value = denominator == 0.0 ? 0.0 : value / denominator;
     }
+  }
+  return out;
+}
+
+// sum(upstream * activation) + sum(activation^2) / 2: its third derivative by
+// the rows is zero, so that their central differences are exact.
+double loss_of(
+    const std::vector<double>& activation,
+    const std::vector<float>& upstream) {
+  double loss = 0.0;
+  for (size_t i = 0; i < activation.size(); ++i) {
+    loss += upstream[i] * activation[i] + 0.5 * activation[i] * activation[i];
   }
   return loss;
 }
 
 at::Tensor central_differences(
     std::vector<double>& at,
+    double epsilon,
     const std::function<double()>& loss) {
-  constexpr double kEpsilon = 1e-5;
   std::vector<double> gradient;
   for (double& value : at) {
     const double middle = value;
-    value = middle + kEpsilon;
+    value = middle + epsilon;
     const double above = loss();
-    value = middle - kEpsilon;
-    gradient.push_back((above - loss()) / (2 * kEpsilon));
+    value = middle - epsilon;
+    gradient.push_back((above - loss()) / (2 * epsilon));
     value = middle;
   }
   return at::tensor(gradient, at::kDouble);
@@ -170,96 +213,187 @@ std::vector<double> doubles(const at::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
+Weights nest_of(const at::Tensor& weights) {
+  return weights.defined() ? Weights(std::optional<Feature>(weights))
+                           : Weights{};
+}
+
 struct Gradients {
-  double loss = 0.0;
-  at::Tensor rows = {};
-  at::Tensor weights = {};
+  at::Tensor rows = {};  // [kVocab, dim]
+  at::Tensor weights = {};  // [values], or undefined
 };
 
 // By one pass through a layer. On the engine an SGD step with learning rate 1
 // from the table shows the row gradients.
 Gradients gradients_of(
-    const FeatureConfig& config,
+    TPUEmbedding& layer,
     const Sample& sample,
     const at::Tensor& weights,
-    const at::Tensor& upstream,
-    Strategy strategy) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = config,
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .strategy = strategy});
-  const at::Tensor before = test::tables_of(layer)[0];
-  Weights nest;
+    const at::Tensor& upstream) {
   at::Tensor leaf;
   if (weights.defined()) {
     leaf = weights.clone().requires_grad_();
-    nest = std::optional<Feature>(leaf);
   }
-  const at::Tensor activation = layer->forward(sample.feature, nest).leaf();
+  const at::Tensor before = test::tables_of(layer)[0];
+  const at::Tensor activation =
+      layer->forward(sample.feature, nest_of(leaf)).leaf();
   std::vector<int64_t> shape = sample.batch_shape;
-  shape.push_back(config.table->dim);
+  shape.push_back(before.size(1));
   EXPECT_EQ(activation.sizes(), shape);
   const at::Tensor loss =
       (activation * upstream.view(shape)).sum() + activation.square().sum() / 2;
   loss.backward();
-  const bool on_host = strategy == Strategy::host();
+  const bool on_host = layer->options().strategy == Strategy::host();
   return {
-      .loss = loss.item<double>(),
       .rows = on_host ? layer->parameters()[0].grad()
                       : before - test::tables_of(layer)[0],
       .weights = leaf.defined() ? leaf.grad() : at::Tensor()};
 }
 
-class LookupGradientTest : public testing::TestWithParam<KindName> {
- protected:
-  static void check(Kind kind, Combiner combiner, bool weighted, int64_t dim) {
-    const Sample sample = make_sample(kind);
-    const FeatureConfig config{
-        .table = make_table(
-            {.name = "t",
-             .vocabulary_size = kVocab,
-             .dim = dim,
-             .combiner = combiner,
-             .initializer = initializers::Uniform{.low = -1, .high = 1}}),
-        .max_sequence_length = is_sequence(kind) ? kLength : 0};
-    const TPUEmbedding initial(TPUEmbeddingOptions{.features = config});
-    const auto count = static_cast<int64_t>(sample.values.size());
-    const at::Tensor weights =
-        weighted ? at::rand({count}) + 0.5 : at::Tensor();
-    int64_t size = dim;
-    for (const int64_t length : sample.batch_shape) {
-      size *= length;
-    }
-    const at::Tensor upstream = at::rand({size}) - 0.5;
-
-    std::vector<double> table = doubles(test::tables_of(initial)[0]);
-    std::vector<double> weight =
-        doubles(weighted ? weights : at::ones({count}));
-    const std::vector<double> slopes = doubles(upstream);
-    const auto loss = [&] {
-      // A sequence is not combined.
-      return reference_loss(
-          sample,
-          is_sequence(kind) || is_dense(kind) ? Combiner::kSum : combiner,
-          dim,
-          table,
-          weight,
-          slopes);
-    };
-    const at::Tensor rows = central_differences(table, loss).view({-1, dim});
-    for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
-      SCOPED_TRACE(strategy.name());
-      const Gradients actual =
-          gradients_of(config, sample, weights, upstream, strategy);
-      EXPECT_NEAR(actual.loss, loss(), 1e-5 * (1 + std::abs(loss())));
-      test::expect_close(actual.rows, rows, 1e-5, 2e-6);
-      if (weighted) {
-        const at::Tensor expected = central_differences(weight, loss);
-        test::expect_close(actual.weights, expected, 1e-5, 3e-6);
-      }
-    }
-  }
+struct Case {
+  Kind kind;
+  Ids ids;
+  Combiner combiner;
+  bool is_weighted;
+  int64_t dim;
 };
+
+// What a case looks up, and what both strategies must make of it.
+class Lookup {
+ public:
+  explicit Lookup(const Case& of)
+      : sample(make_sample(of.kind, of.ids)),
+        config{
+            .table = make_table(
+                {.name = "t",
+                 .vocabulary_size = kVocab,
+                 .dim = of.dim,
+                 .combiner = of.combiner,
+                 .initializer = initializers::Uniform{.low = -1, .high = 1}}),
+            .max_sequence_length =
+                is_sequence(of.kind) && !sample.output_shape ? kLength : 0,
+            .output_shape = sample.output_shape,
+            .out_of_range =
+                of.ids == Ids::kOdd ? OutOfRange::kZero : OutOfRange::kError},
+        combiner(
+            is_sequence(of.kind) || is_dense(of.kind) ? Combiner::kSum
+                                                      : of.combiner) {
+    const auto count = static_cast<int64_t>(sample.values.size());
+    std::vector<float> values(count, 1.0F);
+    if (of.is_weighted) {
+      values = random_floats(count, 0.5F, 1.5F);
+      for (int64_t i = 0; of.ids == Ids::kOdd && i < count; i += 4) {
+        values[i] = i % 8 == 0 ? -0.75F : 0.0F;
+        if (combiner != Combiner::kSum) {
+          sample.values[i].bag = -1;
+        }
+      }
+      weights = at::tensor(values, at::kFloat);
+    }
+    weight = {values.begin(), values.end()};
+    for (const int64_t length : sample.batch_shape) {
+      bags *= length;
+    }
+    upstream = random_floats(bags * of.dim, -0.5F, 0.5F);
+  }
+
+  double reference_loss(const std::vector<double>& table) const {
+    return loss_of(
+        reference_lookup(sample.values, combiner, bags, table, weight),
+        upstream);
+  }
+
+  Sample sample;
+  FeatureConfig config;
+  Combiner combiner;
+  at::Tensor weights = {};  // undefined: none are given
+  std::vector<double> weight = {};
+  int64_t bags = 1;
+  std::vector<float> upstream = {};
+};
+
+// Central differences of the layer's own forward, in float: of the rows along
+// two directions, of each weight alone.
+void expect_own_differences(
+    TPUEmbedding& layer,
+    const Lookup& lookup,
+    const Gradients& gradients) {
+  constexpr double kEpsilon = 1e-2;
+  const at::NoGradGuard no_grad;
+  const at::Tensor table = layer->embedding_tables()["t"];
+  const at::Tensor middle = table.clone();
+  at::Tensor weights = lookup.weights;
+  const auto loss = [&] {
+    return loss_of(
+        doubles(layer->forward(lookup.sample.feature, nest_of(weights)).leaf()),
+        lookup.upstream);
+  };
+  for (const float sign : {1.0F, -1.0F}) {
+    const at::Tensor direction =
+        at::tensor(random_floats(table.numel(), -0.2F, 1.0F), at::kFloat)
+            .view(table.sizes())
+            .pow(sign > 0 ? 1 : 2);
+    table.copy_(middle + kEpsilon * direction);
+    const double above = loss();
+    table.copy_(middle - kEpsilon * direction);
+    const double slope = (above - loss()) / (2 * kEpsilon);
+    const double expected = (gradients.rows * direction).sum().item<double>();
+    EXPECT_NEAR(slope, expected, 1e-3 * (1 + std::abs(expected)));
+  }
+  table.copy_(middle);
+  for (int64_t i = 0; weights.defined() && i < weights.numel(); ++i) {
+    if (lookup.weight[i] == 0.0) {
+      continue;  // At the kink, where dropping begins.
+    }
+    weights = lookup.weights.clone();
+    weights[i] += kEpsilon;
+    const double above = loss();
+    weights[i] -= 2 * kEpsilon;
+    const double slope = (above - loss()) / (2 * kEpsilon);
+    const auto expected = gradients.weights[i].item<double>();
+    EXPECT_NEAR(slope, expected, 2e-3 * (1 + std::abs(expected))) << i;
+  }
+}
+
+void check(const Case& of) {
+  Lookup lookup(of);
+  std::vector<at::Tensor> rows_by_strategy;
+  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = lookup.config,
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = strategy});
+    const at::Tensor initial = test::tables_of(layer)[0];
+    std::vector<double> table = doubles(initial);
+    const auto loss = [&] { return lookup.reference_loss(table); };
+
+    const Gradients gradients = gradients_of(
+        layer,
+        lookup.sample,
+        lookup.weights,
+        at::tensor(lookup.upstream, at::kFloat));
+
+    test::expect_close(
+        gradients.rows,
+        central_differences(table, 1e-5, loss).view({-1, of.dim}),
+        1e-5,
+        2e-6);
+    if (of.is_weighted) {
+      test::expect_close(
+          gradients.weights,
+          central_differences(lookup.weight, 1e-5, loss),
+          1e-5,
+          5e-6);
+    }
+    test::write_table(layer, "t", initial);
+    expect_own_differences(layer, lookup, gradients);
+    rows_by_strategy.push_back(gradients.rows);
+  }
+  test::expect_close(rows_by_strategy[0], rows_by_strategy[1], 1e-5, 1e-6);
+}
+
+class LookupGradientTest : public testing::TestWithParam<KindName> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds,
@@ -271,144 +405,34 @@ INSTANTIATE_TEST_SUITE_P(
         KindName{Kind::kSparseRank3, "SparseRank3"},
         KindName{Kind::kSparseSequence, "SparseSequence"},
         KindName{Kind::kRagged, "Ragged"},
-        KindName{Kind::kRaggedSequence, "RaggedSequence"}),
+        KindName{Kind::kRaggedReshaped, "RaggedReshaped"},
+        KindName{Kind::kRaggedSequence, "RaggedSequence"},
+        KindName{Kind::kRaggedSpread, "RaggedSpread"}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(LookupGradientTest, AgreesWithCentralDifferences) {
-  const Kind kind = GetParam().kind;
+void check_all(Kind kind, Ids ids) {
   for (const Combiner combiner :
        {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
     for (const int64_t dim : {1, 3, 8, 33}) {
-      for (const bool weighted : {false, true}) {
-        if (weighted && (is_dense(kind) || is_sequence(kind))) {
+      for (const bool is_weighted : {false, true}) {
+        if (is_weighted && (is_dense(kind) || is_sequence(kind))) {
           continue;  // An error, tested elsewhere.
         }
         SCOPED_TRACE(
             to_string(combiner) + " dim " + std::to_string(dim) +
-            (weighted ? " weighted" : ""));
-        check(kind, combiner, weighted, dim);
+            (is_weighted ? " weighted" : ""));
+        check({kind, ids, combiner, is_weighted, dim});
       }
     }
   }
 }
 
-class WeightGradientTest : public testing::TestWithParam<Strategy> {
- protected:
-  TPUEmbedding layer(Combiner combiner) const {
-    const auto table = make_table(
-        {.name = "t",
-         .vocabulary_size = 4,
-         .dim = 2,
-         .combiner = combiner,
-         .initializer = initializers::RowId{.offset = 1}});
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
-            {{"a",
-              FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}},
-             {"b", FeatureConfig{.table = table}}},
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = GetParam()});
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Strategies,
-    WeightGradientTest,
-    testing::Values(Strategy::engine(), Strategy::host()),
-    [](const auto& info) { return info.param.name(); });
-
-TEST_P(WeightGradientTest, OfDroppedIdsIsZero) {
-  const RaggedFeature ids = test::ragged({{0, -1, 1}, {-1}, {2, 3}});
-  for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
-    SCOPED_TRACE(to_string(combiner));
-    const at::Tensor weights =
-        test::floats({1, 5, 1, 5, -1, 3}).requires_grad_();
-    layer(combiner)
-        ->forward(
-            {{"a", ids}, {"b", ids}},
-            {{"a", weights}, {"b", std::nullopt}})["a"]
-        .sum()
-        .backward();
-    // Bag 0 is (w0 * 1 + w2 * 2) / (w0 + w2) or / sqrt(w0^2 + w2^2), in two
-    // columns; a bag of one weighted id does not depend on its weight.
-    const float denominator =
-        combiner == Combiner::kMean ? 2.0F : std::sqrt(2.0F);
-    const at::Tensor expected =
-        2 * test::floats({1 - 1.5, 0, 2 - 1.5, 0, 0, 0}) / denominator;
-    test::expect_close(weights.grad(), expected);
-  }
+TEST_P(LookupGradientTest, AgreesWithTheReferenceAndWithDifferences) {
+  check_all(GetParam().kind, Ids::kPlain);
 }
 
-TEST_P(WeightGradientTest, OfZeroRowsCountsInTheDenominator) {
-  const RaggedFeature ids = test::ragged({{0, 9, 1}});
-  const at::Tensor weights = test::floats({1, 1, 2}).requires_grad_();
-  const auto activations = layer(Combiner::kMean)
-                               ->forward(
-                                   {{"a", ids}, {"b", test::ragged({{}})}},
-                                   {{"a", weights}, {"b", std::nullopt}});
-  test::expect_close(activations["a"], test::floats({1, 2}, {1.25, 1.25}));
-  activations["a"].sum().backward();
-  test::expect_close(
-      weights.grad(),
-      test::floats({2 * (1 - 1.25F) / 4, -2 * 1.25F / 4, 2 * (2 - 1.25F) / 4}));
-}
-
-TEST_P(WeightGradientTest, FlowsThroughWhateverMadeTheWeights) {
-  const RaggedFeature ids = test::ragged({{0, 1}, {2}});
-  const at::Tensor raw = at::zeros({3}, at::kDouble).requires_grad_();
-  const at::Tensor weights = raw.exp();
-  const auto activations =
-      layer(Combiner::kSum)
-          ->forward(
-              {{"a", ids}, {"b", ids}},
-              {{"a", weights}, {"b", RaggedFeature{weights, ids.row_splits}}});
-  (activations["a"].sum() + 3 * activations["b"].sum()).backward();
-  test::expect_close(raw.grad(), test::floats({8, 16, 24}));
-}
-
-TEST_P(WeightGradientTest, OfAnUnusedFeatureIsZeroOrUndefined) {
-  const RaggedFeature ids = test::ragged({{0, 1}});
-  const at::Tensor weights = at::ones({2}).requires_grad_();
-  layer(Combiner::kMean)
-      ->forward(
-          {{"a", ids}, {"b", ids}}, {{"a", weights}, {"b", std::nullopt}})["b"]
-      .sum()
-      .backward();
-  EXPECT_TRUE(
-      !weights.grad().defined() || at::equal(weights.grad(), at::zeros({2})));
-}
-
-TEST(EngineWeightGradientTest, AloneUpdatesNoTable) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 4,
-       .dim = 2,
-       .combiner = Combiner::kSum,
-       .initializer = initializers::RowId{.offset = 1}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = table},
-      .optimizer = optim::SGD{.learning_rate = 1.0}});
-  const auto before = test::tables_of(layer);
-  const at::Tensor weights = at::ones({2}).requires_grad_();
-  const Weights nest = std::optional<Feature>(weights);
-  const RaggedFeature ids = test::ragged({{0, 3}});
-
-  const at::Tensor loss = layer->forward(ids, nest).leaf().sum();
-  const auto gradient = torch::autograd::grad(
-      {loss}, {weights}, /*grad_outputs=*/{}, /*retain_graph=*/true);
-  test::expect_close(gradient[0], test::floats({2, 8}));
-  test::expect_same_tables(layer, before);
-
-  layer->virtual_variable().requires_grad_(false);
-  layer->forward(ids, nest).leaf().sum().backward();
-  test::expect_close(weights.grad(), test::floats({2, 8}));
-  test::expect_same_tables(layer, before);
-  EXPECT_EQ(layer->iterations(), 0);
-
-  // The retained loss still may update: nothing has used it so far.
-  layer->virtual_variable().requires_grad_(true);
-  loss.backward();
-  EXPECT_EQ(layer->iterations(), 1);
+TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
+  check_all(GetParam().kind, Ids::kOdd);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // One backward() is one update; the virtual variable stays at zero.
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
@@ -172,6 +173,32 @@ TEST(VirtualVariableTest, GradForDenseInputsOnlyGivesNoUpdate) {
   expect_table(layer, {-1, 0, 2, 3});
 }
 
+TEST(VirtualVariableTest, GradForActivationsOnlyGivesNoUpdate) {
+  auto layer = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  const auto activations = layer->forward(kBatch);
+  const at::Tensor loss = activations["a"].square().sum();
+  const auto gradients = torch::autograd::grad({loss}, {activations["a"]});
+  test::expect_close(gradients[0], floats({2, 1}, {0, 2}));
+  EXPECT_EQ(layer->iterations(), 0);
+  test::expect_same_tables(layer, before);
+}
+
+TEST(VirtualVariableTest, ALossWithoutTheLayerGivesNoUpdate) {
+  auto layer = make_layer(kUnitSgd);
+  auto other = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  const at::Tensor dense = at::ones({2, 1}).requires_grad_();
+  const auto activations = layer->forward(kBatch);
+  (activations["a"].detach() * dense + other->forward(kBatch)["a"])
+      .sum()
+      .backward();
+  EXPECT_EQ(other->iterations(), 1);
+  EXPECT_EQ(layer->iterations(), 0);
+  EXPECT_FALSE(layer->virtual_variable().grad().defined());
+  test::expect_same_tables(layer, before);
+}
+
 TEST(VirtualVariableTest, NothingHappensWithoutABackwardPass) {
   auto layer = make_layer(kUnitSgd);
   const auto before = test::tables_of(layer);
@@ -204,42 +231,51 @@ TEST(VirtualVariableTest, AFrozenVirtualVariableFreezesTheTables) {
   expect_table(layer, {-1, 0, 2, 3});
 }
 
-// Every optimizer of LibTorch that could move a zero by itself.
-void expect_exactly_zero_after_100_steps(
-    TPUEmbedding& layer,
-    torch::optim::Optimizer& optimizer) {
+TEST(VirtualVariableTest, FreezingBetweenForwardAndBackwardFreezesTheTables) {
+  auto layer = make_layer(kUnitSgd);
+  const auto before = test::tables_of(layer);
+  const at::Tensor loss = layer->forward(kBatch)["a"].sum();
+  layer->virtual_variable().requires_grad_(false);
+  loss.backward();
+  EXPECT_EQ(layer->iterations(), 0);
+  test::expect_same_tables(layer, before);
+}
+
+// One optimizer, of those that could move a zero by themselves, holds the
+// parameters of the layer and of a dense module, as in a model.
+template <class Optimizer, class Options>
+void expect_exactly_zero_after_100_steps(const Options& options) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  torch::nn::Linear dense(1, 1);
+  std::vector<at::Tensor> parameters = dense->parameters();
+  parameters.push_back(layer->virtual_variable());
+  Optimizer optimizer(parameters, options);
   for (int step = 0; step < 100; ++step) {
+    const at::Tensor weight = dense->weight.detach().clone();
     optimizer.zero_grad();
-    layer->forward(kBatch)["a"].square().sum().backward();
+    dense->forward(layer->forward(kBatch)["a"]).sigmoid().sum().backward();
     ASSERT_TRUE(layer->virtual_variable().grad().defined());
     ASSERT_TRUE(at::equal(layer->virtual_variable().grad(), at::zeros({1})));
     optimizer.step();
     ASSERT_TRUE(at::equal(layer->virtual_variable(), at::zeros({1})));
+    ASSERT_FALSE(at::equal(dense->weight, weight));
   }
   EXPECT_EQ(layer->iterations(), 100);
 }
 
 TEST(VirtualVariableTest, StaysZeroUnderSgdWithMomentum) {
-  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
-  torch::optim::SGD optimizer(
-      layer->parameters(),
+  expect_exactly_zero_after_100_steps<torch::optim::SGD>(
       torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-  expect_exactly_zero_after_100_steps(layer, optimizer);
 }
 
 TEST(VirtualVariableTest, StaysZeroUnderAdamWWithWeightDecay) {
-  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
-  torch::optim::AdamW optimizer(
-      layer->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.1));
-  expect_exactly_zero_after_100_steps(layer, optimizer);
+  expect_exactly_zero_after_100_steps<torch::optim::AdamW>(
+      torch::optim::AdamWOptions(0.1).weight_decay(0.1));
 }
 
 TEST(VirtualVariableTest, StaysZeroUnderRmsProp) {
-  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
-  torch::optim::RMSprop optimizer(
-      layer->parameters(),
+  expect_exactly_zero_after_100_steps<torch::optim::RMSprop>(
       torch::optim::RMSpropOptions(0.1).momentum(0.9).centered(true));
-  expect_exactly_zero_after_100_steps(layer, optimizer);
 }
 
 TEST(VirtualVariableTest, ActivationsTakeInPlaceOperators) {

@@ -70,8 +70,7 @@ TEST(LearningRateTest, NumbersCompareByValueAndCallablesByIdentity) {
   EXPECT_NE(LearningRate(0.1), LearningRate(0.2));
   const auto half = [] { return 0.5; };
   const LearningRate rate("half", half);
-  const LearningRate copy = rate;
-  EXPECT_EQ(rate, copy);
+  EXPECT_EQ(rate, LearningRate(rate));
   EXPECT_NE(rate, LearningRate("half", half));
   EXPECT_NE(rate, LearningRate(0.5));
   EXPECT_EQ(LearningRate::placeholder("a"), LearningRate::placeholder("a"));

@@ -55,6 +55,8 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// covers; gradients of all duplicates of a row are summed first. There is no
 /// update under NoGradGuard or while `virtual_variable` is frozen by
 /// requires_grad_(false). A second backward() over one forward is an error.
+/// A pass that fails changes no table of the layer that failed; other layers in
+/// the same pass may have been updated.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; the tables' own optimizers are not used.
