@@ -37,7 +37,7 @@ double LearningRate::value(int64_t step, const std::string& where) const {
     value = std::get<double>(source_);
   }
   TORCH_CHECK_VALUE(
-      std::isfinite(value) && value >= 0.0,
+      std::isfinite(static_cast<float>(value)) && value >= 0.0,
       where,
       " learning_rate must be finite and >= 0, but got ",
       value,

@@ -44,8 +44,9 @@ class StateReader {
     with_slots_ = state.with_slots;
     c10::IValue iterations;
     expect(
-        archive_.try_read("iterations", iterations) && iterations.isInt(),
-        "iterations is missing");
+        archive_.try_read("iterations", iterations) && iterations.isInt() &&
+            iterations.toInt() >= 0,
+        "iterations is missing or negative");
     for (size_t i = 0; i < state.tables.size(); ++i) {
       read_table(state.tables[i], i);
     }
@@ -153,12 +154,22 @@ class StateReader {
 
 }  // namespace
 
+namespace {
+
+// A name need not be UTF-8, a JSON text must.
+std::string config_text(const Nest<FeatureConfig>& features) {
+  return to_json(features).dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
 void save_state(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& archive) {
   archive.write("format_version", c10::IValue(kFormatVersion));
-  archive.write("config", c10::IValue(to_json(features).dump()));
+  archive.write("config", c10::IValue(config_text(features)));
   archive.write("iterations", c10::IValue(state.iterations));
   for (size_t i = 0; i < state.tables.size(); ++i) {
     const TableState& table = state.tables[i];

@@ -3,6 +3,8 @@
 
 #include "src/parallel.h"
 
+#include <c10/util/Exception.h>
+
 namespace tessera {
 
 namespace {
@@ -15,6 +17,19 @@ int64_t nnz_of(const Feature& feature) {
     values = &ragged->values;
   }
   return values->defined() ? values->numel() : 0;
+}
+
+// The values of a sparse COO tensor are no part of its autograd graph: their
+// gradient would be lost without a word.
+void check_weights_layout(const FeatureState& state, const Feature& weights) {
+  const auto* tensor = std::get_if<at::Tensor>(&weights);
+  TORCH_CHECK_VALUE(
+      tensor == nullptr || !tensor->defined() ||
+          tensor->layout() != at::kSparse || !tensor->requires_grad(),
+      "[feature '",
+      state.path,
+      "'] weights of sparse COO layout can't receive a gradient. Pass their "
+      "flat values, or a SparseFeature.");
 }
 
 }  // namespace
@@ -39,6 +54,7 @@ Batch read_batch(
     const auto leaves = leaves_like(structure, weights, "weights");
     for (size_t i = 0; i < count; ++i) {
       if (leaves[i]->has_value()) {
+        check_weights_layout(state.features[i], **leaves[i]);
         batch.weights[i] = flat_weights(
             state.features[i], inputs[i], with_sparse_as_feature(**leaves[i]));
       }

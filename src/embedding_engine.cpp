@@ -169,12 +169,29 @@ void EmbeddingEngine::add_terms(
   }
 }
 
+bool EmbeddingEngine::is_reached(
+    const std::vector<LookupGradients>& lookups,
+    size_t table) const {
+  for (const LookupGradients& lookup : lookups) {
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      if (state_->features[i].table == table &&
+          lookup.gradients[i].defined()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
   std::vector<TableUpdate> updates(state_->tables.size());
   RateReader rates;
   for (size_t i = 0; i < updates.size(); ++i) {
     TableState& table = state_->tables[i];
     const std::string where = "[table '" + table.name + "']";
+    if (!table.optimizer && !is_reached(lookups, i)) {
+      continue;  // as good as frozen
+    }
     TORCH_CHECK_VALUE(
         table.optimizer.has_value(),
         where,
@@ -196,10 +213,13 @@ void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
   std::vector<at::Tensor> copies;
   add_terms(lookups, updates, copies);
   collect(updates);
+  std::erase_if(
+      updates, [](const TableUpdate& update) { return !update.table; });
   updater_.update(updates);
-  for (size_t i = 0; i < updates.size(); ++i) {
-    if (piles_[i].passes() ==
-        gradient_accumulation_steps_of(*state_->tables[i].optimizer)) {
+  for (size_t i = 0; i < piles_.size(); ++i) {
+    const auto& optimizer = state_->tables[i].optimizer;
+    if (optimizer &&
+        piles_[i].passes() == gradient_accumulation_steps_of(*optimizer)) {
       piles_[i].clear();
     }
   }
@@ -207,12 +227,13 @@ void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
 }
 
 // Tables that accumulate: their terms go to the pile; what is left to update is
-// the whole pile, or nothing yet.
+// the whole pile, or nothing yet (table is nullptr).
 void EmbeddingEngine::collect(std::vector<TableUpdate>& updates) {
   std::vector<TableUpdate> collected;
   std::vector<size_t> tables;
   for (size_t i = 0; i < updates.size(); ++i) {
-    if (gradient_accumulation_steps_of(*updates[i].table->optimizer) == 1) {
+    if (updates[i].table == nullptr ||
+        gradient_accumulation_steps_of(*updates[i].table->optimizer) == 1) {
       continue;
     }
     TableUpdate sum{.table = updates[i].table};
@@ -241,8 +262,6 @@ void EmbeddingEngine::collect(std::vector<TableUpdate>& updates) {
       update.table = nullptr;
     }
   }
-  std::erase_if(
-      updates, [](const TableUpdate& update) { return !update.table; });
 }
 
 }  // namespace tessera

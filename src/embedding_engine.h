@@ -49,6 +49,10 @@ class EmbeddingEngine {
       std::vector<TableUpdate>& updates,
       std::vector<at::Tensor>& copies) const;
 
+  // Whether a feature of the table has a gradient.
+  bool is_reached(
+      const std::vector<LookupGradients>& lookups,
+      size_t table) const;
   void collect(std::vector<TableUpdate>& updates);
 
   std::shared_ptr<EmbeddingState> state_;

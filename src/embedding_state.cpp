@@ -89,11 +89,11 @@ EmbeddingState make_state(
   }
   EmbeddingState state;
   state.with_slots = with_slots;
-  state.seed = seed;
   features.for_each([&](const std::string& path, const FeatureConfig& config) {
-    validate(config, path);
+    const std::string& name = config.name.empty() ? path : config.name;
+    validate(config, name);
     state.features.push_back(
-        {.path = path.empty() ? config.name : path,
+        {.path = name,
          .config = config,
          .table = find_or_add(state.tables, config.table)});
   });

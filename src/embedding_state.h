@@ -53,7 +53,6 @@ struct EmbeddingState {
   std::vector<TableState> tables = {};
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
-  uint64_t seed = 0;
 };
 
 /// Tables in order of first use, initialised, with their slots.

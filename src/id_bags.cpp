@@ -512,8 +512,9 @@ class BagBuilder {
         }
       }
       denominator = is_mean ? denominator : std::sqrt(denominator);
-      bags_.scales[bag] =
-          denominator == 0.0 ? 0.0F : static_cast<float>(1.0 / denominator);
+      // A float's inverse may be infinite: as good as a zero denominator.
+      const auto scale = static_cast<float>(1.0 / denominator);
+      bags_.scales[bag] = std::isinf(scale) ? 0.0F : scale;
     }
   }
 

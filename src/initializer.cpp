@@ -179,6 +179,17 @@ void initialize_rows(
     std::string_view table_name,
     int64_t first_row,
     at::Tensor rows) {
+  TORCH_CHECK_VALUE(
+      rows.defined() && rows.dim() == 2 && rows.is_contiguous() &&
+          rows.scalar_type() == at::kFloat && rows.is_cpu() && first_row >= 0,
+      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank 2 "
+      "and first_row >= 0, but got ",
+      rows.defined() ? c10::toString(rows.scalar_type()) : "no tensor",
+      " of shape ",
+      rows.defined() ? rows.sizes() : c10::IntArrayRef{},
+      " and ",
+      first_row,
+      ".");
   Fill fill{
       .key = mix(seed ^ hash_of(table_name)),
       .first_row = first_row,

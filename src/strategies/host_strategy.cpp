@@ -28,12 +28,12 @@ at::Tensor row_ids(const IdBags& bags) {
   return rows;
 }
 
-// [nnz] float32: 0 for ids that look up zeros, 1 for others.
+// [nnz]: false for ids that look up zeros.
 at::Tensor row_mask(const IdBags& bags) {
-  at::Tensor mask = at::empty({bags.nnz()}, at::kFloat);
-  float* data = mask.mutable_data_ptr<float>();
+  at::Tensor mask = at::empty({bags.nnz()}, at::kBool);
+  bool* data = mask.mutable_data_ptr<bool>();
   for (int64_t i = 0; i < bags.nnz(); ++i) {
-    data[i] = bags.ids[i] == kZeroRow ? 0.0F : 1.0F;
+    data[i] = bags.ids[i] != kZeroRow;
   }
   return mask;
 }
@@ -99,7 +99,8 @@ class HostStrategy : public EmbeddingStrategy {
         /*scale_grad_by_freq=*/false,
         options_.sparse_gradients);
     if (bags.zero_rows > 0) {
-      rows = rows * row_mask(bags).unsqueeze(1);
+      rows = at::where(
+          row_mask(bags).unsqueeze(1), rows, at::zeros({1}, at::kFloat));
     }
     if (!bags.offsets.empty()) {
       rows = combine(rows, bags, weights);

@@ -55,7 +55,9 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// covers; gradients of all duplicates of a row are summed first. There is no
 /// update under NoGradGuard or while `virtual_variable` is frozen by
 /// requires_grad_(false). A second backward() over one forward is an error.
-/// A pass that fails changes no table of the layer that failed; other layers in
+/// A feature whose activation is not in the loss has a gradient of zeros: its
+/// rows count as touched, which Adam and weight decay show. eval() changes
+/// nothing. A pass that fails changes no table of the layer that failed; other layers in
 /// the same pass may have been updated.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
@@ -122,11 +124,11 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
 
-  /// Tables, slots, step counter, configuration and format version, under the
-  /// same keys on every strategy.
+  /// Tables, slots, step counter, feature configs and format version, under
+  /// the same keys on every strategy; the host has no slots to save.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Errors:  c10::ValueError listing every difference between the archive and
-  ///          this layer; nothing is changed.
+  /// Errors:  c10::ValueError listing every difference in tables, shapes,
+  ///          optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;
 
  protected:
