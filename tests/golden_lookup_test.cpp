@@ -46,7 +46,7 @@ std::vector<std::string> golden_files() {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(golden_folder(), error)) {
-    const fs::path path = entry.path();
+    const fs::path& path = entry.path();
     if (path.extension() == ".json" &&
         path.filename().string().starts_with("lookup")) {
       names.push_back(path.filename().string());
