@@ -26,8 +26,14 @@ class Range {
  public:
   explicit Range(std::string where) : where_(std::move(where)) {}
 
+  // What the kernels divide by: neither 0 nor subnormal in float32.
   void positive(const char* option, double value) const {
-    check(std::isfinite(value) && value > 0.0, option, "> 0", value);
+    using Limits = std::numeric_limits<float>;
+    check(
+        value >= Limits::min() && value <= Limits::max(),
+        option,
+        "> 0 and fit in float32",
+        value);
   }
   void not_negative(const char* option, double value) const {
     check(std::isfinite(value) && value >= 0.0, option, ">= 0", value);
@@ -197,6 +203,9 @@ void validate_own(const Adam& spec, const Range& range) {
   range.below_one("beta_1", spec.beta_1);
   range.below_one("beta_2", spec.beta_2);
   range.positive("epsilon", spec.epsilon);
+  if (spec.sum_inside_sqrt) {
+    range.positive("epsilon^2", spec.epsilon * spec.epsilon);
+  }
 }
 kernels::RowRule rule(const Adam& spec, const UpdateMoment& moment) {
   double rate = moment.learning_rate;

@@ -4,7 +4,9 @@
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -314,15 +316,37 @@ TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
   const auto before = test::tables_of(embedding);
   const Features batch{{"a", int64s({1})}, {"b", int64s({2})}};
   EXPECT_VALUE_ERROR(
-      embedding->forward(batch)["a"].sum().backward(),
+      embedding->forward(batch)["b"].sum().backward(),
       "[table 'plain'] has no optimizer, but a backward pass reached it");
   test::expect_same_tables(embedding, before);
   EXPECT_EQ(embedding->iterations(), 0);
+
+  embedding->forward(batch)["a"].sum().backward();
+  EXPECT_EQ(embedding->iterations(), 1);
+  EXPECT_FALSE(at::equal(test::tables_of(embedding)[0], before[0]));
+  EXPECT_TRUE(at::equal(test::tables_of(embedding)[1], before[1]));
 
   embedding->virtual_variable().requires_grad_(false);
   const auto frozen = embedding->forward(batch);
   EXPECT_FALSE(frozen["b"].requires_grad());
   test::expect_close(frozen["b"], floats({1, 2}, {2, 2}));
+}
+
+TEST(TPUEmbeddingTest, SparseTensorsOfWeightsCannotReceiveAGradient) {
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features = {
+          {"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}});
+  const at::Tensor indices = at::zeros({2, 1}, at::kLong);
+  const at::Tensor ids = at::sparse_coo_tensor(
+      indices, at::ones({1}, at::kLong), {1, 1}, at::kLong);
+  const at::Tensor weights = at::sparse_coo_tensor(
+      indices, at::ones({1}), {1, 1}, at::kFloat);
+  const Features batch{{"a", ids}};
+  embedding->forward(batch, {{"a", weights}});
+  const at::Tensor trained = weights.detach().requires_grad_(true);
+  EXPECT_VALUE_ERROR(
+      embedding->forward(batch, (Weights{{"a", trained}})),
+      "weights of sparse COO layout can't receive a gradient");
 }
 
 TEST(TPUEmbeddingTest, UnusableOptionsAreErrors) {
