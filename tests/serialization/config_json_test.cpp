@@ -148,9 +148,10 @@ TEST(ConfigJsonTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
 
 TEST(ConfigJsonTest, AnUnknownClassIsRefusedWithTheKnownOnes) {
   EXPECT_VALUE_ERROR(
-      optimizer_from_json(parse(R"({"class_name": "Lion"})")),
-      "[optimizer] class_name must be one of SGD, Adagrad, Adam, but got "
-      "'Lion'.");
+      optimizer_from_json(parse(R"({"class_name": "Nadam"})")),
+      "[optimizer] class_name must be one of SGD, Momentum, Adagrad, "
+      "AdagradMomentum, ProximalAdagrad, RowWiseAdagrad, Adam, FTRL, RMSprop, "
+      "Adadelta, Lion, LAMB, but got 'Nadam'.");
   EXPECT_VALUE_ERROR(
       initializer_from_json(parse(R"({"class_name": "Ones"})")),
       "one of Zeros, Constant, Uniform, Normal, TruncatedNormal, RowId, "
