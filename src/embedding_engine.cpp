@@ -140,13 +140,15 @@ void EmbeddingEngine::check(const LookupGradients& gradients) const {
         state_->features[i].path,
         "'] the gradient must be a dense float32 cpu tensor of shape ",
         c10::IntArrayRef(expected),
-        ", but got ",
+        ", but got a ",
+        gradient.layout(),
+        " ",
         c10::toString(gradient.scalar_type()),
-        " of shape ",
+        " one of shape ",
         gradient.sizes(),
         " on ",
         gradient.device(),
-        ".");
+        ". Use operators that give dense gradients.");
   }
 }
 
