@@ -45,8 +45,10 @@ class Range {
     check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
   }
   void check(
-      bool is_right, const char* option, const char* expected, double value)
-      const {
+      bool is_right,
+      const char* option,
+      const char* expected,
+      double value) const {
     TORCH_CHECK_VALUE(
         is_right,
         where_,
@@ -259,8 +261,7 @@ kernels::RowRule rule(const FTRL& spec, const UpdateMoment& moment) {
       .l2 = as_float(spec.l2_regularization_strength),
       .l2_shrinkage = as_float(spec.l2_shrinkage_regularization_strength),
       .beta = as_float(spec.beta),
-      .multiply_linear_by_learning_rate =
-          spec.multiply_linear_by_learning_rate,
+      .multiply_linear_by_learning_rate = spec.multiply_linear_by_learning_rate,
       .keep_initial_weight = spec.keep_initial_weight};
 }
 
@@ -465,8 +466,7 @@ void validate(const OptimizerSpec& optimizer, const std::string& where) {
 }
 
 bool sweeps_all_rows(const OptimizerSpec& optimizer) {
-  return std::visit(
-      [](const auto& spec) { return !is_lazy(spec); }, optimizer);
+  return std::visit([](const auto& spec) { return !is_lazy(spec); }, optimizer);
 }
 
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer) {
@@ -487,7 +487,8 @@ const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer) {
 }
 
 RowUpdate row_update(
-    const OptimizerSpec& optimizer, const UpdateMoment& moment) {
+    const OptimizerSpec& optimizer,
+    const UpdateMoment& moment) {
   return std::visit(
       [&](const auto& spec) {
         return RowUpdate{

@@ -44,7 +44,9 @@ struct RowUpdate {
   bool sweep = false;
 };
 
-RowUpdate row_update(const OptimizerSpec& optimizer, const UpdateMoment& moment);
+RowUpdate row_update(
+    const OptimizerSpec& optimizer,
+    const UpdateMoment& moment);
 
 int64_t gradient_accumulation_steps_of(const OptimizerSpec& optimizer);
 

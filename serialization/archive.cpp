@@ -158,8 +158,7 @@ namespace {
 
 // A name need not be UTF-8, a JSON text must.
 std::string config_text(const Nest<FeatureConfig>& features) {
-  return to_json(features).dump(
-      -1, ' ', false, Json::error_handler_t::replace);
+  return to_json(features).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace

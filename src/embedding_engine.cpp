@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace tessera {
@@ -31,7 +32,9 @@ int64_t bytes_of(const IdBags& bags) {
 
 // Splits a feature's bags into tasks of about equal traffic.
 void add_tasks(
-    size_t feature, const IdBags& bags, std::vector<LookupTask>& tasks) {
+    size_t feature,
+    const IdBags& bags,
+    std::vector<LookupTask>& tasks) {
   const int64_t parts =
       std::clamp<int64_t>(bytes_of(bags) / kLookupTaskBytes, 1, bags.bags + 1);
   int64_t begin = 0;
@@ -41,8 +44,8 @@ void add_tasks(
       end = bags.bags * part / parts;
     } else if (part < parts) {
       const int64_t position = bags.nnz() * part / parts;
-      const auto found = std::upper_bound(
-          bags.offsets.begin(), bags.offsets.end(), position);
+      const auto found =
+          std::upper_bound(bags.offsets.begin(), bags.offsets.end(), position);
       end = std::clamp<int64_t>(
           found - bags.offsets.begin() - 1, begin, bags.bags);
     }
@@ -124,10 +127,25 @@ std::vector<at::Tensor> EmbeddingEngine::lookup(
   return activations;
 }
 
-void EmbeddingEngine::check(const LookupGradients& gradients) const {
+void EmbeddingEngine::warn_of_missing_gradient(size_t feature) {
+  if (has_warned_) {
+    return;
+  }
+  has_warned_ = true;
+  TORCH_WARN(
+      "[feature '",
+      state_->features[feature].path,
+      "'] no gradient reached its activation, so its rows are updated with a "
+      "gradient of zeros, which moves them under momentum or weight decay. Add "
+      "the activation to the loss, or put the feature in a layer of its own. "
+      "Said once per layer.");
+}
+
+void EmbeddingEngine::check(const LookupGradients& gradients) {
   for (size_t i = 0; i < gradients.gradients.size(); ++i) {
     const at::Tensor& gradient = gradients.gradients[i];
     if (!gradient.defined()) {
+      warn_of_missing_gradient(i);
       continue;
     }
     const std::vector<int64_t> expected =
@@ -155,7 +173,7 @@ void EmbeddingEngine::check(const LookupGradients& gradients) const {
 void EmbeddingEngine::add_terms(
     const std::vector<LookupGradients>& lookups,
     std::vector<TableUpdate>& updates,
-    std::vector<at::Tensor>& copies) const {
+    std::vector<at::Tensor>& copies) {
   for (const LookupGradients& lookup : lookups) {
     check(lookup);
     for (size_t i = 0; i < state_->features.size(); ++i) {
@@ -169,6 +187,18 @@ void EmbeddingEngine::add_terms(
       updates[state_->features[i].table].terms.push_back(term);
     }
   }
+  for (const TableUpdate& update : updates) {
+    int64_t ids = 0;
+    for (const TableUpdate::Term& term : update.terms) {
+      ids += std::max(term.bags->nnz(), term.bags->bags);
+    }
+    TORCH_CHECK_VALUE(
+        ids < std::numeric_limits<uint32_t>::max(),
+        "[TPUEmbedding] one update of a table must have fewer than 2^32 - 1 "
+        "ids and bags, but got ",
+        ids,
+        ". Split the batch.");
+  }
 }
 
 bool EmbeddingEngine::is_reached(
@@ -176,8 +206,7 @@ bool EmbeddingEngine::is_reached(
     size_t table) const {
   for (const LookupGradients& lookup : lookups) {
     for (size_t i = 0; i < state_->features.size(); ++i) {
-      if (state_->features[i].table == table &&
-          lookup.gradients[i].defined()) {
+      if (state_->features[i].table == table && lookup.gradients[i].defined()) {
         return true;
       }
     }

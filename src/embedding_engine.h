@@ -30,9 +30,9 @@ class EmbeddingEngine {
   /// `bags` must not hold kZeroRow.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
 
-  /// Refuses gradients that apply() can't use.
+  /// Refuses gradients that apply() can't use; warns, once, of a missing one.
   /// Errors:  c10::ValueError naming feature, expected and got.
-  void check(const LookupGradients& gradients) const;
+  void check(const LookupGradients& gradients);
 
   /// One update: the gradients of all lookups, summed per row.
   ///
@@ -47,18 +47,19 @@ class EmbeddingEngine {
   void add_terms(
       const std::vector<LookupGradients>& lookups,
       std::vector<TableUpdate>& updates,
-      std::vector<at::Tensor>& copies) const;
+      std::vector<at::Tensor>& copies);
 
   // Whether a feature of the table has a gradient.
-  bool is_reached(
-      const std::vector<LookupGradients>& lookups,
-      size_t table) const;
+  bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
+      const;
   void collect(std::vector<TableUpdate>& updates);
+  void warn_of_missing_gradient(size_t feature);
 
   std::shared_ptr<EmbeddingState> state_;
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
   std::vector<GradientPile> piles_;  // one per table
+  bool has_warned_ = false;  // of a missing gradient
 };
 
 }  // namespace tessera

@@ -401,9 +401,9 @@ class BagBuilder {
           config_.out_of_range == OutOfRange::kZero &&
               (!is_negative || is_dense),
           where(),
-          "table '",
-          config_.table->name,
-          "' has ids in [0, ",
+          config_.table->name.empty() ? std::string("its table")
+                                      : "table '" + config_.table->name + "'",
+          " has ids in [0, ",
           vocab,
           "), but got ",
           ids[i],
@@ -616,7 +616,7 @@ at::Tensor flat_weights(
   TORCH_CHECK_TYPE(
       at::isFloatingType(flat.scalar_type()),
       where,
-      "weights must be float32, but got ",
+      "weights must be of a floating-point type, but got ",
       c10::toString(flat.scalar_type()),
       ".");
   TORCH_CHECK_VALUE(

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tessera {
 
@@ -199,33 +200,51 @@ void initialize_rows(
 }
 
 void validate(const Initializer& initializer, const std::string& where) {
+  constexpr double kLargest = 7.0;  // normal_quantile() of 2^-33 is -6.3
+  const auto fits_float = [](double value) {
+    return std::abs(value) <= std::numeric_limits<float>::max();
+  };
   const auto check = [&](bool is_right, const char* expected, double value) {
     TORCH_CHECK_VALUE(
         is_right, where, " initializer: ", expected, ", but got ", value, ".");
   };
   if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
     check(
-        std::isfinite(constant->value),
-        "value must be finite",
+        fits_float(constant->value),
+        "value must be finite in float32",
         constant->value);
   } else if (const auto* uniform = std::get_if<init::Uniform>(&initializer)) {
-    check(std::isfinite(uniform->low), "low must be finite", uniform->low);
     check(
-        std::isfinite(uniform->high) && uniform->high >= uniform->low,
-        "high must be finite and >= low",
+        fits_float(uniform->low),
+        "low must be finite in float32",
+        uniform->low);
+    check(
+        fits_float(uniform->high) && uniform->high >= uniform->low,
+        "high must be finite in float32 and >= low",
         uniform->high);
   }
   const auto check_normal = [&](const auto* normal) {
     if (normal != nullptr) {
-      check(std::isfinite(normal->mean), "mean must be finite", normal->mean);
       check(
-          std::isfinite(normal->stddev) && normal->stddev >= 0.0,
-          "stddev must be finite and >= 0",
+          fits_float(normal->mean),
+          "mean must be finite in float32",
+          normal->mean);
+      check(
+          normal->stddev >= 0.0 &&
+              fits_float(std::abs(normal->mean) + kLargest * normal->stddev),
+          "stddev must be >= 0 and mean +- 7 stddev finite in float32",
           normal->stddev);
     }
   };
   check_normal(std::get_if<init::Normal>(&initializer));
   check_normal(std::get_if<init::TruncatedNormal>(&initializer));
+  if (const auto* row_id = std::get_if<init::RowId>(&initializer)) {
+    constexpr int64_t kLimit = int64_t{1} << 62;
+    check(
+        row_id->offset >= -kLimit && row_id->offset <= kLimit,
+        "offset must be within +- 2^62",
+        static_cast<double>(row_id->offset));
+  }
 }
 
 }  // namespace tessera

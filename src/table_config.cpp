@@ -72,6 +72,7 @@ void validate(const TableConfig& config) {
       " * ",
       config.dim,
       " is more than any memory. Lower one of them.");
+  to_string(config.combiner);  // refuses what is none of them
   if (config.initializer) {
     validate(*config.initializer, where);
   }

@@ -132,7 +132,8 @@ void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
     workspace.scratch.resize(contributions);
     workspace.sources.resize(sources);
     const TableConfig& config = *updates[i].table->config;
-    const auto tensors = static_cast<int64_t>(updates[i].table->slots.size()) + 1;
+    const auto tensors =
+        static_cast<int64_t>(updates[i].table->slots.size()) + 1;
     const bool sweep = updates[i].rows.sweep;
     const int64_t rows = sweep ? config.vocabulary_size : contributions;
     const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
@@ -244,7 +245,8 @@ void TableUpdater::scatter(Chunk& chunk) {
 }
 
 const kernels::Contribution* TableUpdater::sort_bucket(
-    Workspace& workspace, int64_t bucket) {
+    Workspace& workspace,
+    int64_t bucket) {
   const int64_t begin = workspace.bucket_begin[bucket];
   kernels::Contribution* sorted = workspace.contributions.data() + begin;
   kernels::Contribution* scratch = workspace.scratch.data() + begin;
@@ -263,7 +265,9 @@ const kernels::Contribution* TableUpdater::sort_bucket(
 }
 
 void TableUpdater::update_bucket(
-    const TableUpdate& update, Workspace& workspace, int64_t bucket) {
+    const TableUpdate& update,
+    Workspace& workspace,
+    int64_t bucket) {
   const bool sweep = update.rows.sweep;
   if (workspace.count(bucket) == 0 && !sweep) {
     return;

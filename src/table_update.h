@@ -93,9 +93,12 @@ class TableUpdater {
   void scatter(Chunk& chunk);
   void place_buckets();
   static const kernels::Contribution* sort_bucket(
-      Workspace& workspace, int64_t bucket);
+      Workspace& workspace,
+      int64_t bucket);
   static void update_bucket(
-      const TableUpdate& update, Workspace& workspace, int64_t bucket);
+      const TableUpdate& update,
+      Workspace& workspace,
+      int64_t bucket);
 
   int64_t bytes_ = 0;  // of memory traffic
   std::vector<Workspace> workspaces_;

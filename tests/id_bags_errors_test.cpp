@@ -367,7 +367,7 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "but got shape [2, 2].");
   EXPECT_TYPE_ERROR(
       flat(ragged_sample(), int64s({1, 2, 3, 4})),
-      "[feature 'clicks'] weights must be float32, but got Long.");
+      "[feature 'clicks'] weights must be of a floating-point type, but got Long.");
   EXPECT_TYPE_ERROR(
       flat(ragged_sample(), at::Tensor()),
       "[feature 'clicks'] weights is an undefined tensor.");

@@ -327,20 +327,20 @@ TEST(InitializerTest, ValidateRefusesUnusableValues) {
   const std::string where = "[TableConfig 'users']";
   EXPECT_VALUE_ERROR(
       validate(init::Constant{.value = NAN}, where),
-      "[TableConfig 'users'] initializer: value must be finite, but got nan");
+      "[TableConfig 'users'] initializer: value must be finite in float32, but got nan");
   EXPECT_VALUE_ERROR(
       validate(init::Uniform{.low = -INFINITY}, where),
-      "low must be finite, but got -inf");
+      "low must be finite in float32, but got -inf");
   EXPECT_VALUE_ERROR(
       validate((init::Uniform{.low = 1.0, .high = 0.5}), where),
-      "high must be finite and >= low, but got 0.5");
+      "high must be finite in float32 and >= low, but got 0.5");
   EXPECT_VALUE_ERROR(
       validate(init::Normal{.mean = NAN}, where), "mean must be finite");
   EXPECT_VALUE_ERROR(
       validate(init::TruncatedNormal{.stddev = -0.1}, where),
-      "stddev must be finite and >= 0, but got -0.1");
+      "stddev must be >= 0 and mean +- 7 stddev finite in float32, but got -0.1");
   EXPECT_VALUE_ERROR(
-      validate(init::Normal{.stddev = NAN}, where), "stddev must be finite");
+      validate(init::Normal{.stddev = NAN}, where), "stddev must be >= 0");
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST(TableConfigTest, RefusesUnusableInitializersAndOptimizersByTable) {
   table.initializer = initializers::Normal{.stddev = -1.0};
   EXPECT_VALUE_ERROR(
       validate(table),
-      "[TableConfig 'users'] initializer: stddev must be finite and >= 0, but "
+      "[TableConfig 'users'] initializer: stddev must be >= 0 and mean +- 7 stddev finite in float32, but "
       "got -1");
   table = users();
   table.optimizer = optim::Adagrad{.initial_accumulator_value = 0.0};

@@ -108,9 +108,15 @@ struct KernelTable {
   void (*combine)(const CombineArgs&) = nullptr;
   /// Copies ids as uint32; false when one is not in [0, vocab).
   bool (*narrow_int32)(
-      const int32_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+      const int32_t* ids,
+      int64_t n,
+      int64_t vocab,
+      uint32_t* out) = nullptr;
   bool (*narrow_int64)(
-      const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) = nullptr;
+      const int64_t* ids,
+      int64_t n,
+      int64_t vocab,
+      uint32_t* out) = nullptr;
   /// By the rule's index in RowRule.
   std::array<
       void (*)(const UpdateArgs&, const void* rule),
@@ -120,9 +126,7 @@ struct KernelTable {
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(
-        [&](const auto& typed) {
-          update_by_rule[rule.index()](args, &typed);
-        },
+        [&](const auto& typed) { update_by_rule[rule.index()](args, &typed); },
         rule);
   }
 };

@@ -65,8 +65,13 @@ struct AdagradRow : ColumnRow<AdagradRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -82,8 +87,13 @@ struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V square = hn::Mul(gradient, gradient);
     const V accumulator = rule.beta_2.old_share == 1.0F
@@ -109,8 +119,13 @@ struct FtrlRow : ColumnRow<FtrlRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     // With a rate of 0 the weight, a function of the slots, has no value.
     if (rule.learning_rate == 0.0F) {
       return weight;
@@ -138,12 +153,11 @@ struct FtrlRow : ColumnRow<FtrlRule> {
       const V slope = hn::MulAdd(hn::Add(old_power, beta), inverse, two_l2);
       const V size = hn::MulAdd(hn::Abs(weight), slope, l1);
       const V first = hn::Neg(hn::CopySign(size, weight));
-      const auto is_first =
-          hn::And(hn::Eq(linear, zero), hn::Ne(weight, zero));
+      const auto is_first = hn::And(hn::Eq(linear, zero), hn::Ne(weight, zero));
       linear = hn::IfThenElse(is_first, first, linear);
     }
-    const V shrunk = hn::MulAdd(
-        hn::Set(d, 2.0F * rule.l2_shrinkage), weight, gradient);
+    const V shrunk =
+        hn::MulAdd(hn::Set(d, 2.0F * rule.l2_shrinkage), weight, gradient);
     const V sigma = hn::Mul(hn::Sub(power, old_power), inverse);
     linear = hn::MulAdd(hn::Set(d, rate), shrunk, linear);
     linear = hn::NegMulAdd(sigma, weight, linear);
@@ -158,10 +172,14 @@ struct AdamRow : ColumnRow<AdamRule> {
   static constexpr size_t kSlots = 3;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
-    const V momentum =
-        Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
+    const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     V velocity = Blend(
         d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
     hn::StoreU(momentum, d, slots[0]);
@@ -182,8 +200,13 @@ struct MomentumRow : ColumnRow<MomentumRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V mu = hn::Set(d, rule.momentum);
     const V rate = hn::Set(d, rule.learning_rate);
     const V old = hn::LoadU(d, slots[0]);
@@ -207,10 +230,15 @@ struct RmspropRow : ColumnRow<RmspropRule> {
   static constexpr size_t kSlots = 3;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
-    V square = Blend(
-        d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
+    V square =
+        Blend(d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
     hn::StoreU(square, d, slots[0]);
     if (rule.is_centered) {
       const V mean = Blend(d, rule.rho, hn::LoadU(d, slots[2]), gradient);
@@ -223,8 +251,8 @@ struct RmspropRow : ColumnRow<RmspropRule> {
     const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), gradient);
     V step = hn::Div(scaled, denominator);
     if (slots[1] != nullptr) {
-      step = hn::MulAdd(
-          hn::Set(d, rule.momentum), hn::LoadU(d, slots[1]), step);
+      step =
+          hn::MulAdd(hn::Set(d, rule.momentum), hn::LoadU(d, slots[1]), step);
       hn::StoreU(step, d, slots[1]);
     }
     return hn::Sub(weight, step);
@@ -235,19 +263,23 @@ struct AdadeltaRow : ColumnRow<AdadeltaRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V epsilon = hn::Set(d, rule.epsilon);
-    const V accumulator = Blend(
-        d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
+    const V accumulator =
+        Blend(d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
     hn::StoreU(accumulator, d, slots[0]);
     const V updates = hn::LoadU(d, slots[1]);
     const V ratio = hn::Div(
         hn::Sqrt(hn::Add(updates, epsilon)),
         hn::Sqrt(hn::Add(accumulator, epsilon)));
     const V delta = hn::Mul(ratio, gradient);
-    hn::StoreU(
-        Blend(d, rule.rho, updates, hn::Mul(delta, delta)), d, slots[1]);
+    hn::StoreU(Blend(d, rule.rho, updates, hn::Mul(delta, delta)), d, slots[1]);
     return hn::NegMulAdd(hn::Set(d, rule.learning_rate), delta, weight);
   }
 };
@@ -256,8 +288,13 @@ struct ProximalAdagradRow : ColumnRow<ProximalAdagradRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -265,10 +302,8 @@ struct ProximalAdagradRow : ColumnRow<ProximalAdagradRule> {
         hn::Div(hn::Set(d, rule.learning_rate), hn::Sqrt(accumulator));
     const V moved = hn::NegMulAdd(rate, gradient, weight);
     const V size = hn::Max(
-        hn::Zero(d),
-        hn::NegMulAdd(rate, hn::Set(d, rule.l1), hn::Abs(moved)));
-    const V shrink =
-        hn::MulAdd(hn::Set(d, rule.l2), rate, hn::Set(d, 1.0F));
+        hn::Zero(d), hn::NegMulAdd(rate, hn::Set(d, rule.l1), hn::Abs(moved)));
+    const V shrink = hn::MulAdd(hn::Set(d, rule.l2), rate, hn::Set(d, 1.0F));
     return hn::CopySign(hn::Div(size, shrink), moved);
   }
 };
@@ -277,8 +312,13 @@ struct LionRow : ColumnRow<LionRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const* slots) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V direction = Blend(d, rule.beta_1, old, gradient);
     hn::StoreU(Blend(d, rule.beta_2, old, gradient), d, slots[0]);
@@ -341,8 +381,8 @@ struct RowWiseAdagradRow {
   }
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d, const Rule&, Local local, V weight, V gradient, float* const*) {
+  static HWY_INLINE V
+  Step(D d, const Rule&, Local local, V weight, V gradient, float* const*) {
     return hn::NegMulAdd(hn::Set(d, local.rate), gradient, weight);
   }
 };
@@ -369,8 +409,7 @@ struct LambRow {
           Blend(d, rule.beta_2, hn::LoadU(d, velocities), hn::Mul(g, g));
       hn::StoreU(momentum, d, momenta);
       hn::StoreU(velocity, d, velocities);
-      const V root =
-          hn::Sqrt(hn::Mul(velocity, hn::Set(d, rule.correction_2)));
+      const V root = hn::Sqrt(hn::Mul(velocity, hn::Set(d, rule.correction_2)));
       const V ratio = hn::Div(
           hn::Mul(momentum, hn::Set(d, rule.correction_1)),
           hn::Add(root, hn::Set(d, rule.epsilon)));
@@ -393,8 +432,8 @@ struct LambRow {
       int64_t row,
       const float* gradient) {
     const int64_t offset = row * args.dim;
-    const float directions = ::sqrtf(SumOverRow(
-        args.dim, Direction{args, rule, gradient, offset}));
+    const float directions =
+        ::sqrtf(SumOverRow(args.dim, Direction{args, rule, gradient, offset}));
     const float weights =
         ::sqrtf(SumOverRow(args.dim, SquaresOf{args.parameters + offset}));
     const float trust =
@@ -404,8 +443,8 @@ struct LambRow {
 
   // `direction` stands for the gradient: see GradientOf().
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d, const Rule&, Local local, V weight, V direction, float* const*) {
+  static HWY_INLINE V
+  Step(D d, const Rule&, Local local, V weight, V direction, float* const*) {
     return hn::NegMulAdd(hn::Set(d, local.rate), direction, weight);
   }
 };
@@ -413,6 +452,7 @@ struct LambRow {
 // What Step() gets as its gradient.
 template <class Row>
 HWY_INLINE const float* GradientOf(
-    const UpdateArgs& args, const float* gradient) {
+    const UpdateArgs& args,
+    const float* gradient) {
   return std::is_same_v<Row, LambRow> ? args.direction : gradient;
 }

@@ -203,8 +203,8 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
     PrefetchContribution<Row>(args, i + kPrefetchAhead);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
-    const bool alone = !args.accumulate || i == args.count ||
-        args.contributions[i].row != row;
+    const bool alone =
+        !args.accumulate || i == args.count || args.contributions[i].row != row;
     if (alone && source.gain == 1.0F) {
       StepRow<Row, kStages>(args, rule, row, source.gradient);
       continue;

@@ -52,8 +52,7 @@ double sign(double x) {
   return x > 0 ? 1 : x < 0 ? -1 : 0;
 }
 
-void ftrl(
-    const FtrlRule& rule, double& w, double g, const Elements& slots) {
+void ftrl(const FtrlRule& rule, double& w, double g, const Elements& slots) {
   const double p = -rule.learning_rate_power;
   double& a = *slots[0];
   double& z = *slots[1];
@@ -61,8 +60,7 @@ void ftrl(
   const double unit = rule.multiply_linear_by_learning_rate ? rate : 1.0;
   if (rule.keep_initial_weight && z == 0 && w != 0) {
     z = -sign(w) *
-        (std::abs(w) *
-             ((std::pow(a, p) + rule.beta) / rate + 2 * rule.l2) +
+        (std::abs(w) * ((std::pow(a, p) + rule.beta) / rate + 2 * rule.l2) +
          rule.l1) *
         unit;
   }
@@ -92,9 +90,8 @@ std::vector<Case> cases() {
       {"Sgd",
        [](int) { return SgdRule{kRate}; },
        {kNone, kNone, kNone},
-       by_element([](double& w, double g, const Elements&, int) {
-         w -= kRate * g;
-       })});
+       by_element(
+           [](double& w, double g, const Elements&, int) { w -= kRate * g; })});
   for (const double epsilon : {0.0, 0.01}) {
     for (const bool inside : {true, false}) {
       const double in = inside ? epsilon : 0.0;
@@ -139,7 +136,9 @@ std::vector<Case> cases() {
     for (const bool scaled : {false, true}) {
       all.push_back(
           {"Momentum",
-           [=](int) { return MomentumRule{kRate, 0.9F, nesterov, scaled}; },
+           [=](int) {
+             return MomentumRule{kRate, 0.9F, nesterov, scaled};
+           },
            {0.0, kNone, kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
              if (scaled) {
@@ -228,7 +227,9 @@ std::vector<Case> cases() {
   }
   all.push_back(
       {"Adadelta",
-       [](int) { return AdadeltaRule{kRate, 0.95F, 1e-3F}; },
+       [](int) {
+         return AdadeltaRule{kRate, 0.95F, 1e-3F};
+       },
        {0.0, 0.0, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          *s[0] = 0.95 * *s[0] + 0.05 * g * g;
@@ -239,7 +240,9 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"ProximalAdagrad",
-       [](int) { return ProximalAdagradRule{kRate, 0.5F, 0.2F}; },
+       [](int) {
+         return ProximalAdagradRule{kRate, 0.5F, 0.2F};
+       },
        {0.1, kNone, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          *s[0] += g * g;
@@ -250,7 +253,9 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"Lion",
-       [](int) { return LionRule{kRate, 0.9F, 0.99F}; },
+       [](int) {
+         return LionRule{kRate, 0.9F, 0.99F};
+       },
        {0.0, kNone, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          w -= kRate * sign(0.9 * *s[0] + 0.1 * g);
@@ -258,7 +263,9 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"RowWiseAdagrad",
-       [](int) { return RowWiseAdagradRule{kRate, 1e-3F}; },
+       [](int) {
+         return RowWiseAdagradRule{kRate, 1e-3F};
+       },
        {0.0, kNone, kNone},
        [](Row& row, const Gradient& gradient, int) {
          double squares = 0;
@@ -390,8 +397,7 @@ class Pair {
 
   void expect_close() const {
     const auto close = [](double expected, double actual) {
-      return std::abs(expected - actual) <=
-          1e-4 * (1.0 + std::abs(expected));
+      return std::abs(expected - actual) <= 1e-4 * (1.0 + std::abs(expected));
     };
     for (size_t row = 0; row < reference_.size(); ++row) {
       for (int64_t i = 0; i < dim_; ++i) {

@@ -174,6 +174,28 @@ TEST_P(CompositionTest, SequentialRunsFromFeaturesToScores) {
   EXPECT_TRUE(at::equal(copy->forward(features), scores));
 }
 
+TEST_P(CompositionTest, SequentialPassesWeightsOn) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 6,
+       .dim = 3,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::RowId{}});
+  torch::nn::Sequential model(
+      TPUEmbedding(TPUEmbeddingOptions{
+          .features = {{"seen", FeatureConfig{.table = table}}},
+          .optimizer = optim::SGD{},
+          .strategy = GetParam()}),
+      Concatenate());
+  const Features features{{"seen", ragged({{3}, {2, 5}})}};
+  const at::Tensor weights = test::floats({2, 3, -1}).requires_grad_();
+  const Weights nest{{"seen", weights}};
+  const at::Tensor joined = model->forward(features, nest);
+  test::expect_close(joined, test::floats({2, 3}, {6, 6, 6, 1, 1, 1}));
+  joined.sum().backward();
+  test::expect_close(weights.grad(), test::floats({9, 6, 15}));
+}
+
 TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
   Concatenate join;
   const at::Tensor joined = join->forward(
@@ -184,6 +206,26 @@ TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
       (join->forward({{"a", test::floats({1})}, {"b", test::floats({1, 2})}})),
       "[Concatenate 'b'] all activations must have one batch size");
   EXPECT_VALUE_ERROR(join->forward({}), "got no activations");
+  EXPECT_VALUE_ERROR(
+      (join->forward({{"a", test::floats({1})}, {"b", at::Tensor()}})),
+      "[Concatenate 'b'] expected an activation with a batch dimension, but "
+      "got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      (join->forward({{"a", at::rand({})}})),
+      "[Concatenate 'a'] expected an activation with a batch dimension, but "
+      "got a scalar");
+}
+
+TEST(ConcatenateTest, TakesBatchesOfZeroRowsAndPassesGradientsBack) {
+  Concatenate join;
+  EXPECT_EQ(
+      join->forward({{"a", at::rand({0, 2})}, {"b", at::rand({0, 3, 4})}})
+          .sizes(),
+      (std::vector<int64_t>{0, 14}));
+  const at::Tensor activation = at::rand({2, 2, 2}).requires_grad_();
+  const at::Tensor slopes = test::floats({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  (join->forward(activation) * slopes).sum().backward();
+  test::expect_close(activation.grad(), slopes.view({2, 2, 2}));
 }
 
 }  // namespace

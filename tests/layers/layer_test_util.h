@@ -56,6 +56,19 @@ inline SparseFeature sparse(const Rows& rows, int64_t columns) {
       int64s({static_cast<int64_t>(rows.size()), columns})};
 }
 
+/// Row i holds i; the combiner is the sum.
+inline TablePtr numbered_table(
+    const std::string& name,
+    int64_t vocabulary_size,
+    int64_t dim) {
+  return make_table(
+      {.name = name,
+       .vocabulary_size = vocabulary_size,
+       .dim = dim,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::RowId{}});
+}
+
 /// Copies of all tables, in order.
 inline std::vector<at::Tensor> tables_of(const TPUEmbedding& layer) {
   std::vector<at::Tensor> tables;

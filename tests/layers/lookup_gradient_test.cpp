@@ -5,7 +5,6 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -145,8 +144,7 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
   return sample;
 }
 
-// The activation, written out. Weights that the caller marked as dropped stay
-// so, whatever they are here.
+// The activation, written out. What is dropped does not depend on `weights`.
 std::vector<double> reference_lookup(
     const std::vector<Value>& values,
     Combiner combiner,

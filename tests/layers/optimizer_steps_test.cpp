@@ -251,6 +251,40 @@ TEST(LearningRateTest, TwoCallablesAreTwoSources) {
   test::expect_close(layer->embedding_tables()["b"][1], at::full({3}, -0.25));
 }
 
+TEST(LearningRateTest, ThirtyCallablesAreReadOnceEach) {
+  constexpr int64_t kTables = 30;
+  std::vector<int> reads(kTables, 0);
+  std::vector<Nest<FeatureConfig>> configs;
+  std::vector<Features> features;
+  for (int64_t i = 0; i < kTables; ++i) {
+    configs.emplace_back(FeatureConfig{
+        .table = make_table(
+            {.vocabulary_size = 2,
+             .dim = 1,
+             .initializer = initializers::Zeros{},
+             .optimizer = optim::SGD{.learning_rate = [&reads, i] {
+               ++reads[i];
+               return 0.5 * static_cast<double>(i);
+             }}})});
+    features.emplace_back(int64s({1}));
+  }
+  TPUEmbedding layer(
+      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
+  const auto activations = layer->forward(Features::list(features)).flatten();
+  EXPECT_EQ(reads, std::vector<int>(kTables, 0));
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (const at::Tensor& activation : activations) {
+    loss = loss + activation.sum();
+  }
+  loss.backward();
+  EXPECT_EQ(reads, std::vector<int>(kTables, 1));
+  float expected = 0.0F;
+  for (const auto& entry : layer->embedding_tables()) {
+    test::expect_close(entry.parameters, floats({2, 1}, {0, expected}));
+    expected -= 0.5F;
+  }
+}
+
 TEST(LearningRateTest, ACallableMayFollowTheLayersOwnSteps) {
   TPUEmbedding layer{nullptr};
   const optim::LearningRate follow(

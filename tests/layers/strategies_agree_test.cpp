@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,8 +22,10 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kBatch = 16;
-constexpr int kSteps = 25;
+constexpr int64_t kPlaces = 16;  // of the feature with an output shape
+constexpr int kSteps = 25;  // the first and the last have the same batch size
+// Bags of `spread` are reduced, or spread over two or more places each.
+constexpr std::array<int64_t, 4> kBatches{16, 32, 1, 8};
 
 // Every kind of feature, shared tables, all combiners, an odd width.
 Nest<FeatureConfig> all_kinds() {
@@ -54,7 +57,7 @@ Nest<FeatureConfig> all_kinds() {
       {"tags", FeatureConfig{.table = tags}},
       {"spread",
        FeatureConfig{
-           .table = tags, .output_shape = std::vector<int64_t>{kBatch, 2}}},
+           .table = tags, .output_shape = std::vector<int64_t>{kPlaces, 2}}},
       {"odd", FeatureConfig{.table = tags, .out_of_range = OutOfRange::kZero}}};
 }
 
@@ -62,13 +65,14 @@ Nest<FeatureConfig> all_kinds() {
 // below and at zero.
 class RandomBatch {
  public:
-  explicit RandomBatch(uint32_t seed) : random_(seed) {
-    const at::Tensor user = at::tensor(ids(kBatch, 0, 50), at::kLong);
+  explicit RandomBatch(uint32_t seed, int64_t batch = 16)
+      : random_(seed), batch_(batch) {
+    const at::Tensor user = at::tensor(ids(batch_, 0, 50), at::kLong);
     const Feature bought = sparse(20);
     features = {
         {"user", user},
         {"friends", ragged(0, 50)},
-        {"grid", at::tensor(ids(kBatch * 3, 0, 20), at::kInt).view({-1, 3})},
+        {"grid", at::tensor(ids(batch_ * 3, 0, 20), at::kInt).view({-1, 3})},
         {"bought", bought},
         {"seen", Features::list({sparse(20), ragged(-1, 20)})},
         {"tags", ragged(-1, 9)},
@@ -103,7 +107,7 @@ class RandomBatch {
 
   test::Rows rows(int64_t low, int64_t high) {
     test::Rows rows;
-    for (int64_t row = 0; row < kBatch; ++row) {
+    for (int64_t row = 0; row < batch_; ++row) {
       rows.push_back(ids(draw(0, 6), low, high));
     }
     return rows;
@@ -130,6 +134,7 @@ class RandomBatch {
   }
 
   std::mt19937 random_;
+  int64_t batch_;
 };
 
 using MakeOptimizer =
@@ -163,7 +168,7 @@ void expect_agreement(
   float last_loss = 0.0F;
   for (int step = 0; step < kSteps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
-    const RandomBatch batch(100 + step);
+    const RandomBatch batch(100 + step, kBatches[step % kBatches.size()]);
     const auto engine_out = engine->forward(batch.features, batch.weights);
     const auto host_out = host->forward(batch.features, batch.weights);
     const auto engine_leaves = engine_out.flatten();

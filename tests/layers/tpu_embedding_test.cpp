@@ -3,8 +3,8 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -19,20 +19,9 @@ namespace {
 
 using test::floats;
 using test::int64s;
+using test::numbered_table;
 using test::ragged;
 using Shape = std::vector<int64_t>;
-
-TablePtr numbered_table(
-    const std::string& name,
-    int64_t vocabulary_size,
-    int64_t dim) {
-  return make_table(
-      {.name = name,
-       .vocabulary_size = vocabulary_size,
-       .dim = dim,
-       .combiner = Combiner::kSum,
-       .initializer = initializers::RowId{}});
-}
 
 TPUEmbedding make_layer(
     Nest<FeatureConfig> features,
@@ -83,36 +72,60 @@ TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
       floats({2, 2, 3}, {3, 3, 3, 0, 0, 0, 4, 4, 4, 5, 5, 5}));
 }
 
+TEST_P(TPUEmbeddingOnBothStrategies, MapsInMapsAreMatchedByKey) {
+  const auto table = numbered_table("t", 9, 1);
+  const FeatureConfig config{.table = table};
+  auto embedding = layer(
+      {{"user", Nest<FeatureConfig>{{"id", config}, {"age", config}}},
+       {"item", Nest<FeatureConfig>{{"id", config}}}});
+  const auto activations = embedding->forward(
+      {{"item", Features{{"id", int64s({3})}}},
+       {"user", Features{{"age", int64s({2})}, {"id", int64s({1})}}}});
+  EXPECT_EQ(
+      activations.paths(),
+      (std::vector<std::string>{"user/id", "user/age", "item/id"}));
+  test::expect_close(activations.at("user")["id"], floats({1, 1}, {1}));
+  test::expect_close(activations.at("user")["age"], floats({1, 1}, {2}));
+  test::expect_close(activations.at("item")["id"], floats({1, 1}, {3}));
+  EXPECT_INDEX_ERROR(
+      (embedding->forward(
+          {{"item", Features{{"id", int64s({3})}}},
+           {"user", Features{{"age", int64s({0, 9})}, {"id", int64s({1})}}}})),
+      "[feature 'user/age'] table 't' has ids in [0, 9), but got 9 at "
+      "position 1");
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsAreInt64Ids) {
+  const auto table = numbered_table("t", 9, 2);
+  auto embedding = layer(
+      {{"dense", FeatureConfig{.table = table}},
+       {"sparse", FeatureConfig{.table = table}},
+       {"ragged", FeatureConfig{.table = table}}});
+  const test::Rows rows{{1, 8}, {}, {-1, 4}};
+  SparseFeature sparse_ids = test::sparse(rows, 2);
+  RaggedFeature ragged_ids = ragged(rows);
+  const auto wide = embedding->forward(
+      {{"dense", int64s({0, 8, 3})},
+       {"sparse", sparse_ids},
+       {"ragged", ragged_ids}});
+  sparse_ids.values = sparse_ids.values.to(at::kInt);
+  ragged_ids.values = ragged_ids.values.to(at::kInt);
+  ragged_ids.row_splits = ragged_ids.row_splits.to(at::kInt);
+  const auto narrow = embedding->forward(
+      {{"dense", test::int32s({0, 8, 3})},
+       {"sparse", sparse_ids},
+       {"ragged", ragged_ids}});
+  for (const std::string feature : {"dense", "sparse", "ragged"}) {
+    EXPECT_TRUE(at::equal(narrow[feature], wide[feature])) << feature;
+  }
+  test::expect_close(narrow["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
+}
+
 TEST_P(TPUEmbeddingOnBothStrategies, OneConfigAloneGivesOneActivation) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
   const Nest<at::Tensor> activation = embedding->forward(int64s({3, 1}));
   ASSERT_TRUE(activation.is_leaf());
   test::expect_close(activation.leaf(), floats({2, 2}, {3, 3, 1, 1}));
-}
-
-TEST_P(TPUEmbeddingOnBothStrategies, AnotherNestIsAnErrorThatNamesThePath) {
-  const auto table = numbered_table("t", 4, 2);
-  auto embedding = layer(
-      {{"user", FeatureConfig{.table = table}},
-       {"seen",
-        Nest<FeatureConfig>::list(
-            {FeatureConfig{.table = table}, FeatureConfig{.table = table}})}});
-  const at::Tensor ids = int64s({1});
-  EXPECT_VALUE_ERROR(
-      (embedding->forward({{"user", ids}})), "missing entry 'seen'. Got: user");
-  EXPECT_VALUE_ERROR(
-      (embedding->forward({{"user", ids}, {"seen", Features::list({ids})}})),
-      "[features 'seen'] expected a list of 2, but got 1 entries");
-  EXPECT_VALUE_ERROR(
-      (embedding->forward(
-          {{"user", ids},
-           {"seen", Features::list({ids, Features{{"a", ids}}})}})),
-      "[features 'seen/1'] expected a value here, but got a map");
-  EXPECT_VALUE_ERROR(
-      (embedding->forward(
-          {{"user", ids}, {"seen", Features::list({ids, ids})}},
-          {{"age", std::nullopt}})),
-      "[weights] unexpected entry 'age'. Known: user, seen");
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, FeaturesShareATableByObject) {
@@ -170,23 +183,33 @@ TEST_P(TPUEmbeddingOnBothStrategies, ABatchOfZeroRowsWorksInEveryKind) {
        {"grid", FeatureConfig{.table = table}},
        {"sparse", FeatureConfig{.table = table}},
        {"ragged", FeatureConfig{.table = table}},
-       {"sequence", FeatureConfig{.table = table, .max_sequence_length = 2}}});
+       {"sequence", FeatureConfig{.table = table, .max_sequence_length = 2}},
+       {"columns", FeatureConfig{.table = table, .max_sequence_length = 4}},
+       {"cube", FeatureConfig{.table = table}}});
+  const SparseFeature cube{
+      at::zeros({0, 3}, at::kLong), int64s({}), int64s({0, 5, 2})};
   const auto activations = embedding->forward(
       {{"dense", at::zeros({0}, at::kLong)},
        {"grid", at::zeros({0, 5}, at::kInt)},
        {"sparse", test::sparse({}, 4)},
        {"ragged", ragged({})},
-       {"sequence", ragged({})}},
+       {"sequence", ragged({})},
+       {"columns", test::sparse({}, 7)},
+       {"cube", cube}},
       {{"dense", std::nullopt},
        {"grid", std::nullopt},
        {"sparse", at::zeros({0}, at::kFloat)},
        {"ragged", std::nullopt},
-       {"sequence", std::nullopt}});
+       {"sequence", std::nullopt},
+       {"columns", std::nullopt},
+       {"cube", at::zeros({0}, at::kFloat)}});
   EXPECT_EQ(activations["dense"].sizes(), (Shape{0, 3}));
   EXPECT_EQ(activations["grid"].sizes(), (Shape{0, 5, 3}));
   EXPECT_EQ(activations["sparse"].sizes(), (Shape{0, 3}));
   EXPECT_EQ(activations["ragged"].sizes(), (Shape{0, 3}));
   EXPECT_EQ(activations["sequence"].sizes(), (Shape{0, 2, 3}));
+  EXPECT_EQ(activations["columns"].sizes(), (Shape{0, 4, 3}));
+  EXPECT_EQ(activations["cube"].sizes(), (Shape{0, 5, 3}));
 
   const auto before = test::tables_of(embedding);
   at::Tensor loss = at::zeros({}, at::kFloat);
@@ -218,23 +241,6 @@ TEST_P(TPUEmbeddingOnBothStrategies, WeightsAreOfTheFeaturesKindOrFlat) {
           {{"a", ids}, {"b", ids}, {"c", ids}},
           {{"a", std::nullopt}, {"b", floats({1.0F})}, {"c", std::nullopt}})),
       "[feature 'b'] weights must have one value per id, [3], but got shape");
-}
-
-TEST_P(TPUEmbeddingOnBothStrategies, ABadIdChangesNothing) {
-  auto embedding = layer(
-      {{"good",
-        FeatureConfig{
-            .table = numbered_table("t", 4, 2),
-            .out_of_range = OutOfRange::kZero}},
-       {"bad", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
-  const auto before = test::tables_of(embedding);
-  EXPECT_INDEX_ERROR(
-      (embedding->forward({{"good", int64s({99})}, {"bad", int64s({4})}})),
-      "[feature 'bad'] table 'u' has ids in [0, 4), but got 4 at position 0");
-  test::expect_same_tables(embedding, before);
-  EXPECT_EQ(embedding->out_of_range_count(), 0);
-  embedding->forward({{"good", int64s({99, -1})}, {"bad", int64s({3, 0})}});
-  EXPECT_EQ(embedding->out_of_range_count(), 2);
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
@@ -334,13 +340,12 @@ TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
 
 TEST(TPUEmbeddingTest, SparseTensorsOfWeightsCannotReceiveAGradient) {
   TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = {
-          {"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}});
+      .features = {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}});
   const at::Tensor indices = at::zeros({2, 1}, at::kLong);
   const at::Tensor ids = at::sparse_coo_tensor(
       indices, at::ones({1}, at::kLong), {1, 1}, at::kLong);
-  const at::Tensor weights = at::sparse_coo_tensor(
-      indices, at::ones({1}), {1, 1}, at::kFloat);
+  const at::Tensor weights =
+      at::sparse_coo_tensor(indices, at::ones({1}), {1, 1}, at::kFloat);
   const Features batch{{"a", ids}};
   embedding->forward(batch, {{"a", weights}});
   const at::Tensor trained = weights.detach().requires_grad_(true);

@@ -13,10 +13,12 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -335,6 +337,31 @@ TEST(VirtualVariableTest, TheLayerMayBeGoneBeforeBackward) {
   loss.backward();
   test::expect_close(table, floats({4, 1}, {-1, 0, 2, 3}));
   EXPECT_TRUE(at::equal(variable.grad(), at::zeros({1})));
+}
+
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+
+  std::vector<std::string> texts;
+};
+
+TEST(VirtualVariableTest, AMissingGradientWarnsOnceAndCountsAsZeros) {
+  auto layer = make_layer(optim::SGD{
+      .learning_rate = 1.0, .weight_decay_factor = 0.5});
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  layer->forward(kBatch)["a"].sum().backward();
+  layer->forward(kBatch)["a"].sum().backward();
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("[feature 'b'] no gradient reached its activation"),
+      std::string::npos)
+      << warnings.texts[0];
+  // Row 2 is only in feature b: its weight decayed twice.
+  expect_table(layer, {-1.5F, -1.25F, 0.5F, 3.0F});
 }
 
 TEST(VirtualVariableTest, AGraphOfGradientsUpdatesOnce) {

@@ -86,7 +86,8 @@ TEST(LearningRateTest, RefusesNegativeAndInfiniteValues) {
                  : bad < 0   ? "-0.1"
                              : "inf"));
     EXPECT_VALUE_ERROR(
-        LearningRate([&] { return bad; }).value(0, ""), "must be finite and >= 0");
+        LearningRate([&] { return bad; }).value(0, ""),
+        "must be finite and >= 0");
   }
   EXPECT_EQ(LearningRate(0.0).value(0, ""), 0.0);
 }
@@ -125,7 +126,8 @@ TEST(OptimizerSpecTest, NamesAreTheClasses) {
   for (const OptimizerSpec& spec : all_specs()) {
     names += name_of(spec) + " ";
   }
-  EXPECT_EQ(names, 
+  EXPECT_EQ(
+      names,
       "SGD Momentum Adagrad AdagradMomentum ProximalAdagrad RowWiseAdagrad "
       "Adam FTRL RMSprop Adadelta Lion LAMB ");
 }
@@ -263,9 +265,11 @@ TEST(RowUpdateTest, WeightDecayCanHoldTheLearningRate) {
   for_each_spec([](auto spec) {
     EXPECT_FALSE(row_update(spec, {.learning_rate = 0.5}).stages.any());
     spec.weight_decay_factor = 0.25;
-    EXPECT_EQ(row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.25F);
+    EXPECT_EQ(
+        row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.25F);
     spec.multiply_weight_decay_factor_by_learning_rate = true;
-    EXPECT_EQ(row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.125F);
+    EXPECT_EQ(
+        row_update(spec, {.learning_rate = 0.5}).stages.weight_decay, 0.125F);
   });
 }
 
@@ -273,7 +277,8 @@ TEST(RowUpdateTest, AnAbsentLimitIsInfinite) {
   for_each_spec([](auto spec) {
     spec.clip_weight_min = -1.0;
     spec.clip_gradient_max = 2.0;
-    const kernels::RowStages stages = row_update(spec, {.learning_rate = 0.1}).stages;
+    const kernels::RowStages stages =
+        row_update(spec, {.learning_rate = 0.1}).stages;
     constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
     EXPECT_TRUE(stages.clip_weight && stages.clip_gradient);
     EXPECT_EQ(stages.clip_weight_min, -1.0F);
@@ -296,12 +301,15 @@ TEST(RowUpdateTest, TheRuleHoldsTheLearningRateOfThisUpdate) {
 }
 
 TEST(RowUpdateTest, AdamsEpsilonStandsInsideOrOutsideOfTheRoot) {
-  const auto inside =
-      std::get<kernels::AdamRule>(row_update(Adam{.epsilon = 0.5}, {.learning_rate = 0.1}).rule);
+  const auto inside = std::get<kernels::AdamRule>(
+      row_update(Adam{.epsilon = 0.5}, {.learning_rate = 0.1}).rule);
   EXPECT_EQ(inside.epsilon_inside, 0.25F);
   EXPECT_EQ(inside.epsilon_outside, 0.0F);
   const auto outside = std::get<kernels::AdamRule>(
-      row_update(Adam{.epsilon = 0.5, .sum_inside_sqrt = false}, {.learning_rate = 0.1}).rule);
+      row_update(
+          Adam{.epsilon = 0.5, .sum_inside_sqrt = false},
+          {.learning_rate = 0.1})
+          .rule);
   EXPECT_EQ(outside.epsilon_inside, 0.0F);
   EXPECT_EQ(outside.epsilon_outside, 0.5F);
 }

@@ -57,8 +57,8 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// requires_grad_(false). A second backward() over one forward is an error.
 /// A feature whose activation is not in the loss has a gradient of zeros: its
 /// rows count as touched, which Adam and weight decay show. eval() changes
-/// nothing. A pass that fails changes no table of the layer that failed; other layers in
-/// the same pass may have been updated.
+/// nothing. A pass that fails changes no table of the layer that failed; other
+/// layers in the same pass may have been updated.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; the tables' own optimizers are not used.

@@ -40,25 +40,24 @@ class LearningRate {
  public:
   using Callable = std::function<double()>;
 
+  // NOLINTBEGIN(google-explicit-constructor)
   template <class Number>
-  requires std::is_arithmetic_v<Number> LearningRate(
-      Number value)  // NOLINT(google-explicit-constructor)
+  requires std::is_arithmetic_v<Number> LearningRate(Number value)
       : source_(static_cast<double>(value)) {}
 
   template <class S>
-    requires detail::kIsAlternative<S, Schedule>
-  LearningRate(S schedule)  // NOLINT(google-explicit-constructor)
+  requires detail::kIsAlternative<S, Schedule> LearningRate(S schedule)
       : source_(Schedule(std::move(schedule))) {}
 
-  LearningRate(Schedule schedule)  // NOLINT(google-explicit-constructor)
-      : source_(std::move(schedule)) {}
+  LearningRate(Schedule schedule) : source_(std::move(schedule)) {}
 
   template <class F>
   requires(
       std::is_invocable_r_v<double, F&> && !std::is_arithmetic_v<F> &&
       !std::same_as<std::remove_cvref_t<F>, LearningRate>)
-      LearningRate(F callable)  // NOLINT(google-explicit-constructor)
+      LearningRate(F callable)
       : LearningRate("", std::move(callable)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   /// The name stands for the callable in JSON and checkpoints.
   LearningRate(std::string name, Callable callable)

@@ -93,8 +93,8 @@ struct SGD {
 ///   momenta  = momentum * momenta + gradient
 ///   weight  -= learning_rate * momenta
 ///
-/// Nesterov: weight -= learning_rate * (gradient + momentum * momenta), with the
-/// new momenta. With scale_momentum_by_learning_rate the slot holds steps:
+/// Nesterov: weight -= learning_rate * (gradient + momentum * momenta), with
+/// the new momenta. With scale_momentum_by_learning_rate the slot holds steps:
 ///
 ///   momenta = momentum * momenta - learning_rate * gradient
 ///   weight += momenta        (Nesterov: momentum * momenta - rate * gradient)
@@ -128,7 +128,9 @@ struct Momentum {
     visit("learning_rate", self.learning_rate);
     visit("momentum", self.momentum);
     visit("use_nesterov", self.use_nesterov);
-    visit("scale_momentum_by_learning_rate", self.scale_momentum_by_learning_rate);
+    visit(
+        "scale_momentum_by_learning_rate",
+        self.scale_momentum_by_learning_rate);
     detail::visit_common_fields(self, visit);
   }
 };
@@ -176,9 +178,9 @@ struct Adagrad {
 
 /// Adagrad with momentum over the scaled gradient and a free exponent.
 ///
-///   accumulator = accumulator + gradient^2                          (beta2 = 1)
-///   accumulator = beta2 * accumulator + (1 - beta2) * gradient^2    (beta2 < 1)
-///   scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
+///   accumulator = accumulator + gradient^2                          (beta2 =
+///   1) accumulator = beta2 * accumulator + (1 - beta2) * gradient^2    (beta2
+///   < 1) scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
 ///   momenta     = momentum * momenta + scaled
 ///   weight     -= learning_rate * momenta
 ///
@@ -347,22 +349,24 @@ struct Adam {
 ///
 ///   p(a)         = a^-learning_rate_power
 ///   linear      += gradient + 2 * l2_shrinkage * weight
-///                  - (p(accumulator + gradient^2) - p(accumulator)) / rate * weight
+///                  - (p(accumulator + gradient^2) - p(accumulator)) / rate *
+///                  weight
 ///   accumulator += gradient^2
 ///   weight       = (clamp(linear, -l1, l1) - linear)
 ///                  / ((p(accumulator) + beta) / rate + 2 * l2)
 ///
 /// With multiply_linear_by_learning_rate the linear slot, and l1, l2 and beta's
-/// part with it, are multiplied by the learning rate: the same weights while the
-/// rate is constant. A learning rate of 0 leaves a row as it is.
+/// part with it, are multiplied by the learning rate: the same weights while
+/// the rate is constant. A learning rate of 0 leaves a row as it is.
 ///
-/// The weight is a function of the slots, so a row's initial weight is forgotten
-/// on its first touch, as upstream does. keep_initial_weight starts the linear
-/// slot at -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1).
+/// The weight is a function of the slots, so a row's initial weight is
+/// forgotten on its first touch, as upstream does. keep_initial_weight starts
+/// the linear slot at -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 *
+/// l2) + l1).
 ///
 /// Slots:   accumulators, from initial_accumulator_value, and linears, from 0.
-/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0, others >= 0.
-/// Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
+/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0, others >=
+/// 0. Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
 struct FTRL {
   LearningRate learning_rate = 0.001;
   double learning_rate_power = -0.5;
@@ -394,8 +398,12 @@ struct FTRL {
     visit("l2_regularization_strength", self.l2_regularization_strength);
     visit("beta", self.beta);
     visit("initial_accumulator_value", self.initial_accumulator_value);
-    visit("multiply_linear_by_learning_rate", self.multiply_linear_by_learning_rate);
-    visit("l2_shrinkage_regularization_strength", self.l2_shrinkage_regularization_strength);
+    visit(
+        "multiply_linear_by_learning_rate",
+        self.multiply_linear_by_learning_rate);
+    visit(
+        "l2_shrinkage_regularization_strength",
+        self.l2_shrinkage_regularization_strength);
     visit("keep_initial_weight", self.keep_initial_weight);
     detail::visit_common_fields(self, visit);
   }
@@ -451,9 +459,9 @@ struct RMSprop {
 /// Adadelta: steps in the units of the weights.
 ///
 ///   accumulator = rho * accumulator + (1 - rho) * gradient^2
-///   delta       = sqrt(update + epsilon) / sqrt(accumulator + epsilon) * gradient
-///   update      = rho * update + (1 - rho) * delta^2
-///   weight     -= learning_rate * delta
+///   delta       = sqrt(update + epsilon) / sqrt(accumulator + epsilon) *
+///   gradient update      = rho * update + (1 - rho) * delta^2 weight     -=
+///   learning_rate * delta
 ///
 /// Slots:   accumulators and updates, from 0.
 /// Range:   rho in [0, 1], epsilon > 0.
@@ -486,8 +494,8 @@ struct Adadelta {
 
 /// Lion: steps of one size, in the direction of the blended gradient's sign.
 ///
-///   weight  -= learning_rate * sign(beta_1 * momenta + (1 - beta_1) * gradient)
-///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
+///   weight  -= learning_rate * sign(beta_1 * momenta + (1 - beta_1) *
+///   gradient) momenta  = beta_2 * momenta + (1 - beta_2) * gradient
 ///
 /// Slots:   momenta, from 0.
 /// Range:   beta_1, beta_2 in [0, 1].
@@ -579,7 +587,8 @@ using OptimizerVariant = std::variant<
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
 ///   OptimizerSpec spec = "adagrad";   // sgd, adagrad, adam, ftrl: defaults
-///   OptimizerSpec spec = keras_json;  // as Fidelity::kTpu: <tessera/optim/keras.h>
+///   OptimizerSpec spec = keras_json;  // as Fidelity::kTpu:
+///   <tessera/optim/keras.h>
 ///
 /// Errors:  c10::ValueError for text and JSON that can't be translated.
 class OptimizerSpec : public OptimizerVariant {

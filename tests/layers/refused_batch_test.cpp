@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// What forward() refuses or counts, and that it changes nothing by refusing.
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+using test::numbered_table;
+using test::ragged;
+
+class RefusedBatchTest : public testing::TestWithParam<Strategy> {
+ protected:
+  static TPUEmbedding layer(Nest<FeatureConfig> features) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = std::move(features),
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam()});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    RefusedBatchTest,
+    testing::Values(Strategy::engine(), Strategy::host()),
+    [](const auto& info) { return info.param.name(); });
+
+TEST_P(RefusedBatchTest, AnotherNestIsAnErrorThatNamesThePath) {
+  const auto table = numbered_table("t", 4, 2);
+  auto embedding = layer(
+      {{"user", FeatureConfig{.table = table}},
+       {"seen",
+        Nest<FeatureConfig>::list(
+            {FeatureConfig{.table = table}, FeatureConfig{.table = table}})}});
+  const at::Tensor ids = int64s({1});
+  EXPECT_VALUE_ERROR(
+      (embedding->forward({{"user", ids}})), "missing entry 'seen'. Got: user");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward({{"user", ids}, {"seen", Features::list({ids})}})),
+      "[features 'seen'] expected a list of 2, but got 1 entries");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          {{"user", ids},
+           {"seen", Features::list({ids, Features{{"a", ids}}})}})),
+      "[features 'seen/1'] expected a value here, but got a map");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          {{"user", ids}, {"seen", Features::list({ids, ids})}},
+          {{"age", std::nullopt}})),
+      "[weights] unexpected entry 'age'. Known: user, seen");
+}
+
+TEST_P(RefusedBatchTest, WeightsOfAnotherNestNameThePath) {
+  const FeatureConfig config{.table = numbered_table("t", 4, 2)};
+  auto embedding = layer(
+      {{"user", config},
+       {"seen", Nest<FeatureConfig>::list({config, config})}});
+  const RaggedFeature ids = ragged({{1}});
+  const Features features{{"user", ids}, {"seen", Features::list({ids, ids})}};
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(features, {{"user", std::nullopt}})),
+      "[weights] missing entry 'seen'. Got: user");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          features,
+          {{"user", std::nullopt},
+           {"seen",
+            Weights::list({std::nullopt, std::nullopt, std::nullopt})}})),
+      "[weights 'seen'] expected a list of 2, but got 3 entries");
+  EXPECT_VALUE_ERROR(
+      (embedding->forward(
+          features, {{"user", std::nullopt}, {"seen", std::nullopt}})),
+      "[weights 'seen'] expected a list here, but got a value");
+}
+
+// Whatever is wrong with a batch, the layer stays as it is and usable.
+TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
+  const auto table = numbered_table("t", 4, 2);
+  auto embedding = layer(
+      {{"a", FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}},
+       {"b", FeatureConfig{.table = table}}});
+  const auto before = test::tables_of(embedding);
+  const at::Tensor bad_but_zero = int64s({1, 77});
+  const auto forward = [&](const Feature& b, const Weights& weights = {}) {
+    embedding->forward({{"a", bad_but_zero}, {"b", b}}, weights);
+  };
+  const RaggedFeature ids = ragged({{1, 2}, {3}});
+  const auto weights = [](const Feature& b) {
+    return Weights{{"a", std::nullopt}, {"b", b}};
+  };
+
+  EXPECT_TYPE_ERROR(
+      forward(test::floats({1, 2})),
+      "[feature 'b'] ids must be int32 or int64, but got Float");
+  EXPECT_TYPE_ERROR(
+      forward(at::Tensor()), "[feature 'b'] ids is an undefined tensor");
+  EXPECT_TYPE_ERROR(
+      forward(RaggedFeature{ids.values, test::floats({0, 2, 3})}),
+      "[feature 'b'] row_splits must be int32 or int64, but got Float");
+  EXPECT_VALUE_ERROR(
+      forward(RaggedFeature{ids.values, int64s({0, 2})}),
+      "[feature 'b'] row_splits must end with the number of values, 3");
+  EXPECT_VALUE_ERROR(
+      forward(SparseFeature{
+          int64s({0, 2}).view({1, 2}), int64s({1}), int64s({1, 2})}),
+      "[feature 'b'] indices must lie inside dense_shape");
+  EXPECT_VALUE_ERROR(
+      forward(int64s({1}), weights(test::floats({1}))),
+      "[feature 'b'] weights are given, but the feature is dense");
+  EXPECT_TYPE_ERROR(
+      forward(ids, weights(int64s({1, 2, 3}))),
+      "[feature 'b'] weights must be of a floating-point type, but got Long");
+  EXPECT_TYPE_ERROR(
+      forward(ids, weights(test::sparse({{1, 2}, {3}}, 2))),
+      "[feature 'b'] weights must be ragged like the feature");
+  EXPECT_INDEX_ERROR(
+      forward(ragged({{1}, {2, 4}})),
+      "[feature 'b'] table 't' has ids in [0, 4), but got 4 at position 2");
+
+  test::expect_same_tables(embedding, before);
+  EXPECT_EQ(embedding->out_of_range_count(), 0);
+  EXPECT_EQ(embedding->iterations(), 0);
+  const auto activations = embedding->forward(
+      {{"a", bad_but_zero}, {"b", ids}}, weights(test::floats({1, 1, 2})));
+  test::expect_close(activations["a"], floats({2, 2}, {1, 1, 0, 0}));
+  test::expect_close(activations["b"], floats({2, 2}, {3, 3, 6, 6}));
+  EXPECT_EQ(embedding->out_of_range_count(), 1);
+}
+
+TEST_P(RefusedBatchTest, ABadIdChangesNothing) {
+  auto embedding = layer(
+      {{"good",
+        FeatureConfig{
+            .table = numbered_table("t", 4, 2),
+            .out_of_range = OutOfRange::kZero}},
+       {"bad", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
+  const auto before = test::tables_of(embedding);
+  EXPECT_INDEX_ERROR(
+      (embedding->forward({{"good", int64s({99})}, {"bad", int64s({4})}})),
+      "[feature 'bad'] table 'u' has ids in [0, 4), but got 4 at position 0");
+  test::expect_same_tables(embedding, before);
+  EXPECT_EQ(embedding->out_of_range_count(), 0);
+  embedding->forward({{"good", int64s({99, -1})}, {"bad", int64s({3, 0})}});
+  EXPECT_EQ(embedding->out_of_range_count(), 2);
+}
+
+TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
+  const auto table = numbered_table("t", 4, 1);
+  const FeatureConfig zero{.table = table, .out_of_range = OutOfRange::kZero};
+  FeatureConfig sequence = zero;
+  sequence.max_sequence_length = 2;
+  auto embedding =
+      layer({{"dense", zero}, {"bags", zero}, {"sequence", sequence}});
+  // Negative ids of bags are dropped, and what lies past the end of a sequence
+  // is never looked at: neither counts.
+  const Features batch{
+      {"dense", int64s({-1, 4, 3})},
+      {"bags", ragged({{1, 9}, {-1}, {9, 9}})},
+      {"sequence", ragged({{5, 1, 9}, {-1, 2}, {}})}};
+  const auto activations = embedding->forward(batch);
+  test::expect_close(activations["dense"], floats({3, 1}, {0, 0, 3}));
+  test::expect_close(activations["bags"], floats({3, 1}, {1, 0, 0}));
+  test::expect_close(
+      activations["sequence"], floats({3, 2, 1}, {0, 1, 0, 2, 0, 0}));
+  EXPECT_EQ(embedding->out_of_range_count(), 2 + 3 + 1);
+  embedding->forward(batch);
+  EXPECT_EQ(embedding->out_of_range_count(), 2 * (2 + 3 + 1));
+}
+
+}  // namespace
+}  // namespace tessera

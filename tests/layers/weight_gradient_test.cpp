@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of per-id weights where something special happens, on both
+// strategies.
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+namespace tessera {
+namespace {
+
+class WeightGradientTest : public testing::TestWithParam<Strategy> {
+ protected:
+  TPUEmbedding layer(Combiner combiner) const {
+    const auto table = make_table(
+        {.name = "t",
+         .vocabulary_size = 4,
+         .dim = 2,
+         .combiner = combiner,
+         .initializer = initializers::RowId{.offset = 1}});
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"a",
+              FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}},
+             {"b", FeatureConfig{.table = table}}},
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam()});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    WeightGradientTest,
+    testing::Values(Strategy::engine(), Strategy::host()),
+    [](const auto& info) { return info.param.name(); });
+
+TEST_P(WeightGradientTest, OfDroppedIdsIsZero) {
+  const RaggedFeature ids = test::ragged({{0, -1, 1}, {-1}, {2, 3}});
+  for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
+    SCOPED_TRACE(to_string(combiner));
+    const at::Tensor weights =
+        test::floats({1, 5, 1, 5, -1, 3}).requires_grad_();
+    layer(combiner)
+        ->forward(
+            {{"a", ids}, {"b", ids}},
+            {{"a", weights}, {"b", std::nullopt}})["a"]
+        .sum()
+        .backward();
+    // Bag 0 is (w0 * 1 + w2 * 2) / (w0 + w2) or / sqrt(w0^2 + w2^2), in two
+    // columns; a bag of one weighted id does not depend on its weight.
+    const float denominator =
+        combiner == Combiner::kMean ? 2.0F : std::sqrt(2.0F);
+    const at::Tensor expected =
+        2 * test::floats({1 - 1.5, 0, 2 - 1.5, 0, 0, 0}) / denominator;
+    test::expect_close(weights.grad(), expected);
+  }
+}
+
+TEST_P(WeightGradientTest, OfZeroRowsCountsInTheDenominator) {
+  const RaggedFeature ids = test::ragged({{0, 9, 1}});
+  const at::Tensor weights = test::floats({1, 1, 2}).requires_grad_();
+  const auto activations = layer(Combiner::kMean)
+                               ->forward(
+                                   {{"a", ids}, {"b", test::ragged({{}})}},
+                                   {{"a", weights}, {"b", std::nullopt}});
+  test::expect_close(activations["a"], test::floats({1, 2}, {1.25, 1.25}));
+  activations["a"].sum().backward();
+  test::expect_close(
+      weights.grad(),
+      test::floats({2 * (1 - 1.25F) / 4, -2 * 1.25F / 4, 2 * (2 - 1.25F) / 4}));
+}
+
+TEST_P(WeightGradientTest, OfAZeroDenominatorIsZero) {
+  // Without validation weights may cancel, or all be zero.
+  for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
+    SCOPED_TRACE(to_string(combiner));
+    const auto table = make_table(
+        {.name = "t",
+         .vocabulary_size = 4,
+         .dim = 2,
+         .combiner = combiner,
+         .initializer = initializers::RowId{.offset = 1}});
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            FeatureConfig{
+                .table = table, .validate_weights_and_indices = false},
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam()});
+    const auto before = test::tables_of(layer);
+    const at::Tensor weights =
+        (combiner == Combiner::kMean ? test::floats({1, -1})
+                                     : test::floats({0, 0}))
+            .requires_grad_();
+    const Weights nest = std::optional<Feature>(weights);
+    const at::Tensor activation =
+        layer->forward(test::ragged({{0, 3}}), nest).leaf();
+    EXPECT_TRUE(at::equal(activation, at::zeros({1, 2})));
+    activation.sum().backward();
+    EXPECT_TRUE(at::equal(weights.grad(), at::zeros({2})));
+    test::expect_same_tables(layer, before);
+    if (GetParam() == Strategy::host()) {
+      EXPECT_TRUE(at::equal(layer->parameters()[0].grad(), at::zeros({4, 2})));
+    }
+  }
+}
+
+TEST_P(WeightGradientTest, OfAZeroWeightInASumIsTheRow) {
+  const at::Tensor weights = test::floats({0, -2}).requires_grad_();
+  const RaggedFeature ids = test::ragged({{3, 1}});
+  const at::Tensor activation =
+      layer(Combiner::kSum)
+          ->forward(
+              {{"a", ids}, {"b", ids}},
+              {{"a", weights}, {"b", std::nullopt}})["a"];
+  test::expect_close(activation, test::floats({1, 2}, {-4, -4}));
+  activation.sum().backward();
+  test::expect_close(weights.grad(), test::floats({8, 4}));
+}
+
+TEST_P(WeightGradientTest, FlowsThroughWhateverMadeTheWeights) {
+  const RaggedFeature ids = test::ragged({{0, 1}, {2}});
+  const at::Tensor raw = at::zeros({3}, at::kDouble).requires_grad_();
+  const at::Tensor weights = raw.exp();
+  const auto activations =
+      layer(Combiner::kSum)
+          ->forward(
+              {{"a", ids}, {"b", ids}},
+              {{"a", weights}, {"b", RaggedFeature{weights, ids.row_splits}}});
+  (activations["a"].sum() + 3 * activations["b"].sum()).backward();
+  test::expect_close(raw.grad(), test::floats({8, 16, 24}));
+}
+
+TEST_P(WeightGradientTest, OfAnUnusedFeatureIsZeroOrUndefined) {
+  const RaggedFeature ids = test::ragged({{0, 1}});
+  const at::Tensor weights = at::ones({2}).requires_grad_();
+  layer(Combiner::kMean)
+      ->forward(
+          {{"a", ids}, {"b", ids}}, {{"a", weights}, {"b", std::nullopt}})["b"]
+      .sum()
+      .backward();
+  EXPECT_TRUE(
+      !weights.grad().defined() || at::equal(weights.grad(), at::zeros({2})));
+}
+
+TEST(EngineWeightGradientTest, AloneUpdatesNoTable) {
+  const auto table = make_table(
+      {.name = "t",
+       .vocabulary_size = 4,
+       .dim = 2,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::RowId{.offset = 1}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = table},
+      .optimizer = optim::SGD{.learning_rate = 1.0}});
+  const auto before = test::tables_of(layer);
+  const at::Tensor weights = at::ones({2}).requires_grad_();
+  const Weights nest = std::optional<Feature>(weights);
+  const RaggedFeature ids = test::ragged({{0, 3}});
+
+  const at::Tensor loss = layer->forward(ids, nest).leaf().sum();
+  const auto gradient = torch::autograd::grad(
+      {loss}, {weights}, /*grad_outputs=*/{}, /*retain_graph=*/true);
+  test::expect_close(gradient[0], test::floats({2, 8}));
+  test::expect_same_tables(layer, before);
+
+  layer->virtual_variable().requires_grad_(false);
+  layer->forward(ids, nest).leaf().sum().backward();
+  test::expect_close(weights.grad(), test::floats({2, 8}));
+  test::expect_same_tables(layer, before);
+  EXPECT_EQ(layer->iterations(), 0);
+
+  // The retained loss still may update: nothing has used it so far.
+  layer->virtual_variable().requires_grad_(true);
+  loss.backward();
+  EXPECT_EQ(layer->iterations(), 1);
+}
+
+}  // namespace
+}  // namespace tessera
