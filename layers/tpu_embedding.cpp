@@ -64,7 +64,7 @@ TPUEmbeddingImpl::~TPUEmbeddingImpl() = default;
 
 void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
   state_ = std::move(state);
-  strategy_ = make_strategy(options_.strategy, state_);
+  strategy_ = make_strategy(options_.strategy, options_.apply, state_);
   parameters_.clear();
   for (auto& [name, parameter] : strategy_->parameters()) {
     register_parameter(name, parameter);
@@ -86,6 +86,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Weights& weights) {
   Batch batch = read_batch(options_.features, *state_, features, weights);
   return options_.features.pack(strategy_->forward(std::move(batch)));
+}
+
+std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
+  return strategy_->pending();
 }
 
 at::Tensor& TPUEmbeddingImpl::virtual_variable() {

@@ -173,17 +173,52 @@ optim::LearningRate JsonValue<optim::LearningRate>::read(
   return optim::LearningRate::placeholder(read_callable(json, where));
 }
 
-Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
+namespace {
+
+// null, or {"callable": name}, which reads as a placeholder.
+template <class Function>
+Json write_function(const Function& value) {
   return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
+}
+
+template <class Function>
+Function read_function(const Json& json, const std::string& where) {
+  if (json.is_null()) {
+    return {};
+  }
+  return {read_callable(json, where), nullptr};
+}
+
+}  // namespace
+
+Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
+  return write_function(value);
 }
 
 optim::SlotCreation JsonValue<optim::SlotCreation>::read(
     const Json& json,
     const std::string& where) {
-  if (json.is_null()) {
-    return {};
-  }
-  return {read_callable(json, where), nullptr};
+  return read_function<optim::SlotCreation>(json, where);
+}
+
+Json JsonValue<optim::CustomRule>::write(const optim::CustomRule& value) {
+  return write_function(value);
+}
+
+optim::CustomRule JsonValue<optim::CustomRule>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_function<optim::CustomRule>(json, where);
+}
+
+Json JsonValue<optim::CustomSlot>::write(const optim::CustomSlot& value) {
+  return write_fields(value);
+}
+
+optim::CustomSlot JsonValue<optim::CustomSlot>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_fields<optim::CustomSlot>(json, where);
 }
 
 namespace {

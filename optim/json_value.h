@@ -88,11 +88,22 @@ struct JsonValue<optim::LearningRate> {
   static optim::LearningRate read(const Json& json, const std::string& where);
 };
 
-/// null, or {"callable": name}, which reads as a placeholder.
 template <>
 struct JsonValue<optim::SlotCreation> {
   static Json write(const optim::SlotCreation& value);
   static optim::SlotCreation read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<optim::CustomRule> {
+  static Json write(const optim::CustomRule& value);
+  static optim::CustomRule read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<optim::CustomSlot> {
+  static Json write(const optim::CustomSlot& value);
+  static optim::CustomSlot read(const Json& json, const std::string& where);
 };
 
 template <>

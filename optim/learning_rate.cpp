@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera::optim {
@@ -51,6 +52,23 @@ void LearningRate::validate(const std::string& where) const {
   } else if (is_constant()) {
     value(0, where);
   }
+}
+
+std::vector<int64_t> learning_rate_tags(
+    const std::vector<LearningRate>& sources) {
+  std::vector<int64_t> tags;
+  std::vector<const LearningRate*> firsts;  // by tag
+  for (const LearningRate& source : sources) {
+    const auto first = std::find_if(
+        firsts.begin(), firsts.end(), [&](const LearningRate* known) {
+          return *known == source;
+        });
+    tags.push_back(first - firsts.begin());
+    if (first == firsts.end()) {
+      firsts.push_back(&source);
+    }
+  }
+  return tags;
 }
 
 }  // namespace tessera::optim

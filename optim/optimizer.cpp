@@ -8,8 +8,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <limits>
+#include <set>
 
 namespace tessera::optim {
 
@@ -40,6 +43,13 @@ class Range {
   }
   void in_unit_interval(const char* option, double value) const {
     check(value >= 0.0 && value <= 1.0, option, ">= 0 and <= 1", value);
+  }
+  void finite(const char* option, double value) const {
+    check(std::isfinite(value), option, "finite", value);
+  }
+  void require(bool is_right, const char* option, const std::string& expected)
+      const {
+    TORCH_CHECK_VALUE(is_right, where_, " ", option, " must be ", expected);
   }
   void below_one(const char* option, double value) const {
     check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
@@ -360,14 +370,61 @@ kernels::RowRule rule(const LAMB& spec, const UpdateMoment& moment) {
       .correction_2 = as_float(1.0 / (1.0 - std::pow(spec.beta_2, update)))};
 }
 
+// --- CustomOptimizer ---------------------------------------------------------
+
+bool is_identifier(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+        (c >= 'A' && c <= 'Z');
+  });
+}
+
+const char* name(const CustomOptimizer&) {
+  return "CustomOptimizer";
+}
+Slots slots(const CustomOptimizer& spec) {
+  Slots slots;
+  for (const CustomSlot& slot : spec.slots) {
+    slots.push_back(
+        {.name = slot.name,
+         .initial_value = slot.initial_value,
+         .is_per_row = slot.is_per_row});
+  }
+  return slots;
+}
+void validate_own(const CustomOptimizer& spec, const Range& range) {
+  range.require(
+      spec.rule.function() != nullptr,
+      "rule",
+      spec.rule.is_set() ? "a function, but is the placeholder of '" +
+              spec.rule.name() + "'. Replace it by CustomRule(\"" +
+              spec.rule.name() + "\", function)."
+                         : "set. Give it CustomRule(name, function).");
+  range.require(
+      spec.use_gradient_accumulation,
+      "use_gradient_accumulation",
+      "true: the rule gets the sum of a row's duplicates.");
+  std::set<std::string> names;
+  for (const CustomSlot& slot : spec.slots) {
+    range.require(
+        is_identifier(slot.name) && names.insert(slot.name).second,
+        "slots",
+        "named differently, with letters, digits and _, but got '" + slot.name +
+            "'.");
+    range.finite("slots: initial_value", slot.initial_value);
+  }
+}
+
 // --- what all specs share ----------------------------------------------------
 
 template <class Spec>
 bool is_lazy(const Spec& spec) {
   if constexpr (requires { spec.lazy_adam; }) {
     return spec.lazy_adam;
-  } else {
+  } else if constexpr (requires { spec.lazy; }) {
     return spec.lazy;
+  } else {
+    return true;
   }
 }
 
@@ -490,13 +547,24 @@ RowUpdate row_update(
     const OptimizerSpec& optimizer,
     const UpdateMoment& moment) {
   return std::visit(
-      [&](const auto& spec) {
-        return RowUpdate{
-            .rule = rule(spec, moment),
+      [&]<class Spec>(const Spec& spec) {
+        RowUpdate update{
             .stages = stages(spec, moment.learning_rate),
             .accumulate = spec.use_gradient_accumulation,
             .sweep = !is_lazy(spec)};
+        if constexpr (std::same_as<Spec, CustomOptimizer>) {
+          TORCH_INTERNAL_ASSERT(false, "custom rules have no kernel");
+        } else {
+          update.rule = rule(spec, moment);
+        }
+        return update;
       },
+      optimizer);
+}
+
+bool accumulates_duplicates(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) { return spec.use_gradient_accumulation; },
       optimizer);
 }
 

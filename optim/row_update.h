@@ -23,6 +23,12 @@ struct SlotSpec {
   bool is_per_row = false;
 };
 
+/// A slot's key in an archive: a tensor named `class` saves and can't be
+/// loaded.
+inline std::string slot_key(const std::string& name) {
+  return "slot_" + name;
+}
+
 /// Slots in the order in which they are created and saved.
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer);
 
@@ -36,7 +42,8 @@ struct UpdateMoment {
   int64_t update = 1;
 };
 
-/// One update of a table's rows, with this step's learning rate folded in.
+/// One update of a table's rows by a kernel, with this step's learning rate
+/// folded in.
 struct RowUpdate {
   kernels::RowRule rule = {};
   kernels::RowStages stages = {};
@@ -44,9 +51,13 @@ struct RowUpdate {
   bool sweep = false;
 };
 
+/// Custom rules have none: optim/tensor_update.h runs them.
 RowUpdate row_update(
     const OptimizerSpec& optimizer,
     const UpdateMoment& moment);
+
+/// use_gradient_accumulation.
+bool accumulates_duplicates(const OptimizerSpec& optimizer);
 
 int64_t gradient_accumulation_steps_of(const OptimizerSpec& optimizer);
 

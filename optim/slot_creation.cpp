@@ -9,14 +9,14 @@ at::Tensor SlotCreation::create(const SlotRequest& request) const {
   const std::string where =
       "[table '" + request.table + "'] slot '" + request.name + "': ";
   TORCH_CHECK_VALUE(
-      function_ != nullptr && *function_,
+      function() != nullptr,
       where,
       "slot_creation is the placeholder of the callable '",
-      name_,
+      name(),
       "'. Replace it by SlotCreation(\"",
-      name_,
+      name(),
       "\", function).");
-  at::Tensor slot = (*function_)(request);
+  at::Tensor slot = (*function())(request);
   TORCH_CHECK_VALUE(
       slot.defined() && slot.scalar_type() == at::kFloat && slot.is_cpu() &&
           slot.is_contiguous() &&

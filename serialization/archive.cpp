@@ -3,6 +3,8 @@
 
 #include <tessera/serialization/config_json.h>
 
+#include "optim/row_update.h"
+
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -93,9 +95,13 @@ class StateReader {
             where,
             has_name ? name.toStringRef() : "(no name)"));
     read_optimizer(entry, where, table);
-    read_tensor(entry, "parameters", where, table.parameters);
+    read_tensor(entry, "parameters", where + "parameters", table.parameters);
     for (Slot& slot : table.slots) {
-      read_tensor(entry, slot.name, where + "slot ", slot.values);
+      read_tensor(
+          entry,
+          optim::slot_key(slot.name),
+          where + "slot " + slot.name,
+          slot.values);
     }
   }
 
@@ -123,11 +129,11 @@ class StateReader {
   void read_tensor(
       torch::serialize::InputArchive& entry,
       const std::string& key,
-      const std::string& where,
+      const std::string& what,
       at::Tensor& to) {
     at::Tensor from;
     if (!entry.try_read(key, from, /*is_buffer=*/true)) {
-      expect(false, where + key + " is missing in the archive");
+      expect(false, what + " is missing in the archive");
       return;
     }
     const bool fits = from.sizes() == to.sizes() &&
@@ -135,9 +141,8 @@ class StateReader {
     expect(
         fits,
         fmt::format(
-            "{}{} expected float32 [{}], but got {} [{}]",
-            where,
-            key,
+            "{} expected float32 [{}], but got {} [{}]",
+            what,
             fmt::join(to.sizes(), ", "),
             c10::toString(from.scalar_type()),
             fmt::join(from.sizes(), ", ")));
@@ -151,10 +156,6 @@ class StateReader {
   std::string problems_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
-
-}  // namespace
-
-namespace {
 
 // A name need not be UTF-8, a JSON text must.
 std::string config_text(const Nest<FeatureConfig>& features) {
@@ -179,7 +180,7 @@ void save_state(
     }
     entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
     for (const Slot& slot : table.slots) {
-      entry.write(slot.name, slot.values, /*is_buffer=*/true);
+      entry.write(optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
     }
     archive.write(key_of(i), entry);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/embedding_engine.h"
 
+#include "optim/rate_reader.h"
 #include "optim/row_update.h"
 #include "src/active_kernels.h"
 #include "src/parallel.h"
@@ -56,40 +57,56 @@ void add_tasks(
   }
 }
 
-// Equal learning rates at equal steps are one source, read once.
-class RateReader {
- public:
-  double read(
-      const optim::LearningRate& source,
-      int64_t step,
-      const std::string& where) {
-    for (const Rate& rate : rates_) {
-      if (rate.step == step && rate.source == source) {
-        return rate.value;
-      }
-    }
-    rates_.push_back({source, step, source.value(step, where)});
-    return rates_.back().value;
+std::string place_of(const TableState& table) {
+  return "[table '" + table.name + "']";
+}
+
+int64_t passes_per_update(const TableState& table) {
+  return optim::gradient_accumulation_steps_of(*table.optimizer);
+}
+
+// What `table` keeps, as an optimizer off the engine sees it.
+optim::TensorRows rows_of(const TableState& table) {
+  optim::TensorRows rows{.weights = table.parameters};
+  for (const Slot& slot : table.slots) {
+    rows.slots.push_back(slot.values);
   }
+  return rows;
+}
 
- private:
-  struct Rate {
-    optim::LearningRate source;
-    int64_t step;
-    double value;
-  };
-
-  std::vector<Rate> rates_;
-};
+CustomUpdate run_custom_rule(
+    TableState& table,
+    const RowGradients& gradients,
+    const optim::UpdateMoment& moment) {
+  const auto rows = static_cast<int64_t>(gradients.rows.size());
+  CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
+  std::copy(
+      gradients.rows.begin(),
+      gradients.rows.end(),
+      update.ids.mutable_data_ptr<int64_t>());
+  const at::Tensor sums = at::empty({rows, table.config->dim}, at::kFloat);
+  std::copy(
+      gradients.sums.begin(),
+      gradients.sums.end(),
+      sums.mutable_data_ptr<float>());
+  update.rows = optim::gather_rows(rows_of(table), update.ids);
+  optim::update_rows(
+      *table.optimizer, moment, sums, update.rows, place_of(table));
+  return update;
+}
 
 }  // namespace
 
 EmbeddingEngine::EmbeddingEngine(std::shared_ptr<EmbeddingState> state)
     : state_(std::move(state)) {
   int64_t widest = 0;
+  std::vector<optim::LearningRate> rates;
   for (const TableState& table : state_->tables) {
     widest = std::max(widest, table.config->dim);
+    rates.push_back(
+        table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
   }
+  rate_tags_ = optim::learning_rate_tags(rates);
   zero_row_.assign(widest, 0.0F);
   piles_.resize(state_->tables.size());
 }
@@ -170,35 +187,47 @@ void EmbeddingEngine::check(const LookupGradients& gradients) {
   }
 }
 
-void EmbeddingEngine::add_terms(
+std::vector<TableUpdate> EmbeddingEngine::read(
     const std::vector<LookupGradients>& lookups,
-    std::vector<TableUpdate>& updates,
-    std::vector<at::Tensor>& copies) {
+    std::vector<at::Tensor>& gradients) {
+  std::vector<TableUpdate> updates(state_->tables.size());
   for (const LookupGradients& lookup : lookups) {
     check(lookup);
     for (size_t i = 0; i < state_->features.size(); ++i) {
       TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
       term.gradient = zero_row_.data();
       if (lookup.gradients[i].defined()) {
-        copies.push_back(lookup.gradients[i].contiguous());
-        term.gradient = copies.back().const_data_ptr<float>();
+        gradients.push_back(lookup.gradients[i].contiguous());
+        term.gradient = gradients.back().const_data_ptr<float>();
         term.stride = term.bags->dim;
       }
       updates[state_->features[i].table].terms.push_back(term);
     }
   }
-  for (const TableUpdate& update : updates) {
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableState& table = state_->tables[i];
+    if (!table.optimizer && !is_reached(lookups, i)) {
+      continue;  // as good as frozen
+    }
+    TORCH_CHECK_VALUE(
+        table.optimizer.has_value(),
+        place_of(table),
+        " has no optimizer, but a backward pass reached it. Set "
+        "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
+        "the layer with virtual_variable().requires_grad_(false).");
     int64_t ids = 0;
-    for (const TableUpdate::Term& term : update.terms) {
+    for (const TableUpdate::Term& term : updates[i].terms) {
       ids += std::max(term.bags->nnz(), term.bags->bags);
     }
     TORCH_CHECK_VALUE(
         ids < std::numeric_limits<uint32_t>::max(),
-        "[TPUEmbedding] one update of a table must have fewer than 2^32 - 1 "
-        "ids and bags, but got ",
+        place_of(table),
+        " one update must have fewer than 2^32 - 1 ids and bags, but got ",
         ids,
         ". Split the batch.");
+    updates[i].table = &table;
   }
+  return updates;
 }
 
 bool EmbeddingEngine::is_reached(
@@ -214,85 +243,126 @@ bool EmbeddingEngine::is_reached(
   return false;
 }
 
-void EmbeddingEngine::apply(const std::vector<LookupGradients>& lookups) {
-  std::vector<TableUpdate> updates(state_->tables.size());
-  RateReader rates;
+std::vector<GradientPile> EmbeddingEngine::sum(
+    const std::vector<GradientPile>& piles,
+    std::vector<TableUpdate>& updates) {
+  std::vector<TableUpdate> summed;
+  std::vector<size_t> tables;
   for (size_t i = 0; i < updates.size(); ++i) {
-    TableState& table = state_->tables[i];
-    const std::string where = "[table '" + table.name + "']";
-    if (!table.optimizer && !is_reached(lookups, i)) {
-      continue;  // as good as frozen
+    if (updates[i].table == nullptr) {
+      continue;
     }
-    TORCH_CHECK_VALUE(
-        table.optimizer.has_value(),
-        where,
-        " has no optimizer, but a backward pass reached it. Set "
-        "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
-        "the layer with virtual_variable().requires_grad_(false).");
-    const int64_t passes = gradient_accumulation_steps_of(*table.optimizer);
-    updates[i].table = &table;
-    if (piles_[i].passes() + 1 < passes) {
-      continue;  // only collects
+    TableUpdate update{.table = updates[i].table};
+    if (piles[i].passes() > 0) {
+      update.terms.push_back(piles[i].term());
     }
-    const int64_t step = state_->iterations / passes;
-    updates[i].rows = optim::row_update(
-        *table.optimizer,
-        {.learning_rate =
-             rates.read(learning_rate_of(*table.optimizer), step, where),
-         .update = step + 1});
+    update.terms.insert(
+        update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
+    summed.push_back(std::move(update));
+    tables.push_back(i);
   }
-  std::vector<at::Tensor> copies;
-  add_terms(lookups, updates, copies);
-  collect(updates);
-  std::erase_if(
-      updates, [](const TableUpdate& update) { return !update.table; });
-  updater_.update(updates);
-  for (size_t i = 0; i < piles_.size(); ++i) {
-    const auto& optimizer = state_->tables[i].optimizer;
-    if (optimizer &&
-        piles_[i].passes() == gradient_accumulation_steps_of(*optimizer)) {
-      piles_[i].clear();
+  std::vector<RowGradients> sums = updater_.sum(summed);
+  std::vector<GradientPile> result(updates.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    result[tables[i]] = GradientPile(
+        std::move(sums[i]),
+        summed[i].table->config->dim,
+        piles[tables[i]].passes() + 1);
+  }
+  return result;
+}
+
+void EmbeddingEngine::finish(std::vector<TableUpdate> updates, Update& update) {
+  optim::RateReader rates(rate_tags_, state_->iterations);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableUpdate& table_update = updates[i];
+    if (table_update.table == nullptr) {
+      continue;
     }
+    TableState& table = *table_update.table;
+    const optim::OptimizerSpec& optimizer = *table.optimizer;
+    const optim::UpdateMoment moment{
+        .learning_rate =
+            rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
+        .update = state_->iterations / passes_per_update(table) + 1};
+    if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
+      const RowGradients sums = std::move(updater_.sum({table_update})[0]);
+      update.custom.push_back(run_custom_rule(table, sums, moment));
+    } else {
+      table_update.rows = optim::row_update(optimizer, moment);
+      update.tables.push_back(std::move(table_update));
+    }
+  }
+}
+
+EmbeddingEngine::Update EmbeddingEngine::plan(
+    const std::vector<LookupGradients>& lookups) {
+  Update update;
+  std::vector<TableUpdate> updates = read(lookups, update.gradients);
+  std::vector<TableUpdate> collecting(updates.size());
+  bool collects = false;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (updates[i].table != nullptr &&
+        passes_per_update(*updates[i].table) > 1) {
+      std::swap(collecting[i], updates[i]);
+      collects = true;
+    }
+  }
+  if (collects) {
+    update.piles = sum(piles_, collecting);
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    const GradientPile& pile = update.piles[i];
+    if (pile.passes() == 0) {
+      continue;
+    }
+    const int64_t passes = passes_per_update(*collecting[i].table);
+    if (pile.passes() == passes) {
+      updates[i].table = collecting[i].table;
+      updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
+    }
+  }
+  finish(std::move(updates), update);
+  return update;
+}
+
+EmbeddingEngine::Update EmbeddingEngine::plan(
+    const std::vector<GradientPile>& piles,
+    double gain) {
+  Update update;
+  std::vector<TableUpdate> updates(piles.size());
+  for (size_t i = 0; i < piles.size(); ++i) {
+    if (piles[i].passes() > 0) {
+      updates[i].table = &state_->tables[i];
+      updates[i].terms = {piles[i].term(static_cast<float>(gain))};
+    }
+  }
+  finish(std::move(updates), update);
+  return update;
+}
+
+void EmbeddingEngine::apply(Update update) {
+  updater_.update(update.tables);
+  for (const CustomUpdate& custom : update.custom) {
+    optim::scatter_rows(custom.rows, custom.ids, rows_of(*custom.table));
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    if (update.piles[i].passes() == 0) {
+      continue;
+    }
+    const bool is_applied =
+        update.piles[i].passes() == passes_per_update(state_->tables[i]);
+    piles_[i] = is_applied ? GradientPile() : std::move(update.piles[i]);
   }
   ++state_->iterations;
 }
 
-// Tables that accumulate: their terms go to the pile; what is left to update is
-// the whole pile, or nothing yet (table is nullptr).
-void EmbeddingEngine::collect(std::vector<TableUpdate>& updates) {
-  std::vector<TableUpdate> collected;
-  std::vector<size_t> tables;
-  for (size_t i = 0; i < updates.size(); ++i) {
-    if (updates[i].table == nullptr ||
-        gradient_accumulation_steps_of(*updates[i].table->optimizer) == 1) {
-      continue;
-    }
-    TableUpdate sum{.table = updates[i].table};
-    if (piles_[i].passes() > 0) {
-      sum.terms.push_back(piles_[i].term());
-    }
-    sum.terms.insert(
-        sum.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
-    updates[i].terms.clear();
-    collected.push_back(std::move(sum));
-    tables.push_back(i);
-  }
-  if (collected.empty()) {
-    return;
-  }
-  std::vector<RowGradients> sums = updater_.sum(collected);
-  for (size_t i = 0; i < tables.size(); ++i) {
-    TableUpdate& update = updates[tables[i]];
-    GradientPile& pile = piles_[tables[i]];
-    pile.replace(std::move(sums[i]), update.table->config->dim);
-    const int64_t passes =
-        gradient_accumulation_steps_of(*update.table->optimizer);
-    if (pile.passes() == passes) {
-      update.terms.push_back(pile.term(1.0F / static_cast<float>(passes)));
-    } else {
-      update.table = nullptr;
-    }
-  }
+std::vector<GradientPile> EmbeddingEngine::collect(
+    const std::vector<GradientPile>& piles,
+    const std::vector<LookupGradients>& lookups) {
+  std::vector<at::Tensor> gradients;
+  std::vector<TableUpdate> updates = read(lookups, gradients);
+  return sum(piles, updates);
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "optim/tensor_update.h"
 #include "src/embedding_state.h"
 #include "src/gradient_pile.h"
 #include "src/id_bags.h"
@@ -21,6 +22,13 @@ struct LookupGradients {
   std::vector<at::Tensor> gradients = {};
 };
 
+/// What a custom rule makes of a table's touched rows.
+struct CustomUpdate {
+  TableState* table = nullptr;
+  at::Tensor ids = {};  // [rows] int64
+  optim::TensorRows rows = {};
+};
+
 /// The software embedding engine: looks rows up and updates them.
 class EmbeddingEngine {
  public:
@@ -30,35 +38,70 @@ class EmbeddingEngine {
   /// `bags` must not hold kZeroRow.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
 
-  /// Refuses gradients that apply() can't use; warns, once, of a missing one.
+  /// Refuses gradients that plan() can't use; warns, once, of a missing one.
   /// Errors:  c10::ValueError naming feature, expected and got.
   void check(const LookupGradients& gradients);
 
-  /// One update: the gradients of all lookups, summed per row.
+  /// An update of which everything that can fail is done.
+  struct Update {
+    std::vector<TableUpdate> tables = {};
+    std::vector<CustomUpdate> custom = {};
+    /// [tables], what the engine's own piles become.
+    std::vector<GradientPile> piles = {};
+    std::vector<at::Tensor> gradients = {};  // what the terms point to
+  };
+
+  /// One update from the gradients of all lookups, summed per row.
   ///
   /// Tables with gradient_accumulation_steps = n only collect, and every n-th
-  /// time apply the mean. Reads each learning rate once, advances the step
-  /// counter. Everything that can fail fails before the first row changes.
-  void apply(const std::vector<LookupGradients>& lookups);
+  /// time apply the mean. Reads each learning rate once, runs custom rules.
+  /// Errors:  c10::ValueError; nothing is changed.
+  Update plan(const std::vector<LookupGradients>& lookups);
+
+  /// One update from piles, one per table, each multiplied by `gain`. They
+  /// outlive the update.
+  Update plan(const std::vector<GradientPile>& piles, double gain);
+
+  /// Carries the update out and advances the step counter. Can't fail.
+  void apply(Update update);
+
+  /// `piles`, one per table, with the gradients of one more pass.
+  /// Errors:  c10::ValueError; nothing is changed.
+  std::vector<GradientPile> collect(
+      const std::vector<GradientPile>& piles,
+      const std::vector<LookupGradients>& lookups);
+
+  const EmbeddingState& state() const {
+    return *state_;
+  }
 
  private:
-  // Adds the lookups' gradients to the updates of their tables; `copies` keeps
-  // alive what the terms point to.
-  void add_terms(
+  // The terms of each table; those that no gradient reaches and that have no
+  // optimizer are left out (table is nullptr).
+  std::vector<TableUpdate> read(
       const std::vector<LookupGradients>& lookups,
-      std::vector<TableUpdate>& updates,
-      std::vector<at::Tensor>& copies);
+      std::vector<at::Tensor>& gradients);
 
   // Whether a feature of the table has a gradient.
   bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
       const;
-  void collect(std::vector<TableUpdate>& updates);
+
+  // One sum per row: of the pile, if it holds any, and the update's own terms.
+  // The updates without table are skipped.
+  std::vector<GradientPile> sum(
+      const std::vector<GradientPile>& piles,
+      std::vector<TableUpdate>& updates);
+
+  // Reads learning rates and runs custom rules.
+  void finish(std::vector<TableUpdate> updates, Update& update);
+
   void warn_of_missing_gradient(size_t feature);
 
   std::shared_ptr<EmbeddingState> state_;
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
   std::vector<GradientPile> piles_;  // one per table
+  std::vector<int64_t> rate_tags_;  // [tables]
   bool has_warned_ = false;  // of a missing gradient
 };
 

@@ -36,7 +36,7 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   return tables.size() - 1;
 }
 
-void create(TableState& table, uint64_t seed, WithSlots with_slots) {
+void create_rows(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
   table.parameters = allocate_rows(config.vocabulary_size, config.dim);
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
@@ -47,9 +47,13 @@ void create(TableState& table, uint64_t seed, WithSlots with_slots) {
       table.name,
       0,
       table.parameters);
-  if (!table.optimizer || with_slots == WithSlots::kNo) {
+}
+
+void create_slots(TableState& table) {
+  if (!table.optimizer) {
     return;
   }
+  const TableConfig& config = *table.config;
   const optim::SlotCreation& creation =
       optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
@@ -104,9 +108,22 @@ EmbeddingState make_state(
   for (TableState& table : state.tables) {
     table.optimizer =
         table.config->optimizer ? table.config->optimizer : optimizer;
-    create(table, seed, with_slots);
+    create_rows(table, seed);
+    if (with_slots == WithSlots::kYes) {
+      create_slots(table);
+    }
   }
   return state;
+}
+
+void add_slots(EmbeddingState& state) {
+  if (state.with_slots == WithSlots::kYes) {
+    return;
+  }
+  for (TableState& table : state.tables) {
+    create_slots(table);
+  }
+  state.with_slots = WithSlots::kYes;
 }
 
 EmbeddingState deep_copy(const EmbeddingState& state) {

@@ -63,6 +63,10 @@ EmbeddingState make_state(
     uint64_t seed,
     WithSlots with_slots);
 
+/// Creates the slots of all tables that have an optimizer, unless there are.
+/// Errors:  c10::ValueError from a slot_creation.
+void add_slots(EmbeddingState& state);
+
 /// A copy that shares no tensor with `state`.
 EmbeddingState deep_copy(const EmbeddingState& state);
 

@@ -6,6 +6,7 @@
 #include "src/table_update.h"
 
 #include <cstdint>
+#include <utility>
 
 namespace tessera {
 
@@ -13,18 +14,17 @@ namespace tessera {
 /// per touched row, however many passes there were.
 class GradientPile {
  public:
-  /// Passes collected since the last clear().
-  int64_t passes() const {
-    return passes_;
-  }
-
-  /// Takes the sums of one more pass, which hold this pile's own term too.
-  void replace(RowGradients gradients, int64_t dim) {
+  GradientPile() = default;
+  GradientPile(RowGradients gradients, int64_t dim, int64_t passes)
+      : sums_(std::move(gradients.sums)), passes_(passes) {
     bags_.bags = static_cast<int64_t>(gradients.rows.size());
     bags_.ids = std::move(gradients.rows);
     bags_.dim = dim;
-    sums_ = std::move(gradients.sums);
-    ++passes_;
+  }
+
+  /// Passes collected since the last clear().
+  int64_t passes() const {
+    return passes_;
   }
 
   /// The pile as a gradient, multiplied by `gain`; lives as long as the pile
@@ -35,6 +35,17 @@ class GradientPile {
         .gradient = sums_.data(),
         .stride = bags_.dim,
         .gain = gain};
+  }
+
+  /// [distinct rows, dim]
+  const Buffer<float>& sums() const {
+    return sums_;
+  }
+
+  void scale(float factor) {
+    for (float& value : sums_) {
+      value *= factor;
+    }
   }
 
   void clear() {

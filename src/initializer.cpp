@@ -142,7 +142,7 @@ struct Fill {
   }
   void operator()(const init::Callable& callable) {
     TORCH_CHECK_VALUE(
-        callable.function() != nullptr && *callable.function(),
+        callable.function() != nullptr,
         where,
         " initializer is the placeholder of the callable '",
         callable.name(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/named_function.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -89,25 +89,10 @@ struct RowId {
 
 /// The user's own function, called with the ids `[rows]` (int64) of the rows
 /// to fill and their width; returns `[rows, dim]` float32.
-///
-/// Equal when it is the same object copied. JSON holds only the name.
-class Callable {
+class Callable : public optim::NamedFunction<
+                     at::Tensor(const at::Tensor& ids, int64_t dim)> {
  public:
-  using Function =
-      std::function<at::Tensor(const at::Tensor& ids, int64_t dim)>;
-
-  Callable() = default;
-  Callable(std::string name, Function function)
-      : name_(std::move(name)),
-        function_(std::make_shared<const Function>(std::move(function))) {}
-
-  const std::string& name() const {
-    return name_;
-  }
-  /// Empty after reading from JSON, until a function of that name is bound.
-  const std::shared_ptr<const Function>& function() const {
-    return function_;
-  }
+  using NamedFunction::NamedFunction;
 
   bool operator==(const Callable&) const = default;
 
@@ -115,10 +100,6 @@ class Callable {
   static void visit_fields(Self& self, Visit&& visit) {
     visit("name", self.name_);
   }
-
- private:
-  std::string name_;
-  std::shared_ptr<const Function> function_;
 };
 
 }  // namespace initializers

@@ -50,10 +50,16 @@ class Strategy {
   std::variant<Engine, Host> options_;
 };
 
-/// When the engine updates its tables.
+/// When the engine updates its tables. On the host it is always in the step of
+/// an optimizer.
 enum class Apply {
   /// At the end of each backward(), once, whatever it covers.
-  kInBackward
+  kInBackward,
+  /// Gradients of all backward() calls pile up, one sum per touched row, until
+  /// the step() of a Combined optimizer: micro-batches, several losses,
+  /// clipping
+  /// by the norm of all gradients.
+  kOnStep
 };
 
 }  // namespace tessera

@@ -7,11 +7,14 @@
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
 #include <tessera/initializer.h>
+#include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/nest.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
+#include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/strategy.h>

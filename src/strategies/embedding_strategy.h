@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+class PendingGradients;
+
 /// Looks up batches and decides how the tables learn.
 class EmbeddingStrategy {
  public:
@@ -25,11 +27,19 @@ class EmbeddingStrategy {
 
   /// Differentiable activations, one per feature.
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
+
+  /// What the next step of an optimizer applies; nullptr unless this is an
+  /// engine under Apply::kOnStep.
+  virtual std::shared_ptr<PendingGradients> pending() {
+    return nullptr;
+  }
 };
 
 /// On an engine, the first parameter is the virtual variable.
+/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
-    std::shared_ptr<EmbeddingState> state);
+    std::shared_ptr<EmbeddingState> state,
+    Apply apply);
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
     std::shared_ptr<EmbeddingState> state,
@@ -37,6 +47,7 @@ std::unique_ptr<EmbeddingStrategy> make_host_strategy(
 
 std::unique_ptr<EmbeddingStrategy> make_strategy(
     const Strategy& strategy,
+    Apply apply,
     std::shared_ptr<EmbeddingState> state);
 
 /// Whether `strategy` updates tables by their own optimizers.

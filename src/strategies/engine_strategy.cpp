@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "optim/row_update.h"
 #include "src/embedding_engine.h"
+#include "src/pending_gradients.h"
 #include "src/strategies/embedding_strategy.h"
 #include "src/weight_gradient.h"
 
@@ -11,6 +13,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -42,13 +45,16 @@ struct LookupRecord : torch::CustomClassHolder {
 };
 using LookupRecordPtr = c10::intrusive_ptr<LookupRecord>;
 
+// Takes the gradients of one backward pass: an engine, or under Apply::kOnStep
+// what is pending.
+using Sink = std::function<void(const std::vector<LookupGradients>&)>;
+
 // The gradients that one backward pass has collected so far. Lives in the
 // pass's final callback: when the pass fails, LibTorch drops the callback, and
 // the pile and its marks on the lookups go with it.
 class Pile {
  public:
-  explicit Pile(std::shared_ptr<EmbeddingEngine> engine)
-      : engine_(std::move(engine)) {}
+  explicit Pile(Sink sink) : sink_(std::move(sink)) {}
   ~Pile() {
     for (const LookupRecordPtr& record : records_) {
       record->is_used = is_applied_;
@@ -65,12 +71,12 @@ class Pile {
   }
 
   void apply() {
-    engine_->apply(lookups_);
+    sink_(lookups_);
     is_applied_ = true;
   }
 
  private:
-  std::shared_ptr<EmbeddingEngine> engine_;
+  Sink sink_;
   std::vector<LookupRecordPtr> records_;
   std::vector<LookupGradients> lookups_;
   bool is_applied_ = false;
@@ -79,8 +85,16 @@ class Pile {
 // One pile per running backward pass, told apart by its graph task.
 class PendingUpdates {
  public:
-  explicit PendingUpdates(std::shared_ptr<EmbeddingEngine> engine)
-      : engine_(std::move(engine)) {}
+  // `pending` is nullptr under Apply::kInBackward.
+  PendingUpdates(
+      std::shared_ptr<EmbeddingEngine> engine,
+      std::shared_ptr<PendingGradients> pending)
+      : engine_(std::move(engine)), pending_(std::move(pending)) {}
+
+  // Under kOnStep the gradients of a second pass add up.
+  bool takes_second_pass() const {
+    return pending_ != nullptr;
+  }
 
   void add(const LookupRecordPtr& record, variable_list gradients) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -95,15 +109,29 @@ class PendingUpdates {
     if (std::shared_ptr<Pile> pile = piles_[pass].lock()) {
       return pile;
     }
-    auto pile = std::make_shared<Pile>(engine_);
+    if (pending_ != nullptr) {
+      pending_->settle();
+    }
+    auto pile = std::make_shared<Pile>(sink());
     piles_[pass] = pile;
     torch::autograd::Engine::get_default_engine().queue_callback(
         [pile] { pile->apply(); });
     return pile;
   }
 
+  Sink sink() const {
+    if (pending_ != nullptr) {
+      return
+          [pending = pending_](const auto& lookups) { pending->add(lookups); };
+    }
+    return [engine = engine_](const auto& lookups) {
+      engine->apply(engine->plan(lookups));
+    };
+  }
+
   std::mutex mutex_;
   std::shared_ptr<EmbeddingEngine> engine_;
+  std::shared_ptr<PendingGradients> pending_;
   std::map<int, std::weak_ptr<Pile>> piles_;
 };
 
@@ -149,10 +177,11 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
     if (context->needs_input_grad(0) &&
         record->virtual_variable.requires_grad()) {
       TORCH_CHECK(
-          !record->is_used,
+          !record->is_used || record->updates->takes_second_pass(),
           "[TPUEmbedding] a second backward pass over the same forward: its "
-          "gradients have already updated the tables. Call forward() again, or "
-          "add the losses and call backward() once.");
+          "gradients have already updated the tables. Call forward() again, "
+          "add the losses and call backward() once, or use Apply::kOnStep, "
+          "under which they add up.");
       record->updates->add(record, std::move(gradients));
       results[0] = at::zeros({1}, at::kFloat);
     }
@@ -160,19 +189,62 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
   }
 };
 
+// Sums over several passes have no order and no count of their own.
+void check_on_step(const TableState& table) {
+  if (!table.optimizer) {
+    return;
+  }
+  const std::string where = "[table '" + table.name + "'] ";
+  TORCH_CHECK_VALUE(
+      optim::accumulates_duplicates(*table.optimizer),
+      where,
+      "use_gradient_accumulation = false takes duplicates one by one, but "
+      "Apply::kOnStep sums them. Set it to true, or use Apply::kInBackward.");
+  const int64_t passes =
+      optim::gradient_accumulation_steps_of(*table.optimizer);
+  TORCH_CHECK_VALUE(
+      passes == 1,
+      where,
+      "gradient_accumulation_steps = ",
+      passes,
+      ", but under Apply::kOnStep step() decides when to update. Set it to 1, "
+      "step every ",
+      passes,
+      " passes, with Accumulation::kMean.");
+}
+
 class EngineStrategy : public EmbeddingStrategy {
  public:
-  explicit EngineStrategy(std::shared_ptr<EmbeddingState> state)
+  EngineStrategy(std::shared_ptr<EmbeddingState> state, Apply apply)
       : state_(std::move(state)),
         virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
-        engine_(std::make_shared<EmbeddingEngine>(state_)),
-        updates_(std::make_shared<PendingUpdates>(engine_)) {}
+        engine_(std::make_shared<EmbeddingEngine>(state_)) {
+    if (apply == Apply::kOnStep) {
+      for (const TableState& table : state_->tables) {
+        check_on_step(table);
+      }
+      pending_ = std::make_shared<PendingGradients>(engine_, virtual_variable_);
+    }
+    updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
+  }
+
+  std::shared_ptr<PendingGradients> pending() override {
+    return pending_;
+  }
 
   std::vector<std::pair<std::string, at::Tensor>> parameters() override {
     return {{"virtual_variable", virtual_variable_}};
   }
 
   std::vector<at::Tensor> forward(Batch batch) override {
+    const bool is_trained =
+        at::GradMode::is_enabled() && virtual_variable_.requires_grad();
+    TORCH_CHECK(
+        !is_trained || pending_ == nullptr || pending_->is_claimed(),
+        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() "
+        "updates the tables; another optimizer's step() can't reach them. "
+        "Make one: Combined(std::move(optimizer), {layer}), or run under "
+        "NoGradGuard.");
     variable_list inputs{virtual_variable_};
     auto record = c10::make_intrusive<LookupRecord>();
     for (size_t i = 0; i < batch.bags.size(); ++i) {
@@ -192,8 +264,6 @@ class EngineStrategy : public EmbeddingStrategy {
       drop_zero_rows(bags);
     }
     std::vector<at::Tensor> activations = engine_->lookup(batch.bags);
-    const bool is_trained =
-        at::GradMode::is_enabled() && virtual_variable_.requires_grad();
     if (!is_trained && record->weighted.empty()) {
       return activations;
     }
@@ -208,14 +278,16 @@ class EngineStrategy : public EmbeddingStrategy {
   std::shared_ptr<EmbeddingState> state_;
   at::Tensor virtual_variable_;  // [1], always 0
   std::shared_ptr<EmbeddingEngine> engine_;
+  std::shared_ptr<PendingGradients> pending_;  // under Apply::kOnStep
   std::shared_ptr<PendingUpdates> updates_;
 };
 
 }  // namespace
 
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
-    std::shared_ptr<EmbeddingState> state) {
-  return std::make_unique<EngineStrategy>(std::move(state));
+    std::shared_ptr<EmbeddingState> state,
+    Apply apply) {
+  return std::make_unique<EngineStrategy>(std::move(state), apply);
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_add.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
@@ -18,24 +19,25 @@ namespace tessera {
 
 namespace {
 
-// [nnz] int64; ids that look up zeros become row 0.
-at::Tensor row_ids(const IdBags& bags) {
-  at::Tensor rows = at::empty({bags.nnz()}, at::kLong);
-  int64_t* data = rows.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < bags.nnz(); ++i) {
-    data[i] = bags.ids[i] == kZeroRow ? 0 : bags.ids[i];
-  }
-  return rows;
-}
+// Positions and rows of the ids that do not look up zeros.
+struct LiveIds {
+  at::Tensor positions;  // [live]
+  at::Tensor rows;  // [live]
+};
 
-// [nnz]: false for ids that look up zeros.
-at::Tensor row_mask(const IdBags& bags) {
-  at::Tensor mask = at::empty({bags.nnz()}, at::kBool);
-  bool* data = mask.mutable_data_ptr<bool>();
+LiveIds live_ids(const IdBags& bags) {
+  LiveIds live{
+      at::empty({bags.nnz() - bags.zero_rows}, at::kLong),
+      at::empty({bags.nnz() - bags.zero_rows}, at::kLong)};
+  int64_t* positions = live.positions.mutable_data_ptr<int64_t>();
+  int64_t* rows = live.rows.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < bags.nnz(); ++i) {
-    data[i] = bags.ids[i] != kZeroRow;
+    if (bags.ids[i] != kZeroRow) {
+      *positions++ = i;
+      *rows++ = bags.ids[i];
+    }
   }
-  return mask;
+  return live;
 }
 
 // [nnz] int64: the bag of each id.
@@ -92,15 +94,16 @@ class HostStrategy : public EmbeddingStrategy {
       const at::Tensor& table,
       const IdBags& bags,
       const at::Tensor& weights) const {
+    const LiveIds live = live_ids(bags);
     at::Tensor rows = at::embedding(
         table,
-        row_ids(bags),
+        live.rows,
         /*padding_idx=*/-1,
         /*scale_grad_by_freq=*/false,
         options_.sparse_gradients);
     if (bags.zero_rows > 0) {
-      rows = at::where(
-          row_mask(bags).unsqueeze(1), rows, at::zeros({1}, at::kFloat));
+      rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat)
+                 .index_copy(0, live.positions, rows);
     }
     if (!bags.offsets.empty()) {
       rows = combine(rows, bags, weights);

@@ -314,7 +314,7 @@ TEST(LayerArchiveTest, WithEntriesOfAnotherKindIsRefused) {
                    OutputArchive table(archive.compilation_unit());
                    table.write("name", at::zeros({1}));
                    table.write("parameters", at::zeros({4, 2}, at::kDouble));
-                   table.write("accumulators", c10::IValue("text"));
+                   table.write("slot_accumulators", c10::IValue("text"));
                    archive.write("table_1", table);
                  })),
       {"\n  iterations is missing",

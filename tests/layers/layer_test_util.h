@@ -95,7 +95,7 @@ inline std::string saved(const TPUEmbedding& layer) {
   return stream.str();
 }
 
-/// An entry of what the layer saves, such as slot_of(layer, 0, "momenta").
+/// A slot as the layer saves it, such as slot_of(layer, 0, "momenta").
 inline at::Tensor slot_of(
     const TPUEmbedding& layer,
     size_t table,
@@ -106,7 +106,7 @@ inline at::Tensor slot_of(
   torch::serialize::InputArchive entry;
   archive.read("table_" + std::to_string(table), entry);
   at::Tensor values;
-  entry.read(name, values, /*is_buffer=*/true);
+  entry.read("slot_" + name, values, /*is_buffer=*/true);
   return values;
 }
 

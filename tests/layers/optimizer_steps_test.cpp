@@ -97,6 +97,101 @@ TEST(OptimizerStepsTest, AdamWithTheSumOutsideTheRoot) {
       {0.702582564, 0.595462262, 0.44764747});
 }
 
+// Sequences computed by hand from the formulas of TensorFlow and Keras.
+TEST(OptimizerStepsTest, KerasAdam) {
+  expect_weights(
+      optim::Adam{
+          .learning_rate = 0.1,
+          .sum_inside_sqrt = false,
+          .bias_correction = true},
+      {0.900000632, 0.873367079, 0.841842898});
+}
+
+TEST(OptimizerStepsTest, Ftrl) {
+  const optim::FTRL ftrl{.learning_rate = 0.1};
+  expect_weights(ftrl, {0.380962091, 0.419887038, 0.404502423});
+  auto layer = one_weight(ftrl);
+  for (const float linear : {-2.25380212F, -2.69677333F, -2.62926575F}) {
+    step(layer, {kGradients[layer->iterations()]});
+    EXPECT_NEAR(test::slot_of(layer, 0, "linears").item<float>(), linear, 2e-6);
+  }
+}
+
+TEST(OptimizerStepsTest, FtrlWithEverythingSet) {
+  optim::FTRL ftrl{
+      .learning_rate = 0.1,
+      .learning_rate_power = -0.6,
+      .l1_regularization_strength = 0.01,
+      .l2_regularization_strength = 0.02,
+      .beta = 0.3};
+  const std::vector<float> weights{0.275456135, 0.303488271, 0.292381392};
+  for (const bool multiplied : {false, true}) {
+    ftrl.multiply_linear_by_learning_rate = multiplied;
+    expect_weights(ftrl, weights);
+    auto layer = one_weight(ftrl);
+    const float unit = multiplied ? 0.1F : 1.0F;
+    for (const float linear : {-2.31460002F, -2.71661023F, -2.642435F}) {
+      step(layer, {kGradients[layer->iterations()]});
+      EXPECT_NEAR(
+          test::slot_of(layer, 0, "linears").item<float>(),
+          unit * linear,
+          unit * 2e-6F);
+    }
+  }
+}
+
+TEST(OptimizerStepsTest, AdagradMomentum) {
+  expect_weights(
+      optim::AdagradMomentum{.learning_rate = 0.1, .momentum = 0.9},
+      {0.9, 0.85472136, 0.796361565});
+  expect_weights(
+      optim::AdagradMomentum{
+          .learning_rate = 0.1,
+          .momentum = 0.9,
+          .use_nesterov = true,
+          .exponent = 3.0,
+          .beta2 = 0.9,
+          .epsilon = 0.1},
+      {0.81, 0.823068567, 0.752459605});
+}
+
+TEST(OptimizerStepsTest, Momentum) {
+  expect_weights(
+      optim::Momentum{.learning_rate = 0.1, .momentum = 0.9},
+      {0.95, 0.93, 0.902});
+  expect_weights(
+      optim::Momentum{
+          .learning_rate = 0.1, .momentum = 0.9, .use_nesterov = true},
+      {0.905, 0.912, 0.8768});
+}
+
+TEST(OptimizerStepsTest, Lion) {
+  expect_weights(optim::Lion{.learning_rate = 0.1}, {0.9, 1.0, 0.9});
+}
+
+TEST(OptimizerStepsTest, RmsProp) {
+  optim::RMSprop rmsprop{
+      .learning_rate = 0.1, .rho = 0.9, .momentum = 0.5, .epsilon = 1e-3};
+  expect_weights(rmsprop, {0.689913164, 0.679812504, 0.6148669});
+  rmsprop.centered = true;
+  expect_weights(rmsprop, {0.673835963, 0.656681047, 0.587347825});
+}
+
+TEST(OptimizerStepsTest, Adadelta) {
+  expect_weights(
+      optim::Adadelta{.learning_rate = 0.1, .rho = 0.95, .epsilon = 1e-3},
+      {0.986391724, 0.995065332, 0.99128083});
+}
+
+TEST(OptimizerStepsTest, ProximalAdagrad) {
+  expect_weights(
+      optim::ProximalAdagrad{
+          .learning_rate = 0.1,
+          .l1_regularization_strength = 0.01,
+          .l2_regularization_strength = 0.02},
+      {0.910715486, 0.945140272, 0.925369903});
+}
+
 TEST(OptimizerStepsTest, DuplicatesAreSummedOverAllFeaturesOfATable) {
   const auto table = make_table(
       {.name = "t",

@@ -223,6 +223,67 @@ TEST(UpstreamFixtureTest, AdamStepWithTheSumOutsideTheRoot) {
   EXPECT_NEAR(tables["user"][0][0].item<float>(), -0.3162263F, 1e-7);
 }
 
+TEST(UpstreamFixtureTest, FtrlStep) {
+  expect_step(
+      optim::FTRL{.learning_rate = 0.1},
+      {.video_rows =
+           {-0.09992197,
+            0.8757116,
+            1.864884,
+            2.858766,
+            3.794662,
+            4.807025,
+            5.813775,
+            6.818028},
+       .user_rows = {
+           -0.09035079,
+           0.6031424,
+           1.052506,
+           2.00012,
+           2.195363,
+           3.397097,
+           5.584349,
+           6.584196}});
+  auto layer = make_layer(optim::FTRL{.learning_rate = 0.1});
+  loss_of(layer->forward(two_samples())).backward();
+  const at::Tensor linears = test::slot_of(layer, 0, "linears");
+  EXPECT_NEAR(linears[0][1].item<float>(), -113.876178F, 2e-5);
+  EXPECT_NEAR(
+      test::slot_of(layer, 1, "linears")[3][0].item<float>(),
+      -335.525987F,
+      5e-5);
+  EXPECT_TRUE(at::equal(linears.slice(0, 2), at::zeros({6, 4})));
+}
+
+TEST(UpstreamFixtureTest, AdagradMomentumStep) {
+  expect_step(
+      optim::AdagradMomentum{
+          .learning_rate = 0.1,
+          .momentum = 0.9,
+          .use_nesterov = true,
+          .exponent = 3.0,
+          .beta2 = 0.9,
+          .epsilon = 0.1},
+      {.video_rows =
+           {-0.8144651,
+            0.03938954,
+            0.9283203,
+            1.836617,
+            3.064999,
+            3.948676,
+            4.853795,
+            5.772533},
+       .user_rows = {
+           -0.2414138,
+           0.6751046,
+           1.758586,
+           2.675105,
+           3.758586,
+           4.675105,
+           5.262938,
+           6.222211}});
+}
+
 TEST(UpstreamFixtureTest, SlotsAfterTheStep) {
   auto adagrad = make_layer(optim::Adagrad{.learning_rate = 0.1});
   loss_of(adagrad->forward(two_samples())).backward();

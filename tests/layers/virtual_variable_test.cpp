@@ -349,15 +349,16 @@ class Warnings : public c10::WarningHandler {
 };
 
 TEST(VirtualVariableTest, AMissingGradientWarnsOnceAndCountsAsZeros) {
-  auto layer = make_layer(optim::SGD{
-      .learning_rate = 1.0, .weight_decay_factor = 0.5});
+  auto layer =
+      make_layer(optim::SGD{.learning_rate = 1.0, .weight_decay_factor = 0.5});
   Warnings warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   layer->forward(kBatch)["a"].sum().backward();
   layer->forward(kBatch)["a"].sum().backward();
   ASSERT_EQ(warnings.texts.size(), 1);
   EXPECT_NE(
-      warnings.texts[0].find("[feature 'b'] no gradient reached its activation"),
+      warnings.texts[0].find(
+          "[feature 'b'] no gradient reached its activation"),
       std::string::npos)
       << warnings.texts[0];
   // Row 2 is only in feature b: its weight decayed twice.

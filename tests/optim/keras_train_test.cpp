@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training that Keras did, repeated on the engine with Fidelity::kExact: every
-// case of every train*.json.
+// Training that Keras did, repeated with Fidelity::kExact on the engine and, in
+// stock operators, on the host: every case of every train*.json.
+#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -37,7 +38,8 @@ at::Tensor table_of(const TPUEmbedding& layer) {
 
 TPUEmbedding layer_of(
     const Json& test_case,
-    const optim::OptimizerSpec& optimizer) {
+    const optim::OptimizerSpec& optimizer,
+    const Strategy& strategy) {
   const Json& config = test_case.at("table");
   const TablePtr table = make_table(
       {.name = config.at("name"),
@@ -51,13 +53,17 @@ TPUEmbedding layer_of(
     features.emplace_back(
         feature.at("name").get<std::string>(), FeatureConfig{.table = table});
   }
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::map(features)});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = Nest<FeatureConfig>::map(features), .strategy = strategy});
   table_of(layer).copy_(test::golden_rows(config.at("rows")));
   return layer;
 }
 
-void train_step(TPUEmbedding& layer, const Json& step, double tolerance) {
+void train_step(
+    TPUEmbedding& layer,
+    torch::optim::Optimizer* optimizer,
+    const Json& step,
+    double tolerance) {
   Features::Map inputs;
   for (const Json& feature : step.at("features")) {
     inputs.emplace_back(
@@ -81,6 +87,10 @@ void train_step(TPUEmbedding& layer, const Json& step, double tolerance) {
     }
   }
   torch::autograd::backward(roots, gradients);
+  if (optimizer != nullptr) {
+    optimizer->step();
+    optimizer->zero_grad();
+  }
   test::expect_close(
       table_of(layer),
       test::golden_rows(step.at("rows_after")),
@@ -117,14 +127,14 @@ void check_slots(
   for (const auto& [keras_name, rows] : slots.items()) {
     SCOPED_TRACE(keras_name);
     at::Tensor actual;
-    table.read(slot_name(keras_name), actual, /*is_buffer=*/true);
+    table.read("slot_" + slot_name(keras_name), actual, /*is_buffer=*/true);
     test::expect_close(actual, test::golden_rows(rows), tolerance, tolerance);
   }
 }
 
 enum class Outcome { kTrained, kRefused };
 
-Outcome run_case(const Json& test_case) {
+Outcome run_case(const Json& test_case, const Strategy& strategy) {
   const Json& spec = test_case.at("optimizer");
   const std::string class_name = spec.at("class_name");
   optim::OptimizerSpec optimizer;
@@ -139,11 +149,13 @@ Outcome run_case(const Json& test_case) {
     return Outcome::kRefused;
   }
   const double tolerance = tolerance_of(class_name);
-  TPUEmbedding layer = layer_of(test_case, optimizer);
+  TPUEmbedding layer = layer_of(test_case, optimizer, strategy);
+  const auto on_host =
+      strategy == Strategy::engine() ? nullptr : make_optimizer(layer);
   int64_t index = 0;
   for (const Json& step : test_case.at("steps")) {
     SCOPED_TRACE("step " + std::to_string(index++));
-    train_step(layer, step, tolerance);
+    train_step(layer, on_host.get(), step, tolerance);
   }
   if (test_case.contains("slots_after")) {
     check_slots(layer, test_case.at("slots_after"), tolerance);
@@ -151,9 +163,20 @@ Outcome run_case(const Json& test_case) {
   return Outcome::kTrained;
 }
 
-class GoldenTrainTest : public testing::TestWithParam<std::string> {};
+class GoldenTrainTest : public testing::TestWithParam<std::string> {
+ protected:
+  static void run(const Strategy& strategy);
+};
 
-TEST_P(GoldenTrainTest, GivesKerasRowsAndSlots) {
+TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnTheEngine) {
+  run(Strategy::engine());
+}
+
+TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnTheHost) {
+  run(Strategy::host({.sparse_gradients = true}));
+}
+
+void GoldenTrainTest::run(const Strategy& strategy) {
   const Json cases = test::read_golden(GetParam());
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
   int passed = 0;
@@ -171,7 +194,7 @@ TEST_P(GoldenTrainTest, GivesKerasRowsAndSlots) {
     const int before = failures_so_far();
     Outcome outcome = Outcome::kTrained;
     try {
-      outcome = run_case(test_case);
+      outcome = run_case(test_case, strategy);
     } catch (const c10::Error& error) {
       ADD_FAILURE() << error.what_without_backtrace();
     }
@@ -185,7 +208,8 @@ TEST_P(GoldenTrainTest, GivesKerasRowsAndSlots) {
   }
   RecordProperty("passed", passed);
   RecordProperty("refused", refused);
-  std::cout << GetParam() << ": " << passed << " passed, " << failed
+  std::cout << GetParam() << " on " << strategy.name() << ": " << passed
+            << " passed, " << failed
             << " failed; refused:" << (refused.empty() ? " none" : refused)
             << "\n";
   EXPECT_GT(passed, 0) << "nothing was trained";

@@ -151,7 +151,7 @@ TEST(ConfigJsonTest, AnUnknownClassIsRefusedWithTheKnownOnes) {
       optimizer_from_json(parse(R"({"class_name": "Nadam"})")),
       "[optimizer] class_name must be one of SGD, Momentum, Adagrad, "
       "AdagradMomentum, ProximalAdagrad, RowWiseAdagrad, Adam, FTRL, RMSprop, "
-      "Adadelta, Lion, LAMB, but got 'Nadam'.");
+      "Adadelta, Lion, LAMB, CustomOptimizer, but got 'Nadam'.");
   EXPECT_VALUE_ERROR(
       initializer_from_json(parse(R"({"class_name": "Ones"})")),
       "one of Zeros, Constant, Uniform, Normal, TruncatedNormal, RowId, "

@@ -19,9 +19,15 @@
 #include <string>
 #include <type_traits>
 
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
 namespace tessera {
 
 class EmbeddingStrategy;
+class PendingGradients;
+class TPUEmbedding;
 struct EmbeddingState;
 
 /// The config of a TPUEmbedding layer.
@@ -57,11 +63,12 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// requires_grad_(false). A second backward() over one forward is an error.
 /// A feature whose activation is not in the loss has a gradient of zeros: its
 /// rows count as touched, which Adam and weight decay show. eval() changes
-/// nothing. A pass that fails changes no table of the layer that failed; other
-/// layers in the same pass may have been updated.
+/// nothing. With Apply::kOnStep gradients pile up instead, and the step() of a
+/// Combined optimizer is the update. A pass that fails changes no table of the
+/// layer that failed; other layers in the same pass may have been updated.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
-/// for any torch::optim; the tables' own optimizers are not used.
+/// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
 ///
 /// Shapes of activations, all float32:
 ///   dense [B] or [B, 1]         [B, dim]
@@ -135,10 +142,15 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})
 
  private:
+  friend class Combined;
+  friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      const TPUEmbedding& layer);
   struct Copy {};
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
+  /// nullptr unless the strategy is an engine under Apply::kOnStep.
+  std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
   void copy_from(const TPUEmbeddingImpl& source);
   void clone_(

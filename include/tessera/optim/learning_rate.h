@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace tessera::optim {
 
@@ -98,5 +99,11 @@ class LearningRate {
 
   std::variant<double, Schedule, Named> source_;
 };
+
+/// One tag per entry: equal sources share one, and tags are 0, 1, ... in the
+/// order of first occurrence. Each tag is read once per update.
+/// Source:  the dynamic learning rates of the TPU embedding configuration.
+std::vector<int64_t> learning_rate_tags(
+    const std::vector<LearningRate>& sources);
 
 }  // namespace tessera::optim

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/custom_optimizer.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/slot_creation.h>
 
@@ -12,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace tessera::optim {
 
@@ -568,6 +570,44 @@ struct LAMB {
   }
 };
 
+/// The user's own rule: a function of the touched rows.
+///
+///   CustomOptimizer{
+///       .learning_rate = 0.1,
+///       .rule = CustomRule("sign", [](CustomRows& rows) {
+///         rows.weights.sub_(rows.gradients.sign(), rows.learning_rate);
+///       })};
+///
+/// Slots:   as listed, from their initial values.
+/// Range:   slot names unique, of letters, digits and _.
+/// Errors:  what the rule throws, before any row of any table has changed.
+/// Source:  tf.tpu.experimental.embedding.CustomOptimizer.
+/// Differs: hyperparameters are what the function captures.
+struct CustomOptimizer {
+  LearningRate learning_rate = 0.01;
+  CustomRule rule = {};
+  std::vector<CustomSlot> slots = {};
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const CustomOptimizer&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rule", self.rule);
+    visit("slots", self.slots);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
 /// One of the specs above. A forgotten case does not compile.
 using OptimizerVariant = std::variant<
     SGD,
@@ -581,7 +621,8 @@ using OptimizerVariant = std::variant<
     RMSprop,
     Adadelta,
     Lion,
-    LAMB>;
+    LAMB,
+    CustomOptimizer>;
 
 /// How a table learns: a native spec, a name, or what Keras serializes.
 ///

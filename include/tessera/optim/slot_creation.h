@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/named_function.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera::optim {
@@ -27,24 +26,11 @@ struct SlotRequest {
 /// optimizer object of the user's that owns the slots does.
 ///
 /// It returns float32 on the CPU, contiguous, of the requested shape; the
-/// engine updates that very tensor. Equal when it is the same object copied;
-/// JSON holds only the name.
+/// engine updates that very tensor.
 /// Source:  upstream's slot_variable_creation_fn.
-class SlotCreation {
+class SlotCreation : public NamedFunction<at::Tensor(const SlotRequest&)> {
  public:
-  using Function = std::function<at::Tensor(const SlotRequest&)>;
-
-  SlotCreation() = default;
-  SlotCreation(std::string name, Function function)
-      : name_(std::move(name)),
-        function_(std::make_shared<const Function>(std::move(function))) {}
-
-  const std::string& name() const {
-    return name_;
-  }
-  bool is_set() const {
-    return !name_.empty() || function_ != nullptr;
-  }
+  using NamedFunction::NamedFunction;
 
   /// The function's tensor, checked.
   /// Errors:  c10::ValueError for a result of another shape, dtype or device,
@@ -52,10 +38,6 @@ class SlotCreation {
   at::Tensor create(const SlotRequest& request) const;
 
   bool operator==(const SlotCreation&) const = default;
-
- private:
-  std::string name_;
-  std::shared_ptr<const Function> function_;
 };
 
 }  // namespace tessera::optim

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/named_function.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::optim {
+
+/// What a custom rule gets: copies of the touched rows, which it changes.
+struct CustomRows {
+  /// Row by row, in no particular order. To be changed in place, or replaced by
+  /// a tensor of the same shape.
+  at::Tensor weights = {};  // [rows, dim]
+  /// As the spec lists them; to be changed like the weights.
+  std::vector<at::Tensor> slots = {};  // each [rows, dim] or [rows]
+  /// Summed over duplicates and clipped.
+  at::Tensor gradients = {};  // [rows, dim]
+  /// As read for this update.
+  double learning_rate = 0.0;
+  /// 1, 2, ...: which update of the table this is.
+  int64_t update = 1;
+};
+
+/// The user's own rule.
+///
+/// When it throws, or leaves a tensor of another shape or dtype, the update is
+/// an error and no row of any table changes.
+using CustomRule = NamedFunction<void(CustomRows&)>;
+
+/// A tensor that a custom rule keeps beside the table.
+struct CustomSlot {
+  /// Unique in the spec; letters, digits and _.
+  std::string name = {};
+  double initial_value = 0.0;
+  /// One number per row, [vocab], instead of [vocab, dim].
+  bool is_per_row = false;
+
+  bool operator==(const CustomSlot&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("initial_value", self.initial_value);
+    visit("is_per_row", self.is_per_row);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/combined.h>
+
+#include "src/pending_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/util/Exception.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+// Every gradient that `groups` hold, and of a sparse one its summed values.
+template <class Visit>
+void for_each_gradient(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups,
+    Visit visit) {
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) {
+        visit(parameter.grad());
+      }
+    }
+  }
+}
+
+at::Tensor values_of(const at::Tensor& gradient) {
+  return gradient.layout() == at::kSparse ? gradient.coalesce()._values()
+                                          : gradient;
+}
+
+bool holds(const torch::optim::Optimizer& optimizer, const at::Tensor& tensor) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.is_same(tensor)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
+    const std::unique_ptr<torch::optim::Optimizer>& dense) {
+  TORCH_CHECK_VALUE(
+      dense != nullptr,
+      "[Combined] expected a dense optimizer, but got nullptr. Pass one such as "
+      "torch::optim::Adam(model->parameters(), 1e-3).");
+  return dense->defaults().clone();
+}
+
+}  // namespace
+
+// The tables of one layer.
+struct Combined::Tables {
+  std::shared_ptr<PendingGradients> pending;
+  std::shared_ptr<PendingGradients::Claim> claim;
+};
+
+// Gives the param groups back to the dense optimizer for one call.
+class Combined::Lend {
+ public:
+  explicit Lend(Combined& combined) : combined_(combined) {
+    swap();
+  }
+  ~Lend() {
+    swap();
+  }
+  Lend(const Lend&) = delete;
+  Lend& operator=(const Lend&) = delete;
+
+ private:
+  void swap() {
+    std::swap(combined_.param_groups_, combined_.dense_->param_groups());
+  }
+
+  Combined& combined_;
+};
+
+Combined::Combined(
+    std::unique_ptr<torch::optim::Optimizer> dense,
+    std::vector<TPUEmbedding> layers,
+    CombinedOptions options)
+    : Optimizer(
+          std::vector<torch::optim::OptimizerParamGroup>{},
+          defaults_of(dense)),
+      dense_(std::move(dense)),
+      options_(options) {
+  TORCH_CHECK_VALUE(
+      !layers.empty(),
+      "[Combined] layers must not be empty. Pass the layers whose tables "
+      "step() updates.");
+  for (const TPUEmbedding& layer : layers) {
+    TORCH_CHECK_VALUE(
+        !layer.is_empty(),
+        "[Combined] expected a layer, but got an empty one.");
+    const std::shared_ptr<PendingGradients> pending = layer->pending();
+    TORCH_CHECK_VALUE(
+        pending != nullptr,
+        "[Combined] expected a layer on Strategy::engine() with "
+        "Apply::kOnStep, but got one on Strategy::",
+        layer->options().strategy.name(),
+        "() with ",
+        layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward",
+        ". Set TPUEmbeddingOptions::apply; a host's tables are parameters of "
+        "the dense optimizer already.");
+    TORCH_CHECK_VALUE(
+        holds(*dense_, pending->virtual_variable()),
+        "[Combined] the dense optimizer must hold the layer's virtual_variable, "
+        "by which zero_grad() reaches the tables. Give it the parameters() of "
+        "the model that holds the layer.");
+    tables_.push_back({pending, pending->claim()});
+  }
+  std::swap(param_groups_, dense_->param_groups());
+}
+
+Combined::Combined(Combined&& other) noexcept = default;
+
+Combined::~Combined() = default;
+
+double Combined::gain() const {
+  if (options_.accumulation == Accumulation::kSum) {
+    return 1.0;
+  }
+  int64_t passes = 1;
+  for (const Tables& tables : tables_) {
+    passes = std::max(passes, tables.pending->passes());
+  }
+  return 1.0 / static_cast<double>(passes);
+}
+
+bool Combined::is_finite() const {
+  bool is_finite = true;
+  for_each_gradient(param_groups_, [&](const at::Tensor& gradient) {
+    is_finite =
+        is_finite && at::isfinite(values_of(gradient)).all().item<bool>();
+  });
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const Tables& tables : tables_) {
+    is_finite = is_finite && std::isfinite(tables.pending->norm(kInfinity));
+  }
+  return is_finite;
+}
+
+at::Tensor Combined::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  for (const Tables& tables : tables_) {
+    tables.pending->settle();
+  }
+  if (options_.non_finite != NonFinite::kPass && !is_finite()) {
+    TORCH_CHECK_VALUE(
+        options_.non_finite == NonFinite::kSkip,
+        "[Combined::step] a gradient is not finite; nothing was changed. Find "
+        "where it comes from, lower the learning rate, or set "
+        "NonFinite::kSkip.");
+    for (const Tables& tables : tables_) {
+      tables.pending->discard();
+    }
+    ++skipped_steps_;
+    return loss;
+  }
+  const double factor = gain();
+  for (const Tables& tables : tables_) {
+    tables.pending->prepare(factor);
+  }
+  if (factor != 1.0) {
+    for_each_gradient(
+        param_groups_, [&](at::Tensor gradient) { gradient.mul_(factor); });
+  }
+  {
+    const Lend lend(*this);
+    dense_->step();
+  }
+  for (const Tables& tables : tables_) {
+    tables.pending->apply();
+  }
+  return loss;
+}
+
+void Combined::zero_grad(bool set_to_none) {
+  Optimizer::zero_grad(set_to_none);
+  for (const Tables& tables : tables_) {
+    tables.pending->discard();
+  }
+}
+
+double Combined::clip_grad_norm_(double max_norm, double norm_type) {
+  TORCH_CHECK_VALUE(
+      max_norm >= 0.0,
+      "[Combined::clip_grad_norm_] max_norm must be >= 0, but got ",
+      max_norm,
+      ".");
+  TORCH_CHECK_VALUE(
+      norm_type > 0.0,
+      "[Combined::clip_grad_norm_] norm_type must be > 0, but got ",
+      norm_type,
+      ".");
+  const at::NoGradGuard no_grad;
+  std::vector<double> norms;
+  for_each_gradient(param_groups_, [&](const at::Tensor& gradient) {
+    norms.push_back(
+        at::linalg_vector_norm(values_of(gradient), norm_type).item<double>());
+  });
+  for (const Tables& tables : tables_) {
+    tables.pending->settle();
+    norms.push_back(tables.pending->norm(norm_type));
+  }
+  double total = 0.0;
+  for (const double norm : norms) {
+    if (std::isinf(norm_type)) {
+      total = std::isnan(norm) || norm > total ? norm : total;
+      if (std::isnan(total)) {
+        break;
+      }
+    } else {
+      total += std::pow(norm, norm_type);
+    }
+  }
+  total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
+  total *= gain();
+  // As LibTorch's clip_grad_norm_, which keeps the factor just below 1.
+  constexpr double kEpsilon = 1e-6;
+  const double factor = max_norm / (total + kEpsilon);
+  if (std::isfinite(total) && factor < 1.0) {
+    for_each_gradient(
+        param_groups_, [&](at::Tensor gradient) { gradient.mul_(factor); });
+    for (const Tables& tables : tables_) {
+      tables.pending->scale(factor);
+    }
+  }
+  return total;
+}
+
+void Combined::save(torch::serialize::OutputArchive& archive) const {
+  // The groups come back before anyone can see that they were gone.
+  const Lend lend(const_cast<Combined&>(*this));
+  torch::serialize::OutputArchive dense(archive.compilation_unit());
+  dense_->save(dense);
+  archive.write("dense", dense);
+}
+
+void Combined::load(torch::serialize::InputArchive& archive) {
+  torch::serialize::InputArchive dense;
+  TORCH_CHECK_VALUE(
+      archive.try_read("dense", dense),
+      "[Combined::load] expected what a Combined saved, but the archive has no "
+      "'dense'.");
+  const Lend lend(*this);
+  dense_->load(dense);
+}
+
+}  // namespace tessera

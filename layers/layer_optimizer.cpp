@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_optimizer.h>
+
+#include "optim/spec_optimizer.h"
+#include "src/embedding_state.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+void check_gradients(const TableState& table, const Strategy::Host& host) {
+  TORCH_CHECK_VALUE(
+      host.sparse_gradients || optim::sweeps_all_rows(*table.optimizer),
+      "[make_optimizer] table '",
+      table.name,
+      "': ",
+      optim::name_of(*table.optimizer),
+      " updates the rows of the batch only, but dense gradients do not say "
+      "which these are. Use Strategy::host({.sparse_gradients = true}), or an "
+      "optimizer with lazy = false.");
+}
+
+}  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const TPUEmbedding& layer) {
+  const Strategy& strategy = layer->options().strategy;
+  const auto* host = std::get_if<Strategy::Host>(&strategy.options());
+  TORCH_CHECK_VALUE(
+      host != nullptr,
+      "[make_optimizer] expected a layer on Strategy::host(), but got ",
+      strategy.name(),
+      ". On the engine the tables are updated in backward(), or in the step() "
+      "of a Combined.");
+  const std::shared_ptr<EmbeddingState> state = layer->state_;
+  for (const TableState& table : state->tables) {
+    if (table.optimizer) {
+      check_gradients(table, *host);
+      optim::check_off_engine(*table.optimizer, "[table '" + table.name + "']");
+    }
+  }
+  add_slots(*state);
+  std::vector<optim::SpecOptimizer::Bound> tables;
+  for (const TableState& table : state->tables) {
+    if (!table.optimizer) {
+      continue;
+    }
+    optim::SpecOptimizer::Bound bound{
+        .spec = *table.optimizer,
+        .parameter = table.parameters,
+        .where = "[table '" + table.name + "']"};
+    for (const Slot& slot : table.slots) {
+      bound.slots.push_back(slot.values);
+    }
+    tables.push_back(std::move(bound));
+  }
+  TORCH_CHECK_VALUE(
+      !tables.empty(),
+      "[make_optimizer] no table of the layer has an optimizer. Set "
+      "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
+  return std::make_unique<optim::SpecOptimizer>(
+      tables, std::shared_ptr<int64_t>(state, &state->iterations));
+}
+
+}  // namespace tessera

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/spec_optimizer.h"
+
+#include "optim/rate_reader.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <torch/serialize/archive.h>
+
+#include <type_traits>
+#include <utility>
+
+namespace tessera::optim {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+
+std::string key_of(const char* kind, size_t index) {
+  return std::string(kind).append("_").append(std::to_string(index));
+}
+
+void check_parameter(const at::Tensor& parameter, size_t index) {
+  const bool is_leaf = parameter.defined() && parameter.is_leaf();
+  TORCH_CHECK_VALUE(
+      is_leaf && at::isFloatingType(parameter.scalar_type()),
+      "[make_optimizer] parameter ",
+      index,
+      " must be a leaf of a floating-point type, but is ",
+      !parameter.defined() ? "undefined"
+          : !is_leaf       ? "the result of an operation"
+                           : c10::toString(parameter.scalar_type()),
+      ".");
+}
+
+// Sparse gradients of a spec that sweeps are dense: other rows have zeros.
+at::Tensor readable(const at::Tensor& gradient, bool sweeps) {
+  if (gradient.layout() != at::kSparse) {
+    return gradient;
+  }
+  return sweeps ? gradient.to_dense() : gradient.coalesce();
+}
+
+at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
+  if (!left.defined()) {
+    return right.clone();
+  }
+  if (left.layout() != right.layout()) {
+    const auto dense = [](const at::Tensor& tensor) {
+      return tensor.layout() == at::kSparse ? tensor.to_dense() : tensor;
+    };
+    return dense(left) + dense(right);
+  }
+  const at::Tensor sum = left + right;
+  return sum.layout() == at::kSparse ? sum.coalesce() : sum;
+}
+
+}  // namespace
+
+void check_off_engine(const OptimizerSpec& spec, const std::string& where) {
+  validate(spec, where);
+  TORCH_CHECK_VALUE(
+      accumulates_duplicates(spec),
+      where,
+      " use_gradient_accumulation = false takes a row's duplicates one by one, "
+      "but a gradient here is their sum already. Set it to true, or use "
+      "Strategy::engine().");
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> SpecOptimizerOptions::clone()
+    const {
+  return std::make_unique<SpecOptimizerOptions>(*this);
+}
+
+double SpecOptimizerOptions::get_lr() const {
+  return learning_rate_of(spec_).value(*iterations_, "[get_lr]");
+}
+
+void SpecOptimizerOptions::set_lr(double learning_rate) {
+  const LearningRate replacement = learning_rate;
+  replacement.validate("[set_lr]");
+  std::visit([&](auto& spec) { spec.learning_rate = replacement; }, spec_);
+}
+
+// What is kept for one parameter.
+struct SpecOptimizer::State
+    : torch::optim::OptimizerCloneableParamState<State> {
+  std::vector<at::Tensor> slots;  // in the order of slots_of()
+  // With gradient_accumulation_steps > 1.
+  at::Tensor sum;
+  int64_t passes = 0;
+};
+
+// What one step does to one parameter.
+struct SpecOptimizer::Update {
+  std::string where = {};
+  OptimizerSpec spec = {};
+  UpdateMoment moment = {};
+  TensorRows rows = {};
+  State* state = nullptr;
+  at::Tensor gradient = {};
+  bool only_collects = false;
+  // Of a custom rule: the new rows, computed before anything changes.
+  TensorRows result = {};
+
+  at::Tensor ids() const {
+    return gradient._indices().select(0, 0);
+  }
+  bool is_sparse() const {
+    return gradient.layout() == at::kSparse;
+  }
+
+  // Copies of the rows that change, updated.
+  TensorRows compute() const {
+    TensorRows touched;
+    if (is_sparse()) {
+      touched = gather_rows(rows, ids());
+      update_rows(spec, moment, gradient._values(), touched, where);
+      return touched;
+    }
+    touched.weights = rows.weights.clone();
+    for (const at::Tensor& slot : rows.slots) {
+      touched.slots.push_back(slot.clone());
+    }
+    update_rows(spec, moment, gradient, touched, where);
+    return touched;
+  }
+
+  void apply() {
+    if (is_sparse()) {
+      scatter_rows(result.weights.defined() ? result : compute(), ids(), rows);
+    } else if (result.weights.defined()) {
+      rows.weights.copy_(result.weights);
+      for (size_t i = 0; i < rows.slots.size(); ++i) {
+        rows.slots[i].copy_(result.slots[i]);
+      }
+    } else {
+      update_rows(spec, moment, gradient, rows, where);
+    }
+  }
+};
+
+SpecOptimizer::SpecOptimizer(
+    const OptimizerSpec& spec,
+    std::shared_ptr<int64_t> iterations)
+    : Optimizer(
+          std::vector<torch::optim::OptimizerParamGroup>{},
+          std::make_unique<SpecOptimizerOptions>(spec, iterations)),
+      iterations_(std::move(iterations)) {}
+
+SpecOptimizer::SpecOptimizer(std::vector<SpecGroup> groups)
+    : SpecOptimizer(groups[0].spec, std::make_shared<int64_t>(0)) {
+  for (SpecGroup& group : groups) {
+    add(group.spec, std::move(group.parameters));
+  }
+}
+
+SpecOptimizer::SpecOptimizer(
+    const std::vector<Bound>& bound,
+    std::shared_ptr<int64_t> iterations)
+    : SpecOptimizer(SGD{}, std::move(iterations)) {
+  owns_slots_ = false;
+  for (const Bound& entry : bound) {
+    add(entry.spec, {entry.parameter});
+    auto state = std::make_unique<State>();
+    state->slots = entry.slots;
+    state_[entry.parameter.unsafeGetTensorImpl()] = std::move(state);
+    places_.push_back(entry.where);
+  }
+}
+
+void SpecOptimizer::add(
+    const OptimizerSpec& spec,
+    std::vector<at::Tensor> parameters) {
+  // LibTorch puts the defaults in place of options of a type of ours.
+  add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
+  param_groups_.back().set_options(
+      std::make_unique<SpecOptimizerOptions>(spec, iterations_));
+}
+
+std::string SpecOptimizer::place_of(size_t group, size_t parameter) const {
+  if (group < places_.size()) {
+    return places_[group];
+  }
+  return "[group " + std::to_string(group) + ", parameter " +
+      std::to_string(parameter) + "]";
+}
+
+SpecOptimizer::State& SpecOptimizer::state_of(
+    const at::Tensor& parameter,
+    const OptimizerSpec& spec) {
+  auto& entry = state_[parameter.unsafeGetTensorImpl()];
+  if (entry == nullptr) {
+    auto state = std::make_unique<State>();
+    for (const SlotSpec& slot : slots_of(spec)) {
+      state->slots.push_back(at::full(
+          slot_shape(slot, parameter.sizes()),
+          slot.initial_value,
+          parameter.options().requires_grad(false)));
+    }
+    entry = std::move(state);
+  }
+  return static_cast<State&>(*entry);
+}
+
+std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
+  std::vector<Update> updates;
+  std::vector<LearningRate> sources;
+  for (const auto& group : param_groups_) {
+    const auto& options =
+        static_cast<const SpecOptimizerOptions&>(group.options());
+    sources.push_back(learning_rate_of(options.spec()));
+  }
+  RateReader rates(learning_rate_tags(sources), *iterations_);
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    const OptimizerSpec& spec =
+        static_cast<const SpecOptimizerOptions&>(param_groups_[g].options())
+            .spec();
+    check_off_engine(spec, place_of(g, 0));
+    const int64_t passes = gradient_accumulation_steps_of(spec);
+    for (size_t i = 0; i < param_groups_[g].params().size(); ++i) {
+      const at::Tensor& parameter = param_groups_[g].params()[i];
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) {
+        continue;
+      }
+      const std::string where = place_of(g, i);
+      TORCH_CHECK_VALUE(
+          parameter.dim() >= 1 || slots_of(spec).empty() ||
+              !slots_of(spec)[0].is_per_row,
+          where,
+          " ",
+          name_of(spec),
+          " works along the last dimension, but got a scalar.");
+      TORCH_CHECK_VALUE(
+          gradient.layout() != at::kSparse || gradient.sparse_dim() == 1,
+          where,
+          " a sparse gradient must have one sparse dimension, but got ",
+          gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
+          ".");
+      State& state = state_of(parameter, spec);
+      Update update{
+          .where = where,
+          .spec = spec,
+          .rows = {.weights = parameter.detach(), .slots = state.slots},
+          .state = &state,
+          .gradient = readable(gradient, sweeps_all_rows(spec))};
+      update.only_collects = state.passes + 1 < passes;
+      if (passes > 1) {
+        update.gradient = sum_of(state.sum, update.gradient);
+      }
+      if (!update.only_collects) {
+        update.moment = {
+            .learning_rate = rates.read(g, sources[g], where),
+            .update = *iterations_ / passes + 1};
+      }
+      updates.push_back(std::move(update));
+    }
+  }
+  for (Update& update : updates) {
+    const int64_t passes = gradient_accumulation_steps_of(update.spec);
+    if (update.only_collects) {
+      continue;
+    }
+    if (passes > 1) {
+      update.gradient = update.gradient / static_cast<double>(passes);
+      if (update.is_sparse()) {
+        update.gradient = update.gradient.coalesce();
+      }
+    }
+    if (std::holds_alternative<CustomOptimizer>(update.spec)) {
+      update.result = update.compute();
+    }
+  }
+  return updates;
+}
+
+at::Tensor SpecOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<Update> updates = plan();
+  for (Update& update : updates) {
+    if (update.only_collects) {
+      update.state->sum = update.gradient;
+      ++update.state->passes;
+      continue;
+    }
+    update.apply();
+    update.state->sum = at::Tensor();
+    update.state->passes = 0;
+  }
+  *iterations_ += updates.empty() ? 0 : 1;
+  return loss;
+}
+
+void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("format_version", c10::IValue(kFormatVersion));
+  archive.write("iterations", c10::IValue(*iterations_));
+  archive.write(
+      "groups", c10::IValue(static_cast<int64_t>(param_groups_.size())));
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    const auto& options =
+        static_cast<const SpecOptimizerOptions&>(param_groups_[g].options());
+    torch::serialize::OutputArchive group(archive.compilation_unit());
+    group.write("optimizer", c10::IValue(name_of(options.spec())));
+    const LearningRate& rate = learning_rate_of(options.spec());
+    if (rate.is_constant()) {
+      group.write("learning_rate", c10::IValue(rate.value(0, "")));
+    }
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
+      const auto found = state_.find(parameters[i].unsafeGetTensorImpl());
+      if (found == state_.end()) {
+        continue;  // never updated
+      }
+      const auto& state = static_cast<const State&>(*found->second);
+      torch::serialize::OutputArchive entry(archive.compilation_unit());
+      const std::vector<SlotSpec> slots = slots_of(options.spec());
+      for (size_t slot = 0; slot < slots.size(); ++slot) {
+        entry.write(
+            slot_key(slots[slot].name), state.slots[slot], /*is_buffer=*/true);
+      }
+      group.write(key_of("parameter", i), entry);
+    }
+    archive.write(key_of("group", g), group);
+  }
+}
+
+void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
+  std::string problems;
+  const auto expect = [&](bool is_right, const std::string& problem) {
+    problems += is_right ? "" : "\n  " + problem;
+  };
+  c10::IValue version;
+  TORCH_CHECK_VALUE(
+      archive.try_read("format_version", version) && version.isInt() &&
+          version.toInt() == kFormatVersion,
+      "[SpecOptimizer::load] expected what an optimizer of make_optimizer() "
+      "saved, format_version ",
+      kFormatVersion,
+      ".");
+  c10::IValue iterations;
+  expect(
+      archive.try_read("iterations", iterations) && iterations.isInt() &&
+          iterations.toInt() >= 0,
+      "iterations is missing or negative");
+  c10::IValue groups;
+  expect(
+      archive.try_read("groups", groups) && groups.isInt() &&
+          groups.toInt() == static_cast<int64_t>(param_groups_.size()),
+      "the number of groups differs from " +
+          std::to_string(param_groups_.size()));
+
+  std::vector<std::pair<SpecOptimizerOptions*, double>> rates;
+  std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> slots;
+  for (size_t g = 0; problems.empty() && g < param_groups_.size(); ++g) {
+    auto& options =
+        static_cast<SpecOptimizerOptions&>(param_groups_[g].options());
+    torch::serialize::InputArchive group;
+    c10::IValue name;
+    if (!archive.try_read(key_of("group", g), group) ||
+        !group.try_read("optimizer", name) || !name.isString()) {
+      expect(false, "group " + std::to_string(g) + " is missing");
+      continue;
+    }
+    expect(
+        name.toStringRef() == name_of(options.spec()),
+        "group " + std::to_string(g) + " is of " + name_of(options.spec()) +
+            ", but the archive's is of " + name.toStringRef());
+    c10::IValue rate;
+    if (group.try_read("learning_rate", rate) && rate.isDouble()) {
+      rates.emplace_back(&options, rate.toDouble());
+    }
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
+      torch::serialize::InputArchive entry;
+      if (!group.try_read(key_of("parameter", i), entry)) {
+        continue;
+      }
+      std::vector<at::Tensor> values;
+      for (const SlotSpec& slot : slots_of(options.spec())) {
+        at::Tensor value;
+        const bool fits =
+            entry.try_read(slot_key(slot.name), value, /*is_buffer=*/true) &&
+            value.sizes() ==
+                at::IntArrayRef(slot_shape(slot, parameters[i].sizes()));
+        expect(
+            fits,
+            place_of(g, i) + " slot " + slot.name +
+                " is missing or of another shape");
+        values.push_back(value);
+      }
+      slots.emplace_back(parameters[i], std::move(values));
+    }
+  }
+  TORCH_CHECK_VALUE(
+      problems.empty(),
+      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing "
+      "was changed:",
+      problems);
+  for (const auto& [options, rate] : rates) {
+    options->set_lr(rate);
+  }
+  if (!owns_slots_) {
+    return;  // counter and slots are loaded with what they belong to
+  }
+  *iterations_ = iterations.toInt();
+  for (auto& [parameter, values] : slots) {
+    auto state = std::make_unique<State>();
+    for (const at::Tensor& value : values) {
+      state->slots.push_back(value.to(parameter.options()));
+    }
+    state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+  }
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    std::vector<SpecGroup> groups) {
+  TORCH_CHECK_VALUE(
+      !groups.empty(), "[make_optimizer] expected one or more groups.");
+  for (const SpecGroup& group : groups) {
+    check_off_engine(group.spec, "[make_optimizer]");
+    TORCH_CHECK_VALUE(
+        !group.parameters.empty(),
+        "[make_optimizer] parameters must not be empty. Pass those of a "
+        "model.");
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      check_parameter(group.parameters[i], i);
+    }
+  }
+  return std::make_unique<SpecOptimizer>(std::move(groups));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const OptimizerSpec& spec,
+    std::vector<at::Tensor> parameters) {
+  std::vector<SpecGroup> groups(1);
+  groups[0] = {.spec = spec, .parameters = std::move(parameters)};
+  return make_optimizer(std::move(groups));
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/make_optimizer.h>
+
+#include "optim/tensor_update.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::optim {
+
+/// Refuses specs that only the engine can follow; `where` begins the message.
+void check_off_engine(const OptimizerSpec& spec, const std::string& where);
+
+/// The options of a param group: its spec.
+class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
+ public:
+  /// `iterations`: of the optimizer that holds the group.
+  SpecOptimizerOptions(
+      OptimizerSpec spec,
+      std::shared_ptr<const int64_t> iterations)
+      : spec_(std::move(spec)), iterations_(std::move(iterations)) {}
+
+  const OptimizerSpec& spec() const {
+    return spec_;
+  }
+
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override;
+  double get_lr() const override;
+  /// Errors:  c10::ValueError when it is negative or not finite.
+  void set_lr(double learning_rate) override;
+
+ private:
+  OptimizerSpec spec_;
+  std::shared_ptr<const int64_t> iterations_;
+};
+
+/// What make_optimizer() makes.
+class SpecOptimizer : public torch::optim::Optimizer {
+ public:
+  /// A parameter whose slots belong to someone else.
+  struct Bound {
+    OptimizerSpec spec = {};
+    at::Tensor parameter = {};
+    std::vector<at::Tensor> slots = {};
+    std::string where = {};  // begins the messages
+  };
+
+  /// `groups` is not empty.
+  explicit SpecOptimizer(std::vector<SpecGroup> groups);
+
+  /// One group per entry; their slots and the counter are updated here, but
+  /// not saved.
+  SpecOptimizer(
+      const std::vector<Bound>& bound,
+      std::shared_ptr<int64_t> iterations);
+
+  /// Everything that can fail does so before the first parameter changes.
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  struct State;
+  struct Update;
+
+  SpecOptimizer(const OptimizerSpec& spec, std::shared_ptr<int64_t> iterations);
+  void add(const OptimizerSpec& spec, std::vector<at::Tensor> parameters);
+
+  State& state_of(const at::Tensor& parameter, const OptimizerSpec& spec);
+  std::vector<Update> plan();
+
+  std::string place_of(size_t group, size_t parameter) const;
+
+  std::shared_ptr<int64_t> iterations_;
+  std::vector<std::string> places_;  // of bound parameters, one per group
+  bool owns_slots_ = true;
+};
+
+}  // namespace tessera::optim

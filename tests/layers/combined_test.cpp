@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: Apache-2.0
+// Apply::kOnStep: gradients of several passes, one update.
+#include <tessera/layers/combined.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+using test::int64s;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Tables of 6 rows of width 2, and a dense weight on top of their sum.
+struct ModelImpl : torch::nn::Module {
+  explicit ModelImpl(
+      const optim::OptimizerSpec& spec,
+      Apply apply = Apply::kOnStep,
+      Strategy strategy = Strategy::engine()) {
+    const auto table = make_table(
+        {.name = "t",
+         .vocabulary_size = 6,
+         .dim = 2,
+         .combiner = Combiner::kSum,
+         .initializer = initializers::RowId{}});
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"a", FeatureConfig{.table = table}},
+                 {"b", FeatureConfig{.table = table}}},
+            .optimizer = spec,
+            .strategy = std::move(strategy),
+            .apply = apply}));
+    dense = register_module(
+        "dense", torch::nn::Linear(torch::nn::LinearOptions(2, 1).bias(false)));
+    const at::NoGradGuard no_grad;
+    dense->weight.fill_(1.0);
+  }
+
+  // The sum over the examples of their outputs' squares.
+  at::Tensor loss(const at::Tensor& a, const at::Tensor& b) {
+    const auto activations = embedding->forward({{"a", a}, {"b", b}});
+    return dense->forward(activations["a"] + activations["b"]).square().sum();
+  }
+
+  at::Tensor table() {
+    return embedding->embedding_tables()["t"].clone();
+  }
+
+  TPUEmbedding embedding{nullptr};
+  torch::nn::Linear dense{nullptr};
+};
+TORCH_MODULE(Model);
+
+Combined make_combined(Model& model, CombinedOptions options = {}) {
+  return Combined(
+      torch::optim::SGD(model->parameters(), 0.001),
+      {model->embedding},
+      options);
+}
+
+const optim::OptimizerSpec kAdagrad = optim::Adagrad{.learning_rate = 0.1};
+
+TEST(CombinedTest, MicroBatchesAreOneBatch) {
+  for (const optim::OptimizerSpec& spec : std::vector<optim::OptimizerSpec>{
+           kAdagrad,
+           optim::Adam{.learning_rate = 0.1},
+           optim::Adam{.learning_rate = 0.1, .lazy_adam = false},
+           optim::SGD{.learning_rate = 0.01, .weight_decay_factor = 0.1}}) {
+    SCOPED_TRACE(optim::name_of(spec));
+    Model whole(spec);
+    Model parts(spec);
+    auto of_whole = make_combined(whole);
+    auto of_parts = make_combined(parts);
+    const at::Tensor a = int64s({0, 1, 2, 0, 4, 4});
+    const at::Tensor b = int64s({1, 1, 3, 2, 0, 0});
+    for (int step = 0; step < 3; ++step) {
+      of_whole.zero_grad();
+      of_parts.zero_grad();
+      whole->loss(a, b).backward();
+      for (int64_t i = 0; i < 6; i += 2) {
+        parts->loss(a.slice(0, i, i + 2), b.slice(0, i, i + 2)).backward();
+      }
+      of_whole.step();
+      of_parts.step();
+    }
+    test::expect_close(parts->table(), whole->table(), 1e-5, 1e-5);
+    test::expect_close(parts->dense->weight, whole->dense->weight, 1e-5, 1e-5);
+    EXPECT_EQ(parts->embedding->iterations(), 3);
+    EXPECT_TRUE(
+        at::equal(parts->table()[5], floats({2}, {5, 5})) ||
+        !std::holds_alternative<optim::Adagrad>(spec));
+  }
+}
+
+TEST(CombinedTest, OneBatchPerStepIsTheUpdateInBackward) {
+  Model in_backward(kAdagrad, Apply::kInBackward);
+  Model on_step(kAdagrad);
+  torch::optim::SGD dense(in_backward->parameters(), 0.001);
+  auto combined = make_combined(on_step);
+  for (int step = 0; step < 3; ++step) {
+    dense.zero_grad();
+    combined.zero_grad();
+    in_backward->loss(int64s({0, 1}), int64s({1, 3})).backward();
+    on_step->loss(int64s({0, 1}), int64s({1, 3})).backward();
+    dense.step();
+    combined.step();
+  }
+  test::expect_close(on_step->table(), in_backward->table(), 1e-6, 1e-6);
+}
+
+TEST(CombinedTest, NothingChangesBeforeTheStep) {
+  Model model(kAdagrad);
+  auto combined = make_combined(model);
+  const at::Tensor before = model->table();
+  model->loss(int64s({0}), int64s({1})).backward();
+  EXPECT_TRUE(at::equal(model->table(), before));
+  EXPECT_EQ(model->embedding->iterations(), 0);
+  EXPECT_TRUE(
+      at::equal(model->embedding->virtual_variable().grad(), at::zeros({1})));
+  combined.step();
+  EXPECT_FALSE(at::equal(model->table(), before));
+  EXPECT_EQ(model->embedding->virtual_variable().item<float>(), 0.0F);
+}
+
+TEST(CombinedTest, ASecondBackwardOverOneForwardAddsUp) {
+  Model twice(optim::SGD{.learning_rate = 0.01});
+  Model doubled(optim::SGD{.learning_rate = 0.01});
+  auto of_twice = make_combined(twice);
+  auto of_doubled = make_combined(doubled);
+  const at::Tensor loss = twice->loss(int64s({0}), int64s({1}));
+  loss.backward({}, /*retain_graph=*/true);
+  loss.backward();
+  (2 * doubled->loss(int64s({0}), int64s({1}))).backward();
+  of_twice.step();
+  of_doubled.step();
+  test::expect_close(twice->table(), doubled->table());
+}
+
+TEST(CombinedTest, TheMeanIsOverPassesForDenseAndTables) {
+  Model mean(optim::SGD{.learning_rate = 0.01});
+  Model halved(optim::SGD{.learning_rate = 0.01});
+  auto of_mean = make_combined(mean, {.accumulation = Accumulation::kMean});
+  auto of_halved = make_combined(halved);
+  for (int64_t i = 0; i < 2; ++i) {
+    mean->loss(int64s({i}), int64s({2})).backward();
+    (0.5 * halved->loss(int64s({i}), int64s({2}))).backward();
+  }
+  of_mean.step();
+  of_halved.step();
+  test::expect_close(mean->table(), halved->table());
+  test::expect_close(mean->dense->weight, halved->dense->weight);
+}
+
+TEST(CombinedTest, ZeroGradDiscardsHoweverItIsCalled) {
+  const auto discards = [](auto zero_grad) {
+    Model model(optim::SGD{.learning_rate = 0.01});
+    auto combined = make_combined(model);
+    const at::Tensor before = model->table();
+    model->loss(int64s({0}), int64s({0})).backward();
+    zero_grad(combined);
+    combined.step();
+    EXPECT_TRUE(at::equal(model->table(), before));
+    EXPECT_EQ(model->embedding->iterations(), 0);
+    // And at the next backward: what was zeroed does not come back.
+    model->loss(int64s({0}), int64s({0})).backward();
+    zero_grad(combined);
+    model->loss(int64s({5}), int64s({5})).backward();
+    combined.step();
+    EXPECT_TRUE(at::equal(model->table()[0], before[0]));
+    EXPECT_FALSE(at::equal(model->table()[5], before[5]));
+  };
+  discards([](Combined& combined) { combined.zero_grad(); });
+  discards([](Combined& combined) { combined.zero_grad(false); });
+  discards([](Combined& combined) {
+    static_cast<torch::optim::Optimizer&>(combined).zero_grad();
+  });
+}
+
+TEST(CombinedTest, ClipsByTheNormOfDenseAndTablesTogether) {
+  for (const double p : {2.0, 1.0, 3.0, kInfinity}) {
+    SCOPED_TRACE(p);
+    // The host has all gradients in parameters, for LibTorch's own function.
+    Model host(
+        optim::SGD{.learning_rate = 0.5}, Apply::kOnStep, Strategy::host());
+    Model engine(optim::SGD{.learning_rate = 0.5});
+    torch::optim::SGD of_host(
+        {torch::optim::OptimizerParamGroup(
+             {host->dense->weight},
+             std::make_unique<torch::optim::SGDOptions>(0.01)),
+         torch::optim::OptimizerParamGroup(
+             host->embedding->parameters(),
+             std::make_unique<torch::optim::SGDOptions>(0.5))},
+        torch::optim::SGDOptions(0.5));
+    Combined of_engine(
+        torch::optim::SGD(engine->parameters(), 0.01), {engine->embedding});
+    for (int64_t i = 0; i < 2; ++i) {
+      const at::Tensor a = int64s({i, 3, 3});
+      const at::Tensor b = int64s({0, i, 4});
+      host->loss(a, b).backward();
+      engine->loss(a, b).backward();
+    }
+    const double expected =
+        torch::nn::utils::clip_grad_norm_(host->parameters(), 1.5, p);
+    EXPECT_NEAR(of_engine.clip_grad_norm_(1.5, p), expected, 1e-5 * expected);
+    of_host.step();
+    of_engine.step();
+    test::expect_close(engine->table(), host->table(), 1e-5, 1e-5);
+    test::expect_close(engine->dense->weight, host->dense->weight, 1e-5, 1e-5);
+  }
+}
+
+TEST(CombinedTest, ANormBelowTheLimitClipsNothing) {
+  Model model(kAdagrad);
+  auto combined = make_combined(model);
+  EXPECT_EQ(combined.clip_grad_norm_(1.0), 0.0);
+  model->loss(int64s({1}), int64s({1})).backward();
+  // Both rows have the gradient 2 * 4 for each column of both features, summed
+  // for row 1: 16; the dense weights have 2 * 4 * 2 = 16 each.
+  EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
+  EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
+}
+
+TEST(CombinedTest, TheNormOfAMeanIsTheMeans) {
+  Model model(kAdagrad);
+  auto combined = make_combined(model, {.accumulation = Accumulation::kMean});
+  model->loss(int64s({1}), int64s({1})).backward();
+  model->loss(int64s({1}), int64s({1})).backward();
+  EXPECT_NEAR(combined.clip_grad_norm_(8.0), 32.0, 1e-4);
+  EXPECT_NEAR(combined.clip_grad_norm_(8.0), 8.0, 1e-4);
+}
+
+TEST(CombinedTest, LibTorchSchedulersAndCastsReachTheDenseOptimizer) {
+  Model model(kAdagrad);
+  Combined combined(
+      torch::optim::SGD(model->parameters(), 1.0), {model->embedding});
+  torch::optim::StepLR scheduler(combined, 1, 0.5);
+  const auto moved = [&] {
+    const at::Tensor before = model->dense->weight.detach().clone();
+    combined.zero_grad();
+    model->dense->weight.mutable_grad() = at::ones({1, 2});
+    combined.step();
+    return (before - model->dense->weight)[0][0].item<float>();
+  };
+  EXPECT_EQ(moved(), 1.0F);
+  scheduler.step();  // LibTorch's first one changes nothing
+  scheduler.step();
+  EXPECT_EQ(moved(), 0.5F);
+  static_cast<torch::optim::SGDOptions&>(combined.param_groups()[0].options())
+      .lr(0.25);
+  EXPECT_EQ(moved(), 0.25F);
+  at::Tensor added = at::zeros({1}).requires_grad_(true);
+  combined.add_param_group(torch::optim::OptimizerParamGroup({added}));
+  added.mutable_grad() = at::ones({1});
+  combined.step();
+  EXPECT_EQ(added.item<float>(), -1.0F);
+}
+
+TEST(CombinedTest, SavesAndLoadsTheDenseOptimizer) {
+  Model model(kAdagrad);
+  const auto make = [&] {
+    return Combined(
+        torch::optim::Adam(model->parameters(), 0.1), {model->embedding});
+  };
+  std::stringstream stream;
+  at::Tensor expected;
+  const at::Tensor gradient = floats({1, 2}, {1, -2});
+  {
+    Combined combined = make();
+    model->dense->weight.mutable_grad() = gradient;
+    combined.step();
+    torch::save(combined, stream);
+    const at::Tensor saved = model->dense->weight.detach().clone();
+    combined.step();
+    expected = model->dense->weight.detach().clone();
+    const at::NoGradGuard no_grad;
+    model->dense->weight.copy_(saved);
+  }
+  Combined combined = make();
+  torch::load(combined, stream);
+  model->dense->weight.mutable_grad() = gradient;
+  combined.step();
+  EXPECT_TRUE(at::equal(model->dense->weight, expected));
+}
+
+TEST(CombinedTest, TheClosureRunsOnceAndItsGradientsAreApplied) {
+  Model model(optim::SGD{.learning_rate = 0.01});
+  auto combined = make_combined(model);
+  const at::Tensor before = model->table();
+  int calls = 0;
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = combined.step([&] {
+    ++calls;
+    combined.zero_grad();
+    const at::Tensor value = model->loss(int64s({2}), int64s({3}));
+    value.backward();
+    return value;
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(loss.item<float>(), 100.0F);
+  EXPECT_FALSE(at::equal(model->table()[2], before[2]));
+}
+
+TEST(CombinedTest, NonFiniteGradientsAreSkippedRaisedOrPassed) {
+  const auto poisoned = [](Model& model, bool in_table) {
+    auto activations =
+        model->embedding->forward({{"a", int64s({0})}, {"b", int64s({1})}});
+    if (in_table) {
+      (activations["a"] * kInfinity).sum().backward();
+    } else {
+      activations["a"].sum().backward();
+      model->dense->weight.mutable_grad() = at::full({1, 2}, NAN);
+    }
+  };
+  for (const bool in_table : {true, false}) {
+    Model model(optim::SGD{.learning_rate = 0.01});
+    const at::Tensor table = model->table();
+    const at::Tensor dense = model->dense->weight.detach().clone();
+    const auto expect_unchanged = [&] {
+      EXPECT_TRUE(at::equal(model->table(), table));
+      EXPECT_TRUE(at::equal(model->dense->weight, dense));
+      EXPECT_EQ(model->embedding->iterations(), 0);
+    };
+    {
+      auto combined = make_combined(model, {.non_finite = NonFinite::kError});
+      poisoned(model, in_table);
+      EXPECT_VALUE_ERROR(combined.step(), "a gradient is not finite");
+      expect_unchanged();
+      combined.zero_grad();
+      combined.step();
+    }
+    {
+      auto combined = make_combined(model, {.non_finite = NonFinite::kSkip});
+      poisoned(model, in_table);
+      combined.step();
+      expect_unchanged();
+      EXPECT_EQ(combined.skipped_steps(), 1);
+      combined.zero_grad();
+      model->loss(int64s({2}), int64s({2})).backward();
+      combined.step();
+      EXPECT_EQ(combined.skipped_steps(), 1);
+      EXPECT_FALSE(at::equal(model->table()[2], table[2]));
+      EXPECT_TRUE(at::equal(model->table()[0], table[0]));
+      combined.zero_grad();
+    }
+    auto combined = make_combined(model);
+    poisoned(model, in_table);
+    EXPECT_FALSE(std::isfinite(combined.clip_grad_norm_(1.0)));
+    combined.step();
+    EXPECT_EQ(combined.skipped_steps(), 0);
+    EXPECT_EQ(std::isfinite(model->table()[0][0].item<float>()), !in_table);
+  }
+}
+
+TEST(CombinedTest, AFailingPassAddsNothing) {
+  Model model(optim::SGD{.learning_rate = 0.01});
+  auto combined = make_combined(model);
+  model->loss(int64s({1}), int64s({1})).backward();
+  const auto activations =
+      model->embedding->forward({{"a", int64s({0})}, {"b", int64s({0})}});
+  const at::Tensor loss = activations["a"].sum();
+  activations["b"].sum().register_hook(
+      [](const at::Tensor& gradient) { return gradient; });
+  const at::Tensor failing = activations["b"] * 1.0;
+  failing.register_hook([](const at::Tensor& gradient) -> at::Tensor {
+    TORCH_CHECK(false, "hook");
+    return gradient;
+  });
+  EXPECT_TORCH_ERROR((loss + failing.sum()).backward(), "hook");
+  const at::Tensor before = model->table();
+  combined.step();
+  EXPECT_TRUE(at::equal(model->table()[0], before[0]));
+  EXPECT_FALSE(at::equal(model->table()[1], before[1]));
+}
+
+TEST(CombinedTest, AFailingRateChangesNothingAndCanBeMended) {
+  bool fails = true;
+  Model model(optim::SGD{.learning_rate = [&] { return fails ? NAN : 0.01; }});
+  auto combined = make_combined(model);
+  const at::Tensor table = model->table();
+  const at::Tensor dense = model->dense->weight.detach().clone();
+  model->loss(int64s({1}), int64s({1})).backward();
+  EXPECT_VALUE_ERROR(
+      combined.step(),
+      "[table 't'] learning_rate must be finite and >= 0, but got nan");
+  EXPECT_TRUE(at::equal(model->table(), table));
+  EXPECT_TRUE(at::equal(model->dense->weight, dense));
+  fails = false;
+  combined.step();
+  EXPECT_FALSE(at::equal(model->table(), table));
+}
+
+TEST(CombinedTest, TwoLayersStepTogether) {
+  Model first(optim::SGD{.learning_rate = 0.01});
+  Model second(kAdagrad);
+  std::vector<at::Tensor> parameters = first->parameters();
+  for (const at::Tensor& parameter : second->parameters()) {
+    parameters.push_back(parameter);
+  }
+  Combined combined(
+      torch::optim::SGD(parameters, 0.001),
+      {first->embedding, second->embedding});
+  const at::Tensor of_first = first->table();
+  const at::Tensor of_second = second->table();
+  first->loss(int64s({1}), int64s({1})).backward();
+  combined.step();
+  EXPECT_FALSE(at::equal(first->table(), of_first));
+  EXPECT_TRUE(at::equal(second->table(), of_second));
+  EXPECT_EQ(second->embedding->iterations(), 0);
+}
+
+TEST(CombinedTest, WithoutCombinedTheLayerRaisesInsteadOfPilingUp) {
+  Model model(kAdagrad);
+  EXPECT_TORCH_ERROR(
+      model->loss(int64s({0}), int64s({0})),
+      "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer");
+  {
+    const at::NoGradGuard no_grad;
+    model->loss(int64s({0}), int64s({0}));
+  }
+  model->embedding->virtual_variable().requires_grad_(false);
+  model->loss(int64s({0}), int64s({0}));
+  model->embedding->virtual_variable().requires_grad_(true);
+  {
+    auto combined = make_combined(model);
+    Combined moved = std::move(combined);
+    model->loss(int64s({0}), int64s({0}));
+    EXPECT_TORCH_ERROR(
+        make_combined(model), "the layer belongs to another Combined already");
+  }
+  EXPECT_TORCH_ERROR(
+      model->loss(int64s({0}), int64s({0})), "needs a Combined optimizer");
+}
+
+TEST(CombinedTest, ACloneHasNothingPendingAndNeedsItsOwn) {
+  Model model(optim::SGD{.learning_rate = 0.01});
+  auto combined = make_combined(model);
+  model->loss(int64s({0}), int64s({0})).backward();
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(model->embedding->clone()));
+  Combined of_copy(torch::optim::SGD(copy->parameters(), 0.1), {copy});
+  of_copy.step();
+  EXPECT_EQ(copy->iterations(), 0);
+}
+
+TEST(CombinedTest, RefusesWhatItCannotStep) {
+  Model in_backward(kAdagrad, Apply::kInBackward);
+  EXPECT_VALUE_ERROR(
+      make_combined(in_backward),
+      "[Combined] expected a layer on Strategy::engine() with Apply::kOnStep, "
+      "but got one on Strategy::engine() with kInBackward");
+  Model host(kAdagrad, Apply::kOnStep, Strategy::host());
+  EXPECT_VALUE_ERROR(
+      make_combined(host), "but got one on Strategy::host() with kOnStep");
+  Model model(kAdagrad);
+  EXPECT_VALUE_ERROR(
+      Combined(
+          torch::optim::SGD(model->dense->parameters(), 0.1),
+          {model->embedding}),
+      "[Combined] the dense optimizer must hold the layer's virtual_variable");
+  EXPECT_VALUE_ERROR(
+      Combined(torch::optim::SGD(model->parameters(), 0.1), {}),
+      "[Combined] layers must not be empty");
+  EXPECT_VALUE_ERROR(
+      Combined(
+          torch::optim::SGD(model->parameters(), 0.1), {TPUEmbedding(nullptr)}),
+      "[Combined] expected a layer, but got an empty one");
+  EXPECT_VALUE_ERROR(
+      Combined(std::unique_ptr<torch::optim::Optimizer>(), {model->embedding}),
+      "[Combined] expected a dense optimizer, but got nullptr");
+  auto combined = make_combined(model);
+  EXPECT_VALUE_ERROR(
+      combined.clip_grad_norm_(-1.0), "max_norm must be >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      combined.clip_grad_norm_(1.0, 0.0), "norm_type must be > 0, but got 0");
+  EXPECT_VALUE_ERROR(
+      combined.clip_grad_norm_(NAN), "max_norm must be >= 0, but got nan");
+}
+
+TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
+  EXPECT_VALUE_ERROR(
+      Model(optim::SGD{.use_gradient_accumulation = false}),
+      "[table 't'] use_gradient_accumulation = false takes duplicates one by "
+      "one, but Apply::kOnStep sums them");
+  EXPECT_VALUE_ERROR(
+      Model(optim::SGD{.gradient_accumulation_steps = 4}),
+      "[table 't'] gradient_accumulation_steps = 4, but under Apply::kOnStep");
+}
+
+}  // namespace
+}  // namespace tessera

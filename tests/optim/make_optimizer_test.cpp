@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// Specs as torch optimizers. That they compute what the engine does is shown
+// by layers/layer_optimizer_test.cpp.
+#include <tessera/optim/make_optimizer.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
+
+#include "tests/optim/all_specs.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <sstream>
+#include <vector>
+
+namespace tessera::optim {
+namespace {
+
+at::Tensor parameter(at::Tensor values) {
+  return values.clone().requires_grad_(true);
+}
+
+// Gradient rows `ids` of a parameter of `rows` rows.
+at::Tensor sparse_rows(
+    std::vector<int64_t> ids,
+    const at::Tensor& values,
+    int64_t rows) {
+  return at::sparse_coo_tensor(
+      at::tensor(ids, at::kLong).unsqueeze(0), values, {rows, values.size(1)});
+}
+
+std::vector<at::Tensor> random_gradients(int count) {
+  std::vector<at::Tensor> gradients;
+  for (int i = 0; i < count; ++i) {
+    gradients.push_back(at::rand({4, 3}) - 0.5);
+  }
+  return gradients;
+}
+
+class MakeOptimizerTest : public testing::TestWithParam<test::NamedSpec> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs,
+    MakeOptimizerTest,
+    testing::ValuesIn(test::spec_variants()),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsIsADenseOne) {
+  const at::Tensor initial = at::rand({4, 3}) - 0.5;
+  at::Tensor dense = parameter(initial);
+  at::Tensor sparse = parameter(initial);
+  const auto for_dense = make_optimizer(GetParam().spec, {dense});
+  const auto for_sparse = make_optimizer(GetParam().spec, {sparse});
+  for (const at::Tensor& gradient : random_gradients(4)) {
+    dense.mutable_grad() = gradient;
+    sparse.mutable_grad() = sparse_rows(
+        {3, 1, 0, 2},
+        gradient.index_select(0, at::tensor({3, 1, 0, 2}, at::kLong)),
+        4);
+    for_dense->step();
+    for_sparse->step();
+  }
+  test::expect_close(sparse, dense, 1e-6, 1e-6);
+  EXPECT_FALSE(at::equal(dense, initial));
+}
+
+TEST_P(MakeOptimizerTest, ASparseGradientLeavesOtherRowsAlone) {
+  const at::Tensor initial = at::rand({4, 3}) - 0.5;
+  at::Tensor weight = parameter(initial);
+  const auto optimizer = make_optimizer(GetParam().spec, {weight});
+  for (int i = 0; i < 3; ++i) {
+    weight.mutable_grad() = sparse_rows({2, 0, 2}, at::rand({3, 3}) + 0.1, 4);
+    optimizer->step();
+  }
+  EXPECT_TRUE(at::equal(weight[1], initial[1]));
+  EXPECT_TRUE(at::equal(weight[3], initial[3]));
+  EXPECT_FALSE(at::equal(weight[0], initial[0]));
+  EXPECT_FALSE(at::equal(weight[2], initial[2]));
+}
+
+TEST_P(MakeOptimizerTest, GoesOnBitForBitAfterLoading) {
+  const auto gradients = random_gradients(6);
+  const at::Tensor initial = at::rand({4, 3}) - 0.5;
+  const auto run = [&](at::Tensor& weight, auto& optimizer, int from, int to) {
+    for (int i = from; i < to; ++i) {
+      weight.mutable_grad() = gradients[i];
+      optimizer.step();
+    }
+  };
+  at::Tensor straight = parameter(initial);
+  const auto one = make_optimizer(GetParam().spec, {straight});
+  run(straight, *one, 0, 3);
+  std::stringstream stream;
+  torch::save(*one, stream);
+  at::Tensor resumed = parameter(straight.detach());
+  run(straight, *one, 3, 6);
+
+  const auto other = make_optimizer(GetParam().spec, {resumed});
+  torch::load(*other, stream);
+  run(resumed, *other, 3, 6);
+  EXPECT_TRUE(at::equal(resumed, straight));
+}
+
+TEST(SpecOptimizerTest, DenseWeightsOfAnyRankTrain) {
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{3}, {2, 3}, {2, 2, 3}}) {
+    at::Tensor weight = parameter(at::ones(shape));
+    for (const auto& [name, spec] : test::spec_variants()) {
+      SCOPED_TRACE(name);
+      const auto optimizer = make_optimizer(spec, {weight});
+      const at::Tensor before = weight.detach().clone();
+      weight.mutable_grad() = at::full(shape, 0.5);
+      optimizer->step();
+      EXPECT_FALSE(at::equal(weight, before));
+      EXPECT_EQ(weight.sizes(), at::IntArrayRef(shape));
+    }
+  }
+}
+
+TEST(SpecOptimizerTest, AScalarHasNoRow) {
+  at::Tensor weight = parameter(at::ones({}));
+  weight.mutable_grad() = at::ones({});
+  make_optimizer(SGD{.learning_rate = 0.5}, {weight})->step();
+  EXPECT_EQ(weight.item<float>(), 0.5F);
+  EXPECT_VALUE_ERROR(
+      make_optimizer(RowWiseAdagrad{}, {weight})->step(),
+      "[group 0, parameter 0] RowWiseAdagrad works along the last dimension, "
+      "but got a scalar");
+}
+
+TEST(SpecOptimizerTest, ASweepMovesRowsThatASparseGradientLacks) {
+  at::Tensor weight = parameter(at::ones({3, 2}));
+  const auto optimizer = make_optimizer(
+      Momentum{.learning_rate = 1.0, .momentum = 0.5, .lazy = false}, {weight});
+  weight.mutable_grad() = sparse_rows({0}, at::ones({1, 2}), 3);
+  optimizer->step();
+  weight.mutable_grad() = sparse_rows({1}, at::ones({1, 2}), 3);
+  optimizer->step();
+  test::expect_close(weight.select(1, 0), at::tensor({-0.5F, 0.0F, 1.0F}));
+}
+
+TEST(SpecOptimizerTest, LibTorchSchedulersReachTheRate) {
+  at::Tensor weight = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(SGD{.learning_rate = 1.0}, {weight});
+  torch::optim::StepLR scheduler(*optimizer, 1, 0.5);
+  for (int i = 0; i < 3; ++i) {
+    weight.mutable_grad() = at::ones({1});
+    optimizer->step();
+    scheduler.step();
+  }
+  // LibTorch's first scheduler step changes nothing.
+  EXPECT_EQ(weight.item<float>(), -2.5F);
+  EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.25);
+}
+
+TEST(SpecOptimizerTest, GetLrIsTheScheduleAtTheNextStep) {
+  at::Tensor weight = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(
+      SGD{.learning_rate =
+              PiecewiseConstantDecay{
+                  .boundaries = {0.0}, .values = {1.0, 0.25}}},
+      {weight});
+  auto& options = optimizer->param_groups()[0].options();
+  EXPECT_EQ(options.get_lr(), 1.0);
+  weight.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_EQ(weight.item<float>(), -1.0F);
+  EXPECT_EQ(options.get_lr(), 0.25);
+  options.set_lr(2.0);
+  optimizer->step();
+  EXPECT_EQ(weight.item<float>(), -3.0F);
+  EXPECT_VALUE_ERROR(
+      options.set_lr(-1.0), "learning_rate must be finite and >= 0");
+}
+
+TEST(SpecOptimizerTest, ACallableOfSeveralGroupsIsReadOncePerStep) {
+  int reads = 0;
+  const LearningRate rate = [&] {
+    ++reads;
+    return 0.5;
+  };
+  at::Tensor first = parameter(at::zeros({1}));
+  at::Tensor second = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(
+      {{SGD{.learning_rate = rate}, {first}},
+       {Adagrad{.learning_rate = rate}, {second}}});
+  first.mutable_grad() = at::ones({1});
+  second.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(first.item<float>(), -0.5F);
+  EXPECT_NEAR(second.item<float>(), -0.5 / std::sqrt(1.1), 1e-6);
+}
+
+TEST(SpecOptimizerTest, AccumulatesTheMeanOfSeveralSteps) {
+  at::Tensor dense = parameter(at::zeros({2, 1}));
+  at::Tensor sparse = parameter(at::zeros({2, 1}));
+  const auto optimizer = make_optimizer(
+      SGD{.learning_rate = 1.0, .gradient_accumulation_steps = 2},
+      {dense, sparse});
+  for (const float value : {1.0F, 3.0F}) {
+    EXPECT_EQ(dense[0].item<float>(), 0.0F);
+    dense.mutable_grad() = at::full({2, 1}, value);
+    sparse.mutable_grad() = sparse_rows({1}, at::full({1, 1}, value), 2);
+    optimizer->step();
+  }
+  test::expect_close(dense, at::full({2, 1}, -2.0F));
+  test::expect_close(sparse, at::tensor({0.0F, -2.0F}).view({2, 1}));
+}
+
+TEST(SpecOptimizerTest, TheClosureIsCalledOnceWithGradients) {
+  at::Tensor weight = parameter(at::ones({1}));
+  const auto optimizer = make_optimizer(SGD{.learning_rate = 1.0}, {weight});
+  const at::NoGradGuard no_grad;
+  int calls = 0;
+  const at::Tensor loss = optimizer->step([&] {
+    ++calls;
+    const at::Tensor value = weight.square().sum();
+    value.backward();
+    return value;
+  });
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(loss.item<float>(), 1.0F);
+  EXPECT_EQ(weight.item<float>(), -1.0F);
+}
+
+TEST(SpecOptimizerTest, ParametersWithoutGradientAreLeftAlone) {
+  at::Tensor used = parameter(at::zeros({1}));
+  at::Tensor unused = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(Adam{}, {used, unused});
+  optimizer->step();
+  EXPECT_EQ(used.item<float>(), 0.0F);
+  used.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_NE(used.item<float>(), 0.0F);
+  EXPECT_EQ(unused.item<float>(), 0.0F);
+}
+
+TEST(SpecOptimizerTest, FailsBeforeTheFirstParameterChanges) {
+  at::Tensor first = parameter(at::ones({1}));
+  at::Tensor second = parameter(at::ones({1}));
+  const auto refused = [&](const OptimizerSpec& spec, const char* text) {
+    const auto optimizer = make_optimizer(
+        {{SGD{.learning_rate = 1.0}, {first}}, {spec, {second}}});
+    first.mutable_grad() = at::ones({1});
+    second.mutable_grad() = at::ones({1});
+    EXPECT_VALUE_ERROR(optimizer->step(), text);
+    EXPECT_EQ(first.item<float>(), 1.0F);
+    EXPECT_EQ(second.item<float>(), 1.0F);
+  };
+  refused(
+      SGD{.learning_rate = [] { return -1.0; }},
+      "[group 1, parameter 0] learning_rate must be finite and >= 0, but got "
+      "-1");
+  refused(
+      CustomOptimizer{
+          .rule = CustomRule(
+              "wide", [](CustomRows& rows) { rows.weights = at::zeros({2}); })},
+      "[group 1, parameter 0] the custom rule must leave weights as Float of "
+      "shape [1], but left Float of shape [2]");
+  refused(
+      CustomOptimizer{
+          .rule = CustomRule(
+              "throws",
+              [](CustomRows& /*rows*/) {
+                TORCH_CHECK_VALUE(false, "out of luck");
+              })},
+      "out of luck");
+}
+
+TEST(SpecOptimizerTest, AddedParametersHaveTheFirstGroupsSpec) {
+  at::Tensor first = parameter(at::zeros({1}));
+  at::Tensor second = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(SGD{.learning_rate = 0.5}, {first});
+  optimizer->add_param_group(torch::optim::OptimizerParamGroup({second}));
+  second.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_EQ(second.item<float>(), -0.5F);
+  EXPECT_EQ(optimizer->param_groups()[1].options().get_lr(), 0.5);
+}
+
+TEST(MakeOptimizerErrorsTest, RefusesWhatItCannotFollow) {
+  const at::Tensor weight = parameter(at::ones({1}));
+  EXPECT_VALUE_ERROR(
+      make_optimizer(SGD{}, {}),
+      "[make_optimizer] parameters must not be empty");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(std::vector<SpecGroup>{}),
+      "[make_optimizer] expected one or more groups");
+  EXPECT_VALUE_ERROR(
+      make_optimizer({{Adam{.beta_1 = 2.0}, {weight}}}),
+      "[make_optimizer] Adam: beta_1 must be >= 0 and < 1, but got 2");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(SGD{.use_gradient_accumulation = false}, {weight}),
+      "[make_optimizer] use_gradient_accumulation = false takes a row's "
+      "duplicates one by one");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(SGD{.learning_rate = -1.0}, {weight}),
+      "[make_optimizer] SGD: learning_rate must be finite and >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(SGD{}, {weight * 2}),
+      "[make_optimizer] parameter 0 must be a leaf of a floating-point type, "
+      "but is the result of an operation");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(SGD{}, {at::tensor({1, 2}, at::kLong)}), "but is Long");
+  EXPECT_VALUE_ERROR(make_optimizer(SGD{}, {at::Tensor()}), "but is undefined");
+}
+
+TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {
+  at::Tensor weight = parameter(at::ones({2, 2}));
+  weight.mutable_grad() = at::ones({2, 2});
+  const auto adagrad = make_optimizer(Adagrad{}, {weight});
+  adagrad->step();
+  std::stringstream stream;
+  torch::save(*adagrad, stream);
+
+  const auto adam = make_optimizer(Adam{}, {weight});
+  EXPECT_VALUE_ERROR(
+      torch::load(*adam, stream),
+      "nothing was changed:\n  group 0 is of Adam, but the archive's is of "
+      "Adagrad\n  [group 0, parameter 0] slot momenta is missing or of another "
+      "shape\n  [group 0, parameter 0] slot velocities is missing");
+  stream.clear();
+  stream.seekg(0);
+  const auto wide = make_optimizer(Adagrad{}, {parameter(at::ones({3, 2}))});
+  EXPECT_VALUE_ERROR(
+      torch::load(*wide, stream), "slot accumulators is missing or of another");
+}
+
+}  // namespace
+}  // namespace tessera::optim
