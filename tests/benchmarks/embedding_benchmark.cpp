@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times forward passes and whole training steps of TPUEmbedding on the
-// workloads of workloads.json: one JSON line per workload and operation.
+// workloads of workloads.json: one JSON line per workload and operation, beside
+// what the machine's memory allows, measured in the same run.
 #include <tessera/layers/tpu_embedding.h>
+
+#include "src/batch.h"
+#include "src/embedding_engine.h"
+#include "src/parallel.h"
+#include "src/table_memory.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -17,9 +23,11 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace {
@@ -29,7 +37,16 @@ using namespace tessera;
 struct Options {
   std::string workloads = TESSERA_WORKLOADS;
   std::vector<std::string> only = {};
-  std::vector<std::string> operations = {"forward", "sgd", "adagrad", "adam"};
+  std::vector<std::string> operations = {
+      "forward",
+      "sgd",
+      "adagrad",
+      "rowwise_adagrad",
+      "adam",
+      "adam_exact",
+      "ftrl"};
+  bool kernel = false;
+  bool limits = true;
   int threads = 0;
   int warmup = 3;
   int repetitions = 15;
@@ -86,10 +103,30 @@ optim::OptimizerSpec optimizer_of(const std::string& operation) {
   if (operation == "adagrad") {
     return optim::Adagrad{.learning_rate = 0.01};
   }
+  if (operation == "rowwise_adagrad") {
+    return optim::RowWiseAdagrad{.learning_rate = 0.01};
+  }
   if (operation == "adam") {
     return optim::Adam{.learning_rate = 0.01};
   }
+  if (operation == "adam_exact") {
+    return optim::Adam{.learning_rate = 0.01, .lazy_adam = false};
+  }
+  if (operation == "ftrl") {
+    return optim::FTRL{.learning_rate = 0.01};
+  }
   return optim::SGD{.learning_rate = 0.01};
+}
+
+// Rows that an update reads and writes beside the weights, per touched row.
+double slots_of(const std::string& operation, int64_t dim) {
+  if (operation == "rowwise_adagrad") {
+    return 1.0 / static_cast<double>(dim);
+  }
+  if (operation == "adagrad") {
+    return 1.0;
+  }
+  return operation == "sgd" ? 0.0 : 2.0;
 }
 
 // A layer with one sum-pooled feature per table, its batch and the gradients
@@ -97,35 +134,87 @@ optim::OptimizerSpec optimizer_of(const std::string& operation) {
 class Bench {
  public:
   Bench(const Workload& workload, const std::string& operation, uint64_t seed)
-      : is_forward_(operation == "forward") {
+      : workload_(workload), operation_(operation) {
     std::mt19937_64 random(seed);
     Nest<FeatureConfig>::Map configs;
     Nest<Feature>::Map features;
     const at::Tensor splits = at::arange(
         0, workload.batch * workload.bag + 1, workload.bag, at::kLong);
     for (int64_t i = 0; i < workload.tables; ++i) {
-      const std::string name = "table" + std::to_string(i);
+      const std::string name = c10::str("table", i);
       const TablePtr table = make_table(
           {.name = name,
            .vocabulary_size = workload.rows,
            .dim = workload.dim,
            .combiner = Combiner::kSum});
       configs.emplace_back(name, FeatureConfig{.table = table});
+      const at::Tensor ids = random_ids(workload, random);
+      touched_rows_ += count_distinct(ids);
       features.emplace_back(
-          name,
-          RaggedFeature{
-              .values = random_ids(workload, random), .row_splits = splits});
+          name, RaggedFeature{.values = ids, .row_splits = splits});
       gradients_.push_back(
           at::randn({workload.batch, workload.dim}, at::kFloat));
     }
     features_ = Nest<Feature>::map(std::move(features));
-    layer_ = TPUEmbedding(TPUEmbeddingOptions{
-        .features = Nest<FeatureConfig>::map(std::move(configs)),
-        .optimizer = optimizer_of(operation)});
+    configs_ = Nest<FeatureConfig>::map(std::move(configs));
+  }
+  virtual ~Bench() = default;
+
+  virtual void run() = 0;
+
+  // The model: a forward pass reads a row per id and writes an activation per
+  // bag; a step reads the activations' gradients besides, and reads and writes
+  // each row that it updates, with its slots. Ids are small beside that.
+  double bytes() const {
+    const auto row = static_cast<double>(workload_.dim * sizeof(float));
+    const auto bags = static_cast<double>(workload_.tables * workload_.batch);
+    const double forward =
+        (bags * static_cast<double>(workload_.bag) + bags) * row;
+    if (operation_ == "forward") {
+      return forward;
+    }
+    const double updated = operation_ == "adam_exact"
+        ? static_cast<double>(workload_.tables * workload_.rows)
+        : static_cast<double>(touched_rows_);
+    return forward + bags * row +
+        2.0 * (1.0 + slots_of(operation_, workload_.dim)) * updated * row;
   }
 
-  void run() {
-    if (is_forward_) {
+ protected:
+  bool is_forward() const {
+    return operation_ == "forward";
+  }
+
+  Nest<FeatureConfig> configs_;
+  Features features_;
+  std::vector<at::Tensor> gradients_;
+
+ private:
+  static int64_t count_distinct(const at::Tensor& ids) {
+    const int64_t* data = ids.const_data_ptr<int64_t>();
+    return static_cast<int64_t>(
+        std::unordered_set<int64_t>(data, data + ids.numel()).size());
+  }
+
+  Workload workload_;
+  std::string operation_;
+  int64_t touched_rows_ = 0;
+};
+
+// The public layer, with autograd.
+class LayerBench : public Bench {
+ public:
+  LayerBench(
+      const Workload& workload,
+      const std::string& operation,
+      uint64_t seed)
+      : Bench(workload, operation, seed),
+        layer_(TPUEmbeddingOptions{
+            .features = configs_,
+            .optimizer = optimizer_of(operation)}) {}
+
+  void run() override {
+    if (is_forward()) {
       const at::NoGradGuard no_grad;
       layer_->forward(features_);
     } else {
@@ -135,17 +224,55 @@ class Bench {
   }
 
  private:
-  bool is_forward_;
-  Features features_;
-  std::vector<at::Tensor> gradients_;
-  TPUEmbedding layer_{nullptr};
+  TPUEmbedding layer_;
 };
 
-std::vector<double> sorted_milliseconds(Bench& bench, const Options& options) {
+// Lookup and update of a batch that has been read already.
+class KernelBench : public Bench {
+ public:
+  KernelBench(
+      const Workload& workload,
+      const std::string& operation,
+      uint64_t seed)
+      : Bench(workload, operation, seed),
+        state_(std::make_shared<EmbeddingState>(make_state(
+            configs_,
+            optimizer_of(operation),
+            seed,
+            WithSlots::kYes))),
+        engine_(state_),
+        batch_(read_batch(configs_, *state_, features_, {})) {}
+
+  void run() override {
+    engine_.lookup(batch_.bags);
+    if (!is_forward()) {
+      engine_.apply(
+          engine_.plan({{.bags = &batch_.bags, .gradients = gradients_}}));
+    }
+  }
+
+ private:
+  std::shared_ptr<EmbeddingState> state_;
+  EmbeddingEngine engine_;
+  Batch batch_;
+};
+
+std::unique_ptr<Bench> make_bench(
+    const Workload& workload,
+    const std::string& operation,
+    const Options& options) {
+  if (options.kernel) {
+    return std::make_unique<KernelBench>(workload, operation, options.seed);
+  }
+  return std::make_unique<LayerBench>(workload, operation, options.seed);
+}
+
+template <class Run>
+std::vector<double> sorted_milliseconds(Run run, const Options& options) {
   std::vector<double> times;
   for (int i = 0; i < options.warmup + options.repetitions; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    bench.run();
+    run();
     const std::chrono::duration<double, std::milli> elapsed =
         std::chrono::steady_clock::now() - begin;
     if (i >= options.warmup) {
@@ -154,6 +281,74 @@ std::vector<double> sorted_milliseconds(Bench& bench, const Options& options) {
   }
   std::sort(times.begin(), times.end());
   return times;
+}
+
+// Adds [count] floats to [count] floats: the whole work of the limits below.
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void add_floats(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] += from[i];
+  }
+}
+
+// GB/s of a bare loop over `memory` [rows, dim], on all threads: each task adds
+// its rows into one row of its own; `order` is which row comes when.
+template <class Order>
+double gigabytes_per_second(
+    const at::Tensor& memory,
+    int64_t reads,
+    Order order,
+    const Options& options) {
+  constexpr int64_t kReadsPerTask = 4096;
+  constexpr int64_t kAhead = 8;
+  constexpr int64_t kFloatsPerLine = 16;
+  const int64_t dim = memory.size(1);
+  const float* rows = memory.const_data_ptr<float>();
+  const int64_t tasks = (reads + kReadsPerTask - 1) / kReadsPerTask;
+  const int64_t bytes = reads * dim * static_cast<int64_t>(sizeof(float));
+  const auto times = sorted_milliseconds(
+      [&] {
+        run_tasks(tasks, bytes, [&](int64_t task) {
+          std::vector<float> sum(dim, 0.0F);
+          const int64_t end = std::min(reads, (task + 1) * kReadsPerTask);
+          for (int64_t i = task * kReadsPerTask; i < end; ++i) {
+            const float* ahead =
+                rows + order(std::min(i + kAhead, end - 1)) * dim;
+            for (int64_t j = 0; j < dim; j += kFloatsPerLine) {
+              __builtin_prefetch(ahead + j);
+            }
+            add_floats(rows + order(i) * dim, dim, sum.data());
+          }
+          volatile float sink = sum[0];
+          static_cast<void>(sink);
+        });
+      },
+      options);
+  return static_cast<double>(bytes) / times[times.size() / 2] / 1e6;
+}
+
+// What memory allows for rows of this workload: read in order, and at random.
+nlohmann::ordered_json measure_limits(
+    const Workload& workload,
+    const Options& options) {
+  const int64_t rows = workload.tables * workload.rows;
+  const int64_t reads = workload.tables * workload.batch * workload.bag;
+  const at::Tensor memory = allocate_rows(rows, workload.dim);
+  memory.fill_(1.0);
+  std::mt19937_64 random(options.seed);
+  std::vector<int64_t> ids(reads);
+  for (int64_t& id : ids) {
+    id = static_cast<int64_t>(random() % static_cast<uint64_t>(rows));
+  }
+  return {
+      {"stream_gb_per_s",
+       gigabytes_per_second(
+           memory, rows, [](int64_t i) { return i; }, options)},
+      {"gather_gb_per_s",
+       gigabytes_per_second(
+           memory, reads, [&](int64_t i) { return ids[i]; }, options)}};
 }
 
 bool is_chosen(const Workload& workload, const Options& options) {
@@ -167,19 +362,26 @@ void run(const Options& options) {
     at::set_num_threads(options.threads);
   }
   for (const Workload& workload : read_workloads(options.workloads)) {
+    if (!is_chosen(workload, options)) {
+      continue;
+    }
+    const auto limits = options.limits ? measure_limits(workload, options)
+                                       : nlohmann::ordered_json::object();
     for (const std::string& operation : options.operations) {
-      if (!is_chosen(workload, options)) {
-        continue;
-      }
-      Bench bench(workload, operation, options.seed);
-      const auto times = sorted_milliseconds(bench, options);
-      const nlohmann::ordered_json line = {
+      const auto bench = make_bench(workload, operation, options);
+      const auto times = sorted_milliseconds([&] { bench->run(); }, options);
+      const double ms = times[times.size() / 2];
+      nlohmann::ordered_json line = {
           {"peer", "tessera"},
           {"workload", workload.name},
           {"op", operation},
-          {"ms", times[times.size() / 2]},
+          {"ms", ms},
           {"ms_min", times.front()},
-          {"threads", at::get_num_threads()}};
+          {"threads", at::get_num_threads()},
+          {"through", options.kernel ? "kernel" : "layer"},
+          {"bytes", bench->bytes()},
+          {"gb_per_s", bench->bytes() / ms / 1e6}};
+      line.update(limits);
       std::cout << line.dump() << std::endl;
     }
   }
@@ -193,7 +395,13 @@ int main(int argc, char** argv) {
   app.add_option("--workloads", options.workloads, "JSON file of workloads");
   app.add_option("--workload", options.only, "only these workloads");
   app.add_option("--op", options.operations, "operations")
-      ->check(CLI::IsMember({"forward", "sgd", "adagrad", "adam"}));
+      ->check(CLI::IsMember(options.operations));
+  app.add_flag(
+      "--kernel", options.kernel, "lookup and update without the layer");
+  app.add_flag(
+      "--limits,!--no-limits",
+      options.limits,
+      "measure the machine's memory beside it");
   app.add_option("--threads", options.threads, "0: LibTorch's default")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "untimed runs")
