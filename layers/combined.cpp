@@ -7,18 +7,22 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/Type.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <typeinfo>
 
 namespace tessera {
 
 namespace {
 
-// Every gradient that `groups` hold, and of a sparse one its summed values.
+// Every gradient that `groups` hold.
 template <class Visit>
 void for_each_gradient(
     const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -32,6 +36,7 @@ void for_each_gradient(
   }
 }
 
+// Of a sparse gradient the values, summed per row.
 at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.layout() == at::kSparse ? gradient.coalesce()._values()
                                           : gradient;
@@ -46,6 +51,11 @@ bool holds(const torch::optim::Optimizer& optimizer, const at::Tensor& tensor) {
     }
   }
   return false;
+}
+
+// "torch::optim::Adam", ...
+std::string kind_of(const torch::optim::Optimizer& optimizer) {
+  return c10::demangle(typeid(optimizer).name());
 }
 
 std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
@@ -66,16 +76,16 @@ struct Combined::Tables {
 };
 
 // Gives the param groups back to the dense optimizer for one call.
-class Combined::Lend {
+class Combined::Loan {
  public:
-  explicit Lend(Combined& combined) : combined_(combined) {
+  explicit Loan(Combined& combined) : combined_(combined) {
     swap();
   }
-  ~Lend() {
+  ~Loan() {
     swap();
   }
-  Lend(const Lend&) = delete;
-  Lend& operator=(const Lend&) = delete;
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
 
  private:
   void swap() {
@@ -98,10 +108,22 @@ Combined::Combined(
       !layers.empty(),
       "[Combined] layers must not be empty. Pass the layers whose tables "
       "step() updates.");
+  TORCH_CHECK_VALUE(
+      dynamic_cast<const torch::optim::LBFGS*>(dense_.get()) == nullptr,
+      "[Combined] LBFGS calls its closure several times per step, but the "
+      "tables are updated once. Use another dense optimizer.");
   for (const TPUEmbedding& layer : layers) {
     TORCH_CHECK_VALUE(
         !layer.is_empty(),
         "[Combined] expected a layer, but got an empty one.");
+  }
+  for (const TPUEmbedding& layer : layers) {
+    const auto is_same = [&](const TPUEmbedding& other) {
+      return other.ptr() == layer.ptr();
+    };
+    TORCH_CHECK_VALUE(
+        std::count_if(layers.begin(), layers.end(), is_same) == 1,
+        "[Combined] a layer is listed twice. List each once.");
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TORCH_CHECK_VALUE(
         pending != nullptr,
@@ -126,6 +148,20 @@ Combined::Combined(Combined&& other) noexcept = default;
 
 Combined::~Combined() = default;
 
+void Combined::check_idle(const char* method) const {
+  TORCH_CHECK(
+      dense_ != nullptr,
+      "[Combined::",
+      method,
+      "] this Combined was moved from. Use the one that it became.");
+  TORCH_CHECK(
+      !is_stepping_,
+      "[Combined::",
+      method,
+      "] called from within step(), by a callable or a custom rule. Call it "
+      "after step().");
+}
+
 double Combined::gain() const {
   if (options_.accumulation == Accumulation::kSum) {
     return 1.0;
@@ -135,6 +171,13 @@ double Combined::gain() const {
     passes = std::max(passes, tables.pending->passes());
   }
   return 1.0 / static_cast<double>(passes);
+}
+
+void Combined::scale_dense(double factor) {
+  if (factor != 1.0) {
+    for_each_gradient(
+        param_groups_, [&](at::Tensor gradient) { gradient.mul_(factor); });
+  }
 }
 
 bool Combined::is_finite() const {
@@ -151,12 +194,15 @@ bool Combined::is_finite() const {
 }
 
 at::Tensor Combined::step(LossClosure closure) {
+  check_idle("step");
   at::Tensor loss;
   if (closure != nullptr) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
   const at::NoGradGuard no_grad;
+  is_stepping_ = true;
+  const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
   for (const Tables& tables : tables_) {
     tables.pending->settle();
   }
@@ -176,13 +222,13 @@ at::Tensor Combined::step(LossClosure closure) {
   for (const Tables& tables : tables_) {
     tables.pending->prepare(factor);
   }
-  if (factor != 1.0) {
-    for_each_gradient(
-        param_groups_, [&](at::Tensor gradient) { gradient.mul_(factor); });
-  }
-  {
-    const Lend lend(*this);
+  scale_dense(factor);
+  try {
+    const Loan loan(*this);
     dense_->step();
+  } catch (...) {
+    scale_dense(1.0 / factor);  // so that the next attempt is the first again
+    throw;
   }
   for (const Tables& tables : tables_) {
     tables.pending->apply();
@@ -191,6 +237,7 @@ at::Tensor Combined::step(LossClosure closure) {
 }
 
 void Combined::zero_grad(bool set_to_none) {
+  check_idle("zero_grad");
   Optimizer::zero_grad(set_to_none);
   for (const Tables& tables : tables_) {
     tables.pending->discard();
@@ -198,6 +245,7 @@ void Combined::zero_grad(bool set_to_none) {
 }
 
 double Combined::clip_grad_norm_(double max_norm, double norm_type) {
+  check_idle("clip_grad_norm_");
   TORCH_CHECK_VALUE(
       max_norm >= 0.0,
       "[Combined::clip_grad_norm_] max_norm must be >= 0, but got ",
@@ -212,7 +260,9 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   std::vector<double> norms;
   for_each_gradient(param_groups_, [&](const at::Tensor& gradient) {
     norms.push_back(
-        at::linalg_vector_norm(values_of(gradient), norm_type).item<double>());
+        at::linalg_vector_norm(
+            values_of(gradient), norm_type, {}, /*keepdim=*/false, at::kDouble)
+            .item<double>());
   });
   for (const Tables& tables : tables_) {
     tables.pending->settle();
@@ -235,8 +285,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);
   if (std::isfinite(total) && factor < 1.0) {
-    for_each_gradient(
-        param_groups_, [&](at::Tensor gradient) { gradient.mul_(factor); });
+    scale_dense(factor);
     for (const Tables& tables : tables_) {
       tables.pending->scale(factor);
     }
@@ -245,20 +294,32 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
 }
 
 void Combined::save(torch::serialize::OutputArchive& archive) const {
+  check_idle("save");
   // The groups come back before anyone can see that they were gone.
-  const Lend lend(const_cast<Combined&>(*this));
+  const Loan loan(const_cast<Combined&>(*this));
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   dense_->save(dense);
+  archive.write("dense_optimizer", c10::IValue(kind_of(*dense_)));
   archive.write("dense", dense);
 }
 
 void Combined::load(torch::serialize::InputArchive& archive) {
+  check_idle("load");
   torch::serialize::InputArchive dense;
+  c10::IValue kind;
   TORCH_CHECK_VALUE(
-      archive.try_read("dense", dense),
+      archive.try_read("dense_optimizer", kind) && kind.isString() &&
+          archive.try_read("dense", dense),
       "[Combined::load] expected what a Combined saved, but the archive has no "
-      "'dense'.");
-  const Lend lend(*this);
+      "'dense_optimizer' and 'dense'.");
+  TORCH_CHECK_VALUE(
+      kind.toStringRef() == kind_of(*dense_),
+      "[Combined::load] the dense optimizer is ",
+      kind_of(*dense_),
+      ", but the archive's is ",
+      kind.toStringRef(),
+      ". Make the Combined with an optimizer of that type.");
+  const Loan loan(*this);
   dense_->load(dense);
 }
 

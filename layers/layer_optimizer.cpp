@@ -6,6 +6,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@ void check_gradients(const TableState& table, const Strategy::Host& host) {
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer) {
+  TORCH_CHECK_VALUE(
+      !layer.is_empty(),
+      "[make_optimizer] expected a layer, but got an empty one.");
   const Strategy& strategy = layer->options().strategy;
   const auto* host = std::get_if<Strategy::Host>(&strategy.options());
   TORCH_CHECK_VALUE(
@@ -38,12 +42,23 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       ". On the engine the tables are updated in backward(), or in the step() "
       "of a Combined.");
   const std::shared_ptr<EmbeddingState> state = layer->state_;
+  TORCH_CHECK_VALUE(
+      std::any_of(
+          state->tables.begin(),
+          state->tables.end(),
+          [](const TableState& table) { return table.optimizer.has_value(); }),
+      "[make_optimizer] no table of the layer has an optimizer. Set "
+      "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
       check_gradients(table, *host);
       optim::check_off_engine(*table.optimizer, "[table '" + table.name + "']");
     }
   }
+  TORCH_CHECK_VALUE(
+      !state->has_skipped_slots,
+      "[make_optimizer] the layer was loaded from a checkpoint with slots, which "
+      "it had no place for. Make the optimizer first, then load.");
   add_slots(*state);
   std::vector<optim::SpecOptimizer::Bound> tables;
   for (const TableState& table : state->tables) {
@@ -59,10 +74,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     }
     tables.push_back(std::move(bound));
   }
-  TORCH_CHECK_VALUE(
-      !tables.empty(),
-      "[make_optimizer] no table of the layer has an optimizer. Set "
-      "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   return std::make_unique<optim::SpecOptimizer>(
       tables, std::shared_ptr<int64_t>(state, &state->iterations));
 }

@@ -206,6 +206,7 @@ void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
 
 void TPUEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
   load_state(*state_, archive);
+  strategy_->forget();
 }
 
 }  // namespace tessera

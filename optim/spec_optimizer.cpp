@@ -8,7 +8,9 @@
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
-#include <type_traits>
+#include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
 namespace tessera::optim {
@@ -190,22 +192,25 @@ std::string SpecOptimizer::place_of(size_t group, size_t parameter) const {
 SpecOptimizer::State& SpecOptimizer::state_of(
     const at::Tensor& parameter,
     const OptimizerSpec& spec) {
-  auto& entry = state_[parameter.unsafeGetTensorImpl()];
-  if (entry == nullptr) {
-    auto state = std::make_unique<State>();
-    for (const SlotSpec& slot : slots_of(spec)) {
-      state->slots.push_back(at::full(
-          slot_shape(slot, parameter.sizes()),
-          slot.initial_value,
-          parameter.options().requires_grad(false)));
-    }
-    entry = std::move(state);
+  const auto found = state_.find(parameter.unsafeGetTensorImpl());
+  if (found != state_.end()) {
+    return static_cast<State&>(*found->second);
   }
-  return static_cast<State&>(*entry);
+  auto state = std::make_unique<State>();
+  for (const SlotSpec& slot : slots_of(spec)) {
+    state->slots.push_back(at::full(
+        slot_shape(slot, parameter.sizes()),
+        slot.initial_value,
+        parameter.options().requires_grad(false)));
+  }
+  State& result = *state;
+  state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+  return result;
 }
 
 std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
   std::vector<Update> updates;
+  std::set<const void*> seen;
   std::vector<LearningRate> sources;
   for (const auto& group : param_groups_) {
     const auto& options =
@@ -219,6 +224,7 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
             .spec();
     check_off_engine(spec, place_of(g, 0));
     const int64_t passes = gradient_accumulation_steps_of(spec);
+    const std::vector<SlotSpec> slots = slots_of(spec);
     for (size_t i = 0; i < param_groups_[g].params().size(); ++i) {
       const at::Tensor& parameter = param_groups_[g].params()[i];
       const at::Tensor& gradient = parameter.grad();
@@ -227,17 +233,28 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
       }
       const std::string where = place_of(g, i);
       TORCH_CHECK_VALUE(
-          parameter.dim() >= 1 || slots_of(spec).empty() ||
-              !slots_of(spec)[0].is_per_row,
+          seen.insert(parameter.unsafeGetTensorImpl()).second,
+          where,
+          " is given twice. Leave one out: each step updates it once.");
+      TORCH_CHECK_VALUE(
+          parameter.dim() >= 1 ||
+              std::none_of(
+                  slots.begin(),
+                  slots.end(),
+                  [](const SlotSpec& slot) { return slot.is_per_row; }),
           where,
           " ",
           name_of(spec),
           " works along the last dimension, but got a scalar.");
       TORCH_CHECK_VALUE(
-          gradient.layout() != at::kSparse || gradient.sparse_dim() == 1,
+          gradient.layout() != at::kSparse ||
+              (gradient.sparse_dim() == 1 && parameter.dim() >= 2),
           where,
-          " a sparse gradient must have one sparse dimension, but got ",
+          " a sparse gradient must hold whole rows of a parameter of rank 2 or "
+          "above, but got ",
           gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
+          " sparse dimensions for rank ",
+          parameter.dim(),
           ".");
       State& state = state_of(parameter, spec);
       Update update{
@@ -313,6 +330,8 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
       group.write("learning_rate", c10::IValue(rate.value(0, "")));
     }
     const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    group.write(
+        "parameters", c10::IValue(static_cast<int64_t>(parameters.size())));
     for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
       const auto found = state_.find(parameters[i].unsafeGetTensorImpl());
       if (found == state_.end()) {
@@ -373,10 +392,21 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
         "group " + std::to_string(g) + " is of " + name_of(options.spec()) +
             ", but the archive's is of " + name.toStringRef());
     c10::IValue rate;
-    if (group.try_read("learning_rate", rate) && rate.isDouble()) {
-      rates.emplace_back(&options, rate.toDouble());
+    if (group.try_read("learning_rate", rate)) {
+      const bool is_rate = rate.isDouble() && std::isfinite(rate.toDouble()) &&
+          rate.toDouble() >= 0.0;
+      expect(
+          is_rate,
+          "group " + std::to_string(g) + " has no usable learning_rate");
+      rates.emplace_back(&options, is_rate ? rate.toDouble() : 0.0);
     }
     const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    c10::IValue count;
+    expect(
+        group.try_read("parameters", count) && count.isInt() &&
+            count.toInt() == static_cast<int64_t>(parameters.size()),
+        "group " + std::to_string(g) + " has not the " +
+            std::to_string(parameters.size()) + " parameters of this one");
     for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
       torch::serialize::InputArchive entry;
       if (!group.try_read(key_of("parameter", i), entry)) {
@@ -387,12 +417,13 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
         at::Tensor value;
         const bool fits =
             entry.try_read(slot_key(slot.name), value, /*is_buffer=*/true) &&
+            value.scalar_type() == parameters[i].scalar_type() &&
             value.sizes() ==
                 at::IntArrayRef(slot_shape(slot, parameters[i].sizes()));
         expect(
             fits,
             place_of(g, i) + " slot " + slot.name +
-                " is missing or of another shape");
+                " is missing or of another shape or type");
         values.push_back(value);
       }
       slots.emplace_back(parameters[i], std::move(values));
@@ -407,9 +438,15 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     options->set_lr(rate);
   }
   if (!owns_slots_) {
-    return;  // counter and slots are loaded with what they belong to
+    // Counter and slots are loaded with what they belong to.
+    for (auto& [parameter, state] : state_) {
+      static_cast<State&>(*state).sum = at::Tensor();
+      static_cast<State&>(*state).passes = 0;
+    }
+    return;
   }
   *iterations_ = iterations.toInt();
+  state_.clear();
   for (auto& [parameter, values] : slots) {
     auto state = std::make_unique<State>();
     for (const at::Tensor& value : values) {
@@ -423,14 +460,24 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     std::vector<SpecGroup> groups) {
   TORCH_CHECK_VALUE(
       !groups.empty(), "[make_optimizer] expected one or more groups.");
+  std::set<const void*> seen;
   for (const SpecGroup& group : groups) {
     check_off_engine(group.spec, "[make_optimizer]");
+    TORCH_CHECK_VALUE(
+        !slot_creation_of(group.spec).is_set(),
+        "[make_optimizer] slot_creation makes the slots of tables. Unset it "
+        "for other parameters.");
     TORCH_CHECK_VALUE(
         !group.parameters.empty(),
         "[make_optimizer] parameters must not be empty. Pass those of a "
         "model.");
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check_parameter(group.parameters[i], i);
+      TORCH_CHECK_VALUE(
+          seen.insert(group.parameters[i].unsafeGetTensorImpl()).second,
+          "[make_optimizer] parameter ",
+          i,
+          " is given twice. Leave one out: each step updates it once.");
     }
   }
   return std::make_unique<SpecOptimizer>(std::move(groups));

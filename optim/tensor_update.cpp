@@ -210,47 +210,104 @@ struct Rule {
         at::ones_like(weights));
     weight.sub_(trust * direction, rate());
   }
-
-  void operator()(const CustomOptimizer& spec) {
-    CustomRows rows{
-        .weights = weight,
-        .slots = slots,
-        .gradients = gradient,
-        .learning_rate = moment.learning_rate,
-        .update = moment.update};
-    (*spec.rule.function())(rows);
-    weight = rows.weights;
-    slots = rows.slots;
-  }
 };
 
-// What a custom rule has left in place of `expected`.
+// What a custom rule must leave, noted before it runs.
+struct Layout {
+  explicit Layout(const Tensor& tensor)
+      : sizes(tensor.sizes().vec()), options(tensor.options()) {}
+
+  bool is_of(const Tensor& tensor) const {
+    return tensor.defined() && tensor.sizes() == at::IntArrayRef(sizes) &&
+        tensor.dtype() == options.dtype() &&
+        tensor.device() == options.device() &&
+        tensor.layout() == options.layout();
+  }
+
+  std::vector<int64_t> sizes;
+  at::TensorOptions options;
+};
+
+// `result` stands where `original` stood, which may have been resized, too.
 void check_result(
     const Tensor& result,
-    const Tensor& expected,
+    const Tensor& original,
+    const Layout& layout,
     const std::string& what,
     const std::string& where) {
+  const Tensor& wrong = layout.is_of(result) ? original : result;
   TORCH_CHECK_VALUE(
-      result.defined() && result.sizes() == expected.sizes() &&
-          result.scalar_type() == expected.scalar_type() &&
-          result.device() == expected.device() &&
-          result.layout() == expected.layout(),
+      layout.is_of(wrong),
       where,
       " the custom rule must leave ",
       what,
       " as ",
-      c10::toString(expected.scalar_type()),
+      c10::toString(c10::typeMetaToScalarType(layout.options.dtype())),
       " of shape ",
-      expected.sizes(),
+      at::IntArrayRef(layout.sizes),
       ", but left ",
-      result.defined() ? c10::toString(result.scalar_type()) : "no tensor",
+      wrong.defined() ? c10::toString(wrong.scalar_type()) : "no tensor",
       " of shape ",
-      result.defined() ? result.sizes() : at::IntArrayRef{},
+      wrong.defined() ? wrong.sizes() : at::IntArrayRef{},
       ".");
+}
+
+// The user's rule, with a check of what it leaves.
+void run_rule(
+    const CustomOptimizer& spec,
+    const UpdateMoment& moment,
+    const Tensor& gradients,
+    TensorRows& rows,
+    const std::string& where) {
+  const TensorRows before = rows;
+  const Layout layout(rows.weights);
+  const std::vector<Layout> slot_layouts(rows.slots.begin(), rows.slots.end());
+  CustomRows custom{
+      .weights = rows.weights,
+      .slots = rows.slots,
+      .gradients = gradients.clone(),
+      .learning_rate = moment.learning_rate,
+      .update = moment.update};
+  (*spec.rule.function())(custom);
+  check_result(custom.weights, before.weights, layout, "weights", where);
+  TORCH_CHECK_VALUE(
+      custom.slots.size() == before.slots.size(),
+      where,
+      " the custom rule must leave ",
+      before.slots.size(),
+      " slots, but left ",
+      custom.slots.size(),
+      ".");
+  for (size_t i = 0; i < before.slots.size(); ++i) {
+    check_result(
+        custom.slots[i],
+        before.slots[i],
+        slot_layouts[i],
+        "slot '" + spec.slots[i].name + "'",
+        where);
+  }
+  // Copies: a rule may have put one of the tensors in another's place.
+  for (Tensor& slot : custom.slots) {
+    slot = slot.clone();
+  }
+  before.weights.copy_(custom.weights);
+  for (size_t i = 0; i < before.slots.size(); ++i) {
+    before.slots[i].copy_(custom.slots[i]);
+  }
 }
 
 template <class Spec>
 void run_rule(
+    const Spec& spec,
+    const UpdateMoment& moment,
+    const Tensor& gradients,
+    TensorRows& rows,
+    const std::string& /*where*/) {
+  Rule{moment, gradients, rows.weights, rows.slots}(spec);
+}
+
+template <class Spec>
+void update(
     const Spec& spec,
     const UpdateMoment& moment,
     Tensor gradients,
@@ -265,40 +322,10 @@ void run_rule(
         : 1.0;
     rows.weights.sub_(rows.weights * (*spec.weight_decay_factor * scale));
   }
-  const TensorRows before = rows;
-  Rule{moment, gradients, rows.weights, rows.slots}(spec);
-  if constexpr (std::is_same_v<Spec, CustomOptimizer>) {
-    check_result(rows.weights, before.weights, "weights", where);
-    TORCH_CHECK_VALUE(
-        rows.slots.size() == before.slots.size(),
-        where,
-        " the custom rule must leave ",
-        before.slots.size(),
-        " slots, but left ",
-        rows.slots.size(),
-        ".");
-    for (size_t i = 0; i < rows.slots.size(); ++i) {
-      check_result(
-          rows.slots[i],
-          before.slots[i],
-          "slot '" + spec.slots[i].name + "'",
-          where);
-    }
-  }
+  run_rule(spec, moment, gradients, rows, where);
   if (spec.clip_weight_min || spec.clip_weight_max) {
-    rows.weights =
-        rows.weights.clamp(spec.clip_weight_min, spec.clip_weight_max);
+    rows.weights.clamp_(spec.clip_weight_min, spec.clip_weight_max);
   }
-  // A rule may have replaced what `rows` stands for.
-  if (!rows.weights.is_same(before.weights)) {
-    before.weights.copy_(rows.weights);
-  }
-  for (size_t i = 0; i < rows.slots.size(); ++i) {
-    if (!rows.slots[i].is_same(before.slots[i])) {
-      before.slots[i].copy_(rows.slots[i]);
-    }
-  }
-  rows = before;
 }
 
 }  // namespace
@@ -317,7 +344,7 @@ void update_rows(
   const at::NoGradGuard no_grad;
   std::visit(
       [&](const auto& spec) {
-        run_rule(spec, moment, std::move(gradients), rows, where);
+        update(spec, moment, std::move(gradients), rows, where);
       },
       optimizer);
 }

@@ -69,6 +69,7 @@ class StateReader {
       to.copy_(from);
     }
     state.iterations = iterations.toInt();
+    state.has_skipped_slots = has_skipped_slots_;
   }
 
  private:
@@ -112,8 +113,12 @@ class StateReader {
       const std::string& where,
       const TableState& table) {
     c10::IValue optimizer;
-    if (with_slots_ == WithSlots::kNo || !table.optimizer ||
-        !entry.try_read("optimizer", optimizer) || !optimizer.isString()) {
+    if (!entry.try_read("optimizer", optimizer) || !optimizer.isString() ||
+        !table.optimizer) {
+      return;
+    }
+    if (with_slots_ == WithSlots::kNo) {
+      has_skipped_slots_ = true;
       return;
     }
     const std::string expected = optim::name_of(*table.optimizer);
@@ -153,6 +158,7 @@ class StateReader {
 
   torch::serialize::InputArchive& archive_;
   WithSlots with_slots_ = WithSlots::kYes;
+  bool has_skipped_slots_ = false;
   std::string problems_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };

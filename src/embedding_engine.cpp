@@ -61,6 +61,20 @@ std::string place_of(const TableState& table) {
   return "[table '" + table.name + "']";
 }
 
+// Contributions and sources are numbered in 32 bits.
+void check_count(const TableUpdate& update) {
+  int64_t count = 0;
+  for (const TableUpdate::Term& term : update.terms) {
+    count += std::max(term.bags->nnz(), term.bags->bags);
+  }
+  TORCH_CHECK_VALUE(
+      count < std::numeric_limits<uint32_t>::max(),
+      place_of(*update.table),
+      " one update must have fewer than 2^32 - 1 ids and bags, but got ",
+      count,
+      ". Split the batch.");
+}
+
 int64_t passes_per_update(const TableState& table) {
   return optim::gradient_accumulation_steps_of(*table.optimizer);
 }
@@ -144,25 +158,29 @@ std::vector<at::Tensor> EmbeddingEngine::lookup(
   return activations;
 }
 
-void EmbeddingEngine::warn_of_missing_gradient(size_t feature) {
-  if (has_warned_) {
-    return;
+void EmbeddingEngine::warn_of_missing_gradients(
+    const std::vector<LookupGradients>& lookups) {
+  for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
+    has_warned_ = std::none_of(
+        lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
+          return lookup.gradients[i].defined();
+        });
+    if (has_warned_) {
+      TORCH_WARN(
+          "[feature '",
+          state_->features[i].path,
+          "'] no gradient reached its activation, so its rows are updated with "
+          "a gradient of zeros, which moves them under momentum or weight "
+          "decay. Add the activation to the loss, or put the feature in a "
+          "layer of its own. Said once per layer.");
+    }
   }
-  has_warned_ = true;
-  TORCH_WARN(
-      "[feature '",
-      state_->features[feature].path,
-      "'] no gradient reached its activation, so its rows are updated with a "
-      "gradient of zeros, which moves them under momentum or weight decay. Add "
-      "the activation to the loss, or put the feature in a layer of its own. "
-      "Said once per layer.");
 }
 
-void EmbeddingEngine::check(const LookupGradients& gradients) {
+void EmbeddingEngine::check(const LookupGradients& gradients) const {
   for (size_t i = 0; i < gradients.gradients.size(); ++i) {
     const at::Tensor& gradient = gradients.gradients[i];
     if (!gradient.defined()) {
-      warn_of_missing_gradient(i);
       continue;
     }
     const std::vector<int64_t> expected =
@@ -215,17 +233,8 @@ std::vector<TableUpdate> EmbeddingEngine::read(
         " has no optimizer, but a backward pass reached it. Set "
         "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
         "the layer with virtual_variable().requires_grad_(false).");
-    int64_t ids = 0;
-    for (const TableUpdate::Term& term : updates[i].terms) {
-      ids += std::max(term.bags->nnz(), term.bags->bags);
-    }
-    TORCH_CHECK_VALUE(
-        ids < std::numeric_limits<uint32_t>::max(),
-        place_of(table),
-        " one update must have fewer than 2^32 - 1 ids and bags, but got ",
-        ids,
-        ". Split the batch.");
     updates[i].table = &table;
+    check_count(updates[i]);
   }
   return updates;
 }
@@ -258,6 +267,7 @@ std::vector<GradientPile> EmbeddingEngine::sum(
     }
     update.terms.insert(
         update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
+    check_count(update);
     summed.push_back(std::move(update));
     tables.push_back(i);
   }
@@ -299,6 +309,7 @@ EmbeddingEngine::Update EmbeddingEngine::plan(
     const std::vector<LookupGradients>& lookups) {
   Update update;
   std::vector<TableUpdate> updates = read(lookups, update.gradients);
+  warn_of_missing_gradients(lookups);
   std::vector<TableUpdate> collecting(updates.size());
   bool collects = false;
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -355,6 +366,12 @@ void EmbeddingEngine::apply(Update update) {
     piles_[i] = is_applied ? GradientPile() : std::move(update.piles[i]);
   }
   ++state_->iterations;
+}
+
+void EmbeddingEngine::forget() {
+  for (GradientPile& pile : piles_) {
+    pile.clear();
+  }
 }
 
 std::vector<GradientPile> EmbeddingEngine::collect(

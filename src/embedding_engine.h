@@ -38,9 +38,9 @@ class EmbeddingEngine {
   /// `bags` must not hold kZeroRow.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
 
-  /// Refuses gradients that plan() can't use; warns, once, of a missing one.
+  /// Refuses gradients that plan() can't use.
   /// Errors:  c10::ValueError naming feature, expected and got.
-  void check(const LookupGradients& gradients);
+  void check(const LookupGradients& gradients) const;
 
   /// An update of which everything that can fail is done.
   struct Update {
@@ -71,6 +71,9 @@ class EmbeddingEngine {
       const std::vector<GradientPile>& piles,
       const std::vector<LookupGradients>& lookups);
 
+  /// Drops what tables with gradient_accumulation_steps have collected.
+  void forget();
+
   const EmbeddingState& state() const {
     return *state_;
   }
@@ -95,7 +98,8 @@ class EmbeddingEngine {
   // Reads learning rates and runs custom rules.
   void finish(std::vector<TableUpdate> updates, Update& update);
 
-  void warn_of_missing_gradient(size_t feature);
+  // Warns, once, of a feature that no gradient reaches.
+  void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
 
   std::shared_ptr<EmbeddingState> state_;
   Buffer<float> zero_row_;  // the gradient of a feature that got none

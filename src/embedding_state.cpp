@@ -2,11 +2,14 @@
 #include "src/embedding_state.h"
 
 #include "optim/row_update.h"
+#include "optim/tensor_update.h"
 #include "src/table_memory.h"
 
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <set>
+#include <utility>
 
 namespace tessera {
 
@@ -49,29 +52,52 @@ void create_rows(TableState& table, uint64_t seed) {
       table.parameters);
 }
 
-void create_slots(TableState& table) {
+std::vector<Slot> make_slots(const TableState& table) {
+  std::vector<Slot> slots;
   if (!table.optimizer) {
-    return;
+    return slots;
   }
   const TableConfig& config = *table.config;
+  const int64_t rows = config.vocabulary_size;
   const optim::SlotCreation& creation =
       optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
-    const int64_t rows = config.vocabulary_size;
     Slot slot{.name = spec.name, .position = spec.position};
     if (creation.is_set()) {
       slot.values = creation.create(
           {.table = table.name,
            .name = spec.name,
-           .shape = spec.is_per_row ? std::vector<int64_t>{rows}
-                                    : std::vector<int64_t>{rows, config.dim},
+           .shape = optim::slot_shape(spec, table.parameters.sizes()),
            .initial_value = spec.initial_value});
     } else {
       slot.values = allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
       slot.values.fill_(spec.initial_value);
     }
-    table.slots.push_back(std::move(slot));
+    slots.push_back(std::move(slot));
+  }
+  return slots;
+}
+
+// A user's function may fail, or give one tensor twice: then no table changes.
+void create_slots(std::vector<TableState>& tables) {
+  std::vector<std::vector<Slot>> slots;
+  std::set<const void*> seen;
+  for (const TableState& table : tables) {
+    slots.push_back(make_slots(table));
+    for (const Slot& slot : slots.back()) {
+      TORCH_CHECK_VALUE(
+          seen.insert(slot.values.const_data_ptr()).second,
+          "[table '",
+          table.name,
+          "'] slot '",
+          slot.name,
+          "': slot_creation must return a new tensor each time, but this one "
+          "serves another slot already.");
+    }
+  }
+  for (size_t i = 0; i < tables.size(); ++i) {
+    tables[i].slots = std::move(slots[i]);
   }
 }
 
@@ -109,9 +135,9 @@ EmbeddingState make_state(
     table.optimizer =
         table.config->optimizer ? table.config->optimizer : optimizer;
     create_rows(table, seed);
-    if (with_slots == WithSlots::kYes) {
-      create_slots(table);
-    }
+  }
+  if (with_slots == WithSlots::kYes) {
+    create_slots(state.tables);
   }
   return state;
 }
@@ -120,9 +146,7 @@ void add_slots(EmbeddingState& state) {
   if (state.with_slots == WithSlots::kYes) {
     return;
   }
-  for (TableState& table : state.tables) {
-    create_slots(table);
-  }
+  create_slots(state.tables);
   state.with_slots = WithSlots::kYes;
 }
 

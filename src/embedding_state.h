@@ -53,6 +53,8 @@ struct EmbeddingState {
   std::vector<TableState> tables = {};
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
+  /// A load has left slots of the archive out, for want of a place.
+  bool has_skipped_slots = false;
 };
 
 /// Tables in order of first use, initialised, with their slots.

@@ -4,6 +4,7 @@
 #include "src/parallel.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <cmath>
@@ -56,6 +57,10 @@ void PendingGradients::settle() {
 }
 
 void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
+  TORCH_CHECK(
+      !is_stepping_,
+      "[TPUEmbedding] backward() within the step() of a Combined, by a callable "
+      "or a custom rule. Call it before or after step().");
   piles_ = engine_->collect(piles_, lookups);
 }
 
@@ -112,6 +117,8 @@ void PendingGradients::discard() {
 }
 
 void PendingGradients::prepare(double gain) {
+  is_stepping_ = true;
+  const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
   update_ = engine_->plan(piles_, gain);
 }
 

@@ -35,7 +35,8 @@ class PendingGradients {
   void settle();
 
   /// The gradients of one backward pass.
-  /// Errors:  c10::ValueError; nothing is changed.
+  /// Errors:  c10::ValueError, and c10::Error from within prepare(); nothing is
+  ///          changed.
   void add(const std::vector<LookupGradients>& lookups);
 
   const at::Tensor& virtual_variable() const {
@@ -60,6 +61,7 @@ class PendingGradients {
   std::vector<GradientPile> piles_;  // one per table
   EmbeddingEngine::Update update_;
   std::weak_ptr<Claim> claim_;
+  bool is_stepping_ = false;
 };
 
 class PendingGradients::Claim {};

@@ -28,6 +28,9 @@ class EmbeddingStrategy {
   /// Differentiable activations, one per feature.
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
+  /// Drops gradients that wait for an update: the tables have been replaced.
+  virtual void forget() {}
+
   /// What the next step of an optimizer applies; nullptr unless this is an
   /// engine under Apply::kOnStep.
   virtual std::shared_ptr<PendingGradients> pending() {

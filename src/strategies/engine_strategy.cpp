@@ -228,6 +228,13 @@ class EngineStrategy : public EmbeddingStrategy {
     updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
   }
 
+  void forget() override {
+    engine_->forget();
+    if (pending_ != nullptr) {
+      pending_->discard();
+    }
+  }
+
   std::shared_ptr<PendingGradients> pending() override {
     return pending_;
   }

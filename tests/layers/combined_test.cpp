@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Apply::kOnStep: gradients of several passes, one update.
 #include <tessera/layers/combined.h>
+#include <tessera/optim/make_optimizer.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
@@ -17,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -303,6 +306,21 @@ TEST(CombinedTest, SavesAndLoadsTheDenseOptimizer) {
   EXPECT_TRUE(at::equal(model->dense->weight, expected));
 }
 
+TEST(CombinedTest, RefusesTheArchiveOfAnotherDenseOptimizer) {
+  Model model(kAdagrad);
+  std::stringstream stream;
+  {
+    Combined adam(
+        torch::optim::Adam(model->parameters(), 0.1), {model->embedding});
+    torch::save(adam, stream);
+  }
+  auto sgd = make_combined(model);
+  EXPECT_VALUE_ERROR(
+      torch::load(sgd, stream),
+      "[Combined::load] the dense optimizer is torch::optim::SGD, but the "
+      "archive's is torch::optim::Adam");
+}
+
 TEST(CombinedTest, TheClosureRunsOnceAndItsGradientsAreApplied) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
@@ -452,6 +470,83 @@ TEST(CombinedTest, WithoutCombinedTheLayerRaisesInsteadOfPilingUp) {
       model->loss(int64s({0}), int64s({0})), "needs a Combined optimizer");
 }
 
+TEST(CombinedTest, AFailingDenseStepCanBeRepeated) {
+  Model mean(optim::SGD{.learning_rate = 0.01});
+  Model straight(optim::SGD{.learning_rate = 0.01});
+  bool fails = true;
+  const CombinedOptions options{.accumulation = Accumulation::kMean};
+  Combined of_mean(
+      optim::make_optimizer(
+          optim::SGD{.learning_rate = [&] { return fails ? NAN : 0.001; }},
+          mean->parameters()),
+      {mean->embedding},
+      options);
+  auto of_straight = make_combined(straight, options);
+  for (int64_t i = 0; i < 2; ++i) {
+    mean->loss(int64s({i}), int64s({2})).backward();
+    straight->loss(int64s({i}), int64s({2})).backward();
+  }
+  const at::Tensor before = mean->table();
+  EXPECT_VALUE_ERROR(of_mean.step(), "learning_rate must be finite");
+  EXPECT_TRUE(at::equal(mean->table(), before));
+  fails = false;
+  of_mean.step();
+  of_straight.step();
+  test::expect_close(mean->table(), straight->table());
+  test::expect_close(mean->dense->weight, straight->dense->weight);
+}
+
+TEST(CombinedTest, RefusesCallsFromWithinAStep) {
+  std::function<void()> call;
+  Model model(optim::SGD{.learning_rate = [&] {
+    call();
+    return 0.01;
+  }});
+  auto combined = make_combined(model);
+  const at::Tensor before = model->table();
+  const auto refused = [&](std::function<void()> nested, const char* text) {
+    call = std::move(nested);
+    model->loss(int64s({0}), int64s({1})).backward();
+    EXPECT_TORCH_ERROR(combined.step(), text);
+    EXPECT_TRUE(at::equal(model->table(), before));
+    combined.zero_grad();
+  };
+  refused(
+      [&] { combined.step(); }, "[Combined::step] called from within step()");
+  refused(
+      [&] { combined.zero_grad(); },
+      "[Combined::zero_grad] called from within");
+  refused(
+      [&] {
+        const at::AutoGradMode enable_grad(true);
+        model->loss(int64s({0}), int64s({1})).backward();
+      },
+      "backward() within the step() of a Combined");
+  call = [] {};
+  model->loss(int64s({0}), int64s({1})).backward();
+  combined.step();
+  EXPECT_FALSE(at::equal(model->table(), before));
+}
+
+TEST(CombinedTest, LoadingALayerDropsWhatWaits) {
+  Model model(optim::SGD{.learning_rate = 0.01});
+  auto combined = make_combined(model);
+  std::istringstream stream(test::saved(model->embedding));
+  const at::Tensor before = model->table();
+  model->loss(int64s({0}), int64s({1})).backward();
+  torch::load(model->embedding, stream);
+  combined.step();
+  EXPECT_TRUE(at::equal(model->table(), before));
+}
+
+TEST(CombinedTest, AMovedFromObjectSaysSo) {
+  Model model(kAdagrad);
+  auto combined = make_combined(model);
+  const Combined moved = std::move(combined);
+  EXPECT_TORCH_ERROR(
+      combined.step(), "[Combined::step] this Combined was moved from");
+}
+
 TEST(CombinedTest, ACloneHasNothingPendingAndNeedsItsOwn) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
@@ -481,6 +576,14 @@ TEST(CombinedTest, RefusesWhatItCannotStep) {
   EXPECT_VALUE_ERROR(
       Combined(torch::optim::SGD(model->parameters(), 0.1), {}),
       "[Combined] layers must not be empty");
+  EXPECT_VALUE_ERROR(
+      Combined(
+          torch::optim::SGD(model->parameters(), 0.1),
+          {model->embedding, model->embedding}),
+      "[Combined] a layer is listed twice");
+  EXPECT_VALUE_ERROR(
+      Combined(torch::optim::LBFGS(model->parameters()), {model->embedding}),
+      "[Combined] LBFGS calls its closure several times");
   EXPECT_VALUE_ERROR(
       Combined(
           torch::optim::SGD(model->parameters(), 0.1), {TPUEmbedding(nullptr)}),

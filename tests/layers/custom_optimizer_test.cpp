@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -85,6 +86,23 @@ TEST(CustomOptimizerTest, KeepsItsSlotsInCheckpoints) {
   test::expect_same_tables(other, test::tables_of(layer));
 }
 
+TEST(CustomOptimizerTest, MayPutOneTensorInAnothersPlace) {
+  auto layer = make_layer(CustomOptimizer{
+      .rule = CustomRule(
+          "keeps the previous weights",
+          [](CustomRows& rows) {
+            std::swap(rows.slots[0], rows.slots[1]);
+            rows.slots[0] = rows.weights;
+            rows.weights = rows.weights - rows.gradients;
+          }),
+      .slots = {
+          {.name = "previous", .initial_value = 7.0}, {.name = "other"}}});
+  backward(layer, int64s({3}));
+  EXPECT_EQ(test::tables_of(layer)[1][3][0].item<float>(), 2.0F);
+  EXPECT_EQ(test::slot_of(layer, 1, "previous")[3][0].item<float>(), 3.0F);
+  EXPECT_EQ(test::slot_of(layer, 1, "other")[3][0].item<float>(), 7.0F);
+}
+
 TEST(CustomOptimizerTest, IsANamedPlaceholderInJson) {
   const CustomOptimizer spec = test::custom_spec(0.1);
   const Json json = to_json(optim::OptimizerSpec(spec));
@@ -150,6 +168,16 @@ TEST(FailedUpdateTest, LeavesEveryByteAsItWas) {
   expect_refused(
       rule([](CustomRows& rows) { rows.slots.clear(); }),
       "must leave 1 slots, but left 0");
+  expect_refused(
+      rule([](CustomRows& rows) {
+        rows.weights.resize_({1, 2});
+      }),
+      "must leave weights as Float of shape [2, 2], but left Float of shape [1, "
+      "2]");
+  expect_refused(
+      rule([](CustomRows& rows) { rows.slots[0].unsqueeze_(-1); }),
+      "must leave slot 'slot' as Float of shape [2, 2], but left Float of shape "
+      "[2, 2, 1]");
   expect_refused(
       optim::Adagrad{
           .learning_rate =

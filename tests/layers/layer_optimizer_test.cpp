@@ -221,5 +221,45 @@ TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
       "no table of the layer has an optimizer");
 }
 
+TEST(LayerOptimizerApiTest, AFailingSlotCreationLeavesNoSlots) {
+  int calls = 0;
+  bool fails = true;
+  const optim::Adam adam{
+      .slot_creation =
+          optim::SlotCreation("fails", [&](const optim::SlotRequest& request) {
+            TORCH_CHECK_VALUE(++calls != 2 || !fails, "no memory today");
+            return at::zeros(request.shape);
+          })};
+  TPUEmbedding layer = make_layer(adam, kSparseHost);
+  EXPECT_VALUE_ERROR(make_optimizer(layer), "no memory today");
+  fails = false;
+  make_optimizer(layer);
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(
+      test::slot_of(layer, 0, "momenta").sizes(),
+      at::IntArrayRef({kVocab, kDim}));
+}
+
+TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnTensor) {
+  const at::Tensor shared = at::zeros({kVocab, kDim});
+  const optim::Adam adam{
+      .slot_creation = optim::SlotCreation(
+          "shares", [=](const optim::SlotRequest&) { return shared; })};
+  EXPECT_VALUE_ERROR(
+      make_layer(adam, Strategy::engine()),
+      "[table 't'] slot 'velocities': slot_creation must return a new tensor "
+      "each time");
+}
+
+TEST(LayerOptimizerApiTest, ComesBeforeACheckpointWithSlots) {
+  TPUEmbedding engine = make_layer(optim::Adagrad{}, Strategy::engine());
+  std::istringstream stream(test::saved(engine));
+  TPUEmbedding host = make_layer(optim::Adagrad{}, kSparseHost);
+  torch::load(host, stream);
+  EXPECT_VALUE_ERROR(
+      make_optimizer(host),
+      "[make_optimizer] the layer was loaded from a checkpoint with slots");
+}
+
 }  // namespace
 }  // namespace tessera

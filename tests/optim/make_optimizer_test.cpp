@@ -311,6 +311,58 @@ TEST(MakeOptimizerErrorsTest, RefusesWhatItCannotFollow) {
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{}, {at::tensor({1, 2}, at::kLong)}), "but is Long");
   EXPECT_VALUE_ERROR(make_optimizer(SGD{}, {at::Tensor()}), "but is undefined");
+  EXPECT_VALUE_ERROR(
+      make_optimizer({{SGD{}, {weight}}, {Adam{}, {weight}}}),
+      "[make_optimizer] parameter 0 is given twice");
+  EXPECT_VALUE_ERROR(
+      make_optimizer(
+          Adagrad{
+              .slot_creation = SlotCreation(
+                  "mine", [](const SlotRequest&) { return at::Tensor(); })},
+          {weight}),
+      "[make_optimizer] slot_creation makes the slots of tables");
+}
+
+TEST(SpecOptimizerTest, SparseGradientsAreOfRows) {
+  at::Tensor first = parameter(at::ones({2}));
+  at::Tensor flat = parameter(at::ones({4}));
+  const auto optimizer = make_optimizer(SGD{}, {first, flat});
+  first.mutable_grad() = at::ones({2});
+  flat.mutable_grad() = at::sparse_coo_tensor(
+      at::tensor({1}, at::kLong).unsqueeze(0), at::ones({1}), {4});
+  EXPECT_VALUE_ERROR(
+      optimizer->step(),
+      "[group 0, parameter 1] a sparse gradient must hold whole rows of a "
+      "parameter of rank 2 or above, but got 1 sparse dimensions for rank 1");
+  EXPECT_TRUE(at::equal(first, at::ones({2})));
+}
+
+TEST(SpecOptimizerTest, ARuleDoesNotSeeTheGradientItself) {
+  at::Tensor weight = parameter(at::ones({2}));
+  const auto optimizer = make_optimizer(
+      CustomOptimizer{
+          .rule = CustomRule(
+              "doubles", [](CustomRows& rows) { rows.gradients.mul_(2.0); })},
+      {weight});
+  weight.mutable_grad() = at::ones({2});
+  optimizer->step();
+  EXPECT_TRUE(at::equal(weight.grad(), at::ones({2})));
+}
+
+TEST(SpecOptimizerTest, LoadForgetsWhatTheArchiveLacks) {
+  at::Tensor weight = parameter(at::ones({2}));
+  weight.mutable_grad() = at::ones({2});
+  const auto optimizer =
+      make_optimizer(Adagrad{.learning_rate = 0.5}, {weight});
+  std::stringstream fresh;
+  torch::save(*optimizer, fresh);
+  optimizer->step();
+  const at::Tensor after_first = weight.detach().clone();
+  torch::load(*optimizer, fresh);
+  const at::NoGradGuard no_grad;
+  weight.fill_(1.0);
+  optimizer->step();
+  EXPECT_TRUE(at::equal(weight, after_first));
 }
 
 TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {
@@ -326,7 +378,7 @@ TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {
       torch::load(*adam, stream),
       "nothing was changed:\n  group 0 is of Adam, but the archive's is of "
       "Adagrad\n  [group 0, parameter 0] slot momenta is missing or of another "
-      "shape\n  [group 0, parameter 0] slot velocities is missing");
+      "shape or type\n  [group 0, parameter 0] slot velocities is missing");
   stream.clear();
   stream.seekg(0);
   const auto wide = make_optimizer(Adagrad{}, {parameter(at::ones({3, 2}))});

@@ -16,8 +16,9 @@ namespace tessera {
 enum class Accumulation {
   /// Their sum, as LibTorch does.
   kSum,
-  /// Their mean over the backward() calls that reached a layer since the last
-  /// step, dense weights too: Keras's gradient_accumulation_steps.
+  /// Their mean, dense weights too: Keras's gradient_accumulation_steps. The sum
+  /// is divided by the number of backward() calls since the last step; of
+  /// several layers, the one that most of them reached counts.
   kMean
 };
 
@@ -59,12 +60,12 @@ struct CombinedOptions {
 /// gradients: call zero_grad(). torch::save keeps the dense optimizer; tables
 /// and slots are saved with their layers, and what waits is not saved.
 ///
-/// Not for optimizers that call their closure themselves (LBFGS). A layer
-/// belongs to one Combined at a time.
+/// One thread at a time. LBFGS, which calls its closure several times, is
+/// refused. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
   /// Errors:  c10::ValueError for a layer that is not an engine under
-  ///          Apply::kOnStep, or whose virtual variable the dense optimizer
+  ///          Apply::kOnStep, or listed twice, or whose virtual variable the dense optimizer
   ///          lacks; c10::Error when another Combined has the layer.
   template <class Dense>
   requires std::derived_from<Dense, torch::optim::Optimizer> Combined(
@@ -83,10 +84,9 @@ class Combined : public torch::optim::Optimizer {
   ~Combined() override;
 
   /// One update of everything. Calls `closure` first, once.
-  /// Errors:  c10::ValueError from a learning rate, what a callable throws, or
-  /// a
-  ///          gradient that is not finite; no table has changed, and no dense
-  ///          weight unless the dense optimizer itself has thrown.
+  /// Errors:  c10::ValueError from a learning rate or a gradient that is not
+  ///          finite, and what a callable throws: nothing has changed. What the
+  ///          dense optimizer throws: no table has changed; call zero_grad().
   at::Tensor step(LossClosure closure = nullptr) override;
 
   void zero_grad(bool set_to_none = true);
@@ -95,6 +95,7 @@ class Combined : public torch::optim::Optimizer {
   /// at most `max_norm`, and returns the norm before. One that is not finite
   /// scales nothing.
   /// Range:   max_norm >= 0; norm_type > 0, infinity too.
+  /// Errors:  c10::ValueError when they are not.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   /// How many steps NonFinite::kSkip has left out.
@@ -102,21 +103,28 @@ class Combined : public torch::optim::Optimizer {
     return skipped_steps_;
   }
 
+  /// The dense optimizer's own.
   void save(torch::serialize::OutputArchive& archive) const override;
+  /// Errors:  c10::ValueError when no Combined with a dense optimizer of this
+  ///          type saved it.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  class Lend;
+  class Loan;
   struct Tables;
 
   /// What sums are multiplied by: 1, or 1 / passes.
   double gain() const;
   bool is_finite() const;
+  void scale_dense(double factor);
+  /// Refuses calls on a moved-from object and from within step().
+  void check_idle(const char* method) const;
 
   std::unique_ptr<torch::optim::Optimizer> dense_;
   std::vector<Tables> tables_;  // one per layer
   CombinedOptions options_;
   int64_t skipped_steps_ = 0;
+  bool is_stepping_ = false;
 };
 
 }  // namespace tessera

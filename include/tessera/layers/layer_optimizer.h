@@ -18,12 +18,14 @@ namespace tessera {
 ///
 /// One param group per table that has an optimizer, in order. The slots belong
 /// to the layer: they are saved and loaded with it, under the same keys as on
-/// the engine, so make the optimizer before loading. So does the step counter,
-/// which each step advances by one. A feature without gradient leaves its rows
-/// untouched.
-/// Errors:  c10::ValueError for a layer on another strategy, and for a table
-///          whose optimizer updates the rows of the batch only while the host
-///          gives dense gradients, which do not say which rows these are.
+/// the engine, so make the optimizer before loading or saving. So does the step
+/// counter, which a step with gradients advances by one. A feature without
+/// gradient leaves its rows untouched. Don't add param groups to it.
+/// Errors:  c10::ValueError for a layer on another strategy or without any
+///          optimizer, for one that takes duplicates one by one, from a
+///          slot_creation, and for a table whose optimizer updates the rows of
+///          the batch only while the host gives dense gradients, which do not
+///          say which rows these are.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer);
 

@@ -134,6 +134,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// Tables, slots, step counter, feature configs and format version, under
   /// the same keys on every strategy; the host has no slots to save.
   void save(torch::serialize::OutputArchive& archive) const override;
+  /// Gradients that wait in the engine are dropped.
   /// Errors:  c10::ValueError listing every difference in tables, shapes,
   ///          optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;

@@ -12,13 +12,17 @@
 namespace tessera::optim {
 
 /// What a custom rule gets: copies of the touched rows, which it changes.
+///
+/// Off the engine a dense gradient touches all rows, and tensors have the
+/// parameter's shape, [..., dim].
 struct CustomRows {
-  /// Row by row, in no particular order. To be changed in place, or replaced by
-  /// a tensor of the same shape.
+  /// Row by row, in no particular order, after weight decay. To be changed in
+  /// place, or replaced by a tensor of the same shape.
   at::Tensor weights = {};  // [rows, dim]
   /// As the spec lists them; to be changed like the weights.
   std::vector<at::Tensor> slots = {};  // each [rows, dim] or [rows]
-  /// Summed over duplicates and clipped.
+  /// Summed over duplicates, or the mean of such sums where several passes make
+  /// an update; clipped.
   at::Tensor gradients = {};  // [rows, dim]
   /// As read for this update.
   double learning_rate = 0.0;

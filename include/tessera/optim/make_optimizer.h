@@ -35,8 +35,11 @@ struct SpecGroup {
 /// torch::save keeps slots, steps and learning rates, not a gradient
 /// accumulation that is under way.
 /// Errors:  c10::ValueError for an invalid spec, one that takes duplicates one
-///          by one (use_gradient_accumulation = false), and for parameters that
-///          are not leaves of a floating-point type.
+///          by one (use_gradient_accumulation = false) or has slot_creation,
+///          and for parameters that are none, given twice, or not leaves of a
+///          floating-point type. From step(), before anything changes: for
+///          learning rates, sparse gradients that are not of rows, and what a
+///          custom rule leaves. From load(): listing every difference.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const OptimizerSpec& spec,
     std::vector<at::Tensor> parameters);

@@ -180,9 +180,9 @@ struct Adagrad {
 
 /// Adagrad with momentum over the scaled gradient and a free exponent.
 ///
-///   accumulator = accumulator + gradient^2                          (beta2 =
-///   1) accumulator = beta2 * accumulator + (1 - beta2) * gradient^2    (beta2
-///   < 1) scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
+///   beta2 = 1:  accumulator += gradient^2
+///   beta2 < 1:  accumulator  = beta2 * accumulator + (1 - beta2) * gradient^2
+///   scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
 ///   momenta     = momentum * momenta + scaled
 ///   weight     -= learning_rate * momenta
 ///
@@ -351,8 +351,8 @@ struct Adam {
 ///
 ///   p(a)         = a^-learning_rate_power
 ///   linear      += gradient + 2 * l2_shrinkage * weight
-///                  - (p(accumulator + gradient^2) - p(accumulator)) / rate *
-///                  weight
+///                  - weight * (p(accumulator + gradient^2) - p(accumulator))
+///                    / rate
 ///   accumulator += gradient^2
 ///   weight       = (clamp(linear, -l1, l1) - linear)
 ///                  / ((p(accumulator) + beta) / rate + 2 * l2)
@@ -363,12 +363,14 @@ struct Adam {
 ///
 /// The weight is a function of the slots, so a row's initial weight is
 /// forgotten on its first touch, as upstream does. keep_initial_weight starts
-/// the linear slot at -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 *
-/// l2) + l1).
+/// the linear slot at
+///
+///   -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1)
 ///
 /// Slots:   accumulators, from initial_accumulator_value, and linears, from 0.
-/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0, others >=
-/// 0. Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
+/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0,
+///          others >= 0.
+/// Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
 struct FTRL {
   LearningRate learning_rate = 0.001;
   double learning_rate_power = -0.5;
@@ -461,9 +463,9 @@ struct RMSprop {
 /// Adadelta: steps in the units of the weights.
 ///
 ///   accumulator = rho * accumulator + (1 - rho) * gradient^2
-///   delta       = sqrt(update + epsilon) / sqrt(accumulator + epsilon) *
-///   gradient update      = rho * update + (1 - rho) * delta^2 weight     -=
-///   learning_rate * delta
+///   delta       = gradient * sqrt((update + epsilon) / (accumulator + epsilon))
+///   update      = rho * update + (1 - rho) * delta^2
+///   weight     -= learning_rate * delta
 ///
 /// Slots:   accumulators and updates, from 0.
 /// Range:   rho in [0, 1], epsilon > 0.
@@ -496,8 +498,9 @@ struct Adadelta {
 
 /// Lion: steps of one size, in the direction of the blended gradient's sign.
 ///
-///   weight  -= learning_rate * sign(beta_1 * momenta + (1 - beta_1) *
-///   gradient) momenta  = beta_2 * momenta + (1 - beta_2) * gradient
+///   blend    = beta_1 * momenta + (1 - beta_1) * gradient
+///   weight  -= learning_rate * sign(blend)
+///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
 ///
 /// Slots:   momenta, from 0.
 /// Range:   beta_1, beta_2 in [0, 1].
@@ -628,8 +631,7 @@ using OptimizerVariant = std::variant<
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
 ///   OptimizerSpec spec = "adagrad";   // sgd, adagrad, adam, ftrl: defaults
-///   OptimizerSpec spec = keras_json;  // as Fidelity::kTpu:
-///   <tessera/optim/keras.h>
+///   OptimizerSpec spec = keras_json;  // Fidelity::kTpu of optim/keras.h
 ///
 /// Errors:  c10::ValueError for text and JSON that can't be translated.
 class OptimizerSpec : public OptimizerVariant {
