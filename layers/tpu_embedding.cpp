@@ -117,7 +117,14 @@ int64_t TPUEmbeddingImpl::out_of_range_count() const {
 
 std::string TPUEmbeddingImpl::summary() const {
   std::vector<std::vector<std::string>> lines{
-      {"table", "rows", "dim", "combiner", "optimizer", "slots", "memory"}};
+      {"table",
+       "rows",
+       "dim",
+       "dtype",
+       "combiner",
+       "optimizer",
+       "slots",
+       "memory"}};
   int64_t total = 0;
   for (const TableState& table : state_->tables) {
     std::string slots;
@@ -131,6 +138,7 @@ std::string TPUEmbeddingImpl::summary() const {
         {table.name,
          std::to_string(table.config->vocabulary_size),
          std::to_string(table.config->dim),
+         to_string(table.config->dtype),
          to_string(table.config->combiner),
          table.optimizer ? optim::name_of(*table.optimizer) : "-",
          slots.empty() ? "-" : slots,
@@ -180,9 +188,10 @@ void TPUEmbeddingImpl::check_target(
       ". Move the activations instead.");
   TORCH_CHECK_VALUE(
       !dtype || *dtype == torch::kFloat,
-      "[TPUEmbedding::to] tables are float32, but got ",
+      "[TPUEmbedding::to] activations are float32, but got ",
       c10::toString(*dtype),
-      ". Convert the activations instead.");
+      ". Convert them after the layer; TableConfig::dtype chooses what the "
+      "tables are stored as.");
 }
 
 void TPUEmbeddingImpl::to(

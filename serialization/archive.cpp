@@ -142,12 +142,13 @@ class StateReader {
       return;
     }
     const bool fits = from.sizes() == to.sizes() &&
-        from.scalar_type() == at::kFloat && from.layout() == at::kStrided;
+        from.scalar_type() == to.scalar_type() && from.layout() == at::kStrided;
     expect(
         fits,
         fmt::format(
-            "{} expected float32 [{}], but got {} [{}]",
+            "{} expected {} [{}], but got {} [{}]",
             what,
+            to_string(to.scalar_type()),
             fmt::join(to.sizes(), ", "),
             c10::toString(from.scalar_type()),
             fmt::join(from.sizes(), ", ")));

@@ -56,6 +56,16 @@ struct JsonValue<Combiner> {
 };
 
 template <>
+struct JsonValue<at::ScalarType> {
+  static Json write(at::ScalarType value) {
+    return to_string(value);
+  }
+  static at::ScalarType read(const Json& json, const std::string& where) {
+    return read_name(json, dtype_from_string, where);
+  }
+};
+
+template <>
 struct JsonValue<OutOfRange> {
   static Json write(OutOfRange value) {
     return to_string(value);

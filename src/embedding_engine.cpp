@@ -5,7 +5,9 @@
 #include "optim/row_update.h"
 #include "src/active_kernels.h"
 #include "src/parallel.h"
+#include "src/table_memory.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -104,9 +106,26 @@ CustomUpdate run_custom_rule(
       gradients.sums.end(),
       sums.mutable_data_ptr<float>());
   update.rows = optim::gather_rows(rows_of(table), update.ids);
+  update.rows.weights = update.rows.weights.to(at::kFloat);
   optim::update_rows(
       *table.optimizer, moment, sums, update.rows, place_of(table));
+  update.rows.weights = update.rows.weights.contiguous();
   return update;
+}
+
+void write(const CustomUpdate& update) {
+  TableState& table = *update.table;
+  kernels::StoredRows stored = stored_rows(table.parameters);
+  stored.rounding = update.rounding;
+  const int64_t* ids = update.ids.const_data_ptr<int64_t>();
+  const float* weights = update.rows.weights.const_data_ptr<float>();
+  for (int64_t i = 0; i < update.ids.numel(); ++i) {
+    active_kernels().assign_row(stored, ids[i], weights + i * stored.dim);
+  }
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);
+  }
 }
 
 }  // namespace
@@ -144,8 +163,7 @@ std::vector<at::Tensor> EmbeddingEngine::lookup(
     const TableState& table =
         state_->tables[state_->features[task.feature].table];
     kernels.combine(
-        {.table = table.parameters.const_data_ptr<float>(),
-         .dim = feature.dim,
+        {.table = stored_rows(table.parameters),
          .ids = feature.ids.data(),
          .nnz = feature.nnz(),
          .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
@@ -298,8 +316,10 @@ void EmbeddingEngine::finish(std::vector<TableUpdate> updates, Update& update) {
     if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
       update.custom.push_back(run_custom_rule(table, sums, moment));
+      update.custom.back().rounding = rounding_of(*state_, table);
     } else {
       table_update.rows = optim::row_update(optimizer, moment);
+      table_update.rounding = rounding_of(*state_, table);
       update.tables.push_back(std::move(table_update));
     }
   }
@@ -355,7 +375,7 @@ EmbeddingEngine::Update EmbeddingEngine::plan(
 void EmbeddingEngine::apply(Update update) {
   updater_.update(update.tables);
   for (const CustomUpdate& custom : update.custom) {
-    optim::scatter_rows(custom.rows, custom.ids, rows_of(*custom.table));
+    write(custom);
   }
   for (size_t i = 0; i < update.piles.size(); ++i) {
     if (update.piles[i].passes() == 0) {

@@ -26,7 +26,8 @@ struct LookupGradients {
 struct CustomUpdate {
   TableState* table = nullptr;
   at::Tensor ids = {};  // [rows] int64
-  optim::TensorRows rows = {};
+  optim::TensorRows rows = {};  // float32
+  kernels::Rounding rounding = {};
 };
 
 /// The software embedding engine: looks rows up and updates them.

@@ -3,10 +3,13 @@
 
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
+#include "src/random_key.h"
 #include "src/table_memory.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -14,6 +17,9 @@
 namespace tessera {
 
 namespace {
+
+// Initialised at a time, where that goes through another dtype: 16 MiB.
+constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 // The index of `config` in `tables`; adds it on first use.
 size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
@@ -41,15 +47,23 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
 
 void create_rows(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
-  table.parameters = allocate_rows(config.vocabulary_size, config.dim);
+  const int64_t rows = config.vocabulary_size;
+  table.parameters = allocate_rows(rows, config.dim, config.dtype);
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
-  initialize_rows(
-      config.initializer.value_or(
-          initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev}),
-      seed,
-      table.name,
-      0,
-      table.parameters);
+  const Initializer initializer = config.initializer.value_or(
+      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
+  if (config.dtype == at::kFloat) {
+    initialize_rows(initializer, seed, table.name, 0, table.parameters);
+    return;
+  }
+  // 16 bits: part by part through float32, rounded to the nearest.
+  const int64_t part_rows = std::max<int64_t>(kPartFloats / config.dim, 1);
+  for (int64_t begin = 0; begin < rows; begin += part_rows) {
+    const int64_t end = std::min(rows, begin + part_rows);
+    const at::Tensor part = at::empty({end - begin, config.dim}, at::kFloat);
+    initialize_rows(initializer, seed, table.name, begin, part);
+    table.parameters.slice(0, begin, end).copy_(part);
+  }
 }
 
 std::vector<Slot> make_slots(const TableState& table) {
@@ -103,7 +117,8 @@ void create_slots(std::vector<TableState>& tables) {
 
 at::Tensor copy_rows(const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
-  at::Tensor copy = allocate_rows(rows.size(0), width).view(rows.sizes());
+  at::Tensor copy = allocate_rows(rows.size(0), width, rows.scalar_type());
+  copy = copy.view(rows.sizes());
   return copy.copy_(rows.detach());
 }
 
@@ -119,6 +134,7 @@ EmbeddingState make_state(
   }
   EmbeddingState state;
   state.with_slots = with_slots;
+  state.seed = seed;
   features.for_each([&](const std::string& path, const FeatureConfig& config) {
     const std::string& name = config.name.empty() ? path : config.name;
     validate(config, name);
@@ -148,6 +164,19 @@ void add_slots(EmbeddingState& state) {
   }
   create_slots(state.tables);
   state.with_slots = WithSlots::kYes;
+}
+
+kernels::Rounding rounding_of(
+    const EmbeddingState& state,
+    const TableState& table) {
+  if (table.config->dtype == at::kFloat) {
+    return {};
+  }
+  return {
+      .is_stochastic = table.config->stochastic_rounding,
+      .key = mix_bits(
+          random_key(state.seed, table.name) +
+          static_cast<uint64_t>(state.iterations))};
 }
 
 EmbeddingState deep_copy(const EmbeddingState& state) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernels/storage.h"
+
 #include <tessera/embedding_tables.h>
 #include <tessera/feature_config.h>
 #include <tessera/optim/optimizer.h>
@@ -51,6 +53,7 @@ struct EmbeddingState {
   WithSlots with_slots = WithSlots::kYes;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
+  uint64_t seed = 0;
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
   /// A load has left slots of the archive out, for want of a place.
@@ -68,6 +71,12 @@ EmbeddingState make_state(
 /// Creates the slots of all tables that have an optimizer, unless there are.
 /// Errors:  c10::ValueError from a slot_creation.
 void add_slots(EmbeddingState& state);
+
+/// How the coming update of `table` rounds: a function of the layer's seed, the
+/// table's name and the number of updates so far.
+kernels::Rounding rounding_of(
+    const EmbeddingState& state,
+    const TableState& table);
 
 /// A copy that shares no tensor with `state`.
 EmbeddingState deep_copy(const EmbeddingState& state);

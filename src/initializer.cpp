@@ -2,6 +2,7 @@
 #include <tessera/initializer.h>
 
 #include "src/parallel.h"
+#include "src/random_key.h"
 
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/arange.h>
@@ -22,22 +23,6 @@ constexpr double kTwoTo32 = 4294967296.0;
 // P(N < -2) of the standard normal: the mass that truncation cuts off each
 // side.
 constexpr double kCutTail = 0.022750131948179195;
-
-// FNV-1a: the same on every machine, unlike std::hash.
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
-  return hash;
-}
-
-// The finalizer of splitmix64: nearby seeds give unrelated streams.
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 double polynomial(std::initializer_list<double> coefficients, double x) {
   double value = 0.0;
@@ -192,7 +177,7 @@ void initialize_rows(
       first_row,
       ".");
   Fill fill{
-      .key = mix(seed ^ hash_of(table_name)),
+      .key = random_key(seed, table_name),
       .first_row = first_row,
       .rows = std::move(rows),
       .where = "[TableConfig '" + std::string(table_name) + "']"};

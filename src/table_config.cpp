@@ -42,6 +42,40 @@ Combiner combiner_from_string(std::string_view name) {
           "'."));
 }
 
+std::string to_string(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      C10_THROW_ERROR(
+          ValueError,
+          c10::str(
+              "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got "
+              "k",
+              c10::toString(dtype),
+              "."));
+  }
+}
+
+at::ScalarType dtype_from_string(std::string_view name) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    if (name == to_string(dtype)) {
+      return dtype;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[TableConfig] dtype must be one of float32, bfloat16, float16, but "
+          "got '",
+          name,
+          "'."));
+}
+
 TablePtr make_table(TableConfig config) {
   validate(config);
   return std::make_shared<const TableConfig>(std::move(config));
@@ -73,6 +107,7 @@ void validate(const TableConfig& config) {
       config.dim,
       " is more than any memory. Lower one of them.");
   to_string(config.combiner);  // refuses what is none of them
+  to_string(config.dtype);
   if (config.initializer) {
     validate(*config.initializer, where);
   }

@@ -19,10 +19,11 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-at::Tensor allocate_rows(int64_t rows, int64_t dim) {
-  const size_t bytes = static_cast<size_t>(rows * dim) * sizeof(float);
+at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
+  const size_t bytes =
+      static_cast<size_t>(rows * dim) * c10::elementSize(dtype);
   if (bytes < kHugePage) {
-    return at::empty({rows, dim}, at::kFloat);  // LibTorch aligns to 64 bytes.
+    return at::empty({rows, dim}, dtype);  // LibTorch aligns to 64 bytes.
   }
   const size_t padded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = std::aligned_alloc(kHugePage, padded);
@@ -32,7 +33,7 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim) {
       rows,
       " rows of ",
       dim,
-      " floats (",
+      " values (",
       bytes >> 20,
       " MiB). Make the table smaller.");
 #ifdef MADV_HUGEPAGE
@@ -40,7 +41,18 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim) {
   ::madvise(memory, padded, MADV_HUGEPAGE);
 #endif
   return at::from_blob(
-      memory, {rows, dim}, [](void* data) { std::free(data); }, at::kFloat);
+      memory, {rows, dim}, [](void* data) { std::free(data); }, dtype);
+}
+
+kernels::StoredRows stored_rows(const at::Tensor& rows) {
+  kernels::StoredRows stored{
+      .data = const_cast<void*>(rows.const_data_ptr()), .dim = rows.size(1)};
+  if (rows.scalar_type() == at::kBFloat16) {
+    stored.storage = kernels::Storage::kBFloat16;
+  } else if (rows.scalar_type() == at::kHalf) {
+    stored.storage = kernels::Storage::kFloat16;
+  }
+  return stored;
 }
 
 }  // namespace tessera

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernels/storage.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
 namespace tessera {
 
-/// An uninitialised float32 tensor for a table or slot.
+/// An uninitialised tensor for a table or slot.
 ///
 /// 64-byte aligned; from 2 MiB on it begins on a huge page and asks for
 /// transparent huge pages, which makes random row access twice as fast.
 /// Shapes:  [rows, dim].
-at::Tensor allocate_rows(int64_t rows, int64_t dim);
+at::Tensor allocate_rows(
+    int64_t rows,
+    int64_t dim,
+    at::ScalarType dtype = at::kFloat);
+
+/// A table's rows [rows, dim] of a dtype that TableConfig knows, for the
+/// kernels. They only write through it where the caller may.
+kernels::StoredRows stored_rows(const at::Tensor& rows);
 
 }  // namespace tessera

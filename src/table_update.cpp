@@ -4,6 +4,7 @@
 #include "src/active_kernels.h"
 #include "src/kernels/row_sort.h"
 #include "src/parallel.h"
+#include "src/table_memory.h"
 
 #include <algorithm>
 #include <bit>
@@ -280,20 +281,22 @@ void TableUpdater::update_bucket(
   Buffer<float> gradient(dim);
   Buffer<float> direction(dim);
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
+  Buffer<float> weights(dim);
   kernels::UpdateArgs args{
-      .parameters = table.parameters.mutable_data_ptr<float>(),
-      .dim = dim,
+      .table = stored_rows(table.parameters),
       .contributions = sort_bucket(workspace, bucket),
       .count = workspace.count(bucket),
       .sources = workspace.sources.data(),
       .gradient = gradient.data(),
       .direction = direction.data(),
+      .weights = weights.data(),
       .accumulate = update.rows.accumulate,
       .stages = update.rows.stages,
       .sweep = sweep,
       .first_row = static_cast<uint32_t>(std::min(end_row, bucket << shift)),
       .end_row = static_cast<uint32_t>(end_row),
       .zeros = zeros.data()};
+  args.table.rounding = update.rounding;
   for (Slot& slot : table.slots) {
     args.slots[slot.position] = slot.values.mutable_data_ptr<float>();
   }

@@ -27,6 +27,7 @@ struct TableUpdate {
 
   TableState* table = nullptr;
   optim::RowUpdate rows = {};
+  kernels::Rounding rounding = {};
   std::vector<Term> terms = {};
 };
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/weight_gradient.h"
 
+#include "src/active_kernels.h"
+#include "src/table_memory.h"
+
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -10,11 +13,16 @@ namespace tessera {
 
 at::Tensor gather_rows(const IdBags& bags, const at::Tensor& table) {
   at::Tensor rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat);
-  float* to = rows.mutable_data_ptr<float>();
-  const float* from = table.const_data_ptr<float>();
+  kernels::CombineArgs one_by_one{
+      .table = stored_rows(table),
+      .ids = bags.ids.data(),
+      .out = rows.mutable_data_ptr<float>()};
   for (int64_t i = 0; i < bags.nnz(); ++i) {
     if (bags.ids[i] != kZeroRow) {
-      std::copy_n(from + bags.ids[i] * bags.dim, bags.dim, to + i * bags.dim);
+      one_by_one.nnz = i + 1;
+      one_by_one.begin_bag = i;
+      one_by_one.end_bag = i + 1;
+      active_kernels().combine(one_by_one);
     }
   }
   return rows;

@@ -4,6 +4,8 @@
 #include <tessera/initializer.h>
 #include <tessera/optim/optimizer.h>
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,6 +31,12 @@ std::string to_string(Combiner combiner);
 /// Errors:  c10::ValueError listing the choices.
 Combiner combiner_from_string(std::string_view name);
 
+/// "float32", "bfloat16", "float16".
+std::string to_string(at::ScalarType dtype);
+
+/// Errors:  c10::ValueError listing the choices.
+at::ScalarType dtype_from_string(std::string_view name);
+
 /// One embedding table. Several features may share it, by sharing its object.
 struct TableConfig {
   /// Unique in a layer; names the table in checkpoints. Empty: `table_{i}`, in
@@ -43,6 +51,13 @@ struct TableConfig {
   std::optional<Initializer> initializer = {};
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
+  /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
+  /// slots are float32 all the same. 16 bits need Strategy::engine().
+  at::ScalarType dtype = at::kFloat;
+  /// Whether updates round to 16 bits up or down at random, so that the
+  /// expectation is the float32 value and steps below half a unit in the last
+  /// place count, too. Reproducible from the layer's seed. No: to the nearest.
+  bool stochastic_rounding = true;
 
   bool operator==(const TableConfig&) const = default;
 
@@ -54,6 +69,8 @@ struct TableConfig {
     visit("combiner", self.combiner);
     visit("initializer", self.initializer);
     visit("optimizer", self.optimizer);
+    visit("dtype", self.dtype);
+    visit("stochastic_rounding", self.stochastic_rounding);
   }
 };
 static_assert(std::is_aggregate_v<TableConfig>);

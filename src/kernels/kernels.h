@@ -5,6 +5,7 @@
 // in range and offsets ascend by the time they arrive.
 
 #include "src/kernels/row_rules.h"
+#include "src/kernels/storage.h"
 
 #include <array>
 #include <cstddef>
@@ -24,8 +25,7 @@ namespace tessera::kernels {
 ///       out[b] += weights[i] * table[ids[i]]
 ///     out[b] *= scales[b]
 struct CombineArgs {
-  const float* table = nullptr;  // [vocab, dim]
-  int64_t dim = 0;
+  StoredRows table = {};
   const uint32_t* ids = nullptr;  // [nnz], each < vocab
   int64_t nnz = 0;
   const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds id b
@@ -68,21 +68,21 @@ struct RowStages {
 ///
 ///   for each run of equal rows r:                  (accumulate)
 ///     gradient = sum of gain * gradient over the run
-///     stages and rule on parameters[r] and slots[..][r]
+///     stages and rule on table[r] and slots[..][r]
 ///
 /// Without `accumulate` the rule runs once per contribution, in order. With a
 /// sweep, every other row of [first_row, end_row) gets a gradient of zeros.
 struct UpdateArgs {
-  float* parameters = nullptr;  // [vocab, dim]
+  StoredRows table = {};
   /// Each [vocab, dim], or [vocab] where the rule keeps one number per row;
   /// nullptr where it has none.
   std::array<float*, kMaxSlots> slots = {};
-  int64_t dim = 0;
   const Contribution* contributions = nullptr;  // [count], sorted by row
   int64_t count = 0;
   const GradientSource* sources = nullptr;
   float* gradient = nullptr;  // [dim], scratch
   float* direction = nullptr;  // [dim], scratch
+  float* weights = nullptr;  // [dim], scratch
   bool accumulate = true;
   RowStages stages = {};
   bool sweep = false;
@@ -123,6 +123,11 @@ struct KernelTable {
       std::variant_size_v<RowRule>>
       update_by_rule = {};
   void (*sum_rows)(const SumArgs&) = nullptr;
+  /// table[row] = values [dim], rounded as the table asks.
+  void (*assign_row)(
+      const StoredRows& table,
+      int64_t row,
+      const float* values) = nullptr;
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(

@@ -14,27 +14,62 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#include "src/kernels/storage-inl.h"
+
 // Rows fetched ahead of their use: enough to cover a memory access, few enough
 // to stay in the first-level cache.
 constexpr int64_t kPrefetchAhead = 8;
-constexpr int64_t kFloatsPerLine = 16;
+constexpr int64_t kNarrowPrefetchAhead = 32;
+constexpr int64_t kLineBytes = 64;
 
-HWY_INLINE void PrefetchRow(const CombineArgs& args, int64_t position) {
-  if (position >= args.nnz) {
+// The arguments of one call, with the table's type.
+template <class Row>
+struct Bags {
+  const CombineArgs& args;
+  const typename Row::Element* table;
+
+  const typename Row::Element* RowOf(int64_t position) const {
+    return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
+  }
+};
+
+template <class Row>
+HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
+  if (position >= bags.args.nnz) {
     return;
   }
-  const float* row =
-      args.table + static_cast<int64_t>(args.ids[position]) * args.dim;
-  for (int64_t column = 0; column < args.dim; column += kFloatsPerLine) {
+  constexpr int64_t kStep =
+      kLineBytes / static_cast<int64_t>(sizeof(typename Row::Element));
+  const auto* row = bags.RowOf(position);
+  for (int64_t column = 0; column < bags.args.table.dim; column += kStep) {
     hwy::Prefetch(row + column);
   }
 }
 
-// Sums columns [column, column + kVectors * lanes) of one bag in registers.
-template <int kVectors, bool kPrefetch, class D>
+// sum += weight * values, or sum += values.
+template <bool kWeighted, class V>
+HWY_INLINE V AddTerm(V weight, V values, V sum) {
+  if constexpr (kWeighted) {
+    return hn::MulAdd(weight, values, sum);
+  } else {
+    return hn::Add(values, sum);
+  }
+}
+
+template <bool kWeighted, class D>
+HWY_INLINE hn::Vec<D> WeightOf(D d, const CombineArgs& args, int64_t i) {
+  if constexpr (kWeighted) {
+    return hn::Set(d, args.weights[i]);
+  } else {
+    return hn::Zero(d);
+  }
+}
+
+// Columns [column, column + kVectors * lanes) of one bag, summed in registers.
+template <int kVectors, bool kPrefetch, bool kWeighted, class Row, class D>
 HWY_INLINE void SumColumns(
     D d,
-    const CombineArgs& args,
+    const Bags<Row>& bags,
     int64_t begin,
     int64_t end,
     int64_t column,
@@ -46,25 +81,23 @@ HWY_INLINE void SumColumns(
   V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
   for (int64_t i = begin; i < end; ++i) {
     if constexpr (kPrefetch) {
-      PrefetchRow(args, i + kPrefetchAhead);
+      PrefetchRow(bags, i + kPrefetchAhead);
     }
-    const float* HWY_RESTRICT row =
-        args.table + static_cast<int64_t>(args.ids[i]) * args.dim + column;
-    const V weight =
-        hn::Set(d, args.weights == nullptr ? 1.0F : args.weights[i]);
-    sum0 = hn::MulAdd(weight, hn::LoadU(d, row), sum0);
+    const auto* HWY_RESTRICT row = bags.RowOf(i) + column;
+    const V w = WeightOf<kWeighted>(d, bags.args, i);
+    sum0 = AddTerm<kWeighted>(w, Row::Load(d, row), sum0);
     if constexpr (kVectors >= 2) {
-      sum1 = hn::MulAdd(weight, hn::LoadU(d, row + lanes), sum1);
+      sum1 = AddTerm<kWeighted>(w, Row::Load(d, row + lanes), sum1);
     }
     if constexpr (kVectors >= 4) {
-      sum2 = hn::MulAdd(weight, hn::LoadU(d, row + 2 * lanes), sum2);
-      sum3 = hn::MulAdd(weight, hn::LoadU(d, row + 3 * lanes), sum3);
+      sum2 = AddTerm<kWeighted>(w, Row::Load(d, row + 2 * lanes), sum2);
+      sum3 = AddTerm<kWeighted>(w, Row::Load(d, row + 3 * lanes), sum3);
     }
     if constexpr (kVectors >= 8) {
-      sum4 = hn::MulAdd(weight, hn::LoadU(d, row + 4 * lanes), sum4);
-      sum5 = hn::MulAdd(weight, hn::LoadU(d, row + 5 * lanes), sum5);
-      sum6 = hn::MulAdd(weight, hn::LoadU(d, row + 6 * lanes), sum6);
-      sum7 = hn::MulAdd(weight, hn::LoadU(d, row + 7 * lanes), sum7);
+      sum4 = AddTerm<kWeighted>(w, Row::Load(d, row + 4 * lanes), sum4);
+      sum5 = AddTerm<kWeighted>(w, Row::Load(d, row + 5 * lanes), sum5);
+      sum6 = AddTerm<kWeighted>(w, Row::Load(d, row + 6 * lanes), sum6);
+      sum7 = AddTerm<kWeighted>(w, Row::Load(d, row + 7 * lanes), sum7);
     }
   }
   const V factor = hn::Set(d, scale);
@@ -84,53 +117,184 @@ HWY_INLINE void SumColumns(
   }
 }
 
+// A bag of rows of one or two vectors: four rows at a time, whose sums do not
+// wait for one another.
+template <int kVectors, bool kWeighted, class Row, class D>
+HWY_INLINE void SumNarrowRows(
+    D d,
+    const Bags<Row>& bags,
+    int64_t begin,
+    int64_t end,
+    float scale,
+    float* HWY_RESTRICT out) {
+  using V = hn::Vec<D>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V low0 = hn::Zero(d), low1 = low0, low2 = low0, low3 = low0;
+  V high0 = low0, high1 = low0, high2 = low0, high3 = low0;
+  int64_t i = begin;
+  for (; i + 4 <= end; i += 4) {
+    for (int64_t j = 0; j < 4; ++j) {
+      PrefetchRow(bags, i + j + kNarrowPrefetchAhead);
+    }
+    const auto* HWY_RESTRICT row0 = bags.RowOf(i);
+    const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
+    const auto* HWY_RESTRICT row2 = bags.RowOf(i + 2);
+    const auto* HWY_RESTRICT row3 = bags.RowOf(i + 3);
+    const V w0 = WeightOf<kWeighted>(d, bags.args, i);
+    const V w1 = WeightOf<kWeighted>(d, bags.args, i + 1);
+    const V w2 = WeightOf<kWeighted>(d, bags.args, i + 2);
+    const V w3 = WeightOf<kWeighted>(d, bags.args, i + 3);
+    low0 = AddTerm<kWeighted>(w0, Row::Load(d, row0), low0);
+    low1 = AddTerm<kWeighted>(w1, Row::Load(d, row1), low1);
+    low2 = AddTerm<kWeighted>(w2, Row::Load(d, row2), low2);
+    low3 = AddTerm<kWeighted>(w3, Row::Load(d, row3), low3);
+    if constexpr (kVectors == 2) {
+      high0 = AddTerm<kWeighted>(w0, Row::Load(d, row0 + lanes), high0);
+      high1 = AddTerm<kWeighted>(w1, Row::Load(d, row1 + lanes), high1);
+      high2 = AddTerm<kWeighted>(w2, Row::Load(d, row2 + lanes), high2);
+      high3 = AddTerm<kWeighted>(w3, Row::Load(d, row3 + lanes), high3);
+    }
+  }
+  for (; i < end; ++i) {
+    PrefetchRow(bags, i + kNarrowPrefetchAhead);
+    const auto* HWY_RESTRICT row = bags.RowOf(i);
+    const V w = WeightOf<kWeighted>(d, bags.args, i);
+    low0 = AddTerm<kWeighted>(w, Row::Load(d, row), low0);
+    if constexpr (kVectors == 2) {
+      high0 = AddTerm<kWeighted>(w, Row::Load(d, row + lanes), high0);
+    }
+  }
+  const V factor = hn::Set(d, scale);
+  const V low = hn::Add(hn::Add(low0, low1), hn::Add(low2, low3));
+  hn::StoreU(hn::Mul(low, factor), d, out);
+  if constexpr (kVectors == 2) {
+    const V high = hn::Add(hn::Add(high0, high1), hn::Add(high2, high3));
+    hn::StoreU(hn::Mul(high, factor), d, out + lanes);
+  }
+}
+
 // The first columns of a bag prefetch whole rows; the rest find them in cache.
-template <int kVectors, class D>
+template <int kVectors, bool kWeighted, class Row, class D>
 HWY_INLINE void SumFirstOrLaterColumns(
     D d,
-    const CombineArgs& args,
+    const Bags<Row>& bags,
     int64_t begin,
     int64_t end,
     int64_t column,
     float scale,
     float* HWY_RESTRICT out) {
   if (column == 0) {
-    SumColumns<kVectors, true>(d, args, begin, end, column, scale, out);
+    SumColumns<kVectors, true, kWeighted>(
+        d, bags, begin, end, column, scale, out);
   } else {
-    SumColumns<kVectors, false>(d, args, begin, end, column, scale, out);
+    SumColumns<kVectors, false, kWeighted>(
+        d, bags, begin, end, column, scale, out);
   }
 }
 
-void Combine(const CombineArgs& args) {
+// Rows narrower than a vector, [0, dim) as two stretches of kLanes that may
+// overlap: what both of them write is the same.
+template <int kLanes, bool kWeighted, class Row>
+HWY_INLINE void SumShortRows(
+    const Bags<Row>& bags,
+    int64_t begin,
+    int64_t end,
+    float scale,
+    float* HWY_RESTRICT out) {
+  const hn::CappedTag<float, kLanes> d;
+  const int64_t last = bags.args.table.dim - kLanes;
+  SumColumns<1, true, kWeighted>(d, bags, begin, end, 0, scale, out);
+  if (last > 0) {
+    SumColumns<1, false, kWeighted>(d, bags, begin, end, last, scale, out);
+  }
+}
+
+template <bool kWeighted, class Row>
+HWY_INLINE void SumBag(
+    const Bags<Row>& bags,
+    int64_t begin,
+    int64_t end,
+    float scale,
+    float* HWY_RESTRICT out) {
   const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> one;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t dim = bags.args.table.dim;
+  if (dim < lanes) {
+    if (dim >= 8) {
+      SumShortRows<8, kWeighted>(bags, begin, end, scale, out);
+    } else if (dim >= 4) {
+      SumShortRows<4, kWeighted>(bags, begin, end, scale, out);
+    } else if (dim >= 2) {
+      SumShortRows<2, kWeighted>(bags, begin, end, scale, out);
+    } else {
+      SumShortRows<1, kWeighted>(bags, begin, end, scale, out);
+    }
+    return;
+  }
+  if (dim == lanes) {
+    SumNarrowRows<1, kWeighted>(d, bags, begin, end, scale, out);
+    return;
+  }
+  if (dim == 2 * lanes) {
+    SumNarrowRows<2, kWeighted>(d, bags, begin, end, scale, out);
+    return;
+  }
+  int64_t column = 0;
+  for (; column + 8 * lanes <= dim; column += 8 * lanes) {
+    SumFirstOrLaterColumns<8, kWeighted>(
+        d, bags, begin, end, column, scale, out);
+  }
+  if (column + 4 * lanes <= dim) {
+    SumFirstOrLaterColumns<4, kWeighted>(
+        d, bags, begin, end, column, scale, out);
+    column += 4 * lanes;
+  }
+  if (column + 2 * lanes <= dim) {
+    SumFirstOrLaterColumns<2, kWeighted>(
+        d, bags, begin, end, column, scale, out);
+    column += 2 * lanes;
+  }
+  if (column + lanes <= dim) {
+    SumFirstOrLaterColumns<1, kWeighted>(
+        d, bags, begin, end, column, scale, out);
+    column += lanes;
+  }
+  if (column < dim) {
+    // Overlaps what is done already: a masked load may read past the table.
+    SumColumns<1, false, kWeighted>(
+        d, bags, begin, end, dim - lanes, scale, out);
+  }
+}
+
+template <class Row>
+void CombineRows(const CombineArgs& args) {
+  const Bags<Row> bags{
+      args, static_cast<const typename Row::Element*>(args.table.data)};
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
     const int64_t end =
         args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
     const float scale = args.scales == nullptr ? 1.0F : args.scales[bag];
-    float* HWY_RESTRICT out = args.out + bag * args.dim;
-    int64_t column = 0;
-    for (; column + 8 * lanes <= args.dim; column += 8 * lanes) {
-      SumFirstOrLaterColumns<8>(d, args, begin, end, column, scale, out);
+    float* HWY_RESTRICT out = args.out + bag * args.table.dim;
+    if (args.weights == nullptr) {
+      SumBag<false>(bags, begin, end, scale, out);
+    } else {
+      SumBag<true>(bags, begin, end, scale, out);
     }
-    if (column + 4 * lanes <= args.dim) {
-      SumFirstOrLaterColumns<4>(d, args, begin, end, column, scale, out);
-      column += 4 * lanes;
-    }
-    if (column + 2 * lanes <= args.dim) {
-      SumFirstOrLaterColumns<2>(d, args, begin, end, column, scale, out);
-      column += 2 * lanes;
-    }
-    if (column + lanes <= args.dim) {
-      SumFirstOrLaterColumns<1>(d, args, begin, end, column, scale, out);
-      column += lanes;
-    }
-    // One lane at a time: a masked load may read past the end of the table.
-    for (; column < args.dim; ++column) {
-      SumFirstOrLaterColumns<1>(one, args, begin, end, column, scale, out);
-    }
+  }
+}
+
+void Combine(const CombineArgs& args) {
+  switch (args.table.storage) {
+    case Storage::kFloat32:
+      CombineRows<Float32Row>(args);
+      break;
+    case Storage::kBFloat16:
+      CombineRows<BFloat16Row>(args);
+      break;
+    case Storage::kFloat16:
+      CombineRows<Float16Row>(args);
+      break;
   }
 }
 

@@ -16,7 +16,7 @@ struct ColumnRow {
   using Local = NoLocal;
 
   static HWY_INLINE Local
-  Begin(const UpdateArgs&, const Rule&, int64_t, const float*) {
+  Begin(const UpdateArgs&, const Rule&, int64_t, const float*, const float*) {
     return {};
   }
 };
@@ -332,12 +332,22 @@ struct LionRow : ColumnRow<LionRule> {
   }
 };
 
+template <class F>
+struct AddUp {
+  const F& f;
+  float& total;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    total += hn::GetLane(hn::SumOfLanes(d, f(d, column)));
+  }
+};
+
 // Sums f(columns) over a row; the order of the sum depends on the instruction
 // set, never on threads.
 template <class F>
 HWY_INLINE float SumOverRow(int64_t dim, const F& f) {
   const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> one;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto sum = hn::Zero(d);
   int64_t column = 0;
@@ -345,9 +355,7 @@ HWY_INLINE float SumOverRow(int64_t dim, const F& f) {
     sum = hn::Add(sum, f(d, column));
   }
   float total = hn::GetLane(hn::SumOfLanes(d, sum));
-  for (; column < dim; ++column) {
-    total += hn::GetLane(f(one, column));
-  }
+  ForLastColumns(dim, column, AddUp<F>{f, total});
   return total;
 }
 
@@ -373,10 +381,11 @@ struct RowWiseAdagradRow {
       const UpdateArgs& args,
       const Rule& rule,
       int64_t row,
+      const float* /*weights*/,
       const float* gradient) {
-    const float squares = SumOverRow(args.dim, SquaresOf{gradient});
+    const float squares = SumOverRow(args.table.dim, SquaresOf{gradient});
     float& accumulator = args.slots[0][row];
-    accumulator += squares / static_cast<float>(args.dim);
+    accumulator += squares / static_cast<float>(args.table.dim);
     return {rule.learning_rate / (::sqrtf(accumulator) + rule.epsilon)};
   }
 
@@ -395,8 +404,9 @@ struct LambRow {
   struct Direction {
     const UpdateArgs& args;
     const Rule& rule;
+    const float* weights;
     const float* gradient;
-    int64_t offset;
+    int64_t offset;  // of the slots
 
     template <class D>
     HWY_INLINE hn::Vec<D> operator()(D d, int64_t column) const {
@@ -414,9 +424,7 @@ struct LambRow {
           hn::Mul(momentum, hn::Set(d, rule.correction_1)),
           hn::Add(root, hn::Set(d, rule.epsilon)));
       const V direction = hn::MulAdd(
-          hn::Set(d, rule.weight_decay),
-          hn::LoadU(d, args.parameters + offset + column),
-          ratio);
+          hn::Set(d, rule.weight_decay), hn::LoadU(d, weights + column), ratio);
       hn::StoreU(direction, d, args.direction + column);
       return hn::Mul(direction, direction);
     }
@@ -430,14 +438,14 @@ struct LambRow {
       const UpdateArgs& args,
       const Rule& rule,
       int64_t row,
+      const float* weights,
       const float* gradient) {
-    const int64_t offset = row * args.dim;
-    const float directions =
-        ::sqrtf(SumOverRow(args.dim, Direction{args, rule, gradient, offset}));
-    const float weights =
-        ::sqrtf(SumOverRow(args.dim, SquaresOf{args.parameters + offset}));
+    const int64_t dim = args.table.dim;
+    const float direction = ::sqrtf(
+        SumOverRow(dim, Direction{args, rule, weights, gradient, row * dim}));
+    const float weight = ::sqrtf(SumOverRow(dim, SquaresOf{weights}));
     const float trust =
-        weights > 0.0F && directions > 0.0F ? weights / directions : 1.0F;
+        weight > 0.0F && direction > 0.0F ? weight / direction : 1.0F;
     return {rule.learning_rate * trust};
   }
 

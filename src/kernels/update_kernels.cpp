@@ -17,26 +17,44 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#include "src/kernels/row_rules-inl.h"
+template <int kLanes, class F>
+HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
+  const hn::CappedTag<float, kLanes> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (; column + lanes <= dim; column += lanes) {
+    f(d, column);
+  }
+}
 
-constexpr int64_t kPrefetchAhead = 6;
-constexpr int64_t kFloatsPerLine = 16;
-
-// Calls f(tag, column) for a row's full vectors, then for single columns: a
+// Calls f(tag, column) for what is left after the full vectors, in shorter ones: a
 // masked load may read past the end of the table.
+template <class F>
+HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
+  if (column == dim) {
+    return;
+  }
+  ForStretches<4>(dim, column, f);
+  ForStretches<1>(dim, column, f);
+}
+
+// Calls f(tag, column) for all columns of a row.
 template <class F>
 HWY_INLINE void ForColumns(int64_t dim, const F& f) {
   const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> one;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t column = 0;
   for (; column + lanes <= dim; column += lanes) {
     f(d, column);
   }
-  for (; column < dim; ++column) {
-    f(one, column);
-  }
+  ForLastColumns(dim, column, f);
 }
+
+#include "src/kernels/row_rules-inl.h"
+#include "src/kernels/storage-inl.h"
+
+constexpr int64_t kPrefetchAhead = 6;
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kFloatsPerLine = kLineBytes / sizeof(float);
 
 // A NaN compares false and so stays visible; what Min and Max make of one
 // differs between targets.
@@ -84,12 +102,114 @@ struct AddGradient {
   }
 };
 
+struct Copy {
+  const float* from;
+  float* to;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    hn::StoreU(hn::LoadU(d, from + column), d, to + column);
+  }
+};
+
+// A row of 16 bits to float32.
+template <class Row>
+struct Widen {
+  const typename Row::Element* from;
+  float* to;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    hn::StoreU(Row::Load(d, from + column), d, to + column);
+  }
+};
+
+// Uniform bits of (key, column): the finalizer of MurmurHash3.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RandomBits(D d, uint32_t key, int64_t column) {
+  const V columns = hn::Iota(d, static_cast<uint32_t>(column));
+  V x = hn::Add(hn::Mul(columns, hn::Set(d, 0x9E3779B9U)), hn::Set(d, key));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x85EBCA6BU));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(d, 0xC2B2AE35U));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+
+// A row of float32 to 16 bits.
+template <class Row>
+struct Narrow {
+  const float* from;
+  typename Row::Element* to;
+  bool is_stochastic;
+  uint32_t key;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const hn::Rebind<uint32_t, D> d32;
+    Row::Store(
+        d,
+        hn::LoadU(d, from + column),
+        is_stochastic,
+        RandomBits(d32, key, column),
+        to + column);
+  }
+};
+
+// Not inlined: every rule has several calls.
+HWY_NOINLINE void WidenRow(
+    const StoredRows& table,
+    int64_t row,
+    float* weights) {
+  const auto* from = static_cast<const uint16_t*>(table.data) + row * table.dim;
+  if (table.storage == Storage::kBFloat16) {
+    ForColumns(table.dim, Widen<BFloat16Row>{from, weights});
+  } else {
+    ForColumns(table.dim, Widen<Float16Row>{from, weights});
+  }
+}
+
+HWY_NOINLINE void NarrowRow(
+    const StoredRows& table,
+    int64_t row,
+    const float* weights) {
+  auto* to = static_cast<uint16_t*>(table.data) + row * table.dim;
+  const bool is_stochastic = table.rounding.is_stochastic;
+  const uint32_t key = key_of_row(table.rounding, row);
+  if (table.storage == Storage::kBFloat16) {
+    ForColumns(table.dim, Narrow<BFloat16Row>{weights, to, is_stochastic, key});
+  } else {
+    ForColumns(table.dim, Narrow<Float16Row>{weights, to, is_stochastic, key});
+  }
+}
+
+// The weights of a row as float32: the row itself, or a copy in `scratch`.
+HWY_INLINE float* OpenRow(
+    const StoredRows& table,
+    int64_t row,
+    float* scratch) {
+  if (table.storage == Storage::kFloat32) {
+    return static_cast<float*>(table.data) + row * table.dim;
+  }
+  WidenRow(table, row, scratch);
+  return scratch;
+}
+
+// Writes back what OpenRow() copied.
+HWY_INLINE void CloseRow(
+    const StoredRows& table,
+    int64_t row,
+    const float* weights) {
+  if (table.storage != Storage::kFloat32) {
+    NarrowRow(table, row, weights);
+  }
+}
+
 template <class Row>
 struct Step {
   const UpdateArgs& args;
   const typename Row::Rule& rule;
   typename Row::Local local;
   int64_t offset;
+  float* weights;
   const float* HWY_RESTRICT gradient;
 
   template <class D>
@@ -100,7 +220,7 @@ struct Step {
         slots[i] = args.slots[i] + offset + column;
       }
     }
-    float* weight = args.parameters + offset + column;
+    float* weight = weights + column;
     hn::StoreU(
         Row::Step(
             d,
@@ -120,13 +240,14 @@ HWY_INLINE void StepRow(
     const typename Row::Rule& rule,
     uint32_t row,
     const float* gradient) {
-  const int64_t offset = static_cast<int64_t>(row) * args.dim;
+  const int64_t dim = args.table.dim;
+  const int64_t offset = static_cast<int64_t>(row) * dim;
   const RowStages& stages = args.stages;
-  float* weights = args.parameters + offset;
+  float* weights = OpenRow(args.table, row, args.weights);
   if constexpr (kStages) {
     if (stages.clip_gradient) {
       ForColumns(
-          args.dim,
+          dim,
           Clamp{
               gradient,
               args.gradient,
@@ -135,17 +256,18 @@ HWY_INLINE void StepRow(
       gradient = args.gradient;
     }
     if (stages.weight_decay != 0.0F) {
-      ForColumns(args.dim, Decay{weights, stages.weight_decay});
+      ForColumns(dim, Decay{weights, stages.weight_decay});
     }
   }
-  const auto local = Row::Begin(args, rule, row, gradient);
+  const auto local = Row::Begin(args, rule, row, weights, gradient);
   ForColumns(
-      args.dim,
-      Step<Row>{args, rule, local, offset, GradientOf<Row>(args, gradient)});
+      dim,
+      Step<Row>{
+          args, rule, local, offset, weights, GradientOf<Row>(args, gradient)});
   if constexpr (kStages) {
     if (stages.clip_weight) {
       ForColumns(
-          args.dim,
+          dim,
           Clamp{
               weights,
               weights,
@@ -153,6 +275,7 @@ HWY_INLINE void StepRow(
               stages.clip_weight_max});
     }
   }
+  CloseRow(args.table, row, weights);
 }
 
 template <class Row>
@@ -161,13 +284,19 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
     return;
   }
   const Contribution& next = args.contributions[index];
-  const int64_t offset = static_cast<int64_t>(next.row) * args.dim;
+  const int64_t dim = args.table.dim;
+  const int64_t offset = static_cast<int64_t>(next.row) * dim;
   const float* gradient = args.sources[next.source].gradient;
   if constexpr (kHasOneSlotPerRow<Row>) {
     hwy::Prefetch(args.slots[0] + next.row);
   }
-  for (int64_t column = 0; column < args.dim; column += kFloatsPerLine) {
-    hwy::Prefetch(args.parameters + offset + column);
+  const int64_t element = bytes_per_element(args.table.storage);
+  const char* weights =
+      static_cast<const char*>(args.table.data) + offset * element;
+  for (int64_t byte = 0; byte < dim * element; byte += kLineBytes) {
+    hwy::Prefetch(weights + byte);
+  }
+  for (int64_t column = 0; column < dim; column += kFloatsPerLine) {
     if constexpr (!kHasOneSlotPerRow<Row>) {
       for (size_t i = 0; i < Row::kSlots; ++i) {
         if (args.slots[i] != nullptr) {
@@ -209,11 +338,11 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       StepRow<Row, kStages>(args, rule, row, source.gradient);
       continue;
     }
-    ForColumns(args.dim, AddGradient{source, args.gradient, true});
+    ForColumns(args.table.dim, AddGradient{source, args.gradient, true});
     for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
       PrefetchContribution<Row>(args, i + kPrefetchAhead);
       const GradientSource& more = args.sources[args.contributions[i].source];
-      ForColumns(args.dim, AddGradient{more, args.gradient, false});
+      ForColumns(args.table.dim, AddGradient{more, args.gradient, false});
     }
     StepRow<Row, kStages>(args, rule, row, args.gradient);
   }
@@ -258,8 +387,17 @@ void FillUpdates(KernelTable& table) {
   table.update_by_rule = {Update<Rows>...};
 }
 
+void AssignRow(const StoredRows& table, int64_t row, const float* values) {
+  if (table.storage == Storage::kFloat32) {
+    ForColumns(table.dim, Copy{values, OpenRow(table, row, nullptr)});
+  } else {
+    CloseRow(table, row, values);
+  }
+}
+
 void AddUpdateKernels(KernelTable& table) {
   table.sum_rows = SumRows;
+  table.assign_row = AssignRow;
   FillUpdates<
       SgdRow,
       AdagradRow,

@@ -65,6 +65,14 @@ class HostStrategy : public EmbeddingStrategy {
   HostStrategy(std::shared_ptr<EmbeddingState> state, Strategy::Host options)
       : state_(std::move(state)), options_(options) {
     for (const TableState& table : state_->tables) {
+      TORCH_CHECK_VALUE(
+          table.config->dtype == at::kFloat,
+          "[table '",
+          table.name,
+          "'] dtype ",
+          to_string(table.config->dtype),
+          " needs Strategy::engine(): on the host an optimizer of LibTorch "
+          "would round its steps away. Use kFloat.");
       table.parameters.requires_grad_(true);
     }
   }

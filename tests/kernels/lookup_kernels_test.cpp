@@ -68,8 +68,7 @@ struct Example {
 
   CombineArgs args() {
     return {
-        .table = table.data(),
-        .dim = dim,
+        .table = {.data = table.data(), .dim = dim},
         .ids = ids.data(),
         .nnz = static_cast<int64_t>(ids.size()),
         .offsets = offsets.data(),
@@ -89,28 +88,32 @@ struct Example {
   std::vector<float> out;
 };
 
+const float* row_of(const CombineArgs& args, uint32_t id) {
+  return static_cast<const float*>(args.table.data) + id * args.table.dim;
+}
+
 // The pseudocode of CombineArgs, in double precision.
 void expect_combined(const CombineArgs& args) {
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
     const int64_t end =
         args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
-    for (int64_t column = 0; column < args.dim; ++column) {
+    for (int64_t column = 0; column < args.table.dim; ++column) {
       double sum = 0.0;
       double magnitude = 0.0;
       for (int64_t i = begin; i < end; ++i) {
         const double weight = args.weights == nullptr ? 1.0 : args.weights[i];
-        const double term =
-            weight * args.table[args.ids[i] * args.dim + column];
+        const double term = weight * row_of(args, args.ids[i])[column];
         sum += term;
         magnitude += std::abs(term);
       }
       const double scale = args.scales == nullptr ? 1.0 : args.scales[bag];
       ASSERT_NEAR(
-          args.out[bag * args.dim + column],
+          args.out[bag * args.table.dim + column],
           scale * sum,
           1e-6 * std::abs(scale) * magnitude)
-          << "dim " << args.dim << ", bag " << bag << ", column " << column;
+          << "dim " << args.table.dim << ", bag " << bag << ", column "
+          << column;
     }
   }
 }
@@ -144,7 +147,7 @@ TEST(LookupKernelsTest, WithoutOffsetsEachBagHoldsOneId) {
       args.scales = nullptr;
       kernels.combine(args);
       for (int64_t bag = 0; bag < Example::kBags; ++bag) {
-        const float* row = args.table + args.ids[bag] * dim;
+        const float* row = row_of(args, args.ids[bag]);
         ASSERT_TRUE(std::equal(row, row + dim, args.out + bag * dim))
             << "a row alone is copied bit for bit";
       }

@@ -363,8 +363,7 @@ class Pair {
     std::vector<float> scratch(2 * dim_);
     const std::vector<float> zeros(dim_, 0.0F);
     UpdateArgs args{
-        .parameters = weights_.data(),
-        .dim = dim_,
+        .table = {.data = weights_.data(), .dim = dim_},
         .contributions = contributions.data(),
         .count = static_cast<int64_t>(contributions.size()),
         .sources = sources.data(),

@@ -128,9 +128,8 @@ class Example {
 
   UpdateArgs args() {
     return {
-        .parameters = parameters_.data(),
+        .table = {.data = parameters_.data(), .dim = dim_},
         .slots = {slots_[0].data(), slots_[1].data()},
-        .dim = dim_,
         .contributions = contributions_.data(),
         .count = static_cast<int64_t>(contributions_.size()),
         .sources = sources_.data(),
@@ -370,8 +369,7 @@ TEST(UpdateKernelsTest, AGradientOfZeroStillDecaysAndClipsTheWeight) {
     const Contribution contribution{0, 0};
     const GradientSource source{zero.data(), 1.0F};
     UpdateArgs args{
-        .parameters = weight.data(),
-        .dim = 1,
+        .table = {.data = weight.data(), .dim = 1},
         .contributions = &contribution,
         .count = 1,
         .sources = &source,

@@ -95,7 +95,7 @@ TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
 
 TEST_P(CompositionTest, AModelRefusesAnotherDtypeThroughItsLayer) {
   Ranker model(two_features(GetParam()));
-  EXPECT_VALUE_ERROR(model->to(torch::kDouble), "tables are float32");
+  EXPECT_VALUE_ERROR(model->to(torch::kDouble), "activations are float32");
   model->to(torch::kCPU);
 }
 

@@ -261,7 +261,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
 TEST_P(TPUEmbeddingOnBothStrategies, OtherDtypesAndDevicesAreRefused) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
   EXPECT_VALUE_ERROR(
-      embedding->to(torch::kDouble), "tables are float32, but got Double");
+      embedding->to(torch::kDouble), "activations are float32, but got Double");
   EXPECT_VALUE_ERROR(
       embedding->to(torch::Device("cuda"), torch::kFloat),
       "tables live on the cpu, but got cuda");
@@ -383,9 +383,12 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
           {"user", FeatureConfig{.table = users}},
           {"item", FeatureConfig{.table = numbered_table("items", 4, 2)}}}});
   const std::string expected =
-      "table  rows    dim  combiner  optimizer  slots                memory\n"
-      "users  131072  8    mean      Adam       momenta, velocities  12.0 MiB\n"
-      "items  4       2    sum       -          -                    0.0 MiB\n"
+      "table  rows    dim  dtype    combiner  optimizer  slots                "
+      "memory\n"
+      "users  131072  8    float32  mean      Adam       momenta, velocities  "
+      "12.0 MiB\n"
+      "items  4       2    float32  sum       -          -                    "
+      "0.0 MiB\n"
       "2 tables, 2 features, 12.0 MiB, strategy engine\n";
   EXPECT_EQ(embedding->summary(), expected);
   std::ostringstream stream;

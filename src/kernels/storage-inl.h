@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads and stores of each Storage, once per instruction set: included inside
+// the target namespace of the kernels, hence no include guard.
+
+struct Float32Row {
+  using Element = float;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
+    return hn::LoadU(d, from);
+  }
+};
+
+// The upper half of a float32.
+struct BFloat16Row {
+  using Element = uint16_t;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, from));
+    return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+  }
+
+  // `random`: uniform 32 bits in each lane.
+  template <class D, class R>
+  static HWY_INLINE void Store(
+      D,
+      hn::Vec<D> value,
+      bool is_stochastic,
+      R random,
+      Element* to) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<int32_t, D> di32;
+    const auto bits = hn::BitCast(d32, value);
+    const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+    const auto to_add = is_stochastic ? hn::ShiftRight<16>(random)
+                                      : hn::Add(hn::Set(d32, 0x7FFF), is_odd);
+    // A NaN stays one: its payload may lie in the lower half alone.
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+    const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
+    const auto rounded = hn::IfThenElse(
+        is_finite,
+        hn::Add(bits, to_add),
+        hn::Or(bits, hn::IfThenElseZero(is_nan, hn::Set(d32, 0x00400000))));
+    hn::StoreU(
+        hn::DemoteTo(d16, hn::BitCast(di32, hn::ShiftRight<16>(rounded))),
+        d16,
+        to);
+  }
+};
+
+// IEEE half precision: 10 bits of mantissa, multiples of 2^-24 below 2^-14. By
+// bits, since Highway's own conversions know no infinity on older targets.
+struct Float16Row {
+  using Element = uint16_t;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
+#if HWY_TARGET <= HWY_AVX2  // has instructions for it
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(
+        d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<int32_t, D> di32;
+    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, from));
+    const auto magnitude = hn::And(bits, hn::Set(d32, 0x7FFF));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+    const auto shifted = hn::ShiftLeft<13>(magnitude);
+    const auto normal = hn::Add(shifted, hn::Set(d32, 112U << 23));
+    const auto infinite = hn::Or(shifted, hn::Set(d32, 0x7F800000));
+    const auto subnormal = hn::BitCast(
+        d32,
+        hn::Mul(
+            hn::ConvertTo(d, hn::BitCast(di32, magnitude)),
+            hn::Set(d, 0x1p-24F)));
+    auto result = hn::IfThenElse(
+        hn::Lt(magnitude, hn::Set(d32, 0x0400)), subnormal, normal);
+    result = hn::IfThenElse(
+        hn::Gt(magnitude, hn::Set(d32, 0x7BFF)), infinite, result);
+    return hn::BitCast(d, hn::Or(result, sign));
+#endif
+  }
+
+  template <class D, class R>
+  static HWY_INLINE void Store(
+      D d,
+      hn::Vec<D> value,
+      bool is_stochastic,
+      R random,
+      Element* to) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<int32_t, D> di32;
+    const auto magnitude = hn::Abs(value);
+    const auto bits = hn::BitCast(d32, magnitude);
+    const auto sign =
+        hn::ShiftRight<16>(hn::Xor(hn::BitCast(d32, value), bits));
+    // 13 bits go; 112 is the difference of the exponents' biases.
+    const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(d32, 1));
+    const auto to_add = is_stochastic ? hn::ShiftRight<19>(random)
+                                      : hn::Add(hn::Set(d32, 0x0FFF), is_odd);
+    const auto normal = hn::Min(
+        hn::Sub(
+            hn::ShiftRight<13>(hn::Add(bits, to_add)),
+            hn::Set(d32, 112U << 10)),
+        hn::Set(d32, 0x7C00));
+    const auto units = hn::Mul(magnitude, hn::Set(d, 0x1p24F));
+    const auto uniform = hn::Mul(
+        hn::ConvertTo(d, hn::BitCast(di32, hn::ShiftRight<8>(random))),
+        hn::Set(d, 0x1p-24F));
+    const auto subnormal =
+        is_stochastic ? hn::Floor(hn::Add(units, uniform)) : hn::Round(units);
+    const auto is_small =
+        hn::RebindMask(d32, hn::Lt(magnitude, hn::Set(d, 0x1p-14F)));
+    auto result = hn::IfThenElse(
+        is_small, hn::BitCast(d32, hn::ConvertTo(di32, subnormal)), normal);
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+    const auto infinite = hn::Or(
+        hn::Set(d32, 0x7C00), hn::IfThenElseZero(is_nan, hn::Set(d32, 0x0200)));
+    const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
+    result = hn::Or(hn::IfThenElse(is_finite, result, infinite), sign);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, result)), d16, to);
+  }
+};

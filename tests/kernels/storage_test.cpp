@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of 16 bits: LibTorch's conversions are the reference.
+#include "src/kernels/kernels.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct BFloat16 {
+  static constexpr Storage kStorage = Storage::kBFloat16;
+  using Type = c10::BFloat16;
+};
+struct Float16 {
+  static constexpr Storage kStorage = Storage::kFloat16;
+  using Type = c10::Half;
+};
+
+template <class Format>
+float widened(uint16_t bits) {
+  return static_cast<float>(std::bit_cast<typename Format::Type>(bits));
+}
+
+template <class Format>
+uint16_t nearest(float value) {
+  return std::bit_cast<uint16_t>(typename Format::Type(value));
+}
+
+template <class Format>
+class StorageTest : public testing::Test {
+ protected:
+  using Rows = std::vector<uint16_t>;
+
+  static StoredRows stored(Rows& rows, int64_t dim, Rounding rounding = {}) {
+    return {
+        .data = rows.data(),
+        .dim = dim,
+        .storage = Format::kStorage,
+        .rounding = rounding};
+  }
+
+  // Row `row` of a table of 16 bits after it was assigned `values`.
+  static Rows assigned(
+      const KernelTable& kernels,
+      const std::vector<float>& values,
+      Rounding rounding,
+      int64_t row = 0) {
+    const auto dim = static_cast<int64_t>(values.size());
+    Rows rows((row + 1) * dim);
+    kernels.assign_row(stored(rows, dim, rounding), row, values.data());
+    return {rows.begin() + row * dim, rows.end()};
+  }
+
+  // The two values of 16 bits around `value`, ascending; equal if it is one.
+  static std::pair<float, float> neighbours(float value) {
+    const uint16_t bits = nearest<Format>(value);
+    const float near = widened<Format>(bits);
+    if (near == value) {
+      return {value, value};
+    }
+    // Away from zero, or towards it; the smallest has no smaller one.
+    const bool is_away = std::abs(near) < std::abs(value);
+    const float other =
+        widened<Format>(static_cast<uint16_t>(is_away ? bits + 1 : bits - 1));
+    return {std::min(near, other), std::max(near, other)};
+  }
+};
+
+using Formats = testing::Types<BFloat16, Float16>;
+TYPED_TEST_SUITE(StorageTest, Formats);
+
+// Of every size that 16 bits can hold, and beyond.
+std::vector<float> many_floats() {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> values{0.0F, -0.0F, kInfinity, -kInfinity};
+  for (int exponent = -30; exponent <= 17; ++exponent) {
+    for (int i = 0; i < 60; ++i) {
+      values.push_back(std::ldexp(normal(random), exponent));
+    }
+    // Halfway between two float16s, and between two bfloat16s.
+    values.push_back(std::ldexp(1.0F + 0x1p-11F, exponent));
+    values.push_back(std::ldexp(1.0F + 3 * 0x1p-11F, exponent));
+    values.push_back(std::ldexp(-1.0F - 0x1p-8F, exponent));
+    values.push_back(std::ldexp(1.0F + 3 * 0x1p-8F, exponent));
+  }
+  return values;
+}
+
+TYPED_TEST(StorageTest, EveryNumberIsReadExactly) {
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    for (const int64_t dim : {1, 2, 3, 7, 8, 16, 21, 32, 64, 128}) {
+      const int64_t vocab = 65536 / dim;
+      std::vector<uint16_t> rows(vocab * dim);
+      std::iota(rows.begin(), rows.end(), uint16_t{0});
+      std::vector<uint32_t> ids(vocab);
+      std::iota(ids.begin(), ids.end(), 0U);
+      std::vector<float> out(vocab * dim, 7.0F);
+      kernels.combine(
+          {.table = TestFixture::stored(rows, dim),
+           .ids = ids.data(),
+           .nnz = vocab,
+           .out = out.data(),
+           .end_bag = vocab});
+      for (size_t i = 0; i < out.size(); ++i) {
+        const auto expected = widened<TypeParam>(rows[i]);
+        ASSERT_TRUE(
+            out[i] == expected || (std::isnan(out[i]) && std::isnan(expected)))
+            << "bits " << rows[i] << ", dim " << dim << ": " << out[i];
+      }
+    }
+  }
+}
+
+TYPED_TEST(StorageTest, RoundsToTheNearestAsLibTorch) {
+  const std::vector<float> values = many_floats();
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    const auto actual = TestFixture::assigned(kernels, values, {});
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(actual[i], nearest<TypeParam>(values[i])) << values[i];
+    }
+  }
+}
+
+TYPED_TEST(StorageTest, RoundsAtRandomToANeighbourAndByTheirDistance) {
+  constexpr int kKeys = 400;
+  const std::vector<float> values = many_floats();
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    std::vector<double> ups(values.size());
+    for (int key = 0; key < kKeys; ++key) {
+      const auto actual = TestFixture::assigned(
+          kernels,
+          values,
+          {.is_stochastic = true, .key = static_cast<uint64_t>(key)});
+      for (size_t i = 0; i < values.size(); ++i) {
+        const auto [below, above] = TestFixture::neighbours(values[i]);
+        const float rounded = widened<TypeParam>(actual[i]);
+        ASSERT_TRUE(rounded == below || rounded == above)
+            << values[i] << " became " << rounded;
+        ups[i] += rounded == above ? 1.0 / kKeys : 0.0;
+      }
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto [below, above] = TestFixture::neighbours(values[i]);
+      if (below == above || std::isinf(above) || std::isinf(below)) {
+        continue;
+      }
+      const double expected = (double{values[i]} - below) / (above - below);
+      // Five standard deviations of kKeys coins.
+      ASSERT_NEAR(ups[i], expected, 0.125) << values[i];
+    }
+  }
+}
+
+TYPED_TEST(StorageTest, ANaNStaysOne) {
+  const std::vector<float> values{
+      std::numeric_limits<float>::quiet_NaN(),
+      -std::numeric_limits<float>::quiet_NaN(),
+      std::bit_cast<float>(0x7F800001U),  // its payload in the lower half
+      std::bit_cast<float>(0xFFBFFFFFU)};
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    for (const bool is_stochastic : {false, true}) {
+      const auto actual = TestFixture::assigned(
+          kernels, values, {.is_stochastic = is_stochastic});
+      for (const uint16_t bits : actual) {
+        EXPECT_TRUE(std::isnan(widened<TypeParam>(bits))) << bits;
+      }
+    }
+  }
+}
+
+// The finalizers of splitmix64 and MurmurHash3, written out once more.
+uint32_t random_bits(uint64_t key, uint64_t row, uint32_t column) {
+  uint64_t y = key ^ (row * 0x9E3779B97F4A7C15ULL);
+  y = (y ^ (y >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  y = (y ^ (y >> 27)) * 0x94D049BB133111EBULL;
+  y ^= y >> 31;
+  uint32_t x = static_cast<uint32_t>(y >> 32) + column * 0x9E3779B9U;
+  x = (x ^ (x >> 16)) * 0x85EBCA6BU;
+  x = (x ^ (x >> 13)) * 0xC2B2AE35U;
+  return x ^ (x >> 16);
+}
+
+TEST(BFloat16StorageTest, TheRandomBitsAreThoseOfTheRowAndColumn) {
+  constexpr float kValue = 1.001F;
+  constexpr Rounding kRounding{.is_stochastic = true, .key = 12345};
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    for (const int64_t dim : {1, 3, 16, 37}) {
+      for (const int64_t row : {0, 1, 77}) {
+        std::vector<uint16_t> rows((row + 1) * dim);
+        const std::vector<float> values(dim, kValue);
+        kernels.assign_row(
+            {.data = rows.data(),
+             .dim = dim,
+             .storage = Storage::kBFloat16,
+             .rounding = kRounding},
+            row,
+            values.data());
+        for (int64_t column = 0; column < dim; ++column) {
+          const uint32_t random =
+              random_bits(kRounding.key, row, static_cast<uint32_t>(column));
+          const uint32_t sum = std::bit_cast<uint32_t>(kValue) + (random >> 16);
+          ASSERT_EQ(rows[row * dim + column], sum >> 16);
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(StorageTest, AnUpdateIsTheOneOfFloat32Rounded) {
+  constexpr int64_t kVocab = 5;
+  const std::vector<RowRule> rules{
+      SgdRule{.learning_rate = 0.3F},
+      AdagradRule{.learning_rate = 0.3F},
+      RowWiseAdagradRule{.learning_rate = 0.3F},
+      LambRule{
+          .learning_rate = 0.3F,
+          .beta_1 = 0.9,
+          .beta_2 = 0.99,
+          .epsilon = 1e-6F,
+          .weight_decay = 0.1F}};
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const RowRule& rule : rules) {
+      for (const int64_t dim : {1, 5, 16, 33}) {
+        SCOPED_TRACE(kernels.isa + " dim " + std::to_string(dim));
+        std::mt19937 random(7);
+        std::normal_distribution<float> normal;
+        std::vector<float> gradients(3 * dim);
+        for (float& value : gradients) {
+          value = normal(random);
+        }
+        std::vector<uint16_t> halves(kVocab * dim);
+        std::vector<float> floats(kVocab * dim);
+        for (size_t i = 0; i < halves.size(); ++i) {
+          halves[i] = nearest<TypeParam>(normal(random));
+          floats[i] = widened<TypeParam>(halves[i]);
+        }
+        const auto update = [&](StoredRows table) {
+          std::vector<float> slots(2 * kVocab * dim, 0.1F);
+          std::vector<float> scratch(4 * dim, 0.0F);
+          const std::vector<Contribution> contributions{{1, 0}, {1, 1}, {4, 2}};
+          const std::vector<GradientSource> sources{
+              {gradients.data(), 1.0F},
+              {gradients.data() + dim, 0.5F},
+              {gradients.data() + 2 * dim, 1.0F}};
+          UpdateArgs args{
+              .table = table,
+              .slots = {slots.data(), slots.data() + kVocab * dim},
+              .contributions = contributions.data(),
+              .count = 3,
+              .sources = sources.data(),
+              .gradient = scratch.data(),
+              .direction = scratch.data() + dim,
+              .weights = scratch.data() + 2 * dim,
+              .sweep = true,  // also rows that nothing touches
+              .end_row = kVocab,
+              .zeros = scratch.data() + 3 * dim};
+          args.stages = {
+              .weight_decay = 0.01F,
+              .clip_weight = true,
+              .clip_weight_min = -1.0F,
+              .clip_weight_max = 1.0F};
+          kernels.update(args, rule);
+          return slots;
+        };
+        const Rounding rounding{.is_stochastic = true, .key = 99};
+        const auto slots = update(TestFixture::stored(halves, dim, rounding));
+        EXPECT_EQ(slots, update({.data = floats.data(), .dim = dim}));
+        std::vector<uint16_t> expected(kVocab * dim);
+        for (int64_t row = 0; row < kVocab; ++row) {
+          kernels.assign_row(
+              TestFixture::stored(expected, dim, rounding),
+              row,
+              floats.data() + row * dim);
+        }
+        ASSERT_EQ(halves, expected);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::kernels
