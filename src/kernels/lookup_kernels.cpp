@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 
 #include "src/kernels/kernels.h"
+#include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,17 +17,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #include "src/kernels/storage-inl.h"
 
-// Rows fetched ahead of their use: enough to cover a memory access, few enough
-// to stay in the first-level cache.
-constexpr int64_t kPrefetchAhead = 8;
-constexpr int64_t kNarrowPrefetchAhead = 32;
-constexpr int64_t kLineBytes = 64;
-
 // The arguments of one call, with the table's type.
 template <class Row>
 struct Bags {
   const CombineArgs& args;
   const typename Row::Element* table;
+  int64_t ahead;  // positions from a row's prefetch to its use
 
   const typename Row::Element* RowOf(int64_t position) const {
     return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
@@ -81,7 +77,7 @@ HWY_INLINE void SumColumns(
   V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
   for (int64_t i = begin; i < end; ++i) {
     if constexpr (kPrefetch) {
-      PrefetchRow(bags, i + kPrefetchAhead);
+      PrefetchRow(bags, i + bags.ahead);
     }
     const auto* HWY_RESTRICT row = bags.RowOf(i) + column;
     const V w = WeightOf<kWeighted>(d, bags.args, i);
@@ -134,7 +130,7 @@ HWY_INLINE void SumNarrowRows(
   int64_t i = begin;
   for (; i + 4 <= end; i += 4) {
     for (int64_t j = 0; j < 4; ++j) {
-      PrefetchRow(bags, i + j + kNarrowPrefetchAhead);
+      PrefetchRow(bags, i + j + bags.ahead);
     }
     const auto* HWY_RESTRICT row0 = bags.RowOf(i);
     const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
@@ -156,7 +152,7 @@ HWY_INLINE void SumNarrowRows(
     }
   }
   for (; i < end; ++i) {
-    PrefetchRow(bags, i + kNarrowPrefetchAhead);
+    PrefetchRow(bags, i + bags.ahead);
     const auto* HWY_RESTRICT row = bags.RowOf(i);
     const V w = WeightOf<kWeighted>(d, bags.args, i);
     low0 = AddTerm<kWeighted>(w, Row::Load(d, row), low0);
@@ -269,7 +265,10 @@ HWY_INLINE void SumBag(
 template <class Row>
 void CombineRows(const CombineArgs& args) {
   const Bags<Row> bags{
-      args, static_cast<const typename Row::Element*>(args.table.data)};
+      args,
+      static_cast<const typename Row::Element*>(args.table.data),
+      prefetch_distance(
+          args.table.dim * bytes_per_element(args.table.storage))};
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
     const int64_t end =

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "src/kernels/kernels.h"
+#include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -52,8 +53,6 @@ HWY_INLINE void ForColumns(int64_t dim, const F& f) {
 #include "src/kernels/row_rules-inl.h"
 #include "src/kernels/storage-inl.h"
 
-constexpr int64_t kPrefetchAhead = 6;
-constexpr int64_t kLineBytes = 64;
 constexpr int64_t kFloatsPerLine = kLineBytes / sizeof(float);
 
 // A NaN compares false and so stays visible; what Min and Max make of one
@@ -308,6 +307,18 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   }
 }
 
+// Contributions from a prefetch to the use of what it fetches.
+template <class Row>
+HWY_INLINE int64_t DistanceOf(const UpdateArgs& args) {
+  const int64_t floats = static_cast<int64_t>(sizeof(float));
+  int64_t rows = 1;  // of float32: the gradient
+  for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
+    rows += args.slots[i] != nullptr ? 1 : 0;
+  }
+  return prefetch_distance(
+      args.table.dim * (rows * floats + bytes_per_element(args.table.storage)));
+}
+
 template <class Row, bool kStages>
 HWY_INLINE void SweepRows(
     const UpdateArgs& args,
@@ -321,6 +332,7 @@ HWY_INLINE void SweepRows(
 
 template <class Row, bool kStages>
 void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
+  const int64_t ahead = DistanceOf<Row>(args);
   uint32_t next_row = args.first_row;
   int64_t i = 0;
   while (i < args.count) {
@@ -329,7 +341,7 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       SweepRows<Row, kStages>(args, rule, next_row, row);
       next_row = row + 1;
     }
-    PrefetchContribution<Row>(args, i + kPrefetchAhead);
+    PrefetchContribution<Row>(args, i + ahead);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
     const bool alone =
@@ -340,7 +352,7 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
     }
     ForColumns(args.table.dim, AddGradient{source, args.gradient, true});
     for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
-      PrefetchContribution<Row>(args, i + kPrefetchAhead);
+      PrefetchContribution<Row>(args, i + ahead);
       const GradientSource& more = args.sources[args.contributions[i].source];
       ForColumns(args.table.dim, AddGradient{more, args.gradient, false});
     }

@@ -21,6 +21,8 @@ PEERS = {"torch": "torch", "fbgemm": "torch", "tf": "tf"}  # peer: its virtual e
 
 def command_of(side, workload, threads, options):
     common = ["--workload", workload, "--threads", str(threads), "--reps", str(options.reps)]
+    for operation in options.op or []:
+        common += ["--op", operation]
     if side == "tessera":
         return [options.benchmark, *common, "--no-limits"]
     python = pathlib.Path(options.peers) / PEERS[side] / "bin" / "python"
@@ -122,6 +124,7 @@ def main():
     parser.add_argument("--peers", required=True, help="folder of the virtual environments torch and tf")
     parser.add_argument("--peer", action="append", choices=PEERS, help="only these peers")
     parser.add_argument("--workload", action="append", help="only these workloads")
+    parser.add_argument("--op", action="append", help="only these operations")
     parser.add_argument("--threads", action="append", type=int, help="default: 1 and all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reps", type=int, default=15)

@@ -283,27 +283,43 @@ std::vector<double> sorted_milliseconds(Run run, const Options& options) {
   return times;
 }
 
-// Adds [count] floats to [count] floats: the whole work of the limits below.
+// Adds rows[ids[i]] [dim] for i in [begin, end) to `sum`; without ids, rows in
+// order. The whole work of the limits below.
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-void add_floats(const float* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] += from[i];
+void add_rows(
+    const float* rows,
+    int64_t dim,
+    const int64_t* ids,
+    int64_t begin,
+    int64_t end,
+    float* sum) {
+  constexpr int64_t kBytesAhead = 4096;
+  constexpr int64_t kFloatsPerLine = 16;
+  const int64_t ahead =
+      std::max<int64_t>(kBytesAhead / (dim * sizeof(float)), 4);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t soon = std::min(i + ahead, end - 1);
+    const float* next = rows + (ids == nullptr ? soon : ids[soon]) * dim;
+    for (int64_t j = 0; j < dim; j += kFloatsPerLine) {
+      __builtin_prefetch(next + j);
+    }
+    const float* row = rows + (ids == nullptr ? i : ids[i]) * dim;
+    for (int64_t j = 0; j < dim; ++j) {
+      sum[j] += row[j];
+    }
   }
 }
 
 // GB/s of a bare loop over `memory` [rows, dim], on all threads: each task adds
-// its rows into one row of its own; `order` is which row comes when.
-template <class Order>
+// its rows into one row of its own.
 double gigabytes_per_second(
     const at::Tensor& memory,
     int64_t reads,
-    Order order,
+    const int64_t* ids,
     const Options& options) {
   constexpr int64_t kReadsPerTask = 4096;
-  constexpr int64_t kAhead = 8;
-  constexpr int64_t kFloatsPerLine = 16;
   const int64_t dim = memory.size(1);
   const float* rows = memory.const_data_ptr<float>();
   const int64_t tasks = (reads + kReadsPerTask - 1) / kReadsPerTask;
@@ -312,15 +328,9 @@ double gigabytes_per_second(
       [&] {
         run_tasks(tasks, bytes, [&](int64_t task) {
           std::vector<float> sum(dim, 0.0F);
-          const int64_t end = std::min(reads, (task + 1) * kReadsPerTask);
-          for (int64_t i = task * kReadsPerTask; i < end; ++i) {
-            const float* ahead =
-                rows + order(std::min(i + kAhead, end - 1)) * dim;
-            for (int64_t j = 0; j < dim; j += kFloatsPerLine) {
-              __builtin_prefetch(ahead + j);
-            }
-            add_floats(rows + order(i) * dim, dim, sum.data());
-          }
+          const int64_t begin = task * kReadsPerTask;
+          const int64_t end = std::min(reads, begin + kReadsPerTask);
+          add_rows(rows, dim, ids, begin, end, sum.data());
           volatile float sink = sum[0];
           static_cast<void>(sink);
         });
@@ -343,12 +353,9 @@ nlohmann::ordered_json measure_limits(
     id = static_cast<int64_t>(random() % static_cast<uint64_t>(rows));
   }
   return {
-      {"stream_gb_per_s",
-       gigabytes_per_second(
-           memory, rows, [](int64_t i) { return i; }, options)},
+      {"stream_gb_per_s", gigabytes_per_second(memory, rows, nullptr, options)},
       {"gather_gb_per_s",
-       gigabytes_per_second(
-           memory, reads, [&](int64_t i) { return ids[i]; }, options)}};
+       gigabytes_per_second(memory, reads, ids.data(), options)}};
 }
 
 bool is_chosen(const Workload& workload, const Options& options) {

@@ -145,7 +145,8 @@ def main():
     operations = {"torch": torch_operations, "fbgemm": fbgemm_operations, "tf": tf_operations}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=operations)
-    parser.add_argument("--workload", action="append")
+    parser.add_argument("--workload", action="append", help="only these workloads")
+    parser.add_argument("--op", action="append", help="only these operations")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--reps", type=int, default=15)
@@ -156,6 +157,8 @@ def main():
             continue
         ids = random_ids(workload, np.random.default_rng(options.seed))
         for operation, run in operations[options.peer](workload, ids, options.threads):
+            if options.op and operation not in options.op:
+                continue
             line = {"peer": options.peer, "workload": workload["name"], "op": operation, "threads": options.threads}
             line["ms"] = round(median_ms(run, options.warmup, options.reps), 4)
             print(json.dumps(line), flush=True)
