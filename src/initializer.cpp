@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/initializer.h>
 
+#include "src/active_kernels.h"
+#include "src/kernels/kernels.h"
 #include "src/parallel.h"
 #include "src/random_key.h"
 
-#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
@@ -19,72 +20,26 @@ namespace {
 
 namespace init = initializers;
 
-constexpr double kTwoTo32 = 4294967296.0;
-// P(N < -2) of the standard normal: the mass that truncation cuts off each
-// side.
-constexpr double kCutTail = 0.022750131948179195;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Truncation at 2 standard deviations keeps P(-2 < N < 2).
+constexpr float kTruncation = 2.0F;
+constexpr float kTruncatedMass = 0.95449973610364158F;
 
-double polynomial(std::initializer_list<double> coefficients, double x) {
-  double value = 0.0;
-  for (const double coefficient : coefficients) {
-    value = value * x + coefficient;
-  }
-  return value;
-}
-
-// Inverse of the standard normal's distribution function for p in (0, 1), to 7
-// digits: algorithm AS 241 (PPND7), Wichura 1988. One uniform per value keeps
-// each value a pure function of its row and column.
-double normal_quantile(double p) {
-  const double q = p - 0.5;
-  if (std::abs(q) <= 0.425) {
-    const double r = 0.180625 - q * q;
-    return q *
-        polynomial(
-               {59.109374720, 159.29113202, 50.434271938, 3.3871327179}, r) /
-        polynomial({67.187563600, 78.757757664, 17.895169469, 1.0}, r);
-  }
-  const double tail = std::sqrt(-std::log(q < 0 ? p : 1.0 - p));
-  double value = 0.0;
-  if (tail <= 5.0) {
-    const double r = tail - 1.6;
-    value = polynomial(
-                {0.17023821103, 1.3067284816, 2.7568153900, 1.4234372777}, r) /
-        polynomial({0.12021132975, 0.73700164250, 1.0}, r);
-  } else {
-    const double r = tail - 5.0;
-    value =
-        polynomial(
-            {0.017337203997, 0.42868294337, 3.0812263860, 6.6579051150}, r) /
-        polynomial({0.012258202635, 0.24197894225, 1.0}, r);
-  }
-  return q < 0 ? -value : value;
-}
-
-// Fills [n, dim] with transform(u), u uniform in (0, 1).
-template <class Transform>
-void fill_random(
-    uint64_t key,
-    int64_t first_row,
-    at::Tensor& rows,
-    Transform transform) {
-  constexpr int64_t kRowsPerTask = 1024;
+void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
+  constexpr int64_t kFloatsPerTask = int64_t{1} << 18;
   const int64_t count = rows.size(0);
-  const int64_t dim = rows.size(1);
-  float* data = rows.data_ptr<float>();
-  // Twenty nanoseconds per value weigh as much as 64 bytes of traffic.
+  args.dim = rows.size(1);
+  args.out = rows.mutable_data_ptr<float>();
+  const int64_t rows_per_task = std::max<int64_t>(kFloatsPerTask / args.dim, 1);
+  // A value takes about as long as 8 bytes of traffic.
   run_tasks(
-      (count + kRowsPerTask - 1) / kRowsPerTask,
-      count * dim * 64,
+      (count + rows_per_task - 1) / rows_per_task,
+      count * args.dim * 8,
       [&](int64_t task) {
-        const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
-        for (int64_t row = task * kRowsPerTask; row < end; ++row) {
-          at::philox_engine random(key, static_cast<uint64_t>(first_row + row));
-          for (int64_t column = 0; column < dim; ++column) {
-            const double uniform = (random() + 0.5) / kTwoTo32;
-            data[row * dim + column] = static_cast<float>(transform(uniform));
-          }
-        }
+        kernels::RandomArgs part = args;
+        part.begin_row = task * rows_per_task;
+        part.end_row = std::min(count, part.begin_row + rows_per_task);
+        active_kernels().fill_random(part);
       });
 }
 
@@ -101,24 +56,32 @@ struct Fill {
     rows.fill_(constant.value);
   }
   void operator()(const init::Uniform& uniform) {
-    // Rounding to float32 must not reach `high`, which is excluded.
-    const double last = std::nextafter(
-        static_cast<float>(uniform.high), static_cast<float>(uniform.low));
-    fill_random(key, first_row, rows, [&](double u) {
-      return std::min(last, uniform.low + u * (uniform.high - uniform.low));
-    });
+    const auto low = static_cast<float>(uniform.low);
+    // `high` is excluded.
+    const float last = std::nextafter(static_cast<float>(uniform.high), low);
+    fill_random(
+        {.is_uniform = true,
+         .uniform_low = low,
+         .uniform_last = last,
+         .key = key,
+         .first_row = first_row},
+        rows);
   }
   void operator()(const init::Normal& normal) {
-    fill_random(key, first_row, rows, [&](double u) {
-      return normal.mean + normal.stddev * normal_quantile(u);
-    });
+    fill_normal(normal.mean, normal.stddev, 1.0F, kInfinity);
   }
   void operator()(const init::TruncatedNormal& normal) {
-    fill_random(key, first_row, rows, [&](double u) {
-      return normal.mean +
-          normal.stddev *
-          normal_quantile(kCutTail + u * (1.0 - 2.0 * kCutTail));
-    });
+    fill_normal(normal.mean, normal.stddev, kTruncatedMass, kTruncation);
+  }
+  void fill_normal(double mean, double stddev, float mass, float limit) {
+    fill_random(
+        {.mean = static_cast<float>(mean),
+         .stddev = static_cast<float>(stddev),
+         .mass = mass,
+         .limit = limit,
+         .key = key,
+         .first_row = first_row},
+        rows);
   }
   void operator()(const init::RowId& row_id) {
     const int64_t first = first_row + row_id.offset;
@@ -185,7 +148,7 @@ void initialize_rows(
 }
 
 void validate(const Initializer& initializer, const std::string& where) {
-  constexpr double kLargest = 7.0;  // normal_quantile() of 2^-33 is -6.3
+  constexpr double kLargest = 7.0;  // the quantile of 2^-25 is -5.4
   const auto fits_float = [](double value) {
     return std::abs(value) <= std::numeric_limits<float>::max();
   };

@@ -31,6 +31,7 @@ std::vector<KernelTable> collect() {
     KernelTable table;
     table.isa = isa_name(hwy::TargetName(target));
     add_lookup_kernels(table);
+    add_random_kernels(table);
     add_update_kernels(table);
     tables.push_back(std::move(table));
   }

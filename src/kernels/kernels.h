@@ -4,12 +4,14 @@
 // The loops over rows, as raw pointers. Nothing here checks its input: ids are
 // in range and offsets ascend by the time they arrive.
 
+#include "src/kernels/random_bits.h"
 #include "src/kernels/row_rules.h"
 #include "src/kernels/storage.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -101,6 +103,28 @@ struct SumArgs {
   float* sums = nullptr;  // [distinct rows, dim]
 };
 
+/// Fills rows [begin_row, end_row) of `out` with random values, a function of
+/// (key, row, column): row i is first_row + i of its table.
+///
+///   uniform   low + (last - low) * u        u in (0, 1)
+///   normal    mean + stddev * quantile(1/2 + mass * (u - 1/2)), the quantile
+///             within +- limit
+struct RandomArgs {
+  bool is_uniform = false;
+  float uniform_low = 0.0F;
+  float uniform_last = 0.0F;
+  float mean = 0.0F;
+  float stddev = 1.0F;
+  float mass = 1.0F;  // of the distribution that truncation keeps,
+  float limit = std::numeric_limits<float>::infinity();  // and where it ends
+  uint64_t key = 0;
+  int64_t first_row = 0;
+  int64_t begin_row = 0;
+  int64_t end_row = 0;
+  int64_t dim = 0;
+  float* out = nullptr;  // [end_row, dim]
+};
+
 /// The kernels of one instruction set.
 struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or what Highway calls its target.
@@ -123,6 +147,7 @@ struct KernelTable {
       std::variant_size_v<RowRule>>
       update_by_rule = {};
   void (*sum_rows)(const SumArgs&) = nullptr;
+  void (*fill_random)(const RandomArgs&) = nullptr;
   /// table[row] = values [dim], rounded as the table asks.
   void (*assign_row)(
       const StoredRows& table,

@@ -23,15 +23,6 @@ struct Rounding {
   uint64_t key = 0;  // another one for each update
 };
 
-/// The random bits of one row begin here: the finalizer of splitmix64.
-inline uint32_t key_of_row(const Rounding& rounding, int64_t row) {
-  uint64_t x =
-      rounding.key ^ (static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15ULL);
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return static_cast<uint32_t>((x ^ (x >> 31)) >> 32);
-}
-
 /// A table as the kernels see it.
 struct StoredRows {
   void* data = nullptr;  // [vocab, dim]

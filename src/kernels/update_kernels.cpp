@@ -18,38 +18,8 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <int kLanes, class F>
-HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
-  const hn::CappedTag<float, kLanes> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (; column + lanes <= dim; column += lanes) {
-    f(d, column);
-  }
-}
-
-// Calls f(tag, column) for what is left after the full vectors, in shorter ones: a
-// masked load may read past the end of the table.
-template <class F>
-HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
-  if (column == dim) {
-    return;
-  }
-  ForStretches<4>(dim, column, f);
-  ForStretches<1>(dim, column, f);
-}
-
-// Calls f(tag, column) for all columns of a row.
-template <class F>
-HWY_INLINE void ForColumns(int64_t dim, const F& f) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t column = 0;
-  for (; column + lanes <= dim; column += lanes) {
-    f(d, column);
-  }
-  ForLastColumns(dim, column, f);
-}
-
+#include "src/kernels/columns-inl.h"
+#include "src/kernels/random_bits-inl.h"
 #include "src/kernels/row_rules-inl.h"
 #include "src/kernels/storage-inl.h"
 
@@ -123,23 +93,13 @@ struct Widen {
   }
 };
 
-// Uniform bits of (key, column): the finalizer of MurmurHash3.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V RandomBits(D d, uint32_t key, int64_t column) {
-  const V columns = hn::Iota(d, static_cast<uint32_t>(column));
-  V x = hn::Add(hn::Mul(columns, hn::Set(d, 0x9E3779B9U)), hn::Set(d, key));
-  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x85EBCA6BU));
-  x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(d, 0xC2B2AE35U));
-  return hn::Xor(x, hn::ShiftRight<16>(x));
-}
-
 // A row of float32 to 16 bits.
 template <class Row>
 struct Narrow {
   const float* from;
   typename Row::Element* to;
   bool is_stochastic;
-  uint32_t key;
+  RowKey key;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
@@ -172,7 +132,7 @@ HWY_NOINLINE void NarrowRow(
     const float* weights) {
   auto* to = static_cast<uint16_t*>(table.data) + row * table.dim;
   const bool is_stochastic = table.rounding.is_stochastic;
-  const uint32_t key = key_of_row(table.rounding, row);
+  const RowKey key = key_of_row(table.rounding.key, row);
   if (table.storage == Storage::kBFloat16) {
     ForColumns(table.dim, Narrow<BFloat16Row>{weights, to, is_stochastic, key});
   } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of 16 bits: LibTorch's conversions are the reference.
 #include "src/kernels/kernels.h"
+#include "tests/kernels/random_bits_reference.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -184,18 +185,6 @@ TYPED_TEST(StorageTest, ANaNStaysOne) {
       }
     }
   }
-}
-
-// The finalizers of splitmix64 and MurmurHash3, written out once more.
-uint32_t random_bits(uint64_t key, uint64_t row, uint32_t column) {
-  uint64_t y = key ^ (row * 0x9E3779B97F4A7C15ULL);
-  y = (y ^ (y >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  y = (y ^ (y >> 27)) * 0x94D049BB133111EBULL;
-  y ^= y >> 31;
-  uint32_t x = static_cast<uint32_t>(y >> 32) + column * 0x9E3779B9U;
-  x = (x ^ (x >> 16)) * 0x85EBCA6BU;
-  x = (x ^ (x >> 13)) * 0xC2B2AE35U;
-  return x ^ (x >> 16);
 }
 
 TEST(BFloat16StorageTest, TheRandomBitsAreThoseOfTheRowAndColumn) {

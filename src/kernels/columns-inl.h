@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks over a row's columns, once per instruction set: included inside the
+// target namespace of the kernels, hence no include guard.
+
+template <int kLanes, class F>
+HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
+  const hn::CappedTag<float, kLanes> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (; column + lanes <= dim; column += lanes) {
+    f(d, column);
+  }
+}
+
+// Calls f(tag, column) for what is left after the full vectors, in shorter ones: a
+// masked load may read past the end of the table.
+template <class F>
+HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
+  if (column == dim) {
+    return;
+  }
+  ForStretches<4>(dim, column, f);
+  ForStretches<1>(dim, column, f);
+}
+
+// Calls f(tag, column) for all columns of a row.
+template <class F>
+HWY_INLINE void ForColumns(int64_t dim, const F& f) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t column = 0;
+  for (; column + lanes <= dim; column += lanes) {
+    f(d, column);
+  }
+  ForLastColumns(dim, column, f);
+}

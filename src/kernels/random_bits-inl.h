@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random bits of a row's columns, once per instruction set: included inside the
+// target namespace of the kernels, hence no include guard.
+
+// The finalizer of MurmurHash3.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V MixBits(D d, V x) {
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x85EBCA6BU));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(d, 0xC2B2AE35U));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+
+// Uniform bits, a function of (key, column). Both halves of the key: of ten
+// million rows some thousands share either.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RandomBits(D d, RowKey key, int64_t column) {
+  const V columns = hn::Iota(d, static_cast<uint32_t>(column));
+  const V x =
+      hn::Add(hn::Mul(columns, hn::Set(d, 0x9E3779B9U)), hn::Set(d, key.low));
+  return MixBits(d, hn::Xor(MixBits(d, x), hn::Set(d, key.high)));
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::kernels {
+
+/// The finalizers of splitmix64 and MurmurHash3, written out once more.
+inline uint32_t mix(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85EBCA6BU;
+  x = (x ^ (x >> 13)) * 0xC2B2AE35U;
+  return x ^ (x >> 16);
+}
+
+inline uint32_t random_bits(uint64_t key, uint64_t row, uint32_t column) {
+  uint64_t y = key ^ (row * 0x9E3779B97F4A7C15ULL);
+  y = (y ^ (y >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  y = (y ^ (y >> 27)) * 0x94D049BB133111EBULL;
+  y ^= y >> 31;
+  const uint32_t x = mix(static_cast<uint32_t>(y) + column * 0x9E3779B9U);
+  return mix(x ^ static_cast<uint32_t>(y >> 32));
+}
+
+}  // namespace tessera::kernels
