@@ -44,7 +44,8 @@ struct Options {
       "rowwise_adagrad",
       "adam",
       "adam_exact",
-      "ftrl"};
+      "ftrl",
+      "initialize"};
   bool kernel = false;
   bool limits = true;
   int threads = 0;
@@ -61,6 +62,8 @@ struct Workload {
   int64_t batch;
   int64_t bag;
   bool is_zipf;
+  double skew;  // of zipf; 1: p(rank) ~ 1 / rank, above: the first ones more
+  at::ScalarType dtype;
 };
 
 std::vector<Workload> read_workloads(const std::string& path) {
@@ -76,12 +79,15 @@ std::vector<Workload> read_workloads(const std::string& path) {
          .dim = json.at("dim"),
          .batch = json.at("batch"),
          .bag = json.at("bag"),
-         .is_zipf = json.at("ids") == "zipf"});
+         .is_zipf = json.at("ids") == "zipf",
+         .skew = json.value("skew", 1.0),
+         .dtype = dtype_from_string(json.value("dtype", "float32"))});
   }
   return workloads;
 }
 
-// Uniform ids, or zipf: rank floor(rows^u) - 1 through a random permutation.
+// Uniform ids, or zipf: rank floor(rows^(u^skew)) - 1 through a random
+// permutation.
 at::Tensor random_ids(const Workload& workload, std::mt19937_64& random) {
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
   std::vector<int64_t> row_of_rank(workload.rows);
@@ -93,7 +99,8 @@ at::Tensor random_ids(const Workload& workload, std::mt19937_64& random) {
     const double u = uniform(random);
     const auto rows = static_cast<double>(workload.rows);
     const auto rank = static_cast<int64_t>(
-        workload.is_zipf ? std::pow(rows, u) - 1.0 : u * rows);
+        workload.is_zipf ? std::pow(rows, std::pow(u, workload.skew)) - 1.0
+                         : u * rows);
     data[i] = row_of_rank[std::clamp<int64_t>(rank, 0, workload.rows - 1)];
   }
   return ids;
@@ -129,6 +136,16 @@ double slots_of(const std::string& operation, int64_t dim) {
   return operation == "sgd" ? 0.0 : 2.0;
 }
 
+// Of this process, as Linux counts it.
+double resident_now() {
+  constexpr double kPage = 4096.0;
+  std::ifstream stream("/proc/self/statm");
+  double total = 0.0;
+  double resident = 0.0;
+  stream >> total >> resident;
+  return resident * kPage;
+}
+
 // A layer with one sum-pooled feature per table, its batch and the gradients
 // of its activations.
 class Bench {
@@ -146,7 +163,8 @@ class Bench {
           {.name = name,
            .vocabulary_size = workload.rows,
            .dim = workload.dim,
-           .combiner = Combiner::kSum});
+           .combiner = Combiner::kSum,
+           .dtype = workload.dtype});
       configs.emplace_back(name, FeatureConfig{.table = table});
       const at::Tensor ids = random_ids(workload, random);
       touched_rows_ += count_distinct(ids);
@@ -167,9 +185,14 @@ class Bench {
   // each row that it updates, with its slots. Ids are small beside that.
   double bytes() const {
     const auto row = static_cast<double>(workload_.dim * sizeof(float));
+    const double stored =
+        static_cast<double>(workload_.dim) * c10::elementSize(workload_.dtype);
+    if (operation_ == "initialize") {
+      return stored_bytes();
+    }
     const auto bags = static_cast<double>(workload_.tables * workload_.batch);
     const double forward =
-        (bags * static_cast<double>(workload_.bag) + bags) * row;
+        bags * (static_cast<double>(workload_.bag) * stored + row);
     if (operation_ == "forward") {
       return forward;
     }
@@ -177,12 +200,43 @@ class Bench {
         ? static_cast<double>(workload_.tables * workload_.rows)
         : static_cast<double>(touched_rows_);
     return forward + bags * row +
-        2.0 * (1.0 + slots_of(operation_, workload_.dim)) * updated * row;
+        2.0 * (stored + slots_of(operation_, workload_.dim) * row) * updated;
+  }
+
+  // What it took to create the tables and slots.
+  double start_ms() const {
+    return start_ms_;
+  }
+  double resident_bytes() const {
+    return resident_bytes_;
+  }
+
+  // Of the tables and slots.
+  double stored_bytes() const {
+    const double rows = static_cast<double>(workload_.tables * workload_.rows) *
+        static_cast<double>(workload_.dim);
+    const double slots =
+        is_update() ? slots_of(operation_, workload_.dim) : 0.0;
+    return rows * (c10::elementSize(workload_.dtype) + slots * sizeof(float));
   }
 
  protected:
   bool is_forward() const {
     return operation_ == "forward";
+  }
+  bool is_update() const {
+    return !is_forward() && operation_ != "initialize";
+  }
+
+  template <class Start>
+  void measure_start(Start start) {
+    const double resident = resident_now();
+    const auto begin = std::chrono::steady_clock::now();
+    start();
+    const std::chrono::duration<double, std::milli> elapsed =
+        std::chrono::steady_clock::now() - begin;
+    start_ms_ = elapsed.count();
+    resident_bytes_ = resident_now() - resident;
   }
 
   Nest<FeatureConfig> configs_;
@@ -199,6 +253,8 @@ class Bench {
   Workload workload_;
   std::string operation_;
   int64_t touched_rows_ = 0;
+  double start_ms_ = 0.0;
+  double resident_bytes_ = 0.0;
 };
 
 // The public layer, with autograd.
@@ -208,10 +264,12 @@ class LayerBench : public Bench {
       const Workload& workload,
       const std::string& operation,
       uint64_t seed)
-      : Bench(workload, operation, seed),
-        layer_(TPUEmbeddingOptions{
-            .features = configs_,
-            .optimizer = optimizer_of(operation)}) {}
+      : Bench(workload, operation, seed) {
+    measure_start([&] {
+      layer_ = TPUEmbedding(TPUEmbeddingOptions{
+          .features = configs_, .optimizer = optimizer_of(operation)});
+    });
+  }
 
   void run() override {
     if (is_forward()) {
@@ -224,7 +282,7 @@ class LayerBench : public Bench {
   }
 
  private:
-  TPUEmbedding layer_;
+  TPUEmbedding layer_{nullptr};
 };
 
 // Lookup and update of a batch that has been read already.
@@ -234,33 +292,58 @@ class KernelBench : public Bench {
       const Workload& workload,
       const std::string& operation,
       uint64_t seed)
-      : Bench(workload, operation, seed),
-        state_(std::make_shared<EmbeddingState>(make_state(
-            configs_,
-            optimizer_of(operation),
-            seed,
-            WithSlots::kYes))),
-        engine_(state_),
-        batch_(read_batch(configs_, *state_, features_, {})) {}
+      : Bench(workload, operation, seed) {
+    measure_start([&] {
+      state_ = std::make_shared<EmbeddingState>(
+          make_state(configs_, optimizer_of(operation), seed, WithSlots::kYes));
+    });
+    engine_ = std::make_unique<EmbeddingEngine>(state_);
+    batch_ = read_batch(configs_, *state_, features_, {});
+  }
 
   void run() override {
-    engine_.lookup(batch_.bags);
+    engine_->lookup(batch_.bags);
     if (!is_forward()) {
-      engine_.apply(
-          engine_.plan({{.bags = &batch_.bags, .gradients = gradients_}}));
+      engine_->apply(
+          engine_->plan({{.bags = &batch_.bags, .gradients = gradients_}}));
     }
   }
 
  private:
   std::shared_ptr<EmbeddingState> state_;
-  EmbeddingEngine engine_;
+  std::unique_ptr<EmbeddingEngine> engine_;
   Batch batch_;
+};
+
+// Tables filled anew, in memory that is in use already: a fresh table waits for
+// the system to hand out its pages besides.
+class InitializeBench : public Bench {
+ public:
+  InitializeBench(const Workload& workload, uint64_t seed)
+      : Bench(workload, "initialize", seed) {
+    measure_start([&] {
+      state_ = make_state(configs_, optim::SGD{}, seed, WithSlots::kYes);
+    });
+  }
+
+  void run() override {
+    for (const TableState& table : state_.tables) {
+      initialize_rows(
+          initializers::TruncatedNormal{}, 0, table.name, 0, table.parameters);
+    }
+  }
+
+ private:
+  EmbeddingState state_;
 };
 
 std::unique_ptr<Bench> make_bench(
     const Workload& workload,
     const std::string& operation,
     const Options& options) {
+  if (operation == "initialize") {
+    return std::make_unique<InitializeBench>(workload, options.seed);
+  }
   if (options.kernel) {
     return std::make_unique<KernelBench>(workload, operation, options.seed);
   }
@@ -387,7 +470,10 @@ void run(const Options& options) {
           {"threads", at::get_num_threads()},
           {"through", options.kernel ? "kernel" : "layer"},
           {"bytes", bench->bytes()},
-          {"gb_per_s", bench->bytes() / ms / 1e6}};
+          {"gb_per_s", bench->bytes() / ms / 1e6},
+          {"start_ms", bench->start_ms()},
+          {"stored_bytes", bench->stored_bytes()},
+          {"resident_bytes", bench->resident_bytes()}};
       line.update(limits);
       std::cout << line.dump() << std::endl;
     }
