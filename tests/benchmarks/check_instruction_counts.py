@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Counts the kernels' instructions under callgrind and compares them with the committed baseline.
+
+Counts repeat where times do not. They depend on the compiler: with another one than the baseline's,
+and on a machine without valgrind or AVX2, nothing is compared (exit status 77). Fewer instructions than
+the baseline are fine; --update writes a new one.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+BASELINE = pathlib.Path(__file__).parent / "instruction_counts.json"
+SKIPPED = 77
+
+
+def count(program, work):
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=measured"]
+    result = subprocess.run([*command, program, work], capture_output=True, text=True)
+    collected = re.search(r"Collected : (\d+)", result.stderr)
+    if result.returncode != 0 or not collected or int(collected[1]) == 0:
+        sys.exit(f"callgrind failed on {work}:\n{result.stderr[-2000:]}")
+    return int(collected[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True, help="the program kernel_work")
+    parser.add_argument("--compiler", required=True, help="name and major version, as GNU 12")
+    parser.add_argument("--update", action="store_true", help="write the baseline")
+    options = parser.parse_args()
+    os.environ["TESSERA_ISA"] = "avx2"  # valgrind knows no AVX-512
+    listing = subprocess.run([options.program], capture_output=True, text=True)
+    if listing.returncode == SKIPPED or not shutil.which("valgrind"):
+        print("skipped: no valgrind, or no AVX2")
+        sys.exit(SKIPPED)
+    counts = {work: count(options.program, work) for work in listing.stdout.split()}
+    if options.update:
+        baseline = {"compiler": options.compiler, "tolerance": 0.05, "counts": counts}
+        BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
+        return
+    baseline = json.loads(BASELINE.read_text())
+    if baseline["compiler"] != options.compiler:
+        print(f"skipped: the baseline is of {baseline['compiler']}, this is {options.compiler}")
+        sys.exit(SKIPPED)
+    if set(counts) != set(baseline["counts"]):
+        sys.exit(f"other kernels than in {BASELINE.name}: {set(counts) ^ set(baseline['counts'])}. Run with --update.")
+    failed = False
+    for work, expected in baseline["counts"].items():
+        ratio = counts[work] / expected
+        is_more = ratio > 1 + baseline["tolerance"]
+        failed |= is_more
+        print(f"{work:24}{counts[work]:12}{expected:12}{ratio:8.3f}{'  MORE' if is_more else ''}")
+    if failed:
+        sys.exit("A kernel takes more instructions than the baseline allows. If that is worth it: --update.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one kernel on a fixed amount of work, for callgrind to count: everything
+// in measured() and nothing else. Links the kernels alone.
+#include "src/kernels/kernels.h"
+#include "src/kernels/row_sort.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace tessera::kernels;
+
+constexpr int64_t kVocab = 2000;
+constexpr int64_t kIds = 4000;
+
+struct Data {
+  explicit Data(int64_t dim)
+      : dim(dim),
+        table(kVocab * dim, 0.5F),
+        slots(2 * kVocab * dim, 0.1F),
+        gradients(kIds * dim, 0.25F),
+        out(kIds * dim),
+        scratch(4 * dim) {
+    std::mt19937 random(1);
+    for (int64_t i = 0; i < kIds; ++i) {
+      ids.push_back(random() % kVocab);
+      contributions.push_back({ids.back(), static_cast<uint32_t>(i)});
+      sources.push_back({gradients.data() + i * dim, 1.0F});
+      wide_ids.push_back(ids.back());
+    }
+    sorted = contributions;
+    std::vector<Contribution> copy(kIds);
+    sort_by_row(sorted.data(), copy.data(), kIds, 0, 32);
+  }
+
+  StoredRows rows(Storage storage) {
+    return {
+        .data = table.data(),
+        .dim = dim,
+        .storage = storage,
+        .rounding = {.is_stochastic = true, .key = 1}};
+  }
+
+  int64_t dim;
+  std::vector<float> table;
+  std::vector<float> slots;
+  std::vector<float> gradients;
+  std::vector<float> out;
+  std::vector<float> scratch;
+  std::vector<uint32_t> ids;
+  std::vector<int64_t> wide_ids;
+  std::vector<Contribution> contributions;
+  std::vector<Contribution> sorted;
+  std::vector<GradientSource> sources;
+};
+
+using Work = std::function<void()>;
+
+// Bags of `bag` ids.
+Work combine(
+    const KernelTable& kernels,
+    Data& data,
+    int64_t bag,
+    Storage storage) {
+  std::vector<int64_t> offsets;
+  for (int64_t i = 0; i <= kIds; i += bag) {
+    offsets.push_back(i);
+  }
+  return [&kernels, &data, storage, offsets] {
+    kernels.combine(
+        {.table = data.rows(storage),
+         .ids = data.ids.data(),
+         .nnz = kIds,
+         .offsets = offsets.data(),
+         .out = data.out.data(),
+         .end_bag = static_cast<int64_t>(offsets.size()) - 1});
+  };
+}
+
+Work update(
+    const KernelTable& kernels,
+    Data& data,
+    const RowRule& rule,
+    Storage storage) {
+  return [&kernels, &data, rule, storage] {
+    float* scratch = data.scratch.data();
+    kernels.update(
+        {.table = data.rows(storage),
+         .slots = {data.slots.data(), data.slots.data() + kVocab * data.dim},
+         .contributions = data.sorted.data(),
+         .count = kIds,
+         .sources = data.sources.data(),
+         .gradient = scratch,
+         .direction = scratch + data.dim,
+         .weights = scratch + 2 * data.dim},
+        rule);
+  };
+}
+
+std::map<std::string, Work> all_work(const KernelTable& kernels) {
+  static Data narrow(16);
+  static Data odd(37);
+  static Data wide(128);
+  static std::vector<Contribution> scratch(kIds);
+  static std::vector<uint32_t> narrowed(kIds);
+  constexpr Storage kFloat = Storage::kFloat32;
+  constexpr float kRate = 0.01F;
+  return {
+      {"combine_16", combine(kernels, narrow, 40, kFloat)},
+      {"combine_37", combine(kernels, odd, 20, kFloat)},
+      {"combine_128", combine(kernels, wide, 20, kFloat)},
+      {"combine_128_bfloat16", combine(kernels, wide, 20, Storage::kBFloat16)},
+      {"combine_128_float16", combine(kernels, wide, 20, Storage::kFloat16)},
+      {"narrow_int64",
+       [&] {
+         kernels.narrow_int64(
+             wide.wide_ids.data(), kIds, kVocab, narrowed.data());
+       }},
+      {"sort_by_row",
+       [] {
+         sort_by_row(wide.contributions.data(), scratch.data(), kIds, 0, 32);
+       }},
+      {"fill_normal_128",
+       [&] {
+         kernels.fill_random(
+             {.end_row = kIds, .dim = wide.dim, .out = wide.out.data()});
+       }},
+      {"sgd_16", update(kernels, narrow, SgdRule{kRate}, kFloat)},
+      {"sgd_128", update(kernels, wide, SgdRule{kRate}, kFloat)},
+      {"adagrad_37", update(kernels, odd, AdagradRule{kRate}, kFloat)},
+      {"adagrad_128", update(kernels, wide, AdagradRule{kRate}, kFloat)},
+      {"adagrad_128_bfloat16",
+       update(kernels, wide, AdagradRule{kRate}, Storage::kBFloat16)},
+      {"adam_128", update(kernels, wide, AdamRule{kRate}, kFloat)},
+      {"rowwise_adagrad_128",
+       update(kernels, wide, RowWiseAdagradRule{kRate}, kFloat)}};
+}
+
+}  // namespace
+
+// What callgrind collects: its name is given to --toggle-collect.
+extern "C" __attribute__((noinline)) void measured(const Work& work) {
+  work();
+}
+
+int main(int argc, char** argv) {
+  const char* isa = std::getenv("TESSERA_ISA");
+  const KernelTable* kernels =
+      isa == nullptr ? &available_kernels().front() : find_kernels(isa);
+  if (kernels == nullptr) {
+    std::fprintf(stderr, "kernel_work: this machine lacks %s\n", isa);
+    return 77;
+  }
+  const auto all = all_work(*kernels);
+  if (argc != 2) {
+    for (const auto& [name, work] : all) {
+      std::printf("%s\n", name.c_str());
+    }
+    return 0;
+  }
+  const auto found = all.find(argv[1]);
+  if (found == all.end()) {
+    std::fprintf(
+        stderr,
+        "kernel_work: no work '%s'. Without arguments all names are printed.\n",
+        argv[1]);
+    return 1;
+  }
+  measured(found->second);
+  return 0;
+}
