@@ -32,6 +32,7 @@ struct Options {
   int64_t epochs = 8;
   int64_t batch = 1000;
   int64_t user = 1;
+  std::string dtype = "float32";  // of the tables
   bool json = false;
 };
 
@@ -191,17 +192,20 @@ struct RaterImpl : torch::nn::Module {
     const MovieLens& data = dataset.data();
     const auto users = static_cast<int64_t>(data.users.size());
     const auto movies = static_cast<int64_t>(data.movies.size());
-    const auto table = [](const char* name,
-                          int64_t rows,
-                          tessera::Combiner combiner =
-                              tessera::Combiner::kMean) {
+    const at::ScalarType dtype = tessera::dtype_from_string(options.dtype);
+    const auto table = [dtype](
+                           const char* name,
+                           int64_t rows,
+                           tessera::Combiner combiner =
+                               tessera::Combiner::kMean) {
       return FeatureConfig{
           .table = tessera::make_table(
               {.name = name,
                .vocabulary_size = rows,
                .dim = kDim,
                .combiner = combiner,
-               .initializer = tessera::initializers::Normal{.stddev = 0.05}})};
+               .initializer = tessera::initializers::Normal{.stddev = 0.05},
+               .dtype = dtype})};
     };
     const optim::LearningRate bias_rate(
         "bias_rate", [this] { return 0.005 * remaining; });
@@ -532,10 +536,13 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of split and initial values")
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the training ratings")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
   app.add_option("--batch", options.batch, "ratings per step")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "what the tables are stored as")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
   app.add_option("--user", options.user, "whom to recommend movies to, from 1")
       ->capture_default_str();

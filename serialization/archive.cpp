@@ -23,6 +23,12 @@ std::string key_of(size_t table) {
   return "table_" + std::to_string(table);
 }
 
+std::string name_of(at::ScalarType dtype) {
+  const bool is_tables =
+      dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  return is_tables ? to_string(dtype) : c10::toString(dtype);
+}
+
 // What is read from an archive before anything is copied.
 class StateReader {
  public:
@@ -148,9 +154,9 @@ class StateReader {
         fmt::format(
             "{} expected {} [{}], but got {} [{}]",
             what,
-            to_string(to.scalar_type()),
+            name_of(to.scalar_type()),
             fmt::join(to.sizes(), ", "),
-            c10::toString(from.scalar_type()),
+            name_of(from.scalar_type()),
             fmt::join(from.sizes(), ", ")));
     if (fits) {
       copies_.emplace_back(to, from);

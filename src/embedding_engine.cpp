@@ -28,6 +28,7 @@ struct LookupTask {
   int64_t end_bag = 0;
 };
 
+// As if tables were float32.
 int64_t bytes_of(const IdBags& bags) {
   const int64_t rows = bags.nnz() + bags.bags;
   return rows * bags.dim * static_cast<int64_t>(sizeof(float));
@@ -115,13 +116,20 @@ CustomUpdate run_custom_rule(
 
 void write(const CustomUpdate& update) {
   TableState& table = *update.table;
-  kernels::StoredRows stored = stored_rows(table.parameters);
+  kernels::StoredRows stored = mutable_rows(table.parameters);
   stored.rounding = update.rounding;
   const int64_t* ids = update.ids.const_data_ptr<int64_t>();
   const float* weights = update.rows.weights.const_data_ptr<float>();
-  for (int64_t i = 0; i < update.ids.numel(); ++i) {
-    active_kernels().assign_row(stored, ids[i], weights + i * stored.dim);
-  }
+  const kernels::KernelTable& kernels = active_kernels();
+  constexpr int64_t kRowsPerTask = 256;
+  const int64_t rows = update.ids.numel();
+  const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
+  run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+      kernels.assign_row(stored, ids[i], weights + i * stored.dim);
+    }
+  });
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < table.slots.size(); ++i) {
     table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);

@@ -7,6 +7,7 @@
 #include "src/table_memory.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -45,10 +46,11 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   return tables.size() - 1;
 }
 
-void create_rows(TableState& table, uint64_t seed) {
+}  // namespace
+
+void fill_rows(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
   const int64_t rows = config.vocabulary_size;
-  table.parameters = allocate_rows(rows, config.dim, config.dtype);
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
   const Initializer initializer = config.initializer.value_or(
       initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
@@ -62,9 +64,19 @@ void create_rows(TableState& table, uint64_t seed) {
     const int64_t end = std::min(rows, begin + part_rows);
     const at::Tensor part = at::empty({end - begin, config.dim}, at::kFloat);
     initialize_rows(initializer, seed, table.name, begin, part);
-    table.parameters.slice(0, begin, end).copy_(part);
+    const at::Tensor rounded = part.to(config.dtype);
+    TORCH_CHECK_VALUE(
+        at::isfinite(rounded).all().item<bool>(),
+        "[table '",
+        table.name,
+        "'] the initializer gives values beyond the range of ",
+        to_string(config.dtype),
+        ". Use smaller ones, or kFloat.");
+    table.parameters.slice(0, begin, end).copy_(rounded);
   }
 }
+
+namespace {
 
 std::vector<Slot> make_slots(const TableState& table) {
   std::vector<Slot> slots;
@@ -150,7 +162,9 @@ EmbeddingState make_state(
   for (TableState& table : state.tables) {
     table.optimizer =
         table.config->optimizer ? table.config->optimizer : optimizer;
-    create_rows(table, seed);
+    table.parameters = allocate_rows(
+        table.config->vocabulary_size, table.config->dim, table.config->dtype);
+    fill_rows(table, seed);
   }
   if (with_slots == WithSlots::kYes) {
     create_slots(state.tables);

@@ -53,6 +53,8 @@ struct EmbeddingState {
   WithSlots with_slots = WithSlots::kYes;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
+  /// Not in checkpoints: updates that round at random go on bit for bit only
+  /// in a layer of the same seed.
   uint64_t seed = 0;
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
@@ -67,6 +69,11 @@ EmbeddingState make_state(
     const std::optional<optim::OptimizerSpec>& optimizer,
     uint64_t seed,
     WithSlots with_slots);
+
+/// The initial values of `table`'s rows.
+/// Errors:  c10::ValueError for values that its dtype can't hold, or from a
+///          Callable.
+void fill_rows(TableState& table, uint64_t seed);
 
 /// Creates the slots of all tables that have an optimizer, unless there are.
 /// Errors:  c10::ValueError from a slot_creation.

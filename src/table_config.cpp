@@ -107,7 +107,13 @@ void validate(const TableConfig& config) {
       config.dim,
       " is more than any memory. Lower one of them.");
   to_string(config.combiner);  // refuses what is none of them
-  to_string(config.dtype);
+  TORCH_CHECK_VALUE(
+      config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
+          config.dtype == at::kHalf,
+      where,
+      " dtype must be kFloat, kBFloat16 or kHalf, but got k",
+      c10::toString(config.dtype),
+      ".");
   if (config.initializer) {
     validate(*config.initializer, where);
   }

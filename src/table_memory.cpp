@@ -17,6 +17,18 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+kernels::Storage storage_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return kernels::Storage::kBFloat16;
+    case at::kHalf:
+      return kernels::Storage::kFloat16;
+    default:
+      TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
+      return kernels::Storage::kFloat32;
+  }
+}
+
 }  // namespace
 
 at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
@@ -45,14 +57,17 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
 }
 
 kernels::StoredRows stored_rows(const at::Tensor& rows) {
-  kernels::StoredRows stored{
-      .data = const_cast<void*>(rows.const_data_ptr()), .dim = rows.size(1)};
-  if (rows.scalar_type() == at::kBFloat16) {
-    stored.storage = kernels::Storage::kBFloat16;
-  } else if (rows.scalar_type() == at::kHalf) {
-    stored.storage = kernels::Storage::kFloat16;
-  }
-  return stored;
+  return {
+      .data = const_cast<void*>(rows.const_data_ptr()),
+      .dim = rows.size(1),
+      .storage = storage_of(rows.scalar_type())};
+}
+
+kernels::StoredRows mutable_rows(at::Tensor& rows) {
+  return {
+      .data = rows.mutable_data_ptr(),
+      .dim = rows.size(1),
+      .storage = storage_of(rows.scalar_type())};
 }
 
 }  // namespace tessera

@@ -19,8 +19,11 @@ at::Tensor allocate_rows(
     int64_t dim,
     at::ScalarType dtype = at::kFloat);
 
-/// A table's rows [rows, dim] of a dtype that TableConfig knows, for the
-/// kernels. They only write through it where the caller may.
+/// A table's rows [rows, dim] of a dtype that TableConfig knows, for kernels
+/// that only read.
 kernels::StoredRows stored_rows(const at::Tensor& rows);
+
+/// The same for kernels that write.
+kernels::StoredRows mutable_rows(at::Tensor& rows);
 
 }  // namespace tessera

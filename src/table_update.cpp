@@ -137,6 +137,7 @@ void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
         static_cast<int64_t>(updates[i].table->slots.size()) + 1;
     const bool sweep = updates[i].rows.sweep;
     const int64_t rows = sweep ? config.vocabulary_size : contributions;
+    // As if all of it were float32: 16-bit tables have smaller tasks.
     const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
         static_cast<int64_t>(sizeof(float));
     bytes_ += traffic;
@@ -283,7 +284,7 @@ void TableUpdater::update_bucket(
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   Buffer<float> weights(dim);
   kernels::UpdateArgs args{
-      .table = stored_rows(table.parameters),
+      .table = mutable_rows(table.parameters),
       .contributions = sort_bucket(workspace, bucket),
       .count = workspace.count(bucket),
       .sources = workspace.sources.data(),

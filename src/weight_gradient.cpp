@@ -17,13 +17,17 @@ at::Tensor gather_rows(const IdBags& bags, const at::Tensor& table) {
       .table = stored_rows(table),
       .ids = bags.ids.data(),
       .out = rows.mutable_data_ptr<float>()};
-  for (int64_t i = 0; i < bags.nnz(); ++i) {
-    if (bags.ids[i] != kZeroRow) {
-      one_by_one.nnz = i + 1;
-      one_by_one.begin_bag = i;
-      one_by_one.end_bag = i + 1;
-      active_kernels().combine(one_by_one);
+  const kernels::KernelTable& kernels = active_kernels();
+  for (int64_t begin = 0; begin < bags.nnz();) {
+    int64_t end = begin;
+    while (end < bags.nnz() && bags.ids[end] != kZeroRow) {
+      ++end;
     }
+    one_by_one.nnz = end;
+    one_by_one.begin_bag = begin;
+    one_by_one.end_bag = end;
+    kernels.combine(one_by_one);
+    begin = end + 1;  // past the row of zeros
   }
   return rows;
 }

@@ -21,7 +21,7 @@ class EmbeddingTables {
     TablePtr config = {};
     /// The config's name, or `table_{i}`.
     std::string name = {};
-    at::Tensor parameters = {};  // [vocab, dim] float32
+    at::Tensor parameters = {};  // [vocab, dim] of the table's dtype
   };
 
   explicit EmbeddingTables(std::vector<Entry> entries)

@@ -108,6 +108,7 @@ class Callable : public optim::NamedFunction<
 ///
 /// Random values are a pure function of (seed, table name, row, column), from
 /// a counter-based generator: a table is the same for any number of threads.
+/// Normal values differ between instruction sets in the last digits.
 using Initializer = std::variant<
     initializers::Zeros,
     initializers::Constant,

@@ -32,6 +32,7 @@ std::string to_string(Combiner combiner);
 Combiner combiner_from_string(std::string_view name);
 
 /// "float32", "bfloat16", "float16".
+/// Errors:  c10::ValueError for another dtype.
 std::string to_string(at::ScalarType dtype);
 
 /// Errors:  c10::ValueError listing the choices.
@@ -52,7 +53,9 @@ struct TableConfig {
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
-  /// slots are float32 all the same. 16 bits need Strategy::engine().
+  /// slots are float32 all the same. 16 bits need Strategy::engine(). What is
+  /// rounded to them may exceed clip_weight_max or Uniform's range by one unit
+  /// in the last place, and becomes infinite beyond 65504 (kHalf).
   at::ScalarType dtype = at::kFloat;
   /// Whether updates round to 16 bits up or down at random, so that the
   /// expectation is the float32 value and steps below half a unit in the last

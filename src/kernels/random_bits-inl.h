@@ -11,7 +11,7 @@ HWY_INLINE V MixBits(D d, V x) {
 }
 
 // Uniform bits, a function of (key, column). Both halves of the key: of ten
-// million rows some thousands share either.
+// million rows some thousands share one half.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RandomBits(D d, RowKey key, int64_t column) {
   const V columns = hn::Iota(d, static_cast<uint32_t>(column));

@@ -71,9 +71,8 @@ struct FillUniform {
   HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> q) const {
     // Neither product overflows, whatever the range.
     const auto half = hn::Set(d, 0.5F);
-    const auto value = hn::MulAdd(
-        hn::Set(d, args.uniform_low),
-        hn::Sub(half, q),
+    const auto value = hn::Add(
+        hn::Mul(hn::Set(d, args.uniform_low), hn::Sub(half, q)),
         hn::Mul(hn::Set(d, args.uniform_last), hn::Add(half, q)));
     return hn::Min(
         hn::Set(d, args.uniform_last),

@@ -23,21 +23,32 @@ struct BFloat16Row {
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
   }
 
+  template <class D>
+  static HWY_INLINE void StoreNearest(D d, hn::Vec<D> value, Element* to) {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto bits = hn::BitCast(d32, value);
+    const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+    Store(d, value, hn::Add(hn::Set(d32, 0x7FFF), is_odd), to);
+  }
+
   // `random`: uniform 32 bits in each lane.
   template <class D, class R>
-  static HWY_INLINE void Store(
-      D,
+  static HWY_INLINE void StoreAtRandom(
+      D d,
       hn::Vec<D> value,
-      bool is_stochastic,
       R random,
       Element* to) {
+    Store(d, value, hn::ShiftRight<16>(random), to);
+  }
+
+ private:
+  // What is added carries into the upper half, or not.
+  template <class D, class R>
+  static HWY_INLINE void Store(D, hn::Vec<D> value, R to_add, Element* to) {
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<uint32_t, D> d32;
     const hn::Rebind<int32_t, D> di32;
     const auto bits = hn::BitCast(d32, value);
-    const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
-    const auto to_add = is_stochastic ? hn::ShiftRight<16>(random)
-                                      : hn::Add(hn::Set(d32, 0x7FFF), is_odd);
     // A NaN stays one: its payload may lie in the lower half alone.
     const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
     const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
@@ -59,7 +70,7 @@ struct Float16Row {
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
-#if HWY_TARGET <= HWY_AVX2  // has instructions for it
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)  // has instructions
     const hn::Rebind<hwy::float16_t, D> d16;
     return hn::PromoteTo(
         d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
@@ -86,12 +97,53 @@ struct Float16Row {
 #endif
   }
 
+  template <class D>
+  static HWY_INLINE void StoreNearest(D d, hn::Vec<D> value, Element* to) {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto magnitude = hn::Abs(value);
+    const auto bits = hn::BitCast(d32, magnitude);
+    const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(d32, 1));
+    Store(
+        d,
+        value,
+        hn::Add(hn::Set(d32, 0x0FFF), is_odd),
+        hn::Round(UnitsOf(d, magnitude)),
+        to);
+  }
+
+  template <class D, class R>
+  static HWY_INLINE void StoreAtRandom(
+      D d,
+      hn::Vec<D> value,
+      R random,
+      Element* to) {
+    const hn::Rebind<int32_t, D> di32;
+    const auto units = UnitsOf(d, hn::Abs(value));
+    const auto below = hn::Floor(units);
+    const auto uniform = hn::Mul(
+        hn::ConvertTo(d, hn::BitCast(di32, hn::ShiftRight<8>(random))),
+        hn::Set(d, 0x1p-24F));
+    // The difference is exact, so that a whole number stays one.
+    const auto is_up = hn::Lt(uniform, hn::Sub(units, below));
+    const auto up = hn::IfThenElseZero(is_up, hn::Set(d, 1.0F));
+    Store(d, value, hn::ShiftRight<19>(random), hn::Add(below, up), to);
+  }
+
+ private:
+  // In multiples of the smallest number.
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V UnitsOf(D d, V magnitude) {
+    return hn::Mul(magnitude, hn::Set(d, 0x1p24F));
+  }
+
+  // `to_add` carries into the 19 bits that stay of a normal number;
+  // `subnormal`: what a smaller one becomes, in units.
   template <class D, class R>
   static HWY_INLINE void Store(
       D d,
       hn::Vec<D> value,
-      bool is_stochastic,
-      R random,
+      R to_add,
+      hn::Vec<D> subnormal,
       Element* to) {
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<uint32_t, D> d32;
@@ -100,21 +152,12 @@ struct Float16Row {
     const auto bits = hn::BitCast(d32, magnitude);
     const auto sign =
         hn::ShiftRight<16>(hn::Xor(hn::BitCast(d32, value), bits));
-    // 13 bits go; 112 is the difference of the exponents' biases.
-    const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(d32, 1));
-    const auto to_add = is_stochastic ? hn::ShiftRight<19>(random)
-                                      : hn::Add(hn::Set(d32, 0x0FFF), is_odd);
+    // 112 is the difference of the exponents' biases.
     const auto normal = hn::Min(
         hn::Sub(
             hn::ShiftRight<13>(hn::Add(bits, to_add)),
             hn::Set(d32, 112U << 10)),
         hn::Set(d32, 0x7C00));
-    const auto units = hn::Mul(magnitude, hn::Set(d, 0x1p24F));
-    const auto uniform = hn::Mul(
-        hn::ConvertTo(d, hn::BitCast(di32, hn::ShiftRight<8>(random))),
-        hn::Set(d, 0x1p-24F));
-    const auto subnormal =
-        is_stochastic ? hn::Floor(hn::Add(units, uniform)) : hn::Round(units);
     const auto is_small =
         hn::RebindMask(d32, hn::Lt(magnitude, hn::Set(d, 0x1p-14F)));
     auto result = hn::IfThenElse(

@@ -16,7 +16,8 @@ constexpr int64_t bytes_per_element(Storage storage) {
 ///
 /// Stochastic: to one of the two neighbours, to the nearer one with the larger
 /// probability, so that the expectation is the float32 value. The random bits
-/// are a function of (key, row, column): the same for any number of threads
+/// are a function of (key, row, column), and of the step where duplicates are
+/// taken one by one: the same for any number of threads
 /// and any instruction set. Otherwise to the nearest, ties to even.
 struct Rounding {
   bool is_stochastic = false;

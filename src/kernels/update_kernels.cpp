@@ -93,25 +93,48 @@ struct Widen {
   }
 };
 
-// A row of float32 to 16 bits.
+// A row of float32 to 16 bits, to the nearest.
 template <class Row>
-struct Narrow {
+struct RoundNearest {
   const float* from;
   typename Row::Element* to;
-  bool is_stochastic;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    Row::StoreNearest(d, hn::LoadU(d, from + column), to + column);
+  }
+};
+
+// A row of float32 to 16 bits, up or down at random.
+template <class Row>
+struct RoundAtRandom {
+  const float* from;
+  typename Row::Element* to;
   RowKey key;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
     const hn::Rebind<uint32_t, D> d32;
-    Row::Store(
-        d,
-        hn::LoadU(d, from + column),
-        is_stochastic,
-        RandomBits(d32, key, column),
-        to + column);
+    const auto random = RandomBits(d32, key, column);
+    Row::StoreAtRandom(d, hn::LoadU(d, from + column), random, to + column);
   }
 };
+
+template <class Row>
+HWY_INLINE void RoundRow(
+    const StoredRows& table,
+    int64_t row,
+    int64_t step,
+    const float* weights) {
+  auto* to = static_cast<typename Row::Element*>(table.data) + row * table.dim;
+  if (table.rounding.is_stochastic) {
+    const uint64_t key = table.rounding.key + static_cast<uint64_t>(step);
+    ForColumns(
+        table.dim, RoundAtRandom<Row>{weights, to, key_of_row(key, row)});
+  } else {
+    ForColumns(table.dim, RoundNearest<Row>{weights, to});
+  }
+}
 
 // Not inlined: every rule has several calls.
 HWY_NOINLINE void WidenRow(
@@ -126,17 +149,17 @@ HWY_NOINLINE void WidenRow(
   }
 }
 
+// `step` counts the steps of one update on one row: each rounds by bits of its
+// own.
 HWY_NOINLINE void NarrowRow(
     const StoredRows& table,
     int64_t row,
+    int64_t step,
     const float* weights) {
-  auto* to = static_cast<uint16_t*>(table.data) + row * table.dim;
-  const bool is_stochastic = table.rounding.is_stochastic;
-  const RowKey key = key_of_row(table.rounding.key, row);
   if (table.storage == Storage::kBFloat16) {
-    ForColumns(table.dim, Narrow<BFloat16Row>{weights, to, is_stochastic, key});
+    RoundRow<BFloat16Row>(table, row, step, weights);
   } else {
-    ForColumns(table.dim, Narrow<Float16Row>{weights, to, is_stochastic, key});
+    RoundRow<Float16Row>(table, row, step, weights);
   }
 }
 
@@ -156,9 +179,10 @@ HWY_INLINE float* OpenRow(
 HWY_INLINE void CloseRow(
     const StoredRows& table,
     int64_t row,
+    int64_t step,
     const float* weights) {
   if (table.storage != Storage::kFloat32) {
-    NarrowRow(table, row, weights);
+    NarrowRow(table, row, step, weights);
   }
 }
 
@@ -198,6 +222,7 @@ HWY_INLINE void StepRow(
     const UpdateArgs& args,
     const typename Row::Rule& rule,
     uint32_t row,
+    int64_t step,
     const float* gradient) {
   const int64_t dim = args.table.dim;
   const int64_t offset = static_cast<int64_t>(row) * dim;
@@ -234,7 +259,7 @@ HWY_INLINE void StepRow(
               stages.clip_weight_max});
     }
   }
-  CloseRow(args.table, row, weights);
+  CloseRow(args.table, row, step, weights);
 }
 
 template <class Row>
@@ -254,6 +279,9 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
       static_cast<const char*>(args.table.data) + offset * element;
   for (int64_t byte = 0; byte < dim * element; byte += kLineBytes) {
     hwy::Prefetch(weights + byte);
+  }
+  if (dim * element % kLineBytes != 0) {
+    hwy::Prefetch(weights + dim * element - 1);  // it may span a line more
   }
   for (int64_t column = 0; column < dim; column += kFloatsPerLine) {
     if constexpr (!kHasOneSlotPerRow<Row>) {
@@ -286,7 +314,7 @@ HWY_INLINE void SweepRows(
     uint32_t begin,
     uint32_t end) {
   for (uint32_t row = begin; row < end; ++row) {
-    StepRow<Row, kStages>(args, rule, row, args.zeros);
+    StepRow<Row, kStages>(args, rule, row, 0, args.zeros);
   }
 }
 
@@ -294,6 +322,7 @@ template <class Row, bool kStages>
 void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
   const int64_t ahead = DistanceOf<Row>(args);
   uint32_t next_row = args.first_row;
+  int64_t step = 0;  // on this row, where each contribution is one
   int64_t i = 0;
   while (i < args.count) {
     const uint32_t row = args.contributions[i].row;
@@ -306,8 +335,9 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
     ++i;
     const bool alone =
         !args.accumulate || i == args.count || args.contributions[i].row != row;
+    step = i > 1 && args.contributions[i - 2].row == row ? step + 1 : 0;
     if (alone && source.gain == 1.0F) {
-      StepRow<Row, kStages>(args, rule, row, source.gradient);
+      StepRow<Row, kStages>(args, rule, row, step, source.gradient);
       continue;
     }
     ForColumns(args.table.dim, AddGradient{source, args.gradient, true});
@@ -316,7 +346,7 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       const GradientSource& more = args.sources[args.contributions[i].source];
       ForColumns(args.table.dim, AddGradient{more, args.gradient, false});
     }
-    StepRow<Row, kStages>(args, rule, row, args.gradient);
+    StepRow<Row, kStages>(args, rule, row, step, args.gradient);
   }
   if (args.sweep) {
     SweepRows<Row, kStages>(args, rule, next_row, args.end_row);
@@ -363,7 +393,7 @@ void AssignRow(const StoredRows& table, int64_t row, const float* values) {
   if (table.storage == Storage::kFloat32) {
     ForColumns(table.dim, Copy{values, OpenRow(table, row, nullptr)});
   } else {
-    CloseRow(table, row, values);
+    CloseRow(table, row, 0, values);
   }
 }
 

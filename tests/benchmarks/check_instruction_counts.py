@@ -38,15 +38,17 @@ def main():
     if listing.returncode == SKIPPED or not shutil.which("valgrind"):
         print("skipped: no valgrind, or no AVX2")
         sys.exit(SKIPPED)
+    if listing.returncode != 0:
+        sys.exit(f"{options.program} failed:\n{listing.stderr[-2000:]}")
+    baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    if not options.update and baseline.get("compiler") != options.compiler:
+        print(f"skipped: the baseline is of {baseline.get('compiler')}, this is {options.compiler}")
+        sys.exit(SKIPPED)
     counts = {work: count(options.program, work) for work in listing.stdout.split()}
     if options.update:
         baseline = {"compiler": options.compiler, "tolerance": 0.05, "counts": counts}
         BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
         return
-    baseline = json.loads(BASELINE.read_text())
-    if baseline["compiler"] != options.compiler:
-        print(f"skipped: the baseline is of {baseline['compiler']}, this is {options.compiler}")
-        sys.exit(SKIPPED)
     if set(counts) != set(baseline["counts"]):
         sys.exit(f"other kernels than in {BASELINE.name}: {set(counts) ^ set(baseline['counts'])}. Run with --update.")
     failed = False

@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -138,12 +139,12 @@ double slots_of(const std::string& operation, int64_t dim) {
 
 // Of this process, as Linux counts it.
 double resident_now() {
-  constexpr double kPage = 4096.0;
+  const auto page = static_cast<double>(::sysconf(_SC_PAGESIZE));
   std::ifstream stream("/proc/self/statm");
   double total = 0.0;
   double resident = 0.0;
   stream >> total >> resident;
-  return resident * kPage;
+  return resident * page;
 }
 
 // A layer with one sum-pooled feature per table, its batch and the gradients
@@ -327,9 +328,8 @@ class InitializeBench : public Bench {
   }
 
   void run() override {
-    for (const TableState& table : state_.tables) {
-      initialize_rows(
-          initializers::TruncatedNormal{}, 0, table.name, 0, table.parameters);
+    for (TableState& table : state_.tables) {
+      fill_rows(table, state_.seed);
     }
   }
 

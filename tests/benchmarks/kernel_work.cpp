@@ -145,7 +145,12 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
 }  // namespace
 
 // What callgrind collects: its name is given to --toggle-collect.
-extern "C" __attribute__((noinline)) void measured(const Work& work) {
+#if defined(__clang__)
+#define TESSERA_KEEP __attribute__((noinline))
+#else
+#define TESSERA_KEEP __attribute__((noinline, noclone))
+#endif
+extern "C" TESSERA_KEEP void measured(const Work& work) {
   work();
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <set>
@@ -86,7 +87,7 @@ TEST(RandomKernelsTest, TruncationKeepsTheMiddle) {
 }
 
 TEST(RandomKernelsTest, NoTwoRowsOfMillionsAreEqual) {
-  constexpr int64_t kRows = 3'000'000;
+  constexpr int64_t kRows = 500'000;
   std::vector<float> out(kRows * 4);
   available_kernels().front().fill_random(
       {.is_uniform = true,
@@ -100,7 +101,7 @@ TEST(RandomKernelsTest, NoTwoRowsOfMillionsAreEqual) {
   for (int64_t row = 0; row < kRows; ++row) {
     equal += seen.emplace(out[4 * row], out[4 * row + 1]).second ? 0 : 1;
   }
-  // 2^48 pairs: 0.016 equal ones are expected.
+  // 2^48 pairs: 0.0004 equal ones are expected; with half the key it were 29.
   EXPECT_LE(equal, 1);
 }
 

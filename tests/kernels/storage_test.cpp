@@ -7,6 +7,7 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::kernels {
@@ -166,6 +168,57 @@ TYPED_TEST(StorageTest, RoundsAtRandomToANeighbourAndByTheirDistance) {
       // Five standard deviations of kKeys coins.
       ASSERT_NEAR(ups[i], expected, 0.125) << values[i];
     }
+  }
+}
+
+TYPED_TEST(StorageTest, WhatNeedsNoRoundingStaysForEveryKey) {
+  std::vector<uint16_t> smallest(2048);
+  std::iota(smallest.begin(), smallest.end(), uint16_t{0});
+  std::vector<float> values(smallest.size());
+  std::transform(
+      smallest.begin(), smallest.end(), values.begin(), widened<TypeParam>);
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    for (uint64_t key = 0; key < 300; ++key) {
+      ASSERT_EQ(
+          TestFixture::assigned(
+              kernels, values, {.is_stochastic = true, .key = key}),
+          smallest);
+    }
+  }
+}
+
+// Ten duplicates, each of a third of a unit: together they make three or four
+// units, not ten or none.
+TYPED_TEST(StorageTest, DuplicatesOneByOneRoundIndependently) {
+  constexpr int64_t kDim = 2000;
+  const float unit = widened<TypeParam>(nearest<TypeParam>(1.0F) + 1) - 1.0F;
+  const std::vector<float> gradient(kDim, -0.3F * unit);
+  const std::vector<GradientSource> sources{{gradient.data(), 1.0F}};
+  const std::vector<Contribution> contributions(10, Contribution{0, 0});
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    std::vector<uint16_t> row(kDim, nearest<TypeParam>(1.0F));
+    std::vector<float> scratch(kDim);
+    kernels.update(
+        {.table =
+             TestFixture::stored(row, kDim, {.is_stochastic = true, .key = 5}),
+         .contributions = contributions.data(),
+         .count = 10,
+         .sources = sources.data(),
+         .weights = scratch.data(),
+         .accumulate = false},
+        SgdRule{.learning_rate = 1.0F});
+    double mean = 0.0;
+    double square = 0.0;
+    for (const uint16_t bits : row) {
+      const double units = (widened<TypeParam>(bits) - 1.0) / unit;
+      mean += units / kDim;
+      square += units * units / kDim;
+    }
+    EXPECT_NEAR(mean, 3.0, 0.2);
+    // Of ten coins 2.1; of one coin for all of them 21.
+    EXPECT_NEAR(square - mean * mean, 2.1, 0.4);
   }
 }
 

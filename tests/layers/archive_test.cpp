@@ -269,11 +269,11 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
   expect_lines(
       load_error(layer, test::saved(other)),
       {"\n  table_0 'class': the archive's table is named 'wide'",
-       "\n  table_0 'class': parameters expected float32 [6, 3], but got Float "
+       "\n  table_0 'class': parameters expected float32 [6, 3], but got float32 "
        "[6, 5]",
        "\n  table_0 'class': slot accumulators expected float32 [6, 3]",
        "\n  table_1 'table_1': parameters expected float32 [4, 2], but got "
-       "Float [5, 2]",
+       "float32 [5, 2]",
        "\n  the archive has more tables than the layer's 2"});
 
   TPUEmbedding larger(TPUEmbeddingOptions{

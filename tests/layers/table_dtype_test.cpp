@@ -15,7 +15,9 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -234,11 +236,26 @@ TEST_P(TableDtypeTest, SurvivesJson) {
   EXPECT_EQ(*restored["item"].table, config);
 }
 
+TEST(TableDtypeErrorsTest, RefusesInitialValuesBeyondTheDtype) {
+  const TablePtr table = make_table(
+      {.name = "t",
+       .vocabulary_size = 3,
+       .dim = 2,
+       .initializer = initializers::Constant{1e5},
+       .dtype = at::kHalf});
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(TPUEmbeddingOptions{
+          .features = {{"f", FeatureConfig{.table = table}}}}),
+      "[table 't'] the initializer gives values beyond the range of float16. "
+      "Use smaller ones, or kFloat.");
+}
+
 TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
   EXPECT_VALUE_ERROR(
       make_table(
           {.name = "t", .vocabulary_size = 3, .dim = 2, .dtype = at::kDouble}),
-      "dtype must be kFloat, kBFloat16 or kHalf, but got kDouble");
+      "[TableConfig 't'] dtype must be kFloat, kBFloat16 or kHalf, but got "
+      "kDouble.");
   const TablePtr table = make_table(
       {.name = "t", .vocabulary_size = 3, .dim = 2, .dtype = at::kBFloat16});
   EXPECT_VALUE_ERROR(

@@ -125,7 +125,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// Tables are float32 on the CPU; anything else is refused.
+  /// Activations are float32 on the CPU; anything else is refused.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;

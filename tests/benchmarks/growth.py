@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Times forward passes and Adagrad steps while one size grows; prints tables, draws curves.
+
+A cliff would show as a jump of the time per id. Everything else stays as in BASE.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+BASE = {"tables": 8, "rows": 50000, "dim": 64, "batch": 1024, "bag": 10, "ids": "uniform"}
+OPERATIONS = ["forward", "adagrad"]
+DIMS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 257, 512, 1024]
+
+# What grows: label, and one set of changes to BASE per point. Few rows where the others are many.
+SWEEPS = {
+    "rows": [(f"{rows:,}", {"tables": 4, "dim": 32, "rows": rows // 4}) for rows in (
+        10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 50_000_000)],
+    "batch": [(str(batch), {"batch": batch}) for batch in (1, 4, 16, 64, 256, 1024, 4096, 16384)],
+    "bag": [(str(bag), {"bag": bag}) for bag in (1, 2, 3, 5, 10, 20, 50, 100, 200)],
+    "dim": [(str(dim), {"dim": dim, "rows": 20000}) for dim in DIMS],
+    "tables": [(str(tables), {"tables": tables, "rows": 10000, "batch": 256}) for tables in (
+        1, 2, 5, 10, 20, 50, 100, 200, 500)],
+    "skew": [("uniform", {})] + [(f"zipf {skew}", {"ids": "zipf", "skew": skew}) for skew in (1, 2, 4, 16)],
+    "dtype": [(dtype, {"dtype": dtype, "dim": 128}) for dtype in ("float32", "bfloat16", "float16")],
+}
+
+
+def measure(sweep, threads, options):
+    """[(label, ids per step, {operation: ms})]."""
+    workloads = [{**BASE, **changes, "name": label} for label, changes in SWEEPS[sweep]]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(workloads, file)
+        file.flush()
+        command = [options.benchmark, "--workloads", file.name, "--no-limits", "--threads", str(threads)]
+        command += ["--reps", str(options.reps)]
+        for operation in OPERATIONS:
+            command += ["--op", operation]
+        result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
+    if result.returncode != 0:
+        sys.exit(f"the benchmark failed on {sweep}:\n{result.stderr[-2000:]}")
+    times = {}
+    for line in map(json.loads, result.stdout.splitlines()):
+        times.setdefault(line["workload"], {})[line["op"]] = line["ms"]
+    return [(w["name"], w["tables"] * w["batch"] * w["bag"], times[w["name"]]) for w in workloads]
+
+
+def print_table(sweep, points_by_threads):
+    print(f"\n{sweep}: ms a step (ns an id)\n")
+    columns = [f"{operation}, {threads} thr." for threads in points_by_threads for operation in OPERATIONS]
+    print(f"| {sweep} | " + " | ".join(columns) + " |")
+    print("|---:" * (len(columns) + 1) + "|")
+    for row in zip(*points_by_threads.values()):
+        label, ids, _ = row[0]
+        cells = [f"{ms[operation]:.3f} ({ms[operation] * 1e6 / ids:.1f})" for _, _, ms in row for operation in OPERATIONS]
+        print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
+
+
+def draw(results, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plot
+
+    figure, axes = plot.subplots((len(results) + 1) // 2, 2, figsize=(12, 3.2 * ((len(results) + 1) // 2)))
+    for axis, (sweep, points_by_threads) in zip(axes.flat, results.items()):
+        for threads, points in points_by_threads.items():
+            for operation in OPERATIONS:
+                nanoseconds = [ms[operation] * 1e6 / ids for _, ids, ms in points]
+                axis.plot([label for label, _, _ in points], nanoseconds, marker="o", label=f"{operation}, {threads}")
+        axis.set_yscale("log")
+        axis.set_title(sweep)
+        axis.set_ylabel("ns an id")
+        axis.tick_params(axis="x", labelsize=6, rotation=45)
+    axes.flat[0].legend(title="threads", fontsize="small")
+    for axis in list(axes.flat)[len(results):]:
+        axis.axis("off")
+    figure.tight_layout()
+    figure.savefig(path)
+    print(f"\ncurves: {path}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--benchmark", required=True, help="the embedding_benchmark program")
+    parser.add_argument("--sweep", action="append", choices=SWEEPS, help="only these")
+    parser.add_argument("--threads", action="append", type=int, help="default: 1 and all")
+    parser.add_argument("--reps", type=int, default=15)
+    parser.add_argument("--svg", default="growth.svg", help="where the curves go")
+    options = parser.parse_args()
+    threads = options.threads or sorted({1, os.cpu_count()})
+    results = {}
+    for sweep in options.sweep or SWEEPS:
+        results[sweep] = {count: measure(sweep, count, options) for count in threads}
+        print_table(sweep, results[sweep])
+    draw(results, options.svg)
+
+
+if __name__ == "__main__":
+    main()
