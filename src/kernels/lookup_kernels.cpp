@@ -40,9 +40,6 @@ HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
   for (int64_t column = 0; column < bags.args.table.dim; column += kStep) {
     hwy::Prefetch(row + column);
   }
-  if (bags.args.table.dim % kStep != 0) {
-    hwy::Prefetch(row + bags.args.table.dim - 1);  // it may span a line more
-  }
 }
 
 // sum += weight * values, or sum += values.

@@ -280,9 +280,6 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   for (int64_t byte = 0; byte < dim * element; byte += kLineBytes) {
     hwy::Prefetch(weights + byte);
   }
-  if (dim * element % kLineBytes != 0) {
-    hwy::Prefetch(weights + dim * element - 1);  // it may span a line more
-  }
   for (int64_t column = 0; column < dim; column += kFloatsPerLine) {
     if constexpr (!kHasOneSlotPerRow<Row>) {
       for (size_t i = 0; i < Row::kSlots; ++i) {
@@ -335,7 +332,9 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
     ++i;
     const bool alone =
         !args.accumulate || i == args.count || args.contributions[i].row != row;
-    step = i > 1 && args.contributions[i - 2].row == row ? step + 1 : 0;
+    if (!args.accumulate) {
+      step = i > 1 && args.contributions[i - 2].row == row ? step + 1 : 0;
+    }
     if (alone && source.gain == 1.0F) {
       StepRow<Row, kStages>(args, rule, row, step, source.gradient);
       continue;
