@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/step_memory.h"
+
+#include <cstddef>
+#include <limits>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -9,7 +14,7 @@
 namespace tessera {
 
 /// Leaves elements uninitialised on resize(): they are written anyway, and the
-/// zeros would cost a pass over memory.
+/// zeros would cost a pass over memory. Takes step memory.
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {
   static_assert(std::is_trivial_v<T>, "T must not initialise its members");
@@ -18,6 +23,16 @@ struct UninitializedAllocator : std::allocator<T> {
   struct rebind {
     using other = UninitializedAllocator<U>;
   };
+
+  T* allocate(size_t count) {
+    if (count > std::numeric_limits<size_t>::max() / sizeof(T)) {
+      throw std::bad_array_new_length();
+    }
+    return static_cast<T*>(take_step_memory(count * sizeof(T)));
+  }
+  void deallocate(T* memory, size_t /*count*/) noexcept {
+    give_step_memory(memory);
+  }
 
   template <class U>
   void construct(U* place) noexcept {

@@ -5,8 +5,10 @@
 #include "optim/row_update.h"
 #include "src/active_kernels.h"
 #include "src/parallel.h"
+#include "src/step_memory.h"
 #include "src/table_memory.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -58,6 +60,15 @@ void add_tasks(
       begin = end;
     }
   }
+}
+
+at::Tensor empty_activation(c10::IntArrayRef shape) {
+  return at::detail::empty_generic(
+      shape,
+      step_allocator(),
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      at::kFloat,
+      /*memory_format_opt=*/std::nullopt);
 }
 
 std::string place_of(const TableState& table) {
@@ -160,7 +171,7 @@ std::vector<at::Tensor> EmbeddingEngine::lookup(
   tasks.reserve(bags.size());
   int64_t bytes = 0;
   for (size_t i = 0; i < bags.size(); ++i) {
-    activations.push_back(at::empty(bags[i].activation_shape(), at::kFloat));
+    activations.push_back(empty_activation(bags[i].activation_shape()));
     add_tasks(i, bags[i], tasks);
     bytes += bytes_of(bags[i]);
   }
