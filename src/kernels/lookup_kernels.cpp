@@ -15,6 +15,7 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#include "src/kernels/prefetch-inl.h"
 #include "src/kernels/storage-inl.h"
 
 // The arguments of one call, with the table's type.
@@ -34,12 +35,10 @@ HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
   if (position >= bags.args.nnz) {
     return;
   }
-  constexpr int64_t kStep =
-      kLineBytes / static_cast<int64_t>(sizeof(typename Row::Element));
-  const auto* row = bags.RowOf(position);
-  for (int64_t column = 0; column < bags.args.table.dim; column += kStep) {
-    hwy::Prefetch(row + column);
-  }
+  PrefetchLines(
+      bags.RowOf(position),
+      bags.args.table.dim *
+          static_cast<int64_t>(sizeof(typename Row::Element)));
 }
 
 // sum += weight * values, or sum += values.

@@ -19,11 +19,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #include "src/kernels/columns-inl.h"
+#include "src/kernels/prefetch-inl.h"
 #include "src/kernels/random_bits-inl.h"
 #include "src/kernels/row_rules-inl.h"
 #include "src/kernels/storage-inl.h"
-
-constexpr int64_t kFloatsPerLine = kLineBytes / sizeof(float);
 
 // A NaN compares false and so stays visible; what Min and Max make of one
 // differs between targets.
@@ -274,22 +273,19 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   if constexpr (kHasOneSlotPerRow<Row>) {
     hwy::Prefetch(args.slots[0] + next.row);
   }
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   const int64_t element = bytes_per_element(args.table.storage);
-  const char* weights =
-      static_cast<const char*>(args.table.data) + offset * element;
-  for (int64_t byte = 0; byte < dim * element; byte += kLineBytes) {
-    hwy::Prefetch(weights + byte);
-  }
-  for (int64_t column = 0; column < dim; column += kFloatsPerLine) {
-    if constexpr (!kHasOneSlotPerRow<Row>) {
-      for (size_t i = 0; i < Row::kSlots; ++i) {
-        if (args.slots[i] != nullptr) {
-          hwy::Prefetch(args.slots[i] + offset + column);
-        }
+  PrefetchLines(
+      static_cast<const char*>(args.table.data) + offset * element,
+      dim * element);
+  if constexpr (!kHasOneSlotPerRow<Row>) {
+    for (size_t i = 0; i < Row::kSlots; ++i) {
+      if (args.slots[i] != nullptr) {
+        PrefetchLines(args.slots[i] + offset, dim * kFloat);
       }
     }
-    hwy::Prefetch(gradient + column);
   }
+  PrefetchLines(gradient, dim * kFloat);
 }
 
 // Contributions from a prefetch to the use of what it fetches.
