@@ -14,9 +14,11 @@ namespace tessera {
 
 namespace {
 
-void check_gradients(const TableState& table, const Strategy::Host& host) {
+void check_gradients(const TableState& table, const Strategy& strategy) {
+  const auto* host = std::get_if<Strategy::Host>(&strategy.options());
   TORCH_CHECK_VALUE(
-      host.sparse_gradients || optim::sweeps_all_rows(*table.optimizer),
+      (host != nullptr && host->sparse_gradients) ||
+          optim::sweeps_all_rows(*table.optimizer),
       "[make_optimizer] table '",
       table.name,
       "': ",
@@ -34,12 +36,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       !layer.is_empty(),
       "[make_optimizer] expected a layer, but got an empty one.");
   const Strategy& strategy = layer->options().strategy;
-  const auto* host = std::get_if<Strategy::Host>(&strategy.options());
   TORCH_CHECK_VALUE(
-      host != nullptr,
-      "[make_optimizer] expected a layer on Strategy::host(), but got ",
-      strategy.name(),
-      ". On the engine the tables are updated in backward(), or in the step() "
+      !strategy.is_engine(),
+      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
+      "one on engine(). On the engine the tables are updated in backward(), or in the step() "
       "of a Combined.");
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TORCH_CHECK_VALUE(
@@ -51,7 +51,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      check_gradients(table, *host);
+      check_gradients(table, strategy);
       optim::check_off_engine(*table.optimizer, "[table '" + table.name + "']");
     }
   }

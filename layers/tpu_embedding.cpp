@@ -5,6 +5,7 @@
 #include "serialization/archive.h"
 #include "src/batch.h"
 #include "src/embedding_state.h"
+#include "src/output_shapes.h"
 #include "src/strategies/embedding_strategy.h"
 
 #include <ATen/core/grad_mode.h>
@@ -52,7 +53,8 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
       options_.features,
       options_.optimizer,
       options_.seed,
-      slots_under(options_.strategy))));
+      slots_under(options_.strategy),
+      "[TPUEmbeddingOptions]")));
 }
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy)
@@ -67,7 +69,7 @@ void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
   strategy_ = make_strategy(options_.strategy, options_.apply, state_);
   parameters_.clear();
   for (auto& [name, parameter] : strategy_->parameters()) {
-    register_parameter(name, parameter);
+    register_parameter(name, parameter, parameter.requires_grad());
   }
 }
 
@@ -84,8 +86,40 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
-  Batch batch = read_batch(options_.features, *state_, features, weights);
+  Batch batch =
+      read_batch(options_.features, state_->features, features, weights);
   return options_.features.pack(strategy_->forward(std::move(batch)));
+}
+
+PendingForward TPUEmbeddingImpl::begin_forward(
+    const Features& features,
+    const Weights& weights) {
+  PendingForward pending;
+  pending.finish_ = strategy_->begin_forward(
+      read_batch(options_.features, state_->features, features, weights));
+  pending.strategy_ = strategy_;
+  return pending;
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
+  const PendingForward taken = std::exchange(pending, PendingForward());
+  TORCH_CHECK(
+      taken.finish_ != nullptr,
+      "[TPUEmbedding::finish_forward] this forward has been finished already. "
+      "Call begin_forward() again.");
+  TORCH_CHECK(
+      taken.strategy_ == strategy_,
+      "[TPUEmbedding::finish_forward] this forward was begun by another layer, "
+      "or before a copy into this one. Call begin_forward() here.");
+  return options_.features.pack(taken.finish_());
+}
+
+void TPUEmbeddingImpl::build(int64_t batch_size) {
+  build_output_shapes(*state_, batch_size);
+}
+
+void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
+  build_output_shapes(*state_, options_.features, input_shapes);
 }
 
 std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
@@ -104,7 +138,23 @@ at::Tensor& TPUEmbeddingImpl::virtual_variable() {
 }
 
 EmbeddingTables TPUEmbeddingImpl::embedding_tables() const {
+  strategy_->wait_for_lookups();
   return embedding_tables_of(*state_);
+}
+
+void TPUEmbeddingImpl::update_embedding_table(
+    const std::string& name,
+    const at::Tensor& values) {
+  strategy_->wait_for_lookups();
+  assign_table(find_table(*state_, name, "[update_embedding_table]"), values);
+}
+
+at::Tensor TPUEmbeddingImpl::read_rows(
+    const std::string& name,
+    int64_t begin,
+    int64_t end) const {
+  return tessera::read_rows(
+      find_table(*state_, name, "[read_rows]"), begin, end);
 }
 
 int64_t TPUEmbeddingImpl::iterations() const {
@@ -214,6 +264,7 @@ void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void TPUEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
+  strategy_->wait_for_lookups();
   load_state(*state_, archive);
   strategy_->forget();
 }

@@ -76,6 +76,16 @@ struct JsonValue<OutOfRange> {
 };
 
 template <>
+struct JsonValue<QuantizationConfig> {
+  static Json write(const QuantizationConfig& value) {
+    return write_fields(value);
+  }
+  static QuantizationConfig read(const Json& json, const std::string& where) {
+    return read_fields<QuantizationConfig>(json, where);
+  }
+};
+
+template <>
 struct JsonValue<Initializer> {
   static Json write(const Initializer& value) {
     return write_class(value, name_of);

@@ -36,10 +36,10 @@ void check_weights_layout(const FeatureState& state, const Feature& weights) {
 
 Batch read_batch(
     const Nest<FeatureConfig>& structure,
-    const EmbeddingState& state,
+    const std::vector<FeatureState>& states,
     const Features& features,
     const Weights& weights) {
-  const size_t count = state.features.size();
+  const size_t count = states.size();
   std::vector<Feature> inputs;
   inputs.reserve(count);
   // Reading an id takes about as long as moving 32 bytes.
@@ -54,16 +54,15 @@ Batch read_batch(
     const auto leaves = leaves_like(structure, weights, "weights");
     for (size_t i = 0; i < count; ++i) {
       if (leaves[i]->has_value()) {
-        check_weights_layout(state.features[i], **leaves[i]);
+        check_weights_layout(states[i], **leaves[i]);
         batch.weights[i] = flat_weights(
-            state.features[i], inputs[i], with_sparse_as_feature(**leaves[i]));
+            states[i], inputs[i], with_sparse_as_feature(**leaves[i]));
       }
     }
   }
   batch.bags.resize(count);
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
-    batch.bags[i] =
-        make_id_bags(state.features[i], inputs[i], batch.weights[i]);
+    batch.bags[i] = make_id_bags(states[i], inputs[i], batch.weights[i]);
   });
   return batch;
 }

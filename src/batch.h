@@ -23,7 +23,7 @@ struct Batch {
 /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path.
 Batch read_batch(
     const Nest<FeatureConfig>& structure,
-    const EmbeddingState& state,
+    const std::vector<FeatureState>& states,
     const Features& features,
     const Weights& weights);
 

@@ -1,424 +1,568 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/embedding_engine.h"
+#include <tessera/embedding_engine.h>
 
-#include "optim/rate_reader.h"
-#include "optim/row_update.h"
-#include "src/active_kernels.h"
-#include "src/parallel.h"
-#include "src/step_memory.h"
-#include "src/table_memory.h"
+#include <tessera/serving_lookup.h>
 
-#include <ATen/EmptyTensor.h>
+#include "src/batch.h"
+#include "src/batch_queue.h"
+#include "src/embedding_state.h"
+#include "src/output_shapes.h"
+#include "src/table_engine.h"
+
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/FunctionRef.h>
 
 #include <algorithm>
-#include <limits>
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
 namespace {
 
-// Bytes of rows per lookup task: some 50 us of work.
-constexpr int64_t kLookupTaskBytes = int64_t{256} * 1024;
+using Activations = std::vector<at::Tensor>;
 
-struct LookupTask {
-  size_t feature = 0;
-  int64_t begin_bag = 0;
-  int64_t end_bag = 0;
-};
-
-// As if tables were float32.
-int64_t bytes_of(const IdBags& bags) {
-  const int64_t rows = bags.nnz() + bags.bags;
-  return rows * bags.dim * static_cast<int64_t>(sizeof(float));
+void validate(const EmbeddingEngineOptions& options) {
+  const auto require = [](bool is_right, const char* what, int64_t got) {
+    TORCH_CHECK_VALUE(
+        is_right,
+        "[EmbeddingEngineOptions] ",
+        what,
+        ", but got ",
+        got,
+        ". Correct the option.");
+  };
+  require(options.replicas >= 1, "replicas must be >= 1", options.replicas);
+  require(
+      options.queue_depth >= 1,
+      "queue_depth must be >= 1",
+      options.queue_depth);
+  require(
+      options.lookup_threads >= 0 && options.lookup_threads <= 4096,
+      "lookup_threads must be in [0, 4096]",
+      options.lookup_threads);
+  require(
+      options.timeout.count() > 0,
+      "timeout must be > 0 ms",
+      options.timeout.count());
 }
 
-// Splits a feature's bags into tasks of about equal traffic.
-void add_tasks(
-    size_t feature,
-    const IdBags& bags,
-    std::vector<LookupTask>& tasks) {
-  const int64_t parts =
-      std::clamp<int64_t>(bytes_of(bags) / kLookupTaskBytes, 1, bags.bags + 1);
-  int64_t begin = 0;
-  for (int64_t part = 1; part <= parts && begin < bags.bags; ++part) {
-    int64_t end = bags.bags;
-    if (part < parts && bags.offsets.empty()) {
-      end = bags.bags * part / parts;
-    } else if (part < parts) {
-      const int64_t position = bags.nnz() * part / parts;
-      const auto found =
-          std::upper_bound(bags.offsets.begin(), bags.offsets.end(), position);
-      end = std::clamp<int64_t>(
-          found - bags.offsets.begin() - 1, begin, bags.bags);
-    }
-    if (end > begin) {
-      tasks.push_back({feature, begin, end});
-      begin = end;
-    }
+std::shared_ptr<EmbeddingState> make_engine_state(
+    const EmbeddingEngineOptions& options) {
+  validate(options);
+  auto state = std::make_shared<EmbeddingState>(make_state(
+      options.features,
+      options.optimizer,
+      options.seed,
+      WithSlots::kYes,
+      "[EmbeddingEngineOptions]"));
+  state->fixed_batch_size = options.fixed_batch_size;
+  for (FeatureState& feature : state->features) {
+    feature.verifies_shape = options.verify_output_shapes;
   }
-}
-
-at::Tensor empty_activation(c10::IntArrayRef shape) {
-  return at::detail::empty_generic(
-      shape,
-      step_allocator(),
-      c10::DispatchKeySet(c10::DispatchKey::CPU),
-      at::kFloat,
-      /*memory_format_opt=*/std::nullopt);
-}
-
-std::string place_of(const TableState& table) {
-  return "[table '" + table.name + "']";
-}
-
-// Contributions and sources are numbered in 32 bits.
-void check_count(const TableUpdate& update) {
-  int64_t count = 0;
-  for (const TableUpdate::Term& term : update.terms) {
-    count += std::max(term.bags->nnz(), term.bags->bags);
-  }
-  TORCH_CHECK_VALUE(
-      count < std::numeric_limits<uint32_t>::max(),
-      place_of(*update.table),
-      " one update must have fewer than 2^32 - 1 ids and bags, but got ",
-      count,
-      ". Split the batch.");
-}
-
-int64_t passes_per_update(const TableState& table) {
-  return optim::gradient_accumulation_steps_of(*table.optimizer);
-}
-
-// What `table` keeps, as an optimizer off the engine sees it.
-optim::TensorRows rows_of(const TableState& table) {
-  optim::TensorRows rows{.weights = table.parameters};
-  for (const Slot& slot : table.slots) {
-    rows.slots.push_back(slot.values);
-  }
-  return rows;
-}
-
-CustomUpdate run_custom_rule(
-    TableState& table,
-    const RowGradients& gradients,
-    const optim::UpdateMoment& moment) {
-  const auto rows = static_cast<int64_t>(gradients.rows.size());
-  CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
-  std::copy(
-      gradients.rows.begin(),
-      gradients.rows.end(),
-      update.ids.mutable_data_ptr<int64_t>());
-  const at::Tensor sums = at::empty({rows, table.config->dim}, at::kFloat);
-  std::copy(
-      gradients.sums.begin(),
-      gradients.sums.end(),
-      sums.mutable_data_ptr<float>());
-  update.rows = optim::gather_rows(rows_of(table), update.ids);
-  update.rows.weights = update.rows.weights.to(at::kFloat);
-  optim::update_rows(
-      *table.optimizer, moment, sums, update.rows, place_of(table));
-  update.rows.weights = update.rows.weights.contiguous();
-  return update;
-}
-
-void write(const CustomUpdate& update) {
-  TableState& table = *update.table;
-  kernels::StoredRows stored = mutable_rows(table.parameters);
-  stored.rounding = update.rounding;
-  const int64_t* ids = update.ids.const_data_ptr<int64_t>();
-  const float* weights = update.rows.weights.const_data_ptr<float>();
-  const kernels::KernelTable& kernels = active_kernels();
-  constexpr int64_t kRowsPerTask = 256;
-  const int64_t rows = update.ids.numel();
-  const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
-  run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
-      kernels.assign_row(stored, ids[i], weights + i * stored.dim);
-    }
-  });
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < table.slots.size(); ++i) {
-    table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);
-  }
+  return state;
 }
 
 }  // namespace
 
-EmbeddingEngine::EmbeddingEngine(std::shared_ptr<EmbeddingState> state)
-    : state_(std::move(state)) {
-  int64_t widest = 0;
-  std::vector<optim::LearningRate> rates;
-  for (const TableState& table : state_->tables) {
-    widest = std::max(widest, table.config->dim);
-    rates.push_back(
-        table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
+class EmbeddingEngine::Impl {
+ public:
+  explicit Impl(EmbeddingEngineOptions options)
+      : options_(std::move(options)),
+        state_(make_engine_state(options_)),
+        queue_(options_.replicas, options_.queue_depth),
+        engine_(state_, options_.lookup_threads) {}
+
+  ~Impl() {
+    shutdown();
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return calls_ == 0; });
   }
-  rate_tags_ = optim::learning_rate_tags(rates);
-  zero_row_.assign(widest, 0.0F);
-  piles_.resize(state_->tables.size());
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // Not within an update, which holds the lock.
+  void check_not_updating() const {
+    TORCH_CHECK(
+        updating_thread_ != std::this_thread::get_id(),
+        "[EmbeddingEngine] called within its own update, by a learning rate or a "
+        "custom rule. Call it before or after.");
+  }
+
+  void shutdown() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_shut_down_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  // Runs `build`, which fixes output shapes.
+  void build(c10::function_ref<void(EmbeddingState&)> build) {
+    const Call call(*this);
+    const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
+    build(*state_);
+    is_ready_ = true;
+  }
+
+  void enqueue(
+      const Features& features,
+      const Weights& weights,
+      const EnqueueOptions& options) {
+    const Call call(*this);
+    check_replica("enqueue", options.replica);
+    Batch batch = read(features, weights);
+    int64_t zero_rows = 0;
+    for (IdBags& bags : batch.bags) {
+      zero_rows += bags.zero_rows;
+      drop_zero_rows(bags);
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    wait(
+        lock,
+        [&] {
+          return queue_.may_enqueue(
+              options.name, options.training, options.replica);
+        },
+        [&] { return queue_.why_not_enqueue(options.name, options.replica); });
+    BatchSlice& slice =
+        queue_.enqueue(options.name, options.training, options.replica);
+    slice.bags =
+        std::make_shared<const std::vector<IdBags>>(std::move(batch.bags));
+    out_of_range_count_ += zero_rows;
+    start_lookups();
+    changed_.notify_all();
+  }
+
+  Nest<at::Tensor> dequeue(const std::string& name, int64_t replica) {
+    const Call call(*this);
+    check_replica("dequeue", replica);
+    check_ready("dequeue");
+    std::unique_lock<std::mutex> lock(mutex_);
+    bool was_seen = false;
+    wait(
+        lock,
+        [&] {
+          const QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
+          if (batch == nullptr) {
+            return was_seen;
+          }
+          was_seen = !name.empty();
+          return may_be_dequeued(*batch, replica);
+        },
+        [&] { return why_not_dequeue(name, replica); });
+    QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
+    TORCH_CHECK(
+        batch != nullptr,
+        "[dequeue] the batch ",
+        quoted_batch_name(name),
+        " was dropped while dequeue() waited for it. Enqueue it again.");
+    BatchSlice& slice = batch->slices[replica];
+    slice.is_dequeued = true;
+    const auto bags = slice.bags;
+    const auto lookup = std::exchange(slice.lookup, {});
+    if (!batch->is_training && batch->is_dequeued_by_all()) {
+      queue_.erase(*batch);
+    }
+    changed_.notify_all();
+    lock.unlock();
+    return options_.features.pack(
+        lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags));
+  }
+
+  void apply_gradients(
+      const Nest<at::Tensor>& gradients,
+      const std::string& name,
+      int64_t replica) {
+    const Call call(*this);
+    check_replica("apply_gradients", replica);
+    check_ready("apply_gradients");
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor* gradient :
+         leaves_like(options_.features, gradients, "gradients")) {
+      flat.push_back(gradient->defined() ? gradient->detach() : at::Tensor());
+      if (gradient->defined() && options_.replicas > 1) {
+        flat.back() = flat.back().clone();  // kept until all have come
+      }
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    QueuedBatch& batch = queue_.find_to_train(name, replica);
+    BatchSlice& slice = batch.slices[replica];
+    engine_.check({.bags = slice.bags.get(), .gradients = flat});
+    slice.gradients = std::move(flat);
+    if (batch.has_all_gradients()) {
+      try {
+        update(batch);
+      } catch (...) {
+        slice.gradients.clear();
+        throw;
+      }
+      queue_.erase(batch);
+      start_lookups();
+    }
+    changed_.notify_all();
+  }
+
+  void drop(const std::string& name) {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queue_.erase(queue_.find_to_drop(name));
+    start_lookups();
+    changed_.notify_all();
+  }
+
+  Nest<at::Tensor> embedding_lookup(
+      const Features& features,
+      const Weights& weights,
+      const Nest<FeatureConfig>& configs) {
+    const Call call(*this);
+    const at::NoGradGuard no_grad;
+    const auto reading = engine_.stop_updates();
+    return serving_embedding_lookup(
+        features, weights, embedding_tables_of(*state_), configs);
+  }
+
+  void update_embedding_table(
+      const std::string& name,
+      const at::Tensor& values) {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TableState& table = find_table(*state_, name, "[update_embedding_table]");
+    const auto writing = engine_.stop_lookups();
+    assign_table(table, values);
+  }
+
+  at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
+    const Call call(*this);
+    const auto reading = engine_.stop_updates();
+    return tessera::read_rows(
+        find_table(*state_, name, "[read_rows]"), begin, end);
+  }
+
+  int64_t iterations() const {
+    return iterations_;
+  }
+  int64_t out_of_range_count() const {
+    return out_of_range_count_;
+  }
+  const EmbeddingEngineOptions& options() const {
+    return options_;
+  }
+  void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) {
+    const Call call(*this);
+    const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+    visit(*state_);
+  }
+
+  EmbeddingTables embedding_tables() {
+    const Call call(*this);
+    engine_.stop_lookups();
+    return embedding_tables_of(*state_);
+  }
+
+ private:
+  // A call of a public member, which the destructor waits for.
+  class Call {
+   public:
+    explicit Call(Impl& engine) : engine_(engine) {
+      engine_.check_not_updating();
+      const std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.check_open();
+      ++engine_.calls_;
+    }
+    ~Call() {
+      {
+        const std::lock_guard<std::mutex> lock(engine_.mutex_);
+        --engine_.calls_;
+        engine_.changed_.notify_all();
+      }
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Impl& engine_;
+  };
+
+  void check_open() const {
+    TORCH_CHECK(
+        !is_shut_down_, "[EmbeddingEngine] the engine has been shut down.");
+  }
+
+  void check_replica(const char* where, int64_t replica) const {
+    TORCH_CHECK_INDEX(
+        replica >= 0 && replica < options_.replicas,
+        "[",
+        where,
+        "] replica must be in [0, ",
+        options_.replicas,
+        "), but got ",
+        replica,
+        ". Set EmbeddingEngineOptions::replicas.");
+  }
+
+  void check_ready(const char* where) const {
+    TORCH_CHECK(
+        is_ready_,
+        "[",
+        where,
+        "] called on an unbuilt engine. Call enqueue() or build() first.");
+  }
+
+  // Until `is_done`; raises when shut down, or after the timeout with what
+  // `problem` says.
+  void wait(
+      std::unique_lock<std::mutex>& lock,
+      c10::function_ref<bool()> is_done,
+      c10::function_ref<std::string()> problem) {
+    constexpr auto kLongest = std::chrono::hours(24 * 365);
+    const auto timeout =
+        std::min<std::chrono::milliseconds>(options_.timeout, kLongest);
+    const bool is_over = changed_.wait_for(
+        lock, timeout, [&] { return is_shut_down_ || is_done(); });
+    check_open();
+    TORCH_CHECK(
+        is_over,
+        problem(),
+        " Waited for ",
+        options_.timeout.count(),
+        " ms (EmbeddingEngineOptions::timeout).");
+  }
+
+  Batch read(const Features& features, const Weights& weights) {
+    Batch batch;
+    if (!read_by_known_shapes(features, weights, batch)) {
+      const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
+      TORCH_CHECK(
+          state_->is_built || options_.verify_output_shapes,
+          "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
+          "from. Call build() with input shapes or a batch size first.");
+      batch =
+          read_batch(options_.features, state_->features, features, weights);
+      if (!state_->is_built) {
+        learn_output_shapes(*state_, batch.bags);
+        is_ready_ = true;
+      }
+    }
+    return batch;
+  }
+
+  // False before shapes are known. Several threads read at once.
+  bool read_by_known_shapes(
+      const Features& features,
+      const Weights& weights,
+      Batch& batch) {
+    const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+    if (state_->is_built) {
+      batch =
+          read_batch(options_.features, state_->features, features, weights);
+    }
+    return state_->is_built;
+  }
+
+  bool looks_ahead(const QueuedBatch& batch) const {
+    return batch.is_training && options_.pipelining == Pipelining::kOn;
+  }
+
+  bool may_be_dequeued(const QueuedBatch& batch, int64_t replica) const {
+    return looks_ahead(batch) ? batch.slices[replica].lookup.valid()
+                              : queue_.find_half_updated(replica) == nullptr;
+  }
+
+  std::string why_not_dequeue(const std::string& name, int64_t replica) {
+    const std::string batch = c10::str(
+        "[dequeue] the batch ",
+        quoted_batch_name(name),
+        " of replica ",
+        replica);
+    if (queue_.find_to_dequeue(name, replica) == nullptr) {
+      return c10::str(
+          batch,
+          " was not enqueued. In flight: ",
+          queue_.names(),
+          ". Enqueue it, or correct the name.");
+    }
+    const QueuedBatch* blocking = queue_.find_half_updated(replica);
+    for (const QueuedBatch& other : queue_.batches()) {
+      if (blocking == nullptr && other.is_training) {
+        blocking = &other;
+      }
+    }
+    TORCH_INTERNAL_ASSERT(blocking != nullptr);
+    return c10::str(
+        batch,
+        " waits for the update of the batch ",
+        quoted_batch_name(blocking->name),
+        ", which has no gradients from replica ",
+        blocking->missing_replicas(),
+        " yet. Apply them, or drop the batch.");
+  }
+
+  // Submits the lookups that may run: of training batches with at most one
+  // unfinished one before them, where no update waits that the replica has
+  // given gradients for. So what they see depends on the order of calls alone.
+  void start_lookups() {
+    int64_t unfinished = 0;
+    for (QueuedBatch& batch : queue_.batches()) {
+      if (!looks_ahead(batch)) {
+        continue;
+      }
+      if (unfinished++ > 1) {
+        return;
+      }
+      for (int64_t replica = 0; replica < options_.replicas; ++replica) {
+        BatchSlice& slice = batch.slices[replica];
+        if (slice.is_enqueued && !slice.is_dequeued && !slice.lookup.valid() &&
+            queue_.find_half_updated(replica) == nullptr) {
+          start_lookup(slice);
+        }
+      }
+    }
+  }
+
+  void start_lookup(BatchSlice& slice) {
+    const auto task = std::make_shared<std::packaged_task<Activations()>>(
+        [this, bags = slice.bags] { return engine_.lookup(*bags); });
+    slice.lookup = task->get_future().share();
+    engine_.worker().submit([task] { (*task)(); });
+  }
+
+  void update(const QueuedBatch& batch) {
+    std::vector<LookupGradients> lookups;
+    for (const BatchSlice& slice : batch.slices) {
+      lookups.push_back(
+          {.bags = slice.bags.get(), .gradients = slice.gradients});
+    }
+    updating_thread_ = std::this_thread::get_id();
+    try {
+      engine_.apply(engine_.plan(lookups));
+    } catch (...) {
+      updating_thread_ = std::thread::id();
+      throw;
+    }
+    updating_thread_ = std::thread::id();
+    iterations_ = state_->iterations;
+  }
+
+  const EmbeddingEngineOptions options_;
+  const std::shared_ptr<EmbeddingState> state_;
+
+  std::shared_mutex shapes_mutex_;  // output shapes in state_
+  std::atomic<bool> is_ready_ = false;
+
+  std::mutex mutex_;  // what follows, but for the atomics
+  std::condition_variable changed_;
+  BatchQueue queue_;
+  int64_t calls_ = 0;
+  bool is_shut_down_ = false;
+  std::atomic<std::thread::id> updating_thread_ = std::thread::id();
+  std::atomic<int64_t> iterations_ = 0;
+  std::atomic<int64_t> out_of_range_count_ = 0;
+  TableEngine engine_;  // last: its worker ends before the rest
+};
+
+EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+EmbeddingEngine::~EmbeddingEngine() = default;
+
+void EmbeddingEngine::build() {
+  impl_->build([](EmbeddingState&) {});
 }
 
-std::vector<at::Tensor> EmbeddingEngine::lookup(
-    const std::vector<IdBags>& bags) const {
-  std::vector<at::Tensor> activations;
-  std::vector<LookupTask> tasks;
-  activations.reserve(bags.size());
-  tasks.reserve(bags.size());
-  int64_t bytes = 0;
-  for (size_t i = 0; i < bags.size(); ++i) {
-    activations.push_back(empty_activation(bags[i].activation_shape()));
-    add_tasks(i, bags[i], tasks);
-    bytes += bytes_of(bags[i]);
-  }
-  const kernels::KernelTable& kernels = active_kernels();
-  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
-    const LookupTask& task = tasks[index];
-    const IdBags& feature = bags[task.feature];
-    const TableState& table =
-        state_->tables[state_->features[task.feature].table];
-    kernels.combine(
-        {.table = stored_rows(table.parameters),
-         .ids = feature.ids.data(),
-         .nnz = feature.nnz(),
-         .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
-         .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
-         .scales = feature.scales.empty() ? nullptr : feature.scales.data(),
-         .out = activations[task.feature].mutable_data_ptr<float>(),
-         .begin_bag = task.begin_bag,
-         .end_bag = task.end_bag});
+void EmbeddingEngine::build(int64_t batch_size) {
+  impl_->build(
+      [&](EmbeddingState& state) { build_output_shapes(state, batch_size); });
+}
+
+void EmbeddingEngine::build(const Nest<PartialShape>& input_shapes) {
+  impl_->build([&](EmbeddingState& state) {
+    build_output_shapes(state, options().features, input_shapes);
   });
-  return activations;
 }
 
-void EmbeddingEngine::warn_of_missing_gradients(
-    const std::vector<LookupGradients>& lookups) {
-  for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
-    has_warned_ = std::none_of(
-        lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
-          return lookup.gradients[i].defined();
-        });
-    if (has_warned_) {
-      TORCH_WARN(
-          "[feature '",
-          state_->features[i].path,
-          "'] no gradient reached its activation, so its rows are updated with "
-          "a gradient of zeros, which moves them under momentum or weight "
-          "decay. Add the activation to the loss, or put the feature in a "
-          "layer of its own. Said once per layer.");
-    }
-  }
+void EmbeddingEngine::enqueue(
+    const Features& features,
+    const Weights& weights,
+    const EnqueueOptions& options) {
+  impl_->enqueue(features, weights, options);
 }
 
-void EmbeddingEngine::check(const LookupGradients& gradients) const {
-  for (size_t i = 0; i < gradients.gradients.size(); ++i) {
-    const at::Tensor& gradient = gradients.gradients[i];
-    if (!gradient.defined()) {
-      continue;
-    }
-    const std::vector<int64_t> expected =
-        (*gradients.bags)[i].activation_shape();
-    TORCH_CHECK_VALUE(
-        gradient.sizes() == c10::IntArrayRef(expected) &&
-            gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
-            gradient.layout() == at::kStrided,
-        "[feature '",
-        state_->features[i].path,
-        "'] the gradient must be a dense float32 cpu tensor of shape ",
-        c10::IntArrayRef(expected),
-        ", but got a ",
-        gradient.layout(),
-        " ",
-        c10::toString(gradient.scalar_type()),
-        " one of shape ",
-        gradient.sizes(),
-        " on ",
-        gradient.device(),
-        ". Use operators that give dense gradients.");
-  }
+Nest<at::Tensor> EmbeddingEngine::dequeue(
+    const std::string& name,
+    int64_t replica) {
+  return impl_->dequeue(name, replica);
 }
 
-std::vector<TableUpdate> EmbeddingEngine::read(
-    const std::vector<LookupGradients>& lookups,
-    std::vector<at::Tensor>& gradients) {
-  std::vector<TableUpdate> updates(state_->tables.size());
-  for (const LookupGradients& lookup : lookups) {
-    check(lookup);
-    for (size_t i = 0; i < state_->features.size(); ++i) {
-      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
-      term.gradient = zero_row_.data();
-      if (lookup.gradients[i].defined()) {
-        gradients.push_back(lookup.gradients[i].contiguous());
-        term.gradient = gradients.back().const_data_ptr<float>();
-        term.stride = term.bags->dim;
-      }
-      updates[state_->features[i].table].terms.push_back(term);
-    }
-  }
-  for (size_t i = 0; i < updates.size(); ++i) {
-    TableState& table = state_->tables[i];
-    if (!table.optimizer && !is_reached(lookups, i)) {
-      continue;  // as good as frozen
-    }
-    TORCH_CHECK_VALUE(
-        table.optimizer.has_value(),
-        place_of(table),
-        " has no optimizer, but a backward pass reached it. Set "
-        "TableConfig::optimizer or TPUEmbeddingOptions::optimizer, or freeze "
-        "the layer with virtual_variable().requires_grad_(false).");
-    updates[i].table = &table;
-    check_count(updates[i]);
-  }
-  return updates;
+void EmbeddingEngine::apply_gradients(
+    const Nest<at::Tensor>& gradients,
+    const std::string& name,
+    int64_t replica) {
+  impl_->apply_gradients(gradients, name, replica);
 }
 
-bool EmbeddingEngine::is_reached(
-    const std::vector<LookupGradients>& lookups,
-    size_t table) const {
-  for (const LookupGradients& lookup : lookups) {
-    for (size_t i = 0; i < state_->features.size(); ++i) {
-      if (state_->features[i].table == table && lookup.gradients[i].defined()) {
-        return true;
-      }
-    }
-  }
-  return false;
+void EmbeddingEngine::drop(const std::string& name) {
+  impl_->drop(name);
 }
 
-std::vector<GradientPile> EmbeddingEngine::sum(
-    const std::vector<GradientPile>& piles,
-    std::vector<TableUpdate>& updates) {
-  std::vector<TableUpdate> summed;
-  std::vector<size_t> tables;
-  for (size_t i = 0; i < updates.size(); ++i) {
-    if (updates[i].table == nullptr) {
-      continue;
-    }
-    TableUpdate update{.table = updates[i].table};
-    if (piles[i].passes() > 0) {
-      update.terms.push_back(piles[i].term());
-    }
-    update.terms.insert(
-        update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
-    check_count(update);
-    summed.push_back(std::move(update));
-    tables.push_back(i);
-  }
-  std::vector<RowGradients> sums = updater_.sum(summed);
-  std::vector<GradientPile> result(updates.size());
-  for (size_t i = 0; i < tables.size(); ++i) {
-    result[tables[i]] = GradientPile(
-        std::move(sums[i]),
-        summed[i].table->config->dim,
-        piles[tables[i]].passes() + 1);
-  }
-  return result;
+Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
+    const Features& features,
+    const Weights& weights) const {
+  return impl_->embedding_lookup(features, weights, options().features);
 }
 
-void EmbeddingEngine::finish(std::vector<TableUpdate> updates, Update& update) {
-  optim::RateReader rates(rate_tags_, state_->iterations);
-  for (size_t i = 0; i < updates.size(); ++i) {
-    TableUpdate& table_update = updates[i];
-    if (table_update.table == nullptr) {
-      continue;
-    }
-    TableState& table = *table_update.table;
-    const optim::OptimizerSpec& optimizer = *table.optimizer;
-    const optim::UpdateMoment moment{
-        .learning_rate =
-            rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
-        .update = state_->iterations / passes_per_update(table) + 1};
-    if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
-      const RowGradients sums = std::move(updater_.sum({table_update})[0]);
-      update.custom.push_back(run_custom_rule(table, sums, moment));
-      update.custom.back().rounding = rounding_of(*state_, table);
-    } else {
-      table_update.rows = optim::row_update(optimizer, moment);
-      table_update.rounding = rounding_of(*state_, table);
-      update.tables.push_back(std::move(table_update));
-    }
-  }
+Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& serving_config) const {
+  return impl_->embedding_lookup(features, weights, serving_config);
 }
 
-EmbeddingEngine::Update EmbeddingEngine::plan(
-    const std::vector<LookupGradients>& lookups) {
-  Update update;
-  std::vector<TableUpdate> updates = read(lookups, update.gradients);
-  warn_of_missing_gradients(lookups);
-  std::vector<TableUpdate> collecting(updates.size());
-  bool collects = false;
-  for (size_t i = 0; i < updates.size(); ++i) {
-    if (updates[i].table != nullptr &&
-        passes_per_update(*updates[i].table) > 1) {
-      std::swap(collecting[i], updates[i]);
-      collects = true;
-    }
-  }
-  if (collects) {
-    update.piles = sum(piles_, collecting);
-  }
-  for (size_t i = 0; i < update.piles.size(); ++i) {
-    const GradientPile& pile = update.piles[i];
-    if (pile.passes() == 0) {
-      continue;
-    }
-    const int64_t passes = passes_per_update(*collecting[i].table);
-    if (pile.passes() == passes) {
-      updates[i].table = collecting[i].table;
-      updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
-    }
-  }
-  finish(std::move(updates), update);
-  return update;
+EmbeddingTables EmbeddingEngine::embedding_tables() const {
+  return impl_->embedding_tables();
 }
 
-EmbeddingEngine::Update EmbeddingEngine::plan(
-    const std::vector<GradientPile>& piles,
-    double gain) {
-  Update update;
-  std::vector<TableUpdate> updates(piles.size());
-  for (size_t i = 0; i < piles.size(); ++i) {
-    if (piles[i].passes() > 0) {
-      updates[i].table = &state_->tables[i];
-      updates[i].terms = {piles[i].term(static_cast<float>(gain))};
-    }
-  }
-  finish(std::move(updates), update);
-  return update;
+void EmbeddingEngine::update_embedding_table(
+    const std::string& name,
+    const at::Tensor& values) {
+  impl_->update_embedding_table(name, values);
 }
 
-void EmbeddingEngine::apply(Update update) {
-  updater_.update(update.tables);
-  for (const CustomUpdate& custom : update.custom) {
-    write(custom);
-  }
-  for (size_t i = 0; i < update.piles.size(); ++i) {
-    if (update.piles[i].passes() == 0) {
-      continue;
-    }
-    const bool is_applied =
-        update.piles[i].passes() == passes_per_update(state_->tables[i]);
-    piles_[i] = is_applied ? GradientPile() : std::move(update.piles[i]);
-  }
-  ++state_->iterations;
+at::Tensor EmbeddingEngine::read_rows(
+    const std::string& name,
+    int64_t begin,
+    int64_t end) const {
+  return impl_->read_rows(name, begin, end);
 }
 
-void EmbeddingEngine::forget() {
-  for (GradientPile& pile : piles_) {
-    pile.clear();
-  }
+int64_t EmbeddingEngine::iterations() const {
+  return impl_->iterations();
 }
 
-std::vector<GradientPile> EmbeddingEngine::collect(
-    const std::vector<GradientPile>& piles,
-    const std::vector<LookupGradients>& lookups) {
-  std::vector<at::Tensor> gradients;
-  std::vector<TableUpdate> updates = read(lookups, gradients);
-  return sum(piles, updates);
+int64_t EmbeddingEngine::out_of_range_count() const {
+  return impl_->out_of_range_count();
+}
+
+const EmbeddingEngineOptions& EmbeddingEngine::options() const {
+  return impl_->options();
+}
+
+void EmbeddingEngine::visit_state(
+    c10::function_ref<void(const EmbeddingState&)> visit) const {
+  impl_->visit_state(visit);
+}
+
+void EmbeddingEngine::shutdown() {
+  impl_->check_not_updating();
+  impl_->shutdown();
 }
 
 }  // namespace tessera

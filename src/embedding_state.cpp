@@ -6,6 +6,7 @@
 #include "src/random_key.h"
 #include "src/table_memory.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
@@ -136,32 +137,49 @@ at::Tensor copy_rows(const at::Tensor& rows) {
 
 }  // namespace
 
+std::vector<FeatureState> feature_states(
+    const Nest<FeatureConfig>& features,
+    c10::function_ref<size_t(const FeatureState&)> table_of) {
+  std::vector<FeatureState> states;
+  features.for_each([&](const std::string& path, const FeatureConfig& config) {
+    FeatureState feature{
+        .path = config.name.empty() ? path : config.name, .config = config};
+    validate(config, feature.path);
+    feature.table = table_of(feature);
+    if (config.output_shape) {
+      feature.output_shape.emplace(
+          config.output_shape->begin(), config.output_shape->end());
+    }
+    states.push_back(std::move(feature));
+  });
+  return states;
+}
+
 EmbeddingState make_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
     uint64_t seed,
-    WithSlots with_slots) {
+    WithSlots with_slots,
+    const std::string& where) {
   if (optimizer) {
-    optim::validate(*optimizer, "[TPUEmbeddingOptions]");
+    optim::validate(*optimizer, where);
   }
   EmbeddingState state;
   state.with_slots = with_slots;
   state.seed = seed;
-  features.for_each([&](const std::string& path, const FeatureConfig& config) {
-    const std::string& name = config.name.empty() ? path : config.name;
-    validate(config, name);
-    state.features.push_back(
-        {.path = name,
-         .config = config,
-         .table = find_or_add(state.tables, config.table)});
+  state.features = feature_states(features, [&](const FeatureState& feature) {
+    return find_or_add(state.tables, feature.config.table);
   });
   TORCH_CHECK_VALUE(
       !state.features.empty(),
-      "[TPUEmbeddingOptions] features must have at least one feature, but got "
+      where,
+      " features must have at least one feature, but got "
       "an empty nest. Add a FeatureConfig.");
   for (TableState& table : state.tables) {
-    table.optimizer =
-        table.config->optimizer ? table.config->optimizer : optimizer;
+    if (table.config->trainable) {
+      table.optimizer =
+          table.config->optimizer ? table.config->optimizer : optimizer;
+    }
     table.parameters = allocate_rows(
         table.config->vocabulary_size, table.config->dim, table.config->dtype);
     fill_rows(table, seed);
@@ -178,6 +196,19 @@ void add_slots(EmbeddingState& state) {
   }
   create_slots(state.tables);
   state.with_slots = WithSlots::kYes;
+}
+
+kernels::Buckets buckets_of(const TableConfig& table) {
+  if (!table.quantization) {
+    return {};
+  }
+  const QuantizationConfig& config = *table.quantization;
+  const double step = (config.upper - config.lower) /
+      static_cast<double>(config.num_buckets - 1);
+  return {
+      .lower = static_cast<float>(config.lower),
+      .upper = static_cast<float>(config.upper),
+      .step = static_cast<float>(step)};
 }
 
 kernels::Rounding rounding_of(
@@ -202,6 +233,61 @@ EmbeddingState deep_copy(const EmbeddingState& state) {
     }
   }
   return copy;
+}
+
+TableState& find_table(
+    EmbeddingState& state,
+    const std::string& name,
+    const std::string& where) {
+  std::string known;
+  for (TableState& table : state.tables) {
+    if (table.name == name) {
+      return table;
+    }
+    known.append((known.empty() ? "" : ", ") + table.name);
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(where, " no table '", name, "'. Known: ", known, "."));
+}
+
+void assign_table(TableState& table, const at::Tensor& values) {
+  TORCH_CHECK_TYPE(
+      values.defined() && at::isFloatingType(values.scalar_type()) &&
+          values.layout() == at::kStrided,
+      "[update_embedding_table] table '",
+      table.name,
+      "': expected a dense tensor of a floating-point type, but got ",
+      values.defined() ? c10::toString(values.scalar_type()) : "no tensor",
+      ".");
+  TORCH_CHECK_VALUE(
+      values.sizes() == table.parameters.sizes(),
+      "[update_embedding_table] table '",
+      table.name,
+      "': expected shape ",
+      table.parameters.sizes(),
+      ", but got ",
+      values.sizes(),
+      ".");
+  const at::NoGradGuard no_grad;
+  table.parameters.copy_(values);
+}
+
+at::Tensor read_rows(const TableState& table, int64_t begin, int64_t end) {
+  TORCH_CHECK_INDEX(
+      begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
+      "[read_rows] table '",
+      table.name,
+      "' has rows [0, ",
+      table.config->vocabulary_size,
+      "), but got the range [",
+      begin,
+      ", ",
+      end,
+      ").");
+  const at::NoGradGuard no_grad;
+  return table.parameters.slice(0, begin, end)
+      .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {

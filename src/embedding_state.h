@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
 
 #include <tessera/embedding_tables.h>
 #include <tessera/feature_config.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/partial_shape.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +45,10 @@ struct FeatureState {
   std::string path = {};
   FeatureConfig config = {};
   size_t table = 0;
+  /// What is known of the activation's shape, without dim.
+  std::optional<PartialShape> output_shape = {};
+  /// Whether a batch must agree with it.
+  bool verifies_shape = true;
 };
 
 /// Whether the strategy updates tables by their own optimizers, and so keeps
@@ -51,6 +58,10 @@ enum class WithSlots { kNo, kYes };
 /// What a layer consists of and what it has learnt, for every strategy.
 struct EmbeddingState {
   WithSlots with_slots = WithSlots::kYes;
+  /// Output shapes are known, but for some of the first dimensions.
+  bool is_built = false;
+  /// Whether all features of all batches have one first dimension.
+  bool fixed_batch_size = false;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
   /// Not in checkpoints: updates that round at random go on bit for bit only
@@ -62,13 +73,21 @@ struct EmbeddingState {
   bool has_skipped_slots = false;
 };
 
+/// One entry per feature config, in order; `table_of` gives FeatureState::table.
+/// Errors:  c10::ValueError for unusable configs, naming the feature.
+std::vector<FeatureState> feature_states(
+    const Nest<FeatureConfig>& features,
+    c10::function_ref<size_t(const FeatureState&)> table_of);
+
 /// Tables in order of first use, initialised, with their slots.
-/// Errors:  c10::ValueError for unusable configs, naming feature or table.
+/// Errors:  c10::ValueError for unusable configs, naming feature or table;
+///          `where` begins what concerns the options as a whole.
 EmbeddingState make_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
     uint64_t seed,
-    WithSlots with_slots);
+    WithSlots with_slots,
+    const std::string& where = "[TPUEmbeddingOptions]");
 
 /// The initial values of `table`'s rows.
 /// Errors:  c10::ValueError for values that its dtype can't hold, or from a
@@ -79,6 +98,9 @@ void fill_rows(TableState& table, uint64_t seed);
 /// Errors:  c10::ValueError from a slot_creation.
 void add_slots(EmbeddingState& state);
 
+/// What lookups in the table round its rows to.
+kernels::Buckets buckets_of(const TableConfig& table);
+
 /// How the coming update of `table` rounds: a function of the layer's seed, the
 /// table's name and the number of updates so far.
 kernels::Rounding rounding_of(
@@ -87,6 +109,20 @@ kernels::Rounding rounding_of(
 
 /// A copy that shares no tensor with `state`.
 EmbeddingState deep_copy(const EmbeddingState& state);
+
+/// Errors:  c10::ValueError beginning with `where`, listing the known names.
+TableState& find_table(
+    EmbeddingState& state,
+    const std::string& name,
+    const std::string& where);
+
+/// Replaces all rows by `values` [vocab, dim], rounded to the table's dtype.
+/// Errors:  c10::TypeError or ValueError naming the table.
+void assign_table(TableState& table, const at::Tensor& values);
+
+/// A float32 copy of rows [begin, end).
+/// Errors:  c10::IndexError naming the table.
+at::Tensor read_rows(const TableState& table, int64_t begin, int64_t end);
 
 EmbeddingTables embedding_tables_of(const EmbeddingState& state);
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera {
@@ -162,9 +163,14 @@ class BagBuilder {
     bags_.batch_shape = {batch};
     if (length > 0) {
       bags_.batch_shape.push_back(length);
+      check_output_shape();
     } else if (config_.output_shape) {
       bags_.batch_shape = *config_.output_shape;
       length = length_from_output_shape(batch);
+    } else if (
+        state_.output_shape &&
+        (state_.verifies_shape || state_.output_shape->size() > 1)) {
+      reshape_rows(batch);
     }
     if (length > 0) {
       bags_.bags = count_bags({batch, length});
@@ -186,15 +192,24 @@ class BagBuilder {
     return where_of(state_);
   }
 
+  // Against what is known of the activation's shape.
   void check_output_shape() const {
+    if (!state_.output_shape || !state_.verifies_shape) {
+      return;
+    }
+    const PartialShape& known = *state_.output_shape;
+    bool agrees = known.size() == bags_.batch_shape.size();
+    for (size_t i = 0; agrees && i < known.size(); ++i) {
+      agrees = !known[i] || *known[i] == bags_.batch_shape[i];
+    }
     TORCH_CHECK_VALUE(
-        !config_.output_shape || *config_.output_shape == bags_.batch_shape,
+        agrees,
         where(),
-        "inconsistent shape: output_shape is ",
-        c10::IntArrayRef(*config_.output_shape),
-        ", but this batch gives ",
+        "inconsistent shape: the output shape is set to ",
+        to_string(known),
+        " (by output_shape, build() or the first batch), but this batch gives ",
         c10::IntArrayRef(bags_.batch_shape),
-        ".");
+        ". Correct the batch.");
   }
 
   // The product of `shape`, which must not wrap around.
@@ -308,6 +323,27 @@ class BagBuilder {
         batch,
         " rows as a sequence, which is not combined. Leave the weights out.");
     return wanted / batch;
+  }
+
+  // The rows of a ragged feature as a known shape of any rank; an unknown first
+  // dimension follows from the number of rows.
+  void reshape_rows(int64_t batch) {
+    const PartialShape& known = *state_.output_shape;
+    bags_.batch_shape.assign(1, 1);
+    for (size_t i = 1; i < known.size(); ++i) {
+      bags_.batch_shape.push_back(*known[i]);
+    }
+    const int64_t inner = count_bags(bags_.batch_shape);
+    bags_.batch_shape[0] =
+        known[0] ? *known[0] : batch / std::max<int64_t>(inner, 1);
+    TORCH_CHECK_VALUE(
+        count_bags(bags_.batch_shape) == batch,
+        where(),
+        "inconsistent shape: the output shape is set to ",
+        to_string(known),
+        " (by build() or the first batch), but this batch has ",
+        batch,
+        " rows. Correct the batch.");
   }
 
   // Which bag each value belongs to; kDropped for none.

@@ -4,6 +4,7 @@
 #include "src/parallel.h"
 
 #include <ATen/Parallel.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
@@ -42,6 +43,15 @@ void mark_join() {}
 #endif
 
 }  // namespace
+
+int64_t thread_count() {
+  return at::get_num_threads();
+}
+
+void set_thread_count(int64_t threads) {
+  at::get_num_threads();  // LibTorch sets its own on the first use in a thread
+  omp_set_num_threads(static_cast<int>(threads));
+}
 
 void run_tasks(
     int64_t count,

@@ -11,6 +11,12 @@ namespace tessera {
 /// saves.
 inline constexpr int64_t kParallelBytes = int64_t{128} * 1024;
 
+/// LibTorch's intra-op threads for the calling thread.
+int64_t thread_count();
+
+/// The same for the calling thread alone; others keep theirs.
+void set_thread_count(int64_t threads);
+
 /// Runs task(0) .. task(count - 1), each once, on LibTorch's intra-op threads.
 ///
 /// Threads take the next task when they are done with one, so tasks may differ

@@ -34,7 +34,7 @@ double part_of_norm(const float* values, int64_t count, double p) {
 }  // namespace
 
 PendingGradients::PendingGradients(
-    std::shared_ptr<EmbeddingEngine> engine,
+    std::shared_ptr<TableEngine> engine,
     at::Tensor virtual_variable)
     : engine_(std::move(engine)),
       virtual_variable_(std::move(virtual_variable)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/embedding_engine.h"
 #include "src/gradient_pile.h"
+#include "src/table_engine.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +19,7 @@ class PendingGradients {
   /// `virtual_variable` shows whether the gradients were zeroed: what zeroes
   /// it, from anywhere, discards the pile.
   PendingGradients(
-      std::shared_ptr<EmbeddingEngine> engine,
+      std::shared_ptr<TableEngine> engine,
       at::Tensor virtual_variable);
 
   /// Holds a stepping optimizer's claim; only one at a time.
@@ -56,10 +56,10 @@ class PendingGradients {
   void apply();
 
  private:
-  std::shared_ptr<EmbeddingEngine> engine_;
+  std::shared_ptr<TableEngine> engine_;
   at::Tensor virtual_variable_;
   std::vector<GradientPile> piles_;  // one per table
-  EmbeddingEngine::Update update_;
+  TableEngine::Update update_;
   std::weak_ptr<Claim> claim_;
   bool is_stepping_ = false;
 };

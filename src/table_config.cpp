@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <limits>
 
 namespace tessera {
@@ -76,6 +77,34 @@ at::ScalarType dtype_from_string(std::string_view name) {
           "'."));
 }
 
+void validate(const QuantizationConfig& config, const std::string& where) {
+  TORCH_CHECK_VALUE(
+      config.num_buckets >= 2,
+      where,
+      " quantization: num_buckets must be >= 2, but got ",
+      config.num_buckets,
+      ".");
+  TORCH_CHECK_VALUE(
+      std::isfinite(config.lower) && std::isfinite(config.upper) &&
+          static_cast<float>(config.lower) < static_cast<float>(config.upper),
+      where,
+      " quantization: the bounds must be finite, lower < upper, but got ",
+      config.lower,
+      " and ",
+      config.upper,
+      ".");
+  const double step = (config.upper - config.lower) /
+      static_cast<double>(config.num_buckets - 1);
+  TORCH_CHECK_VALUE(
+      std::isfinite(static_cast<float>(step)) &&
+          static_cast<float>(step) > 0.0F,
+      where,
+      " quantization: the step (upper - lower) / (num_buckets - 1) must be a "
+      "positive float32, but is ",
+      step,
+      ". Use fewer buckets or other bounds.");
+}
+
 TablePtr make_table(TableConfig config) {
   validate(config);
   return std::make_shared<const TableConfig>(std::move(config));
@@ -119,6 +148,9 @@ void validate(const TableConfig& config) {
   }
   if (config.optimizer) {
     optim::validate(*config.optimizer, where);
+  }
+  if (config.quantization) {
+    validate(*config.quantization, where);
   }
 }
 

@@ -11,11 +11,12 @@
 
 namespace tessera {
 
-at::Tensor gather_rows(const IdBags& bags, const at::Tensor& table) {
+at::Tensor gather_rows(const IdBags& bags, const TableState& table) {
   at::Tensor rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat);
   kernels::CombineArgs one_by_one{
-      .table = stored_rows(table),
+      .table = stored_rows(table.parameters),
       .ids = bags.ids.data(),
+      .buckets = buckets_of(*table.config),
       .out = rows.mutable_data_ptr<float>()};
   const kernels::KernelTable& kernels = active_kernels();
   for (int64_t begin = 0; begin < bags.nnz();) {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/embedding_state.h"
 #include "src/id_bags.h"
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
 
-/// The rows that `bags` looks up, zeros for kZeroRow.
-///
-/// Shapes:  table [vocab, dim], result [nnz, dim].
-at::Tensor gather_rows(const IdBags& bags, const at::Tensor& table);
+/// The rows [nnz, dim] that `bags` looks up in `table`, zeros for kZeroRow.
+at::Tensor gather_rows(const IdBags& bags, const TableState& table);
 
 /// The gradient of the per-id weights. With x the rows, G the activation's
 /// gradient, s the combiner's 1 / denominator, over the ids of one bag:

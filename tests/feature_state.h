@@ -26,7 +26,12 @@ inline FeatureState feature_state(
        .vocabulary_size = 10,
        .dim = 3,
        .combiner = combiner});
-  return {.path = "clicks", .config = std::move(config), .table = 0};
+  FeatureState state{.path = "clicks", .config = std::move(config)};
+  if (state.config.output_shape) {
+    state.output_shape.emplace(
+        state.config.output_shape->begin(), state.config.output_shape->end());
+  }
+  return state;
 }
 
 /// The parts fit each other, whatever the ids are.

@@ -222,7 +222,8 @@ TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
   for (const json& test_case : cases) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
-    for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+    for (const Strategy& strategy :
+         {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
       SCOPED_TRACE(strategy.name());
       TPUEmbedding layer = layer_of(test_case, strategy);
       for (const Order order : {Order::kAsGiven, Order::kShuffled}) {

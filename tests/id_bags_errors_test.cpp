@@ -264,11 +264,12 @@ TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
 TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
   EXPECT_VALUE_ERROR(
       make(int64s({1, 2, 3}), {.output_shape = Shape{4}}),
-      "[feature 'clicks'] inconsistent shape: output_shape is [4], but this "
-      "batch gives [3].");
+      "[feature 'clicks'] inconsistent shape: the output shape is set to [4] (by "
+      "output_shape, build() or the first batch), but this batch gives [3].");
   EXPECT_VALUE_ERROR(
       make(sparse_sample(), {.output_shape = Shape{3, 1}}),
-      "output_shape is [3, 1], but this batch gives [3].");
+      "is set to [3, 1] (by output_shape, build() or the first batch), but this "
+      "batch gives [3].");
   EXPECT_VALUE_ERROR(
       make(ragged_sample(), {.output_shape = Shape{4}}),
       "output_shape must hold a multiple of the batch, but got [4] for 3 "

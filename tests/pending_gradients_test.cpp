@@ -36,11 +36,12 @@ class PendingGradientsTest : public testing::Test {
             optim::SGD{.learning_rate = 1.0},
             /*seed=*/0,
             WithSlots::kYes))),
-        engine_(std::make_shared<EmbeddingEngine>(state_)),
+        engine_(std::make_shared<TableEngine>(state_)),
         pending_(engine_, at::zeros({1})) {}
 
   LookupGradients lookup(const at::Tensor& ids, float gradient) {
-    batches_.push_back(read_batch(features_, *state_, Feature(ids), {}));
+    batches_.push_back(
+        read_batch(features_, state_->features, Feature(ids), {}));
     return {
         .bags = &batches_.back().bags,
         .gradients = {at::full({ids.size(0), kDim}, gradient)}};
@@ -48,7 +49,7 @@ class PendingGradientsTest : public testing::Test {
 
   Nest<FeatureConfig> features_;
   std::shared_ptr<EmbeddingState> state_;
-  std::shared_ptr<EmbeddingEngine> engine_;
+  std::shared_ptr<TableEngine> engine_;
   PendingGradients pending_;
   std::list<Batch> batches_;
 };

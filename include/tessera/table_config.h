@@ -38,6 +38,34 @@ std::string to_string(at::ScalarType dtype);
 /// Errors:  c10::ValueError listing the choices.
 at::ScalarType dtype_from_string(std::string_view name);
 
+/// Rounds the rows of a lookup, before they are combined, to num_buckets values
+/// from lower to upper, as a quantized copy of the table would hold them:
+///
+///   step = (upper - lower) / (num_buckets - 1)
+///   x -> floor((clip(x, lower, upper) - lower) / step + 1/2) * step + lower
+///
+/// Tables and updates are not rounded; gradients pass as if there were no
+/// rounding. A serving lookup does not round.
+/// Source:  tf.tpu.experimental.embedding.QuantizationConfig.
+struct QuantizationConfig {
+  int64_t num_buckets = 0;
+  double lower = 0.0;
+  double upper = 0.0;
+
+  bool operator==(const QuantizationConfig&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("num_buckets", self.num_buckets);
+    visit("lower", self.lower);
+    visit("upper", self.upper);
+  }
+};
+
+/// Refuses num_buckets < 2 and bounds that are not lower < upper and finite.
+/// Errors:  c10::ValueError beginning with `where`.
+void validate(const QuantizationConfig& config, const std::string& where);
+
 /// One embedding table. Several features may share it, by sharing its object.
 struct TableConfig {
   /// Unique in a layer; names the table in checkpoints. Empty: `table_{i}`, in
@@ -61,6 +89,10 @@ struct TableConfig {
   /// expectation is the float32 value and steps below half a unit in the last
   /// place count, too. Reproducible from the layer's seed. No: to the nearest.
   bool stochastic_rounding = true;
+  /// Unset: lookups are not rounded.
+  std::optional<QuantizationConfig> quantization = {};
+  /// No: the table is frozen. Nothing updates it, and it has no slots.
+  bool trainable = true;
 
   bool operator==(const TableConfig&) const = default;
 
@@ -74,6 +106,8 @@ struct TableConfig {
     visit("optimizer", self.optimizer);
     visit("dtype", self.dtype);
     visit("stochastic_rounding", self.stochastic_rounding);
+    visit("quantization", self.quantization);
+    visit("trainable", self.trainable);
   }
 };
 static_assert(std::is_aggregate_v<TableConfig>);

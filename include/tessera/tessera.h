@@ -3,20 +3,25 @@
 
 // Everything, with LibTorch's own umbrella header (half a minute to compile).
 
+#include <tessera/embedding_engine.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
 #include <tessera/initializer.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/prefetch.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/nest.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/partial_shape.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serving_lookup.h>
 #include <tessera/strategy.h>
 #include <tessera/table_config.h>
 #include <torch/torch.h>

@@ -19,12 +19,19 @@
 
 namespace tessera::kernels {
 
+/// Buckets that values are rounded to: lower + k * step, up to upper.
+struct Buckets {
+  float lower = 0.0F;
+  float upper = 0.0F;
+  float step = 0.0F;
+};
+
 /// Sums the rows of bags [begin_bag, end_bag):
 ///
 ///   for b in begin_bag .. end_bag:
 ///     out[b] = 0
 ///     for i in offsets[b] .. offsets[b + 1]:
-///       out[b] += weights[i] * table[ids[i]]
+///       out[b] += weights[i] * rounded(table[ids[i]])
 ///     out[b] *= scales[b]
 struct CombineArgs {
   StoredRows table = {};
@@ -33,6 +40,7 @@ struct CombineArgs {
   const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds id b
   const float* weights = nullptr;  // [nnz]; nullptr: ones
   const float* scales = nullptr;  // [bags]; nullptr: ones
+  Buckets buckets = {};  // step 0: rows are not rounded
   float* out = nullptr;  // [bags, dim]
   int64_t begin_bag = 0;
   int64_t end_bag = 0;

@@ -15,6 +15,7 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#include "src/kernels/columns-inl.h"
 #include "src/kernels/prefetch-inl.h"
 #include "src/kernels/storage-inl.h"
 
@@ -261,6 +262,73 @@ HWY_INLINE void SumBag(
   }
 }
 
+struct FillZero {
+  float* values;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    hn::StoreU(hn::Zero(d), d, values + column);
+  }
+};
+
+struct Scale {
+  float factor;
+  float* values;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const auto scaled =
+        hn::Mul(hn::LoadU(d, values + column), hn::Set(d, factor));
+    hn::StoreU(scaled, d, values + column);
+  }
+};
+
+// sum += weight * row, with the row's values rounded to their buckets.
+template <class Row>
+struct AddRounded {
+  const typename Row::Element* row;
+  const Buckets& buckets;
+  float weight;
+  float* sum;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const auto lower = hn::Set(d, buckets.lower);
+    const auto step = hn::Set(d, buckets.step);
+    const auto loaded = Row::Load(d, row + column);
+    const auto value =
+        hn::Min(hn::Max(loaded, lower), hn::Set(d, buckets.upper));
+    const auto bucket = hn::Floor(
+        hn::Add(hn::Div(hn::Sub(value, lower), step), hn::Set(d, 0.5F)));
+    const auto rounded = hn::IfThenElse(
+        hn::IsNaN(loaded), loaded, hn::MulAdd(bucket, step, lower));
+    const auto term = hn::Mul(hn::Set(d, weight), rounded);
+    hn::StoreU(hn::Add(hn::LoadU(d, sum + column), term), d, sum + column);
+  }
+};
+
+template <class Row>
+HWY_NOINLINE void CombineRounded(const Bags<Row>& bags) {
+  const CombineArgs& args = bags.args;
+  const int64_t dim = args.table.dim;
+  for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
+    float* HWY_RESTRICT out = args.out + bag * dim;
+    ForColumns(dim, FillZero{out});
+    const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
+    const int64_t end =
+        args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
+    for (int64_t i = begin; i < end; ++i) {
+      PrefetchRow(bags, i + bags.ahead);
+      const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
+      ForColumns(
+          dim, AddRounded<Row>{bags.RowOf(i), args.buckets, weight, out});
+    }
+    if (args.scales != nullptr) {
+      ForColumns(dim, Scale{args.scales[bag], out});
+    }
+  }
+}
+
 template <class Row>
 void CombineRows(const CombineArgs& args) {
   const Bags<Row> bags{
@@ -268,6 +336,10 @@ void CombineRows(const CombineArgs& args) {
       static_cast<const typename Row::Element*>(args.table.data),
       prefetch_distance(
           args.table.dim * bytes_per_element(args.table.storage))};
+  if (args.buckets.step > 0.0F) {
+    CombineRounded(bags);
+    return;
+  }
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
     const int64_t end =

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +29,18 @@ class EmbeddingStrategy {
   /// Differentiable activations, one per feature.
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
+  /// A forward() in two parts: what it returns, called once, gives the
+  /// activations. On an engine, a training batch is looked up meanwhile, from
+  /// tables as they are now.
+  virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
+    return [this, batch = std::move(batch)]() mutable {
+      return forward(std::move(batch));
+    };
+  }
+
+  /// Until no lookup runs in the background: the tables are to be replaced.
+  virtual void wait_for_lookups() {}
+
   /// Drops gradients that wait for an update: the tables have been replaced.
   virtual void forget() {}
 
@@ -39,14 +52,19 @@ class EmbeddingStrategy {
 };
 
 /// On an engine, the first parameter is the virtual variable.
-/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
+/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes, or a
+///          negative number of threads.
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state,
+    Strategy::Engine options,
     Apply apply);
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
     std::shared_ptr<EmbeddingState> state,
     Strategy::Host options);
+
+std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
+    std::shared_ptr<EmbeddingState> state);
 
 std::unique_ptr<EmbeddingStrategy> make_strategy(
     const Strategy& strategy,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/row_update.h"
-#include "src/embedding_engine.h"
 #include "src/pending_gradients.h"
 #include "src/strategies/embedding_strategy.h"
+#include "src/table_engine.h"
 #include "src/weight_gradient.h"
 
 #include <ATen/core/grad_mode.h>
@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -87,7 +88,7 @@ class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
   PendingUpdates(
-      std::shared_ptr<EmbeddingEngine> engine,
+      std::shared_ptr<TableEngine> engine,
       std::shared_ptr<PendingGradients> pending)
       : engine_(std::move(engine)), pending_(std::move(pending)) {}
 
@@ -130,7 +131,7 @@ class PendingUpdates {
   }
 
   std::mutex mutex_;
-  std::shared_ptr<EmbeddingEngine> engine_;
+  std::shared_ptr<TableEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;
   std::map<int, std::weak_ptr<Pile>> piles_;
 };
@@ -213,12 +214,28 @@ void check_on_step(const TableState& table) {
       " passes, with Accumulation::kMean.");
 }
 
+// A batch and what was looked up for it.
+struct LookedUp {
+  Batch batch;
+  std::vector<at::Tensor> activations;
+  std::vector<WeightedFeature> weighted;
+  int64_t zero_rows = 0;
+};
+
 class EngineStrategy : public EmbeddingStrategy {
  public:
-  EngineStrategy(std::shared_ptr<EmbeddingState> state, Apply apply)
+  EngineStrategy(
+      std::shared_ptr<EmbeddingState> state,
+      Strategy::Engine options,
+      Apply apply)
       : state_(std::move(state)),
-        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
-        engine_(std::make_shared<EmbeddingEngine>(state_)) {
+        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)) {
+    TORCH_CHECK_VALUE(
+        options.lookup_threads >= 0 && options.lookup_threads <= 4096,
+        "[Strategy::Engine] lookup_threads must be in [0, 4096], but got ",
+        options.lookup_threads,
+        ".");
+    engine_ = std::make_shared<TableEngine>(state_, options.lookup_threads);
     if (apply == Apply::kOnStep) {
       for (const TableState& table : state_->tables) {
         check_on_step(table);
@@ -228,11 +245,20 @@ class EngineStrategy : public EmbeddingStrategy {
     updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
   }
 
+  // Lookups in the background use this object.
+  ~EngineStrategy() override {
+    engine_->stop_lookups();
+  }
+
   void forget() override {
     engine_->forget();
     if (pending_ != nullptr) {
       pending_->discard();
     }
+  }
+
+  void wait_for_lookups() override {
+    engine_->stop_lookups();
   }
 
   std::shared_ptr<PendingGradients> pending() override {
@@ -244,57 +270,97 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   std::vector<at::Tensor> forward(Batch batch) override {
-    const bool is_trained =
-        at::GradMode::is_enabled() && virtual_variable_.requires_grad();
+    check_claimed();
+    return tie(look_up(std::move(batch), at::GradMode::is_enabled()));
+  }
+
+  std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) override {
+    if (!is_trained()) {
+      return EmbeddingStrategy::begin_forward(std::move(batch));
+    }
+    check_claimed();
+    using Result = std::shared_ptr<LookedUp>;
+    const auto task = std::make_shared<std::packaged_task<Result()>>(
+        [this, batch = std::move(batch)]() mutable {
+          return std::make_shared<LookedUp>(
+              look_up(std::move(batch), /*with_gradients=*/true));
+        });
+    const std::shared_future<Result> result = task->get_future().share();
+    engine_->worker().submit([task] { (*task)(); });
+    return [this, result] { return tie(std::move(*result.get())); };
+  }
+
+ private:
+  bool is_trained() const {
+    return at::GradMode::is_enabled() && virtual_variable_.requires_grad();
+  }
+
+  void check_claimed() const {
     TORCH_CHECK(
-        !is_trained || pending_ == nullptr || pending_->is_claimed(),
+        !is_trained() || pending_ == nullptr || pending_->is_claimed(),
         "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() "
         "updates the tables; another optimizer's step() can't reach them. "
         "Make one: Combined(std::move(optimizer), {layer}), or run under "
         "NoGradGuard.");
-    variable_list inputs{virtual_variable_};
-    auto record = c10::make_intrusive<LookupRecord>();
+  }
+
+  // In any thread. `with_gradients`: weights may ask for one.
+  LookedUp look_up(Batch batch, bool with_gradients) const {
+    LookedUp result;
     for (size_t i = 0; i < batch.bags.size(); ++i) {
       IdBags& bags = batch.bags[i];
       const at::Tensor& weights = batch.weights[i];
-      state_->out_of_range_count += bags.zero_rows;
-      if (at::GradMode::is_enabled() && weights.defined() &&
-          weights.requires_grad()) {
-        const size_t table = state_->features[i].table;
-        record->weighted.push_back(
+      result.zero_rows += bags.zero_rows;
+      if (with_gradients && weights.defined() && weights.requires_grad()) {
+        const auto updates_wait = engine_->stop_updates();
+        const TableState& table = state_->tables[state_->features[i].table];
+        result.weighted.push_back(
             {.feature = i,
              .bags = bags,
-             .rows = gather_rows(bags, state_->tables[table].parameters),
+             .rows = gather_rows(bags, table),
              .count = weights.numel()});
-        inputs.push_back(weights);
       }
       drop_zero_rows(bags);
     }
-    std::vector<at::Tensor> activations = engine_->lookup(batch.bags);
-    if (!is_trained && record->weighted.empty()) {
-      return activations;
+    result.activations = engine_->lookup(batch.bags);
+    result.batch = std::move(batch);
+    return result;
+  }
+
+  // Makes activations that autograd leads back to the engine.
+  std::vector<at::Tensor> tie(LookedUp lookup) {
+    state_->out_of_range_count += lookup.zero_rows;
+    if (!at::GradMode::is_enabled() ||
+        (!is_trained() && lookup.weighted.empty())) {
+      return std::move(lookup.activations);
     }
-    record->activations = std::move(activations);
-    record->bags = std::move(batch.bags);
+    variable_list inputs{virtual_variable_};
+    for (const WeightedFeature& weighted : lookup.weighted) {
+      inputs.push_back(lookup.batch.weights[weighted.feature]);
+    }
+    auto record = c10::make_intrusive<LookupRecord>();
+    record->activations = std::move(lookup.activations);
+    record->bags = std::move(lookup.batch.bags);
+    record->weighted = std::move(lookup.weighted);
     record->updates = updates_;
     record->virtual_variable = virtual_variable_;
     return TieToVirtualVariable::apply(at::TensorList(inputs), record);
   }
 
- private:
   std::shared_ptr<EmbeddingState> state_;
   at::Tensor virtual_variable_;  // [1], always 0
-  std::shared_ptr<EmbeddingEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;  // under Apply::kOnStep
   std::shared_ptr<PendingUpdates> updates_;
+  std::shared_ptr<TableEngine> engine_;
 };
 
 }  // namespace
 
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state,
+    Strategy::Engine options,
     Apply apply) {
-  return std::make_unique<EngineStrategy>(std::move(state), apply);
+  return std::make_unique<EngineStrategy>(std::move(state), options, apply);
 }
 
 }  // namespace tessera

@@ -10,13 +10,15 @@ std::unique_ptr<EmbeddingStrategy> make_strategy(
   if (const auto* host = std::get_if<Strategy::Host>(&strategy.options())) {
     return make_host_strategy(std::move(state), *host);
   }
-  return make_engine_strategy(std::move(state), apply);
+  if (std::holds_alternative<Strategy::Dense>(strategy.options())) {
+    return make_dense_strategy(std::move(state));
+  }
+  return make_engine_strategy(
+      std::move(state), std::get<Strategy::Engine>(strategy.options()), apply);
 }
 
 WithSlots slots_under(const Strategy& strategy) {
-  return std::holds_alternative<Strategy::Engine>(strategy.options())
-      ? WithSlots::kYes
-      : WithSlots::kNo;
+  return strategy.is_engine() ? WithSlots::kYes : WithSlots::kNo;
 }
 
 }  // namespace tessera

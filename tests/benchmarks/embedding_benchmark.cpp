@@ -5,8 +5,8 @@
 #include <tessera/layers/tpu_embedding.h>
 
 #include "src/batch.h"
-#include "src/embedding_engine.h"
 #include "src/parallel.h"
+#include "src/table_engine.h"
 #include "src/table_memory.h"
 
 #include <ATen/Parallel.h>
@@ -298,8 +298,8 @@ class KernelBench : public Bench {
       state_ = std::make_shared<EmbeddingState>(
           make_state(configs_, optimizer_of(operation), seed, WithSlots::kYes));
     });
-    engine_ = std::make_unique<EmbeddingEngine>(state_);
-    batch_ = read_batch(configs_, *state_, features_, {});
+    engine_ = std::make_unique<TableEngine>(state_);
+    batch_ = read_batch(configs_, state_->features, features_, {});
   }
 
   void run() override {
@@ -312,7 +312,7 @@ class KernelBench : public Bench {
 
  private:
   std::shared_ptr<EmbeddingState> state_;
-  std::unique_ptr<EmbeddingEngine> engine_;
+  std::unique_ptr<TableEngine> engine_;
   Batch batch_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch::save and torch::load of the layer and of a model that holds it.
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -11,9 +12,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -208,6 +211,69 @@ TEST(LayerArchiveTest, TheHostReadsTheEnginesTables) {
   EXPECT_TRUE(host->parameters()[0].requires_grad());
   EXPECT_TRUE(
       at::equal(host->forward(batch(0))["a"], engine->forward(batch(0))["a"]));
+}
+
+std::vector<std::string> keys_of(torch::serialize::InputArchive& archive) {
+  auto keys = archive.keys();
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
+  using Keys = std::vector<std::string>;
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+    SCOPED_TRACE(strategy.name());
+    const auto layer = make_layer(
+        {.optimizer = optim::Adagrad{.lazy = false}, .strategy = strategy});
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (!strategy.is_engine()) {
+      optimizer = make_optimizer(layer);
+    }
+    std::istringstream stream(test::saved(layer));
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    EXPECT_EQ(
+        keys_of(archive),
+        (Keys{"config", "format_version", "iterations", "table_0", "table_1"}));
+    torch::serialize::InputArchive table;
+    archive.read("table_0", table);
+    EXPECT_EQ(
+        keys_of(table),
+        (Keys{"name", "optimizer", "parameters", "slot_accumulators"}));
+  }
+}
+
+TEST(LayerArchiveTest, DenseGoesOnWhereverItIsLoaded) {
+  auto dense = make_layer({.strategy = Strategy::dense()});
+  torch::optim::SGD sgd(dense->parameters(), torch::optim::SGDOptions(0.1));
+  const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int at) {
+    sgd.zero_grad();
+    train(layer, at, at + 1);
+    sgd.step();
+  };
+  step(dense, sgd, 0);
+  const std::string bytes = test::saved(dense);
+  step(dense, sgd, 1);
+  for (const Strategy& strategy : {Strategy::dense(), Strategy::host()}) {
+    auto other = make_layer({.strategy = strategy, .seed = 99});
+    load_bytes(other, bytes);
+    torch::optim::SGD other_sgd(
+        other->parameters(), torch::optim::SGDOptions(0.1));
+    step(other, other_sgd, 1);
+    for (const char* table : {"class", "table_1"}) {
+      test::expect_close(
+          other->embedding_tables()[table], dense->embedding_tables()[table]);
+    }
+  }
+  auto engine =
+      make_layer({.optimizer = optim::SGD{.learning_rate = 0.1}, .seed = 99});
+  load_bytes(engine, bytes);
+  train(engine, 1, 2);
+  for (const char* table : {"class", "table_1"}) {
+    test::expect_close(
+        engine->embedding_tables()[table], dense->embedding_tables()[table]);
+  }
 }
 
 TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheTablesAlone) {

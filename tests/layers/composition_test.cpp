@@ -61,7 +61,7 @@ class CompositionTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     CompositionTest,
-    testing::Values(Strategy::engine(), Strategy::host()),
+    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
 
 // One training step; afterwards nothing is pending.

@@ -205,7 +205,8 @@ TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
 TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(optim::SGD{}, Strategy::engine())),
-      "[make_optimizer] expected a layer on Strategy::host(), but got engine");
+      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
+      "one on engine()");
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(optim::SGD{}, Strategy::host())),
       "[make_optimizer] table 't': SGD updates the rows of the batch only, but "
@@ -249,6 +250,51 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnTensor) {
       make_layer(adam, Strategy::engine()),
       "[table 't'] slot 'velocities': slot_creation must return a new tensor "
       "each time");
+}
+
+TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
+  std::vector<at::Tensor> made;
+  const auto make = [&](auto result) {
+    return optim::Adagrad{
+        .learning_rate = 1.0,
+        .slot_creation = optim::SlotCreation(
+            "make", [&made, result](const optim::SlotRequest& request) {
+              EXPECT_EQ(request.name, "accumulators");
+              EXPECT_EQ(request.table, "t");
+              made.push_back(result(request));
+              return made.back();
+            })};
+  };
+  const auto zeros = [](const optim::SlotRequest& request) {
+    return at::zeros(request.shape);
+  };
+  TPUEmbedding layer = make_layer(make(zeros), Strategy::engine());
+  const at::Tensor before = layer->read_rows("t", 0, kVocab);
+  layer
+      ->forward(
+          {{"ids", test::int64s({1})},
+           {"bags", test::ragged(test::Rows{{}})}})["ids"]
+      .sum()
+      .backward();
+  ASSERT_EQ(made.size(), 1);
+  test::expect_close(made[0][1], at::ones({kDim}));
+  test::expect_close(made[0][0], at::zeros({kDim}));
+  // From zeros, the first step of a gradient of 1 is the learning rate.
+  test::expect_close(layer->read_rows("t", 1, 2)[0], before[1] - 1.0F);
+  EXPECT_VALUE_ERROR(
+      make_layer(
+          make([](const optim::SlotRequest&) {
+            return at::zeros({1, 1});
+          }),
+          Strategy::engine()),
+      "slot 'accumulators'");
+  EXPECT_VALUE_ERROR(
+      make_layer(
+          make([](const optim::SlotRequest& request) {
+            return at::zeros(request.shape, at::kDouble);
+          }),
+          Strategy::engine()),
+      "slot 'accumulators'");
 }
 
 TEST(LayerOptimizerApiTest, ComesBeforeACheckpointWithSlots) {

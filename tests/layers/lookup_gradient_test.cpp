@@ -241,7 +241,7 @@ Gradients gradients_of(
   const at::Tensor loss =
       (activation * upstream.view(shape)).sum() + activation.square().sum() / 2;
   loss.backward();
-  const bool on_host = layer->options().strategy == Strategy::host();
+  const bool on_host = !layer->options().strategy.is_engine();
   return {
       .rows = on_host ? layer->parameters()[0].grad()
                       : before - test::tables_of(layer)[0],
@@ -356,7 +356,8 @@ void expect_own_differences(
 void check(const Case& of) {
   Lookup lookup(of);
   std::vector<at::Tensor> rows_by_strategy;
-  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = lookup.config,

@@ -30,7 +30,7 @@ class RefusedBatchTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusedBatchTest,
-    testing::Values(Strategy::engine(), Strategy::host()),
+    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
 
 TEST_P(RefusedBatchTest, AnotherNestIsAnErrorThatNamesThePath) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine beside the host strategy, which has stock LibTorch operators and
-// torch::optim only: the same numbers to float rounding.
+// The engine beside the host and the dense strategy, which have stock LibTorch
+// operators and torch::optim only: the same numbers to float rounding.
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/sgd.h>
@@ -241,6 +241,15 @@ TEST(StrategiesAgreeTest, AdagradIsTorchOptimAdagradOfSparseGradients) {
       make_adagrad);
 }
 
+TEST(StrategiesAgreeTest, DenseLearnsTheSame) {
+  expect_agreement(
+      optim::SGD{.learning_rate = kRate}, Strategy::dense(), make_sgd);
+  expect_agreement(
+      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
+      Strategy::dense(),
+      make_adagrad);
+}
+
 TEST(StrategiesAgreeTest, SparseGradientsAreSparse) {
   TPUEmbedding host(TPUEmbeddingOptions{
       .features = all_kinds(),
@@ -261,9 +270,11 @@ TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
   };
   const auto engine = tables(Strategy::engine(), 7);
   const auto host = tables(Strategy::host(), 7);
+  const auto dense = tables(Strategy::dense(), 7);
   const auto other = tables(Strategy::engine(), 8);
   for (size_t i = 0; i < engine.size(); ++i) {
     EXPECT_TRUE(at::equal(engine[i], host[i]));
+    EXPECT_TRUE(at::equal(engine[i], dense[i]));
     EXPECT_FALSE(at::equal(engine[i], other[i]));
   }
 }

@@ -209,12 +209,62 @@ TEST(OptimizerSpecTest, RefusesToClipGradientsThatAreNotAccumulated) {
   for_each_fused_spec([](auto spec) {
     spec.use_gradient_accumulation = false;
     validate(spec, "");
-    spec.clip_gradient_max = 1.0;
-    EXPECT_VALUE_ERROR(
-        validate(spec, "[x]"),
-        "clip_gradient_min and clip_gradient_max need "
-        "use_gradient_accumulation = true");
+    // Upstream's clipvalue 0 and (None, 1), and a lower limit alone.
+    using Limit = std::optional<double>;
+    for (const auto& [low, high] :
+         {std::pair<Limit, Limit>{0.0, 0.0},
+          std::pair<Limit, Limit>{std::nullopt, 1.0},
+          std::pair<Limit, Limit>{-1.0, std::nullopt}}) {
+      spec.clip_gradient_min = low;
+      spec.clip_gradient_max = high;
+      EXPECT_VALUE_ERROR(
+          validate(spec, "[x]"),
+          "clip_gradient_min and clip_gradient_max need "
+          "use_gradient_accumulation = true");
+    }
   });
+}
+
+TEST(OptimizerSpecTest, RefusesToUpdateAllRowsWithoutAccumulation) {
+  constexpr const char* kText =
+      "updating all rows (lazy = false, lazy_adam = false) needs "
+      "use_gradient_accumulation = true";
+  EXPECT_VALUE_ERROR(
+      validate(
+          Adam{.lazy_adam = false, .use_gradient_accumulation = false}, "[x]"),
+      kText);
+  EXPECT_VALUE_ERROR(
+      validate(
+          Momentum{.use_gradient_accumulation = false, .lazy = false}, "[x]"),
+      kText);
+}
+
+TEST(OptimizerSpecTest, FtrlRefusesOptionsOutOfRange) {
+  for (const double bad : {0.0, -0.1, std::nan("")}) {
+    EXPECT_VALUE_ERROR(
+        validate(FTRL{.initial_accumulator_value = bad}, "[x]"),
+        "[x] FTRL: initial_accumulator_value must be > 0");
+  }
+  EXPECT_VALUE_ERROR(
+      validate(FTRL{.learning_rate_power = 0.5}, "[x]"),
+      "[x] FTRL: learning_rate_power must be <= 0, but got 0.5");
+  EXPECT_VALUE_ERROR(
+      validate(FTRL{.l1_regularization_strength = -1.0}, "[x]"),
+      "l1_regularization_strength must be >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      validate(FTRL{.l2_regularization_strength = -1.0}, "[x]"),
+      "l2_regularization_strength must be >= 0, but got -1");
+}
+
+TEST(OptimizerSpecTest, AdagradMomentumRefusesOptionsOutOfRange) {
+  for (const double bad : {0.0, -1.0, kInfinity}) {
+    EXPECT_VALUE_ERROR(
+        validate(AdagradMomentum{.exponent = bad}, "[x]"),
+        "[x] AdagradMomentum: exponent must be > 0");
+    EXPECT_VALUE_ERROR(
+        validate(AdagradMomentum{.epsilon = bad}, "[x]"),
+        "[x] AdagradMomentum: epsilon must be > 0");
+  }
 }
 
 TEST(OptimizerSpecTest, RefusesAnInfiniteWeightDecay) {

@@ -113,7 +113,8 @@ TEST(ConfigJsonTest, TheTextIsStable) {
       R"({"name":"users","vocabulary_size":10,"dim":4,"combiner":"sqrtn",)"
       R"("initializer":{"class_name":"Uniform",)"
       R"("config":{"low":-1.5,"high":0.1}},"optimizer":null,)"
-      R"("dtype":"float32","stochastic_rounding":true})");
+      R"("dtype":"float32","stochastic_rounding":true,)"
+      R"("quantization":null,"trainable":true})");
 }
 
 TEST(ConfigJsonTest, AMissingKeyMeansTheDefault) {
@@ -131,7 +132,8 @@ TEST(ConfigJsonTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
   EXPECT_VALUE_ERROR(
       table_from_json(parse(R"({"name": "users", "size": 3})")),
       "[table] unknown key 'size' in the JSON. Known: name, vocabulary_size, "
-      "dim, combiner, initializer, optimizer, dtype, stochastic_rounding.");
+      "dim, combiner, initializer, optimizer, dtype, stochastic_rounding, "
+      "quantization, trainable.");
   EXPECT_VALUE_ERROR(
       optimizer_from_json(
           parse(R"({"class_name": "SGD", "config": {"momentum": 0.9}})")),

@@ -5,6 +5,7 @@
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
+#include <tessera/partial_shape.h>
 #include <tessera/strategy.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
@@ -13,11 +14,13 @@
 #include <torch/serialize/archive.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace torch::optim {
 class Optimizer;
@@ -29,6 +32,21 @@ class EmbeddingStrategy;
 class PendingGradients;
 class TPUEmbedding;
 struct EmbeddingState;
+
+/// A forward pass whose lookup may still run: TPUEmbedding::begin_forward()
+/// makes it, finish_forward() takes it.
+class PendingForward {
+ public:
+  PendingForward(PendingForward&&) noexcept = default;
+  PendingForward& operator=(PendingForward&&) noexcept = default;
+
+ private:
+  friend class TPUEmbeddingImpl;
+  PendingForward() = default;
+
+  std::shared_ptr<EmbeddingStrategy> strategy_;
+  std::function<std::vector<at::Tensor>()> finish_;
+};
 
 /// The config of a TPUEmbedding layer.
 struct TPUEmbeddingOptions {
@@ -100,6 +118,30 @@ class TPUEmbeddingImpl : public torch::nn::Module {
       const Features& features,
       const Weights& weights = {});
 
+  /// forward() in two parts, to look up one batch while the model computes on
+  /// another: see prefetch(). On the engine, in training, the lookup runs in the
+  /// background and sees the tables as they are now; an update waits for it.
+  /// Otherwise it runs in finish_forward().
+  /// Errors:  as forward().
+  PendingForward begin_forward(
+      const Features& features,
+      const Weights& weights = {});
+  /// Activations, once.
+  /// Errors:  c10::Error when `pending` was taken already, or is another
+  ///          layer's or from before a clone() into this one.
+  Nest<at::Tensor> finish_forward(PendingForward&& pending);
+
+  /// Fixes the activations' shapes, which without it may change from batch to
+  /// batch: `batch_size` bags or sequences in each feature.
+  void build(int64_t batch_size);
+  /// By the shapes of sparse or ragged inputs, of which the last dimension is
+  /// combined: [B, n] gives [B]; a dense input [B, K] counts as [B, K, 1]. The
+  /// first dimension may be unknown; others only where
+  /// FeatureConfig::output_shape says them.
+  /// Errors:  c10::ValueError naming the feature, for shapes that contradict
+  ///          what is known; nothing is changed.
+  void build(const Nest<PartialShape>& input_shapes);
+
   const TPUEmbeddingOptions& options() const {
     return options_;
   }
@@ -108,8 +150,21 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// Errors:  c10::Error on a strategy that has none.
   at::Tensor& virtual_variable();
 
-  /// The tables as live tensors: what is written into them counts.
+  /// The tables as live tensors: what is written into them counts. Not between
+  /// begin_forward() and finish_forward(), nor in a prefetch() loop: there,
+  /// update_embedding_table() waits for the lookup.
   EmbeddingTables embedding_tables() const;
+
+  /// Replaces all rows of a table by `values` [vocabulary_size, dim], such as
+  /// pretrained ones; its slots stay.
+  /// Errors:  c10::TypeError or ValueError naming the table.
+  void update_embedding_table(
+      const std::string& name,
+      const at::Tensor& values);
+  /// A float32 copy of rows [begin, end).
+  /// Errors:  c10::ValueError or IndexError naming the table.
+  at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
+      const;
 
   /// Updates applied so far.
   int64_t iterations() const;
@@ -163,7 +218,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
 
   TPUEmbeddingOptions options_;
   std::shared_ptr<EmbeddingState> state_;
-  std::unique_ptr<EmbeddingStrategy> strategy_;
+  std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 
 TORCH_MODULE(TPUEmbedding);

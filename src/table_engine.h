@@ -5,11 +5,14 @@
 #include "src/embedding_state.h"
 #include "src/gradient_pile.h"
 #include "src/id_bags.h"
+#include "src/lookup_worker.h"
 #include "src/table_update.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 namespace tessera {
@@ -30,14 +33,30 @@ struct CustomUpdate {
   kernels::Rounding rounding = {};
 };
 
-/// The software embedding engine: looks rows up and updates them.
-class EmbeddingEngine {
+/// Looks rows up and updates them. Lookups may run on several threads at once;
+/// an update waits for them and keeps new ones waiting.
+class TableEngine {
  public:
-  explicit EmbeddingEngine(std::shared_ptr<EmbeddingState> state);
+  /// `lookup_threads`: of worker(); 0: as many as LibTorch's intra-op threads.
+  explicit TableEngine(
+      std::shared_ptr<EmbeddingState> state,
+      int64_t lookup_threads = 0);
 
   /// Activations of checked ids, one tensor with its own storage per feature.
   /// `bags` must not hold kZeroRow.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
+
+  /// Runs lookups in the background. What it has been given is done before the
+  /// next update begins.
+  LookupWorker& worker();
+
+  /// No update runs while the lock is held.
+  std::shared_lock<std::shared_mutex> stop_updates() const {
+    return std::shared_lock<std::shared_mutex>(tables_in_use_);
+  }
+
+  /// No lookup runs, in the background or elsewhere, while the lock is held.
+  std::unique_lock<std::shared_mutex> stop_lookups() const;
 
   /// Refuses gradients that plan() can't use.
   /// Errors:  c10::ValueError naming feature, expected and got.
@@ -103,11 +122,15 @@ class EmbeddingEngine {
   void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
 
   std::shared_ptr<EmbeddingState> state_;
+  int64_t lookup_threads_ = 0;
+  mutable std::shared_mutex tables_in_use_;  // shared by lookups
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
   std::vector<GradientPile> piles_;  // one per table
   std::vector<int64_t> rate_tags_;  // [tables]
   bool has_warned_ = false;  // of a missing gradient
+  // Once it was asked for. The last member: its jobs use the others.
+  std::unique_ptr<LookupWorker> worker_;
 };
 
 }  // namespace tessera

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/tpu_embedding.h>
+
+#include <iterator>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace tessera {
+
+/// A range over the batches of `source` with their activations. While the loop
+/// body runs on one batch, the next one's rows are looked up.
+template <class Source, class FeaturesOf>
+class Prefetch {
+  using SourceIterator = decltype(std::begin(std::declval<Source&>()));
+  using Batch = std::remove_cvref_t<decltype(*std::declval<SourceIterator&>())>;
+
+ public:
+  struct Item {
+    Batch batch;
+    Nest<at::Tensor> activations;
+  };
+
+  Prefetch(Source&& source, TPUEmbedding layer, FeaturesOf features_of)
+      : source_(std::forward<Source>(source)),
+        layer_(std::move(layer)),
+        features_of_(std::move(features_of)) {}
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Item;
+    using difference_type = std::ptrdiff_t;
+
+    explicit Iterator(Prefetch& range)
+        : range_(&range),
+          next_(std::begin(range.source_)),
+          end_(std::end(range.source_)) {
+      begin_next();
+      advance();
+    }
+
+    Item& operator*() {
+      return *item_;
+    }
+    Item* operator->() {
+      return &*item_;
+    }
+    Iterator& operator++() {
+      advance();
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const {
+      return !item_.has_value();
+    }
+
+   private:
+    // The source moves on only while the lookup runs.
+    void begin_next() {
+      if (has_read_) {
+        ++next_;
+        has_read_ = false;
+      }
+      if (!(next_ != end_)) {
+        return;
+      }
+      batch_.emplace(*next_);
+      has_read_ = true;
+      const auto inputs = range_->features_of_(*batch_);
+      if constexpr (std::is_convertible_v<decltype(inputs), Features>) {
+        pending_.emplace(range_->layer_->begin_forward(inputs));
+      } else {
+        pending_.emplace(
+            range_->layer_->begin_forward(inputs.first, inputs.second));
+      }
+    }
+
+    // The batch that was begun becomes the item, and the next one begins.
+    void advance() {
+      item_.reset();
+      if (!pending_) {
+        return;
+      }
+      auto activations = range_->layer_->finish_forward(std::move(*pending_));
+      item_.emplace(Item{std::move(*batch_), std::move(activations)});
+      pending_.reset();
+      batch_.reset();
+      begin_next();
+    }
+
+    Prefetch* range_;
+    SourceIterator next_;
+    decltype(std::end(std::declval<Source&>())) end_;
+    bool has_read_ = false;  // what next_ stands on
+    std::optional<Batch> batch_;  // of pending_
+    std::optional<PendingForward> pending_;
+    std::optional<Item> item_;
+  };
+
+  /// Reads the first two batches. Call it once.
+  Iterator begin() {
+    return Iterator(*this);
+  }
+  std::default_sentinel_t end() const {
+    return {};
+  }
+
+ private:
+  Source source_;
+  TPUEmbedding layer_;
+  FeaturesOf features_of_;
+};
+
+/// Pipelined training around any data source:
+///
+///   for (auto& [batch, activations] :
+///        prefetch(loader, embedding, [](const auto& batch) {
+///          return Features{{"user", batch.users}};
+///        })) {
+///     optimizer.zero_grad();
+///     loss(tower->forward(activations), batch).backward();
+///     optimizer.step();
+///   }
+///
+/// `features_of` gives a batch's features, or a pair of features and weights.
+/// In training on the engine the activations of a batch are one step stale:
+/// they do not show the update of the batch before, which runs after the lookup.
+/// `source` is kept when it is an rvalue, and must outlive the loop otherwise.
+template <class Source, class FeaturesOf>
+Prefetch<Source, FeaturesOf> prefetch(
+    Source&& source,
+    TPUEmbedding layer,
+    FeaturesOf features_of) {
+  return {
+      std::forward<Source>(source), std::move(layer), std::move(features_of)};
+}
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/dense_parameters.h>
+
+#include <tessera/layers/tpu_embedding.h>
+
+#include <set>
+
+namespace tessera {
+
+std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
+  std::set<const at::TensorImpl*> seen;
+  model.apply([&](const torch::nn::Module& part) {
+    if (dynamic_cast<const TPUEmbeddingImpl*>(&part) != nullptr) {
+      for (const at::Tensor& parameter : part.parameters()) {
+        seen.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  });
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
+}  // namespace tessera

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// EmbeddingEngine::config(), which stands here because it writes JSON.
+#include <tessera/embedding_engine.h>
+#include <tessera/serialization/config_json.h>
+
+#include "optim/row_update.h"
+#include "src/embedding_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// Bags of one batch; nullopt while the shape is not known.
+std::optional<int64_t> bags_of(const FeatureState& feature) {
+  if (!feature.output_shape) {
+    return std::nullopt;
+  }
+  int64_t bags = 1;
+  for (const std::optional<int64_t>& size : *feature.output_shape) {
+    if (!size) {
+      return std::nullopt;
+    }
+    bags *= *size;
+  }
+  return bags;
+}
+
+// Their greatest common divisor; nullopt while some are not known.
+std::optional<int64_t> common_batch_size(const EmbeddingState& state) {
+  int64_t size = 0;
+  for (const FeatureState& feature : state.features) {
+    const std::optional<int64_t> bags = bags_of(feature);
+    if (!bags) {
+      return std::nullopt;
+    }
+    size = std::gcd(size, *bags);
+  }
+  return size;
+}
+
+Json or_null(const std::optional<int64_t>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json shape_json(const std::optional<PartialShape>& shape) {
+  if (!shape) {
+    return nullptr;
+  }
+  Json sizes = Json::array();
+  for (const std::optional<int64_t>& size : *shape) {
+    sizes.push_back(or_null(size));
+  }
+  return sizes;
+}
+
+// How many batches of `batch_size` the table's features make together.
+Json count_features(
+    const EmbeddingState& state,
+    size_t table,
+    const std::optional<int64_t>& batch_size) {
+  int64_t count = 0;
+  for (const FeatureState& feature : state.features) {
+    if (feature.table == table && batch_size.value_or(0) > 0) {
+      count += *bags_of(feature) / *batch_size;
+    }
+  }
+  return batch_size ? Json(count) : Json(nullptr);
+}
+
+// Tags as they are handed out in one update; -1 for what is not trained.
+std::vector<int64_t> rate_tags(const EmbeddingState& state) {
+  std::vector<optim::LearningRate> rates;
+  for (const TableState& table : state.tables) {
+    if (table.optimizer) {
+      rates.push_back(optim::learning_rate_of(*table.optimizer));
+    }
+  }
+  const std::vector<int64_t> trained = optim::learning_rate_tags(rates);
+  std::vector<int64_t> tags;
+  size_t next = 0;
+  for (const TableState& table : state.tables) {
+    tags.push_back(table.optimizer ? trained[next++] : -1);
+  }
+  return tags;
+}
+
+Json table_json(const TableState& table) {
+  Json json = to_json(*table.config);
+  json["name"] = table.name;
+  json["optimizer"] = table.optimizer ? to_json(*table.optimizer) : Json();
+  json["slots"] = Json::array();
+  for (const Slot& slot : table.slots) {
+    json["slots"].push_back(slot.name);
+  }
+  return json;
+}
+
+Json config_of(
+    const EmbeddingState& state,
+    const EmbeddingEngineOptions& options) {
+  const std::optional<int64_t> batch_size = common_batch_size(state);
+  const std::vector<int64_t> tags = rate_tags(state);
+  int64_t tag_count = 0;
+  Json tables = Json::array();
+  for (size_t i = 0; i < state.tables.size(); ++i) {
+    Json table = table_json(state.tables[i]);
+    table["learning_rate_tag"] = tags[i] < 0 ? Json() : Json(tags[i]);
+    table["num_features"] = count_features(state, i, batch_size);
+    tag_count = std::max(tag_count, tags[i] + 1);
+    tables.push_back(std::move(table));
+  }
+  Json features = Json::array();
+  for (const FeatureState& feature : state.features) {
+    features.push_back(
+        {{"path", feature.path},
+         {"table", feature.table},
+         {"max_sequence_length", feature.config.max_sequence_length},
+         {"validate_weights_and_indices",
+          feature.config.validate_weights_and_indices},
+         {"out_of_range", to_string(feature.config.out_of_range)},
+         {"output_shape", shape_json(feature.output_shape)}});
+  }
+  const bool is_pipelined = options.pipelining == Pipelining::kOn;
+  return {
+      {"batch_size", or_null(batch_size)},
+      {"replicas", options.replicas},
+      {"pipelining", is_pipelined ? "on" : "off"},
+      {"learning_rate_tags", tag_count},
+      {"tables", std::move(tables)},
+      {"features", std::move(features)}};
+}
+
+}  // namespace
+
+Json EmbeddingEngine::config() const {
+  Json json;
+  visit_state(
+      [&](const EmbeddingState& state) { json = config_of(state, options()); });
+  return json;
+}
+
+}  // namespace tessera

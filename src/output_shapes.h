@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/embedding_state.h"
+#include "src/id_bags.h"
+
+#include <tessera/nest.h>
+#include <tessera/partial_shape.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+// What is known of the activations' shapes: by FeatureConfig::output_shape, else
+// by a build, else by the first batch.
+
+/// From the shapes of sparse or ragged inputs, in the nest of the configs: the last
+/// dimension is combined; a dense input [B, K] counts as [B, K, 1].
+///
+///   [B], [B, n]            [B], or [B, max_sequence_length]
+///   [d0, ..., dr, n]       [d0, ..., dr]
+///
+/// The first dimension may stay unknown, the others only where output_shape
+/// says them.
+/// Errors:  c10::ValueError naming the feature, for shapes that contradict
+///          output_shape or an earlier build; nothing is changed.
+void build_output_shapes(
+    EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const Nest<PartialShape>& input_shapes);
+
+/// Every feature has `batch_size` bags or sequences.
+void build_output_shapes(EmbeddingState& state, int64_t batch_size);
+
+/// Fixes rank and inner dimensions by a first batch; with
+/// EmbeddingState::fixed_batch_size the first dimension, too.
+/// Errors:  c10::ValueError when features differ in a fixed batch size.
+void learn_output_shapes(
+    EmbeddingState& state,
+    const std::vector<IdBags>& batch);
+
+}  // namespace tessera

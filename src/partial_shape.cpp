@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/partial_shape.h>
+
+namespace tessera {
+
+std::string to_string(const PartialShape& shape) {
+  std::string text;
+  for (const std::optional<int64_t>& size : shape) {
+    text.append(text.empty() ? "[" : ", ");
+    text.append(size ? std::to_string(*size) : "?");
+  }
+  return text.empty() ? "[]" : text + "]";
+}
+
+}  // namespace tessera

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/table_engine.h"
+
+#include "optim/rate_reader.h"
+#include "optim/row_update.h"
+#include "src/active_kernels.h"
+#include "src/lookup.h"
+#include "src/parallel.h"
+#include "src/table_memory.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string place_of(const TableState& table) {
+  return "[table '" + table.name + "']";
+}
+
+// Contributions and sources are numbered in 32 bits.
+void check_count(const TableUpdate& update) {
+  int64_t count = 0;
+  for (const TableUpdate::Term& term : update.terms) {
+    count += std::max(term.bags->nnz(), term.bags->bags);
+  }
+  TORCH_CHECK_VALUE(
+      count < std::numeric_limits<uint32_t>::max(),
+      place_of(*update.table),
+      " one update must have fewer than 2^32 - 1 ids and bags, but got ",
+      count,
+      ". Split the batch.");
+}
+
+int64_t passes_per_update(const TableState& table) {
+  return optim::gradient_accumulation_steps_of(*table.optimizer);
+}
+
+// What `table` keeps, as an optimizer off the engine sees it.
+optim::TensorRows rows_of(const TableState& table) {
+  optim::TensorRows rows{.weights = table.parameters};
+  for (const Slot& slot : table.slots) {
+    rows.slots.push_back(slot.values);
+  }
+  return rows;
+}
+
+CustomUpdate run_custom_rule(
+    TableState& table,
+    const RowGradients& gradients,
+    const optim::UpdateMoment& moment) {
+  const auto rows = static_cast<int64_t>(gradients.rows.size());
+  CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
+  std::copy(
+      gradients.rows.begin(),
+      gradients.rows.end(),
+      update.ids.mutable_data_ptr<int64_t>());
+  const at::Tensor sums = at::empty({rows, table.config->dim}, at::kFloat);
+  std::copy(
+      gradients.sums.begin(),
+      gradients.sums.end(),
+      sums.mutable_data_ptr<float>());
+  update.rows = optim::gather_rows(rows_of(table), update.ids);
+  update.rows.weights = update.rows.weights.to(at::kFloat);
+  optim::update_rows(
+      *table.optimizer, moment, sums, update.rows, place_of(table));
+  update.rows.weights = update.rows.weights.contiguous();
+  return update;
+}
+
+void write(const CustomUpdate& update) {
+  TableState& table = *update.table;
+  kernels::StoredRows stored = mutable_rows(table.parameters);
+  stored.rounding = update.rounding;
+  const int64_t* ids = update.ids.const_data_ptr<int64_t>();
+  const float* weights = update.rows.weights.const_data_ptr<float>();
+  const kernels::KernelTable& kernels = active_kernels();
+  constexpr int64_t kRowsPerTask = 256;
+  const int64_t rows = update.ids.numel();
+  const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
+  run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+      kernels.assign_row(stored, ids[i], weights + i * stored.dim);
+    }
+  });
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);
+  }
+}
+
+}  // namespace
+
+TableEngine::TableEngine(
+    std::shared_ptr<EmbeddingState> state,
+    int64_t lookup_threads)
+    : state_(std::move(state)), lookup_threads_(lookup_threads) {
+  int64_t widest = 0;
+  std::vector<optim::LearningRate> rates;
+  for (const TableState& table : state_->tables) {
+    widest = std::max(widest, table.config->dim);
+    rates.push_back(
+        table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
+  }
+  rate_tags_ = optim::learning_rate_tags(rates);
+  zero_row_.assign(widest, 0.0F);
+  piles_.resize(state_->tables.size());
+}
+
+std::vector<at::Tensor> TableEngine::lookup(
+    const std::vector<IdBags>& bags) const {
+  const auto reading = stop_updates();
+  std::vector<LookupTable> tables;
+  for (const FeatureState& feature : state_->features) {
+    const TableState& table = state_->tables[feature.table];
+    tables.push_back({table.parameters, buckets_of(*table.config)});
+  }
+  return look_up(bags, tables);
+}
+
+void TableEngine::warn_of_missing_gradients(
+    const std::vector<LookupGradients>& lookups) {
+  for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
+    if (!state_->tables[state_->features[i].table].config->trainable) {
+      continue;
+    }
+    has_warned_ = std::none_of(
+        lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
+          return lookup.gradients[i].defined();
+        });
+    if (has_warned_) {
+      TORCH_WARN(
+          "[feature '",
+          state_->features[i].path,
+          "'] no gradient reached its activation, so its rows are updated with "
+          "a gradient of zeros, which moves them under momentum or weight "
+          "decay. Add the activation to the loss, or put the feature in a "
+          "layer of its own. Said once.");
+    }
+  }
+}
+
+void TableEngine::check(const LookupGradients& gradients) const {
+  for (size_t i = 0; i < gradients.gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients.gradients[i];
+    if (!gradient.defined()) {
+      continue;
+    }
+    const std::vector<int64_t> expected =
+        (*gradients.bags)[i].activation_shape();
+    TORCH_CHECK_VALUE(
+        gradient.sizes() == c10::IntArrayRef(expected) &&
+            gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
+            gradient.layout() == at::kStrided,
+        "[feature '",
+        state_->features[i].path,
+        "'] the gradient must be a dense float32 cpu tensor of shape ",
+        c10::IntArrayRef(expected),
+        ", but got a ",
+        gradient.layout(),
+        " ",
+        c10::toString(gradient.scalar_type()),
+        " one of shape ",
+        gradient.sizes(),
+        " on ",
+        gradient.device(),
+        ". Use operators that give dense gradients.");
+  }
+}
+
+std::vector<TableUpdate> TableEngine::read(
+    const std::vector<LookupGradients>& lookups,
+    std::vector<at::Tensor>& gradients) {
+  std::vector<TableUpdate> updates(state_->tables.size());
+  for (const LookupGradients& lookup : lookups) {
+    check(lookup);
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
+      term.gradient = zero_row_.data();
+      if (lookup.gradients[i].defined()) {
+        gradients.push_back(lookup.gradients[i].contiguous());
+        term.gradient = gradients.back().const_data_ptr<float>();
+        term.stride = term.bags->dim;
+      }
+      updates[state_->features[i].table].terms.push_back(term);
+    }
+  }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableState& table = state_->tables[i];
+    if (!table.config->trainable ||
+        (!table.optimizer && !is_reached(lookups, i))) {
+      continue;
+    }
+    TORCH_CHECK_VALUE(
+        table.optimizer.has_value(),
+        place_of(table),
+        " has no optimizer, but gradients reached it. Set its "
+        "TableConfig::optimizer or that of the options, or trainable = false; "
+        "virtual_variable().requires_grad_(false) freezes a whole layer.");
+    updates[i].table = &table;
+    check_count(updates[i]);
+  }
+  return updates;
+}
+
+bool TableEngine::is_reached(
+    const std::vector<LookupGradients>& lookups,
+    size_t table) const {
+  for (const LookupGradients& lookup : lookups) {
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      if (state_->features[i].table == table && lookup.gradients[i].defined()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::vector<GradientPile> TableEngine::sum(
+    const std::vector<GradientPile>& piles,
+    std::vector<TableUpdate>& updates) {
+  std::vector<TableUpdate> summed;
+  std::vector<size_t> tables;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (updates[i].table == nullptr) {
+      continue;
+    }
+    TableUpdate update{.table = updates[i].table};
+    if (piles[i].passes() > 0) {
+      update.terms.push_back(piles[i].term());
+    }
+    update.terms.insert(
+        update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
+    check_count(update);
+    summed.push_back(std::move(update));
+    tables.push_back(i);
+  }
+  std::vector<RowGradients> sums = updater_.sum(summed);
+  std::vector<GradientPile> result(updates.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    result[tables[i]] = GradientPile(
+        std::move(sums[i]),
+        summed[i].table->config->dim,
+        piles[tables[i]].passes() + 1);
+  }
+  return result;
+}
+
+void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
+  optim::RateReader rates(rate_tags_, state_->iterations);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableUpdate& table_update = updates[i];
+    if (table_update.table == nullptr) {
+      continue;
+    }
+    TableState& table = *table_update.table;
+    const optim::OptimizerSpec& optimizer = *table.optimizer;
+    const optim::UpdateMoment moment{
+        .learning_rate =
+            rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
+        .update = state_->iterations / passes_per_update(table) + 1};
+    if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
+      const RowGradients sums = std::move(updater_.sum({table_update})[0]);
+      update.custom.push_back(run_custom_rule(table, sums, moment));
+      update.custom.back().rounding = rounding_of(*state_, table);
+    } else {
+      table_update.rows = optim::row_update(optimizer, moment);
+      table_update.rounding = rounding_of(*state_, table);
+      update.tables.push_back(std::move(table_update));
+    }
+  }
+}
+
+TableEngine::Update TableEngine::plan(
+    const std::vector<LookupGradients>& lookups) {
+  Update update;
+  std::vector<TableUpdate> updates = read(lookups, update.gradients);
+  warn_of_missing_gradients(lookups);
+  std::vector<TableUpdate> collecting(updates.size());
+  bool collects = false;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (updates[i].table != nullptr &&
+        passes_per_update(*updates[i].table) > 1) {
+      std::swap(collecting[i], updates[i]);
+      collects = true;
+    }
+  }
+  if (collects) {
+    update.piles = sum(piles_, collecting);
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    const GradientPile& pile = update.piles[i];
+    if (pile.passes() == 0) {
+      continue;
+    }
+    const int64_t passes = passes_per_update(*collecting[i].table);
+    if (pile.passes() == passes) {
+      updates[i].table = collecting[i].table;
+      updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
+    }
+  }
+  finish(std::move(updates), update);
+  return update;
+}
+
+TableEngine::Update TableEngine::plan(
+    const std::vector<GradientPile>& piles,
+    double gain) {
+  Update update;
+  std::vector<TableUpdate> updates(piles.size());
+  for (size_t i = 0; i < piles.size(); ++i) {
+    if (piles[i].passes() > 0) {
+      updates[i].table = &state_->tables[i];
+      updates[i].terms = {piles[i].term(static_cast<float>(gain))};
+    }
+  }
+  finish(std::move(updates), update);
+  return update;
+}
+
+void TableEngine::apply(Update update) {
+  const auto writing = stop_lookups();
+  updater_.update(update.tables);
+  for (const CustomUpdate& custom : update.custom) {
+    write(custom);
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    if (update.piles[i].passes() == 0) {
+      continue;
+    }
+    const bool is_applied =
+        update.piles[i].passes() == passes_per_update(state_->tables[i]);
+    piles_[i] = is_applied ? GradientPile() : std::move(update.piles[i]);
+  }
+  ++state_->iterations;
+}
+
+LookupWorker& TableEngine::worker() {
+  if (worker_ == nullptr) {
+    worker_ = std::make_unique<LookupWorker>(lookup_threads_);
+  }
+  return *worker_;
+}
+
+std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
+  if (worker_ != nullptr) {
+    worker_->wait_idle();
+  }
+  return std::unique_lock<std::shared_mutex>(tables_in_use_);
+}
+
+void TableEngine::forget() {
+  for (GradientPile& pile : piles_) {
+    pile.clear();
+  }
+}
+
+std::vector<GradientPile> TableEngine::collect(
+    const std::vector<GradientPile>& piles,
+    const std::vector<LookupGradients>& lookups) {
+  std::vector<at::Tensor> gradients;
+  std::vector<TableUpdate> updates = read(lookups, gradients);
+  return sum(piles, updates);
+}
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+# Every test that UPSTREAM.md names exists.
+#   cmake -D ROOT=<project> -P check_upstream.cmake
+file(GLOB_RECURSE sources "${ROOT}/tests/*_test.cpp")
+set(tests "")
+foreach(source IN LISTS sources)
+  file(READ "${source}" text)
+  string(REGEX REPLACE "[ \n]+" " " text "${text}")
+  string(APPEND tests "${text}")
+endforeach()
+
+file(READ "${ROOT}/tests/UPSTREAM.md" text)
+string(REGEX MATCHALL "`[A-Z][A-Za-z0-9]+\\.[A-Z][A-Za-z0-9]+`" names "${text}")
+list(REMOVE_DUPLICATES names)
+list(LENGTH names count)
+if(count LESS 100)
+  message(FATAL_ERROR "UPSTREAM.md names ${count} tests only: has its form changed?")
+endif()
+foreach(name IN LISTS names)
+  string(REGEX REPLACE "`(.*)\\.(.*)`" "\\1, \\2" test "${name}")
+  if(NOT tests MATCHES "TEST(_F|_P)?\\( ?${test}\\)")
+    message(SEND_ERROR "UPSTREAM.md names ${name}, but there is no such test.")
+  endif()
+endforeach()

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frozen tables, simulated quantization, replaced tables, output shapes of a
+// layer, and the dense parameters of a model.
+#include <tessera/layers/combined.h>
+#include <tessera/layers/dense_parameters.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/serialization/config_json.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::int64s;
+using test::numbered_table;
+using test::ragged;
+
+class TableOptionsTest : public testing::TestWithParam<Strategy> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    TableOptionsTest,
+    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    [](const auto& info) { return info.param.name(); });
+
+// --- quantization ------------------------------------------------------------
+
+constexpr QuantizationConfig kBuckets{
+    .num_buckets = 5,
+    .lower = -1.0,
+    .upper = 3.0};
+
+double rounded(double x) {
+  const double step = (kBuckets.upper - kBuckets.lower) /
+      static_cast<double>(kBuckets.num_buckets - 1);
+  const double clipped = std::min(std::max(x, kBuckets.lower), kBuckets.upper);
+  return std::floor((clipped - kBuckets.lower) / step + 0.5) * step +
+      kBuckets.lower;
+}
+
+TablePtr quantized_table(int64_t dim, Combiner combiner) {
+  return make_table(
+      {.name = "t",
+       .vocabulary_size = 50,
+       .dim = dim,
+       .combiner = combiner,
+       .initializer = initializers::Uniform{-2, 4},
+       .quantization = kBuckets});
+}
+
+TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
+  for (const int64_t dim : {1, 3, 8, 16, 17, 64, 100}) {
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            FeatureConfig{.table = quantized_table(dim, Combiner::kMean)},
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam()});
+    const at::Tensor table = layer->embedding_tables()["t"];
+    const at::Tensor before = table.clone();
+    const std::vector<int64_t> ids{7, 3, 7};
+    const std::vector<float> weights{1, 2, 0.5F};
+    const at::Tensor activation =
+        layer
+            ->forward(
+                ragged({ids, {}}),
+                Weights(std::optional<Feature>(test::floats({1, 2, 0.5F}))))
+            .leaf();
+    for (int64_t column = 0; column < dim; ++column) {
+      double sum = 0;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        sum += weights[i] * rounded(before[ids[i]][column].item<float>());
+      }
+      EXPECT_NEAR(activation[0][column].item<float>(), sum / 3.5, 1e-5);
+      EXPECT_EQ(activation[1][column].item<float>(), 0);
+    }
+    EXPECT_TRUE(at::equal(table, before));
+    // The gradient passes as if there were no rounding.
+    activation.sum().backward();
+    if (GetParam().is_engine()) {
+      test::expect_close(before[3] - table[3], at::full({dim}, 2 / 3.5));
+      test::expect_close(before[7] - table[7], at::full({dim}, 1.5 / 3.5));
+    } else {
+      const at::Tensor gradient = layer->parameters()[0].grad();
+      test::expect_close(gradient[3], at::full({dim}, 2 / 3.5));
+      test::expect_close(gradient[7], at::full({dim}, 1.5 / 3.5));
+    }
+  }
+}
+
+TEST_P(TableOptionsTest, RoundingHidesNoNaN) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = quantized_table(20, Combiner::kSum)},
+      .strategy = GetParam()});
+  at::Tensor rows = at::zeros({50, 20});
+  rows[3].fill_(NAN);
+  rows[4].fill_(1e30F);
+  layer->update_embedding_table("t", rows);
+  const at::NoGradGuard no_grad;
+  const at::Tensor activation = layer->forward(int64s({3, 4})).leaf();
+  EXPECT_TRUE(activation[0].isnan().all().item<bool>());
+  test::expect_close(activation[1], at::full({20}, 3.0F));
+}
+
+TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = quantized_table(4, Combiner::kSum)},
+      .strategy = GetParam()});
+  const at::Tensor weights = test::floats({1, 2}).requires_grad_();
+  const at::Tensor table = layer->embedding_tables()["t"];
+  if (GetParam().is_engine()) {
+    layer->virtual_variable().requires_grad_(false);
+  }
+  layer->forward(ragged({{5, 9}}), Weights(std::optional<Feature>(weights)))
+      .leaf()
+      .sum()
+      .backward();
+  for (const auto& [place, id] : {std::pair{0, 5}, std::pair{1, 9}}) {
+    double sum = 0;
+    for (int64_t column = 0; column < 4; ++column) {
+      sum += rounded(table[id][column].item<float>());
+    }
+    EXPECT_NEAR(weights.grad()[place].item<float>(), sum, 1e-5);
+  }
+}
+
+TEST(QuantizationConfigTest, RefusesUnusableOnes) {
+  const auto make = [](QuantizationConfig config) {
+    make_table(
+        {.name = "t", .vocabulary_size = 1, .dim = 1, .quantization = config});
+  };
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = 0, .lower = 0, .upper = 1}),
+      "[TableConfig 't'] quantization: num_buckets must be >= 2, but got 0");
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = 1, .lower = 0, .upper = 1}),
+      "num_buckets must be >= 2, but got 1");
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = 2, .lower = 1, .upper = 1}), "lower < upper");
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = 2, .lower = 0, .upper = NAN}), "must be finite");
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = int64_t{1} << 62, .lower = 0, .upper = 1e-38}),
+      "must be a positive float32");
+}
+
+TEST(QuantizationConfigTest, IsPartOfTheJson) {
+  const TableConfig config{
+      .name = "t",
+      .vocabulary_size = 3,
+      .dim = 1,
+      .quantization = kBuckets,
+      .trainable = false};
+  const Json json = to_json(config);
+  EXPECT_EQ(
+      json["quantization"].dump(),
+      R"({"num_buckets":5,"lower":-1.0,"upper":3.0})");
+  EXPECT_EQ(json["trainable"], false);
+  EXPECT_EQ(table_from_json(json), config);
+  EXPECT_TRUE(to_json(TableConfig{}).at("quantization").is_null());
+}
+
+// --- frozen tables -----------------------------------------------------------
+
+TPUEmbeddingOptions half_frozen(Strategy strategy, Apply apply) {
+  TableConfig frozen{
+      .name = "frozen",
+      .vocabulary_size = 4,
+      .dim = 2,
+      .combiner = Combiner::kSum,
+      .optimizer = optim::Adam{.learning_rate = 0.5, .lazy_adam = false},
+      .trainable = false};
+  TableConfig trained = frozen;
+  trained.name = "trained";
+  trained.trainable = true;
+  return {
+      .features =
+          {{"a", FeatureConfig{.table = make_table(frozen)}},
+           {"b", FeatureConfig{.table = make_table(trained)}}},
+      .strategy = std::move(strategy),
+      .apply = apply};
+}
+
+TEST(FrozenTableTest, NothingUpdatesIt) {
+  for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
+    for (const Strategy& strategy :
+         {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+      if (apply == Apply::kOnStep && !strategy.is_engine()) {
+        continue;
+      }
+      SCOPED_TRACE(strategy.name());
+      TPUEmbedding layer(half_frozen(strategy, apply));
+      const auto before = test::tables_of(layer);
+      std::unique_ptr<torch::optim::Optimizer> optimizer;
+      if (!strategy.is_engine()) {
+        optimizer = make_optimizer(layer);
+      } else if (apply == Apply::kOnStep) {
+        optimizer = std::make_unique<Combined>(
+            std::make_unique<torch::optim::SGD>(layer->parameters(), 1.0),
+            std::vector<TPUEmbedding>{layer});
+      }
+      for (int step = 0; step < 3; ++step) {
+        const auto activations =
+            layer->forward({{"a", int64s({0, 1})}, {"b", int64s({0, 1})}});
+        (activations["a"].sum() + activations["b"].sum()).backward();
+        if (optimizer != nullptr) {
+          optimizer->step();
+        }
+      }
+      const auto after = test::tables_of(layer);
+      EXPECT_TRUE(at::equal(after[0], before[0]));
+      EXPECT_FALSE(at::equal(after[1], before[1]));
+      EXPECT_EQ(layer->iterations(), 3);
+    }
+  }
+}
+
+TEST(FrozenTableTest, HasNoSlotsAndNoGradient) {
+  TPUEmbedding engine(half_frozen(Strategy::engine(), Apply::kInBackward));
+  EXPECT_NE(engine->summary().find("momenta, velocities"), std::string::npos);
+  EXPECT_NE(
+      engine->summary().find("frozen   4     2    float32  sum       -"),
+      std::string::npos)
+      << engine->summary();
+  TPUEmbedding host(half_frozen(Strategy::host(), Apply::kInBackward));
+  EXPECT_FALSE(host->parameters()[0].requires_grad());
+  EXPECT_TRUE(host->parameters()[1].requires_grad());
+}
+
+TEST(FrozenTableTest, IsSavedAndLoaded) {
+  TPUEmbedding layer(half_frozen(Strategy::engine(), Apply::kInBackward));
+  auto other_options = half_frozen(Strategy::engine(), Apply::kInBackward);
+  other_options.seed = 5;
+  TPUEmbedding other(other_options);
+  std::istringstream stream(test::saved(layer));
+  torch::load(other, stream);
+  test::expect_same_tables(other, test::tables_of(layer));
+}
+
+// --- replaced tables ---------------------------------------------------------
+
+TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = numbered_table("t", 4, 2)},
+      .optimizer = optim::SGD{.learning_rate = 1.0},
+      .strategy = GetParam()});
+  const at::Tensor pretrained = at::randn({4, 2});
+  layer->update_embedding_table("t", pretrained);
+  EXPECT_TRUE(at::equal(layer->read_rows("t", 0, 4), pretrained));
+  EXPECT_TRUE(at::equal(layer->forward(int64s({3})).leaf()[0], pretrained[3]));
+  const at::Tensor rows = layer->read_rows("t", 1, 3);
+  EXPECT_FALSE(rows.requires_grad());
+  EXPECT_FALSE(rows.is_alias_of(layer->embedding_tables()["t"]));
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("u", pretrained),
+      "[update_embedding_table] no table 'u'. Known: t.");
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("t", at::randn({4, 3})),
+      "table 't': expected shape [4, 2], but got [4, 3]");
+  EXPECT_INDEX_ERROR(layer->read_rows("t", -1, 3), "but got the range [-1, 3)");
+}
+
+// Of a truncated normal of stddev 1 / sqrt(dim): 0.88 of it, within 2 of it.
+TEST(InitialTableTest, IsTruncatedNormalUnlessTold) {
+  constexpr int64_t kWidth = 16;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{
+          .table = make_table(
+              {.name = "t", .vocabulary_size = 20000, .dim = kWidth})}});
+  const at::Tensor rows = layer->read_rows("t", 0, 20000);
+  const double stddev = 1.0 / std::sqrt(kWidth);
+  EXPECT_LE(rows.abs().max().item<double>(), 2 * stddev * (1 + 1e-6));
+  EXPECT_GT(rows.abs().max().item<double>(), 1.99 * stddev);
+  EXPECT_NEAR(rows.mean().item<double>(), 0, 0.005 * stddev);
+  EXPECT_NEAR(rows.std().item<double>(), 0.8796 * stddev, 0.005 * stddev);
+}
+
+TEST(UpdateEmbeddingTableTest, RoundsToTheTablesDtype) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{
+          .table = make_table(
+              {.name = "t",
+               .vocabulary_size = 1,
+               .dim = 1,
+               .dtype = at::kBFloat16})}});
+  layer->update_embedding_table("t", at::full({1, 1}, 1.001F));
+  EXPECT_EQ(layer->read_rows("t", 0, 1).item<float>(), 1.0F);
+  EXPECT_EQ(layer->read_rows("t", 0, 1).scalar_type(), at::kFloat);
+}
+
+// --- weights ---
+
+TEST_P(TableOptionsTest, WeightsOfOneAreNoWeights) {
+  for (const Combiner combiner :
+       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .vocabulary_size = 9,
+                     .dim = 5,
+                     .combiner = combiner})},
+        .strategy = GetParam()});
+    const Features features = ragged({{1, 2, 2}, {}, {8}});
+    test::expect_close(
+        layer->forward(features, Weights(std::optional<Feature>(at::ones({4}))))
+            .leaf(),
+        layer->forward(features).leaf());
+  }
+}
+
+// --- shapes ------------------------------------------------------------------
+
+TEST_P(TableOptionsTest, BuildFixesShapes) {
+  const auto make = [&] {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = {{"f", FeatureConfig{.table = numbered_table("t", 9, 2)}}},
+        .strategy = GetParam()});
+  };
+  TPUEmbedding unbuilt = make();
+  unbuilt->forward({{"f", at::zeros({2, 3}, at::kLong)}});
+  unbuilt->forward({{"f", at::zeros({5, 4}, at::kLong)}});
+  TPUEmbedding by_size = make();
+  by_size->build(4);
+  EXPECT_VALUE_ERROR(by_size->forward({{"f", int64s({1})}}), "is set to [4]");
+  TPUEmbedding by_shape = make();
+  by_shape->build({{"f", PartialShape{2, 4, std::nullopt}}});
+  EXPECT_EQ(
+      by_shape->forward({{"f", ragged(test::Rows(8, {1}))}})["f"].sizes(),
+      at::IntArrayRef({2, 4, 2}));
+}
+
+// --- dense parameters --------------------------------------------------------
+
+TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
+  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+    struct ModelImpl : torch::nn::Module {
+      explicit ModelImpl(const Strategy& strategy) {
+        linear = register_module("linear", torch::nn::Linear(2, 1));
+        embedding = register_module(
+            "embedding",
+            TPUEmbedding(TPUEmbeddingOptions{
+                .features = FeatureConfig{.table = numbered_table("t", 3, 2)},
+                .optimizer = optim::SGD{.learning_rate = 0.1},
+                .strategy = strategy}));
+        bias = register_parameter("bias", at::zeros({1}));
+      }
+      torch::nn::Linear linear{nullptr};
+      TPUEmbedding embedding{nullptr};
+      at::Tensor bias;
+    };
+    ModelImpl model(strategy);
+    const auto parameters = dense_parameters(model);
+    ASSERT_EQ(parameters.size(), 3);
+    EXPECT_TRUE(parameters[0].is_same(model.bias));
+    EXPECT_TRUE(parameters[1].is_same(model.linear->weight));
+    EXPECT_TRUE(parameters[2].is_same(model.linear->bias));
+    EXPECT_TRUE(dense_parameters(*model.embedding).empty());
+
+    torch::optim::Adam dense(parameters, 1e-3);
+    const auto before = test::tables_of(model.embedding);
+    model.linear->forward(model.embedding->forward(int64s({0, 1})).leaf())
+        .sum()
+        .backward();
+    dense.step();
+    EXPECT_EQ(
+        at::equal(before[0], test::tables_of(model.embedding)[0]),
+        !strategy.is_engine());
+  }
+}
+
+}  // namespace
+}  // namespace tessera
