@@ -39,7 +39,15 @@ void validate(const EmbeddingEngineOptions& options) {
         got,
         ". Correct the option.");
   };
-  require(options.replicas >= 1, "replicas must be >= 1", options.replicas);
+  constexpr int64_t kMostReplicas = 65536;
+  require(
+      options.replicas >= 1 && options.replicas <= kMostReplicas,
+      "replicas must be in [1, 65536]",
+      options.replicas);
+  TORCH_CHECK_VALUE(
+      options.verify_output_shapes || !options.fixed_batch_size,
+      "[EmbeddingEngineOptions] fixed_batch_size = true fixes what "
+      "verify_output_shapes = false does not check. Change one of them.");
   require(
       options.queue_depth >= 1,
       "queue_depth must be >= 1",
@@ -386,7 +394,7 @@ class EmbeddingEngine::Impl {
     if (queue_.find_to_dequeue(name, replica) == nullptr) {
       return c10::str(
           batch,
-          " was not enqueued. In flight: ",
+          " did not come, or has ended already. In flight: ",
           queue_.names(),
           ". Enqueue it, or correct the name.");
     }

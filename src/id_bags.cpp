@@ -68,7 +68,7 @@ void check_rank(
 
 // A contiguous int64 view or copy of an integer tensor.
 at::Tensor as_int64(const at::Tensor& tensor) {
-  return tensor.to(at::kLong).contiguous();
+  return tensor.to(at::kLong).resolve_neg().contiguous();
 }
 
 // Building one feature's bags, step by step.
@@ -401,7 +401,7 @@ class BagBuilder {
         "a batch must have fewer than 2^32 - 1 ids, but got ",
         nnz,
         ". Split the batch.");
-    const at::Tensor contiguous = values.contiguous();
+    const at::Tensor contiguous = values.resolve_neg().contiguous();
     const int64_t vocab = config_.table->vocabulary_size;
     bags_.ids.resize(nnz);
     const kernels::KernelTable& kernels = active_kernels();
@@ -460,7 +460,7 @@ class BagBuilder {
     if (!weights_.defined()) {
       return true;
     }
-    const at::Tensor contiguous = weights_.detach().contiguous();
+    const at::Tensor contiguous = weights_.detach().resolve_neg().contiguous();
     const float* weights = contiguous.data_ptr<float>();
     bags_.weights.assign(weights, weights + contiguous.numel());
     if (!config_.validate_weights_and_indices ||

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_add.h>
 #include <ATen/ops/index_copy.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
@@ -65,7 +66,9 @@ at::Tensor round_to_buckets(
        0.5F)
           .floor();
   const at::Tensor rounded = bucket * buckets.step + buckets.lower;
-  return rounded + (rows - values);  // its gradient, and a zero
+  // The gradient of the rows and a zero; infinite ones have none.
+  return rounded +
+      at::where(values.isfinite(), rows - values, at::zeros({1}, at::kFloat));
 }
 
 at::Tensor weight_per_id(const IdBags& bags, const at::Tensor& weights) {

@@ -186,8 +186,8 @@ void learn_output_shapes(
   for (const IdBags& bags : batch) {
     shapes.emplace_back(bags.batch_shape.begin(), bags.batch_shape.end());
   }
-  if (state.fixed_batch_size) {
-    common_batch_size(state, shapes);
+  if (state.fixed_batch_size && common_batch_size(state, shapes) == 0) {
+    return;  // an empty batch fixes nothing
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
     std::optional<PartialShape>& known = state.features[i].output_shape;

@@ -85,7 +85,8 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
   TORCH_CHECK_VALUE(
       rows.defined() && rows.layout() == at::kStrided && rows.is_cpu() &&
           rows.scalar_type() == config.dtype &&
-          rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous(),
+          rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
+          !rows.is_neg() && !rows._is_zerotensor(),
       "[feature '",
       feature.path,
       "'] the tensor of its table '",
@@ -95,9 +96,16 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
       " ",
       c10::IntArrayRef(shape),
       ", but got ",
-      rows.defined() ? c10::str(rows.scalar_type(), " ", rows.sizes())
+      rows.defined() ? c10::str(
+                           rows.scalar_type(),
+                           " ",
+                           rows.sizes(),
+                           " of strides ",
+                           rows.strides(),
+                           " on ",
+                           rows.device())
                      : std::string("no tensor"),
-      ".");
+      ". A clone() of a view is contiguous.");
 }
 
 bool needs_gradient(

@@ -85,10 +85,11 @@ void validate(const QuantizationConfig& config, const std::string& where) {
       config.num_buckets,
       ".");
   TORCH_CHECK_VALUE(
-      std::isfinite(config.lower) && std::isfinite(config.upper) &&
+      std::isfinite(static_cast<float>(config.lower)) &&
+          std::isfinite(static_cast<float>(config.upper)) &&
           static_cast<float>(config.lower) < static_cast<float>(config.upper),
       where,
-      " quantization: the bounds must be finite, lower < upper, but got ",
+      " quantization: the bounds must be finite in float32, lower < upper, but got ",
       config.lower,
       " and ",
       config.upper,
@@ -96,8 +97,8 @@ void validate(const QuantizationConfig& config, const std::string& where) {
   const double step = (config.upper - config.lower) /
       static_cast<double>(config.num_buckets - 1);
   TORCH_CHECK_VALUE(
-      std::isfinite(static_cast<float>(step)) &&
-          static_cast<float>(step) > 0.0F,
+      static_cast<float>(step) > 0.0F &&
+          std::isfinite(static_cast<float>(config.upper - config.lower)),
       where,
       " quantization: the step (upper - lower) / (num_buckets - 1) must be a "
       "positive float32, but is ",

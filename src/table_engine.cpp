@@ -70,7 +70,7 @@ CustomUpdate run_custom_rule(
   update.rows.weights = update.rows.weights.to(at::kFloat);
   optim::update_rows(
       *table.optimizer, moment, sums, update.rows, place_of(table));
-  update.rows.weights = update.rows.weights.contiguous();
+  update.rows.weights = update.rows.weights.resolve_neg().contiguous();
   return update;
 }
 
@@ -128,8 +128,8 @@ std::vector<at::Tensor> TableEngine::lookup(
 void TableEngine::warn_of_missing_gradients(
     const std::vector<LookupGradients>& lookups) {
   for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
-    if (!state_->tables[state_->features[i].table].config->trainable) {
-      continue;
+    if (!state_->tables[state_->features[i].table].optimizer) {
+      continue;  // not updated at all
     }
     has_warned_ = std::none_of(
         lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
@@ -158,7 +158,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
     TORCH_CHECK_VALUE(
         gradient.sizes() == c10::IntArrayRef(expected) &&
             gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
-            gradient.layout() == at::kStrided,
+            gradient.layout() == at::kStrided && !gradient._is_zerotensor(),
         "[feature '",
         state_->features[i].path,
         "'] the gradient must be a dense float32 cpu tensor of shape ",
@@ -171,7 +171,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
         gradient.sizes(),
         " on ",
         gradient.device(),
-        ". Use operators that give dense gradients.");
+        ". Convert it, or use operators that give such gradients.");
   }
 }
 
@@ -185,7 +185,7 @@ std::vector<TableUpdate> TableEngine::read(
       TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
       term.gradient = zero_row_.data();
       if (lookup.gradients[i].defined()) {
-        gradients.push_back(lookup.gradients[i].contiguous());
+        gradients.push_back(lookup.gradients[i].resolve_neg().contiguous());
         term.gradient = gradients.back().const_data_ptr<float>();
         term.stride = term.bags->dim;
       }
@@ -343,6 +343,7 @@ void TableEngine::apply(Update update) {
 }
 
 LookupWorker& TableEngine::worker() {
+  const std::lock_guard<std::mutex> lock(worker_mutex_);
   if (worker_ == nullptr) {
     worker_ = std::make_unique<LookupWorker>(lookup_threads_);
   }
@@ -350,8 +351,13 @@ LookupWorker& TableEngine::worker() {
 }
 
 std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
-  if (worker_ != nullptr) {
-    worker_->wait_idle();
+  LookupWorker* worker = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(worker_mutex_);
+    worker = worker_.get();
+  }
+  if (worker != nullptr) {
+    worker->wait_idle();
   }
   return std::unique_lock<std::shared_mutex>(tables_in_use_);
 }

@@ -129,6 +129,7 @@ class TableEngine {
   std::vector<GradientPile> piles_;  // one per table
   std::vector<int64_t> rate_tags_;  // [tables]
   bool has_warned_ = false;  // of a missing gradient
+  mutable std::mutex worker_mutex_;  // its creation
   // Once it was asked for. The last member: its jobs use the others.
   std::unique_ptr<LookupWorker> worker_;
 };

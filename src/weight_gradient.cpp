@@ -40,7 +40,7 @@ at::Tensor weight_gradient(
     int64_t count) {
   at::Tensor result = at::zeros({count}, at::kFloat);
   float* out = result.mutable_data_ptr<float>();
-  const at::Tensor contiguous = gradient.contiguous();
+  const at::Tensor contiguous = gradient.resolve_neg().contiguous();
   const float* gradients = contiguous.const_data_ptr<float>();
   const float* x = rows.const_data_ptr<float>();
   for (int64_t bag = 0; bag < bags.bags; ++bag) {

@@ -6,6 +6,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -245,6 +246,29 @@ TEST_F(EngineFixtureTest, WeightsScaleAndMissingOnesDoNot) {
   test::expect_close(activations["friends"][1], floats({2, 3}));
 }
 
+// Such as autograd's gradient of an imaginary part.
+TEST_F(EngineFixtureTest, TensorsWithANegativeBitHaveTheirOwnSign) {
+  EmbeddingEngine engine(options());
+  const at::Tensor weights = at::_neg_view(floats({-1, -1, -1}));
+  const at::Tensor ids = at::_neg_view(int64s({-1, -1}));
+  engine.enqueue(
+      {{"watched", ragged({{0}, {0, 1}})},
+       {"favorited", ids},
+       {"friends", ragged({{3}, {0}})}},
+      {{"watched", Feature(weights)},
+       {"favorited", std::nullopt},
+       {"friends", std::nullopt}});
+  const auto activations = engine.dequeue();
+  test::expect_close(activations["watched"][1], floats({4, 6, 8, 10}));
+  test::expect_close(activations["favorited"][0], floats({4, 5, 6, 7}));
+  engine.apply_gradients(
+      {{"watched", at::zeros({2, 4})},
+       {"favorited", at::_neg_view(at::full({2, 4}, -1.0F))},
+       {"friends", at::zeros({2, 2})}});
+  test::expect_close(
+      engine.read_rows("video", 1, 2)[0], floats({3.8F, 4.8F, 5.8F, 6.8F}));
+}
+
 TEST_F(EngineFixtureTest, AFullQueueBlocksUntilABatchIsDequeued) {
   auto shallow = options();
   shallow.queue_depth = 2;
@@ -276,7 +300,8 @@ TEST_F(EngineFixtureTest, AnEmptyQueueBlocksUntilABatchIsEnqueued) {
   impatient.build();
   EXPECT_TORCH_ERROR(
       impatient.dequeue("late"),
-      "[dequeue] the batch 'late' of replica 0 was not enqueued. In flight: "
+      "[dequeue] the batch 'late' of replica 0 did not come, or has ended already. "
+      "In flight: "
       "(none)");
   auto waits = options();
   waits.timeout = std::chrono::minutes(5);
@@ -414,7 +439,16 @@ TEST_F(EngineFixtureTest, RefusesUnusableOptions) {
   };
   EXPECT_VALUE_ERROR(
       with([](auto& options) { options.replicas = 0; }),
-      "replicas must be >= 1, but got 0");
+      "replicas must be in [1, 65536], but got 0");
+  EXPECT_VALUE_ERROR(
+      with([](auto& options) { options.replicas = int64_t{1} << 50; }),
+      "replicas must be in [1, 65536]");
+  EXPECT_VALUE_ERROR(
+      with([](auto& options) {
+        options.fixed_batch_size = true;
+        options.verify_output_shapes = false;
+      }),
+      "fixed_batch_size = true fixes what verify_output_shapes = false");
   EXPECT_VALUE_ERROR(
       with([](auto& options) { options.queue_depth = 0; }),
       "queue_depth must be >= 1");

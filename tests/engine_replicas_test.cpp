@@ -131,7 +131,8 @@ TEST_F(EngineFixtureTest, ReplicasThatDisagreeAreAnErrorAndNoHang) {
   // Replica 1 never arrives.
   EXPECT_TORCH_ERROR(
       engine.dequeue("s", 1),
-      "[dequeue] the batch 's' of replica 1 was not enqueued. In flight: 's'");
+      "[dequeue] the batch 's' of replica 1 did not come, or has ended already. In "
+      "flight: 's'");
   engine.apply_gradients(engine.dequeue("s", 0), "s", 0);
   engine.enqueue(batch(), {}, {.name = "t", .replica = 0});
   EXPECT_TORCH_ERROR(

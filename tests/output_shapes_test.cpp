@@ -247,6 +247,7 @@ TEST(OutputShapesTest, AFixedBatchSizeIsOneForAllFeatures) {
       enqueue(*by_first, 4, 5),
       "[feature 'b'] with fixed_batch_size all features must have one batch "
       "size, but got 4 and 5");
+  enqueue(*by_first, 0, 0);  // fixes nothing
   enqueue(*by_first, 4, 4);
   enqueue(*by_first, 4, 4);
   EXPECT_VALUE_ERROR(enqueue(*by_first, 3, 3), "is set to [4]");

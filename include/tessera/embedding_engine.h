@@ -44,7 +44,7 @@ struct EmbeddingEngineOptions {
   /// Intra-op threads of background lookups; 0: as many as LibTorch has. Two
   /// sides that both want all cores wait for each other: give each half.
   int64_t lookup_threads = 0;
-  /// How many replicas enqueue a slice of each batch, >= 1.
+  /// How many replicas enqueue a slice of each batch, in [1, 65536].
   int64_t replicas = 1;
   /// Batches that may wait to be dequeued, >= 1; enqueue() blocks at more.
   int64_t queue_depth = 4;
@@ -89,9 +89,12 @@ struct EnqueueOptions {
 /// activations and gives their gradients. The sum of all replicas' gradients,
 /// in the order of the replicas, makes one update, when the last has come.
 ///
-/// Thread safe. A call that needs another's waits for it, up to the timeout.
-/// Activations carry no autograd graph: use TPUEmbedding for that.
-/// Shapes:  as in TPUEmbedding.
+/// Thread safe. A call that needs another's waits for it, up to the timeout; all
+/// wait for a running update, so a learning rate or a custom rule must not wait
+/// for the engine. Activations carry no autograd graph, and weights get no
+/// gradient: use TPUEmbedding for these.
+/// Shapes:  as in TPUEmbedding, but the first batch fixes rank and all dimensions
+///          except the first.
 /// Source:  TensorFlow's mid-level TPUEmbedding.
 class EmbeddingEngine {
  public:
@@ -106,7 +109,8 @@ class EmbeddingEngine {
   /// Lets dequeue() wait for the first batch, which fixes output shapes where
   /// FeatureConfig leaves them open. Optional; the first enqueue() does it, too.
   void build();
-  /// Each replica's batches have `batch_size` bags or sequences per feature.
+  /// Each replica's batches have `batch_size` bags or sequences per feature. For
+  /// a dense [B, K] use the shapes: build({{"ids", PartialShape{B, K, 1}}}).
   void build(int64_t batch_size);
   /// By the shapes of a replica's sparse or ragged inputs, of which the last
   /// dimension is combined: [B, n] gives [B]; a dense input [B, K] counts as
@@ -132,6 +136,7 @@ class EmbeddingEngine {
   ///          naming them; c10::ValueError when it has been dequeued already;
   ///          c10::IndexError for the replica.
   Nest<at::Tensor> dequeue(const std::string& name = {}, int64_t replica = 0);
+  Nest<at::Tensor> dequeue(int64_t replica) = delete;  // dequeue("", replica)
 
   /// Updates the tables, when all replicas have given their gradients.
   ///

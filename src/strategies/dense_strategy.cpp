@@ -60,10 +60,10 @@ class DenseStrategy : public ParameterStrategy {
             .view({bags.bags, grid.width});
     const at::Tensor rows =
         round_to_buckets(at::embedding(table.rows, grid.rows), table.buckets);
-    const at::Tensor terms = at::where(
-        grid.is_live.unsqueeze(2),
-        rows * weight.unsqueeze(2),
-        at::zeros({1}, at::kFloat));
+    // Cells that are not live hold row 0: masked before anything is multiplied.
+    const at::Tensor live_rows =
+        at::where(grid.is_live.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
+    const at::Tensor terms = live_rows * weight.unsqueeze(2);
     const at::Tensor sum = terms.sum(1);
     if (bags.combiner == Combiner::kSum) {
       return sum;

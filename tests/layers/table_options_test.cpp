@@ -110,12 +110,34 @@ TEST_P(TableOptionsTest, RoundingHidesNoNaN) {
       .strategy = GetParam()});
   at::Tensor rows = at::zeros({50, 20});
   rows[3].fill_(NAN);
-  rows[4].fill_(1e30F);
+  rows[4].fill_(INFINITY);
   layer->update_embedding_table("t", rows);
   const at::NoGradGuard no_grad;
   const at::Tensor activation = layer->forward(int64s({3, 4})).leaf();
   EXPECT_TRUE(activation[0].isnan().all().item<bool>());
   test::expect_close(activation[1], at::full({20}, 3.0F));
+}
+
+// Row 0 is infinite, and only places that nobody fills could look it up.
+TEST_P(TableOptionsTest, APlaceThatIsNotFilledLooksUpNothing) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          FeatureConfig{
+              .table = numbered_table("t", 4, 2),
+              .out_of_range = OutOfRange::kZero},
+      .optimizer = optim::SGD{},
+      .strategy = GetParam()});
+  at::Tensor rows = at::ones({4, 2});
+  rows[0].fill_(INFINITY);
+  layer->update_embedding_table("t", rows);
+  const at::Tensor weights = at::ones({3}).requires_grad_();
+  layer
+      ->forward(
+          ragged({{1, 99}, {2}, {}}), Weights(std::optional<Feature>(weights)))
+      .leaf()
+      .sum()
+      .backward();
+  EXPECT_TRUE(at::equal(weights.grad(), test::floats({2, 0, 2})));
 }
 
 TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
@@ -155,6 +177,9 @@ TEST(QuantizationConfigTest, RefusesUnusableOnes) {
       make({.num_buckets = 2, .lower = 1, .upper = 1}), "lower < upper");
   EXPECT_VALUE_ERROR(
       make({.num_buckets = 2, .lower = 0, .upper = NAN}), "must be finite");
+  EXPECT_VALUE_ERROR(
+      make({.num_buckets = 4, .lower = -1e39, .upper = 1e37}),
+      "must be finite in float32");
   EXPECT_VALUE_ERROR(
       make({.num_buckets = int64_t{1} << 62, .lower = 0, .upper = 1e-38}),
       "must be a positive float32");

@@ -3,6 +3,7 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
+#include <exception>
 #include <iterator>
 #include <optional>
 #include <type_traits>
@@ -78,8 +79,12 @@ class Prefetch {
     }
 
     // The batch that was begun becomes the item, and the next one begins.
+    // An error of the next batch waits until this one has been used.
     void advance() {
       item_.reset();
+      if (error_ != nullptr) {
+        std::rethrow_exception(error_);
+      }
       if (!pending_) {
         return;
       }
@@ -87,7 +92,12 @@ class Prefetch {
       item_.emplace(Item{std::move(*batch_), std::move(activations)});
       pending_.reset();
       batch_.reset();
-      begin_next();
+      try {
+        begin_next();
+      } catch (...) {
+        pending_.reset();
+        error_ = std::current_exception();
+      }
     }
 
     Prefetch* range_;
@@ -96,6 +106,7 @@ class Prefetch {
     bool has_read_ = false;  // what next_ stands on
     std::optional<Batch> batch_;  // of pending_
     std::optional<PendingForward> pending_;
+    std::exception_ptr error_;
     std::optional<Item> item_;
   };
 
