@@ -8,8 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 
-#ifdef __SANITIZE_THREAD__
+#ifdef TESSERA_MARK_TASKS
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -17,9 +18,10 @@ namespace tessera {
 
 namespace {
 
-// libgomp is not instrumented: without these marks the thread sanitizer sees no
-// order between the caller's writes, the tasks and the caller's later reads.
-#ifdef __SANITIZE_THREAD__
+// libgomp and this file are not instrumented: without these marks the thread
+// sanitizer sees no order between the caller's writes, the tasks and the
+// caller's later reads.
+#ifdef TESSERA_MARK_TASKS
 char fork_point;
 char join_point;
 
@@ -66,17 +68,29 @@ void run_tasks(
     return;
   }
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;  // of the first task that failed
   const auto work = [&](int64_t, int64_t) {
     mark_task_begin();
-    for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-         i = next.fetch_add(1, std::memory_order_relaxed)) {
-      task(i);
+    try {
+      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+           i = next.fetch_add(1, std::memory_order_relaxed)) {
+        task(i);
+      }
+    } catch (...) {
+      next.store(count, std::memory_order_relaxed);  // the others take no more
+      if (!failed.exchange(true)) {
+        error = std::current_exception();
+      }
     }
     mark_task_end();
   };
   mark_fork();
   at::parallel_for(0, threads, 1, work);
   mark_join();
+  if (error) {
+    std::rethrow_exception(error);
+  }
 }
 
 }  // namespace tessera

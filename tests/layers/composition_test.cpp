@@ -27,7 +27,7 @@ TPUEmbeddingOptions two_features(Strategy strategy) {
       .features =
           {{"user", FeatureConfig{.table = table}},
            {"seen", FeatureConfig{.table = table, .max_sequence_length = 2}}},
-      .optimizer = optim::Adagrad{.learning_rate = 0.5},
+      .optimizer = optim::Adagrad{.learning_rate = 0.05},
       .strategy = std::move(strategy)};
 }
 
