@@ -3,6 +3,8 @@
 
 #include "optim/row_update.h"
 #include "serialization/archive.h"
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "src/batch.h"
 #include "src/embedding_state.h"
 #include "src/output_shapes.h"
@@ -264,8 +266,30 @@ void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void TPUEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
+  load(archive, {});
+}
+
+void TPUEmbeddingImpl::load(
+    torch::serialize::InputArchive& archive,
+    const LoadOptions& options) {
   strategy_->wait_for_lookups();
-  load_state(*state_, archive);
+  load_state(*state_, archive, options);
+  strategy_->forget();
+}
+
+void TPUEmbeddingImpl::save_checkpoint(
+    const std::string& directory,
+    const CheckpointOptions& options) {
+  Disk disk;
+  tessera::save_checkpoint(
+      *state_, options_.features, directory, options, disk);
+}
+
+void TPUEmbeddingImpl::load_checkpoint(
+    const std::string& directory,
+    const LoadOptions& options) {
+  strategy_->wait_for_lookups();
+  tessera::load_checkpoint(*state_, directory, options);
   strategy_->forget();
 }
 

@@ -3,7 +3,10 @@
 
 #include "src/embedding_state.h"
 
+#include <tessera/serialization/checkpoint.h>
 #include <torch/serialize/archive.h>
+
+#include <string>
 
 namespace tessera {
 
@@ -22,9 +25,15 @@ void save_state(
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& archive);
 
+/// The feature configs as JSON text.
+std::string config_text(const Nest<FeatureConfig>& features);
+
 /// Copies tables, slots and step counter into `state`. A table without
 /// optimizer, and one on the host, takes its rows and ignores the slots.
 /// Errors:  c10::ValueError listing all differences; nothing is changed then.
-void load_state(EmbeddingState& state, torch::serialize::InputArchive& archive);
+void load_state(
+    EmbeddingState& state,
+    torch::serialize::InputArchive& archive,
+    const LoadOptions& options);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/FunctionRef.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <atomic>
@@ -241,11 +242,9 @@ class EmbeddingEngine::Impl {
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values) {
-    const Call call(*this);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    TableState& table = find_table(*state_, name, "[update_embedding_table]");
-    const auto writing = engine_.stop_lookups();
-    assign_table(table, values);
+    change_state([&](EmbeddingState& state) {
+      assign_table(find_table(state, name, "[update_embedding_table]"), values);
+    });
   }
 
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
@@ -268,6 +267,14 @@ class EmbeddingEngine::Impl {
     const Call call(*this);
     const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
     visit(*state_);
+  }
+
+  void change_state(c10::function_ref<void(EmbeddingState&)> change) {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto writing = engine_.stop_lookups();
+    change(*state_);
+    iterations_ = state_->iterations;
   }
 
   EmbeddingTables embedding_tables() {
@@ -346,34 +353,27 @@ class EmbeddingEngine::Impl {
   }
 
   Batch read(const Features& features, const Weights& weights) {
-    Batch batch;
-    if (!read_by_known_shapes(features, weights, batch)) {
-      const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
-      TORCH_CHECK(
-          state_->is_built || options_.verify_output_shapes,
-          "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
-          "from. Call build() with input shapes or a batch size first.");
-      batch =
-          read_batch(options_.features, state_->features, features, weights);
-      if (!state_->is_built) {
-        learn_output_shapes(*state_, batch.bags);
-        is_ready_ = true;
+    const auto read_it = [&] {
+      return read_batch(options_.features, state_->features, features, weights);
+    };
+    {
+      // Several threads read at once, when shapes are known.
+      const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+      if (state_->is_built) {
+        return read_it();
       }
     }
-    return batch;
-  }
-
-  // False before shapes are known. Several threads read at once.
-  bool read_by_known_shapes(
-      const Features& features,
-      const Weights& weights,
-      Batch& batch) {
-    const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
-    if (state_->is_built) {
-      batch =
-          read_batch(options_.features, state_->features, features, weights);
+    const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
+    TORCH_CHECK(
+        state_->is_built || options_.verify_output_shapes,
+        "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
+        "from. Call build() with input shapes or a batch size first.");
+    Batch batch = read_it();
+    if (!state_->is_built) {
+      learn_output_shapes(*state_, batch.bags);
+      is_ready_ = true;
     }
-    return state_->is_built;
+    return batch;
   }
 
   bool looks_ahead(const QueuedBatch& batch) const {
@@ -450,13 +450,9 @@ class EmbeddingEngine::Impl {
           {.bags = slice.bags.get(), .gradients = slice.gradients});
     }
     updating_thread_ = std::this_thread::get_id();
-    try {
-      engine_.apply(engine_.plan(lookups));
-    } catch (...) {
-      updating_thread_ = std::thread::id();
-      throw;
-    }
-    updating_thread_ = std::thread::id();
+    const auto no_longer =
+        c10::make_scope_exit([&] { updating_thread_ = std::thread::id(); });
+    engine_.apply(engine_.plan(lookups));
     iterations_ = state_->iterations;
   }
 
@@ -566,6 +562,11 @@ const EmbeddingEngineOptions& EmbeddingEngine::options() const {
 void EmbeddingEngine::visit_state(
     c10::function_ref<void(const EmbeddingState&)> visit) const {
   impl_->visit_state(visit);
+}
+
+void EmbeddingEngine::change_state(
+    c10::function_ref<void(EmbeddingState&)> change) {
+  impl_->change_state(change);
 }
 
 void EmbeddingEngine::shutdown() {

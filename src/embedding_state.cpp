@@ -226,7 +226,9 @@ kernels::Rounding rounding_of(
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
+  copy.last_checkpoint.clear();
   for (TableState& table : copy.tables) {
+    table.touched.reset();
     table.parameters = copy_rows(table.parameters);
     for (Slot& slot : table.slots) {
       slot.values = copy_rows(slot.values);

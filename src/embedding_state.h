@@ -3,6 +3,7 @@
 
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
+#include "src/touched_rows.h"
 
 #include <tessera/embedding_tables.h>
 #include <tessera/feature_config.h>
@@ -38,6 +39,8 @@ struct TableState {
   std::optional<optim::OptimizerSpec> optimizer = {};
   at::Tensor parameters = {};  // [vocab, dim]
   std::vector<Slot> slots = {};
+  /// Since the last checkpoint; nullopt unless checkpoints are incremental.
+  std::optional<TouchedRows> touched = {};
 };
 
 /// One feature: its path in the nest, its config, the table it reads.
@@ -69,6 +72,8 @@ struct EmbeddingState {
   uint64_t seed = 0;
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
+  /// What TableState::touched counts from: path and checksum of a checkpoint.
+  std::string last_checkpoint = {};
   /// A load has left slots of the archive out, for want of a place.
   bool has_skipped_slots = false;
 };

@@ -7,6 +7,7 @@
 #include <tessera/nest.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/partial_shape.h>
+#include <tessera/serialization/checkpoint.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
@@ -187,6 +188,21 @@ class EmbeddingEngine {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
 
+  /// Writes a checkpoint of tables, slots and step counter into `directory`, as
+  /// TPUEmbedding does; either loads the other's. Batches in flight are no part
+  /// of it: their gradients count for the next one. Updates wait.
+  /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
+  void save_checkpoint(
+      const std::string& directory,
+      const CheckpointOptions& options = {});
+  /// Batches in flight keep the activations that have been looked up; their
+  /// gradients go to the loaded tables.
+  /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
+  ///          every difference; nothing is changed.
+  void load_checkpoint(
+      const std::string& directory,
+      const LoadOptions& options = {});
+
   /// Updates applied so far.
   int64_t iterations() const;
 
@@ -216,6 +232,8 @@ class EmbeddingEngine {
   class Impl;
 
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
+  // While neither lookups nor updates run.
+  void change_state(c10::function_ref<void(EmbeddingState&)> change);
 
   std::unique_ptr<Impl> impl_;
 };

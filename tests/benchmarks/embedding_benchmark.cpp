@@ -367,8 +367,9 @@ std::vector<double> sorted_milliseconds(Run run, const Options& options) {
 }
 
 // Adds rows[ids[i]] [dim] for i in [begin, end) to `sum`; without ids, rows in
-// order. The whole work of the limits below.
-#if defined(__x86_64__)
+// order. The whole work of the limits below. The thread sanitizer would
+// instrument the choice of the clone, which runs before it is ready.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 void add_rows(

@@ -6,6 +6,7 @@
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
 #include <tessera/partial_shape.h>
+#include <tessera/serialization/checkpoint.h>
 #include <tessera/strategy.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
@@ -193,6 +194,30 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// Errors:  c10::ValueError listing every difference in tables, shapes,
   ///          optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;
+  /// Some of it, or into larger tables.
+  void load(
+      torch::serialize::InputArchive& archive,
+      const LoadOptions& options);
+
+  /// Writes a checkpoint into `directory`, for tables too large for one
+  /// archive: files by rows, in parallel, from the tables' memory. It counts
+  /// when all of it is on the disk; a crash at any moment leaves the ones before
+  /// it whole.
+  ///
+  ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
+  ///   embedding->load_checkpoint("run/checkpoints");  // the newest
+  ///
+  /// Errors:  c10::ValueError for options; c10::Error naming path and reason
+  ///          when the disk fails or another process saves there.
+  void save_checkpoint(
+      const std::string& directory,
+      const CheckpointOptions& options = {});
+  /// Gradients that wait in the engine are dropped.
+  /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
+  ///          every difference; nothing is changed.
+  void load_checkpoint(
+      const std::string& directory,
+      const LoadOptions& options = {});
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingEngine::config(), which stands here because it writes JSON.
+// What EmbeddingEngine writes and reads: its config and checkpoints.
 #include <tessera/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "src/embedding_state.h"
 
 #include <nlohmann/json.hpp>
@@ -145,6 +147,24 @@ Json EmbeddingEngine::config() const {
   visit_state(
       [&](const EmbeddingState& state) { json = config_of(state, options()); });
   return json;
+}
+
+void EmbeddingEngine::save_checkpoint(
+    const std::string& directory,
+    const CheckpointOptions& options) {
+  Disk disk;
+  change_state([&](EmbeddingState& state) {
+    tessera::save_checkpoint(
+        state, this->options().features, directory, options, disk);
+  });
+}
+
+void EmbeddingEngine::load_checkpoint(
+    const std::string& directory,
+    const LoadOptions& options) {
+  change_state([&](EmbeddingState& state) {
+    tessera::load_checkpoint(state, directory, options);
+  });
 }
 
 }  // namespace tessera

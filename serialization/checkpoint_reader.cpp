@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/checkpoint_reader.h"
+
+#include "src/parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <torch/serialize/archive.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWhere = "[load_checkpoint]";
+
+// A data file that is being read. Closes itself.
+class InputFile {
+ public:
+  explicit InputFile(fs::path path)
+      : path_(std::move(path)),
+        descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    check(descriptor_ >= 0, "can't be opened");
+  }
+  ~InputFile() {
+    ::close(descriptor_);
+  }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  int64_t size() const {
+    struct stat status {};
+    check(::fstat(descriptor_, &status) == 0, "can't be read");
+    return S_ISREG(status.st_mode) ? status.st_size : -1;
+  }
+
+  void read(int64_t begin, int64_t bytes, char* to) const {
+    while (bytes > 0) {
+      const ssize_t got = ::pread(descriptor_, to, bytes, begin);
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      check(got > 0, got == 0 ? "is too short" : "can't be read");
+      begin += got;
+      to += got;
+      bytes -= got;
+    }
+  }
+
+ private:
+  void check(bool is_right, const char* problem) const {
+    TORCH_CHECK_VALUE(
+        is_right,
+        kWhere,
+        " '",
+        path_.string(),
+        "' ",
+        problem,
+        ": ",
+        std::strerror(errno),
+        ". Load another checkpoint, by LoadOptions::checkpoint.");
+  }
+
+  fs::path path_;
+  int descriptor_;
+};
+
+// Bytes of a file that share one checksum.
+struct Chunk {
+  fs::path path;
+  int64_t begin = 0;
+  int64_t bytes = 0;
+  const std::string* xxh3 = nullptr;
+};
+
+void append_chunks(
+    const fs::path& path,
+    const ManifestFile& file,
+    std::vector<Chunk>& chunks) {
+  const int64_t size = InputFile(path).size();
+  TORCH_CHECK_VALUE(
+      size == file.bytes,
+      kWhere,
+      " '",
+      path.string(),
+      "' must have ",
+      file.bytes,
+      " bytes, but got ",
+      size,
+      ": it is damaged. Load another checkpoint, by LoadOptions::checkpoint.");
+  for (size_t i = 0; i < file.xxh3.size(); ++i) {
+    const auto begin = static_cast<int64_t>(i) * kChunkBytes;
+    chunks.push_back(
+        {.path = path,
+         .begin = begin,
+         .bytes = std::min(kChunkBytes, file.bytes - begin),
+         .xxh3 = &file.xxh3[i]});
+  }
+}
+
+void verify_chunk(const Chunk& chunk) {
+  std::string bytes(chunk.bytes, '\0');
+  InputFile(chunk.path).read(chunk.begin, chunk.bytes, bytes.data());
+  TORCH_CHECK_VALUE(
+      checksum_of(bytes) == *chunk.xxh3,
+      kWhere,
+      " '",
+      chunk.path.string(),
+      "' bytes [",
+      chunk.begin,
+      ", ",
+      chunk.begin + chunk.bytes,
+      ") do not agree with their checksum: the file is damaged. Load another "
+      "checkpoint, by LoadOptions::checkpoint.");
+}
+
+void verify_chunks(const std::vector<Chunk>& chunks) {
+  int64_t bytes = 0;
+  for (const Chunk& chunk : chunks) {
+    bytes += chunk.bytes;
+  }
+  run_tasks(static_cast<int64_t>(chunks.size()), bytes, [&](int64_t i) {
+    verify_chunk(chunks[i]);
+  });
+}
+
+// Rows [begin, end) of what `tensor` has in files, numbered as its parts are.
+void read_parts(
+    const fs::path& folder,
+    const ManifestTensor& tensor,
+    int64_t begin,
+    int64_t end,
+    char* to) {
+  const int64_t row_bytes = tensor.row_bytes();
+  for (const ManifestPart& part : tensor.parts) {
+    const int64_t first = std::max(begin, part.begin);
+    const int64_t last = std::min(end, part.end);
+    if (first < last) {
+      InputFile(folder / part.file.name)
+          .read(
+              (first - part.begin) * row_bytes,
+              (last - first) * row_bytes,
+              to + (first - begin) * row_bytes);
+    }
+  }
+}
+
+const ManifestTensor& find_tensor(
+    const ManifestTable& table,
+    const std::string& key) {
+  const auto found = std::find_if(
+      table.tensors.begin(),
+      table.tensors.end(),
+      [&](const ManifestTensor& tensor) { return tensor.name == key; });
+  TORCH_INTERNAL_ASSERT(found != table.tensors.end());
+  return *found;
+}
+
+// In stretches of whole rows, several at a time.
+void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
+  at::Tensor to = copy.to;
+  if (to.numel() == 0) {
+    return;
+  }
+  constexpr int64_t kStretchBytes = 4 * kChunkBytes;
+  const int64_t rows = to.size(0);
+  const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
+  const int64_t step = std::max<int64_t>(1, kStretchBytes / row_bytes);
+  auto* data = static_cast<char*>(to.mutable_data_ptr());
+  run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
+    const int64_t begin = task * step;
+    reader.read_rows(
+        copy.table,
+        copy.key,
+        begin,
+        std::min(rows, begin + step),
+        data + begin * row_bytes);
+  });
+  to.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
+std::vector<std::string> list_checkpoints(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end;
+       !error && entry != end;
+       entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (checkpoint_number(name)) {
+      names.push_back(std::move(name));
+    }
+  }
+  TORCH_CHECK(
+      !error || error == std::errc::no_such_file_or_directory,
+      "[list_checkpoints] can't read '",
+      directory,
+      "': ",
+      error.message(),
+      ".");
+  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+    return *checkpoint_number(a) < *checkpoint_number(b);
+  });
+  return names;
+}
+
+std::string read_manifest_text(
+    const fs::path& directory,
+    const std::string& checkpoint) {
+  const InputFile file(directory / checkpoint / kManifestFile);
+  std::string text(std::max<int64_t>(0, file.size()), '\0');
+  file.read(0, static_cast<int64_t>(text.size()), text.data());
+  return text;
+}
+
+Manifest read_manifest(
+    const fs::path& directory,
+    const std::string& checkpoint) {
+  return manifest_from_text(
+      read_manifest_text(directory, checkpoint),
+      fmt::format(
+          "{} '{}'",
+          kWhere,
+          (directory / checkpoint / kManifestFile).string()));
+}
+
+CheckpointReader::CheckpointReader(
+    const std::string& directory,
+    const std::string& checkpoint)
+    : directory_(directory) {
+  const std::vector<std::string> names = list_checkpoints(directory);
+  TORCH_CHECK_VALUE(
+      !names.empty(),
+      kWhere,
+      " there is no checkpoint in '",
+      directory,
+      "'. Name the directory that was given to save_checkpoint().");
+  std::string known;
+  for (const std::string& name : names) {
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  TORCH_CHECK_VALUE(
+      checkpoint.empty() ||
+          std::find(names.begin(), names.end(), checkpoint) != names.end(),
+      kWhere,
+      " LoadOptions::checkpoint must be one of ",
+      known,
+      ", but got '",
+      checkpoint,
+      "'.");
+  read_chain(checkpoint.empty() ? names.back() : checkpoint);
+  const Manifest& newest = chain_.back().manifest;
+  saved_.iterations = newest.iterations;
+  for (const ManifestTable& table : newest.tables) {
+    SavedTable entry{.name = table.name, .optimizer = table.optimizer};
+    for (const ManifestTensor& tensor : table.tensors) {
+      entry.tensors.push_back(
+          {.key = tensor.name,
+           .dtype = dtype_from_string(tensor.dtype),
+           .shape = tensor.shape});
+    }
+    saved_.tables.push_back(std::move(entry));
+  }
+}
+
+fs::path CheckpointReader::path_of(const Link& link, const ManifestFile& file)
+    const {
+  return directory_ / link.name / file.name;
+}
+
+// Down to a full checkpoint. Each increment has a smaller number of them below
+// it, so this ends.
+void CheckpointReader::read_chain(std::string name) {
+  std::optional<ManifestParent> expected;
+  int64_t increments = -1;
+  do {
+    const std::string text = read_manifest_text(directory_, name);
+    const std::string where = fmt::format(
+        "{} '{}'", kWhere, (directory_ / name / kManifestFile).string());
+    Link link{.name = name, .manifest = manifest_from_text(text, where)};
+    TORCH_CHECK_VALUE(
+        !expected ||
+            (expected->xxh3 == checksum_in(text) &&
+             link.manifest.increments == increments - 1),
+        where,
+        " is not the one that the increment '",
+        chain_.empty() ? "" : chain_.front().name,
+        "' was written on. Load another checkpoint.");
+    link.touched.resize(link.manifest.tables.size());
+    expected = link.manifest.parent;
+    increments = link.manifest.increments;
+    chain_.insert(chain_.begin(), std::move(link));
+    if (chain_.size() > 1) {
+      check_agree(chain_.front());
+    }
+    if (expected) {
+      name = expected->name;
+    }
+  } while (expected);
+}
+
+// The tables of a link are those of the newest one.
+void CheckpointReader::check_agree(const Link& link) const {
+  const std::vector<ManifestTable>& tables = link.manifest.tables;
+  const std::vector<ManifestTable>& newest = chain_.back().manifest.tables;
+  bool agrees = tables.size() == newest.size();
+  for (size_t i = 0; agrees && i < tables.size(); ++i) {
+    agrees = tables[i].name == newest[i].name &&
+        tables[i].tensors.size() == newest[i].tensors.size();
+    for (size_t j = 0; agrees && j < tables[i].tensors.size(); ++j) {
+      const ManifestTensor& mine = tables[i].tensors[j];
+      const ManifestTensor& theirs = newest[i].tensors[j];
+      agrees = mine.name == theirs.name && mine.dtype == theirs.dtype &&
+          mine.shape == theirs.shape;
+    }
+  }
+  TORCH_CHECK_VALUE(
+      agrees,
+      kWhere,
+      " '",
+      (directory_ / link.name).string(),
+      "' and the increment '",
+      chain_.back().name,
+      "' have different tables. Load another checkpoint.");
+}
+
+std::vector<const CheckpointReader::Link*> CheckpointReader::links_of(
+    size_t table) const {
+  std::vector<const Link*> links;
+  for (const Link& link : chain_) {
+    if (!link.manifest.tables[table].touched) {
+      links.clear();
+    }
+    links.push_back(&link);
+  }
+  return links;
+}
+
+void CheckpointReader::verify(const std::vector<size_t>& tables) {
+  std::vector<Chunk> chunks;
+  for (const size_t table : tables) {
+    for (const Link* link : links_of(table)) {
+      const ManifestTable& entry = link->manifest.tables[table];
+      if (entry.touched) {
+        append_chunks(
+            path_of(*link, entry.touched->file), entry.touched->file, chunks);
+      }
+      for (const ManifestTensor& tensor : entry.tensors) {
+        for (const ManifestPart& part : tensor.parts) {
+          append_chunks(path_of(*link, part.file), part.file, chunks);
+        }
+      }
+    }
+  }
+  verify_chunks(chunks);
+  for (const size_t table : tables) {
+    for (Link& link : chain_) {
+      read_touched(link, table);
+    }
+  }
+}
+
+void CheckpointReader::read_touched(Link& link, size_t table) {
+  const ManifestTable& entry = link.manifest.tables[table];
+  if (!entry.touched) {
+    return;
+  }
+  std::vector<uint32_t>& rows = link.touched[table];
+  rows.resize(entry.touched->count);
+  const fs::path path = path_of(link, entry.touched->file);
+  InputFile(path).read(
+      0, entry.touched->file.bytes, reinterpret_cast<char*>(rows.data()));
+  const bool is_ascending =
+      std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
+      rows.end();
+  TORCH_CHECK_VALUE(
+      is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
+      kWhere,
+      " '",
+      path.string(),
+      "' must hold different rows of the table, ascending. Load another "
+      "checkpoint.");
+}
+
+void CheckpointReader::read_rows(
+    size_t table,
+    const std::string& key,
+    int64_t begin,
+    int64_t end,
+    char* to) const {
+  for (const Link* link : links_of(table)) {
+    const fs::path folder = directory_ / link->name;
+    const ManifestTable& entry = link->manifest.tables[table];
+    const ManifestTensor& tensor = find_tensor(entry, key);
+    if (!entry.touched) {
+      read_parts(folder, tensor, begin, end, to);
+      continue;
+    }
+    const std::vector<uint32_t>& rows = link->touched[table];
+    const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
+    const auto last = std::lower_bound(first, rows.end(), end);
+    const int64_t row_bytes = tensor.row_bytes();
+    std::string values((last - first) * row_bytes, '\0');
+    read_parts(
+        folder,
+        tensor,
+        first - rows.begin(),
+        last - rows.begin(),
+        values.data());
+    for (auto row = first; row != last; ++row) {
+      std::memcpy(
+          to + (*row - begin) * row_bytes,
+          values.data() + (row - first) * row_bytes,
+          row_bytes);
+    }
+  }
+}
+
+std::string CheckpointReader::read_extra() const {
+  const Link& newest = chain_.back();
+  const std::optional<ManifestFile>& extra = newest.manifest.extra;
+  TORCH_CHECK_VALUE(
+      extra.has_value(),
+      kWhere,
+      " LoadOptions::extra is set, but '",
+      newest.name,
+      "' was saved without CheckpointOptions::extra.");
+  const fs::path path = path_of(newest, *extra);
+  std::vector<Chunk> chunks;
+  append_chunks(path, *extra, chunks);
+  verify_chunks(chunks);
+  std::string bytes(extra->bytes, '\0');
+  InputFile(path).read(0, extra->bytes, bytes.data());
+  return bytes;
+}
+
+void load_checkpoint(
+    EmbeddingState& state,
+    const std::string& directory,
+    const LoadOptions& options) {
+  const at::NoGradGuard no_grad;
+  CheckpointReader reader(directory, options.checkpoint);
+  const LoadPlan plan = plan_load(state, reader.saved(), options, kWhere);
+  std::set<size_t> tables;
+  for (const LoadPlan::Copy& copy : plan.copies) {
+    tables.insert(copy.table);
+  }
+  reader.verify({tables.begin(), tables.end()});
+  torch::serialize::InputArchive extra;
+  if (options.extra) {
+    std::istringstream stream(reader.read_extra());
+    extra.load_from(stream);
+  }
+  for (const LoadPlan::Copy& copy : plan.copies) {
+    copy_rows(reader, copy);
+  }
+  plan.finish(state);
+  if (options.extra) {
+    options.extra(extra);
+  }
+}
+
+}  // namespace tessera

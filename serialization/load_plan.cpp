@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/load_plan.h"
+
+#include "optim/row_update.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string to_string(const SavedTensor& tensor) {
+  const bool is_tables = tensor.dtype == at::kFloat ||
+      tensor.dtype == at::kBFloat16 || tensor.dtype == at::kHalf;
+  return fmt::format(
+      "{} [{}]",
+      is_tables ? tessera::to_string(tensor.dtype)
+                : c10::toString(tensor.dtype),
+      fmt::join(tensor.shape, ", "));
+}
+
+template <class Named>
+std::string names_of(const std::vector<Named>& tables) {
+  std::string names;
+  for (const Named& table : tables) {
+    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", table.name);
+  }
+  return names.empty() ? "none" : names;
+}
+
+template <class Named>
+const Named* find_named(
+    const std::vector<Named>& tables,
+    const std::string& name) {
+  const auto found =
+      std::find_if(tables.begin(), tables.end(), [&](const Named& table) {
+        return table.name == name;
+      });
+  return found == tables.end() ? nullptr : &*found;
+}
+
+// Compares a layer with what was saved.
+class LoadPlanner {
+ public:
+  LoadPlanner(
+      const EmbeddingState& state,
+      const SavedState& saved,
+      const LoadOptions& options,
+      std::vector<std::string> problems)
+      : state_(state),
+        saved_(saved),
+        options_(options),
+        problems_(std::move(problems)) {}
+
+  LoadPlan plan(const std::string& where) {
+    if (options_.tables.empty()) {
+      compare_all();
+    } else {
+      compare_some();
+    }
+    TORCH_CHECK_VALUE(
+        problems_.empty(),
+        where,
+        " what was saved does not fit this layer; nothing was changed:\n  ",
+        fmt::format("{}", fmt::join(problems_, "\n  ")),
+        "\nBuild the layer with the configuration that was saved, or ask for "
+        "less by LoadOptions.");
+    if (options_.tables.empty() && options_.slots) {
+      plan_.iterations = saved_.iterations;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void compare_all() {
+    for (const TableState& table : state_.tables) {
+      compare(table.name);
+    }
+    for (const SavedTable& table : saved_.tables) {
+      if (find_named(state_.tables, table.name) == nullptr) {
+        problems_.push_back(fmt::format(
+            "table '{}': only what was saved has it, the layer has {}",
+            table.name,
+            names_of(state_.tables)));
+      }
+    }
+  }
+
+  void compare_some() {
+    for (const std::string& name : options_.tables) {
+      if (find_named(state_.tables, name) == nullptr) {
+        problems_.push_back(fmt::format(
+            "table '{}': asked for by LoadOptions::tables, but the layer has {}",
+            name,
+            names_of(state_.tables)));
+      } else {
+        compare(name);
+      }
+    }
+  }
+
+  void compare(const std::string& name) {
+    const TableState& table = *find_named(state_.tables, name);
+    const SavedTable* saved = find_named(saved_.tables, name);
+    if (saved == nullptr) {
+      problems_.push_back(fmt::format(
+          "table '{}': not saved, there is {}", name, names_of(saved_.tables)));
+      return;
+    }
+    compare_tensor(table, *saved, "parameters", "parameters", table.parameters);
+    if (!options_.slots) {
+      return;
+    }
+    compare_optimizer(table, *saved);
+    for (const Slot& slot : table.slots) {
+      compare_tensor(
+          table,
+          *saved,
+          optim::slot_key(slot.name),
+          "slot " + slot.name,
+          slot.values);
+    }
+  }
+
+  // Another optimizer's slots must not be dropped without a word; a layer that
+  // keeps none takes the tables alone.
+  void compare_optimizer(const TableState& table, const SavedTable& saved) {
+    if (!saved.optimizer || !table.optimizer) {
+      return;
+    }
+    if (state_.with_slots == WithSlots::kNo) {
+      plan_.has_skipped_slots = true;
+      return;
+    }
+    const std::string expected = optim::name_of(*table.optimizer);
+    if (*saved.optimizer != expected) {
+      problems_.push_back(fmt::format(
+          "table '{}': the optimizer is {}, but saved was {}",
+          table.name,
+          expected,
+          *saved.optimizer));
+    }
+  }
+
+  void compare_tensor(
+      const TableState& table,
+      const SavedTable& saved,
+      const std::string& key,
+      const std::string& what,
+      const at::Tensor& to) {
+    const auto found = std::find_if(
+        saved.tensors.begin(),
+        saved.tensors.end(),
+        [&](const SavedTensor& tensor) { return tensor.key == key; });
+    if (found == saved.tensors.end()) {
+      problems_.push_back(
+          fmt::format("table '{}': {} was not saved", table.name, what));
+      return;
+    }
+    const SavedTensor expected{
+        .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
+    if (!fits(*found, expected)) {
+      problems_.push_back(fmt::format(
+          "table '{}': {} is {}, but saved was {}",
+          table.name,
+          what,
+          to_string(expected),
+          to_string(*found)));
+      return;
+    }
+    plan_.copies.push_back(
+        {.table = static_cast<size_t>(&saved - saved_.tables.data()),
+         .key = key,
+         .to = to.slice(0, 0, found->shape[0])});
+  }
+
+  bool fits(const SavedTensor& saved, const SavedTensor& expected) const {
+    if (saved.dtype != expected.dtype ||
+        saved.shape.size() != expected.shape.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < saved.shape.size(); ++i) {
+      const bool may_differ = i == 0 && options_.grown;
+      if (saved.shape[i] != expected.shape[i] &&
+          !(may_differ && saved.shape[i] < expected.shape[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const EmbeddingState& state_;
+  const SavedState& saved_;
+  const LoadOptions& options_;
+  std::vector<std::string> problems_;
+  LoadPlan plan_;
+};
+
+}  // namespace
+
+void LoadPlan::finish(EmbeddingState& state) const {
+  state.iterations = iterations.value_or(state.iterations);
+  state.has_skipped_slots = has_skipped_slots;
+}
+
+LoadPlan plan_load(
+    const EmbeddingState& state,
+    const SavedState& saved,
+    const LoadOptions& options,
+    const std::string& where,
+    std::vector<std::string> problems) {
+  return LoadPlanner(state, saved, options, std::move(problems)).plan(where);
+}
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/embedding_state.h"
+
+#include <tessera/serialization/checkpoint.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// What an archive or a checkpoint says that it holds.
+struct SavedTensor {
+  std::string key = {};  // `parameters`, or optim::slot_key()
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape = {};
+};
+
+struct SavedTable {
+  std::string name = {};
+  std::optional<std::string> optimizer = {};
+  std::vector<SavedTensor> tensors = {};
+};
+
+struct SavedState {
+  int64_t iterations = 0;
+  std::vector<SavedTable> tables = {};
+};
+
+/// What a load copies, after everything has been compared.
+struct LoadPlan {
+  struct Copy {
+    size_t table = 0;  // of SavedState::tables
+    std::string key = {};
+    at::Tensor to = {};  // the first rows of the layer's tensor
+  };
+
+  std::vector<Copy> copies = {};
+  std::optional<int64_t> iterations = {};
+  bool has_skipped_slots = false;
+
+  /// After the copies: what else becomes of the state.
+  void finish(EmbeddingState& state) const;
+};
+
+/// A table without optimizer, and one on the host, takes its rows and ignores
+/// the slots.
+/// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line
+///          each) and all differences; `state` is not changed.
+LoadPlan plan_load(
+    const EmbeddingState& state,
+    const SavedState& saved,
+    const LoadOptions& options,
+    const std::string& where,
+    std::vector<std::string> problems = {});
+
+}  // namespace tessera

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/manifest.h"
+
+#include <tessera/table_config.h>
+
+#include "optim/json_value.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <concepts>
+#include <set>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+constexpr std::string_view kPrefix = "checkpoint_";
+constexpr size_t kDigits = 16;
+constexpr std::string_view kBeforeDigits = ",\"xxh3\":\"";
+constexpr std::string_view kAfterDigits = "\"}\n";
+
+template <class T, class... Ts>
+concept OneOf = (std::same_as<T, Ts> || ...);
+
+template <class T>
+concept ManifestStruct = OneOf<
+    T,
+    Manifest,
+    ManifestFile,
+    ManifestParent,
+    ManifestPart,
+    ManifestTable,
+    ManifestTensor,
+    ManifestTouched>;
+
+}  // namespace
+
+template <ManifestStruct T>
+struct JsonValue<T> {
+  static Json write(const T& value) {
+    return write_fields(value);
+  }
+  static T read(const Json& json, const std::string& where) {
+    require_kind(json.is_object(), json, "an object", where);
+    const T fields;
+    T::visit_fields(fields, [&](const char* name, const auto&) {
+      require_key(json, name, where);
+    });
+    return read_fields<T>(json, where);
+  }
+};
+
+namespace {
+
+bool is_checksum(std::string_view text) {
+  return text.size() == kDigits &&
+      text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// Checks what the types alone do not say.
+class ManifestCheck {
+ public:
+  explicit ManifestCheck(const std::string& where) : where_(where) {}
+
+  void check(const Manifest& manifest) {
+    require(manifest.iterations >= 0, "iterations is negative");
+    require(
+        manifest.increments >= 0 &&
+            (manifest.increments > 0) == manifest.parent.has_value(),
+        "increments does not agree with parent");
+    if (manifest.parent) {
+      require(
+          checkpoint_number(manifest.parent->name).has_value() &&
+              is_checksum(manifest.parent->xxh3),
+          "parent is no checkpoint");
+    }
+    for (const ManifestTable& table : manifest.tables) {
+      place_ = "table '" + table.name + "': ";
+      require(tables_.insert(table.name).second, "given twice");
+      require(
+          !table.touched || manifest.parent, "an increment without a parent");
+      check(table);
+    }
+    place_ = "extra: ";
+    if (manifest.extra) {
+      check(*manifest.extra);
+    }
+  }
+
+ private:
+  void require(bool is_right, const char* problem) const {
+    TORCH_CHECK_VALUE(
+        is_right,
+        where_,
+        " the manifest is wrong: ",
+        place_,
+        problem,
+        ". Load another checkpoint.");
+  }
+
+  void check(const ManifestFile& file) {
+    constexpr size_t kLongestName = 255;
+    require(
+        !file.name.empty() && file.name.size() <= kLongestName &&
+            file.name[0] != '.' &&
+            file.name.find_first_not_of(
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                "0123456789_-.") == std::string::npos,
+        "a file's name must be letters, digits, '.', '_' and '-'");
+    require(files_.insert(file.name).second, "a file is named twice");
+    require(file.bytes >= 0, "a file's size is negative");
+    // Not by (bytes + chunk - 1), which may overflow.
+    const int64_t chunks =
+        file.bytes / kChunkBytes + (file.bytes % kChunkBytes != 0 ? 1 : 0);
+    require(
+        file.xxh3.size() == static_cast<uint64_t>(chunks) &&
+            std::all_of(file.xxh3.begin(), file.xxh3.end(), is_checksum),
+        "a file's checksums do not fit its size");
+  }
+
+  void check(const ManifestTable& table) {
+    require(!table.tensors.empty(), "no tensors");
+    std::set<std::string> names;
+    for (const ManifestTensor& tensor : table.tensors) {
+      require(names.insert(tensor.name).second, "a tensor is given twice");
+      check_shape(tensor);
+      require(
+          tensor.shape[0] == table.tensors[0].shape[0],
+          "tensors of different heights");
+    }
+    require(
+        table.tensors[0].name == "parameters",
+        "the first tensor must be parameters");
+    int64_t rows = table.tensors[0].shape[0];
+    if (table.touched) {
+      require(
+          table.touched->count >= 0 && table.touched->count <= rows,
+          "touched rows must be some of the table's");
+      rows = table.touched->count;
+      check(table.touched->file);
+      require(
+          table.touched->file.bytes ==
+              rows * static_cast<int64_t>(sizeof(uint32_t)),
+          "the file of touched rows has another size");
+    }
+    for (const ManifestTensor& tensor : table.tensors) {
+      check_parts(tensor, rows);
+    }
+  }
+
+  void check_shape(const ManifestTensor& tensor) const {
+    constexpr int64_t kMostRows = int64_t{1} << 32;  // ids have 32 bits
+    constexpr int64_t kWidest = int64_t{1} << 24;
+    require(
+        (tensor.shape.size() == 1 || tensor.shape.size() == 2) &&
+            tensor.shape[0] >= 0 && tensor.shape[0] <= kMostRows &&
+            tensor.shape.back() >= 0 &&
+            (tensor.shape.size() == 1 || tensor.shape[1] <= kWidest),
+        "a shape must be [rows] or [rows, dim]");
+    require(
+        tensor.dtype == "float32" || tensor.dtype == "bfloat16" ||
+            tensor.dtype == "float16",
+        "dtype must be one of float32, bfloat16, float16");
+  }
+
+  // From 0 to `rows` without gaps, each of the size that its rows take.
+  void check_parts(const ManifestTensor& tensor, int64_t rows) {
+    int64_t end = 0;
+    for (const ManifestPart& part : tensor.parts) {
+      require(
+          part.begin == end && part.end > part.begin && part.end <= rows,
+          "parts must follow each other without gaps");
+      end = part.end;
+      check(part.file);
+      require(
+          part.file.bytes == (part.end - part.begin) * tensor.row_bytes(),
+          "a file's size does not fit its rows");
+    }
+    require(end == rows, "rows are missing");
+  }
+
+  const std::string& where_;
+  std::string place_;
+  std::set<std::string> tables_;
+  std::set<std::string> files_;
+};
+
+}  // namespace
+
+std::string checksum_of(std::string_view bytes) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+int64_t ManifestTensor::row_bytes() const {
+  const int64_t width = shape.size() == 1 ? 1 : shape[1];
+  return width *
+      static_cast<int64_t>(c10::elementSize(dtype_from_string(dtype)));
+}
+
+std::string to_text(const Manifest& manifest) {
+  std::string text;
+  try {
+    text = JsonValue<Manifest>::write(manifest).dump();
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(
+        false,
+        "[save_checkpoint] names of tables must be UTF-8: ",
+        error.what());
+  }
+  text.pop_back();  // the closing brace
+  text += kBeforeDigits;
+  const std::string checksum = checksum_of(text);
+  text += checksum;
+  text += kAfterDigits;
+  return text;
+}
+
+std::string checksum_in(const std::string& text) {
+  return text.substr(text.size() - kAfterDigits.size() - kDigits, kDigits);
+}
+
+Manifest manifest_from_text(const std::string& text, const std::string& where) {
+  const size_t tail = kDigits + kAfterDigits.size();
+  const size_t content = text.size() < tail ? 0 : text.size() - tail;
+  TORCH_CHECK_VALUE(
+      text.size() >= tail &&
+          checksum_of({text.data(), content}) == checksum_in(text) &&
+          text.ends_with(kAfterDigits),
+      where,
+      " bytes [0, ",
+      text.size(),
+      ") do not agree with the checksum at their end: the file is damaged, or "
+      "no manifest. Load another checkpoint.");
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, where, " is no JSON: ", error.what());
+  }
+  require_kind(json.is_object(), json, "an object", where);
+  json.erase("xxh3");
+  check_depth(json, "manifest");
+  const int64_t version = JsonValue<int64_t>::read(
+      require_key(json, "format_version", "manifest"),
+      "manifest.format_version");
+  TORCH_CHECK_VALUE(
+      version == kFormatVersion,
+      where,
+      " format_version must be ",
+      kFormatVersion,
+      ", but got ",
+      version,
+      ". Update the library.");
+  const Manifest manifest = JsonValue<Manifest>::read(json, "manifest");
+  ManifestCheck(where).check(manifest);
+  return manifest;
+}
+
+std::string checkpoint_name(int64_t number) {
+  return fmt::format("{}{:06}", kPrefix, number);
+}
+
+std::optional<int64_t> checkpoint_number(const std::string& name) {
+  int64_t number = 0;
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  const char* end = name.data() + name.size();
+  const auto [stop, error] =
+      std::from_chars(name.data() + kPrefix.size(), end, number);
+  // The one spelling: neither a sign, nor other zeros in front.
+  const bool is_name = error == std::errc() && stop == end && number >= 0 &&
+      checkpoint_name(number) == name;
+  return is_name ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace tessera

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// What a checkpoint consists of: its manifest.json.
+//
+// The text ends with `"xxh3": "<16 hexadecimal digits>"}` and a line feed: the
+// XXH3 checksum of all bytes before the digits. A change of any byte shows.
+
+inline constexpr const char* kManifestFile = "manifest.json";
+
+/// Each has a checksum; an error names one of them.
+inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+/// The XXH3 checksum of some bytes, as 16 hexadecimal digits.
+std::string checksum_of(std::string_view bytes);
+
+/// One data file.
+struct ManifestFile {
+  std::string name = {};  // without folder
+  int64_t bytes = 0;
+  std::vector<std::string> xxh3 = {};  // of each chunk
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("bytes", self.bytes);
+    visit("xxh3", self.xxh3);
+  }
+};
+
+/// Entries [begin, end) of a tensor in one file: its rows or, in an increment,
+/// those of its touched rows.
+struct ManifestPart {
+  int64_t begin = 0;
+  int64_t end = 0;
+  ManifestFile file = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("begin", self.begin);
+    visit("end", self.end);
+    visit("file", self.file);
+  }
+};
+
+struct ManifestTensor {
+  /// `parameters`, or `slot_` and the slot's name.
+  std::string name = {};
+  std::string dtype = "float32";
+  std::vector<int64_t> shape = {};  // [vocab, dim] or [vocab]
+  std::vector<ManifestPart> parts = {};  // in order, without gaps
+
+  int64_t row_bytes() const;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("dtype", self.dtype);
+    visit("shape", self.shape);
+    visit("parts", self.parts);
+  }
+};
+
+/// Which rows an increment has, ascending, as uint32.
+struct ManifestTouched {
+  int64_t count = 0;
+  ManifestFile file = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("count", self.count);
+    visit("file", self.file);
+  }
+};
+
+struct ManifestTable {
+  std::string name = {};
+  std::optional<std::string> optimizer = {};
+  /// Unset: all rows are here.
+  std::optional<ManifestTouched> touched = {};
+  std::vector<ManifestTensor> tensors = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("optimizer", self.optimizer);
+    visit("touched", self.touched);
+    visit("tensors", self.tensors);
+  }
+};
+
+/// The checkpoint that an increment builds on.
+struct ManifestParent {
+  std::string name = {};
+  std::string xxh3 = {};  // of its manifest
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("xxh3", self.xxh3);
+  }
+};
+
+struct Manifest {
+  int64_t format_version = 1;
+  int64_t iterations = 0;
+  std::optional<ManifestParent> parent = {};
+  /// Increments since the full one; 0 for a full one.
+  int64_t increments = 0;
+  /// The layer's configuration as JSON, for readers; not needed for a load.
+  std::string config = {};
+  std::vector<ManifestTable> tables = {};
+  std::optional<ManifestFile> extra = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("format_version", self.format_version);
+    visit("iterations", self.iterations);
+    visit("parent", self.parent);
+    visit("increments", self.increments);
+    visit("config", self.config);
+    visit("tables", self.tables);
+    visit("extra", self.extra);
+  }
+};
+
+std::string to_text(const Manifest& manifest);
+
+/// The checksum at the end of a text that to_text() or manifest_from_text()
+/// knows.
+std::string checksum_in(const std::string& text);
+
+/// Everything in it has been checked, but against the files: names without
+/// folders, sizes that fit shapes, parts without gaps.
+/// Errors:  c10::ValueError beginning with `where`.
+Manifest manifest_from_text(const std::string& text, const std::string& where);
+
+/// `checkpoint_` and at least six digits.
+std::string checkpoint_name(int64_t number);
+/// Its number; nullopt for other names.
+std::optional<int64_t> checkpoint_number(const std::string& name);
+
+}  // namespace tessera

@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints that a crash, a full disk, a flipped bit or an enemy has touched.
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
+#include "serialization/manifest.h"
+#include "src/table_engine.h"
+#include "tests/serialization/recording_disk.h"
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <c10/util/StringUtil.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using test::read_file;
+using test::RecordingDisk;
+using test::TemporaryFolder;
+using test::write_file;
+
+Nest<FeatureConfig> configs() {
+  return {
+      {"movie",
+       FeatureConfig{
+           .table = make_table(
+               {.name = "movies", .vocabulary_size = 13, .dim = 3})}},
+      {"user",
+       FeatureConfig{
+           .table =
+               make_table({.name = "users", .vocabulary_size = 5, .dim = 1})}}};
+}
+
+EmbeddingState make_test_state(uint64_t seed = 0) {
+  return make_state(
+      configs(), optim::Adagrad{}, seed, WithSlots::kYes, "[test]");
+}
+
+// As an update would: some rows, and the counter.
+void change(EmbeddingState& state, std::mt19937& random) {
+  ++state.iterations;
+  for (TableState& table : state.tables) {
+    const auto row =
+        static_cast<uint32_t>(random() % table.config->vocabulary_size);
+    if (table.touched) {
+      table.touched->mark(&row, 1);
+    }
+    auto* values = table.parameters.mutable_data_ptr<float>();
+    auto* slot = table.slots[0].values.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < table.config->dim; ++i) {
+      values[row * table.config->dim + i] = static_cast<float>(random());
+      slot[row * table.config->dim + i] = static_cast<float>(random());
+    }
+  }
+}
+
+bool is_equal(const EmbeddingState& a, const EmbeddingState& b) {
+  bool equal = a.iterations == b.iterations;
+  for (size_t i = 0; i < a.tables.size(); ++i) {
+    equal = equal &&
+        at::equal(a.tables[i].parameters, b.tables[i].parameters) &&
+        at::equal(a.tables[i].slots[0].values, b.tables[i].slots[0].values);
+  }
+  return equal;
+}
+
+// Files of few rows, and increments.
+const CheckpointOptions kOptions{
+    .keep_last = 2,
+    .full_every = 3,
+    .file_bytes = 60};
+
+void save(
+    EmbeddingState& state,
+    const fs::path& directory,
+    Disk& disk,
+    const CheckpointOptions& options = kOptions) {
+  save_checkpoint(state, configs(), directory.string(), options, disk);
+}
+
+// Three checkpoints: a full one and two increments. Gives the last state.
+EmbeddingState write_three(const fs::path& directory, int seed = 1) {
+  std::mt19937 random(seed);
+  Disk disk;
+  EmbeddingState state = make_test_state();
+  for (int i = 0; i < 3; ++i) {
+    change(state, random);
+    save(state, directory, disk);
+  }
+  return deep_copy(state);
+}
+
+std::string load_error(const fs::path& directory) {
+  EmbeddingState state = make_test_state(99);
+  const EmbeddingState before = deep_copy(state);
+  try {
+    load_checkpoint(state, directory.string(), {});
+  } catch (const c10::ValueError& error) {
+    const std::string message = error.what_without_backtrace();
+    EXPECT_TRUE(is_equal(state, before)) << "changed by: " << message;
+    return message;
+  }
+  return "no error";
+}
+
+std::vector<fs::path> files_under(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  write_three(run);
+  int64_t flips = 0;
+  const auto files = files_under(run);
+  EXPECT_GT(files.size(), 15U);
+  for (const fs::path& path : files) {
+    const std::string whole = read_file(path);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      std::string damaged = whole;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
+      write_file(path, damaged);
+      const std::string message = load_error(run);
+      EXPECT_NE(
+          message.find(c10::str("'", path.string(), "' bytes [0, ")), SIZE_MAX)
+          << "byte " << i << " of " << path << ": " << message;
+      ++flips;
+    }
+    write_file(path, whole);
+  }
+  std::cout << flips << " flipped bytes in " << files.size() << " files\n";
+  EXPECT_EQ(load_error(run), "no error");
+}
+
+TEST(CheckpointDamageTest, ALaterChunkIsNamedByItsBytes) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  const Nest<FeatureConfig> wide{
+      {"wide",
+       FeatureConfig{
+           .table = make_table(
+               {.name = "wide", .vocabulary_size = 700, .dim = 1024})}}};
+  EmbeddingState state =
+      make_state(wide, std::nullopt, 0, WithSlots::kYes, "[test]");
+  Disk disk;
+  save_checkpoint(state, wide, run.string(), {}, disk);
+  const fs::path file = run / "checkpoint_000001" / "table_0.parameters.0";
+  std::string bytes = read_file(file);
+  bytes[2'500'000] ^= 1;
+  write_file(file, bytes);
+  EXPECT_VALUE_ERROR(
+      load_checkpoint(state, run.string(), {}),
+      "table_0.parameters.0' bytes [2097152, 2867200) do not agree");
+}
+
+TEST(CheckpointDamageTest, TruncatedAndMissingFilesAreNamed) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  write_three(run);
+  for (const fs::path& path : files_under(run)) {
+    const std::string whole = read_file(path);
+    for (const size_t size :
+         {size_t{0}, whole.size() / 2, whole.size() - 1, whole.size() + 1}) {
+      std::string changed = whole;
+      changed.resize(size, 'x');
+      write_file(path, changed);
+      EXPECT_NE(load_error(run).find(path.string()), SIZE_MAX) << path;
+    }
+    fs::remove(path);
+    EXPECT_NE(load_error(run).find(path.string()), SIZE_MAX) << path;
+    fs::create_directory(path);
+    EXPECT_NE(load_error(run).find(path.string()), SIZE_MAX) << path;
+    fs::remove(path);
+    write_file(path, whole);
+  }
+  EXPECT_EQ(load_error(run), "no error");
+}
+
+// A manifest of the newest checkpoint, changed, with the right checksum.
+class HostileManifestTest : public testing::Test {
+ protected:
+  HostileManifestTest() {
+    write_three(run_);
+    path_ = run_ / "checkpoint_000003" / "manifest.json";
+    json_ = ordered_json::parse(read_file(path_));
+    json_.erase("xxh3");
+  }
+
+  std::string error_of(const std::function<void(ordered_json&)>& change) {
+    ordered_json json = json_;
+    change(json);
+    return error_of_text(json.dump());
+  }
+  std::string error_of_text(std::string text) {
+    text.back() = ',';
+    text += "\"xxh3\":\"";
+    text.append(checksum_of(text)).append("\"}\n");
+    write_file(path_, text);
+    return load_error(run_);
+  }
+
+  const TemporaryFolder folder_;
+  const fs::path run_ = folder_.path() / "run";
+  fs::path path_;
+  ordered_json json_;
+};
+
+#define EXPECT_HOSTILE(change, text)                               \
+  {                                                                \
+    const std::string message =                                    \
+        error_of([](ordered_json& json) { json change; });         \
+    EXPECT_NE(message.find(text), SIZE_MAX) << #change << message; \
+  }
+
+TEST_F(HostileManifestTest, IsRefused) {
+  EXPECT_EQ(error_of([](ordered_json&) {}), "no error");
+  EXPECT_HOSTILE(["format_version"] = 2, "format_version must be 1, but got 2");
+  EXPECT_HOSTILE(["format_version"] = "1", "expected a whole number");
+  EXPECT_HOSTILE(.erase("tables"), "missing key 'tables'");
+  EXPECT_HOSTILE(["more"] = 1, "unknown key 'more'");
+  EXPECT_HOSTILE(["iterations"] = -1, "iterations is negative");
+  EXPECT_HOSTILE(["increments"] = 0, "does not agree with parent");
+  EXPECT_HOSTILE(["increments"] = 7, "is not the one that the increment");
+  EXPECT_HOSTILE(["parent"] = nullptr, "does not agree with parent");
+  EXPECT_HOSTILE(
+      ["parent"]["name"] = "checkpoint_000003", "is not the one that");
+  EXPECT_HOSTILE(["parent"]["name"] = "../other", "parent is no checkpoint");
+  EXPECT_HOSTILE(["parent"]["name"] = "/etc", "parent is no checkpoint");
+  EXPECT_HOSTILE(["parent"]["name"] = "checkpoint_000009", "can't be opened");
+  EXPECT_HOSTILE(["parent"]["xxh3"] = "0000000000000000", "is not the one");
+  EXPECT_HOSTILE(["tables"][1] = json["tables"][0], "given twice");
+  EXPECT_HOSTILE(["tables"][0]["tensors"] = {}, "expected a list");
+  EXPECT_HOSTILE(
+      ["tables"][0]["tensors"] = ordered_json::array(), "no tensors");
+  EXPECT_HOSTILE(["tables"][0]["name"] = "actors", "have different tables");
+  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = -1, "must be some of");
+  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 1000, "must be some of");
+  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 2, "has another size");
+  const auto tensor = [](ordered_json& json) -> ordered_json& {
+    return json["tables"][0]["tensors"][0];
+  };
+  const auto expect = [&](const std::string& text, const auto& change) {
+    const std::string message =
+        error_of([&](ordered_json& json) { change(tensor(json)); });
+    EXPECT_NE(message.find(text), SIZE_MAX) << text << "\n" << message;
+  };
+  for (const char* name :
+       {"/etc/passwd", "../x", "a/b", "..", ".", "", ".hidden", "a\nb"}) {
+    expect("a file's name must be", [&](ordered_json& json) {
+      json["parts"][0]["file"]["name"] = name;
+    });
+  }
+  expect("a file is named twice", [](ordered_json& json) {
+    json["parts"][0]["file"]["name"] = "table_0.touched";
+  });
+  for (const int64_t bytes :
+       {int64_t{-1}, int64_t{1} << 62, INT64_MAX, INT64_MIN}) {
+    expect("file's", [&](ordered_json& json) {
+      json["parts"][0]["file"]["bytes"] = bytes;
+    });
+  }
+  expect("a file's checksums", [](ordered_json& json) {
+    json["parts"][0]["file"]["xxh3"] = ordered_json::array();
+  });
+  expect("a file's checksums", [](ordered_json& json) {
+    json["parts"][0]["file"]["xxh3"][0] = "nothing";
+  });
+  expect("expected a list", [](ordered_json& json) {
+    json["parts"][0]["file"]["xxh3"] = 3;
+  });
+  for (const int64_t begin : {int64_t{-1}, int64_t{1}, INT64_MIN, INT64_MAX}) {
+    expect("without gaps", [&](ordered_json& json) {
+      json["parts"][0]["begin"] = begin;
+    });
+  }
+  for (const int64_t end : {int64_t{-1}, int64_t{0}, int64_t{14}, INT64_MAX}) {
+    expect("without gaps", [&](ordered_json& json) {
+      json["parts"][0]["end"] = end;
+    });
+  }
+  expect("rows are missing", [](ordered_json& json) {
+    json["parts"] = ordered_json::array();
+  });
+  expect("whole number", [](ordered_json& json) {
+    json["parts"][0]["end"] = 1e30;
+  });
+  for (const auto& shape : std::vector<std::vector<int64_t>>{
+           {},
+           {13},
+           {13, 3, 1},
+           {-13, 3},
+           {13, -3},
+           {INT64_MAX, 3},
+           {13, INT64_MAX}}) {
+    EXPECT_NE(
+        error_of([&](ordered_json& json) { tensor(json)["shape"] = shape; }),
+        "no error");
+  }
+  expect("dtype must be one of", [](ordered_json& json) {
+    json["dtype"] = "float64";
+  });
+  expect("first tensor must be parameters", [](ordered_json& json) {
+    json["name"] = "slot_x";
+  });
+  // A file of touched rows that is consistent in itself, but not ascending.
+  const fs::path touched = run_ / "checkpoint_000003" / "table_0.touched";
+  const std::string good = read_file(touched);
+  const std::string bad(good.size(), '\x7f');
+  write_file(touched, bad);
+  EXPECT_NE(
+      error_of([&](ordered_json& json) {
+        json["tables"][0]["touched"]["file"]["xxh3"][0] = checksum_of(bad);
+      }).find("must hold different rows"),
+      SIZE_MAX);
+  write_file(touched, good);
+  EXPECT_NE(error_of_text(std::string(100'000, '[') + "}"), "no error");
+  EXPECT_NE(error_of_text("{\"a\": \"\xff\"}"), "no error");
+  EXPECT_NE(error_of_text("null "), "no error");
+}
+
+// Rows do not depend on the files that they are in: any number of readers gets
+// what any number of files holds.
+TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
+  for (const int64_t file_rows : {1, 2, 5, 13, 100}) {
+    const TemporaryFolder folder;
+    Disk disk;
+    std::mt19937 random(static_cast<uint32_t>(file_rows));
+    EmbeddingState state = make_test_state();
+    for (int i = 0; i < 3; ++i) {
+      change(state, random);
+      save(
+          state,
+          folder.path() / "run",
+          disk,
+          {.keep_last = 9,
+           .full_every = 3,
+           .file_bytes = file_rows * 3 * static_cast<int64_t>(sizeof(float))});
+    }
+    CheckpointReader reader(folder / "run", "");
+    reader.verify({0, 1});
+    const at::Tensor table = state.tables[0].parameters;
+    for (int64_t begin = 0; begin <= 13; ++begin) {
+      for (int64_t end = begin; end <= 13; ++end) {
+        at::Tensor rows = at::rand({end - begin, 3});
+        reader.read_rows(
+            0,
+            "parameters",
+            begin,
+            end,
+            static_cast<char*>(rows.mutable_data_ptr()));
+        EXPECT_TRUE(at::equal(rows, table.slice(0, begin, end)))
+            << begin << " to " << end << " from files of " << file_rows;
+      }
+    }
+  }
+}
+
+// The power fails before each step of the third save, with every choice of what
+// has reached the disk without being synced: none, all, and random ones.
+TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
+  struct PowerFails {};
+  int64_t crashes = 0;
+  int64_t steps = 1;
+  std::mt19937 coin(3);
+  for (int64_t at = 0; at < steps; ++at) {
+    const TemporaryFolder folder;
+    const fs::path run = folder.path() / "run";
+    RecordingDisk disk(folder.path());
+    std::mt19937 random(1);
+    EmbeddingState state = make_test_state();
+    for (int i = 0; i < 3; ++i) {
+      change(state, random);
+      save(state, run, disk);
+    }
+    const EmbeddingState third = deep_copy(state);
+    change(state, random);
+    const int64_t first = disk.steps();
+    disk.before_step = [&](const std::string&) {
+      if (disk.steps() == first + at) {
+        throw PowerFails();
+      }
+    };
+    bool is_over = false;
+    try {
+      save(state, run, disk);
+      is_over = true;
+    } catch (const PowerFails&) {
+    }
+    steps = is_over ? at : at + 2;
+    for (int draw = 0; draw < 12; ++draw) {
+      const TemporaryFolder left;
+      disk.after_power_loss(left.path(), [&] {
+        return draw == 0 ? false : draw == 1 || coin() % 2 == 0;
+      });
+      EmbeddingState loaded = make_test_state(99);
+      load_checkpoint(loaded, left / "run", {});
+      EXPECT_TRUE(
+          is_equal(loaded, state) || (!is_over && is_equal(loaded, third)))
+          << "step " << at << ", draw " << draw << ": iterations "
+          << loaded.iterations;
+      // And the next save has somewhere to go.
+      Disk plain;
+      change(loaded, random);
+      save(loaded, left.path() / "run", plain);
+      EmbeddingState again = make_test_state(99);
+      load_checkpoint(again, left / "run", {});
+      EXPECT_TRUE(is_equal(again, loaded));
+      ++crashes;
+    }
+  }
+  std::cout << crashes << " power losses at " << steps << " steps\n";
+  EXPECT_GT(steps, 25);
+}
+
+// Each step fails once: the error comes through, nothing is lost, the layer
+// goes on, and its next increment holds what the failed one had.
+TEST(CheckpointCrashTest, AFailingDiskLosesNothing) {
+  int64_t steps = 1;
+  for (int64_t at = 0; at < steps; ++at) {
+    const TemporaryFolder folder;
+    const fs::path run = folder.path() / "run";
+    RecordingDisk disk(folder.path());
+    std::mt19937 random(1);
+    EmbeddingState state = make_test_state();
+    save(state, run, disk);
+    change(state, random);
+    save(state, run, disk);
+    const EmbeddingState second = deep_copy(state);
+    change(state, random);
+    const int64_t first = disk.steps();
+    disk.before_step = [&](const std::string& step) {
+      TORCH_CHECK(
+          disk.steps() != first + at, "can't ", step, ": No space left");
+    };
+    bool is_over = false;
+    try {
+      save(state, run, disk);
+      is_over = true;
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("No space left"), SIZE_MAX);
+    }
+    steps = is_over ? at : at + 2;
+    EmbeddingState loaded = make_test_state(99);
+    load_checkpoint(loaded, run.string(), {});
+    EXPECT_TRUE(is_equal(loaded, second) || is_equal(loaded, state)) << at;
+    disk.before_step = [](const std::string&) {};
+    change(state, random);
+    save(state, run, disk);
+    load_checkpoint(loaded, run.string(), {});
+    EXPECT_TRUE(is_equal(loaded, state)) << "after step " << at;
+    for (const auto& entry : fs::directory_iterator(run)) {
+      EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();
+    }
+  }
+  EXPECT_GT(steps, 20);
+}
+
+// Runs `work` in a child; its exit status, or minus the signal that ended it.
+int run_in_child(const std::function<int()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int status = 2;
+    try {
+      status = work();
+    } catch (const std::exception& error) {
+      std::cerr << error.what() << std::endl;
+    }
+    ::_exit(status);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// The state after so many updates, whoever computes it.
+EmbeddingState state_after(int64_t updates) {
+  EmbeddingState state = make_test_state();
+  while (state.iterations < updates) {
+    std::mt19937 random(static_cast<uint32_t>(state.iterations));
+    change(state, random);
+  }
+  return state;
+}
+
+// Ends the process at one of the steps of one phase, a write in its middle.
+class KilledDisk : public RecordingDisk {
+ public:
+  KilledDisk(const fs::path& root, std::string phase, int64_t step)
+      : RecordingDisk(root), phase_(std::move(phase)), left_(step) {
+    before_step = [this](const std::string& name) {
+      const std::string now = in_manifest_ ? "manifest" : phase_of(name);
+      if (now == phase_ && left_-- == 0 && name != "write") {
+        ::raise(SIGKILL);
+      }
+    };
+  }
+
+  OutputFile create(const fs::path& path) override {
+    in_manifest_ = path.filename() == kManifestFile;
+    return RecordingDisk::create(path);
+  }
+  void write(OutputFile& file, const void* data, size_t size) override {
+    if (left_ == 0 && phase_ == (in_manifest_ ? "manifest" : "data")) {
+      Disk::write(file, data, size / 2);
+      ::raise(SIGKILL);
+    }
+    RecordingDisk::write(file, data, size);
+  }
+  void rename(const fs::path& from, const fs::path& to) override {
+    in_manifest_ = false;
+    RecordingDisk::rename(from, to);
+  }
+
+ private:
+  static std::string phase_of(const std::string& step) {
+    if (step == "create" || step == "write") {
+      return "data";
+    }
+    return step == "sync" || step == "sync_directory" ? "fsync" : "rename";
+  }
+
+  std::string phase_;
+  int64_t left_;
+  bool in_manifest_ = false;
+};
+
+// Each killed writer leaves a complete checkpoint, and the next goes on from it.
+TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  std::map<std::string, int> kills;
+  int64_t most = 0;
+  Disk disk;
+  EmbeddingState initial = state_after(0);
+  save(initial, run, disk);
+  constexpr const char* kPhases[] = {"data", "fsync", "rename", "manifest"};
+  for (int64_t attempt = 0; attempt < 360; ++attempt) {
+    const std::string phase = kPhases[attempt % 4];
+    const int64_t steps = phase == "data" ? 40
+        : phase == "fsync"                ? 18
+        : phase == "manifest"             ? 4
+                                          : 3;
+    const int64_t step = attempt / 4 % steps;
+    const int status = run_in_child([&] {
+      EmbeddingState state = make_test_state(99);
+      load_checkpoint(state, run.string(), {});
+      const int64_t updates = state.iterations;
+      if (!is_equal(state, state_after(updates))) {
+        return 1;
+      }
+      KilledDisk killed(folder.path(), phase, step);
+      // A full one and an increment.
+      for (int i = 0; i < 2; ++i) {
+        std::mt19937 random(static_cast<uint32_t>(state.iterations));
+        change(state, random);
+        save(state, run, killed);
+      }
+      return 0;
+    });
+    EXPECT_TRUE(status == 0 || status == -SIGKILL) << status;
+    kills[phase] += status == -SIGKILL ? 1 : 0;
+    EmbeddingState loaded = make_test_state(99);
+    load_checkpoint(loaded, run.string(), {});
+    EXPECT_TRUE(is_equal(loaded, state_after(loaded.iterations)));
+    EXPECT_GE(loaded.iterations, most);
+    most = loaded.iterations;
+  }
+  int total = 0;
+  for (const auto& [phase, count] : kills) {
+    std::cout << count << " kills in phase " << phase << "\n";
+    EXPECT_GE(count, 20) << phase;
+    total += count;
+  }
+  EXPECT_GE(total, 200);
+}
+
+// A real full disk: a small tmpfs in a mount namespace of its own.
+TEST(CheckpointCrashTest, AFullDiskIsAnError) {
+  const TemporaryFolder folder;
+  constexpr int kNotPermitted = 77;
+  const int status = run_in_child([&] {
+    const int user = ::geteuid() == 0 ? 0 : CLONE_NEWUSER;
+    if (::unshare(user | CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", folder.path().c_str(), "tmpfs", 0, "size=160k") != 0) {
+      return kNotPermitted;
+    }
+    const Nest<FeatureConfig> configs{
+        {"wide",
+         FeatureConfig{
+             .table = make_table(
+                 {.name = "wide",
+                  .vocabulary_size = 40,
+                  .dim = 600})}}};  // too little for threads
+    EmbeddingState state =
+        make_state(configs, std::nullopt, 0, WithSlots::kYes, "[test]");
+    const std::string run = folder / "run";
+    Disk disk;
+    save_checkpoint(state, configs, run, {}, disk);
+    const EmbeddingState first = deep_copy(state);
+    const at::NoGradGuard no_grad;
+    state.tables[0].parameters.add_(1.0F);
+    try {
+      save_checkpoint(state, configs, run, {}, disk);
+      return 3;
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      if (message.find("can't write to '" + run) == SIZE_MAX ||
+          message.find("No space left on device") == SIZE_MAX) {
+        std::cerr << message << std::endl;
+        return 4;
+      }
+    }
+    load_checkpoint(state, run, {});
+    return at::equal(state.tables[0].parameters, first.tables[0].parameters)
+        ? 0
+        : 5;
+  });
+  if (status == kNotPermitted) {
+    GTEST_SKIP() << "no permission to mount a tmpfs";
+  }
+  EXPECT_EQ(status, 0);
+}
+
+TEST(CheckpointCrashTest, OneWriterAtATime) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  RecordingDisk disk(folder.path());
+  EmbeddingState state = make_test_state();
+  EmbeddingState other = make_test_state();
+  bool was_refused = false;
+  disk.before_step = [&](const std::string& step) {
+    if (step == "sync" && !was_refused) {
+      Disk second;
+      EXPECT_TORCH_ERROR(
+          save(other, run, second), "Let one process at a time save");
+      was_refused = true;
+    }
+  };
+  save(state, run, disk);
+  EXPECT_TRUE(was_refused);
+  EXPECT_EQ(list_checkpoints(run.string()).size(), 1U);
+}
+
+}  // namespace
+}  // namespace tessera

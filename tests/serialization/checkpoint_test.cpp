@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of layers and engines: what comes back, and what is asked for.
+#include <tessera/embedding_engine.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+#include "tests/optim/all_specs.h"
+#include "tests/serialization/recording_disk.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::int64s;
+using test::saved;
+using test::TemporaryFolder;
+using Names = std::vector<std::string>;
+
+struct Setup {
+  std::optional<optim::OptimizerSpec> optimizer =
+      optim::Adagrad{.learning_rate = 0.5};
+  Strategy strategy = Strategy::engine();
+  uint64_t seed = 0;
+  at::ScalarType dtype = at::kFloat;
+};
+
+constexpr int64_t kMovies = 70;
+
+Nest<FeatureConfig> configs(at::ScalarType dtype) {
+  const auto movies = make_table(
+      {.name = "movies",
+       .vocabulary_size = kMovies,
+       .dim = 3,
+       .dtype = dtype,
+       .stochastic_rounding = dtype != at::kFloat});
+  const auto users = make_table({.vocabulary_size = 4, .dim = 2});
+  return {
+      {"seen", FeatureConfig{.table = movies}},
+      {"user", FeatureConfig{.table = users}},
+      {"next", FeatureConfig{.table = movies}}};
+}
+
+TPUEmbedding make_layer(const Setup& setup = {}) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = configs(setup.dtype),
+      .optimizer = setup.optimizer,
+      .strategy = setup.strategy,
+      .seed = setup.seed});
+}
+
+Features batch(int64_t step) {
+  return {
+      {"seen", test::ragged({{step * 5 % kMovies, 2, 2}, {}})},
+      {"user", int64s({step % 4, 3})},
+      {"next", int64s({step * 11 % kMovies, 69})}};
+}
+
+void train(TPUEmbedding& layer, int64_t begin, int64_t end) {
+  for (int64_t step = begin; step < end; ++step) {
+    at::Tensor loss = at::zeros({});
+    for (const auto& activation : layer->forward(batch(step)).flatten()) {
+      loss = loss + (activation - 0.5).square().sum();
+    }
+    loss.backward();
+  }
+}
+
+class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs,
+    CheckpointSpecTest,
+    testing::ValuesIn(test::spec_variants()),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(CheckpointSpecTest, HalfWayThereAndOnGivesTheSameBits) {
+  const TemporaryFolder folder;
+  auto straight = make_layer({.optimizer = GetParam().spec});
+  train(straight, 0, 6);
+  auto first = make_layer({.optimizer = GetParam().spec});
+  train(first, 0, 3);
+  first->save_checkpoint(folder / "run");
+  auto second = make_layer({.optimizer = GetParam().spec, .seed = 99});
+  second->load_checkpoint(folder / "run");
+  EXPECT_EQ(saved(second), saved(first));
+  train(second, 3, 6);
+  EXPECT_EQ(saved(second), saved(straight));
+}
+
+// With a base every third time; rows that a rule touches unseen would be lost.
+TEST_P(CheckpointSpecTest, IncrementsLoadAsOne) {
+  const TemporaryFolder folder;
+  auto layer = make_layer({.optimizer = GetParam().spec});
+  std::vector<std::string> expected;
+  for (int64_t step = 0; step < 7; ++step) {
+    train(layer, 2 * step, 2 * step + 2);
+    layer->save_checkpoint(
+        folder / "run", {.keep_last = 100, .full_every = 3, .file_bytes = 100});
+    expected.push_back(saved(layer));
+  }
+  const Names names = list_checkpoints(folder / "run");
+  ASSERT_EQ(names.size(), expected.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto loaded = make_layer({.optimizer = GetParam().spec, .seed = 99});
+    loaded->load_checkpoint(folder / "run", {.checkpoint = names[i]});
+    EXPECT_EQ(saved(loaded), expected[i]) << names[i];
+  }
+}
+
+int64_t bytes_of(const std::filesystem::path& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    bytes += entry.path().filename() == "manifest.json"
+        ? 0
+        : static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  const CheckpointOptions options{.keep_last = 100, .full_every = 100};
+  const auto save = [&] { layer->save_checkpoint(folder / "run", options); };
+  save();
+  save();
+  train(layer, 1, 2);
+  save();
+  layer->embedding_tables()["table_1"].add_(1.0F);
+  save();
+  const Names names = list_checkpoints(folder / "run");
+  ASSERT_EQ(
+      names,
+      (Names{
+          "checkpoint_000001",
+          "checkpoint_000002",
+          "checkpoint_000003",
+          "checkpoint_000004"}));
+  const auto bytes = [&](size_t i) {
+    return bytes_of(folder.path() / "run" / names[i]);
+  };
+  constexpr int64_t kMovieBytes = 2 * 3 * sizeof(float);  // and accumulators
+  constexpr int64_t kUserBytes = 2 * 2 * sizeof(float);
+  constexpr int64_t kId = 4;
+  EXPECT_EQ(bytes(0), kMovies * kMovieBytes + 4 * kUserBytes);
+  EXPECT_EQ(bytes(1), 0);
+  // seen 5 and 2, next 11 and 69, user 1 and 3
+  EXPECT_EQ(bytes(2), 4 * (kMovieBytes + kId) + 2 * (kUserBytes + kId));
+  EXPECT_EQ(bytes(3), 4 * kUserBytes);  // whoever wrote, all of the table
+  auto loaded = make_layer({.seed = 99});
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_EQ(saved(loaded), saved(layer));
+}
+
+// The touched rows count from the checkpoint that this layer wrote last.
+TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  auto other = make_layer({.seed = 5});
+  const CheckpointOptions options{.keep_last = 100, .full_every = 100};
+  layer->save_checkpoint(folder / "run", options);
+  other->save_checkpoint(folder / "run", options);
+  train(layer, 0, 1);
+  layer->save_checkpoint(folder / "run", options);  // full
+  auto loaded = make_layer({.seed = 99});
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_EQ(saved(loaded), saved(layer));
+
+  // Another directory, a copy, and after a load.
+  layer->save_checkpoint(folder / "elsewhere", options);
+  layer->load_checkpoint(folder / "run", {.checkpoint = "checkpoint_000002"});
+  train(layer, 3, 4);
+  layer->save_checkpoint(folder / "elsewhere", options);
+  loaded->load_checkpoint(folder / "elsewhere");
+  EXPECT_EQ(saved(loaded), saved(layer));
+  auto copy =
+      TPUEmbedding(std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  train(copy, 5, 6);
+  copy->save_checkpoint(folder / "elsewhere", options);
+  loaded->load_checkpoint(folder / "elsewhere");
+  EXPECT_EQ(saved(loaded), saved(copy));
+}
+
+TEST(CheckpointTest, KeepsTheLastAndWhatTheyBuildOn) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  for (int64_t step = 0; step < 6; ++step) {
+    train(layer, step, step + 1);
+    layer->save_checkpoint(folder / "run", {.keep_last = 2, .full_every = 4});
+  }
+  EXPECT_EQ(
+      list_checkpoints(folder / "run"),
+      (Names{"checkpoint_000005", "checkpoint_000006"}));
+  layer->save_checkpoint(folder / "run", {.keep_last = 1, .full_every = 4});
+  EXPECT_EQ(
+      list_checkpoints(folder / "run"),
+      (Names{"checkpoint_000005", "checkpoint_000006", "checkpoint_000007"}));
+  layer->save_checkpoint(folder / "run", {.keep_last = 1});
+  EXPECT_EQ(list_checkpoints(folder / "run"), (Names{"checkpoint_000008"}));
+  EXPECT_EQ(list_checkpoints(folder / "nowhere"), Names{});
+}
+
+TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const TemporaryFolder folder;
+    auto layer = make_layer({.dtype = dtype});
+    train(layer, 0, 3);
+    layer->save_checkpoint(folder / "layer");
+    EmbeddingEngine engine(
+        {.features = configs(dtype),
+         .optimizer = optim::Adagrad{.learning_rate = 0.5},
+         .seed = 99});
+    engine.load_checkpoint(folder / "layer");
+    EXPECT_EQ(engine.iterations(), 3);
+    engine.save_checkpoint(folder / "engine");
+    auto loaded = make_layer({.seed = 99, .dtype = dtype});
+    loaded->load_checkpoint(folder / "engine");
+    EXPECT_EQ(saved(loaded), saved(layer));
+    auto serving = make_layer({.optimizer = std::nullopt, .dtype = dtype});
+    serving->load_checkpoint(folder / "engine");
+    test::expect_same_tables(serving, test::tables_of(layer));
+  }
+  // Slots too, where the host keeps them.
+  const TemporaryFolder folder;
+  auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
+  train(engine, 0, 3);
+  engine->save_checkpoint(folder / "run");
+  auto host = make_layer(
+      {.optimizer = optim::Adagrad{.lazy = false},
+       .strategy = Strategy::host(),
+       .seed = 99});
+  const auto optimizer = make_optimizer(host);
+  host->load_checkpoint(folder / "run");
+  EXPECT_EQ(saved(host), saved(engine));
+  EXPECT_TRUE(host->parameters()[0].requires_grad());
+}
+
+// Updates of the engine count as touched, whoever drives it.
+TEST(CheckpointTest, AnEngineSavesIncrements) {
+  const TemporaryFolder folder;
+  EmbeddingEngine engine(
+      {.features = configs(at::kFloat),
+       .optimizer = optim::Adagrad{.learning_rate = 0.5}});
+  for (int64_t step = 0; step < 3; ++step) {
+    engine.enqueue(batch(step));
+    auto activations = engine.dequeue();
+    engine.apply_gradients(activations);
+    engine.save_checkpoint(folder / "run", {.full_every = 100});
+  }
+  EXPECT_LT(
+      bytes_of(folder.path() / "run" / "checkpoint_000003"),
+      bytes_of(folder.path() / "run" / "checkpoint_000001") / 4);
+  auto layer = make_layer({.seed = 99});
+  layer->load_checkpoint(folder / "run");
+  EXPECT_EQ(layer->iterations(), 3);
+  EXPECT_TRUE(at::equal(
+      layer->read_rows("movies", 0, kMovies),
+      engine.read_rows("movies", 0, kMovies)));
+}
+
+TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
+  const TemporaryFolder folder;
+  optim::Adagrad adagrad{.learning_rate = 0.5};
+  adagrad.gradient_accumulation_steps = 2;
+  auto layer = make_layer({.optimizer = adagrad});
+  const CheckpointOptions options{.full_every = 100};
+  layer->save_checkpoint(folder / "run", options);
+  train(layer, 0, 1);
+  layer->save_checkpoint(folder / "run", options);  // nothing has changed
+  train(layer, 1, 2);
+  layer->save_checkpoint(folder / "run", options);
+  auto loaded = make_layer({.optimizer = adagrad, .seed = 99});
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_EQ(saved(loaded), saved(layer));
+}
+
+TEST(CheckpointTest, ExtraComesBackWithTheTables) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  const at::Tensor dense = test::floats({1.0F, 2.0F});
+  layer->save_checkpoint(
+      folder / "run", {.extra = [&](torch::serialize::OutputArchive& archive) {
+        archive.write("dense", dense);
+      }});
+  at::Tensor read;
+  const auto extra = [&](torch::serialize::InputArchive& archive) {
+    archive.read("dense", read);
+  };
+  layer->load_checkpoint(folder / "run", {.extra = extra});
+  EXPECT_TRUE(at::equal(read, dense));
+  layer->save_checkpoint(folder / "run");
+  EXPECT_VALUE_ERROR(
+      layer->load_checkpoint(folder / "run", {.extra = extra}),
+      "'checkpoint_000002' was saved without CheckpointOptions::extra");
+}
+
+TEST(CheckpointTest, OptionsAreChecked) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  EXPECT_VALUE_ERROR(
+      layer->save_checkpoint(folder / "run", {.keep_last = 0}),
+      "[CheckpointOptions] keep_last must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(
+      layer->save_checkpoint(folder / "run", {.full_every = -1}),
+      "full_every must be >= 1, but got -1");
+  EXPECT_VALUE_ERROR(
+      layer->save_checkpoint(folder / "run", {.file_bytes = 0}),
+      "file_bytes must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(
+      layer->save_checkpoint(""), "directory must be a path, but got ''");
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  EXPECT_VALUE_ERROR(
+      layer->load_checkpoint(folder / "run"), "there is no checkpoint in");
+  layer->save_checkpoint(folder / "run");
+  EXPECT_VALUE_ERROR(
+      layer->load_checkpoint(folder / "run", {.checkpoint = "../run"}),
+      "must be one of checkpoint_000001, but got '../run'");
+  test::write_file(folder / "file", "");
+  EXPECT_TORCH_ERROR(
+      layer->save_checkpoint(folder / "file"), "file' is no directory");
+  EXPECT_TORCH_ERROR(
+      layer->save_checkpoint("/proc/nowhere"),
+      "can't make the directory '/proc/nowhere'");
+}
+
+// What is asked for explicitly goes through archives and checkpoints alike.
+class LoadOptionsTest : public testing::TestWithParam<bool> {
+ protected:
+  void save(TPUEmbedding& layer) {
+    if (GetParam()) {
+      layer->save_checkpoint(folder_ / "run");
+    } else {
+      torch::save(layer, folder_ / "layer.pt");
+    }
+  }
+  void load(TPUEmbedding& layer, const LoadOptions& options) {
+    if (GetParam()) {
+      layer->load_checkpoint(folder_ / "run", options);
+    } else {
+      torch::serialize::InputArchive archive;
+      archive.load_from(folder_ / "layer.pt");
+      layer->load(archive, options);
+    }
+  }
+
+  const TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    From,
+    LoadOptionsTest,
+    testing::Bool(),
+    [](const auto& info) { return info.param ? "Checkpoint" : "Archive"; });
+
+TEST_P(LoadOptionsTest, SomeTablesByName) {
+  auto trained = make_layer();
+  train(trained, 0, 4);
+  save(trained);
+  auto layer = make_layer({.seed = 99});
+  train(layer, 0, 1);
+  const auto before = test::tables_of(layer);
+  load(layer, {.tables = {"movies"}});
+  EXPECT_TRUE(at::equal(
+      layer->embedding_tables()["movies"],
+      trained->embedding_tables()["movies"]));
+  EXPECT_TRUE(at::equal(
+      test::slot_of(layer, 0, "accumulators"),
+      test::slot_of(trained, 0, "accumulators")));
+  EXPECT_TRUE(at::equal(layer->embedding_tables()["table_1"], before[1]));
+  EXPECT_EQ(layer->iterations(), 1);
+  EXPECT_VALUE_ERROR(
+      load(layer, {.tables = {"movies", "actors"}}),
+      "table 'actors': asked for by LoadOptions::tables, but the layer has "
+      "'movies', 'table_1'");
+}
+
+TEST_P(LoadOptionsTest, SomeTablesIntoAnotherLayer) {
+  auto trained = make_layer();
+  train(trained, 0, 4);
+  save(trained);
+  const auto movies =
+      make_table({.name = "movies", .vocabulary_size = kMovies, .dim = 3});
+  const auto actors =
+      make_table({.name = "actors", .vocabulary_size = 5, .dim = 7});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          {{"actor", FeatureConfig{.table = actors}},
+           {"movie", FeatureConfig{.table = movies}}},
+      .optimizer = optim::SGD{}});
+  EXPECT_VALUE_ERROR(
+      load(layer, {.tables = {"movies"}}),
+      "table 'movies': the optimizer is SGD, but saved was Adagrad");
+  load(layer, {.tables = {"movies"}, .slots = false});
+  EXPECT_TRUE(at::equal(
+      layer->embedding_tables()["movies"],
+      trained->embedding_tables()["movies"]));
+  EXPECT_VALUE_ERROR(
+      load(layer, {.slots = false}),
+      "nothing was changed:\n"
+      "  table 'actors': not saved, there is 'movies', 'table_1'\n"
+      "  table 'table_1': only what was saved has it, the layer has 'actors', "
+      "'movies'\n");
+}
+
+TEST_P(LoadOptionsTest, RowsAlone) {
+  auto trained = make_layer();
+  train(trained, 0, 4);
+  save(trained);
+  auto layer = make_layer({.seed = 99});
+  train(layer, 0, 1);
+  const at::Tensor slot = test::slot_of(layer, 0, "accumulators");
+  load(layer, {.slots = false});
+  test::expect_same_tables(layer, test::tables_of(trained));
+  EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "accumulators"), slot));
+  EXPECT_EQ(layer->iterations(), 1);
+}
+
+TEST_P(LoadOptionsTest, IntoATableThatHasGrown) {
+  auto trained = make_layer();
+  train(trained, 0, 4);
+  save(trained);
+  const auto grown = [] {
+    const auto movies = make_table(
+        {.name = "movies", .vocabulary_size = kMovies + 30, .dim = 3});
+    const auto users = make_table({.vocabulary_size = 4, .dim = 2});
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"seen", FeatureConfig{.table = movies}},
+             {"user", FeatureConfig{.table = users}}},
+        .optimizer = optim::Adagrad{.learning_rate = 0.5},
+        .seed = 7});
+  };
+  auto layer = grown();
+  EXPECT_VALUE_ERROR(
+      load(layer, {}),
+      "table 'movies': parameters is float32 [100, 3], but saved was float32 "
+      "[70, 3]\n"
+      "  table 'movies': slot accumulators is float32 [100, 3], but saved was "
+      "float32 [70, 3]\n");
+  const auto initial = test::tables_of(layer);
+  load(layer, {.grown = true});
+  const at::Tensor rows = layer->embedding_tables()["movies"];
+  EXPECT_TRUE(at::equal(
+      rows.slice(0, 0, kMovies), trained->embedding_tables()["movies"]));
+  EXPECT_TRUE(at::equal(rows.slice(0, kMovies), initial[0].slice(0, kMovies)));
+  const at::Tensor slot = test::slot_of(layer, 0, "accumulators");
+  EXPECT_TRUE(at::equal(
+      slot.slice(0, 0, kMovies), test::slot_of(trained, 0, "accumulators")));
+  EXPECT_TRUE(at::equal(
+      slot.slice(0, kMovies),
+      test::slot_of(grown(), 0, "accumulators").slice(0, kMovies)));
+  EXPECT_EQ(layer->iterations(), 4);
+
+  // A table never shrinks.
+  save(layer);
+  EXPECT_VALUE_ERROR(
+      load(trained, {.grown = true}),
+      "table 'movies': parameters is float32 [70, 3], but saved was float32 "
+      "[100, 3]");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "serialization/disk.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace tessera::test {
+
+namespace fs = std::filesystem;
+
+/// A new folder, in memory where the system has such a place: thousands of
+/// fsync() take minutes on a disk. Removes itself.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    const fs::path memory = "/dev/shm";
+    const bool has_memory = ::access(memory.c_str(), W_OK) == 0;
+    std::string name =
+        (has_memory ? memory : fs::temp_directory_path()) / "tessera_XXXXXX";
+    TORCH_CHECK(::mkdtemp(name.data()) != nullptr, "mkdtemp failed");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    fs::remove_all(path_);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const fs::path& path() const {
+    return path_;
+  }
+  std::string operator/(const std::string& name) const {
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+inline std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// A disk that also remembers what would be left of a folder if the power failed
+/// now: contents since a file's last sync() and names since a folder's last
+/// sync_directory() may or may not have reached it.
+class RecordingDisk : public Disk {
+ public:
+  explicit RecordingDisk(fs::path root) : root_(std::move(root)) {
+    read_node(root_, tree_);
+  }
+
+  /// Called before each step; may throw.
+  std::function<void(const std::string& step)> before_step = [](auto&) {};
+
+  int64_t steps() const {
+    return steps_;
+  }
+
+  void make_directory(const fs::path& path) override {
+    begin("make_directory");
+    Disk::make_directory(path);
+    live_parent(path).live[path.filename()] = std::make_shared<Node>();
+  }
+  OutputFile create(const fs::path& path) override {
+    begin("create");
+    OutputFile file = Disk::create(path);
+    live_parent(path).live[path.filename()] =
+        std::make_shared<Node>(Node{.is_file = true});
+    return file;
+  }
+  void write(OutputFile& file, const void* data, size_t size) override {
+    begin("write");
+    Disk::write(file, data, size);
+    find(file.path()).live_bytes.append(static_cast<const char*>(data), size);
+  }
+  void sync(OutputFile& file) override {
+    begin("sync");
+    Disk::sync(file);
+    Node& node = find(file.path());
+    node.durable_bytes = node.live_bytes;
+  }
+  void sync_directory(const fs::path& path) override {
+    begin("sync_directory");
+    Disk::sync_directory(path);
+    Node& node = find(path);
+    node.durable = node.live;
+  }
+  void rename(const fs::path& from, const fs::path& to) override {
+    begin("rename");
+    Disk::rename(from, to);
+    live_parent(to).live[to.filename()] =
+        live_parent(from).live.at(from.filename());
+    live_parent(from).live.erase(from.filename());
+  }
+  void remove(const fs::path& path) override {
+    begin("remove");
+    Disk::remove(path);
+    live_parent(path).live.erase(path.filename());
+  }
+
+  /// Writes into `folder` what is left. `reached` says of each file and folder,
+  /// anew at each call, whether what was not synced is there all the same.
+  void after_power_loss(
+      const fs::path& folder,
+      const std::function<bool()>& reached) const {
+    write_node(tree_, folder, reached);
+  }
+
+ private:
+  struct Node {
+    bool is_file = false;
+    std::string live_bytes = {};
+    std::string durable_bytes = {};
+    std::map<std::string, std::shared_ptr<Node>> live = {};
+    std::map<std::string, std::shared_ptr<Node>> durable = {};
+  };
+
+  void begin(const std::string& step) {
+    before_step(step);
+    ++steps_;
+  }
+
+  Node& find(const fs::path& path) {
+    Node* node = &tree_;
+    for (const fs::path& name : fs::relative(path, root_)) {
+      if (name != ".") {
+        node = node->live.at(name.string()).get();
+      }
+    }
+    return *node;
+  }
+  Node& live_parent(const fs::path& path) {
+    return find(path.parent_path());
+  }
+
+  // What was there before is on the disk.
+  static void read_node(const fs::path& path, Node& node) {
+    for (const auto& entry : fs::directory_iterator(path)) {
+      auto child =
+          std::make_shared<Node>(Node{.is_file = !entry.is_directory()});
+      if (child->is_file) {
+        child->live_bytes = child->durable_bytes = read_file(entry.path());
+      } else {
+        read_node(entry.path(), *child);
+      }
+      node.live[entry.path().filename()] = std::move(child);
+    }
+    node.durable = node.live;
+  }
+
+  static void write_node(
+      const Node& node,
+      const fs::path& path,
+      const std::function<bool()>& reached) {
+    if (node.is_file) {
+      write_file(path, reached() ? node.live_bytes : node.durable_bytes);
+      return;
+    }
+    fs::create_directories(path);
+    for (const auto& [name, child] : reached() ? node.live : node.durable) {
+      write_node(*child, path / name, reached);
+    }
+  }
+
+  fs::path root_;
+  Node tree_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace tessera::test
