@@ -104,14 +104,18 @@ void DurableFile::commit() {
     fail("renamed to its place");
   }
   is_committed_ = true;
-  // The name is on the disk when the folder is. Not every file system can.
+  // The name is on the disk when the folder is. Not every folder may be read,
+  // and not every file system can sync one.
   const auto folder = std::filesystem::path(path_).parent_path();
   const int descriptor = ::open(
       folder.empty() ? "." : folder.c_str(),
       O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor >= 0) {
-    (void)::fsync(descriptor);
+    const bool is_synced = ::fsync(descriptor) == 0 || errno == EINVAL;
     ::close(descriptor);
+    if (!is_synced) {
+      fail("synced in its folder");
+    }
   }
 }
 

@@ -40,6 +40,7 @@ class HeaderParser {
     std::vector<std::string> keys;
     expect(take('{'), "'{'");
     while (!take('}')) {
+      expect(keys.size() < 3, "'}'");
       keys.push_back(quoted());
       expect(take(':'), "':'");
       if (keys.back() == "descr") {

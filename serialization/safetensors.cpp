@@ -70,14 +70,10 @@ class HeaderReader {
           text_, [this](int depth, json::parse_event_t event, json& value) {
             return accept(depth, event, value);
           });
-    } catch (const json::exception& error) {
-      const auto* parse_error = dynamic_cast<const json::parse_error*>(&error);
-      check(
-          false,
-          parse_error == nullptr ? "the header is not JSON"
-                                 : fmt::format(
-                                       "the header is not JSON at its byte {}",
-                                       parse_error->byte));
+    } catch (const json::parse_error& error) {
+      check(false, "the header is not JSON at its byte ", error.byte);
+    } catch (const json::exception&) {
+      check(false, "the header is not JSON");
     }
   }
 
@@ -85,7 +81,7 @@ class HeaderReader {
   std::map<std::string, std::string> metadata = {};
 
  private:
-  // Depth 0 is the header, 1 a tensor or the metadata, 2 its fields.
+  // Depth 0 is the header, 1 a tensor or the metadata, 2 its fields, 3 a list.
   // False drops what has been parsed.
   bool accept(int depth, json::parse_event_t event, json& value) {
     using Event = json::parse_event_t;
@@ -99,8 +95,17 @@ class HeaderReader {
       return false;
     } else if (event == Event::array_start) {
       check(depth == 2 && name_ != kMetadata, "a list is out of place");
+      list_size_ = 0;
     } else if (event == Event::value) {
-      check(depth >= 2, fmt::format("'{}' must be an object", name_));
+      check(depth >= 2, "'", name_, "' must be an object");
+      list_size_ += depth == 3 ? 1 : 0;
+      check(
+          list_size_ <= kMaxRank,
+          "'",
+          name_,
+          "' has a list of more than ",
+          kMaxRank,
+          " numbers");
     }
     return true;
   }
@@ -108,13 +113,9 @@ class HeaderReader {
   void accept_key(int depth, const std::string& key) {
     if (depth == 1) {
       name_ = key;
-      check(
-          names_.insert(key).second,
-          fmt::format("the name '{}' appears twice", key));
+      check(names_.insert(key).second, "the name '", key, "' appears twice");
     } else {
-      check(
-          keys_.insert(key).second,
-          fmt::format("'{}' has '{}' twice", name_, key));
+      check(keys_.insert(key).second, "'", name_, "' has '", key, "' twice");
     }
   }
 
@@ -123,74 +124,90 @@ class HeaderReader {
       for (const auto& [key, value] : fields.items()) {
         check(
             value.is_string(),
-            fmt::format("{} must hold strings, but '{}' is none", name_, key));
+            name_,
+            " must hold strings, but '",
+            key,
+            "' is none");
         metadata[key] = value.get<std::string>();
       }
       return;
     }
-    const std::string tensor = fmt::format("tensor '{}': ", name_);
     check(
         keys_ == std::set<std::string>{"data_offsets", "dtype", "shape"},
-        tensor + "expected dtype, shape and data_offsets, and nothing else");
-    Entry entry{.name = name_};
+        "tensor '",
+        name_,
+        "': expected dtype, shape and data_offsets, and nothing else");
+    const json& shape = fields.at("shape");
+    check(
+        is_list_of_sizes(shape),
+        "tensor '",
+        name_,
+        "': shape must be a list of lengths");
+    const json& offsets = fields.at("data_offsets");
+    check(
+        is_list_of_sizes(offsets) && offsets.size() == 2,
+        "tensor '",
+        name_,
+        "': data_offsets must be two offsets");
+    const FileDtype& dtype = dtype_of(fields.at("dtype"));
+    Entry entry{
+        .name = name_,
+        .dtype = dtype.dtype,
+        .shape = shape.get<std::vector<int64_t>>(),
+        .begin = offsets[0].get<size_t>(),
+        .end = offsets[1].get<size_t>()};
+    const std::optional<size_t> bytes = num_bytes(entry.shape, entry.dtype);
+    check(
+        entry.begin <= entry.end && bytes == entry.end - entry.begin,
+        "tensor '",
+        name_,
+        "': shape ",
+        at::IntArrayRef(entry.shape),
+        " of ",
+        dtype.safetensors,
+        " needs ",
+        bytes ? std::to_string(*bytes) : "more than 2^63",
+        " bytes, but data_offsets are [",
+        entry.begin,
+        ", ",
+        entry.end,
+        "]");
+    entries.push_back(std::move(entry));
+  }
 
-    const json& dtype = fields.at("dtype");
+  const FileDtype& dtype_of(const json& name) const {
     const auto dtypes = file_dtypes();
     const auto found = std::find_if(
         dtypes.begin(), dtypes.end(), [&](const FileDtype& candidate) {
-          return dtype == candidate.safetensors;
+          return name == candidate.safetensors;
         });
     TORCH_CHECK_VALUE(
         found != dtypes.end(),
         where_,
-        ": ",
-        tensor,
-        "dtype must be one of ",
+        ": tensor '",
+        name_,
+        "': dtype must be one of ",
         dtype_names(),
         ", but got ",
-        dtype.dump(-1, ' ', false, json::error_handler_t::replace),
+        name.dump(),
         ". Convert the tensor where the file was written.");
-    entry.dtype = found->dtype;
-
-    const json& shape = fields.at("shape");
-    check(
-        is_list_of_sizes(shape) && shape.size() <= kMaxRank,
-        fmt::format(
-            "{}shape must be a list of at most {} lengths", tensor, kMaxRank));
-    entry.shape = shape.get<std::vector<int64_t>>();
-
-    const json& offsets = fields.at("data_offsets");
-    check(
-        is_list_of_sizes(offsets) && offsets.size() == 2,
-        tensor + "data_offsets must be two offsets");
-    entry.begin = offsets[0].get<size_t>();
-    entry.end = offsets[1].get<size_t>();
-    const std::optional<size_t> bytes = num_bytes(entry.shape, entry.dtype);
-    check(
-        entry.begin <= entry.end && bytes == entry.end - entry.begin,
-        fmt::format(
-            "{}shape [{}] of {} needs {} bytes, but data_offsets are [{}, {}]",
-            tensor,
-            fmt::join(entry.shape, ", "),
-            found->safetensors,
-            bytes ? std::to_string(*bytes) : "more than 2^63",
-            entry.begin,
-            entry.end));
-    entries.push_back(std::move(entry));
+    return *found;
   }
 
-  void check(bool is_fine, const std::string& problem) const {
+  template <class... Parts>
+  void check(bool is_fine, const Parts&... problem) const {
     TORCH_CHECK_VALUE(
         is_fine,
         where_,
         ": ",
-        problem,
+        problem...,
         ". The file is damaged or not of the safetensors format.");
   }
 
   std::string_view text_;
   const std::string& where_;
   std::unordered_set<std::string> names_;
+  size_t list_size_ = 0;
   std::string name_;  // of the current entry
   std::set<std::string> keys_;  // that the current entry has so far
 };

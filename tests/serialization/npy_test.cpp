@@ -213,7 +213,7 @@ TEST_F(NpyTest, RefusesHeadersThatNumpyDoesNotWrite) {
       "each once");
   EXPECT_CONTAINS(
       error_for("{'descr': '<f4', " + order + order + "'shape': (3,)}"),
-      "each once");
+      "expected '}'");
   EXPECT_CONTAINS(error_for("{'descr': '<f4}"), "a string that ends");
   EXPECT_CONTAINS(error_for("{'de\\x73cr': '<f4'}"), "a string without '\\'");
   EXPECT_CONTAINS(error_for("{'descr' '<f4'}"), "expected ':'");

@@ -245,6 +245,13 @@ TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
     EXPECT_CONTAINS(
         error_for_entry(entry_of("F32", shape, "[0,8]")), "shape must be a");
   }
+  std::string ones = "1";
+  for (int i = 0; i < 64; ++i) {
+    ones += ",1";
+  }
+  EXPECT_CONTAINS(
+      error_for_entry(entry_of("F32", "[" + ones + "]", "[0,8]")),
+      "'a' has a list of more than 64 numbers");
   for (const std::string offsets :
        {"[0]", "[0,8,8]", "[-0,8]", "8", "[0.0,8]", "[0,null]"}) {
     EXPECT_CONTAINS(

@@ -84,7 +84,7 @@ TEST_P(TablesInFilesTest, AllTablesGoThroughSafetensors) {
 
 TEST_P(TablesInFilesTest, ATableGoesToNpyInADtypeThatNumpyHas) {
   TPUEmbedding layer = make_layer(GetParam());
-  const at::Tensor& table = layer->embedding_tables()["users"];
+  const at::Tensor table = layer->embedding_tables()["users"];
   const at::Tensor values =
       GetParam() == at::kBFloat16 ? table.to(at::kFloat) : table;
   save_npy(values, path("users.npy"));
