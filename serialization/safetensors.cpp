@@ -61,10 +61,11 @@ class HeaderReader {
       : text_(text), where_(where) {}
 
   void read() {
-    // The parser takes a zero byte for the end.
+    check(text_.substr(0, 1) == "{", "the header is not a JSON object");
+    // The parser would take it for the end; some writers pad with it.
     check(
-        text_.substr(0, 1) == "{" && text_.find('\0') == text_.npos,
-        "the header is not a JSON object");
+        text_.find('\0') == std::string_view::npos,
+        "the header has a zero byte, where only spaces may follow the JSON");
     try {
       [[maybe_unused]] const json rest = json::parse(
           text_, [this](int depth, json::parse_event_t event, json& value) {

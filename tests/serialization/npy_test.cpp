@@ -157,7 +157,9 @@ TEST_F(NpyTest, CopiesWhatIsNotAligned) {
   const at::Tensor values = test::floats({1, 2, 3});
   const std::string data(static_cast<const char*>(values.const_data_ptr()), 12);
   write_bytes(path("odd.npy"), npy_bytes(header, data));
-  expect_same(load_npy(path("odd.npy")), values);
+  const at::Tensor loaded = load_npy(path("odd.npy"));
+  expect_same(loaded, values);
+  EXPECT_TRUE(test::is_aligned(loaded));
 }
 
 TEST_F(NpyTest, NamesWhatItCanNotRead) {

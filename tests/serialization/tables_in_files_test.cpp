@@ -5,9 +5,12 @@
 
 #include "tests/serialization/tensor_file_fixture.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -89,6 +92,41 @@ TEST_P(TablesInFilesTest, ATableGoesToNpyInADtypeThatNumpyHas) {
       GetParam() == at::kBFloat16 ? table.to(at::kFloat) : table;
   save_npy(values, path("users.npy"));
   expect_same(load_npy(path("users.npy")), values);
+}
+
+// Memory of the process that is not a file's, in bytes.
+int64_t anonymous_memory() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("RssAnon:")) {
+      return std::stoll(line.substr(8)) * 1024;
+    }
+  }
+  ADD_FAILURE() << "no RssAnon in /proc/self/status";
+  return 0;
+}
+
+TEST_P(TablesInFilesTest, ABigFileIsNotCopiedOnItsWay) {
+  constexpr int64_t kManyRows = 500'000;
+  constexpr int64_t kFileBytes = kManyRows * kDim * 4;
+  save_npy(at::ones({kManyRows, kDim}), path("users.npy"));
+  EmbeddingEngine engine(
+      {.features = {
+           {"user",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "users",
+                     .vocabulary_size = kManyRows,
+                     .dim = kDim,
+                     .dtype = GetParam()})}}}});
+  const int64_t before = anonymous_memory();
+  const at::Tensor values = load_npy(path("users.npy"));
+  engine.update_embedding_table("users", values);
+  EXPECT_LT(anonymous_memory() - before, kFileBytes / 4);
+  EXPECT_EQ(
+      engine.read_rows("users", kManyRows - 1, kManyRows).sum().item<int64_t>(),
+      kDim);
 }
 
 INSTANTIATE_TEST_SUITE_P(

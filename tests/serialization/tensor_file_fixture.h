@@ -11,6 +11,8 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -47,6 +49,11 @@ inline void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
   EXPECT_EQ(actual.scalar_type(), expected.scalar_type());
   ASSERT_EQ(actual.sizes(), expected.sizes());
   EXPECT_TRUE(at::equal(actual, expected)) << actual << "\n" << expected;
+}
+
+inline bool is_aligned(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return address % tensor.element_size() == 0;
 }
 
 /// A file that NumPy or safetensors wrote.
