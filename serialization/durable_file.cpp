@@ -111,9 +111,10 @@ void DurableFile::commit() {
       folder.empty() ? "." : folder.c_str(),
       O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor >= 0) {
-    const bool is_synced = ::fsync(descriptor) == 0 || errno == EINVAL;
+    const int number = ::fsync(descriptor) == 0 ? 0 : errno;
     ::close(descriptor);
-    if (!is_synced) {
+    if (number != 0 && number != EINVAL) {
+      errno = number;
       fail("synced in its folder");
     }
   }

@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -75,7 +77,7 @@ class HeaderParser {
   }
 
   bool take(char wanted) {
-    if (next() != wanted || position_ == text_.size()) {
+    if (next() != wanted) {
       return false;
     }
     ++position_;

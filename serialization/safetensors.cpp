@@ -9,12 +9,19 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 

@@ -10,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 
 namespace tessera {
 
