@@ -105,7 +105,7 @@ class TensorFileTest : public testing::Test {
     try {
       load(file);
     } catch (const c10::ValueError& error) {
-      const std::string message = error.what_without_backtrace();
+      std::string message = error.what_without_backtrace();
       EXPECT_NE(message.find(file), std::string::npos) << message;
       return message;
     }
