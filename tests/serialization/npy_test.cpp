@@ -52,9 +52,6 @@ class NpyTest : public test::TensorFileTest {
   }
 };
 
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 TEST_F(NpyTest, RoundTripsEveryDtypeAndShape) {
   for (const auto& [name, dtype] : kDtypes) {
     if (dtype == at::kBFloat16) {

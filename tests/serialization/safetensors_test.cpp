@@ -70,9 +70,6 @@ class SafetensorsTest : public test::TensorFileTest {
   }
 };
 
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 TEST_F(SafetensorsTest, RoundTripsEveryDtypeInOrder) {
   const NamedTensors contents = one_of_each();
   const NamedTensors loaded = round_trip(contents);

@@ -21,6 +21,9 @@
 #include <string>
 #include <vector>
 
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_NE((text).find(part), std::string::npos) << (text)
+
 namespace tessera::test {
 
 inline const std::map<std::string, at::ScalarType> kDtypes{
