@@ -204,6 +204,7 @@ void check_cover(
     size_t data_size,
     const std::string& where) {
   std::vector<const SafetensorsHeader::Entry*> in_turn;
+  in_turn.reserve(entries.size());
   for (const auto& entry : entries) {
     in_turn.push_back(&entry);
   }
