@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-const at::Tensor& EmbeddingTables::operator[](const TablePtr& table) const {
+at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
   for (const Entry& entry : entries_) {
     if (entry.config == table) {
       return entry.parameters;
@@ -20,7 +20,7 @@ const at::Tensor& EmbeddingTables::operator[](const TablePtr& table) const {
           "config."));
 }
 
-const at::Tensor& EmbeddingTables::operator[](const std::string& name) const {
+at::Tensor EmbeddingTables::operator[](const std::string& name) const {
   std::string known;
   for (const Entry& entry : entries_) {
     if (entry.name == name) {

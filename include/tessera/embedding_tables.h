@@ -28,9 +28,9 @@ class EmbeddingTables {
       : entries_(std::move(entries)) {}
 
   /// Errors:  c10::ValueError when `table` is not used by the layer.
-  const at::Tensor& operator[](const TablePtr& table) const;
+  at::Tensor operator[](const TablePtr& table) const;
   /// Errors:  c10::ValueError listing the known names.
-  const at::Tensor& operator[](const std::string& name) const;
+  at::Tensor operator[](const std::string& name) const;
 
   size_t size() const {
     return entries_.size();

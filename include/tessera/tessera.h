@@ -21,6 +21,7 @@
 #include <tessera/optim/optimizer.h>
 #include <tessera/partial_shape.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serialization/tensor_files.h>
 #include <tessera/serving_lookup.h>
 #include <tessera/strategy.h>
 #include <tessera/table_config.h>

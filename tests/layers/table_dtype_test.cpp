@@ -180,7 +180,7 @@ TEST_P(TableDtypeTest, RefusesAnArchiveOfAnotherDtype) {
   TPUEmbedding layer = make_layer({.dtype = GetParam()});
   EXPECT_VALUE_ERROR(
       torch::load(layer, stream),
-      "parameters expected " + to_string(GetParam()));
+      "parameters is " + to_string(GetParam()));
 }
 
 TEST_P(TableDtypeTest, ACustomRuleSeesFloat32) {

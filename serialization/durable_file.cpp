@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/durable_file.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// Linux writes at most 2 GiB - 4 KiB at a time.
+constexpr size_t kMaxWrite = size_t{1} << 30;
+
+int open_new(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+}  // namespace
+
+DurableFile::DurableFile(const std::string& path, std::string where)
+    : where_(std::move(where)), path_(path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  const bool exists = std::filesystem::exists(status);
+  TORCH_CHECK_VALUE(
+      !exists || std::filesystem::is_regular_file(status),
+      where_,
+      " ",
+      path_,
+      ": expected a path to a file, but this is a folder or a device.");
+  if (exists) {
+    path_ = std::filesystem::canonical(path, error).string();
+    path_ = error ? path : path_;
+  }
+  std::random_device random;
+  do {
+    written_path_ = fmt::format("{}.tmp-{:08x}", path_, random());
+    descriptor_ = open_new(written_path_);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) {
+    fail("created");
+  }
+  if (exists) {  // Where that is not allowed, new permissions serve.
+    (void)::fchmod(descriptor_, static_cast<mode_t>(status.permissions()));
+  }
+}
+
+DurableFile::~DurableFile() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+  if (!is_committed_) {
+    ::unlink(written_path_.c_str());
+  }
+}
+
+void DurableFile::fail(const char* action) const {
+  const int number = errno;
+  TORCH_CHECK(
+      false,
+      where_,
+      " ",
+      path_,
+      ": the file can't be ",
+      action,
+      ": ",
+      std::strerror(number),
+      ".");
+}
+
+void DurableFile::write(const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written =
+        ::write(descriptor_, next, std::min(size, kMaxWrite));
+    if (written < 0 && errno != EINTR) {
+      fail("written");
+    }
+    if (written > 0) {
+      next += written;
+      size -= static_cast<size_t>(written);
+    }
+  }
+}
+
+void DurableFile::commit() {
+  if (::fsync(descriptor_) != 0) {
+    fail("synced");
+  }
+  if (::close(std::exchange(descriptor_, -1)) != 0) {
+    fail("closed");
+  }
+  if (::rename(written_path_.c_str(), path_.c_str()) != 0) {
+    fail("renamed to its place");
+  }
+  is_committed_ = true;
+  // The name is on the disk when the folder is. Not every folder may be read,
+  // and not every file system can sync one.
+  const auto folder = std::filesystem::path(path_).parent_path();
+  const int descriptor = ::open(
+      folder.empty() ? "." : folder.c_str(),
+      O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) {
+    const int number = ::fsync(descriptor) == 0 ? 0 : errno;
+    ::close(descriptor);
+    if (number != 0 && number != EINVAL) {
+      errno = number;
+      fail("synced in its folder");
+    }
+  }
+}
+
+}  // namespace tessera

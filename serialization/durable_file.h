@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tessera {
+
+/// A file that appears whole or not at all: it is written beside its place under
+/// another name, and commit() puts it there.
+///
+///   DurableFile file("users.npy", "[save_npy]");
+///   file.write(data, size);
+///   file.commit();
+///
+/// A process that dies before leaves `<path>.tmp-<random>`, which may be deleted.
+/// What `path` held before, also through a symbolic link, is replaced; its
+/// permissions stay.
+/// Errors:  c10::ValueError where `path` is something else than a file;
+///          c10::Error for what the system refuses. Both begin with `where`.
+class DurableFile {
+ public:
+  DurableFile(const std::string& path, std::string where);
+  /// Deletes what was not committed.
+  ~DurableFile();
+
+  DurableFile(const DurableFile&) = delete;
+  DurableFile& operator=(const DurableFile&) = delete;
+
+  void write(const void* data, size_t size);
+
+  /// After it, the file is on the disk under its name.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* action) const;
+
+  std::string where_;
+  std::string path_;
+  std::string written_path_;
+  int descriptor_ = -1;
+  bool is_committed_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/mapped_file.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tessera {
+
+namespace {
+
+class Descriptor {
+ public:
+  // Without O_NONBLOCK a pipe would wait for its writer.
+  explicit Descriptor(const std::string& path)
+      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  ~Descriptor() {
+    if (number_ >= 0) {
+      ::close(number_);
+    }
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int number() const {
+    return number_;
+  }
+
+ private:
+  int number_;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path, const std::string& where) {
+  const auto check_system = [&](bool is_fine) {
+    const int number = errno;
+    TORCH_CHECK(
+        is_fine,
+        where,
+        " ",
+        path,
+        ": the file can't be read: ",
+        std::strerror(number),
+        ".");
+  };
+  const Descriptor file(path);
+  check_system(file.number() >= 0);
+  struct stat status = {};
+  check_system(::fstat(file.number(), &status) == 0);
+  TORCH_CHECK_VALUE(
+      S_ISREG(status.st_mode),
+      where,
+      " ",
+      path,
+      ": expected a file, but this is a folder, a pipe or a device.");
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ == 0) {
+    return;  // An empty mapping is an error.
+  }
+  // NORESERVE: otherwise the kernel refuses a file larger than memory, since all
+  // of it might be written to.
+  void* memory = ::mmap(
+      nullptr,
+      size_,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_NORESERVE,
+      file.number(),
+      0);
+  check_system(memory != MAP_FAILED);
+  data_ = static_cast<char*>(memory);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(data_, size_);
+  }
+}
+
+}  // namespace tessera

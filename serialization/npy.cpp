@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serialization/tensor_files.h>
+
+#include "serialization/tensor_bytes.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::string_view kMagic("\x93NUMPY", 6);
+// NumPy's: the array's data begins at a multiple of it.
+constexpr size_t kAlignment = 64;
+
+struct Header {
+  std::string descr = {};
+  bool fortran_order = false;
+  std::vector<int64_t> shape = {};
+};
+
+// The Python dict that NumPy writes, and nothing else that Python could read:
+//   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& where)
+      : text_(text), where_(where) {}
+
+  Header parse() {
+    Header header;
+    std::vector<std::string> keys;
+    expect(take('{'), "'{'");
+    while (!take('}')) {
+      expect(keys.size() < 3, "'}'");
+      keys.push_back(quoted());
+      expect(take(':'), "':'");
+      if (keys.back() == "descr") {
+        header.descr = descr();
+      } else if (keys.back() == "fortran_order") {
+        header.fortran_order = boolean();
+      } else if (keys.back() == "shape") {
+        header.shape = shape();
+      }
+      expect(take(',') || next() == '}', "',' or '}'");
+    }
+    next();
+    expect(position_ == text_.size(), "the end of the header");
+    std::sort(keys.begin(), keys.end());
+    TORCH_CHECK_VALUE(
+        (keys == std::vector<std::string>{"descr", "fortran_order", "shape"}),
+        where_,
+        fmt::format(
+            ": the header must have the keys descr, fortran_order and shape, "
+            "each once, but got {}",
+            fmt::join(keys, ", ")),
+        ". The file is damaged or not NumPy's.");
+    return header;
+  }
+
+ private:
+  // After spaces; '\0' at the end.
+  char next() {
+    const size_t found = text_.find_first_not_of(" \n", position_);
+    position_ = found == std::string_view::npos ? text_.size() : found;
+    return position_ < text_.size() ? text_[position_] : '\0';
+  }
+
+  bool take(char wanted) {
+    if (next() != wanted) {
+      return false;
+    }
+    ++position_;
+    return true;
+  }
+
+  bool take(std::string_view word) {
+    next();
+    if (text_.substr(position_, word.size()) != word) {
+      return false;
+    }
+    position_ += word.size();
+    return true;
+  }
+
+  void expect(bool is_fine, const char* wanted) const {
+    TORCH_CHECK_VALUE(
+        is_fine,
+        where_,
+        ": expected ",
+        wanted,
+        " at byte ",
+        position_,
+        " of the header. The file is damaged or not NumPy's.");
+  }
+
+  std::string quoted() {
+    const char quote = next();
+    expect(quote == '\'' || quote == '"', "a quoted string");
+    const size_t end = text_.find(quote, position_ + 1);
+    expect(end != std::string_view::npos, "a string that ends");
+    const std::string_view string =
+        text_.substr(position_ + 1, end - position_ - 1);
+    expect(
+        string.find('\\') == std::string_view::npos, "a string without '\\'");
+    position_ = end + 1;
+    return std::string(string);
+  }
+
+  std::string descr() {
+    TORCH_CHECK_VALUE(
+        next() != '[',
+        where_,
+        ": structured arrays can't be read. Save each field as a plain array.");
+    return quoted();
+  }
+
+  bool boolean() {
+    const bool is_true = take("True");
+    expect(is_true || take("False"), "True or False");
+    return is_true;
+  }
+
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> lengths;
+    expect(take('('), "'('");
+    while (!take(')')) {
+      lengths.push_back(length());
+      // (3) would be a number in parentheses, so one length needs its comma.
+      const bool has_comma = take(',');
+      expect(has_comma || (next() == ')' && lengths.size() > 1), "',' or ')'");
+      TORCH_CHECK_VALUE(
+          lengths.size() <= kMaxRank,
+          where_,
+          ": expected at most ",
+          kMaxRank,
+          " dimensions. Reshape the array.");
+    }
+    return lengths;
+  }
+
+  int64_t length() {
+    const char first = next();
+    const char* begin = text_.data() + position_;
+    int64_t value = 0;
+    const auto [end, error] =
+        std::from_chars(begin, text_.data() + text_.size(), value);
+    expect(
+        first != '-' && error == std::errc(),
+        "a dimension that is not negative and fits into an int64");
+    position_ += static_cast<size_t>(end - begin);
+    return value;
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  size_t position_ = 0;
+};
+
+at::ScalarType dtype_of(const std::string& descr, const std::string& where) {
+  const std::string kind = descr.empty() ? "" : descr.substr(1);
+  for (const FileDtype& entry : file_dtypes()) {
+    if (entry.npy == nullptr || kind != entry.npy + 1) {
+      continue;
+    }
+    const bool is_byte = c10::elementSize(entry.dtype) == 1;
+    TORCH_CHECK_VALUE(
+        is_byte || descr[0] != '>',
+        where,
+        ": expected little endian, but the dtype is '",
+        descr,
+        "'. In Python, save array.astype('<",
+        kind,
+        "').");
+    if (descr[0] == '<' || (is_byte && descr[0] == '|')) {
+      return entry.dtype;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          where,
+          ": dtype must be one of float16, float32, float64, int8, int16, int32, "
+          "int64, uint8, bool, but got '",
+          descr,
+          "'. In Python, save array.astype(...) to one of them; bfloat16 goes "
+          "through safetensors."));
+}
+
+// The header's text, and where the data begins.
+struct Preamble {
+  std::string_view header = {};
+  size_t data_offset = 0;
+};
+
+Preamble preamble_of(std::string_view file, const std::string& where) {
+  TORCH_CHECK_VALUE(
+      file.substr(0, kMagic.size()) == kMagic,
+      where,
+      ": expected a .npy file, but this does not begin as one",
+      file.empty() ? " (it is empty)" : "",
+      ". In Python, write it with numpy.save().");
+  constexpr size_t kVersionEnd = 8;
+  const auto byte = [&](size_t i) {
+    return i < file.size() ? static_cast<unsigned char>(file[i]) : 0U;
+  };
+  const unsigned version = byte(6);
+  TORCH_CHECK_VALUE(
+      file.size() < kVersionEnd ||
+          (version >= 1 && version <= 3 && byte(7) == 0),
+      where,
+      ": version must be 1.0, 2.0 or 3.0, but got ",
+      version,
+      ".",
+      byte(7),
+      ".");
+  const size_t length_size = version == 1 ? 2 : 4;
+  size_t length = 0;
+  for (size_t i = 0; i < length_size; ++i) {
+    length |= static_cast<size_t>(byte(kVersionEnd + i)) << (8 * i);
+  }
+  const size_t begin = kVersionEnd + length_size;
+  TORCH_CHECK_VALUE(
+      file.size() >= begin && length <= file.size() - begin,
+      where,
+      ": the header ends after the file, which has ",
+      file.size(),
+      " bytes. The file is truncated or damaged.");
+  return {file.substr(begin, length), begin + length};
+}
+
+}  // namespace
+
+void save_npy(const at::Tensor& tensor, const std::string& path) {
+  const std::string where = fmt::format("[save_npy] {}", path);
+  const FileDtype& dtype = require_saveable(tensor, where);
+  TORCH_CHECK_TYPE(
+      dtype.npy != nullptr,
+      where,
+      ": NumPy has no ",
+      c10::toString(dtype.dtype),
+      ". Use save_safetensors(), or convert the tensor with to(at::kFloat).");
+  // As Python prints a tuple: (), (3,), (3, 4).
+  std::string header = fmt::format(
+      "{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
+      dtype.npy,
+      fmt::join(tensor.sizes(), ", "),
+      tensor.dim() == 1 ? "," : "");
+  constexpr size_t kHeaderBegin = 10;
+  const size_t unpadded = kHeaderBegin + header.size() + 1;
+  header.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
+  header += '\n';
+  const std::array<char, 4> version_and_length{
+      1,
+      0,
+      static_cast<char>(header.size() & 0xFF),
+      static_cast<char>(header.size() >> 8)};
+
+  DurableFile file(path, "[save_npy]");
+  file.write(kMagic.data(), kMagic.size());
+  file.write(version_and_length.data(), version_and_length.size());
+  file.write(header.data(), header.size());
+  write_elements(file, tensor);
+  file.commit();
+}
+
+at::Tensor load_npy(const std::string& path) {
+  const std::string where = fmt::format("[load_npy] {}", path);
+  const auto file = std::make_shared<MappedFile>(path, "[load_npy]");
+  const Preamble preamble = preamble_of(file->text(), where);
+  const Header header = HeaderParser(preamble.header, where).parse();
+  const TensorBytes place{
+      .dtype = dtype_of(header.descr, where),
+      .shape = header.shape,
+      .is_fortran_order = header.fortran_order,
+      .offset = preamble.data_offset};
+  const std::optional<size_t> expected = num_bytes(place.shape, place.dtype);
+  const size_t bytes = file->size() - preamble.data_offset;
+  TORCH_CHECK_VALUE(
+      expected == bytes,
+      where,
+      ": shape ",
+      at::IntArrayRef(place.shape),
+      " of ",
+      c10::toString(place.dtype),
+      " needs ",
+      expected ? std::to_string(*expected) : "more than 2^63",
+      " bytes of data, but the file has ",
+      bytes,
+      ". It is truncated, damaged, or holds several arrays.");
+  return tensor_in(file, place, where);
+}
+
+}  // namespace tessera

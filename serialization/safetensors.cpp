@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serialization/tensor_files.h>
+
+#include "serialization/safetensors_header.h"
+#include "serialization/tensor_bytes.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthSize = sizeof(uint64_t);
+// The format's, so that a header can't be made to fill the memory.
+constexpr uint64_t kMaxHeader = 100'000'000;
+
+// Where the tensors' bytes go, in the order of `contents`, and who comes first.
+struct Layout {
+  std::vector<size_t> offsets = {};
+  std::vector<size_t> order = {};
+};
+
+// Wide dtypes first: then all are aligned without gaps.
+Layout lay_out(const NamedTensors& contents) {
+  Layout layout;
+  layout.offsets.resize(contents.tensors.size());
+  layout.order.resize(contents.tensors.size());
+  std::iota(layout.order.begin(), layout.order.end(), size_t{0});
+  const auto width = [&](size_t i) {
+    return contents.tensors[i].second.element_size();
+  };
+  std::stable_sort(
+      layout.order.begin(), layout.order.end(), [&](size_t a, size_t b) {
+        return width(a) > width(b);
+      });
+  size_t end = 0;
+  for (const size_t i : layout.order) {
+    layout.offsets[i] = end;
+    end += contents.tensors[i].second.nbytes();
+  }
+  return layout;
+}
+
+std::string header_of(
+    const NamedTensors& contents,
+    const Layout& layout,
+    const std::string& where) {
+  std::vector<std::string> entries;
+  const auto add = [&](const json& name, const nlohmann::ordered_json& value) {
+    entries.push_back(name.dump() + ":" + value.dump());
+  };
+  try {
+    if (!contents.metadata.empty()) {
+      add(kSafetensorsMetadata, contents.metadata);
+    }
+    for (size_t i = 0; i < contents.tensors.size(); ++i) {
+      const auto& [name, tensor] = contents.tensors[i];
+      const size_t begin = layout.offsets[i];
+      add(name,
+          {{"dtype", require_saveable(tensor, where).safetensors},
+           {"shape", tensor.sizes().vec()},
+           {"data_offsets", {begin, begin + tensor.nbytes()}}});
+    }
+  } catch (const json::type_error&) {
+    C10_THROW_ERROR(
+        ValueError, where + ": names and metadata must be UTF-8. Encode them.");
+  }
+  std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
+  header.append((8 - header.size() % 8) % 8, ' ');
+  TORCH_CHECK_VALUE(
+      header.size() <= kMaxHeader,
+      where,
+      ": the header may have ",
+      kMaxHeader,
+      " bytes, but names and metadata make it ",
+      header.size(),
+      ". Save several files.");
+  return header;
+}
+
+}  // namespace
+
+at::Tensor NamedTensors::operator[](const std::string& name) const {
+  constexpr size_t kMaxListed = 10;
+  std::vector<std::string> known;
+  for (const auto& [candidate, tensor] : tensors) {
+    if (candidate == name) {
+      return tensor;
+    }
+    if (known.size() < kMaxListed) {
+      known.push_back(candidate);
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      fmt::format(
+          "[NamedTensors] no tensor '{}' among {}. Known: {}{}.",
+          name,
+          tensors.size(),
+          fmt::join(known, ", "),
+          known.size() < tensors.size() ? ", ..." : ""));
+}
+
+void save_safetensors(const NamedTensors& contents, const std::string& path) {
+  const std::string where = fmt::format("[save_safetensors] {}", path);
+  std::unordered_set<std::string> names;
+  for (const auto& [name, tensor] : contents.tensors) {
+    TORCH_CHECK_VALUE(
+        name != kSafetensorsMetadata && names.insert(name).second,
+        where,
+        ": names must differ and not be __metadata__, but got '",
+        name,
+        name == kSafetensorsMetadata ? "'." : "' twice.",
+        " Rename the tensor.");
+    require_saveable(tensor, fmt::format("{}: tensor '{}'", where, name));
+  }
+  const Layout layout = lay_out(contents);
+  const std::string header = header_of(contents, layout, where);
+  const uint64_t length = header.size();
+
+  DurableFile file(path, "[save_safetensors]");
+  file.write(&length, kLengthSize);
+  file.write(header.data(), header.size());
+  for (const size_t i : layout.order) {
+    write_elements(file, contents.tensors[i].second);
+  }
+  file.commit();
+}
+
+NamedTensors load_safetensors(const std::string& path) {
+  const std::string where = fmt::format("[load_safetensors] {}", path);
+  const auto file = std::make_shared<MappedFile>(path, "[load_safetensors]");
+  TORCH_CHECK_VALUE(
+      file->size() >= kLengthSize,
+      where,
+      ": expected a safetensors file, but it has only ",
+      file->size(),
+      " bytes. It is truncated.");
+  uint64_t length = 0;
+  std::memcpy(&length, file->data(), kLengthSize);
+  TORCH_CHECK_VALUE(
+      length <= kMaxHeader && length <= file->size() - kLengthSize,
+      where,
+      ": the header must have at most ",
+      kMaxHeader,
+      " bytes and end in the file, which has ",
+      file->size(),
+      ", but its length is given as ",
+      length,
+      ". The file is truncated, damaged or not of the safetensors format.");
+  const size_t data_offset = kLengthSize + length;
+  SafetensorsHeader header = read_safetensors_header(
+      file->text().substr(kLengthSize, length),
+      file->size() - data_offset,
+      where);
+
+  NamedTensors contents{.metadata = std::move(header.metadata)};
+  for (auto& entry : header.entries) {
+    const TensorBytes place{
+        .dtype = entry.dtype,
+        .shape = std::move(entry.shape),
+        .offset = data_offset + entry.begin};
+    at::Tensor tensor = tensor_in(
+        file, place, fmt::format("{}: tensor '{}'", where, entry.name));
+    contents.tensors.emplace_back(std::move(entry.name), std::move(tensor));
+  }
+  return contents;
+}
+
+}  // namespace tessera

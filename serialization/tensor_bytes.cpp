@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/tensor_bytes.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace tessera {
+
+static_assert(
+    std::endian::native == std::endian::little,
+    "files are little endian, and tensors go there as they are");
+
+namespace {
+
+constexpr std::array<FileDtype, 10> kFileDtypes{{
+    {at::kFloat, "<f4", "F32"},
+    {at::kDouble, "<f8", "F64"},
+    {at::kHalf, "<f2", "F16"},
+    {at::kBFloat16, nullptr, "BF16"},
+    {at::kChar, "|i1", "I8"},
+    {at::kShort, "<i2", "I16"},
+    {at::kInt, "<i4", "I32"},
+    {at::kLong, "<i8", "I64"},
+    {at::kByte, "|u1", "U8"},
+    {at::kBool, "|b1", "BOOL"},
+}};
+
+// Of a view, so much is copied at a time.
+constexpr int64_t kPartBytes = int64_t{16} << 20;
+
+std::vector<int64_t> strides_of(const TensorBytes& place) {
+  const size_t rank = place.shape.size();
+  std::vector<int64_t> strides(rank);
+  int64_t stride = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t dimension = place.is_fortran_order ? i : rank - 1 - i;
+    strides[dimension] = stride;
+    stride *= place.shape[dimension];
+  }
+  return strides;
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
+
+}  // namespace
+
+std::span<const FileDtype> file_dtypes() {
+  return kFileDtypes;
+}
+
+std::optional<size_t> num_bytes(
+    const std::vector<int64_t>& shape,
+    at::ScalarType dtype) {
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  bool is_empty = false;
+  for (const int64_t length : shape) {
+    if (length == 0) {
+      is_empty = true;  // The strides must be representable all the same.
+    } else if (__builtin_mul_overflow(bytes, length, &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return is_empty ? 0 : static_cast<size_t>(bytes);
+}
+
+at::Tensor tensor_in(
+    const std::shared_ptr<MappedFile>& file,
+    const TensorBytes& place,
+    const std::string& where) {
+  const size_t bytes = num_bytes(place.shape, place.dtype).value();
+  TORCH_INTERNAL_ASSERT(
+      place.offset <= file->size() && bytes <= file->size() - place.offset);
+  if (bytes == 0) {
+    return at::empty(place.shape, place.dtype);
+  }
+  char* data = file->data() + place.offset;
+  if (place.dtype == at::kBool) {
+    // A bool of another value is undefined behaviour wherever it is read.
+    const char* end = data + bytes;
+    const char* wrong = std::find_if(
+        data, data + bytes, [](char c) { return c != 0 && c != 1; });
+    TORCH_CHECK_VALUE(
+        wrong == end,
+        where,
+        ": bools must be 0 or 1, but element ",
+        wrong - data,
+        " is ",
+        static_cast<int>(static_cast<unsigned char>(*wrong)),
+        ". The file is damaged.");
+  }
+  const std::vector<int64_t> strides = strides_of(place);
+  if (place.offset % c10::elementSize(place.dtype) != 0) {
+    at::Tensor copy = at::empty_strided(place.shape, strides, place.dtype);
+    std::memcpy(copy.mutable_data_ptr(), data, bytes);
+    return copy;
+  }
+  return at::from_blob(
+      data, place.shape, strides, [file](void*) {}, place.dtype);
+}
+
+const FileDtype& require_saveable(
+    const at::Tensor& tensor,
+    const std::string& where) {
+  TORCH_CHECK_TYPE(
+      tensor.defined() && tensor.layout() == at::kStrided &&
+          tensor.device().is_cpu() && tensor.has_storage(),
+      where,
+      ": expected a dense CPU tensor, but got ",
+      tensor.defined() ? tensor.toString() : "no tensor",
+      ". Convert it with to_dense() or cpu().");
+  TORCH_CHECK_TYPE(
+      static_cast<size_t>(tensor.dim()) <= kMaxRank,
+      where,
+      ": expected at most ",
+      kMaxRank,
+      " dimensions, but got ",
+      tensor.dim(),
+      ". Reshape the tensor.");
+  const auto* found = std::find_if(
+      kFileDtypes.begin(), kFileDtypes.end(), [&](const FileDtype& entry) {
+        return entry.dtype == tensor.scalar_type();
+      });
+  TORCH_CHECK_TYPE(
+      found != kFileDtypes.end(),
+      where,
+      ": dtype must be one of Float, Double, Half, BFloat16, Char, Short, Int, "
+      "Long, Byte, Bool, but got ",
+      c10::toString(tensor.scalar_type()),
+      ". Convert the tensor with to().");
+  return *found;
+}
+
+void write_elements(DurableFile& file, const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return;
+  }
+  const at::Tensor values = tensor.detach();
+  if (is_plain(values)) {
+    file.write(values.const_data_ptr(), values.nbytes());
+    return;
+  }
+  const at::Tensor rows = values.dim() == 0 ? values.unsqueeze(0) : values;
+  const int64_t num_rows = rows.size(0);
+  const int64_t row_bytes = static_cast<int64_t>(rows.nbytes()) / num_rows;
+  const int64_t part_rows = std::max<int64_t>(kPartBytes / row_bytes, 1);
+  for (int64_t begin = 0; begin < num_rows; begin += part_rows) {
+    const int64_t end = std::min(num_rows, begin + part_rows);
+    const at::Tensor part =
+        rows.slice(0, begin, end).clone(at::MemoryFormat::Contiguous);
+    file.write(part.const_data_ptr(), part.nbytes());
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/serialization/tensor_file_fixture.h"
+
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::counting;
+using test::expect_same;
+using test::kDtypes;
+using test::python_file;
+using test::read_bytes;
+using test::write_bytes;
+
+std::string npy_bytes(
+    const std::string& header,
+    const std::string& data,
+    char version = 1) {
+  std::string bytes("\x93NUMPY");
+  bytes += {version, '\0', static_cast<char>(header.size() & 0xFF)};
+  bytes += static_cast<char>(header.size() >> 8);
+  bytes += version > 1 ? std::string(2, '\0') : "";
+  return bytes + header + data;
+}
+
+std::string header_of(const std::string& descr, const std::string& shape) {
+  return "{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape +
+      ", }\n";
+}
+
+class NpyTest : public test::TensorFileTest {
+ protected:
+  at::Tensor round_trip(const at::Tensor& tensor) const {
+    save_npy(tensor, path("tensor.npy"));
+    return load_npy(path("tensor.npy"));
+  }
+  std::string error_of(const std::string& bytes) const {
+    return load_error(bytes, [](const std::string& path) { load_npy(path); });
+  }
+};
+
+TEST_F(NpyTest, RoundTripsEveryDtypeAndShape) {
+  for (const auto& [name, dtype] : kDtypes) {
+    if (dtype == at::kBFloat16) {
+      continue;
+    }
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+             {}, {0}, {1}, {5}, {4, 3}, {0, 7}, {3, 0, 2}, {2, 1, 3, 2}}) {
+      SCOPED_TRACE(name);
+      const at::Tensor tensor = counting(dtype, shape);
+      expect_same(round_trip(tensor), tensor);
+    }
+  }
+}
+
+TEST_F(NpyTest, ReadsWhatNumpyWrote) {
+  for (const auto& [name, dtype] : kDtypes) {
+    if (dtype != at::kBFloat16) {
+      SCOPED_TRACE(name);
+      expect_same(
+          load_npy(python_file(name + ".npy")), counting(dtype, {2, 3}));
+    }
+  }
+  const auto expect_file = [](const char* name, at::IntArrayRef shape) {
+    SCOPED_TRACE(name);
+    expect_same(load_npy(python_file(name)), counting(at::kFloat, shape));
+  };
+  expect_file("version_2.npy", {2, 3});
+  expect_file("version_3.npy", {2, 3});
+  expect_file("scalar.npy", {});
+  expect_file("vector.npy", {5});
+  expect_file("empty.npy", {0, 4});
+  expect_file("fortran.npy", {2, 3, 4});
+  EXPECT_EQ(load_npy(python_file("fortran.npy")).strides()[0], 1);
+}
+
+TEST_F(NpyTest, WritesTheBytesThatNumpyWrites) {
+  // NumPy leaves room for the first dimension to grow, but not with so few rows.
+  save_npy(counting(at::kFloat, {2, 3}), path("float32.npy"));
+  EXPECT_EQ(
+      read_bytes(path("float32.npy")), read_bytes(python_file("float32.npy")));
+}
+
+TEST_F(NpyTest, WritesOfAViewItsElementsAlone) {
+  const at::Tensor big = counting(at::kFloat, {1000, 8});
+  const at::Tensor rows = big.slice(0, 500, 502);
+  expect_same(round_trip(rows), rows);
+  EXPECT_EQ(std::filesystem::file_size(path("tensor.npy")), 128 + 2 * 8 * 4);
+  for (const at::Tensor& view :
+       {big.t(),
+        big.slice(0, 0, 1000, 3),
+        big.select(1, 2),
+        big.slice(1, 1, 4),
+        big.slice(0, 0, 1).expand({4, 8}),
+        at::_neg_view(big),
+        at::_neg_view(big.select(0, 3).select(0, 3))}) {
+    expect_same(round_trip(view), view.clone());
+  }
+  // More than what is copied at a time.
+  const at::Tensor wide = counting(at::kInt, {2500, 2000});
+  expect_same(round_trip(wide.t()), wide.t());
+  expect_same(round_trip(at::ones({2}).requires_grad_()), at::ones({2}));
+}
+
+TEST_F(NpyTest, WritingToALoadedTensorLeavesTheFile) {
+  const at::Tensor tensor = counting(at::kFloat, {4, 3});
+  const at::Tensor first = round_trip(tensor);
+  const std::string before = read_bytes(path("tensor.npy"));
+  const at::Tensor second = load_npy(path("tensor.npy"));
+  first.fill_(9);
+  EXPECT_EQ(read_bytes(path("tensor.npy")), before);
+  expect_same(second, tensor);
+  expect_same(first, at::full({4, 3}, 9.0F));
+}
+
+TEST_F(NpyTest, IsAMappingThatItsLastViewEnds) {
+  const auto is_mapped = [&]() {
+    const std::string file = std::filesystem::canonical(path("tensor.npy"));
+    return read_bytes("/proc/self/maps").find(file) != std::string::npos;
+  };
+  at::Tensor view = round_trip(counting(at::kFloat, {4, 3})).slice(0, 1, 2);
+  EXPECT_TRUE(is_mapped());
+  EXPECT_EQ(view.sum().item<float>(), 2 - 1 + 3 + 2);  // rows begin with -2
+  view = at::Tensor();
+  EXPECT_FALSE(is_mapped());
+}
+
+TEST_F(NpyTest, ReplacingTheFileLeavesLoadedTensors) {
+  const at::Tensor old = round_trip(counting(at::kFloat, {4, 3}));
+  save_npy(old + 1, path("tensor.npy"));
+  expect_same(old, counting(at::kFloat, {4, 3}));
+  expect_same(load_npy(path("tensor.npy")), old + 1);
+  std::filesystem::remove(path("tensor.npy"));
+  expect_same(old, counting(at::kFloat, {4, 3}));
+}
+
+TEST_F(NpyTest, CopiesWhatIsNotAligned) {
+  std::string header = header_of("'<f4'", "(3,)");
+  header.insert(header.size() - 1, (1 + 4 - (10 + header.size()) % 4) % 4, ' ');
+  ASSERT_EQ((10 + header.size()) % 4, 1);
+  const at::Tensor values = test::floats({1, 2, 3});
+  const std::string data(static_cast<const char*>(values.const_data_ptr()), 12);
+  write_bytes(path("odd.npy"), npy_bytes(header, data));
+  const at::Tensor loaded = load_npy(path("odd.npy"));
+  expect_same(loaded, values);
+  EXPECT_TRUE(test::is_aligned(loaded));
+}
+
+TEST_F(NpyTest, NamesWhatItCanNotRead) {
+  const auto error_at = [](const char* name) {
+    try {
+      load_npy(python_file(name));
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("no error");
+  };
+  EXPECT_CONTAINS(
+      error_at("big_endian.npy"),
+      "big_endian.npy: expected little endian, but the dtype is '>f4'. In "
+      "Python, save array.astype('<f4').");
+  EXPECT_CONTAINS(
+      error_at("structured.npy"), "structured arrays can't be read");
+  EXPECT_CONTAINS(error_at("object.npy"), "but got '|O'");
+  EXPECT_CONTAINS(error_at("text.npy"), "but got '<U1'");
+  EXPECT_CONTAINS(
+      error_at("bfloat16.npy"), "bfloat16 goes through safetensors");
+  EXPECT_CONTAINS(
+      error_at("all.safetensors"), "expected a .npy file, but this does not");
+  EXPECT_TORCH_ERROR(
+      load_npy(path("none.npy")), "none.npy: the file can't be read: No such");
+  EXPECT_VALUE_ERROR(load_npy(folder_), ": expected a file, but this is a");
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_VALUE_ERROR(load_npy(path("pipe")), "expected a file, but this is a");
+  EXPECT_CONTAINS(error_of(""), "(it is empty)");
+}
+
+TEST_F(NpyTest, RefusesHeadersThatNumpyDoesNotWrite) {
+  const std::string data(12, '\0');
+  const std::string good = header_of("'<f4'", "(3,)");
+  ASSERT_EQ(error_of(npy_bytes(good, data)), "no error");
+  ASSERT_EQ(error_of(npy_bytes(good, data, 3)), "no error");
+  EXPECT_CONTAINS(error_of(npy_bytes(good, data, 4)), "but got 4.0");
+  EXPECT_CONTAINS(error_of(npy_bytes(good, data + "x")), "the file has 13");
+
+  const auto error_for = [&](const std::string& header) {
+    return error_of(npy_bytes(header, data));
+  };
+  const auto error_for_shape = [&](const std::string& shape) {
+    return error_for(header_of("'<f4'", shape));
+  };
+  const std::string order = "'fortran_order': False, ";
+  EXPECT_CONTAINS(error_for(""), "expected '{'");
+  EXPECT_CONTAINS(error_for("{"), "a quoted string");
+  EXPECT_CONTAINS(error_for("{}"), "keys descr, fortran_order and shape");
+  EXPECT_CONTAINS(error_for("{'descr': '<f4', " + order + "}"), "each once");
+  EXPECT_CONTAINS(
+      error_for("{'descr': '<f4', 'descr': '<f4', 'shape': (3,)}"),
+      "each once");
+  EXPECT_CONTAINS(
+      error_for("{'descr': '<f4', " + order + order + "'shape': (3,)}"),
+      "expected '}'");
+  EXPECT_CONTAINS(error_for("{'descr': '<f4}"), "a string that ends");
+  EXPECT_CONTAINS(error_for("{'de\\x73cr': '<f4'}"), "a string without '\\'");
+  EXPECT_CONTAINS(error_for("{'descr' '<f4'}"), "expected ':'");
+  EXPECT_CONTAINS(error_for("{'descr': '<f4' 'shape': ()}"), "',' or '}'");
+  EXPECT_CONTAINS(error_for("{'fortran_order': 1}"), "True or False");
+  EXPECT_CONTAINS(error_for(good + "x"), "the end of the header");
+  EXPECT_CONTAINS(
+      error_for(good + std::string(1, '\0')), "the end of the header");
+  EXPECT_CONTAINS(error_for(header_of("''", "(3,)")), "but got ''");
+  EXPECT_CONTAINS(error_for(header_of("'='", "(3,)")), "but got '='");
+  EXPECT_CONTAINS(error_for(header_of("'<f3'", "(3,)")), "but got '<f3'");
+  EXPECT_CONTAINS(error_for_shape("3"), "expected '('");
+  EXPECT_CONTAINS(error_for_shape("(3)"), "',' or ')'");
+  EXPECT_CONTAINS(error_for_shape("(3,"), "a dimension that is not negative");
+  EXPECT_CONTAINS(error_for_shape("(-3,)"), "a dimension that is not negative");
+  EXPECT_CONTAINS(error_for_shape("(3.0,)"), "',' or ')'");
+  EXPECT_CONTAINS(
+      error_for_shape("(9223372036854775808,)"), "fits into an int64");
+  EXPECT_CONTAINS(
+      error_for_shape("(9223372036854775807, 9)"), "more than 2^63");
+  EXPECT_CONTAINS(
+      error_for_shape("(0, 9223372036854775807, 9)"), "more than 2^63");
+  EXPECT_CONTAINS(
+      error_for_shape("(4611686018427387904, 4)"), "more than 2^63");
+  EXPECT_CONTAINS(error_for_shape("(1000000000000,)"), "needs 4000000000000");
+  std::string deep = "(";
+  for (int i = 0; i < 65; ++i) {
+    deep += "1,";
+  }
+  EXPECT_CONTAINS(error_for_shape(deep + ")"), "at most 64 dimensions");
+  EXPECT_CONTAINS(
+      error_of(npy_bytes(header_of("'|b1'", "(3,)"), std::string("\0\1\2", 3))),
+      "bools must be 0 or 1, but element 2 is 2");
+}
+
+TEST_F(NpyTest, EveryTruncationIsAnError) {
+  const std::string bytes = read_bytes(python_file("float32.npy"));
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_NE(error_of(bytes.substr(0, size)), "no error") << size;
+  }
+}
+
+TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrSomethingOfTheSameSize) {
+  const std::string bytes = read_bytes(python_file("float32.npy"));
+  int errors = 0;
+  int visited = 0;
+  test::for_each_corruption(bytes, 128, [&](const std::string& damaged) {
+    const std::string message =
+        load_error(damaged, [](const std::string& path) {
+          const at::Tensor tensor = load_npy(path);
+          EXPECT_EQ(tensor.nbytes(), 24);
+          EXPECT_EQ(tensor.clone().numel(), tensor.numel());
+        });
+    errors += message == "no error" ? 0 : 1;
+    ++visited;
+  });
+  EXPECT_EQ(visited, 128 * 16);
+  EXPECT_GT(errors, visited / 2);
+}
+
+TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
+  const std::string file = path("tensor.npy");
+  EXPECT_TYPE_ERROR(
+      save_npy(at::ones({2}, at::kBFloat16), file),
+      "NumPy has no BFloat16. Use save_safetensors(), or convert the tensor");
+  EXPECT_TYPE_ERROR(save_npy({}, file), "dense CPU tensor, but got no tensor");
+  EXPECT_TYPE_ERROR(
+      save_npy(at::ones({2, 2}).to_sparse(), file), "expected a dense CPU");
+  EXPECT_TYPE_ERROR(
+      save_npy(at::empty({2}, at::TensorOptions().device(at::kMeta)), file),
+      "expected a dense CPU tensor");
+  EXPECT_TYPE_ERROR(
+      save_npy(at::ones({2}, at::kComplexFloat), file), "dtype must be one of");
+  EXPECT_TYPE_ERROR(
+      save_npy(at::ones(std::vector<int64_t>(65, 1)), file), "at most 64");
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(NpyTest, SavesToFilesOnly) {
+  const at::Tensor tensor = at::ones({2});
+  EXPECT_VALUE_ERROR(save_npy(tensor, folder_), "this is a folder or a device");
+  EXPECT_VALUE_ERROR(
+      save_npy(tensor, "/dev/null"), "/dev/null: expected a path to a file");
+  EXPECT_TORCH_ERROR(
+      save_npy(tensor, path("none/tensor.npy")), "can't be created: No such");
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(NpyTest, KeepsPermissionsAndLinks) {
+  save_npy(at::ones({2}), path("tensor.npy"));
+  ASSERT_EQ(::chmod(path("tensor.npy").c_str(), 0600), 0);
+  std::filesystem::create_symlink("tensor.npy", path("link.npy"));
+  save_npy(at::ones({3}), path("link.npy"));
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link.npy")));
+  EXPECT_EQ(load_npy(path("tensor.npy")).numel(), 3);
+  struct stat status = {};
+  ASSERT_EQ(::stat(path("tensor.npy").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600);
+  EXPECT_EQ(files().size(), 2);
+}
+
+TEST_F(NpyTest, AFailedWriteLeavesTheOldFileAndNoOther) {
+  const at::Tensor old = counting(at::kFloat, {4});
+  save_npy(old, path("tensor.npy"));
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small{.rlim_cur = 4096, .rlim_max = limit.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_TORCH_ERROR(
+      save_npy(at::ones({10000}), path("tensor.npy")),
+      "tensor.npy: the file can't be written: File too large.");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  expect_same(load_npy(path("tensor.npy")), old);
+  EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
+}
+
+}  // namespace
+}  // namespace tessera

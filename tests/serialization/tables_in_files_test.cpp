@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pretrained tables come from files, trained ones go there.
+#include <tessera/embedding_engine.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/serialization/tensor_file_fixture.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::expect_same;
+
+constexpr int64_t kRows = 100;
+constexpr int64_t kDim = 12;
+
+Nest<FeatureConfig> features_of(at::ScalarType dtype) {
+  const TablePtr users = make_table(
+      {.name = "users", .vocabulary_size = kRows, .dim = kDim, .dtype = dtype});
+  return {{"user", FeatureConfig{.table = users}}};
+}
+
+TPUEmbedding make_layer(at::ScalarType dtype) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = features_of(dtype),
+      .optimizer = optim::SGD{.learning_rate = 0.1}});
+}
+
+class TablesInFilesTest : public test::TensorFileTest,
+                          public testing::WithParamInterface<at::ScalarType> {};
+
+TEST_P(TablesInFilesTest, PretrainedNpyGoesIntoALayer) {
+  const at::Tensor pretrained = at::randn({kRows, kDim});
+  save_npy(pretrained, path("users.npy"));
+  TPUEmbedding layer = make_layer(GetParam());
+  layer->update_embedding_table("users", load_npy(path("users.npy")));
+  expect_same(layer->embedding_tables()["users"], pretrained.to(GetParam()));
+  expect_same(
+      layer->forward({{"user", test::int64s({7, 3})}})["user"].detach(),
+      pretrained.to(GetParam())
+          .to(at::kFloat)
+          .index_select(0, test::int64s({7, 3})));
+}
+
+TEST_P(TablesInFilesTest, PretrainedNpyInFortranOrderGoesIntoALayer) {
+  const at::Tensor values = load_npy(test::python_file("fortran.npy"))[0];
+  ASSERT_FALSE(values.is_contiguous());
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"a",
+           FeatureConfig{
+               .table = make_table(
+                   {.name = "a",
+                    .vocabulary_size = 3,
+                    .dim = 4,
+                    .dtype = GetParam()})}}}});
+  layer->update_embedding_table("a", values);
+  expect_same(layer->embedding_tables()["a"], values.to(GetParam()));
+}
+
+TEST_P(TablesInFilesTest, AllTablesGoThroughSafetensors) {
+  TPUEmbedding layer = make_layer(GetParam());
+  NamedTensors contents;
+  for (const auto& table : layer->embedding_tables()) {
+    contents.tensors.emplace_back(table.name, table.parameters);
+  }
+  save_safetensors(contents, path("tables.safetensors"));
+
+  const NamedTensors loaded = load_safetensors(path("tables.safetensors"));
+  EmbeddingEngine engine({.features = features_of(GetParam()), .seed = 1});
+  EXPECT_FALSE(at::equal(
+      engine.embedding_tables()["users"], layer->embedding_tables()["users"]));
+  for (const auto& [name, values] : loaded.tensors) {
+    engine.update_embedding_table(name, values);
+  }
+  expect_same(
+      engine.embedding_tables()["users"], layer->embedding_tables()["users"]);
+}
+
+TEST_P(TablesInFilesTest, ATableGoesToNpyInADtypeThatNumpyHas) {
+  TPUEmbedding layer = make_layer(GetParam());
+  const at::Tensor table = layer->embedding_tables()["users"];
+  const at::Tensor values =
+      GetParam() == at::kBFloat16 ? table.to(at::kFloat) : table;
+  save_npy(values, path("users.npy"));
+  expect_same(load_npy(path("users.npy")), values);
+}
+
+// Memory of the process that is not a file's, in bytes.
+int64_t anonymous_memory() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("RssAnon:")) {
+      return std::stoll(line.substr(8)) * 1024;
+    }
+  }
+  ADD_FAILURE() << "no RssAnon in /proc/self/status";
+  return 0;
+}
+
+TEST_P(TablesInFilesTest, ABigFileIsNotCopiedOnItsWay) {
+  constexpr int64_t kManyRows = 500'000;
+  constexpr int64_t kFileBytes = kManyRows * kDim * 4;
+  save_npy(at::ones({kManyRows, kDim}), path("users.npy"));
+  EmbeddingEngine engine(
+      {.features = {
+           {"user",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "users",
+                     .vocabulary_size = kManyRows,
+                     .dim = kDim,
+                     .dtype = GetParam()})}}}});
+  const int64_t before = anonymous_memory();
+  const at::Tensor values = load_npy(path("users.npy"));
+  engine.update_embedding_table("users", values);
+  EXPECT_LT(anonymous_memory() - before, kFileBytes / 4);
+  EXPECT_EQ(
+      engine.read_rows("users", kManyRows - 1, kManyRows).sum().item<int64_t>(),
+      kDim);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    TablesInFilesTest,
+    testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+    [](const auto& info) { return c10::toString(info.param); });
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serialization/tensor_files.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+namespace tessera::test {
+
+inline const std::map<std::string, at::ScalarType> kDtypes{
+    {"float32", at::kFloat},
+    {"float64", at::kDouble},
+    {"float16", at::kHalf},
+    {"bfloat16", at::kBFloat16},
+    {"int8", at::kChar},
+    {"int16", at::kShort},
+    {"int32", at::kInt},
+    {"int64", at::kLong},
+    {"uint8", at::kByte},
+    {"bool", at::kBool}};
+
+/// What make_tensor_files.py calls counting().
+inline at::Tensor counting(at::ScalarType dtype, at::IntArrayRef shape) {
+  const at::Tensor values =
+      at::arange(c10::multiply_integers(shape), at::kLong).view(shape);
+  if (dtype == at::kBool) {
+    return values.remainder(2).to(at::kBool);
+  }
+  return (dtype == at::kByte ? values : values - 2).to(dtype);
+}
+
+inline void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
+  EXPECT_EQ(actual.scalar_type(), expected.scalar_type());
+  ASSERT_EQ(actual.sizes(), expected.sizes());
+  EXPECT_TRUE(at::equal(actual, expected)) << actual << "\n" << expected;
+}
+
+inline bool is_aligned(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return address % tensor.element_size() == 0;
+}
+
+/// A file that NumPy or safetensors wrote.
+inline std::string python_file(const std::string& name) {
+  return std::string(TESSERA_TENSOR_FILES) + "/" + name;
+}
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.is_open()) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  // To shorten a file takes ext4 longer than to make a new one.
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// A folder of its own for each test.
+class TensorFileTest : public testing::Test {
+ protected:
+  TensorFileTest() {
+    std::string name = testing::TempDir() + "/tensor_files.XXXXXX";
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~TensorFileTest() override {
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string path(const std::string& name) const {
+    return folder_ + "/" + name;
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  // The message that `load` ends with when the file holds `bytes`.
+  std::string load_error(
+      const std::string& bytes,
+      const std::function<void(const std::string&)>& load) const {
+    const std::string file = path("damaged");
+    write_bytes(file, bytes);
+    try {
+      load(file);
+    } catch (const c10::ValueError& error) {
+      std::string message = error.what_without_backtrace();
+      EXPECT_NE(message.find(file), std::string::npos) << message;
+      return message;
+    }
+    return "no error";
+  }
+
+  std::string folder_;
+};
+
+/// The file with one byte changed, in several ways per byte of [0, end).
+inline void for_each_corruption(
+    const std::string& bytes,
+    size_t end,
+    const std::function<void(const std::string&)>& visit) {
+  for (size_t i = 0; i < end; ++i) {
+    std::string damaged = bytes;
+    for (int bit = 0; bit < 8; ++bit) {
+      damaged[i] = static_cast<char>(bytes[i] ^ (1 << bit));
+      visit(damaged);
+    }
+    for (const char replacement :
+         {'\0', '\xFF', ' ', '9', '-', '"', '{', ']'}) {
+      damaged[i] = replacement;
+      visit(damaged);
+    }
+  }
+}
+
+}  // namespace tessera::test
