@@ -100,9 +100,20 @@ ArchivedState read_archive(torch::serialize::InputArchive& archive) {
 
 }  // namespace
 
-// A name need not be UTF-8, a JSON text must.
-std::string config_text(const Nest<FeatureConfig>& features) {
-  return to_json(features).dump(-1, ' ', false, Json::error_handler_t::replace);
+// Each table with its name and the optimizer that it was trained with. A name
+// need not be UTF-8, a JSON text must.
+std::string config_text(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& features) {
+  Json json = to_json(features);
+  for (size_t i = 0; i < state.tables.size(); ++i) {
+    const TableState& table = state.tables[i];
+    json["tables"][i]["name"] = table.name;
+    if (table.optimizer) {
+      json["tables"][i]["optimizer"] = to_json(*table.optimizer);
+    }
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 void save_state(
@@ -110,7 +121,7 @@ void save_state(
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& archive) {
   archive.write("format_version", c10::IValue(kFormatVersion));
-  archive.write("config", c10::IValue(config_text(features)));
+  archive.write("config", c10::IValue(config_text(state, features)));
   archive.write("iterations", c10::IValue(state.iterations));
   for (size_t i = 0; i < state.tables.size(); ++i) {
     const TableState& table = state.tables[i];

@@ -25,8 +25,10 @@ void save_state(
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& archive);
 
-/// The feature configs as JSON text.
-std::string config_text(const Nest<FeatureConfig>& features);
+/// The feature configs as JSON text, as saved_features() reads it.
+std::string config_text(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& features);
 
 /// Copies tables, slots and step counter into `state`. A table without
 /// optimizer, and one on the host, takes its rows and ignores the slots.

@@ -85,7 +85,7 @@ class CheckpointWriter {
     const std::string name = checkpoint_name(number);
     hidden_ = directory_ / (kHidden + name);
     choose_parent();
-    manifest_.config = config_text(features);
+    manifest_.config = config_text(state_, features);
     manifest_.iterations = state_.iterations;
     disk_.make_directory(hidden_);
     describe_tables();

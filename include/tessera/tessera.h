@@ -20,7 +20,9 @@
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/partial_shape.h>
+#include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 #include <tessera/serving_lookup.h>
 #include <tessera/strategy.h>

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time and memory of checkpoints of a big table, beside what dd gets from the
+// same disk in the same run.
+#include <tessera/embedding_engine.h>
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randperm.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using tessera::EmbeddingEngine;
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+
+double seconds_of(const auto& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// A line of /proc/self/status in MiB.
+int64_t status_mebibytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key + ":")) {
+      constexpr int64_t kKibibytes = 1024;
+      return std::stoll(line.substr(key.size() + 1)) / kKibibytes;
+    }
+  }
+  return -1;
+}
+
+// The most memory that `work` takes beyond what is in use before it.
+int64_t extra_mebibytes(const auto& work) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // forgets the peak
+  const int64_t before = status_mebibytes("VmRSS");
+  work();
+  return status_mebibytes("VmHWM") - before;
+}
+
+void run(const std::string& command) {
+  TORCH_CHECK(std::system(command.c_str()) == 0, "failed: ", command);
+}
+
+// Reads go to the disk again.
+void drop_from_cache(const fs::path& path) {
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (!entry.is_regular_file()) {
+      continue;
+    }
+    const int file = ::open(entry.path().c_str(), O_RDONLY);
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  }
+}
+
+struct Options {
+  double gib = 4.0;
+  int64_t dim = 64;
+  int64_t rounds = 3;
+  std::string directory = "checkpoint_benchmark";
+};
+
+EmbeddingEngine make_engine(const Options& options, int64_t rows) {
+  return EmbeddingEngine(
+      {.features =
+           {{"id",
+             tessera::FeatureConfig{
+                 .table = tessera::make_table(
+                     {.name = "table",
+                      .vocabulary_size = rows,
+                      .dim = options.dim,
+                      .initializer = tessera::initializers::Zeros{}})}}},
+       .optimizer = tessera::optim::Adagrad{}});
+}
+
+// One update of `count` different rows.
+void touch(EmbeddingEngine& engine, int64_t rows, int64_t count, int64_t dim) {
+  engine.enqueue(
+      {{"id", at::randperm(rows, at::kLong).slice(0, 0, count).contiguous()}});
+  engine.dequeue();
+  engine.apply_gradients({{"id", at::ones({count, dim})}});
+}
+
+void report(const char* what, double seconds, double reference, int64_t bytes) {
+  fmt::print(
+      "{:28} {:8.2f} s {:8.2f} GB/s   dd {:6.2f} s   speed / dd {:5.2f}\n",
+      what,
+      seconds,
+      static_cast<double>(bytes) / 1e9 / seconds,
+      reference,
+      reference / seconds);
+}
+
+void measure(const Options& options) {
+  const fs::path root = options.directory;
+  const fs::path checkpoints = root / "checkpoints";
+  const fs::path reference = root / "reference";
+  fs::create_directories(reference);
+  const int64_t row_bytes = options.dim * static_cast<int64_t>(sizeof(float));
+  const auto table_bytes =
+      static_cast<int64_t>(options.gib * 1024.0) * kMebibyte;
+  const int64_t rows = table_bytes / row_bytes;
+  EmbeddingEngine engine = make_engine(options, rows);
+  touch(engine, rows, rows / 2, options.dim);  // not all zeros
+  const int64_t bytes = 2 * rows * row_bytes;
+  fmt::print(
+      "{} rows of {}, Adagrad: {:.2f} GB with slots, {} rounds, medians\n",
+      rows,
+      options.dim,
+      static_cast<double>(bytes) / 1e9,
+      options.rounds);
+  const std::string write_file = fmt::format(
+      "dd if=/dev/zero of={} bs=8M count={} conv=fsync status=none",
+      (reference / "file").string(),
+      bytes / (8 * kMebibyte));
+  const std::string read_file = fmt::format(
+      "dd if={} of=/dev/null bs=8M status=none", (reference / "file").string());
+  std::vector<double> dd_write;
+  std::vector<double> dd_read;
+  std::vector<double> save;
+  std::vector<double> load;
+  std::vector<double> increment;
+  int64_t extra_save = 0;
+  int64_t extra_load = 0;
+  const tessera::CheckpointOptions full{.keep_last = 1, .full_every = 2};
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    fs::remove(reference / "file");
+    dd_write.push_back(seconds_of([&] { run(write_file); }));
+    fs::remove_all(checkpoints);
+    extra_save =
+        std::max(extra_save, extra_mebibytes([&] {
+                   save.push_back(seconds_of([&] {
+                     engine.save_checkpoint(checkpoints.string(), full);
+                   }));
+                 }));
+    drop_from_cache(root);
+    dd_read.push_back(seconds_of([&] { run(read_file); }));
+    drop_from_cache(root);
+    extra_load = std::max(extra_load, extra_mebibytes([&] {
+                            load.push_back(seconds_of([&] {
+                              engine.load_checkpoint(checkpoints.string());
+                            }));
+                          }));
+    // A load counts as a change of all rows: begin anew.
+    fs::remove_all(checkpoints);
+    engine.save_checkpoint(checkpoints.string(), full);
+    touch(engine, rows, rows / 100, options.dim);
+    increment.push_back(seconds_of(
+        [&] { engine.save_checkpoint(checkpoints.string(), full); }));
+  }
+  report("save", median(save), median(dd_write), bytes);
+  report("load", median(load), median(dd_read), bytes);
+  fmt::print(
+      "{:28} {:8.2f} s, {:.3f} of the full one\n",
+      "save after touching 1 %",
+      median(increment),
+      median(increment) / median(save));
+  fmt::print(
+      "peak extra memory            save {} MiB, load {} MiB\n",
+      extra_save,
+      extra_load);
+  fs::remove_all(root);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Saves and loads checkpoints of a big table.");
+  app.add_option("--gib", options.gib, "GiB of the table, without slots")
+      ->check(CLI::Range(0.01, 1000.0))
+      ->capture_default_str();
+  app.add_option("--dim", options.dim, "floats of one row")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "of which the medians are shown")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option(
+         "--directory",
+         options.directory,
+         "on the disk to measure; must not exist, is removed at the end")
+      ->check(CLI::NonexistentPath)
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    measure(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "checkpoint_benchmark: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
