@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/saved_features.h>
 
-#include <tessera/serialization/config_json.h>
-
 #include "serialization/checkpoint_reader.h"
+#include "serialization/features_json.h"
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
-#include <memory>
+#include <string>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 namespace tessera {
 
@@ -22,28 +22,20 @@ class Binder {
  public:
   explicit Binder(const Callables& callables) : callables_(callables) {}
 
-  Nest<FeatureConfig> bind(const Nest<FeatureConfig>& features) {
-    std::map<TablePtr, TablePtr> tables;
-    std::vector<FeatureConfig> bound;
-    features.for_each([&](const std::string&, const FeatureConfig& config) {
-      bound.push_back(config);
-      TablePtr& table = tables[config.table];
-      if (table == nullptr) {
-        table = bind_table(*config.table);
-      }
-      bound.back().table = table;
-    });
+  void bind(std::vector<TableConfig>& tables) {
+    for (TableConfig& table : tables) {
+      bind_table(table);
+    }
     TORCH_CHECK_VALUE(
         missing_.empty(),
         "[saved_features] what was saved needs functions that a file can't "
         "hold:",
         missing_,
         "\nGive them in Callables, by these names.");
-    return features.pack(bound);
   }
 
  private:
-  TablePtr bind_table(TableConfig config) {
+  void bind_table(TableConfig& config) {
     where_ = "table '" + config.name + "'";
     const auto* callable = config.initializer
         ? std::get_if<initializers::Callable>(&*config.initializer)
@@ -60,7 +52,6 @@ class Binder {
           [&](auto& spec) { bind_spec(spec); },
           static_cast<optim::OptimizerVariant&>(*config.optimizer));
     }
-    return make_table(std::move(config));
   }
 
   template <class Spec>
@@ -116,7 +107,9 @@ Nest<FeatureConfig> features_from(
     TORCH_CHECK_VALUE(
         false, "[saved_features] the configuration is no JSON: ", error.what());
   }
-  return Binder(callables).bind(features_from_json(json));
+  Binder binder(callables);
+  return features_from_json(
+      json, [&](std::vector<TableConfig>& tables) { binder.bind(tables); });
 }
 
 }  // namespace
