@@ -78,18 +78,21 @@ class InputFile {
   int descriptor_;
 };
 
-// Bytes of a file that share one checksum.
-struct Chunk {
+// Some chunks of a file that are compared one after the other.
+struct Stretch {
   fs::path path;
-  int64_t begin = 0;
-  int64_t bytes = 0;
-  const std::string* xxh3 = nullptr;
+  const ManifestFile* file = nullptr;
+  int64_t first_chunk = 0;
+  int64_t end_chunk = 0;
 };
 
-void append_chunks(
+// Long enough for the system to read ahead.
+constexpr int64_t kChunksPerStretch = 32;
+
+void append_stretches(
     const fs::path& path,
     const ManifestFile& file,
-    std::vector<Chunk>& chunks) {
+    std::vector<Stretch>& stretches) {
   const int64_t size = InputFile(path).size();
   TORCH_CHECK_VALUE(
       size == file.bytes,
@@ -101,39 +104,44 @@ void append_chunks(
       " bytes, but got ",
       size,
       ": it is damaged. Load another checkpoint, by LoadOptions::checkpoint.");
-  for (size_t i = 0; i < file.xxh3.size(); ++i) {
-    const auto begin = static_cast<int64_t>(i) * kChunkBytes;
-    chunks.push_back(
+  const auto chunks = static_cast<int64_t>(file.xxh3.size());
+  for (int64_t chunk = 0; chunk < chunks; chunk += kChunksPerStretch) {
+    stretches.push_back(
         {.path = path,
-         .begin = begin,
-         .bytes = std::min(kChunkBytes, file.bytes - begin),
-         .xxh3 = &file.xxh3[i]});
+         .file = &file,
+         .first_chunk = chunk,
+         .end_chunk = std::min(chunks, chunk + kChunksPerStretch)});
   }
 }
 
-void verify_chunk(const Chunk& chunk) {
-  std::string bytes(chunk.bytes, '\0');
-  InputFile(chunk.path).read(chunk.begin, chunk.bytes, bytes.data());
-  TORCH_CHECK_VALUE(
-      checksum_of(bytes) == *chunk.xxh3,
-      kWhere,
-      " '",
-      chunk.path.string(),
-      "' bytes [",
-      chunk.begin,
-      ", ",
-      chunk.begin + chunk.bytes,
-      ") do not agree with their checksum: the file is damaged. Load another "
-      "checkpoint, by LoadOptions::checkpoint.");
+void verify(const Stretch& stretch) {
+  const InputFile input(stretch.path);
+  std::string bytes;
+  for (int64_t i = stretch.first_chunk; i < stretch.end_chunk; ++i) {
+    const int64_t begin = i * kChunkBytes;
+    bytes.resize(std::min(kChunkBytes, stretch.file->bytes - begin));
+    input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
+    TORCH_CHECK_VALUE(
+        checksum_of(bytes) == stretch.file->xxh3[i],
+        kWhere,
+        " '",
+        stretch.path.string(),
+        "' bytes [",
+        begin,
+        ", ",
+        begin + static_cast<int64_t>(bytes.size()),
+        ") do not agree with their checksum: the file is damaged. Load another "
+        "checkpoint, by LoadOptions::checkpoint.");
+  }
 }
 
-void verify_chunks(const std::vector<Chunk>& chunks) {
+void verify(const std::vector<Stretch>& stretches) {
   int64_t bytes = 0;
-  for (const Chunk& chunk : chunks) {
-    bytes += chunk.bytes;
+  for (const Stretch& stretch : stretches) {
+    bytes += (stretch.end_chunk - stretch.first_chunk - 1) * kChunkBytes + 1;
   }
-  run_tasks(static_cast<int64_t>(chunks.size()), bytes, [&](int64_t i) {
-    verify_chunk(chunks[i]);
+  run_tasks(static_cast<int64_t>(stretches.size()), bytes, [&](int64_t i) {
+    verify(stretches[i]);
   });
 }
 
@@ -351,22 +359,24 @@ std::vector<const CheckpointReader::Link*> CheckpointReader::links_of(
 }
 
 void CheckpointReader::verify(const std::vector<size_t>& tables) {
-  std::vector<Chunk> chunks;
+  std::vector<Stretch> stretches;
   for (const size_t table : tables) {
     for (const Link* link : links_of(table)) {
       const ManifestTable& entry = link->manifest.tables[table];
       if (entry.touched) {
-        append_chunks(
-            path_of(*link, entry.touched->file), entry.touched->file, chunks);
+        append_stretches(
+            path_of(*link, entry.touched->file),
+            entry.touched->file,
+            stretches);
       }
       for (const ManifestTensor& tensor : entry.tensors) {
         for (const ManifestPart& part : tensor.parts) {
-          append_chunks(path_of(*link, part.file), part.file, chunks);
+          append_stretches(path_of(*link, part.file), part.file, stretches);
         }
       }
     }
   }
-  verify_chunks(chunks);
+  tessera::verify(stretches);
   for (const size_t table : tables) {
     for (Link& link : chain_) {
       read_touched(link, table);
@@ -440,9 +450,9 @@ std::string CheckpointReader::read_extra() const {
       newest.name,
       "' was saved without CheckpointOptions::extra.");
   const fs::path path = path_of(newest, *extra);
-  std::vector<Chunk> chunks;
-  append_chunks(path, *extra, chunks);
-  verify_chunks(chunks);
+  std::vector<Stretch> stretches;
+  append_stretches(path, *extra, stretches);
+  tessera::verify(stretches);
   std::string bytes(extra->bytes, '\0');
   InputFile(path).read(0, extra->bytes, bytes.data());
   return bytes;
