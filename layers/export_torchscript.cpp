@@ -782,16 +782,14 @@ void check_input(
   std::optional<at::Tensor> expected;
   std::string refusal;
   try {
+    const FeatureState& feature = layer.features[index];
+    const std::optional<Feature> given = input.weights.defined()
+        ? std::optional<Feature>(input.weights)
+        : std::nullopt;
+    const at::Tensor flat = flat_weights(feature, input.feature, given);
     expected = look_up_stored(
-        layer,
-        index,
-        make_id_bags(layer.features[index], input.feature, input.weights));
-    // weights of dense and sequence features are refused elsewhere
-    if (input.weights.defined()) {
-      flat_weights(layer.features[index], input.feature, input.weights);
-    }
+        layer, index, make_id_bags(feature, input.feature, flat));
   } catch (const c10::Error& error) {
-    expected.reset();
     refusal = error.what_without_backtrace();
   }
   const std::string& path = layer.paths[index];

@@ -193,7 +193,7 @@ ExportedModel exported_model(Impl& model) {
 ///          results differ, as those of a frozen batch size.
 template <class Holder>
 requires(!std::is_same_v<Holder, TPUEmbedding>) void export_torchscript(
-    const Holder& model,
+    Holder model,
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options = {}) {
