@@ -24,6 +24,7 @@
 #include <torch/csrc/jit/frontend/schema_matching.h>
 #include <torch/csrc/jit/frontend/sugared_value.h>
 #include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/resource_guard.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <unistd.h>
@@ -660,6 +661,16 @@ bool is_close(const at::Tensor& actual, const at::Tensor& expected) {
       .item<bool>();
 }
 
+// The last line of a message: what TorchScript puts before it is its stack.
+std::string reason_of(const std::exception& error) {
+  const auto* own = dynamic_cast<const c10::Error*>(&error);
+  std::string text =
+      own != nullptr ? own->what_without_backtrace() : error.what();
+  const size_t begin = text.rfind("RuntimeError: ");
+  text = begin == std::string::npos ? text : text.substr(begin + 14);
+  return text.substr(0, text.find('\n'));
+}
+
 // --- The file ----------------------------------------------------------------
 
 // Appears under its name when all is well, or not at all.
@@ -698,7 +709,7 @@ class NewFile {
           "[export_torchscript] '",
           path_.string(),
           "' can't be written: ",
-          error.what());
+          reason_of(error));
     }
     return jit::load(partial_.string());
   }
@@ -790,7 +801,7 @@ void check_input(
     expected = look_up_stored(
         layer, index, make_id_bags(feature, input.feature, flat));
   } catch (const c10::Error& error) {
-    refusal = error.what_without_backtrace();
+    refusal = reason_of(error);
   }
   const std::string& path = layer.paths[index];
   FeatureDict features;
@@ -804,7 +815,7 @@ void check_input(
     actual =
         loaded.forward({features, weights}).toGenericDict().at(path).toTensor();
   } catch (const std::exception& error) {
-    refusal = error.what();
+    refusal = reason_of(error);
   }
   TORCH_CHECK(
       actual.has_value() == expected.has_value() &&
@@ -1194,23 +1205,51 @@ class ModelExport {
       }
       return {outputs[0]};
     };
+    std::shared_ptr<jit::Graph> graph;
     try {
-      return jit::tracer::trace(
-                 inputs,
-                 run,
-                 [](const torch::autograd::Variable&) { return ""; },
-                 /*strict=*/true,
-                 /*force_outplace=*/false,
-                 &root)
-          .first->graph;
-    } catch (const c10::Error&) {
+      graph = jit::tracer::trace(
+                  inputs,
+                  run,
+                  [](const torch::autograd::Variable&) { return ""; },
+                  /*strict=*/false,  // without its warning about lists
+                  /*force_outplace=*/false,
+                  &root)
+                  .first->graph;
+    } catch (const c10::ValueError&) {
       throw;
     } catch (const std::exception& error) {
       TORCH_CHECK_VALUE(
           false,
           "[export_torchscript] LibTorch can't trace the model: ",
-          error.what(),
+          reason_of(error),
           ". Register its tensors as parameters or buffers.");
+    }
+    jit::EliminateDeadCode(graph);
+    check_filled(graph->block());
+    return graph;
+  }
+
+  // at::tensor(values) is traced as an empty tensor: values that C++ writes
+  // into memory are no operator.
+  static void check_filled(jit::Block* block) {
+    for (jit::Node* node : block->nodes()) {
+      const std::string kind = node->kind().toUnqualString();
+      if (kind.find("empty") == std::string::npos) {
+        continue;
+      }
+      const auto& uses = node->output()->uses();
+      TORCH_CHECK_VALUE(
+          std::any_of(
+              uses.begin(),
+              uses.end(),
+              [](const jit::Use& use) {
+                const std::string user = use.user->kind().toUnqualString();
+                return user.ends_with("_");
+              }),
+          "[export_torchscript] expected tensors that operators compute, but "
+          "forward() fills one from C++ values, with at::tensor() or through "
+          "its memory. Make it with torch::tensor(), register it as a buffer, "
+          "or pass it as an input.");
     }
   }
 
@@ -1442,7 +1481,7 @@ void check_model(
     try {
       problem = difference(file_outputs(loaded, model, inputs), expected);
     } catch (const std::exception& error) {
-      problem = std::string("an error: ") + error.what();
+      problem = "an error: " + reason_of(error);
     }
     TORCH_CHECK_VALUE(
         problem.empty(),

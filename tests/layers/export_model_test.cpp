@@ -506,10 +506,11 @@ TEST(ExportModelTest, FrozenConditionsAndRandomNumbersAreErrors) {
 }
 
 TEST(ExportModelTest, IdsThatAreNoInputsAreAnError) {
-  auto model =
-      make_model([](auto& self, const Features& features, const at::Tensor&) {
+  const at::Tensor ids = int64s({1, 2, 3});
+  auto model = make_model(
+      [ids](auto& self, const Features& features, const at::Tensor&) {
         return self.embed(
-            {{"user", int64s({1, 2, 3})},
+            {{"user", ids},
              {"item", features["item"]},
              {"history", features["history"]}});
       });
@@ -517,6 +518,17 @@ TEST(ExportModelTest, IdsThatAreNoInputsAreAnError) {
       export_error(model, function_example()),
       "[export_torchscript] feature 'user': expected ids and weights that come "
       "from the model's inputs by operators on tensors");
+}
+
+TEST(ExportModelTest, TensorsFilledFromCppValuesAreAnError) {
+  auto model =
+      make_model([](auto& self, const Features& features, const at::Tensor&) {
+        return self.embed(features) * test::floats({2});
+      });
+  expect_text(
+      export_error(model, function_example()),
+      "forward() fills one from C++ values, with at::tensor() or through its "
+      "memory");
 }
 
 TEST(ExportModelTest, AModelWithoutALayerIsAnError) {
