@@ -642,20 +642,21 @@ using TensorDict = c10::Dict<std::string, at::Tensor>;
 
 // Two results are close when they differ by rounding only.
 bool is_close(const at::Tensor& actual, const at::Tensor& expected) {
-  if (actual.sizes() != expected.sizes()) {
+  if (actual.sizes() != expected.sizes() ||
+      actual.scalar_type() != expected.scalar_type()) {
     return false;
   }
   if (expected.numel() == 0 || !at::isFloatingType(expected.scalar_type())) {
     return actual.equal(expected);
   }
-  const at::Tensor wanted = expected.to(at::kDouble);
-  const at::Tensor magnitude = wanted.abs().masked_fill(~wanted.isfinite(), 0);
   constexpr double kTolerance = 1e-4;
+  const at::Tensor wanted = expected.to(at::kDouble);
+  const at::Tensor finite = wanted.masked_fill(~wanted.isfinite(), 0);
   return at::isclose(
              actual.to(at::kDouble),
              wanted,
              kTolerance,
-             kTolerance * std::min(magnitude.max().item<double>(), 1.0) + 1e-7,
+             kTolerance * finite.abs().max().item<double>() + 1e-7,
              /*equal_nan=*/true)
       .all()
       .item<bool>();
@@ -715,7 +716,15 @@ class NewFile {
   }
 
   void keep() const {
-    std::filesystem::rename(partial_, path_);
+    std::error_code error;
+    std::filesystem::rename(partial_, path_, error);
+    TORCH_CHECK_VALUE(
+        !error,
+        "[export_torchscript] '",
+        path_.string(),
+        "' can't be written: ",
+        error.message(),
+        ".");
   }
 
  private:
@@ -851,26 +860,7 @@ void check_embedding(const ExportedLayer& layer, jit::Module loaded) {
   }
 }
 
-}  // namespace
-
-void export_torchscript(
-    const TPUEmbedding& embedding,
-    const std::string& path,
-    const ExportOptions& options) {
-  TORCH_CHECK_VALUE(
-      !embedding.is_empty(),
-      "[export_torchscript] expected a layer, but got an empty one.");
-  check_dtype(options);
-  const NewFile file(path);
-  const at::NoGradGuard no_grad;
-  const ExportedLayer layer = export_layer(*embedding, options);
-  check_embedding(layer, file.save_and_load(layer.module));
-  file.keep();
-}
-
 // --- A whole model -----------------------------------------------------------
-
-namespace {
 
 // Its modules' own modes come back at the end.
 class EvalMode {
@@ -1176,9 +1166,10 @@ class ModelExport {
     return copy;
   }
 
-  // "torch::nn::LinearImpl" is a Linear.
+  // "torch::nn::LinearImpl" is a Linear, "SumImpl<at::Tensor>" a Sum.
   static std::string type_name(const torch::nn::Module& module) {
     std::string name = module.name();
+    name = name.substr(0, name.find('<'));
     name = name.substr(name.find_last_of(':') + 1);
     if (name.ends_with("Impl")) {
       name.resize(name.size() - 4);
@@ -1462,21 +1453,39 @@ std::string difference(
   return "";
 }
 
+// With an output_shape a model may have one batch size only.
+bool has_output_shape(const torch::nn::Module& model) {
+  bool found = false;
+  model.apply([&](const torch::nn::Module& part) {
+    if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
+      layer->options().features.for_each(
+          [&](const std::string&, const FeatureConfig& config) {
+            found = found || config.output_shape.has_value();
+          });
+    }
+  });
+  return found;
+}
+
 void check_model(
     ModelExport& exporter,
     const detail::ExportedModel& model,
     const ExportExample& example,
     jit::Module loaded) {
   const int64_t batch = batch_size_of(example.features);
+  std::string refusal;
+  int compared = 0;
   for (const int64_t size : {batch, int64_t{0}, int64_t{1}, 2 * batch + 1}) {
     const ExportExample inputs =
         size == batch ? example : with_batch_size(example, batch, size);
     std::vector<at::Tensor> expected;
     try {
       expected = exporter.model_outputs(inputs);
-    } catch (const c10::Error&) {
+    } catch (const std::exception& error) {
+      refusal = reason_of(error);
       continue;  // what the model can't compute is not asked of the file
     }
+    ++compared;
     std::string problem;
     try {
       problem = difference(file_outputs(loaded, model, inputs), expected);
@@ -1495,9 +1504,32 @@ void check_model(
         "view({-1, n}) for sizes, at::where for conditions, and leave random "
         "numbers out.");
   }
+  TORCH_CHECK_VALUE(
+      compared > (batch == 1 ? 2 : 1) || has_output_shape(model.module),
+      "[export_torchscript] expected a model for batches of any size, but it "
+      "takes the example's ",
+      batch,
+      " only: ",
+      refusal,
+      ". An input that belongs to the batch has its size first.");
 }
 
 }  // namespace
+
+void export_torchscript(
+    const TPUEmbedding& embedding,
+    const std::string& path,
+    const ExportOptions& options) {
+  TORCH_CHECK_VALUE(
+      !embedding.is_empty(),
+      "[export_torchscript] expected a layer, but got an empty one.");
+  check_dtype(options);
+  const NewFile file(path);
+  const at::NoGradGuard no_grad;
+  const ExportedLayer layer = export_layer(*embedding, options);
+  check_embedding(layer, file.save_and_load(layer.module));
+  file.keep();
+}
 
 void detail::export_torchscript(
     const ExportedModel& model,

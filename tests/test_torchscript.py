@@ -66,7 +66,7 @@ def check_ranker(model, cases):
 
 
 def main():
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message=".*is deprecated")  # all of torch.jit
     torch.set_grad_enabled(False)
     folder = pathlib.Path(sys.argv[1])
     paths = sorted(folder.glob("*.cases"))

@@ -505,6 +505,18 @@ TEST(ExportModelTest, FrozenConditionsAndRandomNumbersAreErrors) {
       export_error(random, function_example()), "leave random numbers out");
 }
 
+TEST(ExportModelTest, AModelForOneBatchSizeIsAnError) {
+  auto model = make_model(
+      [](auto& self, const Features& features, const at::Tensor& input) {
+        TORCH_CHECK(input.size(0) == 3, "three examples only");
+        return self.embed(features);
+      });
+  expect_text(
+      export_error(model, function_example()),
+      "[export_torchscript] expected a model for batches of any size, but it "
+      "takes the example's 3 only: three examples only");
+}
+
 TEST(ExportModelTest, IdsThatAreNoInputsAreAnError) {
   const at::Tensor ids = int64s({1, 2, 3});
   auto model = make_model(
