@@ -25,6 +25,7 @@
 #include <torch/csrc/jit/frontend/sugared_value.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
 #include <torch/csrc/jit/resource_guard.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <unistd.h>
@@ -343,6 +344,17 @@ jit::Module make_module(const std::string& type_name) {
   return module;
 }
 
+// Neither gradients nor what LibTorch knows of them belong in a file.
+void detach_tensors(const jit::Module& root) {
+  for (jit::Module module : root.modules()) {
+    for (const auto& attribute : module.named_attributes(/*recurse=*/false)) {
+      if (attribute.value.isTensor()) {
+        module.setattr(attribute.name, attribute.value.toTensor().detach());
+      }
+    }
+  }
+}
+
 // --- Tables ------------------------------------------------------------------
 
 // Converted at a time: 16 MiB of float32.
@@ -379,10 +391,11 @@ void store_as_int8(
 }
 
 StoredTable store(const TableState& table, at::ScalarType dtype) {
-  const at::Tensor source = table.parameters.detach();
-  if (source.scalar_type() == dtype) {
-    return {.rows = source};
+  if (table.parameters.scalar_type() == dtype) {
+    // Live: a tower that reads the table shares it, told by identity.
+    return {.rows = table.parameters};
   }
+  const at::Tensor source = table.parameters.detach();
   const int64_t vocab = source.size(0);
   StoredTable stored{.rows = at::empty(source.sizes(), dtype)};
   if (dtype == at::kChar) {
@@ -844,6 +857,11 @@ void check_input(
 }
 
 void check_embedding(const ExportedLayer& layer, jit::Module loaded) {
+  // Compiling for speed takes 40 ms per feature and gains these calls nothing.
+  const bool was_optimized = jit::getGraphExecutorOptimize();
+  jit::setGraphExecutorOptimize(false);
+  const jit::ResourceGuard restore(
+      [was_optimized] { jit::setGraphExecutorOptimize(was_optimized); });
   for (const size_t index : layer.exported) {
     const FeatureState& feature = layer.features[index];
     std::set<int64_t> batches{0, 1, 6};
@@ -980,8 +998,9 @@ SelectedRows select_rows(const Feature& feature, const at::Tensor& rows) {
     indices = sparse->indices.to(at::kLong).contiguous();
     shape = sparse->dense_shape.to(at::kLong).clone();
     places_of_row.resize(shape[0].item<int64_t>());
+    const int64_t* coordinates = indices.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < values.numel(); ++i) {
-      places_of_row[indices[i][0].item<int64_t>()].push_back(i);
+      places_of_row.at(coordinates[i * indices.size(1)]).push_back(i);
     }
   } else {
     const auto& ragged = std::get<RaggedFeature>(feature);
@@ -998,7 +1017,7 @@ SelectedRows select_rows(const Feature& feature, const at::Tensor& rows) {
   std::vector<int64_t> flat_places;
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < rows.numel(); ++i) {
-    const auto& places = places_of_row[rows[i].item<int64_t>()];
+    const auto& places = places_of_row.at(rows[i].item<int64_t>());
     flat_places.insert(flat_places.end(), places.begin(), places.end());
     lengths.push_back(static_cast<int64_t>(places.size()));
   }
@@ -1086,10 +1105,7 @@ class ModelExport {
         c10::QualifiedName(*root.type()->name(), "compute"),
         trace(root, example)));
     root.define(forward_source(example), std::make_shared<PythonNames>());
-    for (const auto& [module, name, tensor] : tensors_) {
-      // Neither gradients nor the model's graph belong in the file.
-      jit::Module(module).setattr(name, tensor.detach());
-    }
+    detach_tensors(root);
     return root;
   }
 
@@ -1103,12 +1119,6 @@ class ModelExport {
   }
 
  private:
-  struct NamedTensor {
-    jit::Module module;
-    std::string name;
-    at::Tensor tensor;
-  };
-
   ExportedLayer& exported(const TPUEmbeddingImpl& layer) {
     const auto found = layers_.find(&layer);
     return found != layers_.end()
@@ -1148,13 +1158,11 @@ class ModelExport {
     };
     // Live, for the tracer knows tensors by identity.
     for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
-      tensors_.push_back({copy, name_of(entry.key()), entry.value()});
       copy.register_parameter(
-          tensors_.back().name, entry.value(), /*is_buffer=*/false);
+          name_of(entry.key()), entry.value(), /*is_buffer=*/false);
     }
     for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
-      tensors_.push_back({copy, name_of(entry.key()), entry.value()});
-      copy.register_buffer(tensors_.back().name, entry.value());
+      copy.register_buffer(name_of(entry.key()), entry.value());
     }
     for (const auto& entry : module.named_children()) {
       const auto* layer =
@@ -1405,7 +1413,6 @@ class ModelExport {
   const ExportOptions& options_;
   std::map<const TPUEmbeddingImpl*, ExportedLayer> layers_;  // that are called
   std::map<const torch::nn::Module*, jit::Module> mirrored_;
-  std::vector<NamedTensor> tensors_;
 };
 
 std::vector<at::Tensor> file_outputs(
@@ -1416,7 +1423,9 @@ std::vector<at::Tensor> file_outputs(
   batch.features.for_each([&](const std::string& path, const Feature& feature) {
     features.insert(path, Parts(parts_of(feature)));
   });
-  jit::Stack inputs{features};
+  jit::Stack inputs;
+  inputs.reserve(2 + batch.inputs.size());
+  inputs.emplace_back(features);
   if (model.takes_weights) {
     TensorDict weights;
     batch.weights.for_each(
@@ -1427,7 +1436,9 @@ std::vector<at::Tensor> file_outputs(
         });
     inputs.emplace_back(weights);
   }
-  inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
+  for (const at::Tensor& input : batch.inputs) {
+    inputs.emplace_back(input);
+  }
   const jit::IValue result = loaded.forward(inputs);
   return model.gives_list ? result.toTensorVector()
                           : std::vector<at::Tensor>{result.toTensor()};
@@ -1527,6 +1538,7 @@ void export_torchscript(
   const NewFile file(path);
   const at::NoGradGuard no_grad;
   const ExportedLayer layer = export_layer(*embedding, options);
+  detach_tensors(layer.module);
   check_embedding(layer, file.save_and_load(layer.module));
   file.keep();
 }

@@ -390,6 +390,44 @@ Weights weights_of_item(const at::Tensor& weights) {
       {"history", std::nullopt}};
 }
 
+// Retrieval: the user against all items.
+struct RetrievalImpl : torch::nn::Module {
+  explicit RetrievalImpl(const Strategy& strategy) {
+    const auto users = make_table({.vocabulary_size = 20, .dim = 4});
+    items = make_table({.vocabulary_size = 30, .dim = 4});
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"user", FeatureConfig{.table = users}},
+                 {"item", FeatureConfig{.table = items}}},
+            .strategy = strategy}));
+  }
+  at::Tensor forward(const Features& features) {
+    return embedding->forward(features)["user"].matmul(
+        embedding->embedding_tables()[items].t());
+  }
+  TablePtr items;
+  TPUEmbedding embedding{nullptr};
+};
+TORCH_MODULE(Retrieval);
+
+TEST(ExportModelTest, ATowerThatReadsATableSharesItInTheFile) {
+  const Features features{{"user", int64s({1, 2})}, {"item", int64s({1, 2})}};
+  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+    Retrieval model(strategy);
+    torch::jit::Module loaded = export_and_load(model, {.features = features});
+    const at::NoGradGuard no_grad;
+    test::expect_close(
+        run_ranker(loaded, features, {}), model->forward(features));
+    at::Tensor items =
+        loaded.attr("embedding").toModule().attr("table_1").toTensor();
+    EXPECT_FALSE(items.requires_grad());
+    items.zero_();
+    EXPECT_EQ(run_ranker(loaded, features, {}).count_nonzero().item<int>(), 0);
+  }
+}
+
 TEST(ExportModelTest, WeightsAreInputsToo) {
   Weighted model;
   torch::jit::Module loaded = export_and_load(

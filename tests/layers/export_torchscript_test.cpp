@@ -286,15 +286,17 @@ TEST(ExportTest, RowsOfAnyDtypeAreExportedAsTheyAre) {
   }
 }
 
-TEST(ExportTest, HalfRowsAreRounded) {
+TEST(ExportTest, SixteenBitRowsAreRounded) {
   TPUEmbedding layer = layer_of({});
-  torch::jit::Module loaded = export_and_load(layer, {.dtype = at::kHalf});
   const at::Tensor ids = at::arange(10, at::kLong);
-  test::expect_close(
-      run_embedding(loaded, {{"f", {ids}}})["f"],
-      layer->embedding_tables()["t"].to(at::kHalf).to(at::kFloat),
-      0,
-      0);
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    torch::jit::Module loaded = export_and_load(layer, {.dtype = dtype});
+    test::expect_close(
+        run_embedding(loaded, {{"f", {ids}}})["f"],
+        layer->embedding_tables()["t"].to(dtype).to(at::kFloat),
+        0,
+        0);
+  }
   layer->embedding_tables()["t"].fill_(70000);
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, test::new_file(), {.dtype = at::kHalf}),
