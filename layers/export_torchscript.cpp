@@ -1224,14 +1224,20 @@ class ModelExport {
           ". Register its tensors as parameters or buffers.");
     }
     jit::EliminateDeadCode(graph);
-    check_filled(graph->block());
+    check_filled(*graph);
+    // Named after parameters, a local `torch` would hide LibTorch's operators.
+    for (jit::Node* node : graph->nodes()) {
+      for (jit::Value* output : node->outputs()) {
+        output->setDebugName("");
+      }
+    }
     return graph;
   }
 
   // at::tensor(values) is traced as an empty tensor: values that C++ writes
   // into memory are no operator.
-  static void check_filled(jit::Block* block) {
-    for (jit::Node* node : block->nodes()) {
+  static void check_filled(const jit::Graph& graph) {
+    for (const jit::Node* node : graph.nodes()) {
       const std::string kind = node->kind().toUnqualString();
       if (kind.find("empty") == std::string::npos) {
         continue;

@@ -494,6 +494,42 @@ TEST(ExportModelTest, SeveralLayersAndSharedModules) {
       model->forward(other_features()));
 }
 
+// Parts whose names, of attribute and type, mean something in TorchScript.
+struct TensorImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    at::Tensor sum = input;
+    for (const auto& parameter : parameters()) {
+      sum = sum + parameter;
+    }
+    return sum;
+  }
+};
+
+TEST(ExportModelTest, AnyNameOfAPartWorks) {
+  const std::vector<std::string> names{
+      "for",    "None",     "__init__", "0",        "0a",     "a b",
+      "a_b",    "\xc3\xa9", "q\"'\\\n", "training", "print",  "self",
+      "torch",  "compute",  "_c",       "forward",  "lambda", "List",
+      "Tensor", "int",      "table_0",  "f({})",    "async",  "del",
+      "type",   "dtype",    "state",    "__torch__"};
+  const auto part = std::make_shared<TensorImpl>();
+  for (const std::string& name : names) {
+    part->register_parameter(name, at::randn({1}));
+  }
+  auto model = make_model(
+      [part](auto& self, const Features& features, const at::Tensor&) {
+        return part->forward(self.embed(features));
+      });
+  model->register_module("import", part);
+  torch::jit::Module loaded = export_and_load(model, function_example());
+  const at::NoGradGuard no_grad;
+  test::expect_close(
+      run_ranker(loaded, other_features(), {at::rand({5, 2})}),
+      model->forward(other_features(), at::rand({5, 2})));
+  EXPECT_EQ(
+      loaded.attr("import_").toModule().parameters().size(), names.size());
+}
+
 // The error of an export, after which nothing is left.
 template <class Model>
 std::string export_error(const Model& model, const ExportExample& example) {
