@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of TorchScript is here: it is deprecated upstream, and one day another
-// format replaces this file.
+// All of TorchScript is here, as long as the file gets: it is deprecated
+// upstream, and one day another format replaces this file and nothing else.
 #include <tessera/layers/export_torchscript.h>
 
 #include "layers/forward_interception.h"
@@ -425,7 +425,7 @@ StoredTable store(const TableState& table, at::ScalarType dtype) {
 
 // float32 [ids, dim]
 at::Tensor read_stored(const StoredTable& table, const at::Tensor& ids) {
-  const at::Tensor rows = table.rows.index_select(0, ids).to(at::kFloat);
+  at::Tensor rows = table.rows.index_select(0, ids).to(at::kFloat);
   if (!table.scales.defined()) {
     return rows;
   }
@@ -1197,10 +1197,10 @@ class ModelExport {
       inputs.emplace_back(tensor);
     }
     const auto run = [&](const jit::Stack& tensors) -> jit::Stack {
-      std::vector<at::Tensor> outputs =
+      const std::vector<at::Tensor> outputs =
           model_.forward(unflatten(example, tensors));
       if (model_.gives_list) {
-        return {Parts(std::move(outputs))};
+        return {Parts(outputs)};
       }
       return {outputs[0]};
     };
@@ -1296,6 +1296,7 @@ class ModelExport {
       const std::optional<at::Tensor>& weight) {
     jit::Graph& graph = *getTracingState()->graph;
     std::vector<jit::Value*> part_values;
+    part_values.reserve(parts.size());
     for (const at::Tensor& part : parts) {
       part_values.push_back(traced(layer.paths[index], part));
     }
