@@ -265,6 +265,16 @@ TEST(ExportTest, BrokenStructureRaises) {
     SCOPED_TRACE(test_case.text);
     expect_error(loaded, {{"f", test_case.parts}}, {}, test_case.text);
   }
+  // More bags than memory, and more than 64 bits count.
+  for (const at::Tensor& shape :
+       {int64s({int64_t{1} << 40, int64_t{1} << 20, 3}),
+        int64s({int64_t{1} << 32, int64_t{1} << 32, 3})}) {
+    for (const int64_t row : {int64_t{0}, int64_t{1} << 31}) {
+      EXPECT_ANY_THROW(run_embedding(
+          loaded,
+          {{"f", {int64s({row, 1, 0}).view({1, 3}), int64s({1}), shape}}}));
+    }
+  }
   const auto bags = test::parts_of(ragged({{1, 2}}));
   expect_error(
       loaded, {{"f", bags}}, {{"f", test::floats({1})}}, "one per id, [2]");

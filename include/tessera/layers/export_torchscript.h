@@ -158,6 +158,11 @@ ExportedModel exported_model(Impl& model) {
         Parameters::inputs};
   } else {
     // torch::nn::Sequential, whose forward() is a template of its result.
+    static_assert(
+        requires(const Features& features) {
+          model.template forward<at::Tensor>(features);
+        },
+        "a model must have one forward(), not several of that name");
     return {model, [&model](const ExportExample& batch) {
               return std::vector<at::Tensor>{
                   model.template forward<at::Tensor>(batch.features)};
@@ -173,8 +178,9 @@ ExportedModel exported_model(Impl& model) {
 ///       ranker, "ranker.pt", {.features = batch, .inputs = {prices}});
 ///
 /// In Python, `torch.jit.load("ranker.pt")(features, prices)` with a dict as for
-/// an embedding alone; the dict of weights follows it where forward() takes
-/// Weights. Parameters keep their names.
+/// an embedding alone, of all the features and of the kinds that the example
+/// has; the dict of weights follows it where forward() takes Weights. Parameters
+/// keep their names.
 ///
 /// The model's forward() takes Features, perhaps Weights, then any number of
 /// tensors, and returns a tensor or a vector of them; it calls one or more
