@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/tpu_embedding.h>
 
+#include "layers/forward_interception.h"
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
@@ -47,7 +48,27 @@ std::string align(const std::vector<std::vector<std::string>>& lines) {
   return text;
 }
 
+thread_local const ForwardInterception::Answer* current_answer = nullptr;
+
 }  // namespace
+
+ForwardInterception::ForwardInterception(Answer answer)
+    : answer_(std::move(answer)), previous_(current_answer) {
+  current_answer = &answer_;
+}
+
+ForwardInterception::~ForwardInterception() {
+  current_answer = previous_;
+}
+
+const ForwardInterception::Answer* ForwardInterception::current() {
+  return current_answer;
+}
+
+const EmbeddingState& ForwardInterception::state_of(
+    const TPUEmbeddingImpl& layer) {
+  return *layer.state_;
+}
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
@@ -88,6 +109,9 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
+  if (const auto* answer = ForwardInterception::current()) {
+    return (*answer)(*this, features, weights);
+  }
   Batch batch =
       read_batch(options_.features, state_->features, features, weights);
   return options_.features.pack(strategy_->forward(std::move(batch)));
@@ -96,6 +120,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
 PendingForward TPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      ForwardInterception::current() == nullptr,
+      "[TPUEmbedding::begin_forward] a model that is exported must call "
+      "forward(), but called begin_forward(). Call forward() in the model.");
   PendingForward pending;
   pending.finish_ = strategy_->begin_forward(
       read_batch(options_.features, state_->features, features, weights));

@@ -11,6 +11,7 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
+#include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/tpu_embedding.h>

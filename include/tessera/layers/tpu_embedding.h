@@ -224,6 +224,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
 
  private:
   friend class Combined;
+  friend class ForwardInterception;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
   struct Copy {};
