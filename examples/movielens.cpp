@@ -28,6 +28,8 @@ namespace {
 struct Options {
   std::string data = ".deps/data/ml-100k";
   std::string save = {};
+  std::string checkpoint = {};  // directory
+  std::string exported = {};  // file
   int64_t seed = 0;
   int64_t epochs = 8;
   int64_t batch = 1000;
@@ -256,33 +258,47 @@ struct RaterImpl : torch::nn::Module {
     tower[3]->as<torch::nn::Linear>()->bias.zero_();
   }
 
-  struct Output {
-    Tensor stars = {};  // [batch]
+  // What is known of user and movie, each in one vector.
+  struct Sums {
+    Tensor user = {};  // [batch, kDim]
+    Tensor movie = {};  // [batch, kDim]
+    Tensor biases = {};  // [batch, 1]
     Tensor penalty = {};  // the mean squared length of the embeddings
   };
 
-  Output forward(const Dataset::Batch& batch) {
-    const auto found = embedding->forward(batch.features, batch.weights);
-    Tensor user, movie, penalty;
+  Sums look_up(
+      const tessera::Features& features,
+      const tessera::Weights& weights) {
+    const auto found = embedding->forward(features, weights);
+    Sums sums{.biases = found["user_bias"] + found["movie_bias"]};
     const auto add = [&](Tensor& sum, const char* feature) {
       const Tensor& activation = found[feature];
       const Tensor squares = activation.square().sum(1).mean();
       sum = sum.defined() ? sum + activation : activation;
-      penalty = penalty.defined() ? penalty + squares : squares;
+      sums.penalty = sums.penalty.defined() ? sums.penalty + squares : squares;
     };
     for (const char* feature :
          {"user", "occupation", "age", "gender", "history"}) {
-      add(user, feature);
+      add(sums.user, feature);
     }
     for (const char* feature : {"movie", "genres", "year", "raters"}) {
-      add(movie, feature);
+      add(sums.movie, feature);
     }
-    const Tensor product = user * movie;
+    return sums;
+  }
+
+  Tensor stars_of(const Sums& sums) {
+    const Tensor product = sums.user * sums.movie;
     const Tensor correction =
-        tower->forward(torch::cat({user, movie, product}, 1));
-    const Tensor biases = found["user_bias"] + found["movie_bias"] + correction;
-    return {
-        .stars = mean + biases.squeeze(1) + product.sum(1), .penalty = penalty};
+        tower->forward(torch::cat({sums.user, sums.movie, product}, 1));
+    return mean + (sums.biases + correction).squeeze(1) + product.sum(1);
+  }
+
+  // Stars [batch].
+  Tensor forward(
+      const tessera::Features& features,
+      const tessera::Weights& weights) {
+    return stars_of(look_up(features, weights));
   }
 
   tessera::TPUEmbedding embedding{nullptr};
@@ -330,14 +346,59 @@ Tensor predict(Rater& model, const Dataset& dataset, const Ratings& ratings) {
   for (size_t begin = 0; begin < ratings.size(); begin += kBatch) {
     const auto part =
         slice(ratings, order, static_cast<int64_t>(begin), kBatch);
-    parts.push_back(model->forward(dataset.batch(part)).stars);
+    const Dataset::Batch batch = dataset.batch(part);
+    parts.push_back(model->forward(batch.features, batch.weights));
   }
   model->train();
   return torch::cat(parts);
 }
 
-// Seconds that the training took.
-double train(Rater& model, const Dataset& dataset, const Options& options) {
+// Tables, and in the same checkpoint the tower, its optimizer and the epochs that
+// have been trained.
+void save_checkpoint(
+    Rater& model,
+    const torch::optim::Optimizer& optimizer,
+    int64_t epochs,
+    const std::string& directory) {
+  model->embedding->save_checkpoint(
+      directory, {.extra = [&](torch::serialize::OutputArchive& archive) {
+        torch::serialize::OutputArchive tower, dense;
+        model->tower->save(tower);
+        optimizer.save(dense);
+        archive.write("tower", tower);
+        archive.write("optimizer", dense);
+        archive.write("epochs", c10::IValue(epochs));
+      }});
+}
+
+// The epochs that have been trained: 0 where there is no checkpoint.
+int64_t load_checkpoint(
+    Rater& model,
+    torch::optim::Optimizer& optimizer,
+    const std::string& directory) {
+  if (directory.empty() || tessera::list_checkpoints(directory).empty()) {
+    return 0;
+  }
+  c10::IValue epochs;
+  model->embedding->load_checkpoint(
+      directory, {.extra = [&](torch::serialize::InputArchive& archive) {
+        torch::serialize::InputArchive tower, dense;
+        archive.read("tower", tower);
+        archive.read("optimizer", dense);
+        archive.read("epochs", epochs);
+        model->tower->load(tower);
+        optimizer.load(dense);
+      }});
+  std::cerr << "resumed after epoch " << epochs.toInt() << "\n";
+  return epochs.toInt();
+}
+
+struct Training {
+  double seconds = 0.0;
+  double examples_per_second = 0.0;  // 0 when a resumed run had nothing to do
+};
+
+Training train(Rater& model, const Dataset& dataset, const Options& options) {
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
   auto& dense = static_cast<torch::optim::AdamWOptions&>(
@@ -346,8 +407,11 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
   const int64_t steps = steps_per_epoch * options.epochs;
   ProgressBar progress(options.epochs, steps_per_epoch);
-  int64_t step = 0;
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+  const int64_t trained = load_checkpoint(model, optimizer, options.checkpoint);
+  int64_t step = trained * steps_per_epoch;
+  for (int64_t epoch = trained; epoch < options.epochs; ++epoch) {
+    // By epoch, so that a resumed run goes on as a straight one does.
+    torch::manual_seed(static_cast<uint64_t>(options.seed * 1'000'000 + epoch));
     const std::vector<int64_t> order = random_order(dataset.train().size());
     double squares = 0.0;
     int64_t seen = 0;
@@ -359,17 +423,23 @@ double train(Rater& model, const Dataset& dataset, const Options& options) {
       dense.lr(3e-4 * model->remaining);
 
       optimizer.zero_grad();
-      const auto output = model->forward(batch);
-      const Tensor loss = torch::mse_loss(output.stars, batch.stars);
-      (loss + 0.03 * output.penalty).backward();
+      const auto sums = model->look_up(batch.features, batch.weights);
+      const Tensor loss = torch::mse_loss(model->stars_of(sums), batch.stars);
+      (loss + 0.03 * sums.penalty).backward();
       optimizer.step();
 
       seen += batch.stars.size(0);
       squares += loss.item<double>() * static_cast<double>(batch.stars.size(0));
       progress.update(++step, std::sqrt(squares / static_cast<double>(seen)));
     }
+    if (!options.checkpoint.empty()) {
+      save_checkpoint(model, optimizer, epoch + 1, options.checkpoint);
+    }
   }
-  return progress.seconds();
+  const double seconds = progress.seconds();
+  const auto examples = static_cast<double>(
+      count * std::max<int64_t>(0, options.epochs - trained));
+  return {seconds, seconds > 0.0 ? examples / seconds : 0.0};
 }
 
 double rmse(const Tensor& predicted, const Tensor& stars) {
@@ -461,6 +531,18 @@ bool reload_gives_same(
   return torch::equal(predict(loaded, dataset, dataset.test()), expected);
 }
 
+void export_model(
+    Rater& model,
+    const Dataset& dataset,
+    const std::string& path) {
+  const Dataset::Batch batch = dataset.batch(
+      {dataset.test().begin(),
+       dataset.test().begin() +
+           std::min<int64_t>(8, static_cast<int64_t>(dataset.test().size()))});
+  tessera::export_torchscript(
+      model, path, {.features = batch.features, .weights = batch.weights});
+}
+
 int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options.seed);
   TORCH_CHECK_VALUE(
@@ -480,17 +562,18 @@ int run(const Options& options) {
   if (!options.json) {
     std::cout << model->embedding->summary() << std::flush;
   }
-  const double seconds = train(model, dataset, options);
+  const Training training = train(model, dataset, options);
 
   const Tensor stars = dataset.batch(dataset.test()).stars;
   const Tensor predicted = predict(model, dataset, dataset.test());
   const double by_mean = rmse(torch::full_like(stars, dataset.mean()), stars);
   const double by_biases = rmse(predict_by_biases(dataset), stars);
   const double by_model = rmse(predicted, stars);
-  const double per_second = static_cast<double>(dataset.train().size()) *
-      static_cast<double>(options.epochs) / seconds;
   const auto titles = recommend(model, dataset, options.user - 1, 5);
   const bool same = reload_gives_same(model, dataset, options, predicted);
+  if (!options.exported.empty()) {
+    export_model(model, dataset, options.exported);
+  }
 
   if (options.json) {
     nlohmann::ordered_json report = {
@@ -499,8 +582,8 @@ int run(const Options& options) {
         {"rmse_biases", by_biases},
         {"rmse", by_model},
         {"test_ratings", dataset.test().size()},
-        {"seconds", seconds},
-        {"examples_per_second", per_second},
+        {"seconds", training.seconds},
+        {"examples_per_second", training.examples_per_second},
         {"equal_after_reload", same},
         {"user", options.user}};
     for (const auto& [title, value] : titles) {
@@ -513,8 +596,9 @@ int run(const Options& options) {
               << by_mean << "\n"
               << "  user + movie bias  " << by_biases << "\n"
               << "  model              " << by_model << "\n"
-              << std::setprecision(1) << "\ntrained in " << seconds << " s, "
-              << std::setprecision(0) << per_second << " examples per second\n"
+              << std::setprecision(1) << "\ntrained in " << training.seconds
+              << " s, " << std::setprecision(0) << training.examples_per_second
+              << " examples per second\n"
               << "\nfor user " << options.user << "\n"
               << std::setprecision(2);
     for (const auto& [title, value] : titles) {
@@ -547,6 +631,12 @@ int main(int argc, char** argv) {
   app.add_option("--user", options.user, "whom to recommend movies to, from 1")
       ->capture_default_str();
   app.add_option("--save", options.save, "keep the trained model in this file");
+  app.add_option(
+      "--checkpoint",
+      options.checkpoint,
+      "directory: save after each epoch, resume from what is there");
+  app.add_option(
+      "--export", options.exported, "write the trained model as TorchScript");
   app.add_flag("--json", options.json, "report as JSON");
   CLI11_PARSE(app, argc, argv);
   try {

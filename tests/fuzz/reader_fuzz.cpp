@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// libFuzzer on everything that reads bytes from outside: the manifest of a
+// checkpoint, a layer's archive, .npy and safetensors files. Whatever they hold,
+// a reader gives a value or a c10::Error.
+#include "serialization/archive.h"
+#include "serialization/manifest.h"
+#include "src/embedding_state.h"
+
+#include <tessera/serialization/saved_features.h>
+#include <tessera/serialization/tensor_files.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fuzzer/FuzzedDataProvider.h>
+#include <torch/serialize/archive.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <string>
+
+namespace tessera {
+namespace {
+
+void require(bool is_right, const char* what) {
+  if (!is_right) {
+    std::cerr << "reader_fuzz: " << what << "\n";
+    std::abort();
+  }
+}
+
+// Whether it went through; any other exception ends the program.
+bool reads(const std::function<void()>& read) {
+  try {
+    read();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+// Any text, with the right checksum: mutations should get beyond that.
+void fuzz_manifest(FuzzedDataProvider& data) {
+  std::string text = data.ConsumeRemainingBytesAsString();
+  text += ",\"xxh3\":\"";
+  text += checksum_of(text);
+  text += "\"}\n";
+  reads([&] {
+    const Manifest manifest = manifest_from_text(text, "[fuzz]");
+    // What passes is written and read again.
+    const std::string again = to_text(manifest);
+    require(
+        to_text(manifest_from_text(again, "[fuzz]")) == again,
+        "a manifest changes when it is written");
+  });
+}
+
+const Nest<FeatureConfig>& configs() {
+  static const Nest<FeatureConfig> configs{
+      {"a",
+       FeatureConfig{
+           .table =
+               make_table({.name = "t", .vocabulary_size = 3, .dim = 2})}}};
+  return configs;
+}
+
+at::Tensor any_tensor(FuzzedDataProvider& data) {
+  constexpr at::ScalarType kTypes[] = {
+      at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBool};
+  std::vector<int64_t> shape;
+  for (int i = data.ConsumeIntegralInRange(0, 3); i > 0; --i) {
+    shape.push_back(data.ConsumeIntegralInRange(0, 4));
+  }
+  return at::zeros(shape, kTypes[data.ConsumeIntegralInRange(0, 4)]);
+}
+
+// Some entries of a layer's archive, of any kind and value.
+void write_entries(
+    FuzzedDataProvider& data,
+    torch::serialize::OutputArchive& archive,
+    int depth) {
+  const char* names[] = {
+      "format_version",
+      "config",
+      "iterations",
+      "table_0",
+      "table_1",
+      "name",
+      "optimizer",
+      "parameters",
+      "slot_accumulators"};
+  for (const char* name : names) {
+    switch (data.ConsumeIntegralInRange(0, 6)) {
+      case 0:
+        break;
+      case 1:
+        archive.write(name, c10::IValue(data.ConsumeIntegral<int64_t>()));
+        break;
+      case 2:
+        archive.write(name, c10::IValue(int64_t{1}));
+        break;
+      case 3:
+        archive.write(name, c10::IValue(data.ConsumeRandomLengthString(200)));
+        break;
+      case 4:
+        archive.write(name, any_tensor(data), /*is_buffer=*/true);
+        break;
+      case 5:
+        archive.write(name, c10::IValue(data.ConsumeBool() ? "t" : "Adagrad"));
+        break;
+      default:
+        if (depth > 0) {
+          torch::serialize::OutputArchive entry(archive.compilation_unit());
+          write_entries(data, entry, depth - 1);
+          archive.write(name, entry);
+        }
+    }
+  }
+}
+
+void fuzz_archive(FuzzedDataProvider& data) {
+  torch::serialize::OutputArchive written;
+  write_entries(data, written, 1);
+  std::stringstream stream;
+  written.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  static const EmbeddingState initial =
+      make_state(configs(), optim::Adagrad{}, 0, WithSlots::kYes, "[fuzz]");
+  EmbeddingState state = deep_copy(initial);
+  LoadOptions options;
+  options.slots = data.ConsumeBool();
+  options.grown = data.ConsumeBool();
+  if (data.ConsumeBool()) {
+    options.tables = {"t"};
+  }
+  const bool is_loaded = reads([&] { load_state(state, archive, options); });
+  require(
+      is_loaded ||
+          (state.iterations == 0 &&
+           at::equal(state.tables[0].parameters, initial.tables[0].parameters)),
+      "a load that failed has changed the layer");
+  reads([&] { saved_features(archive); });
+}
+
+void fuzz_config(FuzzedDataProvider& data) {
+  torch::serialize::OutputArchive written;
+  written.write("config", c10::IValue(data.ConsumeRemainingBytesAsString()));
+  std::stringstream stream;
+  written.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  reads([&] { saved_features(archive); });
+}
+
+void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
+  static const std::string path = [] {
+    const bool has_memory = ::access("/dev/shm", W_OK) == 0;
+    return std::string(has_memory ? "/dev/shm" : "/tmp") + "/reader_fuzz." +
+        std::to_string(::getpid());
+  }();
+  ::unlink(path.c_str());
+  std::ofstream(path, std::ios::binary) << data.ConsumeRemainingBytesAsString();
+  reads([&] {
+    if (is_npy) {
+      (void)load_npy(path).sum();
+    } else {
+      for (const auto& [name, tensor] : load_safetensors(path).tensors) {
+        (void)tensor.sum();
+      }
+    }
+  });
+  ::unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  FuzzedDataProvider data(bytes, size);
+  switch (data.ConsumeIntegralInRange(0, 4)) {
+    case 0:
+      tessera::fuzz_manifest(data);
+      break;
+    case 1:
+      tessera::fuzz_archive(data);
+      break;
+    case 2:
+      tessera::fuzz_config(data);
+      break;
+    case 3:
+      tessera::fuzz_tensor_file(data, true);
+      break;
+    default:
+      tessera::fuzz_tensor_file(data, false);
+  }
+  return 0;
+}
