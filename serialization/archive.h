@@ -3,7 +3,7 @@
 
 #include "src/embedding_state.h"
 
-#include <tessera/serialization/checkpoint.h>
+#include <tessera/checkpoint_options.h>
 #include <torch/serialize/archive.h>
 
 #include <string>

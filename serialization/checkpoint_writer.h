@@ -4,9 +4,9 @@
 #include "serialization/disk.h"
 #include "src/embedding_state.h"
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
-#include <tessera/serialization/checkpoint.h>
 
 #include <string>
 

@@ -3,8 +3,8 @@
 
 #include "src/embedding_state.h"
 
-#include <tessera/serialization/checkpoint.h>
 
+#include <tessera/checkpoint_options.h>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/partial_shape.h>
-#include <tessera/serialization/checkpoint.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>

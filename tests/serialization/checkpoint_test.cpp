@@ -3,6 +3,7 @@
 #include <tessera/embedding_engine.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
 
 #include "tests/layers/layer_test_util.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
 #include <tessera/partial_shape.h>
-#include <tessera/serialization/checkpoint.h>
 #include <tessera/strategy.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>

@@ -1,52 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <tessera/checkpoint_options.h>
+
 #include <string>
-#include <type_traits>
 #include <vector>
 
-namespace torch::serialize {
-class InputArchive;
-class OutputArchive;
-}  // namespace torch::serialize
-
 namespace tessera {
-
-/// How TPUEmbedding::save_checkpoint() writes.
-struct CheckpointOptions {
-  /// Complete checkpoints to keep, >= 1, besides those that they build on.
-  int64_t keep_last = 2;
-  /// Every n-th checkpoint is full; those between hold the rows touched since
-  /// the one before. 1: all are full. Increments follow updates of the engine
-  /// and operators of LibTorch, not what is written through a raw pointer.
-  int64_t full_every = 1;
-  /// Rows of one table go to several files of at most this size, >= 1.
-  int64_t file_bytes = int64_t{1} << 30;
-  /// Saves what belongs to the tables, such as the dense layers and their
-  /// optimizer, in the same checkpoint. Small: it is held in memory.
-  std::function<void(torch::serialize::OutputArchive&)> extra = {};
-};
-static_assert(std::is_aggregate_v<CheckpointOptions>);
-
-/// What a load takes from a checkpoint or an archive. By default all of it;
-/// then names, shapes, optimizers and slots must agree.
-struct LoadOptions {
-  /// Only these tables, by name; the layer keeps its step counter.
-  std::vector<std::string> tables = {};
-  /// No: rows alone; slots and step counter stay as they are.
-  bool slots = true;
-  /// Whether a table may have more rows than were saved. The further ones keep
-  /// their values: the initial ones, in a new layer.
-  bool grown = false;
-  /// Of a checkpoint directory: which one, as list_checkpoints() names it.
-  /// Empty: the newest.
-  std::string checkpoint = {};
-  /// Reads what CheckpointOptions::extra wrote, after the tables.
-  std::function<void(torch::serialize::InputArchive&)> extra = {};
-};
-static_assert(std::is_aggregate_v<LoadOptions>);
 
 /// Names of the complete checkpoints in a directory, oldest first; none for a
 /// directory that does not exist.
