@@ -3,7 +3,6 @@
 
 #include "src/embedding_state.h"
 
-
 #include <tessera/checkpoint_options.h>
 #include <cstddef>
 #include <cstdint>

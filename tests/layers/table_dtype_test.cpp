@@ -179,8 +179,7 @@ TEST_P(TableDtypeTest, RefusesAnArchiveOfAnotherDtype) {
   torch::save(make_layer({.dtype = at::kFloat}), stream);
   TPUEmbedding layer = make_layer({.dtype = GetParam()});
   EXPECT_VALUE_ERROR(
-      torch::load(layer, stream),
-      "parameters is " + to_string(GetParam()));
+      torch::load(layer, stream), "parameters is " + to_string(GetParam()));
 }
 
 TEST_P(TableDtypeTest, ACustomRuleSeesFloat32) {
