@@ -4,6 +4,7 @@
 #include <tessera/layers/export_torchscript.h>
 
 #include "layers/forward_interception.h"
+#include "serialization/durable_file.h"
 #include "src/batch.h"
 #include "src/lookup.h"
 
@@ -729,6 +730,7 @@ class NewFile {
   }
 
   void keep() const {
+    sync_file(partial_.string(), "[export_torchscript]");
     std::error_code error;
     std::filesystem::rename(partial_, path_, error);
     TORCH_CHECK_VALUE(
@@ -738,6 +740,7 @@ class NewFile {
         "' can't be written: ",
         error.message(),
         ".");
+    sync_folder_of(path_.string(), "[export_torchscript]");
   }
 
  private:

@@ -32,8 +32,8 @@ class InputFile {
  public:
   explicit InputFile(fs::path path)
       : path_(std::move(path)),
-        descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    check(descriptor_ >= 0, "can't be opened");
+        descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    check(descriptor_ >= 0, "can't be opened", std::strerror(errno));
   }
   ~InputFile() {
     ::close(descriptor_);
@@ -43,7 +43,10 @@ class InputFile {
 
   int64_t size() const {
     struct stat status {};
-    check(::fstat(descriptor_, &status) == 0, "can't be read");
+    check(
+        ::fstat(descriptor_, &status) == 0,
+        "can't be read",
+        std::strerror(errno));
     return S_ISREG(status.st_mode) ? status.st_size : -1;
   }
 
@@ -53,7 +56,8 @@ class InputFile {
       if (got < 0 && errno == EINTR) {
         continue;
       }
-      check(got > 0, got == 0 ? "is too short" : "can't be read");
+      check(got >= 0, "can't be read", std::strerror(errno));
+      check(got > 0, "is too short", "the file has ended");
       begin += got;
       to += got;
       bytes -= got;
@@ -61,7 +65,7 @@ class InputFile {
   }
 
  private:
-  void check(bool is_right, const char* problem) const {
+  void check(bool is_right, const char* problem, const char* reason) const {
     TORCH_CHECK_VALUE(
         is_right,
         kWhere,
@@ -70,7 +74,7 @@ class InputFile {
         "' ",
         problem,
         ": ",
-        std::strerror(errno),
+        reason,
         ". Load another checkpoint, by LoadOptions::checkpoint.");
   }
 
@@ -177,6 +181,26 @@ const ManifestTensor& find_tensor(
   return *found;
 }
 
+// Whether an increment on `below` may be `above`.
+bool has_same_tables(const Manifest& below, const Manifest& above) {
+  const std::vector<ManifestTable>& a = below.tables;
+  const std::vector<ManifestTable>& b = above.tables;
+  const auto same_tensor = [](const ManifestTensor& x,
+                              const ManifestTensor& y) {
+    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
+  };
+  const auto same_table = [&](const ManifestTable& x, const ManifestTable& y) {
+    return x.name == y.name &&
+        std::equal(
+               x.tensors.begin(),
+               x.tensors.end(),
+               y.tensors.begin(),
+               y.tensors.end(),
+               same_tensor);
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_table);
+}
+
 // In stretches of whole rows, several at a time.
 void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   at::Tensor to = copy.to;
@@ -197,7 +221,9 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
         std::min(rows, begin + step),
         data + begin * row_bytes);
   });
-  to.unsafeGetTensorImpl()->bump_version();
+  if (!to.is_inference()) {
+    to.unsafeGetTensorImpl()->bump_version();  // a write, for who counts them
+  }
 }
 
 }  // namespace
@@ -226,24 +252,44 @@ std::vector<std::string> list_checkpoints(const std::string& directory) {
   return names;
 }
 
-std::string read_manifest_text(
+CheckpointLink read_link(
     const fs::path& directory,
-    const std::string& checkpoint) {
-  const InputFile file(directory / checkpoint / kManifestFile);
+    const std::string& checkpoint,
+    const std::string& where) {
+  const fs::path path = directory / checkpoint / kManifestFile;
+  const InputFile file(path);
   std::string text(std::max<int64_t>(0, file.size()), '\0');
   file.read(0, static_cast<int64_t>(text.size()), text.data());
-  return text;
+  return {
+      .name = checkpoint,
+      .manifest = manifest_from_text(
+          text, fmt::format("{} '{}'", where, path.string())),
+      .xxh3 = checksum_in(text)};
 }
 
-Manifest read_manifest(
+std::vector<CheckpointLink> read_chain(
     const fs::path& directory,
-    const std::string& checkpoint) {
-  return manifest_from_text(
-      read_manifest_text(directory, checkpoint),
-      fmt::format(
-          "{} '{}'",
-          kWhere,
-          (directory / checkpoint / kManifestFile).string()));
+    const std::string& checkpoint,
+    const std::string& where) {
+  std::vector<CheckpointLink> chain{read_link(directory, checkpoint, where)};
+  // Each has a smaller number of increments below it, so this ends.
+  while (chain.front().manifest.parent) {
+    const CheckpointLink& child = chain.front();
+    CheckpointLink link =
+        read_link(directory, child.manifest.parent->name, where);
+    TORCH_CHECK_VALUE(
+        link.xxh3 == child.manifest.parent->xxh3 &&
+            link.manifest.increments == child.manifest.increments - 1 &&
+            has_same_tables(link.manifest, child.manifest),
+        where,
+        " '",
+        (directory / link.name).string(),
+        "' is not the one that the increment '",
+        child.name,
+        "' was written on. Load another checkpoint.");
+    chain.insert(chain.begin(), std::move(link));
+  }
+  return chain;
 }
 
 CheckpointReader::CheckpointReader(
@@ -270,7 +316,9 @@ CheckpointReader::CheckpointReader(
       ", but got '",
       checkpoint,
       "'.");
-  read_chain(checkpoint.empty() ? names.back() : checkpoint);
+  chain_ = read_chain(
+      directory_, checkpoint.empty() ? names.back() : checkpoint, kWhere);
+  touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
   saved_.iterations = newest.iterations;
   for (const ManifestTable& table : newest.tables) {
@@ -285,75 +333,13 @@ CheckpointReader::CheckpointReader(
   }
 }
 
-fs::path CheckpointReader::path_of(const Link& link, const ManifestFile& file)
-    const {
-  return directory_ / link.name / file.name;
-}
-
-// Down to a full checkpoint. Each increment has a smaller number of them below
-// it, so this ends.
-void CheckpointReader::read_chain(std::string name) {
-  std::optional<ManifestParent> expected;
-  int64_t increments = -1;
-  do {
-    const std::string text = read_manifest_text(directory_, name);
-    const std::string where = fmt::format(
-        "{} '{}'", kWhere, (directory_ / name / kManifestFile).string());
-    Link link{.name = name, .manifest = manifest_from_text(text, where)};
-    TORCH_CHECK_VALUE(
-        !expected ||
-            (expected->xxh3 == checksum_in(text) &&
-             link.manifest.increments == increments - 1),
-        where,
-        " is not the one that the increment '",
-        chain_.empty() ? "" : chain_.front().name,
-        "' was written on. Load another checkpoint.");
-    link.touched.resize(link.manifest.tables.size());
-    expected = link.manifest.parent;
-    increments = link.manifest.increments;
-    chain_.insert(chain_.begin(), std::move(link));
-    if (chain_.size() > 1) {
-      check_agree(chain_.front());
-    }
-    if (expected) {
-      name = expected->name;
-    }
-  } while (expected);
-}
-
-// The tables of a link are those of the newest one.
-void CheckpointReader::check_agree(const Link& link) const {
-  const std::vector<ManifestTable>& tables = link.manifest.tables;
-  const std::vector<ManifestTable>& newest = chain_.back().manifest.tables;
-  bool agrees = tables.size() == newest.size();
-  for (size_t i = 0; agrees && i < tables.size(); ++i) {
-    agrees = tables[i].name == newest[i].name &&
-        tables[i].tensors.size() == newest[i].tensors.size();
-    for (size_t j = 0; agrees && j < tables[i].tensors.size(); ++j) {
-      const ManifestTensor& mine = tables[i].tensors[j];
-      const ManifestTensor& theirs = newest[i].tensors[j];
-      agrees = mine.name == theirs.name && mine.dtype == theirs.dtype &&
-          mine.shape == theirs.shape;
-    }
-  }
-  TORCH_CHECK_VALUE(
-      agrees,
-      kWhere,
-      " '",
-      (directory_ / link.name).string(),
-      "' and the increment '",
-      chain_.back().name,
-      "' have different tables. Load another checkpoint.");
-}
-
-std::vector<const CheckpointReader::Link*> CheckpointReader::links_of(
-    size_t table) const {
-  std::vector<const Link*> links;
-  for (const Link& link : chain_) {
-    if (!link.manifest.tables[table].touched) {
+std::vector<size_t> CheckpointReader::links_of(size_t table) const {
+  std::vector<size_t> links;
+  for (size_t link = 0; link < chain_.size(); ++link) {
+    if (!table_of(link, table).touched) {
       links.clear();
     }
-    links.push_back(&link);
+    links.push_back(link);
   }
   return links;
 }
@@ -361,37 +347,37 @@ std::vector<const CheckpointReader::Link*> CheckpointReader::links_of(
 void CheckpointReader::verify(const std::vector<size_t>& tables) {
   std::vector<Stretch> stretches;
   for (const size_t table : tables) {
-    for (const Link* link : links_of(table)) {
-      const ManifestTable& entry = link->manifest.tables[table];
+    for (const size_t link : links_of(table)) {
+      const fs::path folder = folder_of(link);
+      const ManifestTable& entry = table_of(link, table);
       if (entry.touched) {
-        append_stretches(
-            path_of(*link, entry.touched->file),
-            entry.touched->file,
-            stretches);
+        const ManifestFile& file = entry.touched->file;
+        append_stretches(folder / file.name, file, stretches);
       }
       for (const ManifestTensor& tensor : entry.tensors) {
         for (const ManifestPart& part : tensor.parts) {
-          append_stretches(path_of(*link, part.file), part.file, stretches);
+          append_stretches(folder / part.file.name, part.file, stretches);
         }
       }
     }
   }
   tessera::verify(stretches);
   for (const size_t table : tables) {
-    for (Link& link : chain_) {
+    for (const size_t link : links_of(table)) {
       read_touched(link, table);
     }
   }
 }
 
-void CheckpointReader::read_touched(Link& link, size_t table) {
-  const ManifestTable& entry = link.manifest.tables[table];
+void CheckpointReader::read_touched(size_t link, size_t table) {
+  const ManifestTable& entry = table_of(link, table);
   if (!entry.touched) {
     return;
   }
-  std::vector<uint32_t>& rows = link.touched[table];
+  touched_[link].resize(chain_[link].manifest.tables.size());
+  std::vector<uint32_t>& rows = touched_[link][table];
   rows.resize(entry.touched->count);
-  const fs::path path = path_of(link, entry.touched->file);
+  const fs::path path = folder_of(link) / entry.touched->file.name;
   InputFile(path).read(
       0, entry.touched->file.bytes, reinterpret_cast<char*>(rows.data()));
   const bool is_ascending =
@@ -412,21 +398,20 @@ void CheckpointReader::read_rows(
     int64_t begin,
     int64_t end,
     char* to) const {
-  for (const Link* link : links_of(table)) {
-    const fs::path folder = directory_ / link->name;
-    const ManifestTable& entry = link->manifest.tables[table];
+  for (const size_t link : links_of(table)) {
+    const ManifestTable& entry = table_of(link, table);
     const ManifestTensor& tensor = find_tensor(entry, key);
     if (!entry.touched) {
-      read_parts(folder, tensor, begin, end, to);
+      read_parts(folder_of(link), tensor, begin, end, to);
       continue;
     }
-    const std::vector<uint32_t>& rows = link->touched[table];
+    const std::vector<uint32_t>& rows = touched_[link][table];
     const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
     const auto last = std::lower_bound(first, rows.end(), end);
     const int64_t row_bytes = tensor.row_bytes();
     std::string values((last - first) * row_bytes, '\0');
     read_parts(
-        folder,
+        folder_of(link),
         tensor,
         first - rows.begin(),
         last - rows.begin(),
@@ -441,7 +426,7 @@ void CheckpointReader::read_rows(
 }
 
 std::string CheckpointReader::read_extra() const {
-  const Link& newest = chain_.back();
+  const CheckpointLink& newest = chain_.back();
   const std::optional<ManifestFile>& extra = newest.manifest.extra;
   TORCH_CHECK_VALUE(
       extra.has_value(),
@@ -449,7 +434,7 @@ std::string CheckpointReader::read_extra() const {
       " LoadOptions::extra is set, but '",
       newest.name,
       "' was saved without CheckpointOptions::extra.");
-  const fs::path path = path_of(newest, *extra);
+  const fs::path path = directory_ / newest.name / extra->name;
   std::vector<Stretch> stretches;
   append_stretches(path, *extra, stretches);
   tessera::verify(stretches);
@@ -475,8 +460,19 @@ void load_checkpoint(
     std::istringstream stream(reader.read_extra());
     extra.load_from(stream);
   }
-  for (const LoadPlan::Copy& copy : plan.copies) {
-    copy_rows(reader, copy);
+  try {
+    for (const LoadPlan::Copy& copy : plan.copies) {
+      copy_rows(reader, copy);
+    }
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(
+        false,
+        kWhere,
+        " the files were whole a moment ago, but now: ",
+        error.what_without_backtrace(),
+        " The tables hold rows of before and after: load again. Keep more "
+        "checkpoints (CheckpointOptions::keep_last) where another process "
+        "removes old ones.");
   }
   plan.finish(state);
   if (options.extra) {

@@ -10,19 +10,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-/// Errors:  c10::Error when it can't be read, ValueError when it is damaged.
-std::string read_manifest_text(
+/// A checkpoint's manifest.
+struct CheckpointLink {
+  std::string name = {};
+  Manifest manifest = {};
+  std::string xxh3 = {};  // of the manifest's text
+};
+
+/// Errors:  c10::ValueError beginning with `where`, when it can't be read or is
+///          damaged.
+CheckpointLink read_link(
     const std::filesystem::path& directory,
-    const std::string& checkpoint);
-Manifest read_manifest(
+    const std::string& checkpoint,
+    const std::string& where);
+
+/// A checkpoint and those that it builds on, the full one first.
+/// Errors:  as above, and when they do not belong together.
+std::vector<CheckpointLink> read_chain(
     const std::filesystem::path& directory,
-    const std::string& checkpoint);
+    const std::string& checkpoint,
+    const std::string& where);
 
 /// A checkpoint together with those that it builds on.
 class CheckpointReader {
@@ -39,8 +51,8 @@ class CheckpointReader {
   /// Errors:  c10::ValueError naming the file and its bytes.
   void verify(const std::vector<size_t>& tables);
 
-  /// Rows [begin, end) of a tensor to `to`. Only after verify(). Several threads
-  /// at once.
+  /// Rows [begin, end) of a tensor to `to`. Only after verify(), which the bytes
+  /// are not compared with again. Several threads at once.
   /// Errors:  c10::ValueError naming the file when it can't be read.
   void read_rows(
       size_t table,
@@ -54,23 +66,20 @@ class CheckpointReader {
   std::string read_extra() const;
 
  private:
-  // One checkpoint of the chain.
-  struct Link {
-    std::string name = {};
-    Manifest manifest = {};
-    std::vector<std::vector<uint32_t>> touched = {};  // [tables]
-  };
-
-  std::filesystem::path path_of(const Link& link, const ManifestFile& file)
-      const;
-  void read_chain(std::string name);
-  void check_agree(const Link& link) const;
-  void read_touched(Link& link, size_t table);
-  // The links that hold rows of a table, the full one first.
-  std::vector<const Link*> links_of(size_t table) const;
+  const ManifestTable& table_of(size_t link, size_t table) const {
+    return chain_[link].manifest.tables[table];
+  }
+  std::filesystem::path folder_of(size_t link) const {
+    return directory_ / chain_[link].name;
+  }
+  // Positions in the chain that hold rows of a table, one with all rows first.
+  std::vector<size_t> links_of(size_t table) const;
+  void read_touched(size_t link, size_t table);
 
   std::filesystem::path directory_;
-  std::vector<Link> chain_;  // the full one first
+  std::vector<CheckpointLink> chain_;  // the full one first
+  // [links][tables], the touched rows of increments that were verified.
+  std::vector<std::vector<std::vector<uint32_t>>> touched_;
   SavedState saved_;
 };
 

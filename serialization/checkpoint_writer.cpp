@@ -29,8 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHidden = ".writing_";
-constexpr const char* kRemoved = ".removed_";
+constexpr const char* kWhere = "[save_checkpoint]";
+constexpr std::string_view kHidden = ".writing_";
+constexpr std::string_view kRemoved = ".removed_";
 
 // What one data file will hold: a stretch of memory, or some rows of it.
 struct FileContent {
@@ -72,37 +73,49 @@ class CheckpointWriter {
 
   void write(const Nest<FeatureConfig>& features) {
     make_directory();
-    TORCH_CHECK(
-        fs::is_directory(directory_),
-        "[save_checkpoint] '",
-        directory_.string(),
-        "' is no directory. Name another one.");
     const DirectoryLock lock(directory_);
     remove_leftovers();
     complete_ = list_checkpoints(directory_.string());
-    const int64_t number =
-        complete_.empty() ? 1 : *checkpoint_number(complete_.back()) + 1;
-    const std::string name = checkpoint_name(number);
-    hidden_ = directory_ / (kHidden + name);
+    const std::string name = checkpoint_name(
+        complete_.empty() ? 1 : *checkpoint_number(complete_.back()) + 1);
+    hidden_ = directory_ / fmt::format("{}{}", kHidden, name);
     choose_parent();
     manifest_.config = config_text(state_, features);
     manifest_.iterations = state_.iterations;
-    disk_.make_directory(hidden_);
     describe_tables();
-    write_tables();
-    write_extra();
-    const std::string text = to_text(manifest_);
-    ManifestFile file{.name = kManifestFile};
-    write_file(file, text);
-    disk_.sync_directory(hidden_);
+    (void)to_text(manifest_);  // refuses names before anything is written
+    try {
+      write_folder();
+    } catch (const c10::Error&) {
+      remove_unfinished();
+      throw;
+    }
     disk_.rename(hidden_, directory_ / name);
     disk_.sync_directory(directory_);
     complete_.push_back(name);
-    count_from(id_of(name, checksum_in(text)));
+    count_from(id_of(name, checksum_in(to_text(manifest_))));
     remove_old();
   }
 
  private:
+  void write_folder() {
+    disk_.make_directory(hidden_);
+    write_tables();
+    write_extra();
+    ManifestFile file{.name = kManifestFile};
+    write_file(file, to_text(manifest_));
+    disk_.sync_directory(hidden_);
+  }
+
+  // What it has taken of a full disk is free again.
+  void remove_unfinished() {
+    try {
+      disk_.remove(hidden_);
+    } catch (const c10::Error&) {
+      // The next save tries again.
+    }
+  }
+
   // Differs where the same number was written by another layer.
   std::string id_of(const std::string& name, const std::string& xxh3) const {
     return fs::absolute(directory_ / name).lexically_normal().string() + " " +
@@ -112,8 +125,9 @@ class CheckpointWriter {
   // With the folders above it that are missing.
   void make_directory() {
     std::vector<fs::path> missing;
+    std::error_code error;
     for (fs::path path = fs::absolute(directory_).lexically_normal();
-         !path.empty() && !fs::exists(path);
+         !path.empty() && !fs::exists(path, error) && !error;
          path = path.parent_path()) {
       missing.push_back(path);
     }
@@ -121,15 +135,30 @@ class CheckpointWriter {
       disk_.make_directory(*path);
       disk_.sync_directory(path->parent_path());
     }
+    TORCH_CHECK(
+        fs::is_directory(directory_, error),
+        "[save_checkpoint] '",
+        directory_.string(),
+        "' is no directory, or can't be read. Name another one.");
   }
 
   // What a crash has left.
   void remove_leftovers() {
-    for (const auto& entry : fs::directory_iterator(directory_)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with(kHidden) || name.starts_with(kRemoved)) {
-        disk_.remove(entry.path());
+    std::error_code error;
+    std::vector<fs::path> leftovers;
+    for (fs::directory_iterator entry(directory_, error), end;
+         !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      for (const std::string_view prefix : {kHidden, kRemoved}) {
+        if (name.starts_with(prefix) &&
+            checkpoint_number(name.substr(prefix.size()))) {
+          leftovers.push_back(entry->path());
+        }
       }
+    }
+    for (const fs::path& path : leftovers) {
+      disk_.remove(path);
     }
   }
 
@@ -140,22 +169,18 @@ class CheckpointWriter {
         state_.last_checkpoint.empty()) {
       return;
     }
-    const std::string& name = complete_.back();
-    std::string text;
-    Manifest parent;
+    std::vector<CheckpointLink> chain;
     try {
-      text = read_manifest_text(directory_, name);
-      parent = manifest_from_text(text, "[save_checkpoint]");
+      chain = read_chain(directory_, complete_.back(), kWhere);
     } catch (const c10::Error&) {
       return;  // A damaged one is nothing to build on.
     }
-    const std::string checksum = checksum_in(text);
-    if (state_.last_checkpoint != id_of(name, checksum)) {
-      return;
-    }
-    if (parent.increments + 1 < options_.full_every) {
-      manifest_.parent = ManifestParent{.name = name, .xxh3 = checksum};
-      manifest_.increments = parent.increments + 1;
+    const CheckpointLink& newest = chain.back();
+    if (state_.last_checkpoint == id_of(newest.name, newest.xxh3) &&
+        newest.manifest.increments + 1 < options_.full_every) {
+      manifest_.parent =
+          ManifestParent{.name = newest.name, .xxh3 = newest.xxh3};
+      manifest_.increments = newest.manifest.increments + 1;
     }
   }
 
@@ -202,7 +227,7 @@ class CheckpointWriter {
     }
     int64_t bytes = 0;
     for (const FileContent& content : contents) {
-      bytes += content.file->bytes;
+      bytes += content.rows * content.row_bytes;
     }
     run_tasks(static_cast<int64_t>(contents.size()), bytes, [&](int64_t i) {
       write_content(contents[i]);
@@ -326,22 +351,28 @@ class CheckpointWriter {
   }
 
   // All but the newest, and what these build on. First under a name that is no
-  // checkpoint's: one that is half removed must not look complete.
+  // checkpoint's: one that is half removed must not look complete. The newest
+  // first: an increment must not stay without what it builds on.
   void remove_old() {
     std::set<std::string> kept;
     const auto count = static_cast<int64_t>(complete_.size());
     for (int64_t i = std::max<int64_t>(0, count - options_.keep_last);
          i < count;
          ++i) {
-      for (std::string& name : chain_of(complete_[i])) {
-        kept.insert(std::move(name));
+      try {
+        for (CheckpointLink& link :
+             read_chain(directory_, complete_[i], kWhere)) {
+          kept.insert(std::move(link.name));
+        }
+      } catch (const c10::Error&) {
+        return;  // Nobody knows what this one builds on: all stay.
       }
     }
     std::vector<fs::path> removed;
-    for (const std::string& name : complete_) {
-      if (!kept.contains(name)) {
-        removed.push_back(directory_ / (kRemoved + name));
-        disk_.rename(directory_ / name, removed.back());
+    for (auto name = complete_.rbegin(); name != complete_.rend(); ++name) {
+      if (!kept.contains(*name)) {
+        removed.push_back(directory_ / fmt::format("{}{}", kRemoved, *name));
+        disk_.rename(directory_ / *name, removed.back());
       }
     }
     if (!removed.empty()) {
@@ -350,21 +381,6 @@ class CheckpointWriter {
     for (const fs::path& path : removed) {
       disk_.remove(path);
     }
-  }
-
-  // The checkpoint and those below it, as far as they can be read.
-  std::vector<std::string> chain_of(std::string name) const {
-    std::vector<std::string> chain{name};
-    try {
-      for (Manifest manifest = read_manifest(directory_, name);
-           manifest.parent;) {
-        chain.push_back(manifest.parent->name);
-        manifest = read_manifest(directory_, chain.back());
-      }
-    } catch (const c10::Error&) {
-      return chain;
-    }
-    return chain;
   }
 
   EmbeddingState& state_;

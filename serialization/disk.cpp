@@ -84,7 +84,8 @@ void Disk::sync_directory(const fs::path& path) {
       ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   check(descriptor >= 0, "open", path, errno);
   const OutputFile directory(path, descriptor);
-  check(::fsync(descriptor) == 0, "write to", path, errno);
+  // Some file systems can't, and need not.
+  check(::fsync(descriptor) == 0 || errno == EINVAL, "write to", path, errno);
 }
 
 void Disk::rename(const fs::path& from, const fs::path& to) {

@@ -104,20 +104,45 @@ void DurableFile::commit() {
     fail("renamed to its place");
   }
   is_committed_ = true;
-  // The name is on the disk when the folder is. Not every folder may be read,
-  // and not every file system can sync one.
-  const auto folder = std::filesystem::path(path_).parent_path();
+  sync_folder_of(path_, where_);
+}
+
+void sync_file(const std::string& path, const std::string& where) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool is_done = descriptor >= 0 && ::fsync(descriptor) == 0;
+  const int number = errno;
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  TORCH_CHECK(
+      is_done,
+      where,
+      " ",
+      path,
+      ": the file can't be synced: ",
+      std::strerror(number),
+      ".");
+}
+
+void sync_folder_of(const std::string& path, const std::string& where) {
+  // Not every folder may be read, and not every file system can sync one.
+  const auto folder = std::filesystem::path(path).parent_path();
   const int descriptor = ::open(
       folder.empty() ? "." : folder.c_str(),
       O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor >= 0) {
-    const int number = ::fsync(descriptor) == 0 ? 0 : errno;
-    ::close(descriptor);
-    if (number != 0 && number != EINVAL) {
-      errno = number;
-      fail("synced in its folder");
-    }
+  if (descriptor < 0) {
+    return;
   }
+  const int number = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  TORCH_CHECK(
+      number == 0 || number == EINVAL,
+      where,
+      " ",
+      path,
+      ": the file can't be synced in its folder: ",
+      std::strerror(number),
+      ".");
 }
 
 }  // namespace tessera

@@ -42,4 +42,12 @@ class DurableFile {
   bool is_committed_ = false;
 };
 
+/// Returns when the file's content is on the disk.
+/// Errors:  c10::Error beginning with `where`.
+void sync_file(const std::string& path, const std::string& where);
+
+/// Returns when the file's name is on the disk.
+/// Errors:  c10::Error beginning with `where`.
+void sync_folder_of(const std::string& path, const std::string& where);
+
 }  // namespace tessera

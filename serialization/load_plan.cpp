@@ -204,8 +204,11 @@ class LoadPlanner {
 }  // namespace
 
 void LoadPlan::finish(EmbeddingState& state) const {
+  // A load of everything answers whether slots were skipped; one of some tables
+  // can only add to it.
+  state.has_skipped_slots =
+      has_skipped_slots || (!iterations && state.has_skipped_slots);
   state.iterations = iterations.value_or(state.iterations);
-  state.has_skipped_slots = has_skipped_slots;
 }
 
 LoadPlan plan_load(

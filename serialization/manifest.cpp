@@ -275,9 +275,11 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
   const char* end = name.data() + name.size();
   const auto [stop, error] =
       std::from_chars(name.data() + kPrefix.size(), end, number);
-  // The one spelling: neither a sign, nor other zeros in front.
+  // The one spelling: neither a sign, nor other zeros in front. And there are
+  // numbers after it.
+  constexpr int64_t kLargest = 999'999'999'999;
   const bool is_name = error == std::errc() && stop == end && number >= 0 &&
-      checkpoint_name(number) == name;
+      number <= kLargest && checkpoint_name(number) == name;
   return is_name ? std::optional(number) : std::nullopt;
 }
 

@@ -135,7 +135,8 @@ Nest<FeatureConfig> saved_features(
       directory,
       "'. Name the directory that was given to save_checkpoint().");
   return features_from(
-      read_manifest(directory, names.back()).config, callables);
+      read_link(directory, names.back(), "[saved_features]").manifest.config,
+      callables);
 }
 
 }  // namespace tessera

@@ -102,8 +102,9 @@ class EmbeddingEngine::Impl {
   void check_not_updating() const {
     TORCH_CHECK(
         updating_thread_ != std::this_thread::get_id(),
-        "[EmbeddingEngine] called within its own update, by a learning rate or a "
-        "custom rule. Call it before or after.");
+        "[EmbeddingEngine] called within its own update or checkpoint, by a "
+        "learning rate, a custom rule or CheckpointOptions::extra. Call it before "
+        "or after.");
   }
 
   void shutdown() {
@@ -273,8 +274,18 @@ class EmbeddingEngine::Impl {
     const Call call(*this);
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto writing = engine_.stop_lookups();
+    updating_thread_ = std::this_thread::get_id();
+    const auto at_the_end = c10::make_scope_exit([&] {
+      updating_thread_ = std::thread::id();
+      iterations_ = state_->iterations;
+    });
     change(*state_);
-    iterations_ = state_->iterations;
+  }
+
+  void forget_piles() {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    engine_.forget();
   }
 
   EmbeddingTables embedding_tables() {
@@ -567,6 +578,10 @@ void EmbeddingEngine::visit_state(
 void EmbeddingEngine::change_state(
     c10::function_ref<void(EmbeddingState&)> change) {
   impl_->change_state(change);
+}
+
+void EmbeddingEngine::forget_piles() {
+  impl_->forget_piles();
 }
 
 void EmbeddingEngine::shutdown() {

@@ -128,6 +128,14 @@ void create_slots(std::vector<TableState>& tables) {
   }
 }
 
+// The next checkpoint is a full one.
+void forget_checkpoint(EmbeddingState& state) {
+  state.last_checkpoint.clear();
+  for (TableState& table : state.tables) {
+    table.touched.reset();
+  }
+}
+
 at::Tensor copy_rows(const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
   at::Tensor copy = allocate_rows(rows.size(0), width, rows.scalar_type());
@@ -196,6 +204,7 @@ void add_slots(EmbeddingState& state) {
   }
   create_slots(state.tables);
   state.with_slots = WithSlots::kYes;
+  forget_checkpoint(state);
 }
 
 kernels::Buckets buckets_of(const TableConfig& table) {
@@ -226,9 +235,8 @@ kernels::Rounding rounding_of(
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
-  copy.last_checkpoint.clear();
+  forget_checkpoint(copy);
   for (TableState& table : copy.tables) {
-    table.touched.reset();
     table.parameters = copy_rows(table.parameters);
     for (Slot& slot : table.slots) {
       slot.values = copy_rows(slot.values);

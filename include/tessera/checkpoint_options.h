@@ -19,13 +19,15 @@ struct CheckpointOptions {
   /// Complete checkpoints to keep, >= 1, besides those that they build on.
   int64_t keep_last = 2;
   /// Every n-th checkpoint is full; those between hold the rows touched since
-  /// the one before. 1: all are full. Increments follow updates of the engine
-  /// and operators of LibTorch, not what is written through a raw pointer.
+  /// the one before. 1: all are full. The engine's updates mark rows; what
+  /// operators of LibTorch write into, torch::optim on Strategy::host() too, is
+  /// saved whole; what goes through a raw pointer is not seen.
   int64_t full_every = 1;
   /// Rows of one table go to several files of at most this size, >= 1.
   int64_t file_bytes = int64_t{1} << 30;
   /// Saves what belongs to the tables, such as the dense layers and their
-  /// optimizer, in the same checkpoint. Small: it is held in memory.
+  /// optimizer, in the same checkpoint. Small: it is held in memory. Must not
+  /// call the layer or engine that saves.
   std::function<void(torch::serialize::OutputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
@@ -43,7 +45,8 @@ struct LoadOptions {
   /// Of a checkpoint directory: which one, as list_checkpoints() names it.
   /// Empty: the newest.
   std::string checkpoint = {};
-  /// Reads what CheckpointOptions::extra wrote, after the tables.
+  /// Reads what CheckpointOptions::extra wrote, after the tables, which stay
+  /// loaded when it throws. Must not call the layer or engine that loads.
   std::function<void(torch::serialize::InputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<LoadOptions>);

@@ -190,13 +190,15 @@ class EmbeddingEngine {
 
   /// Writes a checkpoint of tables, slots and step counter into `directory`, as
   /// TPUEmbedding does; either loads the other's. Batches in flight are no part
-  /// of it: their gradients count for the next one. Updates wait.
+  /// of it: their gradients count for the next one. Other calls wait meanwhile,
+  /// and those with a timeout count the time.
   /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
   /// Batches in flight keep the activations that have been looked up; their
-  /// gradients go to the loaded tables.
+  /// gradients go to the loaded tables. What gradient_accumulation_steps has
+  /// collected is dropped.
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
@@ -234,6 +236,8 @@ class EmbeddingEngine {
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
   // While neither lookups nor updates run.
   void change_state(c10::function_ref<void(EmbeddingState&)> change);
+  // Drops what gradient_accumulation_steps has collected.
+  void forget_piles();
 
   std::unique_ptr<Impl> impl_;
 };

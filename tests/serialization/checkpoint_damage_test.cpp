@@ -245,7 +245,7 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_HOSTILE(["more"] = 1, "unknown key 'more'");
   EXPECT_HOSTILE(["iterations"] = -1, "iterations is negative");
   EXPECT_HOSTILE(["increments"] = 0, "does not agree with parent");
-  EXPECT_HOSTILE(["increments"] = 7, "is not the one that the increment");
+  EXPECT_HOSTILE(["increments"] = 7, "is not the one that the");
   EXPECT_HOSTILE(["parent"] = nullptr, "does not agree with parent");
   EXPECT_HOSTILE(
       ["parent"]["name"] = "checkpoint_000003", "is not the one that");
@@ -257,7 +257,7 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_HOSTILE(["tables"][0]["tensors"] = {}, "expected a list");
   EXPECT_HOSTILE(
       ["tables"][0]["tensors"] = ordered_json::array(), "no tensors");
-  EXPECT_HOSTILE(["tables"][0]["name"] = "actors", "have different tables");
+  EXPECT_HOSTILE(["tables"][0]["name"] = "actors", "is not the one that");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = -1, "must be some of");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 1000, "must be some of");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 2, "has another size");
@@ -341,6 +341,70 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_NE(error_of_text(std::string(100'000, '[') + "}"), "no error");
   EXPECT_NE(error_of_text("{\"a\": \"\xff\"}"), "no error");
   EXPECT_NE(error_of_text("null "), "no error");
+}
+
+// A manifest that is its own parent must not keep a writer busy for ever, and
+// what can't be read must not make it remove what that builds on.
+TEST_F(HostileManifestTest, AWriterNeitherTrustsNorRemovesWhatItCannotRead) {
+  error_of([](ordered_json& json) {
+    json["parent"]["name"] = "checkpoint_000003";
+    json["increments"] = 1;
+  });
+  Disk disk;
+  EmbeddingState state = make_test_state(5);
+  save(state, run_, disk);
+  EXPECT_EQ(list_checkpoints(run_.string()).size(), 4U);
+  EmbeddingState loaded = make_test_state(99);
+  load_checkpoint(loaded, run_.string(), {});
+  EXPECT_TRUE(is_equal(loaded, state));
+}
+
+TEST(CheckpointDamageTest, NoIncrementGoesOntoADamagedBase) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  std::mt19937 random(1);
+  Disk disk;
+  EmbeddingState state = make_test_state();
+  CheckpointOptions options = kOptions;
+  options.full_every = 100;
+  for (int i = 0; i < 3; ++i) {
+    change(state, random);
+    save(state, run, disk, options);
+  }
+  const fs::path base = run / "checkpoint_000001" / "manifest.json";
+  std::string text = read_file(base);
+  text[10] ^= 1;
+  write_file(base, text);
+  change(state, random);
+  save(state, run, disk, options);  // a full one
+  EmbeddingState loaded = make_test_state(99);
+  load_checkpoint(loaded, run.string(), {});
+  EXPECT_TRUE(is_equal(loaded, state));
+  EXPECT_EQ(list_checkpoints(run.string()).size(), 4U);
+}
+
+// Below a checkpoint with all rows of a table, its older files do not matter.
+TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
+  const TemporaryFolder folder;
+  const fs::path run = folder.path() / "run";
+  std::mt19937 random(1);
+  Disk disk;
+  EmbeddingState state = make_test_state();
+  CheckpointOptions options = kOptions;
+  options.full_every = 100;
+  for (int i = 0; i < 4; ++i) {
+    change(state, random);
+    if (i == 2) {
+      for (TableState& table : state.tables) {
+        table.touched->mark_all();
+      }
+    }
+    save(state, run, disk, options);
+  }
+  write_file(run / "checkpoint_000002" / "table_0.touched", "damaged");
+  EmbeddingState loaded = make_test_state(99);
+  load_checkpoint(loaded, run.string(), {});
+  EXPECT_TRUE(is_equal(loaded, state));
 }
 
 // Rows do not depend on the files that they are in: any number of readers gets

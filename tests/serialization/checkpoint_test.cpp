@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of layers and engines: what comes back, and what is asked for.
 #include <tessera/embedding_engine.h>
+#include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
+#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/recording_disk.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -372,6 +376,226 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
   EXPECT_TRUE(at::equal(
       layer->read_rows("movies", 0, kMovies),
       engine.read_rows("movies", 0, kMovies)));
+}
+
+// The host's slots are the layer's, once it has an optimizer.
+TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
+  const TemporaryFolder folder;
+  const auto make_host = [](uint64_t seed) {
+    return make_layer(
+        {.optimizer = GetParam().spec,
+         .strategy = Strategy::host({.sparse_gradients = true}),
+         .seed = seed});
+  };
+  const auto train_host = [](TPUEmbedding& layer,
+                             torch::optim::Optimizer& optimizer,
+                             int64_t begin,
+                             int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      train(layer, step, step + 1);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  auto straight = make_host(0);
+  const auto straight_optimizer = make_optimizer(straight);
+  train_host(straight, *straight_optimizer, 0, 6);
+  auto first = make_host(0);
+  const auto first_optimizer = make_optimizer(first);
+  train_host(first, *first_optimizer, 0, 3);
+  first->save_checkpoint(folder / "run");
+  torch::save(first, folder / "layer.pt");
+  for (const bool is_archive : {true, false}) {
+    auto second = make_host(99);
+    const auto optimizer = make_optimizer(second);
+    if (is_archive) {
+      torch::load(second, folder / "layer.pt");
+    } else {
+      second->load_checkpoint(folder / "run");
+    }
+    train_host(second, *optimizer, 3, 6);
+    EXPECT_TRUE(saved(second) == saved(straight)) << is_archive;
+  }
+}
+
+// Slots that come between two checkpoints make the second a full one.
+TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
+  const TemporaryFolder folder;
+  const Setup setup{
+      .optimizer = optim::Adagrad{.lazy = false}, .strategy = Strategy::host()};
+  auto host = make_layer(setup);
+  host->save_checkpoint(folder / "run", {.full_every = 100});
+  const auto optimizer = make_optimizer(host);
+  host->save_checkpoint(folder / "run", {.full_every = 100});
+  auto loaded = make_layer(setup);
+  const auto loaded_optimizer = make_optimizer(loaded);
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_TRUE(saved(loaded) == saved(host));
+}
+
+// A checkpoint with slots, then rows alone: the slots are still missing.
+TEST(CheckpointTest, SkippedSlotsAreRemembered) {
+  const TemporaryFolder folder;
+  auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
+  engine->save_checkpoint(folder / "run");
+  auto host = make_layer(
+      {.optimizer = optim::Adagrad{.lazy = false},
+       .strategy = Strategy::host()});
+  host->load_checkpoint(folder / "run");
+  host->load_checkpoint(folder / "run", {.slots = false});
+  EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
+}
+
+TEST(CheckpointTest, IncrementsFollowStepsOfACombined) {
+  const TemporaryFolder folder;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = configs(at::kFloat),
+      .optimizer = optim::Adagrad{.learning_rate = 0.5},
+      .apply = Apply::kOnStep});
+  Combined optimizer(
+      std::make_unique<torch::optim::SGD>(
+          layer->parameters(), torch::optim::SGDOptions(0.1)),
+      {layer});
+  const CheckpointOptions options{.full_every = 100};
+  for (int64_t step = 0; step < 4; ++step) {
+    train(layer, step, step + 1);
+    layer->save_checkpoint(folder / "run", options);
+    optimizer.step();
+    optimizer.zero_grad();
+    layer->save_checkpoint(folder / "run", options);
+    auto loaded = make_layer({.seed = 99});
+    loaded->load_checkpoint(folder / "run");
+    EXPECT_TRUE(saved(loaded) == saved(layer)) << step;
+  }
+}
+
+TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
+  const TemporaryFolder folder;
+  const auto make_frozen = [](uint64_t seed) {
+    const auto movies = make_table(
+        {.name = "movies",
+         .vocabulary_size = kMovies,
+         .dim = 3,
+         .trainable = false});
+    const auto users = make_table({.vocabulary_size = 4, .dim = 2});
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"seen", FeatureConfig{.table = movies}},
+             {"user", FeatureConfig{.table = users}},
+             {"next", FeatureConfig{.table = movies}}},
+        .optimizer = optim::Adagrad{.learning_rate = 0.5},
+        .seed = seed});
+  };
+  auto layer = make_frozen(0);
+  for (int64_t step = 0; step < 2; ++step) {
+    layer->save_checkpoint(folder / "run", {.full_every = 100});
+    train(layer, step, step + 1);
+  }
+  layer->save_checkpoint(folder / "run", {.full_every = 100});
+  EXPECT_FALSE(std::filesystem::exists(
+      folder.path() / "run" / "checkpoint_000003" / "table_0.parameters.0"));
+  auto loaded = make_frozen(99);
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_TRUE(saved(loaded) == saved(layer));
+}
+
+// Rows of more than a chunk, and more than one thread writes.
+TEST(CheckpointTest, RowsMayBeWide) {
+  const TemporaryFolder folder;
+  constexpr int64_t kDim = 400'000;
+  const auto wide =
+      make_table({.name = "wide", .vocabulary_size = 5, .dim = kDim});
+  const auto make = [&](uint64_t seed) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = {{"id", FeatureConfig{.table = wide}}},
+        .optimizer = optim::Adagrad{},
+        .seed = seed});
+  };
+  auto layer = make(0);
+  layer->save_checkpoint(folder / "run", {.full_every = 2});
+  layer->forward({{"id", int64s({1, 3})}})["id"].sum().backward();
+  layer->save_checkpoint(
+      folder / "run", {.full_every = 2, .file_bytes = 4 * kDim});
+  auto loaded = make(99);
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_TRUE(saved(loaded) == saved(layer));
+}
+
+TEST(CheckpointTest, TablesOfInferenceModeAreLoaded) {
+  const TemporaryFolder folder;
+  auto trained = make_layer();
+  train(trained, 0, 2);
+  trained->save_checkpoint(folder / "run");
+  const auto make_serving = [] {
+    const c10::InferenceMode inference;
+    return make_layer({.optimizer = std::nullopt, .seed = 99});
+  };
+  auto serving = make_serving();
+  serving->load_checkpoint(folder / "run");
+  test::expect_same_tables(serving, test::tables_of(trained));
+}
+
+TEST(CheckpointTest, AnEngineForgetsPilesWhenItLoads) {
+  const TemporaryFolder folder;
+  optim::Adagrad adagrad{.learning_rate = 0.5};
+  adagrad.gradient_accumulation_steps = 2;
+  EmbeddingEngine engine(
+      {.features = configs(at::kFloat), .optimizer = adagrad});
+  const auto step = [&](int64_t at) {
+    engine.enqueue(batch(at));
+    engine.apply_gradients(engine.dequeue());
+  };
+  engine.save_checkpoint(folder / "run");
+  const at::Tensor initial = engine.read_rows("movies", 0, kMovies);
+  step(0);
+  engine.load_checkpoint(folder / "run");
+  step(1);
+  EXPECT_TRUE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
+  step(2);
+  EXPECT_FALSE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
+}
+
+TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
+  const TemporaryFolder folder;
+  EmbeddingEngine engine({.features = configs(at::kFloat)});
+  EXPECT_TORCH_ERROR(
+      engine.save_checkpoint(
+          folder / "run",
+          {.extra =
+               [&](torch::serialize::OutputArchive&) {
+                 engine.read_rows("movies", 0, 1);
+               }}),
+      "called within its own update or checkpoint");
+  EXPECT_EQ(list_checkpoints(folder / "run"), Names{});
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+  engine.save_checkpoint(
+      folder / "run", {.extra = [](torch::serialize::OutputArchive& archive) {
+        archive.write("x", c10::IValue(1));
+      }});
+  EXPECT_TORCH_ERROR(
+      engine.load_checkpoint(
+          folder / "run",
+          {.extra =
+               [](torch::serialize::InputArchive&) {
+                 TORCH_CHECK(false, "mine");
+               }}),
+      "mine");
+  engine.read_rows("movies", 0, 1);  // goes on
+}
+
+TEST(CheckpointTest, OthersFilesInTheDirectoryStay) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  std::filesystem::create_directories(folder / "run/.writing_notes");
+  std::filesystem::create_directories(
+      folder / "run/.writing_checkpoint_000007");
+  test::write_file(folder / "run/checkpoint_1", "");
+  test::write_file(folder / "run/checkpoint_9223372036854775807", "");
+  layer->save_checkpoint(folder / "run");
+  EXPECT_EQ(list_checkpoints(folder / "run"), (Names{"checkpoint_000001"}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/.writing_notes"));
+  EXPECT_FALSE(
+      std::filesystem::exists(folder / "run/.writing_checkpoint_000007"));
 }
 
 TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
