@@ -421,13 +421,16 @@ TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
 // Slots that come between two checkpoints make the second a full one.
 TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
   const TemporaryFolder folder;
-  const Setup setup{
-      .optimizer = optim::Adagrad{.lazy = false}, .strategy = Strategy::host()};
-  auto host = make_layer(setup);
+  const auto make_host = [] {
+    return make_layer(
+        {.optimizer = optim::Adagrad{.lazy = false},
+         .strategy = Strategy::host()});
+  };
+  auto host = make_host();
   host->save_checkpoint(folder / "run", {.full_every = 100});
   const auto optimizer = make_optimizer(host);
   host->save_checkpoint(folder / "run", {.full_every = 100});
-  auto loaded = make_layer(setup);
+  auto loaded = make_host();
   const auto loaded_optimizer = make_optimizer(loaded);
   loaded->load_checkpoint(folder / "run");
   EXPECT_TRUE(saved(loaded) == saved(host));
