@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <torch/script.h>
 
 #include <cmath>
 #include <filesystem>
@@ -508,39 +509,95 @@ std::vector<std::pair<std::string, double>> recommend(
   return titles;
 }
 
+// The user's file, or one that is removed at the end.
+class TemporaryFile {
+ public:
+  TemporaryFile(const std::string& path, const std::string& suffix)
+      : is_kept_(!path.empty()),
+        path_(
+            is_kept_
+                ? path
+                : (std::filesystem::temp_directory_path() /
+                   ("tessera-movielens-" + std::to_string(getpid()) + suffix))
+                      .string()) {}
+  ~TemporaryFile() {
+    if (!is_kept_) {
+      std::error_code ignored;
+      std::filesystem::remove(path_, ignored);
+    }
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+
+ private:
+  bool is_kept_;
+  std::string path_;
+};
+
 // Whether a model loaded from a file predicts exactly what this one does.
 bool reload_gives_same(
     Rater& model,
     const Dataset& dataset,
     const Options& options,
     const Tensor& expected) {
-  const bool keep = !options.save.empty();
-  const std::string path = keep
-      ? options.save
-      : (std::filesystem::temp_directory_path() /
-         ("tessera-movielens-" + std::to_string(getpid()) + ".pt"))
-            .string();
-  torch::save(model, path);
+  const TemporaryFile file(options.save, ".pt");
+  torch::save(model, file.path());
   Options other = options;
   other.seed = options.seed + 1;  // loading must replace everything
   Rater loaded(dataset, other);
-  torch::load(loaded, path);
-  if (!keep) {
-    std::filesystem::remove(path);
-  }
+  torch::load(loaded, file.path());
   return torch::equal(predict(loaded, dataset, dataset.test()), expected);
 }
 
-void export_model(
+// A batch as an exported file takes it: a list of tensors for each feature.
+std::vector<c10::IValue> exported_inputs(const Dataset::Batch& batch) {
+  c10::Dict<std::string, c10::List<Tensor>> features;
+  for (const auto& [name, nest] : batch.features.entries()) {
+    if (const auto* ragged = std::get_if<RaggedFeature>(&nest.leaf())) {
+      features.insert(
+          name, c10::List<Tensor>({ragged->values, ragged->row_splits}));
+    } else {
+      features.insert(name, c10::List<Tensor>({std::get<Tensor>(nest.leaf())}));
+    }
+  }
+  c10::Dict<std::string, Tensor> weights;
+  for (const auto& [name, nest] : batch.weights.entries()) {
+    if (nest.leaf()) {
+      weights.insert(name, std::get<Tensor>(*nest.leaf()));
+    }
+  }
+  return {features, weights};
+}
+
+// Whether the exported file, which has no Tessera in it, predicts the same.
+bool export_gives_same(
     Rater& model,
     const Dataset& dataset,
-    const std::string& path) {
-  const Dataset::Batch batch = dataset.batch(
-      {dataset.test().begin(),
-       dataset.test().begin() +
-           std::min<int64_t>(8, static_cast<int64_t>(dataset.test().size()))});
+    const Options& options,
+    const Tensor& expected) {
+  const auto batch_of = [&](int64_t begin, int64_t size) {
+    const auto count = static_cast<int64_t>(dataset.test().size());
+    const auto first = dataset.test().begin() + begin;
+    return dataset.batch({first, first + std::min(size, count - begin)});
+  };
+  const TemporaryFile file(options.exported, ".export.pt");
+  const Dataset::Batch example = batch_of(0, 8);
   tessera::export_torchscript(
-      model, path, {.features = batch.features, .weights = batch.weights});
+      model,
+      file.path(),
+      {.features = example.features, .weights = example.weights});
+  torch::jit::Module exported = torch::jit::load(file.path());
+  constexpr int64_t kBatch = 1000;
+  std::vector<Tensor> stars;
+  for (int64_t begin = 0; begin < expected.size(0); begin += kBatch) {
+    stars.push_back(
+        exported.forward(exported_inputs(batch_of(begin, kBatch))).toTensor());
+  }
+  return torch::allclose(torch::cat(stars), expected, 1e-5, 1e-5);
 }
 
 int run(const Options& options) {
@@ -571,9 +628,8 @@ int run(const Options& options) {
   const double by_model = rmse(predicted, stars);
   const auto titles = recommend(model, dataset, options.user - 1, 5);
   const bool same = reload_gives_same(model, dataset, options, predicted);
-  if (!options.exported.empty()) {
-    export_model(model, dataset, options.exported);
-  }
+  const bool same_exported =
+      export_gives_same(model, dataset, options, predicted);
 
   if (options.json) {
     nlohmann::ordered_json report = {
@@ -585,6 +641,7 @@ int run(const Options& options) {
         {"seconds", training.seconds},
         {"examples_per_second", training.examples_per_second},
         {"equal_after_reload", same},
+        {"equal_from_export", same_exported},
         {"user", options.user}};
     for (const auto& [title, value] : titles) {
       report["recommendations"].push_back({{"title", title}, {"stars", value}});
@@ -605,9 +662,11 @@ int run(const Options& options) {
       std::cout << "  " << value << "  " << title << "\n";
     }
     std::cout << "\npredictions after torch::save and torch::load: "
-              << (same ? "equal" : "DIFFERENT") << "\n";
+              << (same ? "equal" : "DIFFERENT")
+              << "\npredictions of the exported TorchScript file: "
+              << (same_exported ? "equal" : "DIFFERENT") << "\n";
   }
-  return same ? 0 : 1;
+  return same && same_exported ? 0 : 1;
 }
 
 }  // namespace
@@ -636,7 +695,9 @@ int main(int argc, char** argv) {
       options.checkpoint,
       "directory: save after each epoch, resume from what is there");
   app.add_option(
-      "--export", options.exported, "write the trained model as TorchScript");
+      "--export",
+      options.exported,
+      "keep the exported TorchScript in this file");
   app.add_flag("--json", options.json, "report as JSON");
   CLI11_PARSE(app, argc, argv);
   try {
