@@ -120,11 +120,11 @@ void run(const std::string& folder, int64_t steps) {
         model->forward(batch.features), batch.clicks);
     loss.backward();
     optimizer.step();
-    if ((step + 1) % 50 == 0) {
+    if ((step + 1) % 50 == 0 || step + 1 == steps) {
       save(model, optimizer, checkpoints);
       std::cout << "step " << step + 1 << "  loss " << loss.item<float>()
                 << "  checkpoint "
-                << tessera::list_checkpoints(checkpoints).back() << "\n";
+                << tessera::list_checkpoints(checkpoints).back() << std::endl;
     }
   }
   torch::manual_seed(0);

@@ -354,21 +354,24 @@ Tensor predict(Rater& model, const Dataset& dataset, const Ratings& ratings) {
   return torch::cat(parts);
 }
 
-// Tables, and in the same checkpoint the tower, its optimizer and the epochs that
-// have been trained.
+// Tables, and in the same checkpoint the tower, its optimizer, the epochs that
+// have been trained and what they depend on.
 void save_checkpoint(
     Rater& model,
     const torch::optim::Optimizer& optimizer,
     int64_t epochs,
-    const std::string& directory) {
+    const Options& options) {
   model->embedding->save_checkpoint(
-      directory, {.extra = [&](torch::serialize::OutputArchive& archive) {
+      options.checkpoint,
+      {.extra = [&](torch::serialize::OutputArchive& archive) {
         torch::serialize::OutputArchive tower, dense;
         model->tower->save(tower);
         optimizer.save(dense);
         archive.write("tower", tower);
         archive.write("optimizer", dense);
         archive.write("epochs", c10::IValue(epochs));
+        archive.write("seed", c10::IValue(options.seed));
+        archive.write("batch", c10::IValue(options.batch));
       }});
 }
 
@@ -376,17 +379,36 @@ void save_checkpoint(
 int64_t load_checkpoint(
     Rater& model,
     torch::optim::Optimizer& optimizer,
-    const std::string& directory) {
-  if (directory.empty() || tessera::list_checkpoints(directory).empty()) {
+    const Options& options) {
+  if (options.checkpoint.empty() ||
+      tessera::list_checkpoints(options.checkpoint).empty()) {
     return 0;
   }
   c10::IValue epochs;
   model->embedding->load_checkpoint(
-      directory, {.extra = [&](torch::serialize::InputArchive& archive) {
+      options.checkpoint,
+      {.extra = [&](torch::serialize::InputArchive& archive) {
         torch::serialize::InputArchive tower, dense;
         archive.read("tower", tower);
         archive.read("optimizer", dense);
         archive.read("epochs", epochs);
+        c10::IValue seed, batch;
+        archive.read("seed", seed);
+        archive.read("batch", batch);
+        // Another seed would hold out ratings that have been trained on.
+        TORCH_CHECK_VALUE(
+            seed.toInt() == options.seed && batch.toInt() == options.batch,
+            "[movielens] '",
+            options.checkpoint,
+            "' was trained with --seed ",
+            seed.toInt(),
+            " --batch ",
+            batch.toInt(),
+            ", but got --seed ",
+            options.seed,
+            " --batch ",
+            options.batch,
+            ". Use the same, or another directory.");
         model->tower->load(tower);
         optimizer.load(dense);
       }});
@@ -408,7 +430,7 @@ Training train(Rater& model, const Dataset& dataset, const Options& options) {
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
   const int64_t steps = steps_per_epoch * options.epochs;
   ProgressBar progress(options.epochs, steps_per_epoch);
-  const int64_t trained = load_checkpoint(model, optimizer, options.checkpoint);
+  const int64_t trained = load_checkpoint(model, optimizer, options);
   int64_t step = trained * steps_per_epoch;
   for (int64_t epoch = trained; epoch < options.epochs; ++epoch) {
     // By epoch, so that a resumed run goes on as a straight one does.
@@ -434,7 +456,7 @@ Training train(Rater& model, const Dataset& dataset, const Options& options) {
       progress.update(++step, std::sqrt(squares / static_cast<double>(seen)));
     }
     if (!options.checkpoint.empty()) {
-      save_checkpoint(model, optimizer, epoch + 1, options.checkpoint);
+      save_checkpoint(model, optimizer, epoch + 1, options);
     }
   }
   const double seconds = progress.seconds();

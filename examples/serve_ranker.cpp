@@ -28,6 +28,10 @@ int main(int argc, char** argv) {
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
     return 1;
+  } catch (const std::exception& error) {
+    // torch::jit::JITException, which what the file raises arrives as.
+    std::cerr << error.what() << "\n";
+    return 1;
   }
   return 0;
 }

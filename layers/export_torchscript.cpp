@@ -697,12 +697,14 @@ class NewFile {
         !path.empty(),
         "[export_torchscript] expected the path of a file to write, but got an "
         "empty one.");
-    const fs::path folder = fs::absolute(path_).parent_path();
+    std::error_code ignored;  // then it is no folder
+    const fs::path folder = fs::absolute(path_, ignored).parent_path();
     TORCH_CHECK_VALUE(
-        !fs::is_directory(path_) && path_.has_filename() &&
-            fs::is_directory(folder) && access(folder.c_str(), W_OK) == 0,
-        "[export_torchscript] expected a path in a folder that can be written "
-        "to, but got '",
+        !fs::is_directory(path_, ignored) && path_.has_filename() &&
+            fs::is_directory(folder, ignored) &&
+            access(folder.c_str(), W_OK) == 0,
+        "[export_torchscript] expected the path of a file in a folder that can "
+        "be written to, but got '",
         path,
         "'. Create the folder, or name a file in another one.");
     partial_ = path_;

@@ -142,6 +142,11 @@ void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
+  TORCH_CHECK_VALUE(
+      !options.extra && options.checkpoint.empty(),
+      "[TPUEmbedding::load] LoadOptions::extra and LoadOptions::checkpoint belong "
+      "to checkpoint directories, but this is an archive. Leave them out, and "
+      "read what else the archive holds yourself.");
   const at::NoGradGuard no_grad;
   const ArchivedState archived = read_archive(archive);
   const LoadPlan plan = plan_load(

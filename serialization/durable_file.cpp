@@ -29,6 +29,12 @@ int open_new(const std::string& path) {
 
 DurableFile::DurableFile(const std::string& path, std::string where)
     : where_(std::move(where)), path_(path) {
+  TORCH_CHECK_VALUE(
+      !path.empty() && path.find('\0') == std::string::npos,
+      where_,
+      " expected the path of a file, but got '",
+      path,
+      "'. Name one, without a zero byte.");
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);

@@ -507,7 +507,7 @@ TEST(ExportTest, BadArgumentsAreNamed) {
       "expected the path of a file to write, but got an empty one");
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, testing::TempDir() + "no/such/folder.pt"),
-      "expected a path in a folder that can be written to, but got");
+      "expected the path of a file in a folder that can be written to, but got");
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, testing::TempDir()), "in a folder that can");
   test::expect_nothing_at(path);

@@ -666,6 +666,20 @@ TEST(CheckpointTest, OptionsAreChecked) {
       "can't make the directory '/proc/nowhere'");
 }
 
+TEST(LoadOptionsOfAnArchiveTest, RefuseWhatOnlyADirectoryHas) {
+  const TemporaryFolder folder;
+  auto layer = make_layer();
+  torch::save(layer, folder / "layer.pt");
+  torch::serialize::InputArchive archive;
+  archive.load_from(folder / "layer.pt");
+  EXPECT_VALUE_ERROR(
+      layer->load(archive, {.checkpoint = "checkpoint_000001"}),
+      "belong to checkpoint directories");
+  EXPECT_VALUE_ERROR(
+      layer->load(archive, {.extra = [](torch::serialize::InputArchive&) {}}),
+      "belong to checkpoint directories");
+}
+
 // What is asked for explicitly goes through archives and checkpoints alike.
 class LoadOptionsTest : public testing::TestWithParam<bool> {
  protected:
