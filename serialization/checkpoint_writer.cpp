@@ -84,8 +84,9 @@ class CheckpointWriter {
     manifest_.iterations = state_.iterations;
     describe_tables();
     (void)to_text(manifest_);  // refuses names before anything is written
+    std::string text;
     try {
-      write_folder();
+      text = write_folder();
     } catch (const c10::Error&) {
       remove_unfinished();
       throw;
@@ -93,18 +94,21 @@ class CheckpointWriter {
     disk_.rename(hidden_, directory_ / name);
     disk_.sync_directory(directory_);
     complete_.push_back(name);
-    count_from(id_of(name, checksum_in(to_text(manifest_))));
+    count_from(id_of(name, checksum_in(text)));
     remove_old();
   }
 
  private:
-  void write_folder() {
+  // Gives the manifest's text.
+  std::string write_folder() {
     disk_.make_directory(hidden_);
     write_tables();
     write_extra();
+    const std::string text = to_text(manifest_);
     ManifestFile file{.name = kManifestFile};
-    write_file(file, to_text(manifest_));
+    write_file(file, text);
     disk_.sync_directory(hidden_);
+    return text;
   }
 
   // What it has taken of a full disk is free again.
