@@ -3,6 +3,7 @@
 // folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
 #include <tessera/layers/tpu_embedding.h>
 
+#include "tests/golden_layer.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>
@@ -28,7 +29,7 @@
 namespace tessera {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr double kTolerance = 1e-5;
@@ -143,50 +144,6 @@ Input input_of(const json& feature, Order order) {
       .weights = float_tensor(feature.at("weights"))};
 }
 
-TPUEmbedding layer_of(const json& test_case, const Strategy& strategy) {
-  std::map<std::string, TablePtr> tables;
-  for (const json& table : test_case.at("tables")) {
-    const std::string name = table.at("name");
-    tables[name] = make_table(
-        {.name = name,
-         .vocabulary_size = table.at("vocabulary_size"),
-         .dim = table.at("dim"),
-         .combiner =
-             combiner_from_string(table.at("combiner").get<std::string>())});
-  }
-  Nest<FeatureConfig>::Map configs;
-  for (const json& feature : test_case.at("features")) {
-    FeatureConfig config{
-        .table = tables.at(feature.at("table")),
-        .max_sequence_length = feature.at("max_sequence_length")};
-    if (feature.contains("output_shape") &&
-        !feature.at("output_shape").is_null()) {
-      config.output_shape =
-          feature.at("output_shape").get<std::vector<int64_t>>();
-    }
-    config.validate_weights_and_indices = feature.value("validate", true);
-    configs.emplace_back(feature.at("name"), config);
-  }
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = Nest<FeatureConfig>::map(configs),
-      .optimizer = optim::SGD{},
-      .strategy = strategy});
-  for (const json& table : test_case.at("tables")) {
-    std::vector<float> rows;
-    for (const json& row : table.at("rows")) {
-      rows.insert(rows.end(), row.begin(), row.end());
-    }
-    const EmbeddingTables written = layer->embedding_tables();
-    for (const EmbeddingTables::Entry& entry : written) {
-      if (entry.name == table.at("name")) {
-        entry.parameters.copy_(
-            at::tensor(rows, at::kFloat).view(entry.parameters.sizes()));
-      }
-    }
-  }
-  return layer;
-}
-
 void check_case(const json& test_case, TPUEmbedding& layer, Order order) {
   Features::Map features;
   Weights::Map weights;
@@ -225,7 +182,7 @@ TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
     for (const Strategy& strategy :
          {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
       SCOPED_TRACE(strategy.name());
-      TPUEmbedding layer = layer_of(test_case, strategy);
+      TPUEmbedding layer = test::golden_layer(test_case, strategy);
       for (const Order order : {Order::kAsGiven, Order::kShuffled}) {
         check_case(test_case, layer, order);
         const at::NoGradGuard no_grad;

@@ -2,7 +2,7 @@
 // An embedding alone, as TorchScript.
 #include <tessera/layers/export_torchscript.h>
 
-#include "tests/golden_util.h"
+#include "tests/golden_layer.h"
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
 
@@ -520,48 +520,12 @@ TEST(ExportTest, BadArgumentsAreNamed) {
       export_torchscript(twice, path), "two have the path 'a/b'");
 }
 
-TPUEmbedding golden_layer(const ordered_json& test_case) {
-  std::map<std::string, TablePtr> tables;
-  for (const auto& table : test_case.at("tables")) {
-    const std::string name = table.at("name");
-    tables[name] = make_table(
-        {.name = name,
-         .vocabulary_size = table.at("vocabulary_size"),
-         .dim = table.at("dim"),
-         .combiner =
-             combiner_from_string(table.at("combiner").get<std::string>())});
-  }
-  Nest<FeatureConfig>::Map configs;
-  for (const auto& feature : test_case.at("features")) {
-    FeatureConfig config{
-        .table = tables.at(feature.at("table")),
-        .max_sequence_length = feature.at("max_sequence_length"),
-        .validate_weights_and_indices = feature.value("validate", true)};
-    if (feature.contains("output_shape") &&
-        !feature.at("output_shape").is_null()) {
-      config.output_shape =
-          feature.at("output_shape").get<std::vector<int64_t>>();
-    }
-    configs.emplace_back(feature.at("name"), config);
-  }
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::map(configs)});
-  for (const auto& table : test_case.at("tables")) {
-    for (const auto& entry : layer->embedding_tables()) {  // in use
-      if (entry.name == table.at("name")) {
-        entry.parameters.copy_(test::golden_rows(table.at("rows")));
-      }
-    }
-  }
-  return layer;
-}
-
 class GoldenExportTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
   for (const ordered_json& test_case : test::read_golden(GetParam())) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
-    torch::jit::Module loaded = export_and_load(golden_layer(test_case));
+    torch::jit::Module loaded = export_and_load(test::golden_layer(test_case));
     test::TensorLists features;
     test::Tensors weights;
     for (const auto& feature : test_case.at("features")) {

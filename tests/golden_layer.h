@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/golden_util.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+/// The layer of a golden lookup case, its tables filled.
+inline TPUEmbedding golden_layer(
+    const nlohmann::ordered_json& test_case,
+    const Strategy& strategy = Strategy::engine()) {
+  std::map<std::string, TablePtr> tables;
+  for (const auto& table : test_case.at("tables")) {
+    const std::string name = table.at("name");
+    tables[name] = make_table(
+        {.name = name,
+         .vocabulary_size = table.at("vocabulary_size"),
+         .dim = table.at("dim"),
+         .combiner =
+             combiner_from_string(table.at("combiner").get<std::string>())});
+  }
+  Nest<FeatureConfig>::Map configs;
+  for (const auto& feature : test_case.at("features")) {
+    FeatureConfig config{
+        .table = tables.at(feature.at("table")),
+        .max_sequence_length = feature.at("max_sequence_length"),
+        .validate_weights_and_indices = feature.value("validate", true)};
+    if (feature.contains("output_shape") &&
+        !feature.at("output_shape").is_null()) {
+      config.output_shape =
+          feature.at("output_shape").get<std::vector<int64_t>>();
+    }
+    configs.emplace_back(feature.at("name"), config);
+  }
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = Nest<FeatureConfig>::map(configs),
+      .optimizer = optim::SGD{},
+      .strategy = strategy});
+  const EmbeddingTables written = layer->embedding_tables();  // those in use
+  for (const auto& table : test_case.at("tables")) {
+    for (const EmbeddingTables::Entry& entry : written) {
+      if (entry.name == table.at("name")) {
+        entry.parameters.copy_(golden_rows(table.at("rows")));
+      }
+    }
+  }
+  return layer;
+}
+
+}  // namespace tessera::test
