@@ -127,7 +127,7 @@ Combined::Combined(
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TORCH_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() with "
+        "[Combined] expected a layer on Strategy::engine() or sharded() with "
         "Apply::kOnStep, but got one on Strategy::",
         layer->options().strategy.name(),
         "() with ",
@@ -188,7 +188,9 @@ bool Combined::is_finite() const {
   });
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const Tables& tables : tables_) {
-    is_finite = is_finite && std::isfinite(tables.pending->norm(kInfinity));
+    // All ranks take part, whatever they know already.
+    const double largest = tables.pending->norm(kInfinity);
+    is_finite = is_finite && std::isfinite(largest);
   }
   return is_finite;
 }

@@ -567,6 +567,11 @@ ExportedLayer export_layer(
   // Until no lookup runs in the background.
   embedding.embedding_tables();
   layer.state = &ForwardInterception::state_of(embedding);
+  check_holds_all_rows(
+      *layer.state,
+      "[export_torchscript]",
+      "Save a checkpoint, load it into a layer on Strategy::engine() in one "
+      "process, and export that.");
   layer.structure = embedding.options().features;
   layer.paths = layer.structure.paths();
   check_unique(layer.paths);

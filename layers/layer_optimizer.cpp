@@ -39,8 +39,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   TORCH_CHECK_VALUE(
       !strategy.is_engine(),
       "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
-      "one on engine(). On the engine the tables are updated in backward(), or in the step() "
-      "of a Combined.");
+      "one on ",
+      strategy.name(),
+      "(). There the tables are updated in backward(), or in the step() of a "
+      "Combined.");
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TORCH_CHECK_VALUE(
       std::any_of(

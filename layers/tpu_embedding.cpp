@@ -72,12 +72,20 @@ const EmbeddingState& ForwardInterception::state_of(
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
-  adopt(std::make_shared<EmbeddingState>(make_state(
-      options_.features,
-      options_.optimizer,
-      options_.seed,
-      slots_under(options_.strategy),
-      "[TPUEmbeddingOptions]")));
+  configure_ranks(options_.strategy, [&] {
+    adopt(std::make_shared<EmbeddingState>(make_state(
+        options_.features,
+        options_.optimizer,
+        options_.seed,
+        slots_under(options_.strategy),
+        "[TPUEmbeddingOptions]",
+        shards_under(options_.strategy))));
+    return fmt::format(
+        "{} seed {} apply {}",
+        config_text(*state_, options_.features),
+        options_.seed,
+        static_cast<int>(options_.apply));
+  });
 }
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy)
@@ -112,9 +120,16 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
   if (const auto* answer = ForwardInterception::current()) {
     return (*answer)(*this, features, weights);
   }
-  Batch batch =
-      read_batch(options_.features, state_->features, features, weights);
-  return options_.features.pack(strategy_->forward(std::move(batch)));
+  return options_.features.pack(strategy_->forward(read(features, weights)));
+}
+
+Batch TPUEmbeddingImpl::read(const Features& features, const Weights& weights) {
+  try {
+    return read_batch(options_.features, state_->features, features, weights);
+  } catch (...) {
+    strategy_->give_up(std::current_exception());
+    throw;
+  }
 }
 
 PendingForward TPUEmbeddingImpl::begin_forward(
@@ -125,8 +140,7 @@ PendingForward TPUEmbeddingImpl::begin_forward(
       "[TPUEmbedding::begin_forward] a model that is exported must call "
       "forward(), but called begin_forward(). Call forward() in the model.");
   PendingForward pending;
-  pending.finish_ = strategy_->begin_forward(
-      read_batch(options_.features, state_->features, features, weights));
+  pending.finish_ = strategy_->begin_forward(read(features, weights));
   pending.strategy_ = strategy_;
   return pending;
 }
@@ -168,6 +182,11 @@ at::Tensor& TPUEmbeddingImpl::virtual_variable() {
 }
 
 EmbeddingTables TPUEmbeddingImpl::embedding_tables() const {
+  check_holds_all_rows(
+      *state_,
+      "[embedding_tables]",
+      "Use read_rows(), which collects them from all ranks, or "
+      "update_embedding_table().");
   strategy_->wait_for_lookups();
   return embedding_tables_of(*state_);
 }
@@ -183,8 +202,8 @@ at::Tensor TPUEmbeddingImpl::read_rows(
     const std::string& name,
     int64_t begin,
     int64_t end) const {
-  return tessera::read_rows(
-      find_table(*state_, name, "[read_rows]"), begin, end);
+  strategy_->wait_for_lookups();
+  return tessera::read_rows(*state_, name, begin, end);
 }
 
 int64_t TPUEmbeddingImpl::iterations() const {
@@ -226,11 +245,16 @@ std::string TPUEmbeddingImpl::summary() const {
   }
   std::string text = align(lines);
   text += fmt::format(
-      "{} tables, {} features, {}, strategy {}\n",
+      "{} tables, {} features, {}, strategy {}{}\n",
       state_->tables.size(),
       state_->features.size(),
       megabytes(total),
-      options_.strategy.name());
+      options_.strategy.name(),
+      state_->ranks->size() == 1 ? ""
+                                 : fmt::format(
+                                       ", rank {} of {}",
+                                       state_->ranks->rank(),
+                                       state_->ranks->size()));
   return text;
 }
 
@@ -290,6 +314,10 @@ void TPUEmbeddingImpl::to(torch::Device device, bool /*non_blocking*/) {
 }
 
 void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
+  check_holds_all_rows(
+      *state_,
+      "[TPUEmbedding::save]",
+      "Use save_checkpoint(), to which each rank writes its rows.");
   save_state(*state_, options_.features, archive);
 }
 

@@ -157,7 +157,10 @@ void load_state(
       archived.problems);
   for (const LoadPlan::Copy& copy : plan.copies) {
     at::Tensor to = copy.to;
-    to.copy_(archived.tensors[copy.table].at(copy.key));
+    if (to.size(0) > 0) {
+      to.copy_(archived.tensors[copy.table].at(copy.key).slice(
+          0, copy.rows.first, copy.rows[to.size(0) - 1] + 1, copy.rows.step));
+    }
   }
   plan.finish(state);
 }

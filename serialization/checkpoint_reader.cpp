@@ -15,6 +15,8 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -149,23 +151,89 @@ void verify(const std::vector<Stretch>& stretches) {
   });
 }
 
-// Rows [begin, end) of what `tensor` has in files, numbered as its parts are.
+// Reads single entries of a file, in ascending order, through a window.
+class EntryReader {
+ public:
+  EntryReader(const fs::path& path, int64_t entries, int64_t entry_bytes)
+      : file_(path), entries_(entries), entry_bytes_(entry_bytes) {}
+
+  void read(int64_t entry, char* to) {
+    if (entry >= end_) {
+      begin_ = entry;
+      end_ = std::min(
+          entries_, begin_ + std::max<int64_t>(1, kChunkBytes / entry_bytes_));
+      window_.resize((end_ - begin_) * entry_bytes_);
+      file_.read(
+          begin_ * entry_bytes_,
+          static_cast<int64_t>(window_.size()),
+          window_.data());
+    }
+    std::memcpy(
+        to, window_.data() + (entry - begin_) * entry_bytes_, entry_bytes_);
+  }
+
+ private:
+  InputFile file_;
+  int64_t entries_;
+  int64_t entry_bytes_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  std::string window_;
+};
+
+// The rows that a part has of some wanted ones: wanted row i, and every
+// `stride`-th after it, up to `end`.
+struct CommonRows {
+  int64_t first = 0;
+  int64_t end = 0;
+  int64_t stride = 1;
+};
+
+CommonRows find_common(
+    const ManifestPart& part,
+    kernels::RowNumbers rows,
+    int64_t count) {
+  const LocalRows wanted{.numbers = rows, .count = count};
+  CommonRows common{
+      .first = wanted.count_before(part.begin),
+      .end = wanted.count_before(part.end),
+      .stride = part.step / std::gcd(part.step, rows.step)};
+  // The same remainder comes back after `stride` rows, or never comes.
+  const int64_t last = std::min(common.end, common.first + common.stride);
+  while (common.first < last &&
+         (rows[common.first] - part.begin) % part.step != 0) {
+    ++common.first;
+  }
+  return common.first < last ? common : CommonRows{};
+}
+
+// Of `count` entries of what `tensor` has in files, numbered as its parts are.
 void read_parts(
     const fs::path& folder,
     const ManifestTensor& tensor,
-    int64_t begin,
-    int64_t end,
+    kernels::RowNumbers rows,
+    int64_t count,
     char* to) {
   const int64_t row_bytes = tensor.row_bytes();
   for (const ManifestPart& part : tensor.parts) {
-    const int64_t first = std::max(begin, part.begin);
-    const int64_t last = std::min(end, part.end);
-    if (first < last) {
-      InputFile(folder / part.file.name)
-          .read(
-              (first - part.begin) * row_bytes,
-              (last - first) * row_bytes,
-              to + (first - begin) * row_bytes);
+    const CommonRows common = find_common(part, rows, count);
+    if (common.first >= common.end) {
+      continue;
+    }
+    const fs::path path = folder / part.file.name;
+    const auto entry_of = [&](int64_t i) {
+      return (rows[i] - part.begin) / part.step;
+    };
+    if (rows.step == part.step) {
+      InputFile(path).read(
+          entry_of(common.first) * row_bytes,
+          (common.end - common.first) * row_bytes,
+          to + common.first * row_bytes);
+      continue;
+    }
+    EntryReader reader(path, part.count(), row_bytes);
+    for (int64_t i = common.first; i < common.end; i += common.stride) {
+      reader.read(entry_of(i), to + i * row_bytes);
     }
   }
 }
@@ -207,23 +275,35 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   if (to.numel() == 0) {
     return;
   }
+  // Of the table's rows, whichever of them are wanted.
   constexpr int64_t kStretchBytes = 4 * kChunkBytes;
   const int64_t rows = to.size(0);
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
-  const int64_t step = std::max<int64_t>(1, kStretchBytes / row_bytes);
+  const int64_t step =
+      std::max<int64_t>(1, kStretchBytes / row_bytes / copy.rows.step);
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
     const int64_t begin = task * step;
     reader.read_rows(
         copy.table,
         copy.key,
-        begin,
-        std::min(rows, begin + step),
+        {.first = copy.rows[begin], .step = copy.rows.step},
+        std::min(rows, begin + step) - begin,
         data + begin * row_bytes);
   });
   if (!to.is_inference()) {
     to.unsafeGetTensorImpl()->bump_version();  // a write, for who counts them
   }
+}
+
+// Whether a full part holds some of the rows; of an increment, perhaps.
+bool may_hold(
+    const ManifestTable& table,
+    const ManifestPart& part,
+    const LoadPlan::Copy& copy) {
+  return table.touched ||
+      find_common(part, copy.rows, copy.to.size(0)).first <
+      find_common(part, copy.rows, copy.to.size(0)).end;
 }
 
 }  // namespace
@@ -292,10 +372,9 @@ std::vector<CheckpointLink> read_chain(
   return chain;
 }
 
-CheckpointReader::CheckpointReader(
+std::string choose_checkpoint(
     const std::string& directory,
-    const std::string& checkpoint)
-    : directory_(directory) {
+    const std::string& checkpoint) {
   const std::vector<std::string> names = list_checkpoints(directory);
   TORCH_CHECK_VALUE(
       !names.empty(),
@@ -316,8 +395,13 @@ CheckpointReader::CheckpointReader(
       ", but got '",
       checkpoint,
       "'.");
-  chain_ = read_chain(
-      directory_, checkpoint.empty() ? names.back() : checkpoint, kWhere);
+  return checkpoint.empty() ? names.back() : checkpoint;
+}
+
+CheckpointReader::CheckpointReader(
+    const std::string& directory,
+    const std::string& checkpoint)
+    : directory_(directory), chain_(read_chain(directory, checkpoint, kWhere)) {
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
   saved_.iterations = newest.iterations;
@@ -344,28 +428,27 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
-void CheckpointReader::verify(const std::vector<size_t>& tables) {
+void CheckpointReader::verify(const std::vector<LoadPlan::Copy>& copies) {
+  std::set<std::pair<size_t, size_t>> increments;
   std::vector<Stretch> stretches;
-  for (const size_t table : tables) {
-    for (const size_t link : links_of(table)) {
+  for (const LoadPlan::Copy& copy : copies) {
+    for (const size_t link : links_of(copy.table)) {
       const fs::path folder = folder_of(link);
-      const ManifestTable& entry = table_of(link, table);
-      if (entry.touched) {
+      const ManifestTable& entry = table_of(link, copy.table);
+      if (entry.touched && increments.emplace(link, copy.table).second) {
         const ManifestFile& file = entry.touched->file;
         append_stretches(folder / file.name, file, stretches);
       }
-      for (const ManifestTensor& tensor : entry.tensors) {
-        for (const ManifestPart& part : tensor.parts) {
+      for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
+        if (may_hold(entry, part, copy)) {
           append_stretches(folder / part.file.name, part.file, stretches);
         }
       }
     }
   }
   tessera::verify(stretches);
-  for (const size_t table : tables) {
-    for (const size_t link : links_of(table)) {
-      read_touched(link, table);
-    }
+  for (const auto& [link, table] : increments) {
+    read_touched(link, table);
   }
 }
 
@@ -395,32 +478,38 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
 void CheckpointReader::read_rows(
     size_t table,
     const std::string& key,
-    int64_t begin,
-    int64_t end,
+    kernels::RowNumbers rows,
+    int64_t count,
     char* to) const {
+  const LocalRows wanted{.numbers = rows, .count = count};
   for (const size_t link : links_of(table)) {
     const ManifestTable& entry = table_of(link, table);
     const ManifestTensor& tensor = find_tensor(entry, key);
     if (!entry.touched) {
-      read_parts(folder_of(link), tensor, begin, end, to);
+      read_parts(folder_of(link), tensor, rows, count, to);
       continue;
     }
-    const std::vector<uint32_t>& rows = touched_[link][table];
-    const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
-    const auto last = std::lower_bound(first, rows.end(), end);
+    const std::vector<uint32_t>& touched = touched_[link][table];
+    const auto first =
+        std::lower_bound(touched.begin(), touched.end(), rows.first);
+    const auto last =
+        std::lower_bound(first, touched.end(), rows[count - 1] + 1);
     const int64_t row_bytes = tensor.row_bytes();
     std::string values((last - first) * row_bytes, '\0');
     read_parts(
         folder_of(link),
         tensor,
-        first - rows.begin(),
-        last - rows.begin(),
+        {.first = first - touched.begin()},
+        last - first,
         values.data());
     for (auto row = first; row != last; ++row) {
-      std::memcpy(
-          to + (*row - begin) * row_bytes,
-          values.data() + (row - first) * row_bytes,
-          row_bytes);
+      const int64_t i = wanted.count_before(*row);
+      if (rows[i] == *row) {
+        std::memcpy(
+            to + i * row_bytes,
+            values.data() + (row - first) * row_bytes,
+            row_bytes);
+      }
     }
   }
 }
@@ -448,32 +537,39 @@ void load_checkpoint(
     const std::string& directory,
     const LoadOptions& options) {
   const at::NoGradGuard no_grad;
-  CheckpointReader reader(directory, options.checkpoint);
-  const LoadPlan plan = plan_load(state, reader.saved(), options, kWhere);
-  std::set<size_t> tables;
-  for (const LoadPlan::Copy& copy : plan.copies) {
-    tables.insert(copy.table);
-  }
-  reader.verify({tables.begin(), tables.end()});
+  RankGroup& ranks = *state.ranks;
+  // One rank chooses: a newer checkpoint may appear meanwhile.
+  const std::string checkpoint = ranks.from_first(
+      Meeting::kLoadCheckpoint,
+      [&] { return choose_checkpoint(directory, options.checkpoint); });
+  std::optional<CheckpointReader> reader;
+  LoadPlan plan;
   torch::serialize::InputArchive extra;
-  if (options.extra) {
-    std::istringstream stream(reader.read_extra());
-    extra.load_from(stream);
-  }
-  try {
-    for (const LoadPlan::Copy& copy : plan.copies) {
-      copy_rows(reader, copy);
+  ranks.together(Meeting::kLoadCheckpoint, [&] {
+    reader.emplace(directory, checkpoint);
+    plan = plan_load(state, reader->saved(), options, kWhere);
+    reader->verify(plan.copies);
+    if (options.extra) {
+      std::istringstream stream(reader->read_extra());
+      extra.load_from(stream);
     }
-  } catch (const c10::Error& error) {
-    TORCH_CHECK(
-        false,
-        kWhere,
-        " the files were whole a moment ago, but now: ",
-        error.what_without_backtrace(),
-        " The tables hold rows of before and after: load again. Keep more "
-        "checkpoints (CheckpointOptions::keep_last) where another process "
-        "removes old ones.");
-  }
+  });
+  ranks.together(Meeting::kLoadCheckpoint, [&] {
+    try {
+      for (const LoadPlan::Copy& copy : plan.copies) {
+        copy_rows(*reader, copy);
+      }
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(
+          false,
+          kWhere,
+          " the files were whole a moment ago, but now: ",
+          error.what_without_backtrace(),
+          " The tables hold rows of before and after: load again. Keep more "
+          "checkpoints (CheckpointOptions::keep_last) where another process "
+          "removes old ones.");
+    }
+  });
   plan.finish(state);
   if (options.extra) {
     options.extra(extra);

@@ -36,10 +36,16 @@ std::vector<CheckpointLink> read_chain(
     const std::string& checkpoint,
     const std::string& where);
 
+/// `checkpoint`, or the newest when that is empty.
+/// Errors:  c10::ValueError when there is none, or none of this name.
+std::string choose_checkpoint(
+    const std::string& directory,
+    const std::string& checkpoint);
+
 /// A checkpoint together with those that it builds on.
 class CheckpointReader {
  public:
-  /// Reads the manifests. `checkpoint` may be empty: the newest.
+  /// Reads the manifests.
   /// Errors:  c10::ValueError naming file and reason.
   CheckpointReader(const std::string& directory, const std::string& checkpoint);
 
@@ -47,18 +53,19 @@ class CheckpointReader {
     return saved_;
   }
 
-  /// Compares all files of some tables with their checksums, in parallel.
+  /// Compares files with their checksums, in parallel: those that `copies` need
+  /// rows of.
   /// Errors:  c10::ValueError naming the file and its bytes.
-  void verify(const std::vector<size_t>& tables);
+  void verify(const std::vector<LoadPlan::Copy>& copies);
 
-  /// Rows [begin, end) of a tensor to `to`. Only after verify(), which the bytes
-  /// are not compared with again. Several threads at once.
+  /// `count` rows of a tensor to `to`. Only after verify(), which the bytes are
+  /// not compared with again. Several threads at once.
   /// Errors:  c10::ValueError naming the file when it can't be read.
   void read_rows(
       size_t table,
       const std::string& key,
-      int64_t begin,
-      int64_t end,
+      kernels::RowNumbers rows,
+      int64_t count,
       char* to) const;
 
   /// The archive of CheckpointOptions::extra.
@@ -83,8 +90,9 @@ class CheckpointReader {
   SavedState saved_;
 };
 
+/// On shards, each rank reads its own rows, whoever wrote them.
 /// Errors:  c10::ValueError; everything is compared and verified before the
-///          first row changes.
+///          first row changes, on any rank.
 void load_checkpoint(
     EmbeddingState& state,
     const std::string& directory,

@@ -9,6 +9,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
 #include <fcntl.h>
@@ -17,6 +18,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -28,6 +31,7 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kWhere = "[save_checkpoint]";
 constexpr std::string_view kHidden = ".writing_";
@@ -71,38 +75,76 @@ class CheckpointWriter {
       Disk& disk)
       : state_(state), directory_(directory), options_(options), disk_(disk) {}
 
+  // On shards, rank 0 alone prepares the folder, writes the manifest and puts
+  // the checkpoint in its place; all write their rows.
   void write(const Nest<FeatureConfig>& features) {
-    make_directory();
-    const DirectoryLock lock(directory_);
-    remove_leftovers();
-    complete_ = list_checkpoints(directory_.string());
-    const std::string name = checkpoint_name(
-        complete_.empty() ? 1 : *checkpoint_number(complete_.back()) + 1);
-    hidden_ = directory_ / fmt::format("{}{}", kHidden, name);
-    choose_parent();
+    RankGroup& ranks = *state_.ranks;
+    adopt(
+        ranks.from_first(Meeting::kSaveCheckpoint, [&] { return prepare(); }));
     manifest_.config = config_text(state_, features);
     manifest_.iterations = state_.iterations;
     describe_tables();
-    (void)to_text(manifest_);  // refuses names before anything is written
-    std::string text;
+    std::string id;
     try {
-      text = write_folder();
+      ranks.from_first(Meeting::kSaveCheckpoint, [&] {
+        (void)to_text(manifest_);  // refuses names before anything is written
+        disk_.make_directory(hidden_);
+        return std::string();
+      });
+      ranks.together(Meeting::kSaveCheckpoint, [&] { write_tables(); });
+      gather_tables();
+      id = ranks.from_first(Meeting::kSaveCheckpoint, [&] {
+        const std::string text = write_manifest();
+        finish();
+        return id_of(name_, checksum_in(text));
+      });
     } catch (const c10::Error&) {
       remove_unfinished();
       throw;
     }
-    disk_.rename(hidden_, directory_ / name);
-    disk_.sync_directory(directory_);
-    complete_.push_back(name);
-    count_from(id_of(name, checksum_in(text)));
-    remove_old();
+    count_from(id);
+    ranks.together(Meeting::kSaveCheckpoint, [&] {
+      if (is_first()) {
+        remove_old();
+      }
+    });
   }
 
  private:
+  bool is_first() const {
+    return state_.ranks->rank() == 0;
+  }
+
+  // Gives what the other ranks need: the name and what it builds on.
+  std::string prepare() {
+    make_directory();
+    lock_.emplace(directory_);
+    remove_leftovers();
+    complete_ = list_checkpoints(directory_.string());
+    name_ = checkpoint_name(
+        complete_.empty() ? 1 : *checkpoint_number(complete_.back()) + 1);
+    choose_parent();
+    Json plan{{"name", name_}, {"increments", manifest_.increments}};
+    if (manifest_.parent) {
+      plan["parent"] = manifest_.parent->name;
+      plan["xxh3"] = manifest_.parent->xxh3;
+    }
+    return plan.dump();
+  }
+
+  void adopt(const std::string& text) {
+    const Json plan = Json::parse(text);
+    name_ = plan["name"];
+    manifest_.increments = plan["increments"];
+    if (plan.contains("parent")) {
+      manifest_.parent =
+          ManifestParent{.name = plan["parent"], .xxh3 = plan["xxh3"]};
+    }
+    hidden_ = directory_ / fmt::format("{}{}", kHidden, name_);
+  }
+
   // Gives the manifest's text.
-  std::string write_folder() {
-    disk_.make_directory(hidden_);
-    write_tables();
+  std::string write_manifest() {
     write_extra();
     const std::string text = to_text(manifest_);
     ManifestFile file{.name = kManifestFile};
@@ -111,8 +153,18 @@ class CheckpointWriter {
     return text;
   }
 
+  void finish() {
+    disk_.rename(hidden_, directory_ / name_);
+    is_renamed_ = true;
+    disk_.sync_directory(directory_);
+    complete_.push_back(name_);
+  }
+
   // What it has taken of a full disk is free again.
   void remove_unfinished() {
+    if (!is_first() || is_renamed_) {
+      return;
+    }
     try {
       disk_.remove(hidden_);
     } catch (const c10::Error&) {
@@ -189,38 +241,73 @@ class CheckpointWriter {
   }
 
   void describe_tables() {
-    touched_.resize(state_.tables.size());
-    for (size_t i = 0; i < state_.tables.size(); ++i) {
-      TableState& table = state_.tables[i];
+    for (TableState& table : state_.tables) {
       ManifestTable entry{.name = table.name};
       if (table.optimizer && state_.with_slots == WithSlots::kYes) {
         entry.optimizer = optim::name_of(*table.optimizer);
       }
-      if (manifest_.parent && table.touched) {
-        table.touched->notice_writes(table);
-        if (!table.touched->is_all()) {
-          touched_[i] = table.touched->rows();
-          entry.touched = ManifestTouched{
-              .count = static_cast<int64_t>(touched_[i].size())};
-        }
-      }
-      entry.tensors.push_back(describe("parameters", table.parameters));
+      entry.tensors.push_back(describe(table, "parameters", table.parameters));
       for (const Slot& slot : table.slots) {
         entry.tensors.push_back(
-            describe(optim::slot_key(slot.name), slot.values));
+            describe(table, optim::slot_key(slot.name), slot.values));
       }
       manifest_.tables.push_back(std::move(entry));
+    }
+    if (manifest_.parent) {
+      find_touched();
     }
   }
 
   static ManifestTensor describe(
+      const TableState& table,
       const std::string& name,
       const at::Tensor& values) {
     TORCH_INTERNAL_ASSERT(values.is_contiguous());
+    std::vector<int64_t> shape = values.sizes().vec();
+    shape[0] = table.config->vocabulary_size;
     return {
         .name = name,
         .dtype = to_string(values.scalar_type()),
-        .shape = values.sizes().vec()};
+        .shape = std::move(shape)};
+  }
+
+  // An increment of a table has the rows that some rank has touched; all of them
+  // where one rank does not know, or where the ranks' rows interleave.
+  void find_touched() {
+    const size_t tables = state_.tables.size();
+    const int64_t own = state_.ranks->rank();
+    touched_.resize(tables);
+    first_touched_.resize(tables, 0);
+    for (size_t i = 0; i < tables; ++i) {
+      TableState& table = state_.tables[i];
+      bool is_known = table.touched && table.rows.numbers.step == 1;
+      if (is_known) {
+        table.touched->notice_writes(table);
+        is_known = !table.touched->is_all();
+      }
+      std::vector<uint32_t> rows;
+      if (is_known && writes(table)) {
+        rows = table.touched->rows();
+      }
+      const std::vector<double> counts = state_.ranks->all_gather(
+          is_known ? static_cast<double>(rows.size()) : -1.0);
+      if (*std::min_element(counts.begin(), counts.end()) < 0.0) {
+        continue;
+      }
+      int64_t total = 0;
+      for (size_t rank = 0; rank < counts.size(); ++rank) {
+        first_touched_[i] =
+            static_cast<int64_t>(rank) == own ? total : first_touched_[i];
+        total += static_cast<int64_t>(counts[rank]);
+      }
+      manifest_.tables[i].touched = ManifestTouched{.count = total};
+      touched_[i] = std::move(rows);
+    }
+  }
+
+  // Of rows that several ranks have, the first one's are written.
+  bool writes(const TableState& table) const {
+    return !table.rows.is_replica || is_first();
   }
 
   // Splits tensors into files and writes these, several at a time.
@@ -239,26 +326,26 @@ class CheckpointWriter {
   }
 
   void split(size_t index, std::vector<FileContent>& contents) {
-    ManifestTable& entry = manifest_.tables[index];
-    const std::string prefix = fmt::format("table_{}.", index);
-    if (entry.touched) {
-      entry.touched->file.name = prefix + "touched";
-      contents.push_back(
-          {.data = reinterpret_cast<const char*>(touched_[index].data()),
-           .row_bytes = sizeof(uint32_t),
-           .rows = entry.touched->count,
-           .file = &entry.touched->file});
-    }
     const TableState& table = state_.tables[index];
+    if (!writes(table)) {
+      return;
+    }
+    ManifestTable& entry = manifest_.tables[index];
+    // Files of all ranks lie in one folder.
+    const std::string prefix = state_.ranks->size() == 1
+        ? fmt::format("table_{}.", index)
+        : fmt::format("rank_{}.table_{}.", state_.ranks->rank(), index);
     for (size_t i = 0; i < entry.tensors.size(); ++i) {
       ManifestTensor& tensor = entry.tensors[i];
       const at::Tensor& values =
           i == 0 ? table.parameters : table.slots[i - 1].values;
       const auto* data = static_cast<const char*>(values.const_data_ptr());
+      // Entries are local here, and become the table's in gather_tables().
       split(
           tensor,
           prefix + tensor.name,
-          entry.touched ? entry.touched->count : tensor.shape[0]);
+          entry.touched ? static_cast<int64_t>(touched_[index].size())
+                        : table.rows.count);
       for (ManifestPart& part : tensor.parts) {
         FileContent content{
             .data = data,
@@ -286,6 +373,78 @@ class CheckpointWriter {
            .file = {
                .name = fmt::format("{}.{}", file_name, tensor.parts.size())}});
     }
+  }
+
+  // The parts of all ranks, as rank 0 needs them.
+  void gather_tables() {
+    for (size_t i = 0; i < manifest_.tables.size(); ++i) {
+      number_entries(i);
+    }
+    RankGroup& ranks = *state_.ranks;
+    if (ranks.size() > 1) {
+      const std::vector<std::string> texts =
+          ranks.all_gather(to_text(manifest_.tables));
+      for (int64_t rank = 1; is_first() && rank < ranks.size(); ++rank) {
+        merge(tables_from_text(texts[rank]));
+      }
+    }
+    gather_touched();
+  }
+
+  void number_entries(size_t index) {
+    ManifestTable& entry = manifest_.tables[index];
+    const kernels::RowNumbers numbers = entry.touched
+        ? kernels::RowNumbers{.first = first_touched_[index]}
+        : state_.tables[index].rows.numbers;
+    for (ManifestTensor& tensor : entry.tensors) {
+      for (ManifestPart& part : tensor.parts) {
+        part.end = numbers[part.end - 1] + 1;
+        part.begin = numbers[part.begin];
+        part.step = numbers.step;
+      }
+    }
+  }
+
+  void merge(std::vector<ManifestTable> others) {
+    for (size_t i = 0; i < others.size(); ++i) {
+      for (size_t j = 0; j < others[i].tensors.size(); ++j) {
+        std::vector<ManifestPart>& from = others[i].tensors[j].parts;
+        std::vector<ManifestPart>& to = manifest_.tables[i].tensors[j].parts;
+        to.insert(
+            to.end(),
+            std::make_move_iterator(from.begin()),
+            std::make_move_iterator(from.end()));
+      }
+    }
+  }
+
+  // One file for all ranks' touched rows, which rank 0 writes.
+  void gather_touched() {
+    RankGroup& ranks = *state_.ranks;
+    std::vector<std::vector<uint32_t>> all(manifest_.tables.size());
+    for (size_t i = 0; i < manifest_.tables.size(); ++i) {
+      if (!manifest_.tables[i].touched) {
+        continue;
+      }
+      const auto first =
+          static_cast<uint32_t>(state_.tables[i].rows.numbers.first);
+      for (const uint32_t row : touched_[i]) {
+        all[i].push_back(first + row);
+      }
+      all[i] = ranks.to_first(all[i]);
+    }
+    ranks.together(Meeting::kSaveCheckpoint, [&] {
+      for (size_t i = 0; is_first() && i < all.size(); ++i) {
+        if (manifest_.tables[i].touched) {
+          ManifestFile& file = manifest_.tables[i].touched->file;
+          file.name = fmt::format("table_{}.touched", i);
+          write_file(
+              file,
+              {reinterpret_cast<const char*>(all[i].data()),
+               all[i].size() * sizeof(uint32_t)});
+        }
+      }
+    });
   }
 
   void write_content(const FileContent& content) {
@@ -336,7 +495,7 @@ class CheckpointWriter {
     write_file(*manifest_.extra, stream.str());
   }
 
-  void write_file(ManifestFile& entry, const std::string& bytes) {
+  void write_file(ManifestFile& entry, std::string_view bytes) {
     OutputFile file = disk_.create(hidden_ / entry.name);
     entry.bytes = static_cast<int64_t>(bytes.size());
     write_chunks(file, bytes, entry);
@@ -391,10 +550,14 @@ class CheckpointWriter {
   const fs::path directory_;
   const CheckpointOptions& options_;
   Disk& disk_;
+  std::optional<DirectoryLock> lock_;  // on rank 0
+  std::string name_;
   fs::path hidden_;
+  bool is_renamed_ = false;
   std::vector<std::string> complete_;
   Manifest manifest_;
-  std::vector<std::vector<uint32_t>> touched_;  // [tables]
+  std::vector<std::vector<uint32_t>> touched_;  // [tables], local rows
+  std::vector<int64_t> first_touched_;  // [tables], among those of all ranks
 };
 
 void validate(const CheckpointOptions& options) {

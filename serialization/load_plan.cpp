@@ -162,8 +162,9 @@ class LoadPlanner {
           fmt::format("table '{}': {} was not saved", table.name, what));
       return;
     }
-    const SavedTensor expected{
+    SavedTensor expected{
         .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
+    expected.shape[0] = table.config->vocabulary_size;
     if (!fits(*found, expected)) {
       problems_.push_back(fmt::format(
           "table '{}': {} is {}, but saved was {}",
@@ -176,7 +177,8 @@ class LoadPlanner {
     plan_.copies.push_back(
         {.table = static_cast<size_t>(&saved - saved_.tables.data()),
          .key = key,
-         .to = to.slice(0, 0, found->shape[0])});
+         .to = to.slice(0, 0, table.rows.count_before(found->shape[0])),
+         .rows = table.rows.numbers});
   }
 
   bool fits(const SavedTensor& saved, const SavedTensor& expected) const {

@@ -35,7 +35,8 @@ struct LoadPlan {
   struct Copy {
     size_t table = 0;  // of SavedState::tables
     std::string key = {};
-    at::Tensor to = {};  // the first rows of the layer's tensor
+    at::Tensor to = {};  // the first local rows of the layer's tensor
+    kernels::RowNumbers rows = {};  // which these are
   };
 
   std::vector<Copy> copies = {};

@@ -51,7 +51,10 @@ struct JsonValue<T> {
     require_kind(json.is_object(), json, "an object", where);
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
-      require_key(json, name, where);
+      // Manifests of before tables could be sharded have no steps.
+      if (std::string_view(name) != "step") {
+        require_key(json, name, where);
+      }
     });
     return read_fields<T>(json, where);
   }
@@ -170,20 +173,29 @@ class ManifestCheck {
         "dtype must be one of float32, bfloat16, float16");
   }
 
-  // From 0 to `rows` without gaps, each of the size that its rows take.
+  // Each row of each lane (those that are equal modulo the step) in its turn,
+  // each file of the size that its rows take.
   void check_parts(const ManifestTensor& tensor, int64_t rows) {
-    int64_t end = 0;
+    const int64_t step = tensor.parts.empty() ? 1 : tensor.parts[0].step;
+    require(step >= 1 && step <= std::max<int64_t>(1, rows), "a step is wrong");
+    int64_t lane = 0;
+    int64_t next = 0;
     for (const ManifestPart& part : tensor.parts) {
+      if (next >= rows) {
+        next = ++lane;
+      }
       require(
-          part.begin == end && part.end > part.begin && part.end <= rows,
+          part.step == step && part.begin == next && part.end > part.begin &&
+              part.end <= rows && (part.end - 1 - part.begin) % step == 0,
           "parts must follow each other without gaps");
-      end = part.end;
+      next = part.end - 1 + step;
       check(part.file);
       require(
-          part.file.bytes == (part.end - part.begin) * tensor.row_bytes(),
+          part.file.bytes == part.count() * tensor.row_bytes(),
           "a file's size does not fit its rows");
     }
-    require(end == rows, "rows are missing");
+    require(
+        next >= rows && (lane == step - 1 || rows == 0), "rows are missing");
   }
 
   const std::string& where_;
@@ -220,6 +232,15 @@ std::string to_text(const Manifest& manifest) {
   text += checksum;
   text += kAfterDigits;
   return text;
+}
+
+std::string to_text(const std::vector<ManifestTable>& tables) {
+  return JsonValue<std::vector<ManifestTable>>::write(tables).dump();
+}
+
+std::vector<ManifestTable> tables_from_text(const std::string& text) {
+  return JsonValue<std::vector<ManifestTable>>::read(
+      Json::parse(text), "manifest.tables");
 }
 
 std::string checksum_in(const std::string& text) {

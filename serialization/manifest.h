@@ -36,17 +36,23 @@ struct ManifestFile {
   }
 };
 
-/// Entries [begin, end) of a tensor in one file: its rows or, in an increment,
-/// those of its touched rows.
+/// Entries begin, begin + step, ... below end of a tensor in one file: its rows
+/// or, in an increment, those of its touched rows.
 struct ManifestPart {
   int64_t begin = 0;
-  int64_t end = 0;
+  int64_t end = 0;  // one after the last entry
+  int64_t step = 1;
   ManifestFile file = {};
+
+  int64_t count() const {
+    return (end - begin + step - 1) / step;
+  }
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
     visit("begin", self.begin);
     visit("end", self.end);
+    visit("step", self.step);
     visit("file", self.file);
   }
 };
@@ -56,7 +62,8 @@ struct ManifestTensor {
   std::string name = {};
   std::string dtype = "float32";
   std::vector<int64_t> shape = {};  // [vocab, dim] or [vocab]
-  std::vector<ManifestPart> parts = {};  // in order, without gaps
+  /// Without gaps, in the order of (begin % step, begin); all have one step.
+  std::vector<ManifestPart> parts = {};
 
   int64_t row_bytes() const;
 
@@ -133,6 +140,10 @@ struct Manifest {
 };
 
 std::string to_text(const Manifest& manifest);
+
+/// What another rank has written, on its way to the one that writes the manifest.
+std::string to_text(const std::vector<ManifestTable>& tables);
+std::vector<ManifestTable> tables_from_text(const std::string& text);
 
 /// The checksum at the end of a text that to_text() or manifest_from_text()
 /// knows.

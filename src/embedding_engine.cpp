@@ -53,10 +53,7 @@ void validate(const EmbeddingEngineOptions& options) {
       options.queue_depth >= 1,
       "queue_depth must be >= 1",
       options.queue_depth);
-  require(
-      options.lookup_threads >= 0 && options.lookup_threads <= 4096,
-      "lookup_threads must be in [0, 4096]",
-      options.lookup_threads);
+  check_lookup_threads(options.lookup_threads, "[EmbeddingEngineOptions]");
   require(
       options.timeout.count() > 0,
       "timeout must be > 0 ms",
@@ -251,8 +248,7 @@ class EmbeddingEngine::Impl {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
     const Call call(*this);
     const auto reading = engine_.stop_updates();
-    return tessera::read_rows(
-        find_table(*state_, name, "[read_rows]"), begin, end);
+    return tessera::read_rows(*state_, name, begin, end);
   }
 
   int64_t iterations() const {

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -51,12 +52,19 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
 
 void fill_rows(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
-  const int64_t rows = config.vocabulary_size;
+  const int64_t rows = table.rows.count;
+  const kernels::RowNumbers numbers = table.rows.numbers;
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
   const Initializer initializer = config.initializer.value_or(
       initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
   if (config.dtype == at::kFloat) {
-    initialize_rows(initializer, seed, table.name, 0, table.parameters);
+    initialize_rows(
+        initializer,
+        seed,
+        table.name,
+        numbers.first,
+        table.parameters,
+        numbers.step);
     return;
   }
   // 16 bits: part by part through float32, rounded to the nearest.
@@ -64,7 +72,8 @@ void fill_rows(TableState& table, uint64_t seed) {
   for (int64_t begin = 0; begin < rows; begin += part_rows) {
     const int64_t end = std::min(rows, begin + part_rows);
     const at::Tensor part = at::empty({end - begin, config.dim}, at::kFloat);
-    initialize_rows(initializer, seed, table.name, begin, part);
+    initialize_rows(
+        initializer, seed, table.name, numbers[begin], part, numbers.step);
     const at::Tensor rounded = part.to(config.dtype);
     TORCH_CHECK_VALUE(
         at::isfinite(rounded).all().item<bool>(),
@@ -85,7 +94,7 @@ std::vector<Slot> make_slots(const TableState& table) {
     return slots;
   }
   const TableConfig& config = *table.config;
-  const int64_t rows = config.vocabulary_size;
+  const int64_t rows = table.rows.count;
   const optim::SlotCreation& creation =
       optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
@@ -145,6 +154,25 @@ at::Tensor copy_rows(const at::Tensor& rows) {
 
 }  // namespace
 
+void check_holds_all_rows(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice) {
+  for (const TableState& table : state.tables) {
+    TORCH_CHECK(
+        table.rows.count == table.config->vocabulary_size,
+        where,
+        " table '",
+        table.name,
+        "' is spread over ranks: this one has ",
+        table.rows.count,
+        " of ",
+        table.config->vocabulary_size,
+        " rows. ",
+        advice);
+  }
+}
+
 std::vector<FeatureState> feature_states(
     const Nest<FeatureConfig>& features,
     c10::function_ref<size_t(const FeatureState&)> table_of) {
@@ -163,18 +191,14 @@ std::vector<FeatureState> feature_states(
   return states;
 }
 
-EmbeddingState make_state(
+EmbeddingState describe_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
-    uint64_t seed,
-    WithSlots with_slots,
     const std::string& where) {
   if (optimizer) {
     optim::validate(*optimizer, where);
   }
   EmbeddingState state;
-  state.with_slots = with_slots;
-  state.seed = seed;
   state.features = feature_states(features, [&](const FeatureState& feature) {
     return find_or_add(state.tables, feature.config.table);
   });
@@ -188,8 +212,26 @@ EmbeddingState make_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
-    table.parameters = allocate_rows(
-        table.config->vocabulary_size, table.config->dim, table.config->dtype);
+  }
+  return state;
+}
+
+EmbeddingState make_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    uint64_t seed,
+    WithSlots with_slots,
+    const std::string& where,
+    const Shards& shards) {
+  EmbeddingState state = describe_state(features, optimizer, where);
+  state.ranks = shards.ranks;
+  state.with_slots = with_slots;
+  state.seed = seed;
+  for (TableState& table : state.tables) {
+    table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
+                                : LocalRows::all(table.config->vocabulary_size);
+    table.parameters =
+        allocate_rows(table.rows.count, table.config->dim, table.config->dtype);
     fill_rows(table, seed);
   }
   if (with_slots == WithSlots::kYes) {
@@ -230,7 +272,8 @@ kernels::Rounding rounding_of(
       .is_stochastic = table.config->stochastic_rounding,
       .key = mix_bits(
           random_key(state.seed, table.name) +
-          static_cast<uint64_t>(state.iterations))};
+          static_cast<uint64_t>(state.iterations)),
+      .rows = table.rows.numbers};
 }
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
@@ -271,19 +314,33 @@ void assign_table(TableState& table, const at::Tensor& values) {
       values.defined() ? c10::toString(values.scalar_type()) : "no tensor",
       ".");
   TORCH_CHECK_VALUE(
-      values.sizes() == table.parameters.sizes(),
+      values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&
+          values.size(1) == table.config->dim,
       "[update_embedding_table] table '",
       table.name,
-      "': expected shape ",
-      table.parameters.sizes(),
-      ", but got ",
+      "': expected shape [",
+      table.config->vocabulary_size,
+      ", ",
+      table.config->dim,
+      "], but got ",
       values.sizes(),
       ".");
   const at::NoGradGuard no_grad;
-  table.parameters.copy_(values);
+  const kernels::RowNumbers rows = table.rows.numbers;
+  if (table.rows.count > 0) {
+    table.parameters.copy_(
+        values.slice(0, rows.first, rows[table.rows.count - 1] + 1, rows.step));
+  }
 }
 
-at::Tensor read_rows(const TableState& table, int64_t begin, int64_t end) {
+namespace {
+
+// Zeros where they are not local, or where another rank answers.
+at::Tensor read_local_rows(
+    const TableState& table,
+    int64_t begin,
+    int64_t end,
+    bool is_first_rank) {
   TORCH_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
       "[read_rows] table '",
@@ -295,9 +352,31 @@ at::Tensor read_rows(const TableState& table, int64_t begin, int64_t end) {
       ", ",
       end,
       ").");
+  at::Tensor values = at::zeros({end - begin, table.config->dim}, at::kFloat);
+  const kernels::RowNumbers rows = table.rows.numbers;
+  const int64_t first = table.rows.count_before(begin);
+  const int64_t last = table.rows.count_before(end);
+  if (first < last && (is_first_rank || !table.rows.is_replica)) {
+    values.slice(0, rows[first] - begin, rows[last - 1] - begin + 1, rows.step)
+        .copy_(table.parameters.slice(0, first, last));
+  }
+  return values;
+}
+
+}  // namespace
+
+at::Tensor read_rows(
+    EmbeddingState& state,
+    const std::string& table,
+    int64_t begin,
+    int64_t end) {
   const at::NoGradGuard no_grad;
-  return table.parameters.slice(0, begin, end)
-      .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  RankGroup& ranks = *state.ranks;
+  const at::Tensor rows = ranks.together(Meeting::kReadRows, [&] {
+    return read_local_rows(
+        find_table(state, table, "[read_rows]"), begin, end, ranks.rank() == 0);
+  });
+  return ranks.sum(rows.flatten()).view(rows.sizes());
 }
 
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/distributed/rank_group.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
+#include "src/local_rows.h"
 #include "src/touched_rows.h"
 
 #include <tessera/embedding_tables.h>
@@ -15,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +28,7 @@ namespace tessera {
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {
   std::string name = {};
-  at::Tensor values = {};  // [vocab, dim], or [vocab] with one number per row
+  at::Tensor values = {};  // [rows, dim], or [rows] with one number per row
   /// Its index in kernels::UpdateArgs::slots.
   size_t position = 0;
 };
@@ -37,9 +40,11 @@ struct TableState {
   std::string name = {};
   /// The table's own or the layer's; empty when it can't be trained.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  at::Tensor parameters = {};  // [vocab, dim]
+  /// On shards, a part of the table; elsewhere all of it.
+  LocalRows rows = {};
+  at::Tensor parameters = {};  // [rows.count, dim]
   std::vector<Slot> slots = {};
-  /// Since the last checkpoint; nullopt unless checkpoints are incremental.
+  /// Local rows, since the last checkpoint; nullopt unless checkpoints are incremental.
   std::optional<TouchedRows> touched = {};
 };
 
@@ -60,6 +65,8 @@ enum class WithSlots { kNo, kYes };
 
 /// What a layer consists of and what it has learnt, for every strategy.
 struct EmbeddingState {
+  /// Who has the other rows of the tables.
+  std::shared_ptr<RankGroup> ranks = std::make_shared<RankGroup>();
   WithSlots with_slots = WithSlots::kYes;
   /// Output shapes are known, but for some of the first dimensions.
   bool is_built = false;
@@ -84,6 +91,21 @@ std::vector<FeatureState> feature_states(
     const Nest<FeatureConfig>& features,
     c10::function_ref<size_t(const FeatureState&)> table_of);
 
+/// What part of the tables a process holds.
+struct Shards {
+  std::shared_ptr<RankGroup> ranks = std::make_shared<RankGroup>();
+  /// By a table's name; unset: all rows.
+  std::function<LocalRows(const std::string& name, const TableConfig&)>
+      rows_of = {};
+};
+
+/// Features and tables, in order of first use, without their memory.
+/// Errors:  as make_state().
+EmbeddingState describe_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const std::string& where);
+
 /// Tables in order of first use, initialised, with their slots.
 /// Errors:  c10::ValueError for unusable configs, naming feature or table;
 ///          `where` begins what concerns the options as a whole.
@@ -92,9 +114,10 @@ EmbeddingState make_state(
     const std::optional<optim::OptimizerSpec>& optimizer,
     uint64_t seed,
     WithSlots with_slots,
-    const std::string& where = "[TPUEmbeddingOptions]");
+    const std::string& where = "[TPUEmbeddingOptions]",
+    const Shards& shards = {});
 
-/// The initial values of `table`'s rows.
+/// The initial values of `table`'s local rows.
 /// Errors:  c10::ValueError for values that its dtype can't hold, or from a
 ///          Callable.
 void fill_rows(TableState& table, uint64_t seed);
@@ -121,13 +144,25 @@ TableState& find_table(
     const std::string& name,
     const std::string& where);
 
-/// Replaces all rows by `values` [vocab, dim], rounded to the table's dtype.
+/// Errors:  c10::Error beginning with `where` and ending with `advice`, when this
+///          process holds a part of a table only.
+void check_holds_all_rows(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice);
+
+/// Replaces the local rows by theirs in `values` [vocab, dim], rounded to the
+/// table's dtype.
 /// Errors:  c10::TypeError or ValueError naming the table.
 void assign_table(TableState& table, const at::Tensor& values);
 
-/// A float32 copy of rows [begin, end).
-/// Errors:  c10::IndexError naming the table.
-at::Tensor read_rows(const TableState& table, int64_t begin, int64_t end);
+/// A float32 copy of rows [begin, end), from all ranks.
+/// Errors:  c10::ValueError or IndexError naming the table.
+at::Tensor read_rows(
+    EmbeddingState& state,
+    const std::string& table,
+    int64_t begin,
+    int64_t end);
 
 EmbeddingTables embedding_tables_of(const EmbeddingState& state);
 

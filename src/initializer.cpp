@@ -45,7 +45,7 @@ void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
 
 struct Fill {
   uint64_t key;
-  int64_t first_row;
+  kernels::RowNumbers numbers;
   at::Tensor rows;
   std::string where;
 
@@ -64,7 +64,7 @@ struct Fill {
          .uniform_low = low,
          .uniform_last = last,
          .key = key,
-         .first_row = first_row},
+         .rows = numbers},
         rows);
   }
   void operator()(const init::Normal& normal) {
@@ -80,13 +80,11 @@ struct Fill {
          .mass = mass,
          .limit = limit,
          .key = key,
-         .first_row = first_row},
+         .rows = numbers},
         rows);
   }
   void operator()(const init::RowId& row_id) {
-    const int64_t first = first_row + row_id.offset;
-    rows.copy_(
-        at::arange(first, first + rows.size(0), at::kFloat).unsqueeze(1));
+    rows.copy_(ids().add_(row_id.offset).unsqueeze(1));
   }
   void operator()(const init::Callable& callable) {
     TORCH_CHECK_VALUE(
@@ -97,9 +95,7 @@ struct Fill {
         "'. Replace it by Callable(\"",
         callable.name(),
         "\", function).");
-    const at::Tensor ids =
-        at::arange(first_row, first_row + rows.size(0), at::kLong);
-    const at::Tensor values = (*callable.function())(ids, rows.size(1));
+    const at::Tensor values = (*callable.function())(ids(), rows.size(1));
     TORCH_CHECK_VALUE(
         values.defined() && values.sizes() == rows.sizes() &&
             values.scalar_type() == at::kFloat,
@@ -118,6 +114,11 @@ struct Fill {
     // Detached: rows of a trained tensor must not tie the table to its graph.
     rows.copy_(values.detach());
   }
+
+  at::Tensor ids() const {
+    return at::arange(
+        numbers.first, numbers[rows.size(0)], numbers.step, at::kLong);
+  }
 };
 
 }  // namespace
@@ -127,21 +128,28 @@ void initialize_rows(
     uint64_t seed,
     std::string_view table_name,
     int64_t first_row,
-    at::Tensor rows) {
+    at::Tensor rows,
+    int64_t row_step) {
   TORCH_CHECK_VALUE(
       rows.defined() && rows.dim() == 2 && rows.is_contiguous() &&
-          rows.scalar_type() == at::kFloat && rows.is_cpu() && first_row >= 0,
-      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank 2 "
-      "and first_row >= 0, but got ",
+          rows.scalar_type() == at::kFloat && rows.is_cpu() && first_row >= 0 &&
+          row_step >= 1,
+      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank "
+      "2, first_row >= 0 and row_step >= 1, but got ",
       rows.defined() ? c10::toString(rows.scalar_type()) : "no tensor",
       " of shape ",
       rows.defined() ? rows.sizes() : c10::IntArrayRef{},
-      " and ",
+      ", ",
       first_row,
+      " and ",
+      row_step,
       ".");
+  if (rows.numel() == 0) {
+    return;  // a function of the user's need not know how to fill no rows
+  }
   Fill fill{
       .key = random_key(seed, table_name),
-      .first_row = first_row,
+      .numbers = {.first = first_row, .step = row_step},
       .rows = std::move(rows),
       .where = "[TableConfig '" + std::string(table_name) + "']"};
   std::visit(fill, initializer);

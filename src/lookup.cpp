@@ -6,8 +6,6 @@
 #include "src/step_memory.h"
 #include "src/table_memory.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -57,15 +55,6 @@ void add_tasks(
   }
 }
 
-at::Tensor empty_activation(c10::IntArrayRef shape) {
-  return at::detail::empty_generic(
-      shape,
-      step_allocator(),
-      c10::DispatchKeySet(c10::DispatchKey::CPU),
-      at::kFloat,
-      /*memory_format_opt=*/std::nullopt);
-}
-
 }  // namespace
 
 std::vector<at::Tensor> look_up(
@@ -77,7 +66,7 @@ std::vector<at::Tensor> look_up(
   tasks.reserve(bags.size());
   int64_t bytes = 0;
   for (size_t i = 0; i < bags.size(); ++i) {
-    activations.push_back(empty_activation(bags[i].activation_shape()));
+    activations.push_back(empty_in_step_memory(bags[i].activation_shape()));
     add_tasks(i, bags[i], tasks);
     bytes += bytes_of(bags[i]);
   }

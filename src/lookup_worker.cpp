@@ -3,9 +3,23 @@
 
 #include "src/parallel.h"
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 namespace tessera {
+
+void check_lookup_threads(int64_t threads, const std::string& where) {
+  constexpr int64_t kMostThreads = 4096;
+  TORCH_CHECK_VALUE(
+      threads >= 0 && threads <= kMostThreads,
+      where,
+      " lookup_threads must be in [0, ",
+      kMostThreads,
+      "], but got ",
+      threads,
+      ".");
+}
 
 LookupWorker::LookupWorker(int64_t threads)
     : thread_([this, count = threads > 0 ? threads : thread_count()] {

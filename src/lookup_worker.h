@@ -6,9 +6,13 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace tessera {
+
+/// Errors:  c10::ValueError beginning with `where`, for no count of threads.
+void check_lookup_threads(int64_t threads, const std::string& where);
 
 /// Runs jobs one after another on a thread of its own.
 class LookupWorker {

@@ -31,6 +31,21 @@ double part_of_norm(const float* values, int64_t count, double p) {
   return part;
 }
 
+double add_parts(const std::vector<double>& parts, double p) {
+  double total = 0.0;
+  for (const double part : parts) {
+    if (std::isinf(p)) {
+      total = std::isnan(part) || part > total ? part : total;
+      if (std::isnan(total)) {
+        break;
+      }
+    } else {
+      total += part;
+    }
+  }
+  return total;
+}
+
 }  // namespace
 
 PendingGradients::PendingGradients(
@@ -77,7 +92,11 @@ double PendingGradients::norm(double p) const {
   constexpr int64_t kPart = 16384;
   std::vector<std::pair<const float*, int64_t>> parts;
   int64_t bytes = 0;
-  for (const GradientPile& pile : piles_) {
+  for (size_t i = 0; i < piles_.size(); ++i) {
+    if (engine_->is_counted_elsewhere(i)) {
+      continue;
+    }
+    const GradientPile& pile = piles_[i];
     const auto count = static_cast<int64_t>(pile.sums().size());
     bytes += count * static_cast<int64_t>(sizeof(float));
     for (int64_t begin = 0; begin < count; begin += kPart) {
@@ -89,17 +108,7 @@ double PendingGradients::norm(double p) const {
   run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
     sums[i] = part_of_norm(parts[i].first, parts[i].second, p);
   });
-  double total = 0.0;
-  for (const double sum : sums) {
-    if (std::isinf(p)) {
-      total = std::isnan(sum) || sum > total ? sum : total;
-      if (std::isnan(total)) {
-        break;
-      }
-    } else {
-      total += sum;
-    }
-  }
+  const double total = add_parts(engine_->gather(add_parts(sums, p)), p);
   return std::isinf(p) ? total : std::pow(total, 1.0 / p);
 }
 

@@ -44,7 +44,7 @@ class PendingGradients {
   }
   /// Backward passes since the last step or discard().
   int64_t passes() const;
-  /// The p-norm of all sums together; NaN if one is.
+  /// The p-norm of all sums together, over all ranks; NaN if one is.
   double norm(double p) const;
   void scale(double factor);
   void discard();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/step_memory.h"
 
+#include <ATen/EmptyTensor.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -157,6 +159,15 @@ void give_step_memory(void* memory) noexcept {
 c10::Allocator* step_allocator() {
   static StepAllocator allocator;
   return &allocator;
+}
+
+at::Tensor empty_in_step_memory(c10::IntArrayRef shape, at::ScalarType dtype) {
+  return at::detail::empty_generic(
+      shape,
+      step_allocator(),
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      dtype,
+      /*memory_format_opt=*/std::nullopt);
 }
 
 size_t kept_step_memory() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
@@ -21,6 +22,11 @@ void give_step_memory(void* memory) noexcept;
 
 /// The same for tensors.
 c10::Allocator* step_allocator();
+
+/// A contiguous, uninitialised tensor.
+at::Tensor empty_in_step_memory(
+    c10::IntArrayRef shape,
+    at::ScalarType dtype = at::kFloat);
 
 /// Bytes of blocks that wait for the next step.
 size_t kept_step_memory();

@@ -143,12 +143,20 @@ TableEngine::TableEngine(
 std::vector<at::Tensor> TableEngine::lookup(
     const std::vector<IdBags>& bags) const {
   const auto reading = stop_updates();
+  return tessera::look_up(bags, lookup_tables());
+}
+
+std::vector<LookupTable> TableEngine::lookup_tables() const {
   std::vector<LookupTable> tables;
   for (const FeatureState& feature : state_->features) {
     const TableState& table = state_->tables[feature.table];
     tables.push_back({table.parameters, buckets_of(*table.config)});
   }
-  return look_up(bags, tables);
+  return tables;
+}
+
+Lookup TableEngine::look_up(std::vector<IdBags>& bags) {
+  return {.activations = lookup(bags), .tables = lookup_tables()};
 }
 
 void TableEngine::warn_of_missing_gradients(
@@ -201,37 +209,53 @@ void TableEngine::check(const LookupGradients& gradients) const {
   }
 }
 
+TableUpdate::Term TableEngine::term_of(
+    const LookupGradients& lookup,
+    size_t feature,
+    Update& update) const {
+  TableUpdate::Term term{.bags = &(*lookup.bags)[feature]};
+  term.gradient = zero_row_.data();
+  const at::Tensor& gradient = lookup.gradients[feature];
+  if (gradient.defined()) {
+    update.gradients.push_back(gradient.resolve_neg().contiguous());
+    term.gradient = update.gradients.back().const_data_ptr<float>();
+    term.stride = term.bags->dim;
+  }
+  return term;
+}
+
+bool TableEngine::is_updated(
+    const std::vector<LookupGradients>& lookups,
+    size_t index) const {
+  const TableState& table = state_->tables[index];
+  if (!table.config->trainable ||
+      (!table.optimizer && !is_reached(lookups, index))) {
+    return false;
+  }
+  TORCH_CHECK_VALUE(
+      table.optimizer.has_value(),
+      place_of(table),
+      " has no optimizer, but gradients reached it. Set its "
+      "TableConfig::optimizer or that of the options, or trainable = false; "
+      "virtual_variable().requires_grad_(false) freezes a whole layer.");
+  return true;
+}
+
 std::vector<TableUpdate> TableEngine::read(
     const std::vector<LookupGradients>& lookups,
-    std::vector<at::Tensor>& gradients) {
+    Update& update) {
   std::vector<TableUpdate> updates(state_->tables.size());
   for (const LookupGradients& lookup : lookups) {
     check(lookup);
     for (size_t i = 0; i < state_->features.size(); ++i) {
-      TableUpdate::Term term{.bags = &(*lookup.bags)[i]};
-      term.gradient = zero_row_.data();
-      if (lookup.gradients[i].defined()) {
-        gradients.push_back(lookup.gradients[i].resolve_neg().contiguous());
-        term.gradient = gradients.back().const_data_ptr<float>();
-        term.stride = term.bags->dim;
-      }
-      updates[state_->features[i].table].terms.push_back(term);
+      updates[state_->features[i].table].terms.push_back(
+          term_of(lookup, i, update));
     }
   }
   for (size_t i = 0; i < updates.size(); ++i) {
-    TableState& table = state_->tables[i];
-    if (!table.config->trainable ||
-        (!table.optimizer && !is_reached(lookups, i))) {
-      continue;
+    if (is_updated(lookups, i)) {
+      updates[i].table = &state_->tables[i];
     }
-    TORCH_CHECK_VALUE(
-        table.optimizer.has_value(),
-        place_of(table),
-        " has no optimizer, but gradients reached it. Set its "
-        "TableConfig::optimizer or that of the options, or trainable = false; "
-        "virtual_variable().requires_grad_(false) freezes a whole layer.");
-    updates[i].table = &table;
-    check_count(updates[i]);
   }
   return updates;
 }
@@ -292,6 +316,7 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
         .learning_rate =
             rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
         .update = state_->iterations / passes_per_update(table) + 1};
+    update.rates.push_back(moment.learning_rate);
     if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
       update.custom.push_back(run_custom_rule(table, sums, moment));
@@ -307,8 +332,19 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
 TableEngine::Update TableEngine::plan(
     const std::vector<LookupGradients>& lookups) {
   Update update;
-  std::vector<TableUpdate> updates = read(lookups, update.gradients);
+  std::vector<TableUpdate> updates = read(lookups, update);
   warn_of_missing_gradients(lookups);
+  return plan(std::move(updates), std::move(update));
+}
+
+TableEngine::Update TableEngine::plan(
+    std::vector<TableUpdate> updates,
+    Update update) {
+  for (const TableUpdate& table : updates) {
+    if (table.table != nullptr) {
+      check_count(table);
+    }
+  }
   std::vector<TableUpdate> collecting(updates.size());
   bool collects = false;
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -379,7 +415,7 @@ LookupWorker& TableEngine::worker() {
   return *worker_;
 }
 
-std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
+void TableEngine::wait_for_lookups() const {
   LookupWorker* worker = nullptr;
   {
     const std::lock_guard<std::mutex> lock(worker_mutex_);
@@ -388,6 +424,10 @@ std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
   if (worker != nullptr) {
     worker->wait_idle();
   }
+}
+
+std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
+  wait_for_lookups();
   return std::unique_lock<std::shared_mutex>(tables_in_use_);
 }
 
@@ -400,8 +440,8 @@ void TableEngine::forget() {
 std::vector<GradientPile> TableEngine::collect(
     const std::vector<GradientPile>& piles,
     const std::vector<LookupGradients>& lookups) {
-  std::vector<at::Tensor> gradients;
-  std::vector<TableUpdate> updates = read(lookups, gradients);
+  Update update;
+  std::vector<TableUpdate> updates = read(lookups, update);
   return sum(piles, updates);
 }
 

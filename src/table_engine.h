@@ -5,11 +5,14 @@
 #include "src/embedding_state.h"
 #include "src/gradient_pile.h"
 #include "src/id_bags.h"
+#include "src/lookup.h"
 #include "src/lookup_worker.h"
 #include "src/table_update.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -17,12 +20,24 @@
 
 namespace tessera {
 
+struct Route;
+
+/// What look_up() has found.
+struct Lookup {
+  std::vector<at::Tensor> activations = {};  // one per feature
+  /// One per feature: what its ids number now.
+  std::vector<LookupTable> tables = {};
+  /// The way back to where rows came from; unset when all of them are here.
+  std::shared_ptr<const Route> route = {};
+};
+
 /// The activation gradients of one lookup.
 struct LookupGradients {
-  /// As given to lookup(); they outlive the update.
+  /// As look_up() has left them; they outlive the update.
   const std::vector<IdBags>* bags = nullptr;
   /// One per feature, of its activation's shape; undefined: zeros.
   std::vector<at::Tensor> gradients = {};
+  std::shared_ptr<const Route> route = {};
 };
 
 /// What a custom rule makes of a table's touched rows.
@@ -35,16 +50,29 @@ struct CustomUpdate {
 
 /// Looks rows up and updates them. Lookups may run on several threads at once;
 /// an update waits for them and keeps new ones waiting.
+///
+/// All rows are here; a ShardedEngine fetches rows from other ranks and sends
+/// gradients there, by the virtual functions.
 class TableEngine {
  public:
   /// `lookup_threads`: of worker(); 0: as many as LibTorch's intra-op threads.
   explicit TableEngine(
       std::shared_ptr<EmbeddingState> state,
       int64_t lookup_threads = 0);
+  virtual ~TableEngine() = default;
+
+  TableEngine(const TableEngine&) = delete;
+  TableEngine& operator=(const TableEngine&) = delete;
 
   /// Activations of checked ids, one tensor with its own storage per feature.
   /// `bags` must not hold kZeroRow.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
+
+  /// The same where rows may be elsewhere: `bags` get the numbers of what came.
+  virtual Lookup look_up(std::vector<IdBags>& bags);
+
+  /// In place of look_up(), when a batch can't be read: tells those who wait.
+  virtual void give_up(const std::exception_ptr& /*error*/) {}
 
   /// Runs lookups in the background. What it has been given is done before the
   /// next update begins.
@@ -69,6 +97,8 @@ class TableEngine {
     /// [tables], what the engine's own piles become.
     std::vector<GradientPile> piles = {};
     std::vector<at::Tensor> gradients = {};  // what the terms point to
+    std::list<IdBags> bags = {};  // likewise
+    std::vector<double> rates = {};  // that were read
   };
 
   /// One update from the gradients of all lookups, summed per row.
@@ -76,11 +106,11 @@ class TableEngine {
   /// Tables with gradient_accumulation_steps = n only collect, and every n-th
   /// time apply the mean. Reads each learning rate once, runs custom rules.
   /// Errors:  c10::ValueError; nothing is changed.
-  Update plan(const std::vector<LookupGradients>& lookups);
+  virtual Update plan(const std::vector<LookupGradients>& lookups);
 
   /// One update from piles, one per table, each multiplied by `gain`. They
   /// outlive the update.
-  Update plan(const std::vector<GradientPile>& piles, double gain);
+  virtual Update plan(const std::vector<GradientPile>& piles, double gain);
 
   /// Carries the update out and advances the step counter. Can't fail.
   void apply(Update update);
@@ -94,16 +124,54 @@ class TableEngine {
   /// Drops what tables with gradient_accumulation_steps have collected.
   void forget();
 
+  /// What each rank has given, in order.
+  virtual std::vector<double> gather(double value) {
+    return {value};
+  }
+  /// Whether another rank answers for this table where tables are counted.
+  virtual bool is_counted_elsewhere(size_t /*table*/) const {
+    return false;
+  }
+
   const EmbeddingState& state() const {
     return *state_;
   }
 
- private:
+ protected:
   // The terms of each table; those that no gradient reaches and that have no
-  // optimizer are left out (table is nullptr).
-  std::vector<TableUpdate> read(
+  // optimizer are left out (table is nullptr). `update` keeps what they point
+  // to.
+  virtual std::vector<TableUpdate> read(
       const std::vector<LookupGradients>& lookups,
-      std::vector<at::Tensor>& gradients);
+      Update& update);
+
+  // The gradient of one feature's activation.
+  TableUpdate::Term term_of(
+      const LookupGradients& lookup,
+      size_t feature,
+      Update& update) const;
+
+  // Whether an update has something to do on a table.
+  // Errors:  c10::ValueError when it has gradients but no optimizer.
+  bool is_updated(const std::vector<LookupGradients>& lookups, size_t table)
+      const;
+
+  Update plan(std::vector<TableUpdate> updates, Update update);
+
+  // Warns, once, of a feature that no gradient reaches.
+  void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
+
+  void wait_for_lookups() const;
+
+  TableUpdater& updater() {
+    return updater_;
+  }
+  EmbeddingState& mutable_state() {
+    return *state_;
+  }
+
+ private:
+  std::vector<LookupTable> lookup_tables() const;
 
   // Whether a feature of the table has a gradient.
   bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
@@ -117,9 +185,6 @@ class TableEngine {
 
   // Reads learning rates and runs custom rules.
   void finish(std::vector<TableUpdate> updates, Update& update);
-
-  // Warns, once, of a feature that no gradient reaches.
-  void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
 
   std::shared_ptr<EmbeddingState> state_;
   int64_t lookup_threads_ = 0;

@@ -136,13 +136,15 @@ void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
     const auto tensors =
         static_cast<int64_t>(updates[i].table->slots.size()) + 1;
     const bool sweep = updates[i].rows.sweep;
-    const int64_t rows = sweep ? config.vocabulary_size : contributions;
+    const int64_t vocab = updates[i].table->rows.count;
+    const int64_t rows = sweep ? vocab : contributions;
     // As if all of it were float32: 16-bit tables have smaller tasks.
     const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
         static_cast<int64_t>(sizeof(float));
     bytes_ += traffic;
+    const int64_t limit = updates[i].id_limit.value_or(vocab);
     workspace.row_bits = static_cast<int>(
-        std::bit_width(static_cast<uint64_t>(config.vocabulary_size - 1)));
+        std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
     workspace.bucket_bits = bucket_bits_for(contributions);
     workspace.bucket_shift = 0;
     if (sweep) {
@@ -180,7 +182,9 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
     const int64_t end = std::min(bags.end(bag), chunk.end_id);
     const float scale =
         term.gain * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
-    const float* gradient = term.gradient + bag * term.stride;
+    const int64_t position =
+        term.positions == nullptr ? bag : int64_t{term.positions[bag]};
+    const float* gradient = term.gradient + position * term.stride;
     if (bags.weights.empty()) {
       // Two chunks that share a bag write the same values; only one may.
       if (bags.begin(bag) >= chunk.begin_id) {
@@ -276,7 +280,7 @@ void TableUpdater::update_bucket(
   }
   TableState& table = *update.table;
   const int64_t dim = table.config->dim;
-  const int64_t vocab = table.config->vocabulary_size;
+  const int64_t vocab = table.rows.count;
   const int shift = workspace.bucket_shift;
   const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
   Buffer<float> gradient(dim);

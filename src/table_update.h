@@ -8,6 +8,7 @@
 #include "src/kernels/kernels.h"
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,12 +24,16 @@ struct TableUpdate {
     int64_t stride = 0;
     /// Multiplies the gradient.
     float gain = 1.0F;
+    /// Which row of `gradient` a bag has, [bags]; nullptr: bag b has row b.
+    const uint32_t* positions = nullptr;
   };
 
   TableState* table = nullptr;
   optim::RowUpdate rows = {};
   kernels::Rounding rounding = {};
   std::vector<Term> terms = {};
+  /// Ids are below it; unset: they are rows of the table.
+  std::optional<int64_t> id_limit = {};
 };
 
 /// The summed gradient of some rows of a table.

@@ -11,23 +11,27 @@
 
 namespace tessera {
 
-at::Tensor gather_rows(const IdBags& bags, const TableState& table) {
+at::Tensor gather_rows(
+    const IdBags& bags,
+    const IdBags& found,
+    const LookupTable& table) {
   at::Tensor rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat);
-  kernels::CombineArgs one_by_one{
-      .table = stored_rows(table.parameters),
-      .ids = bags.ids.data(),
-      .buckets = buckets_of(*table.config),
-      .out = rows.mutable_data_ptr<float>()};
+  auto* out = rows.mutable_data_ptr<float>();
   const kernels::KernelTable& kernels = active_kernels();
+  int64_t next = 0;  // of `found`
   for (int64_t begin = 0; begin < bags.nnz();) {
     int64_t end = begin;
     while (end < bags.nnz() && bags.ids[end] != kZeroRow) {
       ++end;
     }
-    one_by_one.nnz = end;
-    one_by_one.begin_bag = begin;
-    one_by_one.end_bag = end;
-    kernels.combine(one_by_one);
+    kernels.combine(
+        {.table = stored_rows(table.rows),
+         .ids = found.ids.data() + next,
+         .nnz = end - begin,
+         .buckets = table.buckets,
+         .out = out + begin * bags.dim,
+         .end_bag = end - begin});
+    next += end - begin;
     begin = end + 1;  // past the row of zeros
   }
   return rows;

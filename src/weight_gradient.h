@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/embedding_state.h"
 #include "src/id_bags.h"
+#include "src/lookup.h"
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
 
-/// The rows [nnz, dim] that `bags` looks up in `table`, zeros for kZeroRow.
-at::Tensor gather_rows(const IdBags& bags, const TableState& table);
+/// The rows [nnz, dim] that `bags` looks up, zeros for kZeroRow. `found`: the
+/// same bags without these, as they number the rows of `table`.
+at::Tensor gather_rows(
+    const IdBags& bags,
+    const IdBags& found,
+    const LookupTable& table);
 
 /// The gradient of the per-id weights. With x the rows, G the activation's
 /// gradient, s the combiner's 1 / denominator, over the ids of one bag:

@@ -19,7 +19,8 @@ struct CheckpointOptions {
   /// Complete checkpoints to keep, >= 1, besides those that they build on.
   int64_t keep_last = 2;
   /// Every n-th checkpoint is full; those between hold the rows touched since
-  /// the one before. 1: all are full. The engine's updates mark rows; what
+  /// the one before. 1: all are full. Tables split by RowSplit::kMod are always
+  /// saved whole. The engine's updates mark rows; what
   /// operators of LibTorch write into, torch::optim on Strategy::host() too, is
   /// saved whole; what goes through a raw pointer is not seen.
   int64_t full_every = 1;
@@ -27,7 +28,7 @@ struct CheckpointOptions {
   int64_t file_bytes = int64_t{1} << 30;
   /// Saves what belongs to the tables, such as the dense layers and their
   /// optimizer, in the same checkpoint. Small: it is held in memory. Must not
-  /// call the layer or engine that saves.
+  /// call the layer or engine that saves. On shards, rank 0 alone runs it.
   std::function<void(torch::serialize::OutputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
@@ -46,7 +47,8 @@ struct LoadOptions {
   /// Empty: the newest.
   std::string checkpoint = {};
   /// Reads what CheckpointOptions::extra wrote, after the tables, which stay
-  /// loaded when it throws. Must not call the layer or engine that loads.
+  /// loaded when it throws. Must not call the layer or engine that loads. On
+  /// shards, every rank runs it.
   std::function<void(torch::serialize::InputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<LoadOptions>);

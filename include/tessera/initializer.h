@@ -118,7 +118,8 @@ using Initializer = std::variant<
     initializers::RowId,
     initializers::Callable>;
 
-/// Fills `rows` with the values of table rows [first_row, first_row + n).
+/// Fills `rows` with the values of the table's rows first_row, first_row +
+/// row_step, ...
 ///
 /// Shapes:  rows [n, dim] float32, contiguous.
 /// Errors:  c10::ValueError for a callable that is missing or whose result has
@@ -128,7 +129,8 @@ void initialize_rows(
     uint64_t seed,
     std::string_view table_name,
     int64_t first_row,
-    at::Tensor rows);
+    at::Tensor rows,
+    int64_t row_step = 1);
 
 /// Refuses non-finite values and a negative stddev; `where` begins the message.
 void validate(const Initializer& initializer, const std::string& where);

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/sharding.h>
+
+#include <c10/util/intrusive_ptr.h>
+
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 
+namespace c10d {
+class Backend;
+}  // namespace c10d
+
 namespace tessera {
+
+class RankGroup;
 
 /// Where the tables live and what updates them.
 ///
@@ -16,6 +28,7 @@ namespace tessera {
 ///                       stock LibTorch operators only
 ///   Strategy::dense()   like host, but bags are padded to the longest one:
 ///                       [batch, ids] of rows at once, fit for short bags
+///   Strategy::sharded() an engine per process, with the rows spread over them
 class Strategy {
  public:
   struct Engine {
@@ -32,6 +45,11 @@ class Strategy {
   };
   struct Dense {
     bool operator==(const Dense&) const = default;
+  };
+  struct Sharded {
+    std::shared_ptr<RankGroup> ranks = {};
+    ShardingOptions options = {};
+    bool operator==(const Sharded&) const = default;
   };
 
   static Strategy engine() {
@@ -51,26 +69,50 @@ class Strategy {
     return Strategy(Dense{});
   }
 
-  const std::variant<Engine, Host, Dense>& options() const {
+  /// An engine per rank of `backend`, such as make_mpi_backend() gives: rows are
+  /// spread over the ranks, lookups and updates reach all of them. Each rank
+  /// passes its own batch, which may be smaller than the others' or empty, and
+  /// gets its own activations; an update is the one that a single engine makes of
+  /// all batches together, so divide losses by the global batch size.
+  ///
+  ///   TPUEmbeddingOptions{.features = features, .optimizer = optim::Adagrad{},
+  ///                       .strategy = Strategy::sharded(make_mpi_backend())}
+  ///
+  /// Constructing the layer, forward(), backward(), read_rows(), checkpoints and
+  /// an optimizer's clip_grad_norm_() and step() under Apply::kOnStep are
+  /// collective: all ranks call them, in the same order, with the same configs,
+  /// and while one runs nothing else uses `backend`. An error on one rank is
+  /// raised on all, before any row changes. Gradients of a row are summed on each
+  /// rank in the order of its batch, these sums in the order of ranks; duplicates
+  /// are always accumulated.
+  /// Errors:  c10::ValueError for options or an empty backend.
+  static Strategy sharded(
+      c10::intrusive_ptr<c10d::Backend> backend,
+      ShardingOptions options = {});
+
+  const std::variant<Engine, Host, Dense, Sharded>& options() const {
     return options_;
   }
   /// Whether tables live in the engine, not among the layer's parameters.
   bool is_engine() const {
-    return std::holds_alternative<Engine>(options_);
+    return std::holds_alternative<Engine>(options_) || is_sharded();
   }
-  /// "engine", "host" or "dense".
+  bool is_sharded() const {
+    return std::holds_alternative<Sharded>(options_);
+  }
+  /// "engine", "host", "dense" or "sharded".
   std::string name() const {
-    constexpr const char* kNames[] = {"engine", "host", "dense"};
+    constexpr const char* kNames[] = {"engine", "host", "dense", "sharded"};
     return kNames[options_.index()];
   }
 
   bool operator==(const Strategy&) const = default;
 
  private:
-  explicit Strategy(std::variant<Engine, Host, Dense> options)
-      : options_(options) {}
+  explicit Strategy(std::variant<Engine, Host, Dense, Sharded> options)
+      : options_(std::move(options)) {}
 
-  std::variant<Engine, Host, Dense> options_;
+  std::variant<Engine, Host, Dense, Sharded> options_;
 };
 
 /// When the engine updates its tables. On the others it is always in the step

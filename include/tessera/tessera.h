@@ -26,6 +26,8 @@
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 #include <tessera/serving_lookup.h>
+#include <tessera/sharding.h>
+#include <tessera/sharding_plan.h>
 #include <tessera/strategy.h>
 #include <tessera/table_config.h>
 #include <torch/torch.h>

@@ -112,7 +112,7 @@ struct SumArgs {
 };
 
 /// Fills rows [begin_row, end_row) of `out` with random values, a function of
-/// (key, row, column): row i is first_row + i of its table.
+/// (key, row, column): row i is rows[i] of its table.
 ///
 ///   uniform   low + (last - low) * u        u in (0, 1)
 ///   normal    mean + stddev * quantile(1/2 + mass * (u - 1/2)), the quantile
@@ -126,7 +126,7 @@ struct RandomArgs {
   float mass = 1.0F;  // of the distribution that truncation keeps,
   float limit = std::numeric_limits<float>::infinity();  // and where it ends
   uint64_t key = 0;
-  int64_t first_row = 0;
+  RowNumbers rows = {};
   int64_t begin_row = 0;
   int64_t end_row = 0;
   int64_t dim = 0;

@@ -110,7 +110,7 @@ struct FillColumns {
 template <class Transform>
 HWY_INLINE void Fill(const RandomArgs& args, const Transform& transform) {
   for (int64_t row = args.begin_row; row < args.end_row; ++row) {
-    const RowKey key = key_of_row(args.key, args.first_row + row);
+    const RowKey key = key_of_row(args.key, args.rows[row]);
     ForColumns(
         args.dim,
         FillColumns<Transform>{transform, key, args.out + row * args.dim});

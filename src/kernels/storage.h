@@ -12,6 +12,16 @@ constexpr int64_t bytes_per_element(Storage storage) {
   return storage == Storage::kFloat32 ? 4 : 2;
 }
 
+/// Which rows of a table some memory holds: first, first + step, ...
+struct RowNumbers {
+  int64_t first = 0;
+  int64_t step = 1;
+
+  constexpr int64_t operator[](int64_t i) const {
+    return first + i * step;
+  }
+};
+
 /// How float32 becomes 16 bits.
 ///
 /// Stochastic: to one of the two neighbours, to the nearer one with the larger
@@ -22,6 +32,7 @@ constexpr int64_t bytes_per_element(Storage storage) {
 struct Rounding {
   bool is_stochastic = false;
   uint64_t key = 0;  // another one for each update
+  RowNumbers rows = {};
 };
 
 /// A table as the kernels see it.

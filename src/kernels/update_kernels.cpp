@@ -129,7 +129,9 @@ HWY_INLINE void RoundRow(
   if (table.rounding.is_stochastic) {
     const uint64_t key = table.rounding.key + static_cast<uint64_t>(step);
     ForColumns(
-        table.dim, RoundAtRandom<Row>{weights, to, key_of_row(key, row)});
+        table.dim,
+        RoundAtRandom<Row>{
+            weights, to, key_of_row(key, table.rounding.rows[row])});
   } else {
     ForColumns(table.dim, RoundNearest<Row>{weights, to});
   }

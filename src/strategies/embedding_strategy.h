@@ -7,7 +7,9 @@
 #include <tessera/strategy.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@
 namespace tessera {
 
 class PendingGradients;
+class TableEngine;
 
 /// Looks up batches and decides how the tables learn.
 class EmbeddingStrategy {
@@ -38,6 +41,10 @@ class EmbeddingStrategy {
     };
   }
 
+  /// In place of forward(), when a batch can't be read: other ranks must not
+  /// wait for it. May raise in the name of another rank.
+  virtual void give_up(const std::exception_ptr& /*error*/) {}
+
   /// Until no lookup runs in the background: the tables are to be replaced.
   virtual void wait_for_lookups() {}
 
@@ -52,11 +59,10 @@ class EmbeddingStrategy {
 };
 
 /// On an engine, the first parameter is the virtual variable.
-/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes, or a
-///          negative number of threads.
+/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state,
-    Strategy::Engine options,
+    std::shared_ptr<TableEngine> engine,
     Apply apply);
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
@@ -66,6 +72,11 @@ std::unique_ptr<EmbeddingStrategy> make_host_strategy(
 std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
     std::shared_ptr<EmbeddingState> state);
 
+std::unique_ptr<EmbeddingStrategy> make_sharded_strategy(
+    std::shared_ptr<EmbeddingState> state,
+    const Strategy::Sharded& options,
+    Apply apply);
+
 std::unique_ptr<EmbeddingStrategy> make_strategy(
     const Strategy& strategy,
     Apply apply,
@@ -73,5 +84,16 @@ std::unique_ptr<EmbeddingStrategy> make_strategy(
 
 /// Whether `strategy` updates tables by their own optimizers.
 WithSlots slots_under(const Strategy& strategy);
+
+/// What part of the tables this process holds.
+Shards shards_under(const Strategy& strategy);
+
+/// Runs `configure`, which says as text what this rank was configured with, and
+/// compares the ranks.
+/// Errors:  what it throws; on shards on all ranks, and c10::ValueError showing
+///          where the texts differ.
+void configure_ranks(
+    const Strategy& strategy,
+    c10::function_ref<std::string()> configure);
 
 }  // namespace tessera

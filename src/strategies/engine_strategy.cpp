@@ -40,6 +40,7 @@ struct LookupRecord : torch::CustomClassHolder {
   std::vector<at::Tensor> activations;  // handed over to autograd
   std::vector<IdBags> bags;
   std::vector<WeightedFeature> weighted;
+  std::shared_ptr<const Route> route;
   std::shared_ptr<PendingUpdates> updates;
   at::Tensor virtual_variable;
   bool is_used = false;
@@ -66,7 +67,9 @@ class Pile {
 
   void add(const LookupRecordPtr& record, variable_list gradients) {
     lookups_.push_back(
-        {.bags = &record->bags, .gradients = std::move(gradients)});
+        {.bags = &record->bags,
+         .gradients = std::move(gradients),
+         .route = record->route});
     record->is_used = true;
     records_.push_back(record);
   }
@@ -217,7 +220,7 @@ void check_on_step(const TableState& table) {
 // A batch and what was looked up for it.
 struct LookedUp {
   Batch batch;
-  std::vector<at::Tensor> activations;
+  Lookup lookup;
   std::vector<WeightedFeature> weighted;
   int64_t zero_rows = 0;
 };
@@ -226,16 +229,11 @@ class EngineStrategy : public EmbeddingStrategy {
  public:
   EngineStrategy(
       std::shared_ptr<EmbeddingState> state,
-      Strategy::Engine options,
+      std::shared_ptr<TableEngine> engine,
       Apply apply)
       : state_(std::move(state)),
-        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)) {
-    TORCH_CHECK_VALUE(
-        options.lookup_threads >= 0 && options.lookup_threads <= 4096,
-        "[Strategy::Engine] lookup_threads must be in [0, 4096], but got ",
-        options.lookup_threads,
-        ".");
-    engine_ = std::make_shared<TableEngine>(state_, options.lookup_threads);
+        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
+        engine_(std::move(engine)) {
     if (apply == Apply::kOnStep) {
       for (const TableState& table : state_->tables) {
         check_on_step(table);
@@ -259,6 +257,11 @@ class EngineStrategy : public EmbeddingStrategy {
 
   void wait_for_lookups() override {
     engine_->stop_lookups();
+  }
+
+  void give_up(const std::exception_ptr& error) override {
+    engine_->stop_lookups();
+    engine_->give_up(error);
   }
 
   std::shared_ptr<PendingGradients> pending() override {
@@ -312,36 +315,39 @@ class EngineStrategy : public EmbeddingStrategy {
       const at::Tensor& weights = batch.weights[i];
       result.zero_rows += bags.zero_rows;
       if (with_gradients && weights.defined() && weights.requires_grad()) {
-        const auto updates_wait = engine_->stop_updates();
-        const TableState& table = state_->tables[state_->features[i].table];
         result.weighted.push_back(
-            {.feature = i,
-             .bags = bags,
-             .rows = gather_rows(bags, table),
-             .count = weights.numel()});
+            {.feature = i, .bags = bags, .rows = {}, .count = weights.numel()});
       }
       drop_zero_rows(bags);
     }
-    result.activations = engine_->lookup(batch.bags);
+    result.lookup = engine_->look_up(batch.bags);
+    const auto updates_wait = engine_->stop_updates();
+    for (WeightedFeature& weighted : result.weighted) {
+      weighted.rows = gather_rows(
+          weighted.bags,
+          batch.bags[weighted.feature],
+          result.lookup.tables[weighted.feature]);
+    }
     result.batch = std::move(batch);
     return result;
   }
 
   // Makes activations that autograd leads back to the engine.
-  std::vector<at::Tensor> tie(LookedUp lookup) {
-    state_->out_of_range_count += lookup.zero_rows;
+  std::vector<at::Tensor> tie(LookedUp found) {
+    state_->out_of_range_count += found.zero_rows;
     if (!at::GradMode::is_enabled() ||
-        (!is_trained() && lookup.weighted.empty())) {
-      return std::move(lookup.activations);
+        (!is_trained() && found.weighted.empty())) {
+      return std::move(found.lookup.activations);
     }
     variable_list inputs{virtual_variable_};
-    for (const WeightedFeature& weighted : lookup.weighted) {
-      inputs.push_back(lookup.batch.weights[weighted.feature]);
+    for (const WeightedFeature& weighted : found.weighted) {
+      inputs.push_back(found.batch.weights[weighted.feature]);
     }
     auto record = c10::make_intrusive<LookupRecord>();
-    record->activations = std::move(lookup.activations);
-    record->bags = std::move(lookup.batch.bags);
-    record->weighted = std::move(lookup.weighted);
+    record->activations = std::move(found.lookup.activations);
+    record->bags = std::move(found.batch.bags);
+    record->weighted = std::move(found.weighted);
+    record->route = std::move(found.lookup.route);
     record->updates = updates_;
     record->virtual_variable = virtual_variable_;
     return TieToVirtualVariable::apply(at::TensorList(inputs), record);
@@ -358,9 +364,10 @@ class EngineStrategy : public EmbeddingStrategy {
 
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state,
-    Strategy::Engine options,
+    std::shared_ptr<TableEngine> engine,
     Apply apply) {
-  return std::make_unique<EngineStrategy>(std::move(state), options, apply);
+  return std::make_unique<EngineStrategy>(
+      std::move(state), std::move(engine), apply);
 }
 
 }  // namespace tessera

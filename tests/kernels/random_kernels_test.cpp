@@ -36,7 +36,7 @@ void for_each_value(RandomArgs args, Check check) {
     for (const int64_t dim : {1, 3, 8, 21, 64}) {
       std::vector<float> out(kRows * dim, -77.0F);
       args.key = kKey;
-      args.first_row = kFirstRow;
+      args.rows.first = kFirstRow;
       args.begin_row = 2;
       args.end_row = kRows;
       args.dim = dim;

@@ -425,20 +425,25 @@ TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
            .full_every = 3,
            .file_bytes = file_rows * 3 * static_cast<int64_t>(sizeof(float))});
     }
-    CheckpointReader reader(folder / "run", "");
-    reader.verify({0, 1});
+    const std::string run = folder / "run";
+    CheckpointReader reader(run, choose_checkpoint(run, ""));
     const at::Tensor table = state.tables[0].parameters;
-    for (int64_t begin = 0; begin <= 13; ++begin) {
-      for (int64_t end = begin; end <= 13; ++end) {
-        at::Tensor rows = at::rand({end - begin, 3});
-        reader.read_rows(
-            0,
-            "parameters",
-            begin,
-            end,
-            static_cast<char*>(rows.mutable_data_ptr()));
-        EXPECT_TRUE(at::equal(rows, table.slice(0, begin, end)))
-            << begin << " to " << end << " from files of " << file_rows;
+    reader.verify({{.table = 0, .key = "parameters", .to = table}});
+    for (int64_t first = 0; first < 13; ++first) {
+      for (const int64_t step : {1, 2, 3, 7}) {
+        const at::Tensor all = table.slice(0, first, 13, step);
+        for (int64_t count = 1; count <= all.size(0); ++count) {
+          at::Tensor rows = at::rand({count, 3});
+          reader.read_rows(
+              0,
+              "parameters",
+              {.first = first, .step = step},
+              count,
+              static_cast<char*>(rows.mutable_data_ptr()));
+          EXPECT_TRUE(at::equal(rows, all.slice(0, 0, count)))
+              << count << " of every " << step << ". row from " << first
+              << " on, from files of " << file_rows;
+        }
       }
     }
   }

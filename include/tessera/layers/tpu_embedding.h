@@ -32,6 +32,7 @@ namespace tessera {
 class EmbeddingStrategy;
 class PendingGradients;
 class TPUEmbedding;
+struct Batch;
 struct EmbeddingState;
 
 /// A forward pass whose lookup may still run: TPUEmbedding::begin_forward()
@@ -85,6 +86,9 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// nothing. With Apply::kOnStep gradients pile up instead, and the step() of a
 /// Combined optimizer is the update. A pass that fails changes no table of the
 /// layer that failed; other layers in the same pass may have been updated.
+///
+/// On Strategy::sharded() the tables are spread over processes, which call the
+/// layer together.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
@@ -154,15 +158,18 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// The tables as live tensors: what is written into them counts. Not between
   /// begin_forward() and finish_forward(), nor in a prefetch() loop: there,
   /// update_embedding_table() waits for the lookup.
+  /// Errors:  c10::Error on shards, where no process has all rows.
   EmbeddingTables embedding_tables() const;
 
   /// Replaces all rows of a table by `values` [vocabulary_size, dim], such as
-  /// pretrained ones; its slots stay.
+  /// pretrained ones; its slots stay. On shards each rank takes its own rows of
+  /// them, without a word to the others.
   /// Errors:  c10::TypeError or ValueError naming the table.
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values);
-  /// A float32 copy of rows [begin, end).
+  /// A float32 copy of rows [begin, end). On shards, from all ranks: with the
+  /// same arguments on each.
   /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
@@ -189,6 +196,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
 
   /// Tables, slots, step counter, feature configs and format version, under
   /// the same keys on every strategy; the host has no slots to save.
+  /// Errors:  c10::Error on shards: an archive has whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Gradients that wait in the engine are dropped.
   /// Errors:  c10::ValueError listing every difference in tables, shapes,
@@ -207,6 +215,8 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
   ///   embedding->load_checkpoint("run/checkpoints");  // the newest
   ///
+  /// On shards all ranks write, and read, their own rows in a directory that all
+  /// of them see; what any number of ranks has saved, any other number loads.
   /// Errors:  c10::ValueError for options; c10::Error naming path and reason
   ///          when the disk fails or another process saves there.
   void save_checkpoint(
@@ -234,6 +244,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// nullptr unless the strategy is an engine under Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
+  Batch read(const Features& features, const Weights& weights);
   void copy_from(const TPUEmbeddingImpl& source);
   void clone_(
       torch::nn::Module& other,

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/feature_config.h>
+#include <tessera/nest.h>
+#include <tessera/optim/optimizer.h>
+#include <tessera/sharding.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+/// What plan_sharding() is to plan for.
+struct PlanOptions {
+  int64_t ranks = 1;
+  /// Of one rank, >= 1.
+  int64_t batch_size = 1024;
+  /// Expected ids per example of a feature, by its path; 1 for the others.
+  std::map<std::string, double> bag_lengths = {};
+  /// Of tables that are split.
+  RowSplit split = RowSplit::kDiv;
+  /// Placements that are not to be changed, by table name.
+  std::map<std::string, TablePlacement> placement = {};
+  /// By how much of (tables + slots) / ranks a rank may exceed it, >= 0.
+  double memory_slack = 0.05;
+};
+static_assert(std::is_aggregate_v<PlanOptions>);
+
+/// One table of a ShardingPlan.
+struct PlannedTable {
+  std::string name = {};
+  int64_t rows = 0;
+  int64_t dim = 0;
+  int64_t bytes = 0;  // with its slots
+  /// Expected distinct ids in one rank's batch, were all ids equally likely.
+  double distinct_ids = 0.0;
+  /// Expected bytes that a rank sends in one step, on average.
+  double bytes_sent = 0.0;
+  TablePlacement placement = {};
+};
+
+/// A placement of all tables, with what it costs.
+struct ShardingPlan {
+  std::vector<PlannedTable> tables = {};  // in order of first use
+  std::vector<int64_t> rank_bytes = {};  // tables and slots on each rank
+  double bytes_sent = 0.0;  // by a rank in one step, on average
+
+  /// For ShardingOptions::placement.
+  std::map<std::string, TablePlacement> placement() const;
+  /// A readable table.
+  std::string to_string() const;
+};
+
+/// Proposes where tables go. Of U distinct ids in a rank's batch, V rows, R ranks,
+/// a split table sends
+///
+///   (R - 1) / R * U * (4 + 8 dim)          ids, rows there and gradients back
+///
+/// bytes per rank and step, and a replicated one
+///
+///   (R - 1) / R * V * 8 (dim + 1)          the sum of gradients of all rows
+///
+/// so that small, busy tables are replicated, cheapest bytes first, as long as
+/// memory_slack lasts; tables of fewer than 8 rows per rank go whole to the rank
+/// that holds least; the others are split.
+///
+///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
+///   std::cout << plan.to_string();
+///   Strategy::sharded(backend, {.placement = plan.placement()});
+///
+/// Errors:  c10::ValueError for unusable configs or options, naming the table or
+///          feature.
+ShardingPlan plan_sharding(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const PlanOptions& options);
+
+}  // namespace tessera

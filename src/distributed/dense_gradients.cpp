@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/sharding.h>
+
+#include "src/distributed/rank_group.h"
+
+#include <tessera/strategy.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check(const at::Tensor& tensor, const char* where, const char* what) {
+  TORCH_CHECK_VALUE(
+      tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() &&
+          tensor.scalar_type() == at::kFloat,
+      where,
+      " ",
+      what,
+      " must be dense float32 tensors on the cpu, but one is ",
+      tensor.defined() ? c10::str(
+                             "a ",
+                             tensor.layout(),
+                             " ",
+                             c10::toString(tensor.scalar_type()),
+                             " on ",
+                             tensor.device())
+                       : "undefined",
+      ". Leave it out.");
+}
+
+// Float values of all `parameters`, and one more behind each.
+int64_t count_floats(const std::vector<at::Tensor>& parameters) {
+  int64_t floats = 0;
+  for (const at::Tensor& parameter : parameters) {
+    floats += parameter.numel() + 1;
+  }
+  return floats;
+}
+
+// `fill` gets each parameter and its part [numel + 1] of one vector.
+template <class Fill>
+at::Tensor pack(const std::vector<at::Tensor>& parameters, Fill fill) {
+  at::Tensor values = at::zeros({count_floats(parameters)}, at::kFloat);
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const int64_t end = begin + parameter.numel() + 1;
+    fill(parameter, values.slice(0, begin, end));
+    begin = end;
+  }
+  return values;
+}
+
+template <class Use>
+void unpack(
+    const std::vector<at::Tensor>& parameters,
+    const at::Tensor& values,
+    Use use) {
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const int64_t end = begin + parameter.numel();
+    use(parameter,
+        values.slice(0, begin, end).view(parameter.sizes()),
+        values[end].item<float>());
+    begin = end + 1;
+  }
+}
+
+// The sum over ranks of what `pack_values` gives on each.
+template <class PackValues>
+at::Tensor sum_over_ranks(
+    RankGroup& ranks,
+    Meeting meeting,
+    const char* where,
+    PackValues pack_values) {
+  at::Tensor values;
+  std::exception_ptr error;
+  int64_t count = 0;
+  try {
+    values = pack_values();
+    count = values.numel();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<int64_t> counts =
+      ranks.meet(meeting, error, std::vector<int64_t>(ranks.size(), count));
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    TORCH_CHECK_VALUE(
+        counts[rank] == count,
+        where,
+        " rank ",
+        rank,
+        " has ",
+        counts[rank],
+        " values, but rank ",
+        ranks.rank(),
+        " has ",
+        count,
+        ". Pass the same parameters on all ranks.");
+  }
+  return ranks.sum(values);
+}
+
+}  // namespace
+
+void sum_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const Strategy& strategy) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  if (sharded == nullptr) {
+    return;
+  }
+  constexpr const char* kWhere = "[sum_gradients]";
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums =
+      sum_over_ranks(*sharded->ranks, Meeting::kSumGradients, kWhere, [&] {
+        for (const at::Tensor& parameter : parameters) {
+          check(parameter, kWhere, "parameters");
+          if (parameter.grad().defined()) {
+            check(parameter.grad(), kWhere, "gradients");
+          }
+        }
+        // The value behind a gradient says how many ranks have it.
+        return pack(parameters, [](const at::Tensor& parameter, at::Tensor to) {
+          if (parameter.grad().defined()) {
+            const int64_t count = parameter.numel();
+            to.slice(0, 0, count).copy_(parameter.grad().reshape({count}));
+            to[count].fill_(1.0);
+          }
+        });
+      });
+  unpack(
+      parameters,
+      sums,
+      [](at::Tensor parameter, const at::Tensor& sum, float ranks) {
+        if (parameter.grad().defined()) {
+          parameter.mutable_grad().copy_(sum);
+        } else if (ranks > 0.0F) {
+          parameter.mutable_grad() = sum.clone();
+        }
+      });
+}
+
+void broadcast_parameters(
+    const std::vector<at::Tensor>& parameters,
+    const Strategy& strategy) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  if (sharded == nullptr) {
+    return;
+  }
+  constexpr const char* kWhere = "[broadcast_parameters]";
+  const at::NoGradGuard no_grad;
+  RankGroup& ranks = *sharded->ranks;
+  // Zeros from all ranks but 0: adding them changes no value but -0.
+  const at::Tensor values =
+      sum_over_ranks(ranks, Meeting::kBroadcastParameters, kWhere, [&] {
+        for (const at::Tensor& parameter : parameters) {
+          check(parameter, kWhere, "parameters");
+        }
+        return pack(
+            parameters, [&](const at::Tensor& parameter, at::Tensor to) {
+              if (ranks.rank() == 0) {
+                const int64_t count = parameter.numel();
+                to.slice(0, 0, count).copy_(parameter.reshape({count}));
+              }
+            });
+      });
+  unpack(
+      parameters,
+      values,
+      [](at::Tensor parameter, const at::Tensor& value, float /*unused*/) {
+        parameter.copy_(value);
+      });
+}
+
+}  // namespace tessera

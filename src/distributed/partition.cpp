@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/distributed/partition.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+std::string to_string(RowSplit split) {
+  return split == RowSplit::kDiv ? "div" : "mod";
+}
+
+std::string to_string(const TablePlacement& placement) {
+  switch (placement.kind) {
+    case TablePlacement::Kind::kReplicated:
+      return "replicated";
+    case TablePlacement::Kind::kWhole:
+      return "whole on rank " + std::to_string(placement.rank);
+    default:
+      return "rows (" + to_string(placement.split) + ")";
+  }
+}
+
+void check_placement(
+    const std::string& table,
+    const TablePlacement& placement,
+    int64_t ranks,
+    const std::string& where) {
+  TORCH_CHECK_VALUE(
+      placement.kind != TablePlacement::Kind::kWhole ||
+          (placement.rank >= 0 && placement.rank < ranks),
+      where,
+      " table '",
+      table,
+      "' is placed on rank ",
+      placement.rank,
+      ", but there are the ranks 0 to ",
+      ranks - 1,
+      ". Correct its placement.");
+}
+
+TablePlacement placement_of(
+    const std::string& table,
+    const ShardingOptions& options,
+    int64_t ranks) {
+  const auto found = options.placement.find(table);
+  if (found == options.placement.end()) {
+    return TablePlacement::rows(options.split);
+  }
+  check_placement(table, found->second, ranks, "[ShardingOptions]");
+  return found->second;
+}
+
+Partition::Partition(
+    const TablePlacement& placement,
+    int64_t vocabulary_size,
+    int64_t ranks)
+    : begin_(ranks + 1, 0),
+      is_mod_(
+          placement.kind == TablePlacement::Kind::kSplit &&
+          placement.split == RowSplit::kMod),
+      is_replicated_(placement.kind == TablePlacement::Kind::kReplicated) {
+  const int64_t each = vocabulary_size / ranks;
+  const int64_t rest = vocabulary_size % ranks;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    int64_t count = each + (rank < rest ? 1 : 0);
+    if (placement.kind == TablePlacement::Kind::kWhole) {
+      count = rank == placement.rank ? vocabulary_size : 0;
+    }
+    begin_[rank + 1] = begin_[rank] + count;
+  }
+}
+
+LocalRows Partition::rows_of(int64_t rank) const {
+  if (is_replicated_) {
+    return {.count = begin_.back(), .is_replica = true};
+  }
+  if (is_mod_) {
+    const auto ranks = static_cast<int64_t>(begin_.size()) - 1;
+    return {.numbers = {.first = rank, .step = ranks}, .count = count(rank)};
+  }
+  return {.numbers = {.first = begin(rank)}, .count = count(rank)};
+}
+
+}  // namespace tessera

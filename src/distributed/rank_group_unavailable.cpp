@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// For a LibTorch that was built without its distributed package: there is one
+// rank.
+#include "src/distributed/rank_group.h"
+
+#include <tessera/strategy.h>
+
+#include <c10/util/Exception.h>
+
+namespace c10d {
+class Backend : public c10::intrusive_ptr_target {};
+}  // namespace c10d
+
+namespace tessera {
+
+class RankGroup::Impl {};
+
+Strategy Strategy::sharded(
+    c10::intrusive_ptr<c10d::Backend> /*backend*/,
+    ShardingOptions options) {
+  return Strategy(
+      Sharded{std::make_shared<RankGroup>(nullptr, options.device), options});
+}
+
+RankGroup::RankGroup() = default;
+
+RankGroup::RankGroup(
+    c10::intrusive_ptr<c10d::Backend> /*backend*/,
+    at::Device /*device*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "[Strategy::sharded] this LibTorch has no distributed package. Build "
+      "Tessera with one that has torch/csrc/distributed/c10d/Backend.hpp, such "
+      "as PyPI's.");
+}
+
+RankGroup::~RankGroup() = default;
+
+int64_t RankGroup::rank() const {
+  return 0;
+}
+
+int64_t RankGroup::size() const {
+  return 1;
+}
+
+std::vector<int64_t> RankGroup::meet(
+    Meeting /*meeting*/,
+    const std::exception_ptr& error,
+    const std::vector<int64_t>& counts) {
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+  return counts;
+}
+
+std::function<at::Tensor()> RankGroup::exchange(
+    at::Tensor values,
+    std::vector<int64_t> /*sent*/,
+    std::vector<int64_t> /*received*/) {
+  return [values] { return values; };
+}
+
+std::vector<std::string> RankGroup::all_gather(const std::string& text) {
+  return {text};
+}
+
+std::vector<uint32_t> RankGroup::to_first(
+    const std::vector<uint32_t>& numbers) {
+  return numbers;
+}
+
+std::string RankGroup::from_first(
+    Meeting /*meeting*/,
+    c10::function_ref<std::string()> work) {
+  return work();
+}
+
+std::vector<double> RankGroup::all_gather(double value) {
+  return {value};
+}
+
+at::Tensor RankGroup::sum(const at::Tensor& values) {
+  return values;
+}
+
+int64_t RankGroup::bytes_sent() const {
+  return 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/sharding_plan.h>
+
+#include "optim/row_update.h"
+#include "src/distributed/partition.h"
+#include "src/embedding_state.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kFewRowsPerRank = 8;
+
+void validate(const PlanOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.ranks >= 1 && options.batch_size >= 1,
+      "[PlanOptions] ranks and batch_size must be >= 1, but got ",
+      options.ranks,
+      " and ",
+      options.batch_size,
+      ".");
+  TORCH_CHECK_VALUE(
+      options.memory_slack >= 0.0,
+      "[PlanOptions] memory_slack must be >= 0, but got ",
+      options.memory_slack,
+      ".");
+  for (const auto& [feature, length] : options.bag_lengths) {
+    TORCH_CHECK_VALUE(
+        length >= 0.0 && std::isfinite(length),
+        "[PlanOptions] bag_lengths of feature '",
+        feature,
+        "' must be >= 0, but got ",
+        length,
+        ".");
+  }
+}
+
+int64_t bytes_of(const TableState& table) {
+  const TableConfig& config = *table.config;
+  int64_t row =
+      config.dim * static_cast<int64_t>(c10::elementSize(config.dtype));
+  if (table.optimizer) {
+    for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
+      row += kFloat * (slot.is_per_row ? 1 : config.dim);
+    }
+  }
+  return config.vocabulary_size * row;
+}
+
+// Of `ids` draws from `rows` values.
+double expected_distinct(double rows, double ids) {
+  return -rows * std::expm1(ids * std::log1p(-1.0 / std::max(rows, 1.0)));
+}
+
+class Planner {
+ public:
+  Planner(const EmbeddingState& state, const PlanOptions& options)
+      : state_(state), options_(options) {
+    const std::vector<double> ids = count_ids();
+    for (size_t i = 0; i < state.tables.size(); ++i) {
+      const TableState& table = state.tables[i];
+      const TableConfig& config = *table.config;
+      const auto rows = static_cast<double>(config.vocabulary_size);
+      plan_.tables.push_back(
+          {.name = table.name,
+           .rows = config.vocabulary_size,
+           .dim = config.dim,
+           .bytes = bytes_of(table),
+           .distinct_ids = config.vocabulary_size == 1
+               ? 1.0
+               : expected_distinct(rows, ids[i]),
+           .placement = TablePlacement::rows(options.split)});
+    }
+    plan_.rank_bytes.resize(options.ranks, 0);
+  }
+
+  ShardingPlan plan() {
+    std::set<size_t> open = take_given();
+    replicate(open);
+    for (const size_t i : by_size(open)) {
+      PlannedTable& table = plan_.tables[i];
+      if (table.rows < kFewRowsPerRank * options_.ranks) {
+        table.placement = TablePlacement::whole(emptiest_rank());
+      }
+      place(table);
+    }
+    for (PlannedTable& table : plan_.tables) {
+      table.bytes_sent =
+          table.placement.kind == TablePlacement::Kind::kReplicated
+          ? sent_when_replicated(table)
+          : sent_when_split(table);
+      plan_.bytes_sent += table.bytes_sent;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // Ids of one rank's batch, of each table.
+  std::vector<double> count_ids() const {
+    std::vector<double> ids(state_.tables.size(), 0.0);
+    std::set<std::string> known;
+    for (const FeatureState& feature : state_.features) {
+      const auto found = options_.bag_lengths.find(feature.path);
+      const double length =
+          found == options_.bag_lengths.end() ? 1.0 : found->second;
+      ids[feature.table] += static_cast<double>(options_.batch_size) * length;
+      known.insert(feature.path);
+    }
+    for (const auto& [path, length] : options_.bag_lengths) {
+      TORCH_CHECK_VALUE(
+          known.contains(path),
+          "[PlanOptions] bag_lengths names the feature '",
+          path,
+          "', which there is not.");
+    }
+    return ids;
+  }
+
+  // Gives the tables that are still to be placed.
+  std::set<size_t> take_given() {
+    std::set<size_t> open;
+    for (const auto& [name, placement] : options_.placement) {
+      check_placement(name, placement, options_.ranks, "[PlanOptions]");
+    }
+    size_t given = 0;
+    for (size_t i = 0; i < plan_.tables.size(); ++i) {
+      PlannedTable& table = plan_.tables[i];
+      const auto found = options_.placement.find(table.name);
+      if (found == options_.placement.end()) {
+        open.insert(i);
+        continue;
+      }
+      ++given;
+      table.placement = found->second;
+      place(table);
+    }
+    TORCH_CHECK_VALUE(
+        given == options_.placement.size(),
+        "[PlanOptions] placement names a table that no feature uses. Correct its "
+        "name.");
+    return open;
+  }
+
+  // The tables that gain most per byte of memory, as long as there is some.
+  void replicate(std::set<size_t>& open) {
+    if (options_.ranks == 1) {
+      return;
+    }
+    int64_t total = 0;
+    for (const PlannedTable& table : plan_.tables) {
+      total += table.bytes;
+    }
+    const auto ranks = static_cast<double>(options_.ranks);
+    double slack = options_.memory_slack * static_cast<double>(total) / ranks;
+    std::vector<size_t> order(open.begin(), open.end());
+    const auto gain = [&](size_t i) {
+      const PlannedTable& table = plan_.tables[i];
+      return (sent_when_split(table) - sent_when_replicated(table)) /
+          static_cast<double>(table.bytes);
+    };
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return gain(a) > gain(b);
+    });
+    for (const size_t i : order) {
+      PlannedTable& table = plan_.tables[i];
+      const double more =
+          static_cast<double>(table.bytes) * (ranks - 1.0) / ranks;
+      if (gain(i) > 0.0 && more <= slack) {
+        slack -= more;
+        table.placement = TablePlacement::replicated();
+        place(table);
+        open.erase(i);
+      }
+    }
+  }
+
+  std::vector<size_t> by_size(const std::set<size_t>& tables) const {
+    std::vector<size_t> order(tables.begin(), tables.end());
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return plan_.tables[a].bytes > plan_.tables[b].bytes;
+    });
+    return order;
+  }
+
+  int64_t emptiest_rank() const {
+    return std::min_element(plan_.rank_bytes.begin(), plan_.rank_bytes.end()) -
+        plan_.rank_bytes.begin();
+  }
+
+  void place(const PlannedTable& table) {
+    const Partition partition(table.placement, table.rows, options_.ranks);
+    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
+      plan_.rank_bytes[rank] +=
+          table.bytes / table.rows * partition.rows_of(rank).count;
+    }
+  }
+
+  double share_of_others() const {
+    const auto ranks = static_cast<double>(options_.ranks);
+    return (ranks - 1.0) / ranks;
+  }
+  double sent_when_split(const PlannedTable& table) const {
+    return share_of_others() * table.distinct_ids *
+        static_cast<double>(kFloat * (1 + 2 * table.dim));
+  }
+  double sent_when_replicated(const PlannedTable& table) const {
+    return share_of_others() *
+        static_cast<double>(table.rows * 2 * kFloat * (table.dim + 1));
+  }
+
+  const EmbeddingState& state_;
+  const PlanOptions& options_;
+  ShardingPlan plan_;
+};
+
+std::string megabytes(double bytes) {
+  constexpr double kMegabyte = 1024.0 * 1024.0;
+  return fmt::format("{:.2f} MiB", bytes / kMegabyte);
+}
+
+}  // namespace
+
+std::map<std::string, TablePlacement> ShardingPlan::placement() const {
+  std::map<std::string, TablePlacement> placement;
+  for (const PlannedTable& table : tables) {
+    placement.emplace(table.name, table.placement);
+  }
+  return placement;
+}
+
+std::string ShardingPlan::to_string() const {
+  size_t width = 5;
+  for (const PlannedTable& table : tables) {
+    width = std::max(width, table.name.size());
+  }
+  std::string text = fmt::format(
+      "{:<{}}  {:>12}  {:>5}  {:>14}  {:>12}  {:>14}  {}\n",
+      "table",
+      width,
+      "rows",
+      "dim",
+      "memory",
+      "distinct ids",
+      "sent per step",
+      "placement");
+  for (const PlannedTable& table : tables) {
+    text += fmt::format(
+        "{:<{}}  {:>12}  {:>5}  {:>14}  {:>12.0f}  {:>14}  {}\n",
+        table.name,
+        width,
+        table.rows,
+        table.dim,
+        megabytes(static_cast<double>(table.bytes)),
+        table.distinct_ids,
+        megabytes(table.bytes_sent),
+        tessera::to_string(table.placement));
+  }
+  const auto [least, most] =
+      std::minmax_element(rank_bytes.begin(), rank_bytes.end());
+  text += fmt::format(
+      "{} ranks, {} to {} each; a rank sends {} per step\n",
+      rank_bytes.size(),
+      megabytes(static_cast<double>(*least)),
+      megabytes(static_cast<double>(*most)),
+      megabytes(bytes_sent));
+  return text;
+}
+
+ShardingPlan plan_sharding(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const PlanOptions& options) {
+  validate(options);
+  const EmbeddingState state =
+      describe_state(features, optimizer, "[plan_sharding]");
+  return Planner(state, options).plan();
+}
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/distributed/rank_group.h"
+#include "src/distributed/sharded_engine.h"
+#include "src/random_key.h"
+#include "src/strategies/embedding_strategy.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace tessera {
+
+std::unique_ptr<EmbeddingStrategy> make_sharded_strategy(
+    std::shared_ptr<EmbeddingState> state,
+    const Strategy::Sharded& options,
+    Apply apply) {
+  check_lookup_threads(options.options.lookup_threads, "[ShardingOptions]");
+  auto engine =
+      std::make_shared<ShardedEngine>(state, options.ranks, options.options);
+  return make_engine_strategy(std::move(state), std::move(engine), apply);
+}
+
+Shards shards_under(const Strategy& strategy) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  if (sharded == nullptr) {
+    return {};
+  }
+  return {
+      .ranks = sharded->ranks,
+      .rows_of = [ranks = sharded->ranks, options = sharded->options](
+                     const std::string& name, const TableConfig& table) {
+        const TablePlacement placement =
+            placement_of(name, options, ranks->size());
+        return Partition(placement, table.vocabulary_size, ranks->size())
+            .rows_of(ranks->rank());
+      }};
+}
+
+namespace {
+
+// Some of a text, around where it differs from another one.
+std::string excerpt(const std::string& text, size_t difference) {
+  constexpr size_t kBefore = 60;
+  constexpr size_t kLength = 120;
+  const size_t begin = difference - std::min(difference, kBefore);
+  return "..." + text.substr(begin, kLength) + "...";
+}
+
+std::string to_text(const ShardingOptions& options) {
+  std::string text = c10::str(
+      " split ",
+      to_string(options.split),
+      " rows ",
+      options.row_transport,
+      " gradients ",
+      options.gradient_transport);
+  for (const auto& [table, placement] : options.placement) {
+    text.append(" '" + table + "' " + to_string(placement));
+  }
+  return text;
+}
+
+}  // namespace
+
+void configure_ranks(
+    const Strategy& strategy,
+    c10::function_ref<std::string()> configure) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  if (sharded == nullptr) {
+    configure();
+    return;
+  }
+  RankGroup& ranks = *sharded->ranks;
+  std::string text;
+  std::exception_ptr error;
+  try {
+    text = configure() + to_text(sharded->options);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const auto hash = std::bit_cast<int64_t>(random_key(0, text));
+  const std::vector<int64_t> hashes = ranks.meet(
+      Meeting::kConfigure, error, std::vector<int64_t>(ranks.size(), hash));
+  if (std::count(hashes.begin(), hashes.end(), hashes[0]) == ranks.size()) {
+    return;
+  }
+  const std::vector<std::string> texts = ranks.all_gather(text);
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& other = texts[rank];
+    const size_t difference =
+        std::mismatch(text.begin(), text.end(), other.begin(), other.end())
+            .first -
+        text.begin();
+    TORCH_CHECK_VALUE(
+        other == text,
+        "[Strategy::sharded] rank ",
+        rank,
+        " has another configuration than rank ",
+        ranks.rank(),
+        ":\n  rank ",
+        rank,
+        ": ",
+        excerpt(other, difference),
+        "\n  rank ",
+        ranks.rank(),
+        ": ",
+        excerpt(text, difference),
+        "\nBuild the layer with the same options on all ranks.");
+  }
+}
+
+}  // namespace tessera
