@@ -299,13 +299,13 @@ class MpiBackend : public c10d::Backend {
       const Issue& issue) {
     auto tensors = outputs;
     tensors.insert(tensors.end(), inputs.begin(), inputs.end());
-    auto operation =
-        world_.start(kind.collective, std::move(tensors), issue);
+    auto operation = world_.start(
+        kind.collective,
+        timeout > kNoTimeout ? timeout : timeout_,
+        std::move(tensors),
+        issue);
     return c10::make_intrusive<MpiWork>(
-        kind.type,
-        std::move(operation),
-        std::move(outputs),
-        timeout > kNoTimeout ? timeout : timeout_);
+        kind.type, std::move(operation), std::move(outputs));
   }
 
   // Rank k gets inputs[k], and outputs[k] come from it.

@@ -19,12 +19,10 @@ class MpiWork : public c10d::Work {
   MpiWork(
       c10d::OpType type,
       std::shared_ptr<MpiOperation> operation,
-      std::vector<at::Tensor> outputs,
-      std::chrono::milliseconds timeout)
+      std::vector<at::Tensor> outputs)
       : Work(MpiWorld::get().rank(), type),
         operation_(std::move(operation)),
-        outputs_(std::move(outputs)),
-        timeout_(timeout) {}
+        outputs_(std::move(outputs)) {}
 
   bool isCompleted() override {
     return MpiWorld::get().test(*operation_);
@@ -37,7 +35,7 @@ class MpiWork : public c10d::Work {
   }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     MpiWorld::get().wait(
-        *operation_, timeout > kNoTimeout ? timeout : timeout_);
+        *operation_, timeout > kNoTimeout ? timeout : operation_->timeout);
     return true;
   }
   void synchronize() override {
@@ -51,13 +49,12 @@ class MpiWork : public c10d::Work {
     return static_cast<uint64_t>(operation_->number);
   }
   std::chrono::milliseconds getTimeout() const override {
-    return timeout_;
+    return operation_->timeout;
   }
 
  private:
   std::shared_ptr<MpiOperation> operation_;
   std::vector<at::Tensor> outputs_;
-  std::chrono::milliseconds timeout_;
 };
 
 }  // namespace tessera

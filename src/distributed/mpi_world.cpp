@@ -155,6 +155,7 @@ int64_t MpiWorld::num_started() const {
 
 std::shared_ptr<MpiOperation> MpiWorld::start(
     Collective collective,
+    milliseconds timeout,
     std::vector<at::Tensor> tensors,
     const std::function<void(MpiOperation&, MPI_Comm)>& issue) {
   const std::lock_guard lock(mutex_);
@@ -170,6 +171,7 @@ std::shared_ptr<MpiOperation> MpiWorld::start(
   auto operation = std::make_shared<MpiOperation>();
   operation->collective = collective;
   operation->number = ++num_started_;
+  operation->timeout = timeout;
   operation->tensors = std::move(tensors);
   in_flight_.push_back(operation);
   issue(*operation, communicators_[static_cast<size_t>(collective)]);
@@ -187,8 +189,7 @@ void MpiWorld::add(
     fail(
         operation,
         RankReport::kError,
-        c10::str("failed: ", transfer.function, " says: ", text_of(code)),
-        kGrace);
+        c10::str("failed: ", transfer.function, " says: ", text_of(code)));
     std::rethrow_exception(operation.error);
   }
   operation.requests.push_back(request);
@@ -253,8 +254,7 @@ void MpiWorld::wait(MpiOperation& operation, milliseconds timeout) {
         fail(
             operation,
             RankReport::kTimeout,
-            c10::str("did not end within ", timeout.count(), " ms"),
-            std::min(kGrace, timeout));
+            c10::str("did not end within ", timeout.count(), " ms"));
       }
       if (operation.error) {
         std::rethrow_exception(operation.error);
@@ -307,7 +307,7 @@ void MpiWorld::progress(MpiOperation& operation) {
     operation.tensors.clear();
     forget(operation);
   } else {
-    fail(operation, RankReport::kError, "failed: " + problem, kGrace);
+    fail(operation, RankReport::kError, "failed: " + problem);
   }
 }
 
@@ -363,47 +363,30 @@ void MpiWorld::heed_reports(MpiOperation& operation) {
   }
   next_look_ = now + kTimeBetweenLooks;
   roll_call_.read();
-  if (const auto rank = roll_call_.alarming_rank()) {
-    const RankReport& report = roll_call_.report_of(*rank);
-    const std::string reason = report.reason == RankReport::kTimeout
-        ? c10::str(" ms, its time-out")
-        : c10::str(" ms and met an error");
-    fail(
-        operation,
-        RankReport::kAlarmed,
-        c10::str(
-            "was given up, since rank ",
-            *rank,
-            " waited in ",
-            name_of(report.collective, report.number),
-            " for ",
-            report.waited_milliseconds,
-            report.reason == RankReport::kAlarmed ? " ms and was told to"
-                                                  : reason),
-        kGrace);
-  } else if (const auto gone = roll_call_.rank_gone_before(operation.number)) {
+  const auto gone = roll_call_.rank_gone_before(operation.number);
+  if (roll_call_.is_alarmed()) {
+    fail(operation, RankReport::kAlarmed, "was given up");
+  } else if (gone) {
     fail(
         operation,
         RankReport::kError,
-        c10::str("can't end without rank ", *gone),
-        kGrace);
+        c10::str("can't end without rank ", *gone));
   }
 }
 
 void MpiWorld::fail(
     MpiOperation& operation,
     RankReport::Reason reason,
-    const std::string& problem,
-    milliseconds patience) {
-  const auto waited =
-      Clock::now() - operation.waits_since.value_or(Clock::now());
+    const std::string& problem) {
+  const auto now = Clock::now();
+  const auto waited = now - operation.waits_since.value_or(now);
   const RankReport own{
       .reason = reason,
       .collective = operation.collective,
       .number = operation.number,
       .waited_milliseconds = duration_cast<milliseconds>(waited).count()};
   roll_call_.announce(own);
-  roll_call_.collect(patience);
+  roll_call_.collect(std::min(kGrace, operation.timeout));
   first_error_ = c10::str(
       where(),
       " ",
@@ -448,7 +431,7 @@ void MpiWorld::leave() {
       progress(*operation);
     }
     roll_call_.read();
-    if (first_error_ || roll_call_.alarming_rank()) {
+    if (first_error_ || roll_call_.is_alarmed()) {
       return;
     }
     pause();

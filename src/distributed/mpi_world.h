@@ -32,6 +32,8 @@ struct MpiOperation {
   Collective collective = Collective::kBarrier;
   /// Counts the collectives of this process from 1, alike on all ranks.
   int64_t number = 0;
+  /// How long wait() waits, unless told otherwise.
+  std::chrono::milliseconds timeout = {};
   std::vector<MPI_Request> requests = {};
   std::vector<MPI_Status> statuses = {};  // [requests]
   std::vector<Transfer> transfers = {};   // [requests]
@@ -77,6 +79,7 @@ class MpiWorld {
   /// Errors:  c10::DistBackendError, also after any earlier failure.
   std::shared_ptr<MpiOperation> start(
       Collective collective,
+      std::chrono::milliseconds timeout,
       std::vector<at::Tensor> tensors,
       const std::function<void(MpiOperation&, MPI_Comm)>& issue);
   void add(
@@ -115,11 +118,11 @@ class MpiWorld {
   std::string find_problem(const MpiOperation& operation, int code) const;
   void forget(const MpiOperation& operation);
   void heed_reports(MpiOperation& operation);
+  // Tells all, hears who is there, and ends this and all that follows.
   void fail(
       MpiOperation& operation,
       RankReport::Reason reason,
-      const std::string& problem,
-      std::chrono::milliseconds patience);
+      const std::string& problem);
   void forget_abandoned();
 
   mutable std::mutex mutex_;

@@ -88,9 +88,7 @@ void RollCall::read() {
       return;
     }
     reports_[source] = report;
-    if (report.reason != RankReport::kLeaves && !alarming_rank_) {
-      alarming_rank_ = source;
-    }
+    is_alarmed_ = is_alarmed_ || report.reason != RankReport::kLeaves;
   }
 }
 
@@ -121,10 +119,6 @@ std::optional<int> RollCall::rank_gone_before(int64_t number) const {
   return std::nullopt;
 }
 
-const RankReport& RollCall::report_of(int rank) const {
-  return reports_.at(rank).value();
-}
-
 bool RollCall::is_sent() {
   int is_done = 0;
   // One dead rank is an error of all: then the others' reports are sent as well
@@ -147,10 +141,34 @@ bool RollCall::all_have_left() {
   return is_sent();
 }
 
+// The rank that gave up by itself, and why; several may have.
+std::string RollCall::describe_alarm() const {
+  for (int other = 0; other < size_; ++other) {
+    const auto& report = reports_[other];
+    if (report &&
+        (report->reason == RankReport::kTimeout ||
+         report->reason == RankReport::kError)) {
+      return c10::str(
+          ", since rank ",
+          other,
+          report->reason == RankReport::kTimeout ? " had its time-out"
+                                                 : " met an error",
+          " after ",
+          report->waited_milliseconds,
+          " ms in ",
+          name_of(report->collective, report->number));
+    }
+  }
+  return "";
+}
+
 std::string RollCall::describe(const RankReport& own) const {
+  const std::string alarm =
+      own.reason == RankReport::kAlarmed ? describe_alarm() : "";
   std::vector<int> absent;
   std::vector<std::string> findings;
   bool is_elsewhere = false;
+  bool is_gone = false;
   int last = rank_;
   int64_t least_waited = own.waited_milliseconds;
   for (int other = 0; other < size_; ++other) {
@@ -161,6 +179,7 @@ std::string RollCall::describe(const RankReport& own) const {
     if (!report) {
       absent.push_back(other);
     } else if (report->reason == RankReport::kLeaves) {
+      is_gone = true;
       findings.push_back(c10::str(
           "rank ",
           other,
@@ -185,6 +204,9 @@ std::string RollCall::describe(const RankReport& own) const {
   if (is_elsewhere) {
     advice =
         " All ranks must issue the same collectives in the same order.";
+  }
+  if (is_gone) {
+    advice += " All ranks must issue equally many; look at what it printed last.";
   }
   if (!absent.empty()) {
     const bool is_one = absent.size() == 1;
@@ -215,7 +237,7 @@ std::string RollCall::describe(const RankReport& own) const {
         " If that is late, raise MpiBackendOptions::timeout; if not, compare the"
         " sizes that the ranks pass.";
   }
-  return c10::str(": ", c10::Join("; ", findings), ".", advice);
+  return c10::str(alarm, ": ", c10::Join("; ", findings), ".", advice);
 }
 
 }  // namespace tessera

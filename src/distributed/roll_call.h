@@ -32,7 +32,7 @@ struct RankReport {
     kError,
     /// Another rank has said one of these.
     kAlarmed,
-    /// It is at its end, after `number` collectives.
+    /// It is at the end of its process, after `number` collectives.
     kLeaves
   };
   int64_t reason = kTimeout;
@@ -62,29 +62,28 @@ class RollCall {
   /// Reads until all others have reported, or `patience` is over.
   void collect(std::chrono::milliseconds patience);
 
-  /// The first rank heard that gave up.
-  std::optional<int> alarming_rank() const {
-    return alarming_rank_;
+  /// Whether a rank has given up.
+  bool is_alarmed() const {
+    return is_alarmed_;
   }
   /// A rank that left without issuing collective `number`.
   std::optional<int> rank_gone_before(int64_t number) const;
-  /// What a rank said last.
-  const RankReport& report_of(int rank) const;
   /// Whether all have left, and what this rank announced is sent.
   bool all_have_left();
 
-  /// The end of an error text: who did not come, waits elsewhere, or came last,
+  /// The end of an error text: who gave up first, who did not come, waits elsewhere, or came last,
   /// seen by a rank that waits in `own`, and what to do.
   std::string describe(const RankReport& own) const;
 
  private:
   bool is_sent();
+  std::string describe_alarm() const;
 
   int rank_ = 0;
   int size_ = 1;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<std::optional<RankReport>> reports_;  // [world]
-  std::optional<int> alarming_rank_;
+  bool is_alarmed_ = false;
   // Buffers and requests of announce(), which has two calls at most.
   std::vector<RankReport> announced_;
   std::vector<MPI_Request> requests_;
