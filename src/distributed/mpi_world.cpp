@@ -21,6 +21,8 @@ using std::chrono::milliseconds;
 // How long a rank that gives up listens for the others' reports.
 constexpr milliseconds kGrace{2000};
 constexpr milliseconds kTimeBetweenLooks{1};
+// The part of that in which a rank may end what the others have ended.
+constexpr int kGraceShare = 8;
 
 // Between two polls: waiting must leave the core to ranks that compute.
 class Pause {
@@ -43,6 +45,10 @@ class Pause {
   int num_polls_ = 0;
   microseconds sleep_{1};
 };
+
+milliseconds grace_of(const MpiOperation& operation) {
+  return std::min(kGrace, operation.timeout);
+}
 
 std::string text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text = {};
@@ -297,6 +303,13 @@ void MpiWorld::progress(MpiOperation& operation) {
       operation.requests.data(),
       &is_done,
       operation.statuses.data());
+  // After the test, which has taken in all that had come. Who comes late fails
+  // with the others, though its own part may be complete.
+  read_reports();
+  if (roll_call_.is_alarmed_until(operation.number)) {
+    fail(operation, RankReport::kAlarmed, "was given up");
+    return;
+  }
   if (code == MPI_SUCCESS && is_done == 0) {
     heed_reports(operation);
     return;
@@ -356,21 +369,27 @@ std::string MpiWorld::find_problem(
   return code == MPI_SUCCESS ? "" : "MPI_Testall says: " + text_of(code);
 }
 
-void MpiWorld::heed_reports(MpiOperation& operation) {
+void MpiWorld::read_reports() {
   const auto now = Clock::now();
-  if (now < next_look_) {
-    return;
+  if (now >= next_look_) {
+    next_look_ = now + kTimeBetweenLooks;
+    roll_call_.read();
   }
-  next_look_ = now + kTimeBetweenLooks;
-  roll_call_.read();
-  const auto gone = roll_call_.rank_gone_before(operation.number);
-  if (roll_call_.is_alarmed()) {
-    fail(operation, RankReport::kAlarmed, "was given up");
-  } else if (gone) {
+}
+
+void MpiWorld::heed_reports(MpiOperation& operation) {
+  if (const auto gone = roll_call_.rank_gone_before(operation.number)) {
     fail(
         operation,
         RankReport::kError,
         c10::str("can't end without rank ", *gone));
+  } else if (roll_call_.is_alarmed()) {
+    // In a later collective: this one may still end, and the next one then tells
+    // where this rank is.
+    alarmed_since_ = alarmed_since_.value_or(Clock::now());
+    if (Clock::now() - *alarmed_since_ >= grace_of(operation) / kGraceShare) {
+      fail(operation, RankReport::kAlarmed, "was given up");
+    }
   }
 }
 
@@ -386,7 +405,7 @@ void MpiWorld::fail(
       .number = operation.number,
       .waited_milliseconds = duration_cast<milliseconds>(waited).count()};
   roll_call_.announce(own);
-  roll_call_.collect(std::min(kGrace, operation.timeout));
+  roll_call_.collect(grace_of(operation));
   first_error_ = c10::str(
       where(),
       " ",

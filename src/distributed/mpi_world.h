@@ -117,6 +117,8 @@ class MpiWorld {
   // What went wrong in requests that MPI_Testall ended with `code`, or nothing.
   std::string find_problem(const MpiOperation& operation, int code) const;
   void forget(const MpiOperation& operation);
+  void read_reports();
+  // What reports mean for a collective that has not ended yet.
   void heed_reports(MpiOperation& operation);
   // Tells all, hears who is there, and ends this and all that follows.
   void fail(
@@ -135,6 +137,7 @@ class MpiWorld {
   int64_t num_started_ = 0;
   std::vector<std::shared_ptr<MpiOperation>> in_flight_;
   Clock::time_point next_look_ = {};
+  std::optional<Clock::time_point> alarmed_since_;
   std::optional<std::string> first_error_;
 };
 

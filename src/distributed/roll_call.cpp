@@ -67,13 +67,18 @@ void RollCall::announce(const RankReport& report) {
 }
 
 void RollCall::read() {
-  for (;;) {
+  // A probe may take in a single message of any kind, as MPICH's does: reports of
+  // all stand behind two others of each rank at most times.
+  int probes_left = 3 * size_;
+  while (probes_left-- > 0) {
     int has_come = 0;
     MPI_Status status;
-    const int code =
-        MPI_Iprobe(MPI_ANY_SOURCE, 0, control_, &has_come, &status);
-    if (code != MPI_SUCCESS || has_come == 0) {
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, control_, &has_come, &status) !=
+        MPI_SUCCESS) {
       return;
+    }
+    if (has_come == 0) {
+      continue;
     }
     RankReport report;
     const int source = status.MPI_SOURCE;
@@ -88,7 +93,9 @@ void RollCall::read() {
       return;
     }
     reports_[source] = report;
-    is_alarmed_ = is_alarmed_ || report.reason != RankReport::kLeaves;
+    if (report.reason != RankReport::kLeaves) {
+      lowest_alarm_ = std::min(lowest_alarm_.value_or(report.number), report.number);
+    }
   }
 }
 

@@ -64,7 +64,11 @@ class RollCall {
 
   /// Whether a rank has given up.
   bool is_alarmed() const {
-    return is_alarmed_;
+    return lowest_alarm_.has_value();
+  }
+  /// Whether it did so in collective `number` or before.
+  bool is_alarmed_until(int64_t number) const {
+    return is_alarmed() && *lowest_alarm_ <= number;
   }
   /// A rank that left without issuing collective `number`.
   std::optional<int> rank_gone_before(int64_t number) const;
@@ -83,7 +87,7 @@ class RollCall {
   int size_ = 1;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<std::optional<RankReport>> reports_;  // [world]
-  bool is_alarmed_ = false;
+  std::optional<int64_t> lowest_alarm_;  // A collective's number.
   // Buffers and requests of announce(), which has two calls at most.
   std::vector<RankReport> announced_;
   std::vector<MPI_Request> requests_;
