@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// main() of tests that all ranks of an mpirun run together. Rank 0 prints as
+// GoogleTest does, the others only what fails.
+#include "tests/distributed/mpi_test_main.h"
+
+#include <gtest/gtest.h>
+#include <tessera/mpi_backend.h>
+
+#include <chrono>
+#include <iostream>
+#include <sstream>
+
+namespace tessera::test {
+
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> shared_backend;
+
+class PrintFailures : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed()) {
+      const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+      std::ostringstream line;  // One write, so that ranks do not mix theirs.
+      line << "rank " << backend().getRank() << ": "
+           << (test == nullptr ? "" : test->name()) << " "
+           << (result.file_name() == nullptr ? "" : result.file_name()) << ":"
+           << result.line_number() << "\n"
+           << result.message() << "\n";
+      std::cout << line.str() << std::flush;
+    }
+  }
+};
+
+}  // namespace
+
+c10d::Backend& backend() {
+  return *shared_backend;
+}
+
+}  // namespace tessera::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tessera::test::shared_backend =
+      tessera::make_mpi_backend({.timeout = std::chrono::seconds(60)});
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  if (tessera::test::backend().getRank() != 0) {
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new tessera::test::PrintFailures);
+  }
+  return RUN_ALL_TESTS();
+}
