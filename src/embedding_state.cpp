@@ -123,7 +123,8 @@ void create_slots(std::vector<TableState>& tables) {
     slots.push_back(make_slots(table));
     for (const Slot& slot : slots.back()) {
       TORCH_CHECK_VALUE(
-          seen.insert(slot.values.const_data_ptr()).second,
+          slot.values.numel() == 0 ||
+              seen.insert(slot.values.const_data_ptr()).second,
           "[table '",
           table.name,
           "'] slot '",

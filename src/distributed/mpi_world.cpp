@@ -133,8 +133,7 @@ MpiWorld::MpiWorld() {
   int* max_tag = nullptr;
   int has_max_tag = 0;
   check_setup(
-      MPI_Comm_get_attr(
-          communicators_[0], MPI_TAG_UB, &max_tag, &has_max_tag),
+      MPI_Comm_get_attr(communicators_[0], MPI_TAG_UB, &max_tag, &has_max_tag),
       "MPI_Comm_get_attr");
   max_tag_ = has_max_tag != 0 ? *max_tag : 32767;  // What MPI promises.
   roll_call_ = RollCall(rank_, size_, duplicate_world());
@@ -324,16 +323,15 @@ void MpiWorld::progress(MpiOperation& operation) {
   }
 }
 
-std::string MpiWorld::find_problem(
-    const MpiOperation& operation,
-    int code) const {
+std::string MpiWorld::find_problem(const MpiOperation& operation, int code)
+    const {
   for (size_t i = 0; i < operation.requests.size(); ++i) {
     const auto& transfer = operation.transfers[i];
     const MPI_Status& status = operation.statuses[i];
     int error = code;
     if (code == MPI_ERR_IN_STATUS) {  // Otherwise they have none.
-      error = status.MPI_ERROR == MPI_ERR_PENDING ? MPI_SUCCESS
-                                                  : status.MPI_ERROR;
+      error =
+          status.MPI_ERROR == MPI_ERR_PENDING ? MPI_SUCCESS : status.MPI_ERROR;
     }
     int error_class = MPI_SUCCESS;
     MPI_Error_class(error, &error_class);
@@ -418,9 +416,8 @@ void MpiWorld::fail(
 }
 
 void MpiWorld::forget(const MpiOperation& operation) {
-  std::erase_if(in_flight_, [&](const auto& one) {
-    return one.get() == &operation;
-  });
+  std::erase_if(
+      in_flight_, [&](const auto& one) { return one.get() == &operation; });
 }
 
 void MpiWorld::forget_abandoned() {

@@ -36,7 +36,7 @@ struct MpiOperation {
   std::chrono::milliseconds timeout = {};
   std::vector<MPI_Request> requests = {};
   std::vector<MPI_Status> statuses = {};  // [requests]
-  std::vector<Transfer> transfers = {};   // [requests]
+  std::vector<Transfer> transfers = {};  // [requests]
   /// What MPI reads and writes: kept until it is done.
   std::vector<at::Tensor> tensors = {};
   std::optional<std::chrono::steady_clock::time_point> waits_since = {};

@@ -125,6 +125,7 @@ void ShardedEngine::group_tables() {
 }
 
 void ShardedEngine::give_up(const std::exception_ptr& error) {
+  ++lookups_;  // as on the ranks that look up
   ranks_->meet(Meeting::kLookup, error);
 }
 

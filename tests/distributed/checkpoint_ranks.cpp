@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves and loads checkpoints of one training run with as many ranks as mpirun
+// starts:
+//
+//   checkpoint_ranks DIRECTORY STEPS
+//
+// trains from the newest checkpoint of the directory, if there is one, up to
+// STEPS, compares tables and slots with those of one process that has trained
+// from the start, and saves, an increment at every second time.
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/mpi_backend.h>
+#include <tessera/serialization/checkpoint.h>
+
+#include "layers/forward_interception.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <torch/serialize.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::int64s;
+
+// The global batch is the same for any number of ranks.
+constexpr int64_t kBatch = 12;
+
+TPUEmbeddingOptions options_for(Strategy strategy) {
+  const auto table = [](const char* name, int64_t rows, at::ScalarType dtype) {
+    return make_table(
+        {.name = name,
+         .vocabulary_size = rows,
+         .dim = 3,
+         .dtype = dtype,
+         .stochastic_rounding = false});
+  };
+  return {
+      .features =
+          {{"div", FeatureConfig{.table = table("div", 101, at::kFloat)}},
+           {"mod", FeatureConfig{.table = table("mod", 53, at::kFloat)}},
+           {"copy", FeatureConfig{.table = table("copy", 7, at::kFloat)}},
+           {"whole", FeatureConfig{.table = table("whole", 5, at::kFloat)}},
+           {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}}},
+      .optimizer = optim::Adam{.learning_rate = 0.1},
+      .strategy = std::move(strategy)};
+}
+
+Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  return Strategy::sharded(
+      backend,
+      {.placement = {
+           {"mod", TablePlacement::rows(RowSplit::kMod)},
+           {"copy", TablePlacement::replicated()},
+           {"whole", TablePlacement::whole(backend->getSize() - 1)}}});
+}
+
+// Examples [begin, end) of a step's global batch.
+Features batch(int64_t step, int64_t begin, int64_t end) {
+  Features::Map features;
+  const std::vector<std::pair<const char*, int64_t>> tables{
+      {"div", 101}, {"mod", 53}, {"copy", 7}, {"whole", 5}, {"half", 31}};
+  for (const auto& [name, rows] : tables) {
+    std::vector<int64_t> ids;
+    for (int64_t i = begin; i < end; ++i) {
+      ids.push_back((step * 37 + i * i * 11) % rows);
+    }
+    features.emplace_back(name, at::tensor(ids, at::kLong));
+  }
+  return Features::map(std::move(features));
+}
+
+void train(TPUEmbedding& layer, int64_t to, int64_t rank, int64_t ranks) {
+  for (int64_t step = layer->iterations(); step < to; ++step) {
+    at::Tensor loss = at::zeros({});
+    const auto activations = layer->forward(
+        batch(step, kBatch * rank / ranks, kBatch * (rank + 1) / ranks));
+    for (const at::Tensor& activation : activations.flatten()) {
+      loss = loss + (activation - 0.5).square().sum();
+    }
+    loss.backward();
+  }
+}
+
+// Of all tables and slots, this process's rows.
+void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
+  const EmbeddingState& part = ForwardInterception::state_of(*layer);
+  const EmbeddingState& all = ForwardInterception::state_of(*whole);
+  for (size_t i = 0; i < part.tables.size(); ++i) {
+    const TableState& table = part.tables[i];
+    const bool is_float = table.config->dtype == at::kFloat;
+    const auto check = [&](const char* what,
+                           const at::Tensor& values,
+                           const at::Tensor& full) {
+      const kernels::RowNumbers rows = table.rows.numbers;
+      for (int64_t row = 0; row < table.rows.count; ++row) {
+        TORCH_CHECK(
+            at::allclose(
+                values[row],
+                full[rows[row]],
+                is_float ? 1e-3 : 3e-2,
+                is_float ? 1e-4 : 3e-2),
+            "table '",
+            table.name,
+            "' ",
+            what,
+            " row ",
+            rows[row],
+            " is ",
+            values[row],
+            ", expected ",
+            full[rows[row]]);
+      }
+    };
+    check("parameters", table.parameters, all.tables[i].parameters);
+    for (size_t j = 0; j < table.slots.size(); ++j) {
+      check(
+          table.slots[j].name.c_str(),
+          table.slots[j].values,
+          all.tables[i].slots[j].values);
+    }
+  }
+}
+
+void run(const std::string& directory, int64_t steps) {
+  const auto backend = make_mpi_backend({.timeout = std::chrono::seconds(60)});
+  const int64_t rank = backend->getRank();
+  const int64_t ranks = backend->getSize();
+  // One rank is any strategy's world: an engine, too.
+  TPUEmbedding layer(
+      options_for(ranks == 1 ? Strategy::engine() : sharded(backend)));
+  const bool resumes = !list_checkpoints(directory).empty();
+  at::Tensor extra = at::zeros({1});
+  if (resumes) {
+    layer->load_checkpoint(
+        directory, {.extra = [&](torch::serialize::InputArchive& archive) {
+          archive.read("steps", extra);
+        }});
+    TORCH_CHECK(
+        extra.item<float>() == static_cast<float>(layer->iterations()),
+        "the extra archive is of another checkpoint");
+  }
+  const int64_t begin = layer->iterations();
+  TPUEmbedding whole(options_for(Strategy::engine()));
+  train(whole, begin, 0, 1);
+  compare(layer, whole);
+  // Half way an increment, on a full one of its own.
+  for (const int64_t to : {(begin + steps) / 2, steps}) {
+    train(layer, to, rank, ranks);
+    layer->save_checkpoint(
+        directory,
+        {.keep_last = 100,
+         .full_every = 2,
+         .file_bytes = 200,
+         .extra = [&](torch::serialize::OutputArchive& archive) {
+           archive.write("steps", at::full({1}, static_cast<double>(to)));
+         }});
+  }
+  train(whole, steps, 0, 1);
+  compare(layer, whole);
+  // What was saved last is what all hold now.
+  TPUEmbedding again(options_for(Strategy::engine()));
+  again->load_checkpoint(directory);
+  compare(layer, again);
+  if (rank == 0) {
+    std::cout << fmt::format(
+        "{} ranks: steps {} to {}, equal\n", ranks, begin, steps);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  try {
+    TORCH_CHECK_VALUE(argc == 3, "expected DIRECTORY STEPS");
+    tessera::run(argv[1], std::stoll(argv[2]));
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,673 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that share tables, against one engine that does all their work.
+#include <tessera/layers/combined.h>
+#include <tessera/layers/prefetch.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/optim/sgd.h>
+
+#include "layers/forward_interception.h"
+#include "src/distributed/rank_group.h"
+#include "tests/distributed/mpi_test_main.h"
+#include "tests/distributed/sharded_case.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::expect_close;
+using test::int64s;
+using test::ShardedCase;
+
+int64_t rank() {
+  return test::backend().getRank();
+}
+int64_t ranks() {
+  return test::backend().getSize();
+}
+bool is_last() {
+  return rank() == ranks() - 1;
+}
+
+Strategy sharded(ShardingOptions options = {}) {
+  return Strategy::sharded(
+      c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(
+          &test::backend()),
+      std::move(options));
+}
+
+const EmbeddingState& state_of(const TPUEmbedding& layer) {
+  return ForwardInterception::state_of(*layer);
+}
+
+// The loss is a sum over the batch: what ranks add up to is the whole one's.
+at::Tensor loss_of(
+    const std::vector<at::Tensor>& activations,
+    const std::vector<bool>& is_in_loss) {
+  at::Tensor loss = at::zeros({});
+  for (size_t i = 0; i < activations.size(); ++i) {
+    if (is_in_loss[i]) {
+      loss = loss + (activations[i] - 0.25).square().sum();
+    }
+  }
+  return loss;
+}
+
+bool any(const std::vector<bool>& values) {
+  return std::find(values.begin(), values.end(), true) != values.end();
+}
+
+// A layer that is trained, on its own or by a Combined.
+struct Trained {
+  Trained(TPUEmbeddingOptions options, bool on_step)
+      : layer(std::move(options)) {
+    if (on_step) {
+      combined = std::make_unique<Combined>(
+          torch::optim::SGD(layer->parameters(), 0.1),
+          std::vector<TPUEmbedding>{layer});
+    }
+  }
+
+  std::vector<at::Tensor> forward(const ShardedCase::Inputs& inputs) {
+    return layer
+        ->forward(
+            Features::list(inputs.features), Weights::list(inputs.weights))
+        .flatten();
+  }
+
+  TPUEmbedding layer;
+  std::unique_ptr<Combined> combined;
+};
+
+// Local rows and slots, against those of a layer that has all of them.
+void expect_same_state(
+    const TPUEmbedding& layer,
+    const TPUEmbedding& whole,
+    double tolerance = 1.0) {
+  const EmbeddingState& part = state_of(layer);
+  const EmbeddingState& all = state_of(whole);
+  EXPECT_EQ(part.iterations, all.iterations);
+  for (size_t i = 0; i < part.tables.size(); ++i) {
+    SCOPED_TRACE(part.tables[i].name);
+    const LocalRows& rows = part.tables[i].rows;
+    const bool is_float = part.tables[i].config->dtype == at::kFloat;
+    const auto compare = [&](const at::Tensor& local, const at::Tensor& full) {
+      const at::Tensor expected = rows.count == 0
+          ? full.slice(0, 0, 0)
+          : full.slice(
+                0,
+                rows.numbers.first,
+                rows.numbers[rows.count - 1] + 1,
+                rows.numbers.step);
+      expect_close(
+          local,
+          expected,
+          tolerance * (is_float ? 2e-4 : 2e-2),
+          tolerance * (is_float ? 2e-5 : 2e-2));
+    };
+    compare(part.tables[i].parameters, all.tables[i].parameters);
+    for (size_t slot = 0; slot < part.tables[i].slots.size(); ++slot) {
+      SCOPED_TRACE(part.tables[i].slots[slot].name);
+      compare(
+          part.tables[i].slots[slot].values, all.tables[i].slots[slot].values);
+    }
+  }
+}
+
+void run_case(uint32_t seed, const ShardedCase::Options& options) {
+  SCOPED_TRACE(c10::str("seed ", seed));
+  ShardedCase sample(seed, ranks(), options);
+  const bool on_step = sample.pick(0, 2) == 0;
+  const bool clips = sample.pick(0, 1) == 0;
+  const Apply apply = on_step ? Apply::kOnStep : Apply::kInBackward;
+  Trained one(sample.options(Strategy::engine(), apply), on_step);
+  Trained shard(sample.options(sharded(sample.sharding()), apply), on_step);
+  expect_same_state(shard.layer, one.layer, 0.0);
+  for (int step = 0; step < 3; ++step) {
+    SCOPED_TRACE(c10::str("step ", step));
+    // Two forwards in one pass at times, of which the first may not count.
+    const int64_t forwards = sample.pick(1, 2);
+    at::Tensor loss_one = at::zeros({});
+    at::Tensor loss_shard = at::zeros({});
+    std::vector<ShardedCase::Step> batches;
+    for (int64_t i = 0; i < forwards; ++i) {
+      batches.push_back(sample.next_step());
+      const ShardedCase::Step& batch = batches.back();
+      const auto expected = one.forward(batch.all);
+      const auto actual = shard.forward(batch.ranks[rank()]);
+      for (size_t feature = 0; feature < actual.size(); ++feature) {
+        SCOPED_TRACE(c10::str("feature ", feature));
+        const auto [begin, end] = batch.ranks[rank()].rows[feature];
+        const at::Tensor own = expected[feature].slice(0, begin, end);
+        if (step == 0) {
+          EXPECT_TRUE(at::equal(actual[feature], own));
+        } else {
+          expect_close(actual[feature], own, 3e-2, 3e-2);
+        }
+      }
+      loss_one = loss_one + loss_of(expected, batch.is_in_loss);
+      loss_shard = loss_shard + loss_of(actual, batch.is_in_loss);
+    }
+    const bool trains =
+        std::any_of(batches.begin(), batches.end(), [](const auto& batch) {
+          return any(batch.is_in_loss);
+        });
+    if (trains) {
+      loss_one.backward();
+      loss_shard.backward();
+      for (const ShardedCase::Step& batch : batches) {
+        // Of this rank's weights, as they lie among those of all.
+        const auto& own = batch.ranks[rank()].flat_weights;
+        for (size_t i = 0; i < own.size(); ++i) {
+          int64_t begin = 0;
+          for (int64_t other = 0; other < rank(); ++other) {
+            begin += batch.ranks[other].flat_weights[i].numel();
+          }
+          const at::Tensor all = batch.all.flat_weights[i].grad();
+          ASSERT_EQ(all.defined(), own[i].grad().defined());
+          if (all.defined()) {
+            expect_close(
+                own[i].grad(),
+                all.slice(0, begin, begin + own[i].numel()),
+                3e-2,
+                3e-2);
+          }
+        }
+      }
+    }
+    if (on_step) {
+      if (clips) {
+        const double norm = one.combined->clip_grad_norm_(1.0);
+        EXPECT_NEAR(shard.combined->clip_grad_norm_(1.0), norm, 1e-2 * norm);
+      }
+      one.combined->step();
+      shard.combined->step();
+      one.combined->zero_grad();
+      shard.combined->zero_grad();
+    }
+    expect_same_state(shard.layer, one.layer);
+  }
+  EXPECT_EQ(
+      test::backend().getSize() == 1 ? shard.layer->out_of_range_count()
+                                     : one.layer->out_of_range_count(),
+      one.layer->out_of_range_count());
+}
+
+// TESSERA_TEST_SEED and TESSERA_TEST_CASES run others.
+uint32_t number_from(const char* variable, uint32_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr
+      ? otherwise
+      : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
+}
+
+class ShardedSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs,
+    ShardedSpecTest,
+    testing::ValuesIn(test::spec_variants()),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
+  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
+  for (uint32_t i = 0; i < number_from("TESSERA_TEST_CASES", 6); ++i) {
+    run_case(
+        1000 * seed + i, {.optimizer = GetParam().spec, .only_float32 = true});
+  }
+}
+
+TEST(ShardedTest, EqualsOneEngineWhateverTheTablesAre) {
+  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
+  for (uint32_t i = 0; i < 5 * number_from("TESSERA_TEST_CASES", 6); ++i) {
+    run_case(100000 + 1000 * seed + i, {});
+  }
+}
+
+// --- fixed cases ---------------------------------------------------------------
+
+constexpr int64_t kVocab = 11;
+constexpr int64_t kDim = 3;
+
+TPUEmbeddingOptions small_options(
+    Strategy strategy,
+    optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0}) {
+  return {
+      .features =
+          {{"user",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "users",
+                     .vocabulary_size = kVocab,
+                     .dim = kDim,
+                     .combiner = Combiner::kSum})}}},
+      .optimizer = std::move(optimizer),
+      .strategy = std::move(strategy)};
+}
+
+at::Tensor all_rows(const TPUEmbedding& layer) {
+  return layer->read_rows("users", 0, kVocab);
+}
+
+// Each rank's sum in the order of its batch, then these in the order of ranks:
+// told to users, so kept to the last bit.
+TEST(ShardedTest, GradientsAreSummedInTheStatedOrder) {
+  TPUEmbedding layer(small_options(sharded()));
+  const at::Tensor before = all_rows(layer);
+  // Row 3, from each rank three times.
+  std::vector<at::Tensor> gradients;
+  torch::manual_seed(5);
+  for (int64_t i = 0; i < ranks(); ++i) {
+    gradients.push_back(at::rand({3, kDim}));
+  }
+  const at::Tensor activation =
+      layer->forward({{"user", int64s({3, 3, 3})}})["user"];
+  activation.backward(gradients[rank()]);
+  at::Tensor total = at::zeros({kDim});
+  for (int64_t i = 0; i < ranks(); ++i) {
+    const at::Tensor& own = gradients[i];
+    const at::Tensor sum = (own[0] + own[1]) + own[2];
+    total = i == 0 ? sum : total + sum;
+  }
+  at::Tensor expected = before.clone();
+  expected[3].sub_(total);
+  EXPECT_TRUE(at::equal(all_rows(layer), expected));
+}
+
+TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
+  TPUEmbedding layer(small_options(
+      sharded({.placement = {{"users", TablePlacement::replicated()}}}),
+      optim::Adam{.learning_rate = 0.1}));
+  for (int step = 0; step < 5; ++step) {
+    torch::manual_seed(100 * step + rank());
+    const at::Tensor activation = layer->forward(
+        {{"user", at::randint(0, kVocab, {rank() + step}, at::kLong)}})["user"];
+    activation.backward(at::rand({rank() + step, kDim}));
+  }
+  const EmbeddingState& state = state_of(layer);
+  const auto group = state.ranks;
+  const auto bytes_of = [](const at::Tensor& values) {
+    return std::string(
+        static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  };
+  std::string bytes = bytes_of(state.tables[0].parameters);
+  for (const Slot& slot : state.tables[0].slots) {
+    bytes += bytes_of(slot.values);
+  }
+  for (const std::string& other : group->all_gather(bytes)) {
+    EXPECT_TRUE(other == bytes);
+  }
+}
+
+TEST(ShardedTest, RowsAreSplitAsPlaced) {
+  const auto rows_of = [](const TablePlacement& placement) {
+    TPUEmbedding layer(
+        small_options(sharded({.placement = {{"users", placement}}})));
+    return state_of(layer).tables[0].rows;
+  };
+  const int64_t more = kVocab % ranks();
+  const int64_t each = kVocab / ranks();
+  const LocalRows div = rows_of(TablePlacement::rows());
+  EXPECT_EQ(div.count, each + (rank() < more ? 1 : 0));
+  EXPECT_EQ(div.numbers.first, rank() * each + std::min(rank(), more));
+  EXPECT_EQ(div.numbers.step, 1);
+  const LocalRows mod = rows_of(TablePlacement::rows(RowSplit::kMod));
+  EXPECT_EQ(mod.count, each + (rank() < more ? 1 : 0));
+  EXPECT_EQ(mod.numbers.first, rank());
+  EXPECT_EQ(mod.numbers.step, ranks());
+  const int64_t home = ranks() / 2;
+  EXPECT_EQ(
+      rows_of(TablePlacement::whole(home)).count, rank() == home ? kVocab : 0);
+  EXPECT_EQ(rows_of(TablePlacement::replicated()).count, kVocab);
+}
+
+TEST(ShardedTest, ARankHoldsItsShareOfTablesAndSlots) {
+  const auto options = [](Strategy strategy) {
+    TPUEmbeddingOptions options =
+        small_options(std::move(strategy), optim::Adam{.learning_rate = 0.1});
+    options.features = FeatureConfig{
+        .table = make_table(
+            {.name = "users", .vocabulary_size = 10'000, .dim = 16})};
+    return options;
+  };
+  const auto bytes_of = [](const TPUEmbedding& layer) {
+    size_t bytes = 0;
+    for (const TableState& table : state_of(layer).tables) {
+      bytes += table.parameters.nbytes();
+      for (const Slot& slot : table.slots) {
+        bytes += slot.values.nbytes();
+      }
+    }
+    return static_cast<double>(bytes);
+  };
+  const TPUEmbedding one(options(Strategy::engine()));
+  const TPUEmbedding shard(options(sharded()));
+  EXPECT_LE(
+      bytes_of(shard), 1.05 * bytes_of(one) / static_cast<double>(ranks()));
+}
+
+TEST(ShardedTest, SendsLittleMoreThanTheDistinctRows) {
+  constexpr int64_t kRows = 500;
+  constexpr int64_t kWidth = 64;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          FeatureConfig{
+              .table = make_table(
+                  {.name = "users", .vocabulary_size = kRows, .dim = kWidth})},
+      .optimizer = optim::Adagrad{},
+      .strategy = sharded()});
+  const auto ids_of = [](int64_t of_rank) {
+    torch::manual_seed(of_rank);
+    return at::randint(0, kRows, {800}, at::kLong);
+  };
+  // Rows that this rank owns and others want, and the other way round.
+  const LocalRows& rows = state_of(layer).tables[0].rows;
+  const auto is_own = [&](int64_t id) {
+    return id >= rows.numbers[0] && id < rows.numbers[rows.count];
+  };
+  int64_t floats = 0;
+  for (int64_t other = 0; other < ranks(); ++other) {
+    const at::Tensor ids = ids_of(other);
+    const auto* first = ids.const_data_ptr<int64_t>();
+    const std::set<int64_t> distinct(first, first + ids.numel());
+    for (const int64_t id : distinct) {
+      floats += is_own(id) != (other == rank()) ? kWidth : 0;
+    }
+  }
+  const auto group = state_of(layer).ranks;
+  const int64_t before = group->bytes_sent();
+  layer->forward(Feature(ids_of(rank()))).leaf().sum().backward();
+  const int64_t sent = group->bytes_sent() - before;
+  const int64_t bound = floats * static_cast<int64_t>(sizeof(float));
+  EXPECT_GE(sent, bound);
+  EXPECT_LE(static_cast<double>(sent), 1.1 * static_cast<double>(bound));
+}
+
+TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16WhereAskedFor) {
+  TPUEmbedding layer(small_options(sharded(
+      {.row_transport = at::kBFloat16, .gradient_transport = at::kBFloat16})));
+  const at::Tensor before = all_rows(layer);
+  const at::Tensor activation =
+      layer->forward({{"user", int64s({3, 9})}})["user"];
+  // One rank exchanges nothing, but rounds all the same.
+  EXPECT_TRUE(at::equal(
+      activation.detach(),
+      before.index_select(0, int64s({3, 9})).to(at::kBFloat16).to(at::kFloat)));
+  const at::Tensor gradient = at::full({2, kDim}, 0.123F);
+  activation.backward(gradient);
+  at::Tensor sum = at::zeros({kDim});
+  for (int64_t i = 0; i < ranks(); ++i) {
+    sum += gradient[0].to(at::kBFloat16).to(at::kFloat);
+  }
+  EXPECT_TRUE(at::equal(all_rows(layer)[3], before[3] - sum));
+}
+
+TEST(ShardedTest, PrefetchGivesWhatOneEngineGives) {
+  const auto train = [](const TPUEmbedding& layer, bool all) {
+    std::vector<at::Tensor> batches;
+    for (int64_t step = 0; step < 6; ++step) {
+      std::vector<at::Tensor> of_ranks;
+      for (int64_t i = 0; i < ranks(); ++i) {
+        of_ranks.push_back(int64s({(step + i) % kVocab, 2, step}));
+      }
+      batches.push_back(all ? at::cat(of_ranks) : of_ranks[rank()]);
+    }
+    for (auto& item : prefetch(batches, layer, [](const at::Tensor& ids) {
+           return Features{{"user", ids}};
+         })) {
+      (item.activations["user"] - 0.5).square().sum().backward();
+    }
+  };
+  const TPUEmbedding one(
+      small_options(Strategy::engine(), optim::Adagrad{.learning_rate = 0.1}));
+  const TPUEmbedding shard(
+      small_options(sharded(), optim::Adagrad{.learning_rate = 0.1}));
+  train(one, /*all=*/true);
+  train(shard, /*all=*/false);
+  expect_same_state(shard, one);
+}
+
+TEST(ShardedTest, EvaluationWithoutGradientLooksUpTheSame) {
+  const at::NoGradGuard no_grad;
+  TPUEmbedding layer(small_options(sharded()));
+  const at::Tensor ids = int64s({rank() % kVocab, 10});
+  EXPECT_TRUE(at::equal(
+      layer->forward({{"user", ids}})["user"],
+      all_rows(layer).index_select(0, ids)));
+  EXPECT_EQ(layer->iterations(), 0);
+}
+
+TEST(ShardedTest, RowsCanBeReplacedAndRead) {
+  for (const TablePlacement& placement :
+       {TablePlacement::rows(),
+        TablePlacement::rows(RowSplit::kMod),
+        TablePlacement::replicated(),
+        TablePlacement::whole(0)}) {
+    SCOPED_TRACE(to_string(placement));
+    TPUEmbedding layer(
+        small_options(sharded({.placement = {{"users", placement}}})));
+    const at::Tensor values =
+        at::linspace(0, 1, kVocab * kDim).view({kVocab, kDim});
+    layer->update_embedding_table("users", values);
+    EXPECT_TRUE(at::equal(all_rows(layer), values));
+    EXPECT_TRUE(
+        at::equal(layer->read_rows("users", 2, 9), values.slice(0, 2, 9)));
+    EXPECT_EQ(layer->read_rows("users", 5, 5).size(0), 0);
+  }
+}
+
+TEST(ShardedTest, ACloneIsAShardOfItsOwn) {
+  TPUEmbedding layer(small_options(sharded()));
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  copy->forward({{"user", int64s({1})}})["user"].sum().backward();
+  EXPECT_TRUE(at::equal(all_rows(layer)[2], all_rows(copy)[2]));
+  EXPECT_FALSE(at::equal(all_rows(layer)[1], all_rows(copy)[1]));
+}
+
+TEST(ShardedTest, SumsGradientsOfDenseParameters) {
+  const Strategy strategy = sharded();
+  const at::Tensor both = at::zeros({2, 2}).requires_grad_(true);
+  const at::Tensor last = at::zeros({3}).requires_grad_(true);
+  const at::Tensor none = at::zeros({1}).requires_grad_(true);
+  const at::Tensor empty = at::zeros({0}).requires_grad_(true);
+  both.mutable_grad() = at::full({2, 2}, static_cast<double>(rank() + 1));
+  if (is_last()) {
+    last.mutable_grad() = at::ones({3});
+  }
+  sum_gradients({both, last, none, empty}, strategy);
+  const auto n = static_cast<double>(ranks());
+  EXPECT_TRUE(at::equal(both.grad(), at::full({2, 2}, n * (n + 1.0) / 2.0)));
+  EXPECT_TRUE(at::equal(last.grad(), at::ones({3})));
+  EXPECT_FALSE(none.grad().defined());
+  sum_gradients({}, strategy);
+
+  const at::Tensor weight = at::full({5}, static_cast<double>(rank() + 3));
+  broadcast_parameters({weight}, strategy);
+  EXPECT_TRUE(at::equal(weight, at::full({5}, 3.0)));
+  broadcast_parameters({weight}, Strategy::engine());
+}
+
+// --- errors --------------------------------------------------------------------
+
+// What the last rank's own error is elsewhere.
+std::string told(const std::string& message) {
+  return is_last()
+      ? message
+      : "since rank " + std::to_string(ranks() - 1) + " raised: " + message;
+}
+
+TEST(ShardedErrorTest, ABadIdOnOneRankRaisesOnAllAndChangesNothing) {
+  TPUEmbedding layer(small_options(sharded()));
+  const at::Tensor before = all_rows(layer);
+  const at::Tensor ids = int64s({2, is_last() ? kVocab : 4});
+  EXPECT_INDEX_ERROR(
+      (layer->forward({{"user", ids}})),
+      told("[feature 'user'] table 'users' has ids in [0, 11), but got 11 at "
+           "position 1"));
+  EXPECT_INDEX_ERROR(
+      (layer->finish_forward(layer->begin_forward({{"user", ids}}))),
+      told("[feature 'user'] table 'users' has ids in [0, 11), but got 11"));
+  EXPECT_TRUE(at::equal(all_rows(layer), before));
+  EXPECT_EQ(layer->iterations(), 0);
+  // They can go on.
+  layer->forward({{"user", int64s({2})}})["user"].sum().backward();
+  EXPECT_EQ(layer->iterations(), 1);
+}
+
+TEST(ShardedErrorTest, AWrongKindOnOneRankRaisesOnAll) {
+  TPUEmbedding layer(small_options(sharded()));
+  EXPECT_TYPE_ERROR(
+      (layer->forward(
+          {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
+      told("[feature 'user'] ids must be int32 or int64, but got Float"));
+}
+
+TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
+  TPUEmbedding layer(small_options(
+      sharded(), optim::SGD{.learning_rate = optim::LearningRate("late", [] {
+                              TORCH_CHECK_VALUE(!is_last(), "no rate here");
+                              return 0.1;
+                            })}));
+  const at::Tensor before = all_rows(layer);
+  const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
+  EXPECT_VALUE_ERROR((loss.backward()), told("no rate here"));
+  EXPECT_TRUE(at::equal(all_rows(layer), before));
+  EXPECT_EQ(layer->iterations(), 0);
+}
+
+TEST(ShardedErrorTest, LearningRatesMustBeTheSame) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank agrees with itself";
+  }
+  TPUEmbedding layer(small_options(
+      sharded(), optim::SGD{.learning_rate = optim::LearningRate("own", [] {
+                              return 0.1 * static_cast<double>(rank() + 1);
+                            })}));
+  const at::Tensor before = all_rows(layer);
+  const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
+  EXPECT_VALUE_ERROR((loss.backward()), "has read other learning rates");
+  EXPECT_TRUE(at::equal(all_rows(layer), before));
+}
+
+TEST(ShardedErrorTest, ConfigurationsMustBeTheSame) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank agrees with itself";
+  }
+  const auto with_seed = [](uint64_t seed) {
+    TPUEmbeddingOptions options = small_options(sharded());
+    options.seed = seed;
+    return options;
+  };
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(with_seed(is_last() ? 8 : 0)),
+      "has another configuration than rank");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(
+          sharded({.split = is_last() ? RowSplit::kMod : RowSplit::kDiv}))),
+      "has another configuration than rank");
+  // One that can't be built at all.
+  TPUEmbeddingOptions options = small_options(sharded());
+  if (is_last()) {
+    options.features = Nest<FeatureConfig>();
+  }
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding{options},
+      told("[TPUEmbeddingOptions] features must have at least one feature"));
+}
+
+TEST(ShardedErrorTest, OtherCallsAreNamed) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank agrees with itself";
+  }
+  TPUEmbedding layer(small_options(sharded()));
+  const std::string text = "All ranks must make the same calls";
+  if (is_last()) {
+    EXPECT_TORCH_ERROR((all_rows(layer)), text);
+  } else {
+    EXPECT_TORCH_ERROR((layer->forward({{"user", int64s({2})}})), text);
+  }
+  const auto first = layer->forward({{"user", int64s({2})}})["user"].sum();
+  const auto second = layer->forward({{"user", int64s({2})}})["user"].sum();
+  EXPECT_VALUE_ERROR(
+      ((is_last() ? first : second).backward()),
+      "runs backward() over other forwards");
+}
+
+TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(
+          sharded({.placement = {{"users", TablePlacement::whole(ranks())}}}))),
+      "[ShardingOptions] table 'users' is placed on rank");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(
+          sharded({.placement = {{"movies", TablePlacement::whole(0)}}}))),
+      "[ShardingOptions] placement names the table 'movies', which the layer "
+      "does not have");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(sharded({.row_transport = at::kHalf}))),
+      "[ShardingOptions] row_transport must be kFloat or kBFloat16");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(sharded({.gradient_transport = at::kDouble}))),
+      "[ShardingOptions] gradient_transport must be kFloat or kBFloat16");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(sharded({.lookup_threads = -1}))),
+      "[ShardingOptions] lookup_threads must be in [0, 4096], but got -1");
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(small_options(
+          sharded(), optim::SGD{.use_gradient_accumulation = false})),
+      "use_gradient_accumulation = false takes duplicates one by one");
+  EXPECT_VALUE_ERROR(
+      Strategy::sharded({}), "[Strategy::sharded] backend must not be empty");
+}
+
+TEST(ShardedErrorTest, WhatNeedsWholeTablesSaysWhereTheyAre) {
+  TPUEmbedding layer(small_options(sharded()));
+  if (ranks() == 1) {
+    layer->embedding_tables();
+    return;
+  }
+  EXPECT_TORCH_ERROR(
+      (layer->embedding_tables()),
+      "[embedding_tables] table 'users' is spread over ranks");
+  EXPECT_TORCH_ERROR(
+      (test::saved(layer)),
+      "[TPUEmbedding::save] table 'users' is spread over ranks");
+  EXPECT_INDEX_ERROR(
+      (layer->read_rows("users", 3, kVocab + 1)), "has rows [0, 11)");
+  EXPECT_VALUE_ERROR((layer->read_rows("movies", 0, 1)), "no table 'movies'");
+}
+
+TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
+  const Strategy strategy = sharded();
+  EXPECT_VALUE_ERROR(
+      sum_gradients({at::Tensor()}, strategy),
+      "[sum_gradients] parameters must be dense float32 tensors");
+  EXPECT_VALUE_ERROR(
+      broadcast_parameters({at::zeros({2}, at::kDouble)}, strategy),
+      "[broadcast_parameters] parameters must be dense float32 tensors");
+  if (ranks() > 1) {
+    EXPECT_VALUE_ERROR(
+        broadcast_parameters({at::zeros({is_last() ? 3 : 2})}, strategy),
+        "Pass the same parameters on all ranks");
+  }
+}
+
+}  // namespace
+}  // namespace tessera
