@@ -367,8 +367,7 @@ class MpiBackend : public c10d::Backend {
       input_parts.push_back(part_to_read(inputs[rank]));
     }
     check_exchange(output_parts, input_parts, rank_, where);
-    return exchange(
-        kind, output_parts, input_parts, outputs, inputs, timeout);
+    return exchange(kind, output_parts, input_parts, outputs, inputs, timeout);
   }
 
   MpiWorld& world_;

@@ -133,8 +133,7 @@ MpiWorld::MpiWorld() {
   int* max_tag = nullptr;
   int has_max_tag = 0;
   check_setup(
-      MPI_Comm_get_attr(
-          communicators_[0], MPI_TAG_UB, &max_tag, &has_max_tag),
+      MPI_Comm_get_attr(communicators_[0], MPI_TAG_UB, &max_tag, &has_max_tag),
       "MPI_Comm_get_attr");
   max_tag_ = has_max_tag != 0 ? *max_tag : 32767;  // What MPI promises.
   roll_call_ = RollCall(rank_, size_, duplicate_world());
@@ -392,9 +391,8 @@ void MpiWorld::progress(MpiOperation& operation) {
   }
 }
 
-std::string MpiWorld::find_problem(
-    const MpiOperation& operation,
-    int code) const {
+std::string MpiWorld::find_problem(const MpiOperation& operation, int code)
+    const {
   if (code == MPI_SUCCESS) {
     return "";
   }
@@ -462,9 +460,8 @@ void MpiWorld::fail(
 }
 
 void MpiWorld::forget(const MpiOperation& operation) {
-  std::erase_if(in_flight_, [&](const auto& one) {
-    return one.get() == &operation;
-  });
+  std::erase_if(
+      in_flight_, [&](const auto& one) { return one.get() == &operation; });
 }
 
 void MpiWorld::forget_abandoned() {

@@ -41,7 +41,7 @@ struct MpiOperation {
   std::chrono::milliseconds timeout = {};
   std::vector<MPI_Request> requests = {};
   std::vector<MPI_Status> statuses = {};  // [requests]
-  std::vector<Transfer> transfers = {};   // [requests]
+  std::vector<Transfer> transfers = {};  // [requests]
   /// Messages that have not come yet, in the order in which each rank sends them.
   std::vector<std::deque<Receive>> expected = {};  // [world]
   int64_t num_expected = 0;
@@ -101,11 +101,8 @@ class MpiWorld {
       const char* data,
       int64_t num_bytes,
       int to);
-  void receive(
-      MpiOperation& operation,
-      char* data,
-      int64_t num_bytes,
-      int from) const;
+  void receive(MpiOperation& operation, char* data, int64_t num_bytes, int from)
+      const;
 
   /// Whether MPI is done with it, with a result or an error.
   bool test(MpiOperation& operation);

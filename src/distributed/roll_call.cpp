@@ -94,7 +94,8 @@ void RollCall::read() {
     }
     reports_[source] = report;
     if (report.reason != RankReport::kLeaves) {
-      lowest_alarm_ = std::min(lowest_alarm_.value_or(report.number), report.number);
+      lowest_alarm_ =
+          std::min(lowest_alarm_.value_or(report.number), report.number);
     }
   }
 }
@@ -103,8 +104,8 @@ void RollCall::collect(std::chrono::milliseconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;
   for (;;) {
     read();
-    const auto num_heard = std::count_if(
-        reports_.begin(), reports_.end(), [](const auto& report) {
+    const auto num_heard =
+        std::count_if(reports_.begin(), reports_.end(), [](const auto& report) {
           return report.has_value();
         });
     if ((is_sent() && num_heard >= size_ - 1) ||
@@ -209,11 +210,11 @@ std::string RollCall::describe(const RankReport& own) const {
 
   std::string advice;
   if (is_elsewhere) {
-    advice =
-        " All ranks must issue the same collectives in the same order.";
+    advice = " All ranks must issue the same collectives in the same order.";
   }
   if (is_gone) {
-    advice += " All ranks must issue equally many; look at what it printed last.";
+    advice +=
+        " All ranks must issue equally many; look at what it printed last.";
   }
   if (!absent.empty()) {
     const bool is_one = absent.size() == 1;

@@ -54,7 +54,10 @@ struct Exchange {
 };
 
 // Uneven parts of rows with `columns` elements, `scale` times as many rows.
-Exchange make_exchange(at::ScalarType type, int64_t columns, int64_t scale = 1) {
+Exchange make_exchange(
+    at::ScalarType type,
+    int64_t columns,
+    int64_t scale = 1) {
   Exchange made;
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
@@ -185,8 +188,7 @@ TEST(MpiBackendTest, AlltoallBringsTensorsOfAnyShape) {
   for (int64_t other = 0; other < size(); ++other) {
     inputs.push_back(at::full(
         {rows_between(rank(), other), 2}, 10 * rank() + other, at::kDouble));
-    outputs.push_back(
-        at::zeros({2, rows_between(other, rank())}, at::kDouble));
+    outputs.push_back(at::zeros({2, rows_between(other, rank())}, at::kDouble));
   }
   const auto work = backend().alltoall(outputs, inputs);
   work->wait();
@@ -241,8 +243,7 @@ TEST(MpiBackendTest, AllgatherBringsPartsOfDifferentSizes) {
   }
   backend().allgather(outputs, inputs)->wait();
   for (int64_t other = 0; other < size(); ++other) {
-    EXPECT_TRUE(
-        outputs[0][other].equal(at::full({other}, other, at::kInt)));
+    EXPECT_TRUE(outputs[0][other].equal(at::full({other}, other, at::kInt)));
   }
 }
 
@@ -251,8 +252,8 @@ TEST(MpiBackendTest, AllgatherBaseWorksInPlace) {
   at::Tensor own = all[rank()];
   own.fill_(static_cast<double>(rank()));
   backend()._allgather_base(all, own)->wait();
-  EXPECT_TRUE(all.equal(
-      at::arange(size(), at::kFloat).view({-1, 1}).expand({-1, 3})));
+  EXPECT_TRUE(
+      all.equal(at::arange(size(), at::kFloat).view({-1, 1}).expand({-1, 3})));
 }
 
 TEST(MpiBackendTest, BarrierEndsWhenTheLastHasCome) {
@@ -418,14 +419,12 @@ TEST_F(MpiArgumentsTest, SizesMustAddUp) {
         backend().alltoall_base(rows_, rows_, none_, none_),
         "expected output and input in different memory");
   }
-  EXPECT_VALUE_ERROR(
-      backend()._allgather_base(rows_, wide), "times the ");
+  EXPECT_VALUE_ERROR(backend()._allgather_base(rows_, wide), "times the ");
 }
 
 TEST_F(MpiArgumentsTest, ListsMustHaveOneTensorPerRank) {
   std::vector<at::Tensor> list(size() + 1, rows_);
-  EXPECT_VALUE_ERROR(
-      backend().alltoall(list, list), " outputs, but got ");
+  EXPECT_VALUE_ERROR(backend().alltoall(list, list), " outputs, but got ");
   std::vector<at::Tensor> two = {rows_, other_rows_};
   EXPECT_VALUE_ERROR(
       backend().allreduce(two), "allreduce expected 1 tensor, but got 2");
