@@ -9,6 +9,7 @@
 #include "examples/movielens_data.h"
 #include "examples/progress_bar.h"
 
+#include <tessera/mpi_backend.h>
 #include <tessera/tessera.h>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +19,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
@@ -37,6 +39,7 @@ struct Options {
   int64_t user = 1;
   std::string dtype = "float32";  // of the tables
   bool json = false;
+  bool sharded = false;  // over the ranks of mpirun
 };
 
 constexpr int64_t kDim = 16;
@@ -190,7 +193,10 @@ class Dataset {
 };
 
 struct RaterImpl : torch::nn::Module {
-  RaterImpl(const Dataset& dataset, const Options& options)
+  RaterImpl(
+      const Dataset& dataset,
+      const Options& options,
+      const tessera::Strategy& strategy = tessera::Strategy::engine())
       : mean(dataset.mean()) {
     const MovieLens& data = dataset.data();
     const auto users = static_cast<int64_t>(data.users.size());
@@ -245,6 +251,7 @@ struct RaterImpl : torch::nn::Module {
                 optim::Adam{
                     .learning_rate = optim::LearningRate(
                         "table_rate", [this] { return 0.001 * remaining; })},
+            .strategy = strategy,
             .seed = static_cast<uint64_t>(options.seed)}));
     tower = register_module(
         "tower",
@@ -264,7 +271,7 @@ struct RaterImpl : torch::nn::Module {
     Tensor user = {};  // [batch, kDim]
     Tensor movie = {};  // [batch, kDim]
     Tensor biases = {};  // [batch, 1]
-    Tensor penalty = {};  // the mean squared length of the embeddings
+    Tensor penalty = {};  // the squared lengths of the embeddings, added up
   };
 
   Sums look_up(
@@ -274,7 +281,7 @@ struct RaterImpl : torch::nn::Module {
     Sums sums{.biases = found["user_bias"] + found["movie_bias"]};
     const auto add = [&](Tensor& sum, const char* feature) {
       const Tensor& activation = found[feature];
-      const Tensor squares = activation.square().sum(1).mean();
+      const Tensor squares = activation.square().sum();
       sum = sum.defined() ? sum + activation : activation;
       sums.penalty = sums.penalty.defined() ? sums.penalty + squares : squares;
     };
@@ -310,6 +317,13 @@ struct RaterImpl : torch::nn::Module {
 TORCH_MODULE(Rater);
 
 using Ratings = std::vector<MovieLens::Rating>;
+
+// Which of the processes that train together this one is.
+struct Place {
+  tessera::Strategy strategy = tessera::Strategy::engine();
+  int64_t rank = 0;
+  int64_t ranks = 1;
+};
 
 // Consecutive ratings [begin, begin + size) in the given order.
 Ratings slice(
@@ -416,12 +430,27 @@ int64_t load_checkpoint(
   return epochs.toInt();
 }
 
+// This rank's share of a batch.
+Ratings share_of(const Ratings& batch, const Place& place) {
+  Ratings share;
+  for (size_t i = place.rank; i < batch.size(); i += place.ranks) {
+    share.push_back(batch[i]);
+  }
+  return share;
+}
+
 struct Training {
   double seconds = 0.0;
   double examples_per_second = 0.0;  // 0 when a resumed run had nothing to do
 };
 
-Training train(Rater& model, const Dataset& dataset, const Options& options) {
+Training train(
+    Rater& model,
+    const Dataset& dataset,
+    const Options& options,
+    const Place& place) {
+  const std::vector<Tensor> dense_weights = tessera::dense_parameters(*model);
+  tessera::broadcast_parameters(dense_weights, place.strategy);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
   auto& dense = static_cast<torch::optim::AdamWOptions&>(
@@ -429,37 +458,53 @@ Training train(Rater& model, const Dataset& dataset, const Options& options) {
   const auto count = static_cast<int64_t>(dataset.train().size());
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
   const int64_t steps = steps_per_epoch * options.epochs;
-  ProgressBar progress(options.epochs, steps_per_epoch);
+  std::optional<ProgressBar> progress;
+  if (place.rank == 0) {
+    progress.emplace(options.epochs, steps_per_epoch);
+  }
   const int64_t trained = load_checkpoint(model, optimizer, options);
   int64_t step = trained * steps_per_epoch;
   for (int64_t epoch = trained; epoch < options.epochs; ++epoch) {
     // By epoch, so that a resumed run goes on as a straight one does.
     torch::manual_seed(static_cast<uint64_t>(options.seed * 1'000'000 + epoch));
     const std::vector<int64_t> order = random_order(dataset.train().size());
+    torch::manual_seed(  // dropout, another one on each rank
+        static_cast<uint64_t>(
+            (options.seed * 1'000'000 + epoch) * place.ranks + place.rank));
     double squares = 0.0;
     int64_t seen = 0;
     for (int64_t begin = 0; begin < count; begin += options.batch) {
-      const Dataset::Batch batch =
-          dataset.batch(slice(dataset.train(), order, begin, options.batch));
+      const Ratings whole = slice(dataset.train(), order, begin, options.batch);
+      const Dataset::Batch batch = dataset.batch(share_of(whole, place));
       model->remaining =
           1.0 - static_cast<double>(step) / static_cast<double>(steps);
       dense.lr(3e-4 * model->remaining);
 
       optimizer.zero_grad();
       const auto sums = model->look_up(batch.features, batch.weights);
-      const Tensor loss = torch::mse_loss(model->stars_of(sums), batch.stars);
-      (loss + 0.03 * sums.penalty).backward();
+      const Tensor error =
+          (model->stars_of(sums) - batch.stars).square().sum();
+      // Ranks add up to the mean over the whole batch.
+      ((error + 0.03 * sums.penalty) / static_cast<double>(whole.size()))
+          .backward();
+      tessera::sum_gradients(dense_weights, place.strategy);
       optimizer.step();
 
+      ++step;
       seen += batch.stars.size(0);
-      squares += loss.item<double>() * static_cast<double>(batch.stars.size(0));
-      progress.update(++step, std::sqrt(squares / static_cast<double>(seen)));
+      squares += error.item<double>();
+      if (progress) {
+        progress->update(
+            step,
+            std::sqrt(
+                squares / static_cast<double>(std::max<int64_t>(1, seen))));
+      }
     }
     if (!options.checkpoint.empty()) {
       save_checkpoint(model, optimizer, epoch + 1, options);
     }
   }
-  const double seconds = progress.seconds();
+  const double seconds = progress ? progress->seconds() : 0.0;
   const auto examples = static_cast<double>(
       count * std::max<int64_t>(0, options.epochs - trained));
   return {seconds, seconds > 0.0 ? examples / seconds : 0.0};
@@ -622,6 +667,43 @@ bool export_gives_same(
   return torch::allclose(torch::cat(stars), expected, 1e-5, 1e-5);
 }
 
+// Small tables on every rank, the others spread over them.
+Place find_place(const Options& options) {
+  if (!options.sharded) {
+    return {};
+  }
+  const auto backend = tessera::make_mpi_backend();
+  return {
+      tessera::Strategy::sharded(
+          backend,
+          {.placement =
+               {{"age", tessera::TablePlacement::replicated()},
+                {"gender", tessera::TablePlacement::replicated()},
+                {"genre", tessera::TablePlacement::replicated()},
+                {"occupation", tessera::TablePlacement::replicated()},
+                {"year", tessera::TablePlacement::replicated()}},
+           .split = tessera::RowSplit::kMod}),
+      backend->getRank(),
+      backend->getSize()};
+}
+
+// The same model in one process. All ranks call it.
+Rater collect(Rater& model, const Dataset& dataset, const Options& options) {
+  Rater whole(dataset, options);
+  for (const auto& table : whole->embedding->embedding_tables()) {
+    whole->embedding->update_embedding_table(
+        table.name,
+        model->embedding->read_rows(table.name, 0, table.parameters.size(0)));
+  }
+  const torch::NoGradGuard no_grad;
+  const std::vector<Tensor> to = whole->tower->parameters();
+  const std::vector<Tensor> from = model->tower->parameters();
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i].copy_(from[i]);
+  }
+  return whole;
+}
+
 int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options.seed);
   TORCH_CHECK_VALUE(
@@ -637,11 +719,19 @@ int run(const Options& options) {
       "], but got ",
       options.user,
       ".");
-  Rater model(dataset, options);
-  if (!options.json) {
+  const Place place = find_place(options);
+  Rater model(dataset, options, place.strategy);
+  if (!options.json && place.rank == 0) {
     std::cout << model->embedding->summary() << std::flush;
   }
-  const Training training = train(model, dataset, options);
+  const Training training = train(model, dataset, options, place);
+  const Tensor while_sharded = predict(model, dataset, dataset.test());
+  if (options.sharded) {
+    model = collect(model, dataset, options);
+  }
+  if (place.rank > 0) {
+    return 0;  // rank 0 reports
+  }
 
   const Tensor stars = dataset.batch(dataset.test()).stars;
   const Tensor predicted = predict(model, dataset, dataset.test());
@@ -652,6 +742,7 @@ int run(const Options& options) {
   const bool same = reload_gives_same(model, dataset, options, predicted);
   const bool same_exported =
       export_gives_same(model, dataset, options, predicted);
+  const bool same_over_ranks = torch::equal(while_sharded, predicted);
 
   if (options.json) {
     nlohmann::ordered_json report = {
@@ -664,6 +755,8 @@ int run(const Options& options) {
         {"examples_per_second", training.examples_per_second},
         {"equal_after_reload", same},
         {"equal_from_export", same_exported},
+        {"ranks", place.ranks},
+        {"equal_over_ranks", same_over_ranks},
         {"user", options.user}};
     for (const auto& [title, value] : titles) {
       report["recommendations"].push_back({{"title", title}, {"stars", value}});
@@ -687,8 +780,12 @@ int run(const Options& options) {
               << (same ? "equal" : "DIFFERENT")
               << "\npredictions of the exported TorchScript file: "
               << (same_exported ? "equal" : "DIFFERENT") << "\n";
+    if (options.sharded) {
+      std::cout << "predictions of " << place.ranks << " ranks and of one: "
+                << (same_over_ranks ? "equal" : "DIFFERENT") << "\n";
+    }
   }
-  return same && same_exported ? 0 : 1;
+  return same && same_exported && same_over_ranks ? 0 : 1;
 }
 
 }  // namespace
@@ -721,6 +818,10 @@ int main(int argc, char** argv) {
       options.exported,
       "keep the exported TorchScript in this file");
   app.add_flag("--json", options.json, "report as JSON");
+  app.add_flag(
+      "--sharded",
+      options.sharded,
+      "spread the tables over the processes of mpirun");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(options);

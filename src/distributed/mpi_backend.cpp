@@ -199,13 +199,19 @@ class MpiBackend : public c10d::Backend {
     const at::Tensor& tensor = check_single(tensors, where);
     const MPI_Datatype type = reducible_type(tensor.scalar_type(), where);
     const MPI_Op op = reduction(options.reduceOp, where);
-    const auto issue = [&](MpiOperation& operation, MPI_Comm communicator) {
+    const auto issue = [&](MpiOperation& operation) {
       const int64_t element = tensor.element_size();
       for_each_piece(tensor, [&](char* data, int bytes) {
         const int count = static_cast<int>(bytes / element);
         world_.add(operation, {"MPI_Iallreduce"}, [&](MPI_Request* request) {
           return MPI_Iallreduce(
-              MPI_IN_PLACE, data, count, type, op, communicator, request);
+              MPI_IN_PLACE,
+              data,
+              count,
+              type,
+              op,
+              operation.communicator,
+              request);
         });
       });
     };
@@ -234,10 +240,11 @@ class MpiBackend : public c10d::Backend {
         options.rootTensor,
         ". Name the rank that has the values.");
     const int root = static_cast<int>(options.rootRank);
-    const auto issue = [&](MpiOperation& operation, MPI_Comm communicator) {
+    const auto issue = [&](MpiOperation& operation) {
       for_each_piece(tensor, [&](char* data, int bytes) {
         world_.add(operation, {"MPI_Ibcast"}, [&](MPI_Request* request) {
-          return MPI_Ibcast(data, bytes, MPI_BYTE, root, communicator, request);
+          return MPI_Ibcast(
+              data, bytes, MPI_BYTE, root, operation.communicator, request);
         });
       });
     };
@@ -251,9 +258,9 @@ class MpiBackend : public c10d::Backend {
 
   c10::intrusive_ptr<Work> barrier(
       const c10d::BarrierOptions& options) override {
-    const auto issue = [&](MpiOperation& operation, MPI_Comm communicator) {
+    const auto issue = [&](MpiOperation& operation) {
       world_.add(operation, {"MPI_Ibarrier"}, [&](MPI_Request* request) {
-        return MPI_Ibarrier(communicator, request);
+        return MPI_Ibarrier(operation.communicator, request);
       });
     };
     return start(
@@ -270,7 +277,7 @@ class MpiBackend : public c10d::Backend {
     Collective collective;
     OpType type;
   };
-  using Issue = std::function<void(MpiOperation&, MPI_Comm)>;
+  using Issue = std::function<void(MpiOperation&)>;
 
   static const at::Tensor& check_single(
       const std::vector<at::Tensor>& tensors,
@@ -316,17 +323,17 @@ class MpiBackend : public c10d::Backend {
       std::vector<at::Tensor> output_tensors,
       std::vector<at::Tensor> input_tensors,
       milliseconds timeout) {
-    const auto issue = [&](MpiOperation& operation, MPI_Comm communicator) {
+    const auto issue = [&](MpiOperation& operation) {
       // Each starts with its neighbour, so that not all write to one.
       for (int step = 1; step < size_; ++step) {
         const int from = (rank_ + size_ - step) % size_;
         const auto [data, num_bytes] = outputs[from];
-        world_.receive(operation, communicator, data, num_bytes, from);
+        world_.receive(operation, data, num_bytes, from);
       }
       for (int step = 1; step < size_; ++step) {
         const int to = (rank_ + step) % size_;
         const auto [data, num_bytes] = inputs[to];
-        world_.send(operation, communicator, data, num_bytes, to);
+        world_.send(operation, data, num_bytes, to);
       }
       if (outputs[rank_].num_bytes > 0) {
         std::memmove(

@@ -162,7 +162,7 @@ std::shared_ptr<MpiOperation> MpiWorld::start(
     Collective collective,
     milliseconds timeout,
     std::vector<at::Tensor> tensors,
-    const std::function<void(MpiOperation&, MPI_Comm)>& issue) {
+    const std::function<void(MpiOperation&)>& issue) {
   const std::lock_guard lock(mutex_);
   forget_abandoned();
   if (first_error_) {
@@ -178,9 +178,14 @@ std::shared_ptr<MpiOperation> MpiWorld::start(
   operation->number = ++num_started_;
   operation->timeout = timeout;
   operation->tensors = std::move(tensors);
+  operation->expected.resize(size_);
+  operation->communicator = communicators_[static_cast<size_t>(collective)];
+  operation->tag = static_cast<int>(num_started_ % (max_tag_ + 1));
   in_flight_.push_back(operation);
-  issue(*operation, communicators_[static_cast<size_t>(collective)]);
-  operation->statuses.resize(operation->requests.size());
+  issue(*operation);
+  if (operation->error) {
+    std::rethrow_exception(operation->error);
+  }
   return operation;
 }
 
@@ -188,30 +193,38 @@ void MpiWorld::add(
     MpiOperation& operation,
     MpiOperation::Transfer transfer,
     const std::function<int(MPI_Request*)>& call) {
+  if (operation.is_done) {
+    return;  // Failed.
+  }
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = call(&request);
-  if (code != MPI_SUCCESS) {
+  if (code == MPI_SUCCESS) {
+    operation.requests.push_back(request);
+    operation.transfers.push_back(transfer);
+  } else {
     fail(
         operation,
         RankReport::kError,
         c10::str("failed: ", transfer.function, " says: ", text_of(code)));
-    std::rethrow_exception(operation.error);
   }
-  operation.requests.push_back(request);
-  operation.transfers.push_back(transfer);
 }
 
 void MpiWorld::send(
     MpiOperation& operation,
-    MPI_Comm communicator,
     const char* data,
     int64_t num_bytes,
     int to) {
-  const int tag = static_cast<int>(operation.number % (max_tag_ + 1));
   do {  // Nothing is sent, too: so each rank notices when sizes differ.
     const int piece = static_cast<int>(std::min(num_bytes, max_piece_));
     add(operation, {.function = "MPI_Isend", .rank = to}, [&](auto* request) {
-      return MPI_Isend(data, piece, MPI_BYTE, to, tag, communicator, request);
+      return MPI_Isend(
+          data,
+          piece,
+          MPI_BYTE,
+          to,
+          operation.tag,
+          operation.communicator,
+          request);
     });
     data += piece;
     num_bytes -= piece;
@@ -220,22 +233,71 @@ void MpiWorld::send(
 
 void MpiWorld::receive(
     MpiOperation& operation,
-    MPI_Comm communicator,
     char* data,
     int64_t num_bytes,
-    int from) {
-  const int tag = static_cast<int>(operation.number % (max_tag_ + 1));
+    int from) const {
   do {
     const int piece = static_cast<int>(std::min(num_bytes, max_piece_));
-    add(operation,
-        {.function = "MPI_Irecv", .rank = from, .bytes = piece},
-        [&](auto* request) {
-          return MPI_Irecv(
-              data, piece, MPI_BYTE, from, tag, communicator, request);
-        });
+    operation.expected[from].push_back({data, piece});
+    ++operation.num_expected;
     data += piece;
     num_bytes -= piece;
   } while (num_bytes > 0);
+}
+
+// A receive is given to MPI when its message is here and has the right size:
+// OpenMPI 4.1 writes what is longer past the end of the buffer.
+void MpiWorld::take_messages(MpiOperation& operation) {
+  while (operation.num_expected > 0 && !operation.is_done) {
+    int has_come = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    const int code = MPI_Improbe(
+        MPI_ANY_SOURCE,
+        operation.tag,
+        operation.communicator,
+        &has_come,
+        &message,
+        &status);
+    if (code != MPI_SUCCESS) {
+      fail(
+          operation,
+          RankReport::kError,
+          "failed: MPI_Improbe says: " + text_of(code));
+      return;
+    }
+    if (has_come == 0) {
+      return;
+    }
+    int num_bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &num_bytes);
+    auto& expected = operation.expected[status.MPI_SOURCE];
+    const bool is_expected = !expected.empty();
+    if (!is_expected || expected.front().num_bytes != num_bytes) {
+      fail(
+          operation,
+          RankReport::kError,
+          c10::str(
+              "failed: expected ",
+              is_expected ? expected.front().num_bytes : 0,
+              " bytes from rank ",
+              status.MPI_SOURCE,
+              ", but got ",
+              num_bytes,
+              " (compare this rank's output sizes with that rank's input"
+              " sizes)"));
+      return;
+    }
+    const auto receive = expected.front();
+    expected.pop_front();
+    --operation.num_expected;
+    add(operation,
+        {.function = "MPI_Imrecv", .rank = status.MPI_SOURCE},
+        [&](auto* request) {
+          return MPI_Imrecv(
+              receive.data, receive.num_bytes, MPI_BYTE, &message, request);
+        });
+  }
 }
 
 bool MpiWorld::test(MpiOperation& operation) {
@@ -283,6 +345,10 @@ std::exception_ptr MpiWorld::error_of(const MpiOperation& operation) const {
 }
 
 void MpiWorld::progress(MpiOperation& operation) {
+  // Of all in flight: another rank may wait for them in another order.
+  for (size_t i = 0; i < in_flight_.size() && !first_error_; ++i) {
+    take_messages(*in_flight_[i]);
+  }
   if (operation.is_done) {
     return;
   }
@@ -297,6 +363,7 @@ void MpiWorld::progress(MpiOperation& operation) {
     return;
   }
   int is_done = 0;
+  operation.statuses.resize(operation.requests.size());
   const int code = MPI_Testall(
       static_cast<int>(operation.requests.size()),
       operation.requests.data(),
@@ -309,7 +376,8 @@ void MpiWorld::progress(MpiOperation& operation) {
     fail(operation, RankReport::kAlarmed, "was given up");
     return;
   }
-  if (code == MPI_SUCCESS && is_done == 0) {
+  const bool is_complete = is_done != 0 && operation.num_expected == 0;
+  if (code == MPI_SUCCESS && !is_complete) {
     heed_reports(operation);
     return;
   }
@@ -325,46 +393,22 @@ void MpiWorld::progress(MpiOperation& operation) {
 
 std::string MpiWorld::find_problem(const MpiOperation& operation, int code)
     const {
-  for (size_t i = 0; i < operation.requests.size(); ++i) {
-    const auto& transfer = operation.transfers[i];
-    const MPI_Status& status = operation.statuses[i];
-    int error = code;
-    if (code == MPI_ERR_IN_STATUS) {  // Otherwise they have none.
-      error =
-          status.MPI_ERROR == MPI_ERR_PENDING ? MPI_SUCCESS : status.MPI_ERROR;
-    }
-    int error_class = MPI_SUCCESS;
-    MPI_Error_class(error, &error_class);
-    if (transfer.bytes && error_class == MPI_ERR_TRUNCATE) {
+  if (code == MPI_SUCCESS) {
+    return "";
+  }
+  for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < operation.statuses.size();
+       ++i) {
+    const int error = operation.statuses[i].MPI_ERROR;
+    if (error != MPI_SUCCESS && error != MPI_ERR_PENDING) {
+      const auto& [function, peer] = operation.transfers[i];
       return c10::str(
-          "expected ",
-          *transfer.bytes,
-          " bytes from rank ",
-          transfer.rank,
-          ", but it sent more (compare this rank's output sizes with that"
-          " rank's input sizes)");
-    }
-    if (error != MPI_SUCCESS) {
-      const std::string peer =
-          transfer.rank < 0 ? "" : c10::str(" with rank ", transfer.rank);
-      return c10::str(transfer.function, peer, " says: ", text_of(error));
-    }
-    int num_bytes = 0;
-    if (code == MPI_SUCCESS && transfer.bytes) {
-      MPI_Get_count(&status, MPI_BYTE, &num_bytes);
-      if (num_bytes != *transfer.bytes) {
-        return c10::str(
-            "expected ",
-            *transfer.bytes,
-            " bytes from rank ",
-            transfer.rank,
-            ", but got ",
-            num_bytes,
-            " (compare this rank's output sizes with that rank's input sizes)");
-      }
+          function,
+          peer < 0 ? "" : c10::str(" with rank ", peer),
+          " says: ",
+          text_of(error));
     }
   }
-  return code == MPI_SUCCESS ? "" : "MPI_Testall says: " + text_of(code);
+  return "MPI_Testall says: " + text_of(code);
 }
 
 void MpiWorld::read_reports() {

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -21,12 +22,16 @@ namespace tessera {
 
 /// One collective of this rank, from its start until MPI is done with it.
 struct MpiOperation {
+  /// What a request is for.
   struct Transfer {
     const char* function;
     /// The other side, or -1 for all.
     int rank = -1;
-    /// What a receive must bring.
-    std::optional<int> bytes = {};
+  };
+  /// A message to come.
+  struct Receive {
+    char* data;
+    int num_bytes;
   };
 
   Collective collective = Collective::kBarrier;
@@ -37,6 +42,11 @@ struct MpiOperation {
   std::vector<MPI_Request> requests = {};
   std::vector<MPI_Status> statuses = {};  // [requests]
   std::vector<Transfer> transfers = {};  // [requests]
+  /// Messages that have not come yet, in the order in which each rank sends them.
+  std::vector<std::deque<Receive>> expected = {};  // [world]
+  int64_t num_expected = 0;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  int tag = 0;
   /// What MPI reads and writes: kept until it is done.
   std::vector<at::Tensor> tensors = {};
   std::optional<std::chrono::steady_clock::time_point> waits_since = {};
@@ -73,31 +83,26 @@ class MpiWorld {
     max_piece_ = max_piece;
   }
 
-  /// The next collective. `issue` calls add(), send() and receive(), and MPI, on a
-  /// communicator of this kind of collective alone: so two kinds never take each
-  /// other's messages.
+  /// The next collective. `issue` calls add(), send() and receive() on its
+  /// communicator, which is for this kind of collective alone: so two kinds never
+  /// take each other's messages.
   /// Errors:  c10::DistBackendError, also after any earlier failure.
   std::shared_ptr<MpiOperation> start(
       Collective collective,
       std::chrono::milliseconds timeout,
       std::vector<at::Tensor> tensors,
-      const std::function<void(MpiOperation&, MPI_Comm)>& issue);
+      const std::function<void(MpiOperation&)>& issue);
   void add(
       MpiOperation& operation,
       MpiOperation::Transfer transfer,
       const std::function<int(MPI_Request*)>& call);
   void send(
       MpiOperation& operation,
-      MPI_Comm communicator,
       const char* data,
       int64_t num_bytes,
       int to);
-  void receive(
-      MpiOperation& operation,
-      MPI_Comm communicator,
-      char* data,
-      int64_t num_bytes,
-      int from);
+  void receive(MpiOperation& operation, char* data, int64_t num_bytes, int from)
+      const;
 
   /// Whether MPI is done with it, with a result or an error.
   bool test(MpiOperation& operation);
@@ -114,6 +119,7 @@ class MpiWorld {
 
   // All below: with the lock held.
   void progress(MpiOperation& operation);
+  void take_messages(MpiOperation& operation);
   // What went wrong in requests that MPI_Testall ended with `code`, or nothing.
   std::string find_problem(const MpiOperation& operation, int code) const;
   void forget(const MpiOperation& operation);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <iostream>
 #include <sstream>
+#include <string>
 
 namespace tessera::test {
 
@@ -17,18 +18,21 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> shared_backend;
 
 class PrintFailures : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo& test) override {
+    name_ = test.name();  // Later, GoogleTest's lock is taken.
+  }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (result.failed()) {
-      const auto* test = testing::UnitTest::GetInstance()->current_test_info();
       std::ostringstream line;  // One write, so that ranks do not mix theirs.
-      line << "rank " << backend().getRank() << ": "
-           << (test == nullptr ? "" : test->name()) << " "
+      line << "rank " << backend().getRank() << ": " << name_ << " "
            << (result.file_name() == nullptr ? "" : result.file_name()) << ":"
            << result.line_number() << "\n"
            << result.message() << "\n";
       std::cout << line.str() << std::flush;
     }
   }
+
+  std::string name_;
 };
 
 }  // namespace

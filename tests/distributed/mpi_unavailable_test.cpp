@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linked to mpi_unavailable.cpp, whatever this machine has.
+#include <tessera/mpi_backend.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/test_util.h"
+
+namespace tessera {
+
+namespace {
+
+TEST(MpiUnavailableTest, SaysWhatToInstall) {
+  EXPECT_FALSE(has_mpi());
+  EXPECT_RAISES(
+      c10::NotImplementedError,
+      make_mpi_backend(),
+      "this one was built without it. Install MPI (Debian: libopenmpi-dev and"
+      " openmpi-bin, or libmpich-dev and mpich)");
+}
+
+}  // namespace
+
+}  // namespace tessera
