@@ -482,8 +482,7 @@ Training train(
 
       optimizer.zero_grad();
       const auto sums = model->look_up(batch.features, batch.weights);
-      const Tensor error =
-          (model->stars_of(sums) - batch.stars).square().sum();
+      const Tensor error = (model->stars_of(sums) - batch.stars).square().sum();
       // Ranks add up to the mean over the whole batch.
       ((error + 0.03 * sums.penalty) / static_cast<double>(whole.size()))
           .backward();

@@ -39,7 +39,7 @@ struct PlannedTable {
   int64_t bytes = 0;  // with its slots
   /// Expected distinct ids in one rank's batch, were all ids equally likely.
   double distinct_ids = 0.0;
-  /// Expected bytes that a rank sends in one step, on average.
+  /// Expected bytes that the busiest rank sends in one step.
   double bytes_sent = 0.0;
   TablePlacement placement = {};
 };
@@ -48,7 +48,7 @@ struct PlannedTable {
 struct ShardingPlan {
   std::vector<PlannedTable> tables = {};  // in order of first use
   std::vector<int64_t> rank_bytes = {};  // tables and slots on each rank
-  double bytes_sent = 0.0;  // by a rank in one step, on average
+  double bytes_sent = 0.0;  // of all tables
 
   /// For ShardingOptions::placement.
   std::map<std::string, TablePlacement> placement() const;
@@ -56,18 +56,19 @@ struct ShardingPlan {
   std::string to_string() const;
 };
 
-/// Proposes where tables go. Of U distinct ids in a rank's batch, V rows, R ranks,
-/// a split table sends
+/// Proposes where tables go. Of U distinct ids in a rank's batch, V rows of which
+/// the first rank has M, and R ranks, the busiest rank sends
 ///
-///   (R - 1) / R * U * (4 + 8 dim)          ids, rows there and gradients back
+///   (R - 1) M / V * U * 4 dim               rows that it owns
+///     + (R - 1) / R * U * (4 + 4 dim)       ids and gradients
 ///
-/// bytes per rank and step, and a replicated one
+/// bytes per step of a split table, and of a replicated one
 ///
-///   (R - 1) / R * V * 8 (dim + 1)          the sum of gradients of all rows
+///   (R - 1) / R * V * 8 (dim + 1)           the sum of gradients of all rows
 ///
-/// so that small, busy tables are replicated, cheapest bytes first, as long as
-/// memory_slack lasts; tables of fewer than 8 rows per rank go whole to the rank
-/// that holds least; the others are split.
+/// so that tables with few rows per rank are replicated, where that saves most
+/// first, as long as memory_slack lasts; then tables of fewer than 8 rows per
+/// rank go whole to the rank that holds least, and the others are split.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();

@@ -209,9 +209,19 @@ class Planner {
     const auto ranks = static_cast<double>(options_.ranks);
     return (ranks - 1.0) / ranks;
   }
+  // By the rank that owns most rows.
   double sent_when_split(const PlannedTable& table) const {
-    return share_of_others() * table.distinct_ids *
-        static_cast<double>(kFloat * (1 + 2 * table.dim));
+    const Partition partition(table.placement, table.rows, options_.ranks);
+    int64_t most = 0;
+    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
+      most = std::max(most, partition.count(rank));
+    }
+    const auto rows = static_cast<double>(table.rows);
+    const double asked = static_cast<double>(options_.ranks - 1) *
+        static_cast<double>(most) / rows * table.distinct_ids;
+    const double wanted = share_of_others() * table.distinct_ids;
+    return asked * static_cast<double>(kFloat * table.dim) +
+        wanted * static_cast<double>(kFloat * (1 + table.dim));
   }
   double sent_when_replicated(const PlannedTable& table) const {
     return share_of_others() *

@@ -2,11 +2,15 @@
 // Saves and loads checkpoints of one training run with as many ranks as mpirun
 // starts:
 //
-//   checkpoint_ranks DIRECTORY STEPS
+//   checkpoint_ranks DIRECTORY STEPS [FAULT]
 //
 // trains from the newest checkpoint of the directory, if there is one, up to
 // STEPS, compares tables and slots with those of one process that has trained
 // from the start, and saves, an increment at every second time.
+//
+// With a FAULT rank 2 does not come to the step after the first save: it "stops",
+// "is_killed", or goes on to "save" once more. The others print what they are
+// told.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/mpi_backend.h>
 #include <tessera/serialization/checkpoint.h>
@@ -20,15 +24,21 @@
 #include <fmt/format.h>
 #include <torch/serialize.h>
 
+#include <signal.h>
+
+#include <chrono>
 #include <exception>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera {
 namespace {
 
 using test::int64s;
+
+constexpr int64_t kFaultyRank = 2;
 
 // The global batch is the same for any number of ranks.
 constexpr int64_t kBatch = 12;
@@ -129,8 +139,23 @@ void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
   }
 }
 
-void run(const std::string& directory, int64_t steps) {
-  const auto backend = make_mpi_backend({.timeout = std::chrono::seconds(60)});
+void misbehave(TPUEmbedding& layer, const std::string& fault) {
+  if (fault == "stops") {
+    ::raise(SIGSTOP);
+  } else if (fault == "is_killed") {
+    ::raise(SIGKILL);
+  } else {
+    TORCH_CHECK_VALUE(fault == "saves", "unknown fault '", fault, "'");
+    layer->save_checkpoint("elsewhere");
+  }
+}
+
+void run(
+    const std::string& directory,
+    int64_t steps,
+    const std::string& fault) {
+  const auto backend = make_mpi_backend(
+      {.timeout = std::chrono::seconds(fault.empty() ? 60 : 2)});
   const int64_t rank = backend->getRank();
   const int64_t ranks = backend->getSize();
   // One rank is any strategy's world: an engine, too.
@@ -162,6 +187,9 @@ void run(const std::string& directory, int64_t steps) {
          .extra = [&](torch::serialize::OutputArchive& archive) {
            archive.write("steps", at::full({1}, static_cast<double>(to)));
          }});
+    if (!fault.empty() && rank == kFaultyRank) {
+      misbehave(layer, fault);
+    }
   }
   train(whole, steps, 0, 1);
   compare(layer, whole);
@@ -180,11 +208,16 @@ void run(const std::string& directory, int64_t steps) {
 
 int main(int argc, char** argv) {
   try {
-    TORCH_CHECK_VALUE(argc == 3, "expected DIRECTORY STEPS");
-    tessera::run(argv[1], std::stoll(argv[2]));
+    TORCH_CHECK_VALUE(
+        argc == 3 || argc == 4, "expected DIRECTORY STEPS [FAULT]");
+    tessera::run(argv[1], std::stoll(argv[2]), argc == 4 ? argv[3] : "");
     return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
+  } catch (const c10::Error& error) {
+    // One write each, so that ranks do not mix their lines.
+    const std::string text = std::string(error.what_without_backtrace()) + "\n";
+    std::cerr << text << std::flush;
+    // mpirun ends all when one ends.
+    std::this_thread::sleep_for(std::chrono::seconds(argc == 4 ? 2 : 0));
     return 1;
   }
 }

@@ -1,0 +1,45 @@
+# Rank 2 of 4 does not come to a step of a training run. The others say so within the time-out, and the last
+# checkpoint goes on with three ranks:
+#   cmake -D FAULT=... -D PROGRAM=<checkpoint_ranks> -D DIRECTORY=<scratch> -D "MPIRUN=<mpirun;...;-np>" -P ...
+
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE "${DIRECTORY}")
+string(TIMESTAMP begin "%s" UTC)
+execute_process(
+  COMMAND ${MPIRUN} 4 "${PROGRAM}" "${DIRECTORY}" 4 ${FAULT}
+  TIMEOUT 60
+  RESULT_VARIABLE result
+  OUTPUT_VARIABLE output
+  ERROR_VARIABLE output)
+string(TIMESTAMP end "%s" UTC)
+math(EXPR seconds "${end} - ${begin}")
+
+set(problems "")
+if(seconds GREATER 30)
+  string(APPEND problems "expected an end soon after 2 s, but it took ${seconds} s\n")
+endif()
+set(why "can't reach the others: \\[MpiBackend\\] rank [0-9] of 4: alltoall number [0-9]+ [^\n]*rank 2 did not come")
+if(FAULT STREQUAL "saves")
+  set(why "is in forward\\(\\) \\(call [0-9]+ of group 0\\), but rank 2 is in save_checkpoint\\(\\)")
+endif()
+foreach(rank IN ITEMS 0 1 3)
+  if(NOT output MATCHES "\\[Strategy::sharded\\] rank ${rank} of 4 ${why}")
+    string(APPEND problems "expected rank ${rank} to say: ${why}\n")
+  endif()
+endforeach()
+if(FAULT STREQUAL "saves" AND NOT output MATCHES "rank 2 of 4 is in save_checkpoint\\(\\)[^\n]*, but rank 0 is in forward\\(\\)")
+  string(APPEND problems "expected rank 2 to say where it was\n")
+endif()
+if(problems)
+  message(FATAL_ERROR "${problems}mpirun returned ${result} and printed:\n${output}")
+endif()
+
+execute_process(
+  COMMAND ${MPIRUN} 3 "${PROGRAM}" "${DIRECTORY}" 6
+  RESULT_VARIABLE result
+  OUTPUT_VARIABLE output
+  ERROR_VARIABLE output)
+message("${output}")
+if(NOT result EQUAL 0 OR NOT output MATCHES "3 ranks: steps 2 to 6, equal")
+  message(FATAL_ERROR "expected three ranks to go on from step 2, but got result ${result}")
+endif()

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/sharding_plan.h>
+
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+namespace tessera {
+namespace {
+
+using Kind = TablePlacement::Kind;
+
+TablePtr table(const std::string& name, int64_t rows, int64_t dim) {
+  return make_table({.name = name, .vocabulary_size = rows, .dim = dim});
+}
+
+Nest<FeatureConfig> features() {
+  return {
+      {"user", FeatureConfig{.table = table("users", 1'000'000, 64)}},
+      {"country", FeatureConfig{.table = table("countries", 200, 16)}},
+      {"tag", FeatureConfig{.table = table("tags", 50'000, 32)}},
+      {"odd", FeatureConfig{.table = table("odd", 3, 512)}}};
+}
+
+const PlannedTable& find(const ShardingPlan& plan, const std::string& name) {
+  return *std::find_if(
+      plan.tables.begin(), plan.tables.end(), [&](const PlannedTable& table) {
+        return table.name == name;
+      });
+}
+
+TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
+  const ShardingPlan plan = plan_sharding(
+      features(),
+      optim::Adagrad{},
+      {.ranks = 64,
+       .batch_size = 4096,
+       .bag_lengths = {{"tag", 20.0}},
+       .split = RowSplit::kMod});
+  EXPECT_EQ(
+      find(plan, "users").placement, TablePlacement::rows(RowSplit::kMod));
+  EXPECT_EQ(find(plan, "countries").placement, TablePlacement::replicated());
+  EXPECT_EQ(plan.placement().size(), 4);
+  EXPECT_EQ(find(plan, "users").bytes, 1'000'000 * 64 * 4 * 2);
+}
+
+// The formulas of the header, by hand.
+TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
+  const ShardingPlan plan = plan_sharding(
+      features(),
+      optim::SGD{},
+      {.ranks = 4,
+       .batch_size = 1000,
+       .bag_lengths = {{"tag", 3.0}},
+       .placement = {
+           {"tags", TablePlacement::rows()},
+           {"countries", TablePlacement::replicated()},
+           {"odd", TablePlacement::rows()}}});
+  const double distinct =
+      50'000.0 * (1.0 - std::pow(1.0 - 1.0 / 50'000.0, 3000.0));
+  EXPECT_NEAR(find(plan, "tags").distinct_ids, distinct, 1e-6 * distinct);
+  EXPECT_NEAR(
+      find(plan, "tags").bytes_sent,
+      0.75 * distinct * (4.0 + 8.0 * 32.0),
+      1e-6 * distinct * 300.0);
+  // Three rows on four ranks: one of them is asked for its row by three others.
+  EXPECT_NEAR(
+      find(plan, "odd").bytes_sent,
+      3.0 / 3.0 * 3.0 * 4.0 * 512.0 + 0.75 * 3.0 * (4.0 + 4.0 * 512.0),
+      1.0);
+  EXPECT_DOUBLE_EQ(
+      find(plan, "countries").bytes_sent, 0.75 * 200.0 * 8.0 * 17.0);
+  double sum = 0.0;
+  for (const PlannedTable& of_table : plan.tables) {
+    sum += of_table.bytes_sent;
+  }
+  EXPECT_DOUBLE_EQ(plan.bytes_sent, sum);
+}
+
+TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
+  for (const int64_t ranks : {1, 2, 3, 8, 64}) {
+    for (const double slack : {0.0, 0.05}) {
+      const ShardingPlan plan = plan_sharding(
+          features(),
+          optim::Adam{},
+          {.ranks = ranks, .batch_size = 100'000, .memory_slack = slack});
+      double total = 0.0;
+      for (const PlannedTable& of_table : plan.tables) {
+        total += static_cast<double>(of_table.bytes);
+      }
+      const auto most = static_cast<double>(
+          *std::max_element(plan.rank_bytes.begin(), plan.rank_bytes.end()));
+      // Rows are not divisible, nor are tables of a few rows.
+      const double whole_rows =
+          (3.0 * 512.0 + 200.0 * 16.0 + 4.0 * 64.0) * 12.0;
+      EXPECT_LE(
+          most, total / static_cast<double>(ranks) * (1.0 + slack) + whole_rows)
+          << ranks << " ranks, slack " << slack;
+    }
+  }
+}
+
+TEST(ShardingPlanTest, TablesOfFewRowsGoToTheEmptiestRanks) {
+  Nest<FeatureConfig>::List tables;
+  for (int i = 0; i < 6; ++i) {
+    tables.emplace_back(FeatureConfig{.table = table(c10::str("t", i), 3, 8)});
+  }
+  const ShardingPlan plan = plan_sharding(
+      Nest<FeatureConfig>::list(tables),
+      optim::SGD{},
+      {.ranks = 3, .memory_slack = 0.0});
+  EXPECT_EQ(plan.rank_bytes[0], plan.rank_bytes[1]);
+  EXPECT_EQ(plan.rank_bytes[1], plan.rank_bytes[2]);
+  EXPECT_EQ(plan.tables[0].placement.kind, Kind::kWhole);
+}
+
+TEST(ShardingPlanTest, PrintsEveryTable) {
+  const std::string text =
+      plan_sharding(features(), optim::SGD{}, {.ranks = 2}).to_string();
+  for (const char* word :
+       {"users", "1000000", "rows (div)", "2 ranks", "sent per step"}) {
+    EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
+  }
+}
+
+TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
+  const auto plan = [](const PlanOptions& options) {
+    plan_sharding(features(), optim::SGD{}, options);
+  };
+  EXPECT_VALUE_ERROR(
+      plan({.ranks = 0}), "[PlanOptions] ranks and batch_size must be >= 1");
+  EXPECT_VALUE_ERROR(
+      plan({.batch_size = 0}), "ranks and batch_size must be >= 1, but got 1");
+  EXPECT_VALUE_ERROR(plan({.memory_slack = -0.1}), "memory_slack must be >= 0");
+  EXPECT_VALUE_ERROR(
+      plan({.memory_slack = std::numeric_limits<double>::quiet_NaN()}),
+      "memory_slack must be >= 0");
+  EXPECT_VALUE_ERROR(
+      plan({.bag_lengths = {{"user", -1.0}}}),
+      "bag_lengths of feature 'user' must be >= 0");
+  EXPECT_VALUE_ERROR(
+      plan({.bag_lengths = {{"nobody", 1.0}}}),
+      "bag_lengths names the feature 'nobody', which there is not");
+  EXPECT_VALUE_ERROR(
+      plan({.placement = {{"nothing", TablePlacement::rows()}}}),
+      "placement names a table that no feature uses");
+  EXPECT_VALUE_ERROR(
+      plan({.ranks = 2, .placement = {{"users", TablePlacement::whole(2)}}}),
+      "[PlanOptions] table 'users' is placed on rank 2");
+  EXPECT_VALUE_ERROR(
+      plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),
+      "[plan_sharding] features must have at least one feature");
+}
+
+}  // namespace
+}  // namespace tessera
