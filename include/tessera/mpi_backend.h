@@ -38,7 +38,7 @@ bool has_mpi();
 /// other threads at the same time needs MPI_THREAD_MULTIPLE, which is asked for.
 ///
 /// Does not promise: reductions in the same order in every run, recovery after a
-/// failure, a check that ranks pass equal sizes to allreduce.
+/// failure, a check that ranks pass equal sizes to allreduce or broadcast.
 /// Errors:  c10::ValueError and c10::TypeError for arguments, before anything is
 ///          sent; c10::DistBackendError for what goes wrong between ranks;
 ///          c10::NotImplementedError where this build has no MPI.

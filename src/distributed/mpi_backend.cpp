@@ -72,6 +72,7 @@ class MpiBackend : public c10d::Backend {
     setTimeout(timeout);
   }
 
+  // NOLINTNEXTLINE(readability-const-return-type): so it is in c10d.
   const std::string getBackendName() const override {
     return "mpi";
   }
@@ -178,6 +179,7 @@ class MpiBackend : public c10d::Backend {
     const Part own = part_to_read(input);
     const std::vector<Part> inputs(size_, own);
     std::vector<Part> outputs;
+    outputs.reserve(size_);
     char* data = part_to_write(output).data;
     for (int rank = 0; rank < size_; ++rank) {
       outputs.push_back({data + rank * own.num_bytes, own.num_bytes});

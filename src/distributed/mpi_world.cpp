@@ -28,20 +28,26 @@ constexpr int kGraceShare = 8;
 class Pause {
  public:
   void operator()() {
-    ++num_polls_;
-    if (num_polls_ > kNumYields) {
+    if (++num_polls_ < kNumSpins) {
+      return;
+    }
+    if (Clock::now() - since_ < kYieldTime) {
+      std::this_thread::yield();
+    } else {
       std::this_thread::sleep_for(sleep_);
       sleep_ = std::min(sleep_ * 2, kMaxSleep);
-    } else if (num_polls_ > kNumSpins) {
-      std::this_thread::yield();
     }
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   static constexpr int kNumSpins = 20;
-  static constexpr int kNumYields = 60;
+  // Longer than a short sleep with Linux's 50 us of slack: otherwise two ranks with
+  // small messages find each other asleep in turn (120 us for each, instead of 4).
+  static constexpr microseconds kYieldTime{150};
   static constexpr microseconds kMaxSleep{50};
 
+  Clock::time_point since_ = Clock::now();
   int num_polls_ = 0;
   microseconds sleep_{1};
 };
