@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,7 +18,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kFewRowsPerRank = 8;
 
 void validate(const PlanOptions& options) {
   TORCH_CHECK_VALUE(
@@ -87,12 +85,8 @@ class Planner {
   ShardingPlan plan() {
     std::set<size_t> open = take_given();
     replicate(open);
-    for (const size_t i : by_size(open)) {
-      PlannedTable& table = plan_.tables[i];
-      if (table.rows < kFewRowsPerRank * options_.ranks) {
-        table.placement = TablePlacement::whole(emptiest_rank());
-      }
-      place(table);
+    for (const size_t i : open) {
+      place(plan_.tables[i]);
     }
     for (PlannedTable& table : plan_.tables) {
       table.bytes_sent =
@@ -182,19 +176,6 @@ class Planner {
         open.erase(i);
       }
     }
-  }
-
-  std::vector<size_t> by_size(const std::set<size_t>& tables) const {
-    std::vector<size_t> order(tables.begin(), tables.end());
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return plan_.tables[a].bytes > plan_.tables[b].bytes;
-    });
-    return order;
-  }
-
-  int64_t emptiest_rank() const {
-    return std::min_element(plan_.rank_bytes.begin(), plan_.rank_bytes.end()) -
-        plan_.rank_bytes.begin();
   }
 
   void place(const PlannedTable& table) {

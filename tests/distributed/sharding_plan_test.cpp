@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <map>
 #include <string>
 
 namespace tessera {
@@ -106,18 +106,22 @@ TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
   }
 }
 
-TEST(ShardingPlanTest, TablesOfFewRowsGoToTheEmptiestRanks) {
-  Nest<FeatureConfig>::List tables;
-  for (int i = 0; i < 6; ++i) {
-    tables.emplace_back(FeatureConfig{.table = table(c10::str("t", i), 3, 8)});
-  }
-  const ShardingPlan plan = plan_sharding(
-      Nest<FeatureConfig>::list(tables),
-      optim::SGD{},
-      {.ranks = 3, .memory_slack = 0.0});
-  EXPECT_EQ(plan.rank_bytes[0], plan.rank_bytes[1]);
-  EXPECT_EQ(plan.rank_bytes[1], plan.rank_bytes[2]);
-  EXPECT_EQ(plan.tables[0].placement.kind, Kind::kWhole);
+// One rank that answers all others would be the busiest by far.
+TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
+  const auto kinds = [](const PlanOptions& options) {
+    std::map<std::string, Kind> kinds;
+    for (const auto& [name, placement] :
+         plan_sharding(features(), optim::SGD{}, options).placement()) {
+      kinds[name] = placement.kind;
+    }
+    return kinds;
+  };
+  const auto proposed = kinds({.ranks = 512, .memory_slack = 0.0});
+  EXPECT_EQ(proposed.at("odd"), Kind::kSplit);
+  EXPECT_EQ(proposed.at("countries"), Kind::kSplit);
+  const auto asked =
+      kinds({.ranks = 512, .placement = {{"odd", TablePlacement::whole(7)}}});
+  EXPECT_EQ(asked.at("odd"), Kind::kWhole);
 }
 
 TEST(ShardingPlanTest, PrintsEveryTable) {

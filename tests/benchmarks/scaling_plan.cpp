@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cost model of docs/scaling.md for tables that no machine here can hold:
+// those of MLPerf's DLRM-v2, with as many more rows as --terabytes asks for.
+#include <tessera/sharding_plan.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace tessera;
+
+struct Options {
+  std::vector<int64_t> hosts = {8, 64, 512};
+  int64_t global_batch = 65'536;
+  double terabytes = 1.0;  // tables and slots
+  double gbit = 100.0;  // of a host's link, each direction
+  double latency_us = 20.0;  // of an exchange
+  double message_us = 3.0;  // of each message that a host sends
+  double cores = 32.0;  // of a host
+  double lookup_ns = 150.0;  // of one core, per id of 128 floats
+  double update_ns = 330.0;
+};
+
+constexpr int64_t kDim = 128;
+
+// Rows, and ids per example, of the 26 tables.
+// Source:  MLPerf Training, DLRM-DCNv2 reference.
+struct Table {
+  int64_t rows;
+  int64_t hots;
+};
+const std::vector<Table> kTables{
+    {40'000'000, 3}, {39'060, 2},      {17'295, 1},      {7'424, 2},
+    {20'265, 6},     {3, 1},           {7'122, 1},       {1'543, 1},
+    {63, 1},         {40'000'000, 7},  {3'067'956, 3},   {405'282, 8},
+    {10, 1},         {2'209, 6},       {11'938, 9},      {155, 5},
+    {4, 1},          {976, 1},         {14, 1},          {40'000'000, 12},
+    {40'000'000, 100}, {40'000'000, 27}, {590'152, 10},  {12'973, 3},
+    {108, 1},        {36, 1}};
+
+struct Cost {
+  ShardingPlan plan;
+  double exchange_ms = 0.0;  // of ids and rows
+  double gradients_ms = 0.0;
+  double work_ms = 0.0;
+};
+
+Cost cost_of(
+    const Nest<FeatureConfig>& features,
+    const std::map<std::string, double>& bag_lengths,
+    int64_t hosts,
+    const Options& options) {
+  Cost cost{
+      .plan = plan_sharding(
+          features,
+          optim::Adagrad{},
+          {.ranks = hosts,
+           .batch_size = std::max<int64_t>(1, options.global_batch / hosts),
+           .bag_lengths = bag_lengths,
+           .split = RowSplit::kMod})};
+  double ids = 0.0;
+  for (const auto& [path, length] : bag_lengths) {
+    ids += length * static_cast<double>(options.global_batch) /
+        static_cast<double>(hosts);
+  }
+  // Half of what is sent are rows, half gradients.
+  const double half_ms =
+      hosts == 1 ? 0.0 : 8e-6 * cost.plan.bytes_sent / options.gbit / 2.0;
+  const double exchange_ms = hosts == 1
+      ? 0.0
+      : (options.latency_us +
+         options.message_us * static_cast<double>(hosts - 1)) /
+          1e3;
+  cost.exchange_ms = 3.0 * exchange_ms + half_ms;
+  cost.gradients_ms = 2.0 * exchange_ms + half_ms;
+  cost.work_ms =
+      1e-6 * ids * (options.lookup_ns + options.update_ns) / options.cores;
+  return cost;
+}
+
+void print(const Options& options) {
+  int64_t rows = 0;
+  for (const Table& table : kTables) {
+    rows += table.rows;
+  }
+  constexpr double kRowBytes = 2.0 * kDim * sizeof(float);
+  const double scale =
+      options.terabytes * 1e12 / (static_cast<double>(rows) * kRowBytes);
+  Nest<FeatureConfig>::List features;
+  std::map<std::string, double> bag_lengths;
+  for (const Table& table : kTables) {
+    bag_lengths[std::to_string(features.size())] =
+        static_cast<double>(table.hots);
+    features.emplace_back(FeatureConfig{
+        .table = make_table(
+            {.vocabulary_size =
+                 table.rows < 1'000'000
+                     ? table.rows
+                     : static_cast<int64_t>(
+                           static_cast<double>(table.rows) * scale),
+             .dim = kDim})});
+  }
+  std::cout << "hosts  batch/host  GB/host  MB sent  exchange ms  gradients ms "
+               " work ms  examples/s\n";
+  for (const int64_t hosts : options.hosts) {
+    const Cost cost = cost_of(
+        Nest<FeatureConfig>::list(features), bag_lengths, hosts, options);
+    const auto bytes = static_cast<double>(*std::max_element(
+        cost.plan.rank_bytes.begin(), cost.plan.rank_bytes.end()));
+    // The exchange of the next batch goes on behind the work on this one.
+    const double step_ms =
+        cost.gradients_ms + std::max(cost.work_ms, cost.exchange_ms);
+    std::printf(
+        "%5lld  %10lld  %7.1f  %7.1f  %11.2f  %12.2f  %7.2f  %10.0f\n",
+        static_cast<long long>(hosts),
+        static_cast<long long>(options.global_batch / hosts),
+        bytes / 1e9,
+        cost.plan.bytes_sent / 1e6,
+        cost.exchange_ms,
+        cost.gradients_ms,
+        cost.work_ms,
+        1e3 * static_cast<double>(options.global_batch) / step_ms);
+  }
+  std::fflush(stdout);
+  std::cout << "\n"
+            << cost_of(
+                   Nest<FeatureConfig>::list(features),
+                   bag_lengths,
+                   options.hosts.back(),
+                   options)
+                   .plan.to_string();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Plans DLRM-v2's tables over hosts and estimates their steps.");
+  app.add_option("--hosts", options.hosts)->check(CLI::PositiveNumber);
+  app.add_option("--global-batch", options.global_batch)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--terabytes", options.terabytes, "of tables and slots")
+      ->check(CLI::Range(0.2, 1000.0));
+  app.add_option("--gbit", options.gbit)->check(CLI::PositiveNumber);
+  app.add_option("--latency-us", options.latency_us)
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--message-us", options.message_us)
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--cores", options.cores)->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    print(options);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of a sharded layer under mpirun: how much of a lookup's exchange prefetch()
+// hides behind dense work of the same length, how many bytes each rank sends, and
+// what the cost model of docs/scaling.md says. Rank 0 prints one JSON line.
+//
+// Ranks of one machine talk through its memory. With --latency-us and --gbit each
+// exchange takes as long as it would between hosts: it waits, without work for
+// the core, until then.
+#include <tessera/layers/prefetch.h>
+#include <tessera/mpi_backend.h>
+#include <tessera/sharding_plan.h>
+
+#include "src/distributed/rank_group.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace tessera;
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+struct Options {
+  int64_t tables = 4;
+  int64_t rows = 200'000;  // of each
+  int64_t dim = 64;
+  int64_t batch = 1024;  // of each rank
+  int64_t bag = 10;
+  int64_t steps = 20;
+  double latency_us = 0.0;
+  double gbit = 0.0;  // per rank and direction; 0: as fast as the machine
+};
+
+// An exchange that ends no earlier than it would on a network, and adds the time
+// that it was waited for to `waited_ms`.
+class TimedWork : public c10d::Work {
+ public:
+  TimedWork(
+      c10::intrusive_ptr<c10d::Work> work,
+      Clock::time_point end,
+      std::atomic<double>& waited_ms)
+      : work_(std::move(work)), end_(end), waited_ms_(waited_ms) {}
+
+  bool isCompleted() override {
+    return Clock::now() >= end_ && work_->isCompleted();
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto begin = Clock::now();
+    const bool is_done = work_->wait(timeout);
+    std::this_thread::sleep_until(end_);
+    waited_ms_ += Milliseconds(Clock::now() - begin).count();
+    return is_done;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  Clock::time_point end_;
+  std::atomic<double>& waited_ms_;
+};
+
+// As on a network: latency 0 and gbit 0 are the machine's own.
+class TimedBackend : public c10d::Backend {
+ public:
+  TimedBackend(
+      const c10::intrusive_ptr<c10d::Backend>& backend,
+      double latency_us,
+      double gbit)
+      : Backend(backend->getRank(), backend->getSize()),
+        backend_(backend),
+        latency_us_(latency_us),
+        gbit_(gbit) {}
+
+  const std::string getBackendName() const override {
+    return "timed " + backend_->getBackendName();
+  }
+
+  // In all exchanges so far.
+  double waited_ms() const {
+    return waited_ms_;
+  }
+
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_sizes,
+      std::vector<int64_t>& input_sizes,
+      const c10d::AllToAllOptions& options = {}) override {
+    // The link is full duplex, and takes one exchange after the other.
+    const double bytes = std::max(
+        bytes_of(output, output_sizes), bytes_of(input, input_sizes));
+    const double seconds = gbit_ > 0.0 ? 8e-9 * bytes / gbit_ : 0.0;
+    const auto duration = [](double value) {
+      return std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(value));
+    };
+    link_is_free_ =
+        std::max(link_is_free_, Clock::now()) + duration(seconds);
+    return c10::make_intrusive<TimedWork>(
+        backend_->alltoall_base(
+            output, input, output_sizes, input_sizes, options),
+        link_is_free_ + duration(1e-6 * latency_us_),
+        waited_ms_);
+  }
+
+ private:
+  // Without this rank's own part.
+  double bytes_of(const at::Tensor& values, const std::vector<int64_t>& sizes)
+      const {
+    if (values.numel() == 0) {
+      return 0.0;
+    }
+    const auto rows = static_cast<double>(values.size(0));
+    const auto own = static_cast<double>(sizes[getRank()]);
+    return static_cast<double>(values.nbytes()) * (rows - own) / rows;
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  double latency_us_;
+  double gbit_;
+  Clock::time_point link_is_free_;
+  std::atomic<double> waited_ms_ = 0.0;
+};
+
+// The median of `count` runs, in ms, after two that are not counted.
+double median_ms(int64_t count, const std::function<void()>& run) {
+  std::vector<double> times;
+  for (int64_t i = 0; i < count + 2; ++i) {
+    const auto start = Clock::now();
+    run();
+    if (i >= 2) {
+      times.push_back(Milliseconds(Clock::now() - start).count());
+    }
+  }
+  std::nth_element(times.begin(), times.begin() + count / 2, times.end());
+  return times[count / 2];
+}
+
+// Matrix products that take `ms`.
+class DenseWork {
+ public:
+  explicit DenseWork(double ms) {
+    constexpr int64_t kTries = 15;
+    at::mm(a_, b_);
+    const double one = median_ms(kTries, [&] { at::mm(a_, b_); });
+    times_ = std::max<int64_t>(1, static_cast<int64_t>(ms / one));
+  }
+  void operator()() const {
+    for (int64_t i = 0; i < times_; ++i) {
+      at::mm(a_, b_);
+    }
+  }
+
+ private:
+  static constexpr int64_t kSize = 128;  // 0.1 ms
+  at::Tensor a_ = at::randn({kSize, kSize});
+  at::Tensor b_ = at::randn({kSize, kSize});
+  int64_t times_ = 1;
+};
+
+class Benchmark {
+ public:
+  explicit Benchmark(const Options& options)
+      : options_(options), backend_(make_mpi_backend()) {
+    for (int64_t i = 0; i < options.tables; ++i) {
+      tables_.push_back(make_table(
+          {.vocabulary_size = options.rows,
+           .dim = options.dim,
+           .combiner = Combiner::kSum,
+           .initializer = initializers::Constant{0.01}}));
+      configs_.emplace_back(FeatureConfig{.table = tables_.back()});
+    }
+    for (int64_t i = 0; i < kBatches; ++i) {
+      batches_.push_back(batch_of(backend_->getRank(), i));
+    }
+  }
+
+  nlohmann::ordered_json run() {
+    const Times local = time(0.0, 0.0);
+    const bool is_slow = options_.latency_us > 0.0 || options_.gbit > 0.0;
+    const Times times =
+        is_slow ? time(options_.latency_us, options_.gbit) : local;
+    // What a step takes beyond its dense work and its update. Of a lookup, the
+    // rank's own work needs a core, and only the exchange can be hidden.
+    const double exposed = std::max(
+        0.0,
+        times.prefetched_ms - times.dense_ms -
+            (times.without_dense_ms - times.lookup_ms));
+    const double exposed_exchange = std::max(
+        0.0, exposed - (times.lookup_ms - times.exchange_ms));
+    const double bound = bytes_bound();
+    const ShardingPlan plan = plan_sharding(
+        Nest<FeatureConfig>::list(configs_),
+        optim::Adagrad{},
+        {.ranks = ranks(),
+         .batch_size = options_.batch,
+         .bag_lengths = bag_lengths()});
+    // Forward and backward have 5 exchanges one after the other.
+    constexpr double kExchanges = 5.0;
+    const double network_ms = kExchanges * options_.latency_us / 1e3 +
+        (options_.gbit > 0.0 ? 8e-6 * plan.bytes_sent / options_.gbit : 0.0);
+    const double model_ms = is_slow && ranks() > 1
+        ? local.in_a_row_ms - local.waited_ms - local.dense_ms +
+            times.dense_ms + network_ms
+        : local.in_a_row_ms;
+    return {
+        {"ranks", ranks()},
+        {"latency_us", options_.latency_us},
+        {"gbit", options_.gbit},
+        {"lookup_ms", times.lookup_ms},
+        {"exchange_ms", times.exchange_ms},
+        {"dense_ms", times.dense_ms},
+        {"update_ms", times.without_dense_ms - times.lookup_ms},
+        {"in_a_row_ms", times.in_a_row_ms},
+        {"prefetched_ms", times.prefetched_ms},
+        {"exposed_lookup_share", exposed / times.prefetched_ms},
+        {"exposed_exchange_share", exposed_exchange / times.prefetched_ms},
+        {"model_ms", model_ms},
+        {"measured_by_model", times.in_a_row_ms / model_ms},
+        {"bytes_sent", times.bytes_sent},
+        {"sent_by_bound", bound > 0.0 ? times.bytes_sent / bound : 1.0},
+        {"sent_by_plan",
+         plan.bytes_sent > 0.0 ? times.bytes_sent / plan.bytes_sent : 1.0}};
+  }
+
+ private:
+  static constexpr int64_t kBatches = 4;
+
+  struct Times {
+    double lookup_ms = 0.0;
+    double exchange_ms = 0.0;  // of that, waited for other ranks
+    double dense_ms = 0.0;
+    double without_dense_ms = 0.0;  // lookup and update
+    double in_a_row_ms = 0.0;
+    double waited_ms = 0.0;  // of that, for other ranks
+    double prefetched_ms = 0.0;
+    double bytes_sent = 0.0;  // by this rank, per step
+  };
+
+  int64_t ranks() const {
+    return backend_->getSize();
+  }
+
+  Features batch_of(int64_t rank, int64_t number) const {
+    at::manual_seed(static_cast<uint64_t>(1000 * rank + number));
+    Features::List features;
+    for (int64_t i = 0; i < options_.tables; ++i) {
+      features.emplace_back(RaggedFeature::from_lengths(
+          at::randint(
+              options_.rows, {options_.batch * options_.bag}, at::kLong),
+          at::full({options_.batch}, options_.bag, at::kLong)));
+    }
+    return Features::list(std::move(features));
+  }
+
+  const Features& next() {
+    return batches_[step_++ % batches_.size()];
+  }
+
+  std::map<std::string, double> bag_lengths() const {
+    std::map<std::string, double> lengths;
+    for (int64_t i = 0; i < options_.tables; ++i) {
+      lengths[std::to_string(i)] = static_cast<double>(options_.bag);
+    }
+    return lengths;
+  }
+
+  Times time(double latency_us, double gbit) {
+    const auto backend =
+        c10::make_intrusive<TimedBackend>(backend_, latency_us, gbit);
+    // Of one of the runs of `measure`.
+    const auto waited_in = [&](const std::function<void()>& measure) {
+      const double before = backend->waited_ms();
+      measure();
+      return (backend->waited_ms() - before) /
+          static_cast<double>(options_.steps + 2);
+    };
+    const Strategy strategy =
+        Strategy::sharded(backend, {.lookup_threads = 1});
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = Nest<FeatureConfig>::list(configs_),
+        .optimizer = optim::Adagrad{},
+        .strategy = strategy});
+    const auto update = [&](const Nest<at::Tensor>& activations) {
+      at::Tensor loss = activations[0].sum();
+      for (int64_t i = 1; i < options_.tables; ++i) {
+        loss = loss + activations[i].sum();
+      }
+      loss.backward();
+    };
+    Times times;
+    times.exchange_ms = waited_in([&] {
+      times.lookup_ms = median_ms(options_.steps, [&] {
+        const at::NoGradGuard no_grad;
+        layer->forward(next());
+      });
+    });
+    const DenseWork dense(times.lookup_ms);
+    times.dense_ms = median_ms(options_.steps, dense);
+    RankGroup& group = *std::get<Strategy::Sharded>(strategy.options()).ranks;
+    const int64_t before = group.bytes_sent();
+    times.without_dense_ms =
+        median_ms(options_.steps, [&] { update(layer->forward(next())); });
+    times.bytes_sent = static_cast<double>(group.bytes_sent() - before) /
+        static_cast<double>(options_.steps + 2);
+    times.waited_ms = waited_in([&] {
+      times.in_a_row_ms = median_ms(options_.steps, [&] {
+        const auto activations = layer->forward(next());
+        dense();
+        update(activations);
+      });
+    });
+    std::vector<int> source(options_.steps + 3);
+    auto range = prefetch(source, layer, [&](int) { return next(); });
+    auto item = range.begin();
+    times.prefetched_ms = median_ms(options_.steps, [&] {
+      dense();
+      update(item->activations);
+      ++item;
+    });
+    return times;
+  }
+
+  // Rows that this rank owns and others want, and those that it wants and others
+  // own: none can be left out, mean over the batches.
+  double bytes_bound() const {
+    const int64_t rank = backend_->getRank();
+    const int64_t begin = options_.rows / ranks() * rank +
+        std::min(rank, options_.rows % ranks());
+    const int64_t end = options_.rows / ranks() * (rank + 1) +
+        std::min(rank + 1, options_.rows % ranks());
+    int64_t rows = 0;
+    for (int64_t other = 0; other < ranks(); ++other) {
+      for (int64_t number = 0; number < kBatches; ++number) {
+        const Features batch = batch_of(other, number);
+        for (const auto& feature : batch.flatten()) {
+          std::vector<bool> is_wanted(options_.rows, false);
+          const at::Tensor& ids = std::get<RaggedFeature>(feature).values;
+          const auto* first = ids.const_data_ptr<int64_t>();
+          for (int64_t i = 0; i < ids.numel(); ++i) {
+            is_wanted[first[i]] = true;
+          }
+          for (int64_t id = 0; id < options_.rows; ++id) {
+            const bool is_own = id >= begin && id < end;
+            rows += is_wanted[id] && is_own != (other == rank) ? 1 : 0;
+          }
+        }
+      }
+    }
+    return static_cast<double>(
+               rows * options_.dim * static_cast<int64_t>(sizeof(float))) /
+        static_cast<double>(kBatches);
+  }
+
+  const Options& options_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::vector<TablePtr> tables_;
+  Nest<FeatureConfig>::List configs_;
+  std::vector<Features> batches_;
+  size_t step_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times steps of a sharded layer under mpirun.");
+  app.add_option("--tables", options.tables)->check(CLI::PositiveNumber);
+  app.add_option("--rows", options.rows, "of each table")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dim", options.dim)->check(CLI::PositiveNumber);
+  app.add_option("--batch", options.batch, "of each rank")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--bag", options.bag, "ids per example and table")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--latency-us", options.latency_us, "of each exchange")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--gbit", options.gbit, "of each rank's link; 0: no limit")
+      ->check(CLI::NonNegativeNumber);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    at::set_num_threads(1);
+    Benchmark benchmark(options);
+    const std::string line = benchmark.run().dump();
+    if (make_mpi_backend()->getRank() == 0) {
+      std::cout << line << std::endl;
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
