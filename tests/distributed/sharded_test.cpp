@@ -7,6 +7,7 @@
 
 #include "layers/forward_interception.h"
 #include "src/distributed/rank_group.h"
+#include "src/random_key.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/layers/layer_test_util.h"
@@ -226,10 +227,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
-  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
+  // Other tables and batches for each spec.
+  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1) +
+      static_cast<uint32_t>(random_key(0, GetParam().name));
   for (uint32_t i = 0; i < number_from("TESSERA_TEST_CASES", 6); ++i) {
     run_case(
-        1000 * seed + i, {.optimizer = GetParam().spec, .only_float32 = true});
+        1000 * seed + i,
+        {.optimizer = GetParam().spec, .only_float32 = true});
   }
 }
 
