@@ -192,7 +192,32 @@ bool Combined::is_finite() const {
     const double largest = tables.pending->norm(kInfinity);
     is_finite = is_finite && std::isfinite(largest);
   }
-  return is_finite;
+  // Dense gradients may differ between ranks: one verdict for all.
+  const std::vector<double> verdicts =
+      tables_[0].pending->gather(is_finite ? 1.0 : 0.0);
+  return std::find(verdicts.begin(), verdicts.end(), 0.0) == verdicts.end();
+}
+
+// Rank 0's, so that all ranks scale by the same factor to the last bit.
+double Combined::agree_on_norm(double norm) const {
+  constexpr double kTolerance = 1e-3;
+  const std::vector<double> norms = tables_[0].pending->gather(norm);
+  for (size_t rank = 1; rank < norms.size(); ++rank) {
+    const bool is_same =
+        std::abs(norms[rank] - norms[0]) <= kTolerance * std::abs(norms[0]) ||
+        (!std::isfinite(norms[rank]) && !std::isfinite(norms[0]));
+    TORCH_CHECK_VALUE(
+        is_same,
+        "[Combined::clip_grad_norm_] the norm of all gradients must be the same "
+        "on all ranks, but is ",
+        norms[0],
+        " on rank 0 and ",
+        norms[rank],
+        " on rank ",
+        rank,
+        ". Call sum_gradients() for the dense parameters before.");
+  }
+  return norms[0];
 }
 
 at::Tensor Combined::step(LossClosure closure) {
@@ -226,8 +251,14 @@ at::Tensor Combined::step(LossClosure closure) {
   }
   scale_dense(factor);
   try {
-    const Loan loan(*this);
-    dense_->step();
+    std::exception_ptr error;
+    try {
+      const Loan loan(*this);
+      dense_->step();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    tables_[0].pending->confirm(error);
   } catch (...) {
     scale_dense(1.0 / factor);  // so that the next attempt is the first again
     throw;
@@ -282,7 +313,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
     }
   }
   total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
-  total *= gain();
+  total = agree_on_norm(total * gain());
   // As LibTorch's clip_grad_norm_, which keeps the factor just below 1.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);

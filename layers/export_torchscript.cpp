@@ -564,14 +564,14 @@ ExportedLayer export_layer(
     const TPUEmbeddingImpl& embedding,
     const ExportOptions& options) {
   ExportedLayer layer;
-  // Until no lookup runs in the background.
-  embedding.embedding_tables();
   layer.state = &ForwardInterception::state_of(embedding);
   check_holds_all_rows(
       *layer.state,
       "[export_torchscript]",
       "Save a checkpoint, load it into a layer on Strategy::engine() in one "
       "process, and export that.");
+  // Until no lookup runs in the background.
+  embedding.embedding_tables();
   layer.structure = embedding.options().features;
   layer.paths = layer.structure.paths();
   check_unique(layer.paths);

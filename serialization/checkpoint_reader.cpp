@@ -2,11 +2,13 @@
 #include "serialization/checkpoint_reader.h"
 
 #include "src/parallel.h"
+#include "src/random_key.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <torch/serialize/archive.h>
 #include <unistd.h>
@@ -279,8 +281,10 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   constexpr int64_t kStretchBytes = 4 * kChunkBytes;
   const int64_t rows = to.size(0);
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
+  const int64_t skipped =
+      reader.has_step(copy.table, copy.rows.step) ? 1 : copy.rows.step;
   const int64_t step =
-      std::max<int64_t>(1, kStretchBytes / row_bytes / copy.rows.step);
+      std::max<int64_t>(1, kStretchBytes / row_bytes / skipped);
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
     const int64_t begin = task * step;
@@ -301,9 +305,8 @@ bool may_hold(
     const ManifestTable& table,
     const ManifestPart& part,
     const LoadPlan::Copy& copy) {
-  return table.touched ||
-      find_common(part, copy.rows, copy.to.size(0)).first <
-      find_common(part, copy.rows, copy.to.size(0)).end;
+  const CommonRows common = find_common(part, copy.rows, copy.to.size(0));
+  return table.touched || common.first < common.end;
 }
 
 }  // namespace
@@ -415,6 +418,13 @@ CheckpointReader::CheckpointReader(
     }
     saved_.tables.push_back(std::move(entry));
   }
+}
+
+bool CheckpointReader::has_step(size_t table, int64_t step) const {
+  const std::vector<size_t> links = links_of(table);
+  const std::vector<ManifestPart>& parts =
+      table_of(links[0], table).tensors[0].parts;
+  return links.size() == 1 && !parts.empty() && parts[0].step == step;
 }
 
 std::vector<size_t> CheckpointReader::links_of(size_t table) const {
@@ -538,6 +548,19 @@ void load_checkpoint(
     const LoadOptions& options) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
+  ranks.meet_with_same(
+      Meeting::kLoadCheckpoint,
+      nullptr,
+      random_key(
+          0,
+          fmt::format(
+              "{} {} {} {} {}",
+              fmt::join(options.tables, ","),
+              options.slots,
+              options.grown,
+              options.checkpoint,
+              options.extra != nullptr)),
+      "loads with other LoadOptions. Use the same on all ranks.");
   // One rank chooses: a newer checkpoint may appear meanwhile.
   const std::string checkpoint = ranks.from_first(
       Meeting::kLoadCheckpoint,

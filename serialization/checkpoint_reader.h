@@ -58,6 +58,9 @@ class CheckpointReader {
   /// Errors:  c10::ValueError naming the file and its bytes.
   void verify(const std::vector<LoadPlan::Copy>& copies);
 
+  /// Whether the table's files hold every `step`-th row, and no increment does.
+  bool has_step(size_t table, int64_t step) const;
+
   /// `count` rows of a tensor to `to`. Only after verify(), which the bytes are
   /// not compared with again. Several threads at once.
   /// Errors:  c10::ValueError naming the file when it can't be read.

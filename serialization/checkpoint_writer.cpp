@@ -6,6 +6,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/manifest.h"
 #include "src/parallel.h"
+#include "src/random_key.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -81,9 +82,14 @@ class CheckpointWriter {
     RankGroup& ranks = *state_.ranks;
     adopt(
         ranks.from_first(Meeting::kSaveCheckpoint, [&] { return prepare(); }));
-    manifest_.config = config_text(state_, features);
-    manifest_.iterations = state_.iterations;
-    describe_tables();
+    ranks.together(Meeting::kSaveCheckpoint, [&] {
+      manifest_.config = config_text(state_, features);
+      manifest_.iterations = state_.iterations;
+      describe_tables();
+    });
+    if (manifest_.parent) {
+      find_touched();
+    }
     std::string id;
     try {
       ranks.from_first(Meeting::kSaveCheckpoint, [&] {
@@ -147,6 +153,9 @@ class CheckpointWriter {
   std::string write_manifest() {
     write_extra();
     const std::string text = to_text(manifest_);
+    if (state_.ranks->size() > 1) {
+      (void)manifest_from_text(text, kWhere);  // put together from all ranks'
+    }
     ManifestFile file{.name = kManifestFile};
     write_file(file, text);
     disk_.sync_directory(hidden_);
@@ -253,9 +262,6 @@ class CheckpointWriter {
       }
       manifest_.tables.push_back(std::move(entry));
     }
-    if (manifest_.parent) {
-      find_touched();
-    }
   }
 
   static ManifestTensor describe(
@@ -307,7 +313,7 @@ class CheckpointWriter {
 
   // Of rows that several ranks have, the first one's are written.
   bool writes(const TableState& table) const {
-    return !table.rows.is_replica || is_first();
+    return !table.rows.is_copy;
   }
 
   // Splits tensors into files and writes these, several at a time.
@@ -383,8 +389,8 @@ class CheckpointWriter {
     RankGroup& ranks = *state_.ranks;
     if (ranks.size() > 1) {
       const std::vector<std::string> texts =
-          ranks.all_gather(to_text(manifest_.tables));
-      for (int64_t rank = 1; is_first() && rank < ranks.size(); ++rank) {
+          ranks.to_first(to_text(manifest_.tables));
+      for (size_t rank = 1; is_first() && rank < texts.size(); ++rank) {
         merge(tables_from_text(texts[rank]));
       }
     }
@@ -400,7 +406,9 @@ class CheckpointWriter {
       for (ManifestPart& part : tensor.parts) {
         part.end = numbers[part.end - 1] + 1;
         part.begin = numbers[part.begin];
-        part.step = numbers.step;
+        // A table may have fewer rows than ranks.
+        part.step =
+            std::min(numbers.step, std::max<int64_t>(1, tensor.shape[0]));
       }
     }
   }
@@ -421,27 +429,29 @@ class CheckpointWriter {
   // One file for all ranks' touched rows, which rank 0 writes.
   void gather_touched() {
     RankGroup& ranks = *state_.ranks;
-    std::vector<std::vector<uint32_t>> all(manifest_.tables.size());
+    std::vector<std::string> all(manifest_.tables.size());
     for (size_t i = 0; i < manifest_.tables.size(); ++i) {
       if (!manifest_.tables[i].touched) {
         continue;
       }
       const auto first =
           static_cast<uint32_t>(state_.tables[i].rows.numbers.first);
-      for (const uint32_t row : touched_[i]) {
-        all[i].push_back(first + row);
+      std::vector<uint32_t> rows = touched_[i];
+      for (uint32_t& row : rows) {
+        row += first;
       }
-      all[i] = ranks.to_first(all[i]);
+      for (const std::string& of_rank : ranks.to_first(
+               {reinterpret_cast<const char*>(rows.data()),
+                rows.size() * sizeof(uint32_t)})) {
+        all[i].append(of_rank);
+      }
     }
     ranks.together(Meeting::kSaveCheckpoint, [&] {
       for (size_t i = 0; is_first() && i < all.size(); ++i) {
         if (manifest_.tables[i].touched) {
           ManifestFile& file = manifest_.tables[i].touched->file;
           file.name = fmt::format("table_{}.touched", i);
-          write_file(
-              file,
-              {reinterpret_cast<const char*>(all[i].data()),
-               all[i].size() * sizeof(uint32_t)});
+          write_file(file, all[i]);
         }
       }
     });
@@ -583,10 +593,24 @@ void save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options,
     Disk& disk) {
-  validate(options);
-  TORCH_CHECK_VALUE(
-      !directory.empty(),
-      "[save_checkpoint] directory must be a path, but got ''.");
+  std::exception_ptr error;
+  try {
+    validate(options);
+    TORCH_CHECK_VALUE(
+        !directory.empty(),
+        "[save_checkpoint] directory must be a path, but got ''.");
+  } catch (...) {
+    error = std::current_exception();
+  }
+  state.ranks->meet_with_same(
+      Meeting::kSaveCheckpoint,
+      error,
+      random_key(
+          0,
+          fmt::format(
+              "{} {} {}", directory, options.keep_last, options.full_every)),
+      "saves into another directory, or with other CheckpointOptions. Use the "
+      "same on all ranks.");
   CheckpointWriter(state, directory, options, disk).write(features);
 }
 

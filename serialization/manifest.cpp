@@ -45,7 +45,13 @@ concept ManifestStruct = OneOf<
 template <ManifestStruct T>
 struct JsonValue<T> {
   static Json write(const T& value) {
-    return write_fields(value);
+    Json json = write_fields(value);
+    if constexpr (std::same_as<T, ManifestPart>) {
+      if (value.step == 1) {
+        json.erase("step");  // as before tables could be sharded
+      }
+    }
+    return json;
   }
   static T read(const Json& json, const std::string& where) {
     require_kind(json.is_object(), json, "an object", where);

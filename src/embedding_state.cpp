@@ -99,12 +99,15 @@ std::vector<Slot> make_slots(const TableState& table) {
       optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
     Slot slot{.name = spec.name, .position = spec.position};
-    if (creation.is_set()) {
+    // A function of the user's need not know how to make no rows.
+    if (creation.is_set() && rows > 0) {
       slot.values = creation.create(
           {.table = table.name,
            .name = spec.name,
            .shape = optim::slot_shape(spec, table.parameters.sizes()),
-           .initial_value = spec.initial_value});
+           .initial_value = spec.initial_value,
+           .first_row = table.rows.numbers.first,
+           .row_step = table.rows.numbers.step});
     } else {
       slot.values = allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
@@ -159,19 +162,13 @@ void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,
     const std::string& advice) {
-  for (const TableState& table : state.tables) {
-    TORCH_CHECK(
-        table.rows.count == table.config->vocabulary_size,
-        where,
-        " table '",
-        table.name,
-        "' is spread over ranks: this one has ",
-        table.rows.count,
-        " of ",
-        table.config->vocabulary_size,
-        " rows. ",
-        advice);
-  }
+  TORCH_CHECK(
+      state.ranks->size() == 1,
+      where,
+      " the tables are spread over ",
+      state.ranks->size(),
+      " ranks, but this needs all of them in one process. ",
+      advice);
 }
 
 std::vector<FeatureState> feature_states(
@@ -340,8 +337,7 @@ namespace {
 at::Tensor read_local_rows(
     const TableState& table,
     int64_t begin,
-    int64_t end,
-    bool is_first_rank) {
+    int64_t end) {
   TORCH_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
       "[read_rows] table '",
@@ -353,11 +349,16 @@ at::Tensor read_local_rows(
       ", ",
       end,
       ").");
+  if (table.rows.count == table.config->vocabulary_size &&
+      !table.rows.is_copy) {
+    return table.parameters.slice(0, begin, end)
+        .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  }
   at::Tensor values = at::zeros({end - begin, table.config->dim}, at::kFloat);
   const kernels::RowNumbers rows = table.rows.numbers;
   const int64_t first = table.rows.count_before(begin);
   const int64_t last = table.rows.count_before(end);
-  if (first < last && (is_first_rank || !table.rows.is_replica)) {
+  if (first < last && !table.rows.is_copy) {
     values.slice(0, rows[first] - begin, rows[last - 1] - begin + 1, rows.step)
         .copy_(table.parameters.slice(0, first, last));
   }
@@ -374,8 +375,7 @@ at::Tensor read_rows(
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
   const at::Tensor rows = ranks.together(Meeting::kReadRows, [&] {
-    return read_local_rows(
-        find_table(state, table, "[read_rows]"), begin, end, ranks.rank() == 0);
+    return read_local_rows(find_table(state, table, "[read_rows]"), begin, end);
   });
   return ranks.sum(rows.flatten()).view(rows.sizes());
 }

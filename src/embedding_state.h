@@ -144,8 +144,8 @@ TableState& find_table(
     const std::string& name,
     const std::string& where);
 
-/// Errors:  c10::Error beginning with `where` and ending with `advice`, when this
-///          process holds a part of a table only.
+/// Errors:  c10::Error beginning with `where` and ending with `advice`, when there
+///          are several ranks.
 void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,

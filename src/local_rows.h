@@ -12,8 +12,10 @@ namespace tessera {
 struct LocalRows {
   kernels::RowNumbers numbers = {};  // in the table
   int64_t count = 0;
-  /// Whether other ranks hold the same.
-  bool is_replica = false;
+  /// Whether every rank holds them.
+  bool is_replicated = false;
+  /// Whether another rank answers for them, where each row counts once.
+  bool is_copy = false;
 
   /// How many of them come before `row` of the table.
   int64_t count_before(int64_t row) const {

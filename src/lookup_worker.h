@@ -31,6 +31,11 @@ class LookupWorker {
   /// Until all submitted jobs are done.
   void wait_idle();
 
+  /// Whether the calling thread is the worker's.
+  bool is_current() const {
+    return std::this_thread::get_id() == thread_.get_id();
+  }
+
  private:
   void run(int64_t threads);
 

@@ -93,7 +93,7 @@ double PendingGradients::norm(double p) const {
   std::vector<std::pair<const float*, int64_t>> parts;
   int64_t bytes = 0;
   for (size_t i = 0; i < piles_.size(); ++i) {
-    if (engine_->is_counted_elsewhere(i)) {
+    if (engine_->state().tables[i].rows.is_copy) {
       continue;
     }
     const GradientPile& pile = piles_[i];

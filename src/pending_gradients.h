@@ -52,6 +52,15 @@ class PendingGradients {
   /// What apply() needs, with every gradient multiplied by `gain`.
   /// Errors:  c10::ValueError, or what a callable throws; nothing is changed.
   void prepare(double gain);
+  /// Between prepare() and apply(): on shards, all ranks have come as far.
+  /// Errors:  `error`, or another rank's.
+  void confirm(const std::exception_ptr& error) {
+    engine_->confirm(error);
+  }
+  /// What each rank has given, in order.
+  std::vector<double> gather(double value) {
+    return engine_->gather(value);
+  }
   /// One update; none when nothing is pending. Can't fail.
   void apply();
 

@@ -156,7 +156,10 @@ std::vector<LookupTable> TableEngine::lookup_tables() const {
 }
 
 Lookup TableEngine::look_up(std::vector<IdBags>& bags) {
-  return {.activations = lookup(bags), .tables = lookup_tables()};
+  const auto reading = stop_updates();
+  Lookup lookup{.tables = lookup_tables()};
+  lookup.activations = tessera::look_up(bags, lookup.tables);
+  return lookup;
 }
 
 void TableEngine::warn_of_missing_gradients(
@@ -319,6 +322,9 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
     update.rates.push_back(moment.learning_rate);
     if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
+      if (sums.rows.empty()) {
+        continue;  // the user's rule need not know what to do with no rows
+      }
       update.custom.push_back(run_custom_rule(table, sums, moment));
       update.custom.back().rounding = rounding_of(*state_, table);
     } else {
@@ -334,7 +340,8 @@ TableEngine::Update TableEngine::plan(
   Update update;
   std::vector<TableUpdate> updates = read(lookups, update);
   warn_of_missing_gradients(lookups);
-  return plan(std::move(updates), std::move(update));
+  return finish_plan(
+      [&] { return plan(std::move(updates), std::move(update)); });
 }
 
 TableEngine::Update TableEngine::plan(
@@ -383,8 +390,10 @@ TableEngine::Update TableEngine::plan(
       updates[i].terms = {piles[i].term(static_cast<float>(gain))};
     }
   }
-  finish(std::move(updates), update);
-  return update;
+  return finish_plan([&] {
+    finish(std::move(updates), update);
+    return std::move(update);
+  });
 }
 
 void TableEngine::apply(Update update) {

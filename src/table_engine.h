@@ -10,6 +10,7 @@
 #include "src/table_update.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <exception>
 #include <list>
@@ -76,7 +77,7 @@ class TableEngine {
 
   /// Runs lookups in the background. What it has been given is done before the
   /// next update begins.
-  LookupWorker& worker();
+  virtual LookupWorker& worker();
 
   /// No update runs while the lock is held.
   std::shared_lock<std::shared_mutex> stop_updates() const {
@@ -106,11 +107,20 @@ class TableEngine {
   /// Tables with gradient_accumulation_steps = n only collect, and every n-th
   /// time apply the mean. Reads each learning rate once, runs custom rules.
   /// Errors:  c10::ValueError; nothing is changed.
-  virtual Update plan(const std::vector<LookupGradients>& lookups);
+  Update plan(const std::vector<LookupGradients>& lookups);
 
   /// One update from piles, one per table, each multiplied by `gain`. They
   /// outlive the update.
-  virtual Update plan(const std::vector<GradientPile>& piles, double gain);
+  Update plan(const std::vector<GradientPile>& piles, double gain);
+
+  /// Before apply(): nothing that belongs to the update has failed. On shards, of
+  /// all ranks.
+  /// Errors:  `error`, or another rank's.
+  virtual void confirm(const std::exception_ptr& error) {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  }
 
   /// Carries the update out and advances the step counter. Can't fail.
   void apply(Update update);
@@ -127,10 +137,6 @@ class TableEngine {
   /// What each rank has given, in order.
   virtual std::vector<double> gather(double value) {
     return {value};
-  }
-  /// Whether another rank answers for this table where tables are counted.
-  virtual bool is_counted_elsewhere(size_t /*table*/) const {
-    return false;
   }
 
   const EmbeddingState& state() const {
@@ -156,13 +162,19 @@ class TableEngine {
   bool is_updated(const std::vector<LookupGradients>& lookups, size_t table)
       const;
 
-  Update plan(std::vector<TableUpdate> updates, Update update);
+  // What `plan` gives; on shards, when it has succeeded on all ranks.
+  virtual Update finish_plan(c10::function_ref<Update()> plan) {
+    return plan();
+  }
 
   // Warns, once, of a feature that no gradient reaches.
   void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
 
-  void wait_for_lookups() const;
+  virtual void wait_for_lookups() const;
 
+  int64_t lookup_threads() const {
+    return lookup_threads_;
+  }
   TableUpdater& updater() {
     return updater_;
   }
@@ -171,6 +183,8 @@ class TableEngine {
   }
 
  private:
+  Update plan(std::vector<TableUpdate> updates, Update update);
+
   std::vector<LookupTable> lookup_tables() const;
 
   // Whether a feature of the table has a gradient.

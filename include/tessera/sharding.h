@@ -73,9 +73,11 @@ struct ShardingOptions {
   at::ScalarType row_transport = at::kFloat;
   /// What gradients travel as, each rank's sum per row: kFloat or kBFloat16.
   at::ScalarType gradient_transport = at::kFloat;
-  /// As Strategy::Engine::lookup_threads.
+  /// As Strategy::Engine::lookup_threads. Layers of one backend share a thread for
+  /// their lookups; the first of them decides.
   int64_t lookup_threads = 0;
-  /// Where the backend wants its tensors: kCPU for MPI, a GPU for NCCL.
+  /// Where the backend wants its tensors: kCPU for MPI. A GPU, for NCCL, has not
+  /// been tried.
   at::Device device = at::kCPU;
 
   bool operator==(const ShardingOptions&) const = default;
@@ -89,7 +91,7 @@ static_assert(std::is_aggregate_v<ShardingOptions>);
 //   for (...) {
 //     (loss_sum / global_batch_size).backward();
 //     sum_gradients(dense_parameters(*model), strategy);
-//     optimizer.step();
+//     optimizer.step();  // and before it, if at all, clip_grad_norm_()
 //   }
 //
 // On the other strategies both do nothing. All ranks call them at the same point,

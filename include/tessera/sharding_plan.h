@@ -37,6 +37,8 @@ struct PlannedTable {
   int64_t rows = 0;
   int64_t dim = 0;
   int64_t bytes = 0;  // with its slots
+  bool is_updated = true;  // not frozen
+  int64_t row_bytes = 0;  // of one row, without slots
   /// Expected distinct ids in one rank's batch, were all ids equally likely.
   double distinct_ids = 0.0;
   /// Expected bytes that the busiest rank sends in one step.
@@ -62,11 +64,12 @@ struct ShardingPlan {
 ///   (R - 1) M / V * U * 4 dim               rows that it owns
 ///     + (R - 1) / R * U * (4 + 4 dim)       ids and gradients
 ///
-/// bytes per step of a split table, and of a replicated one
+/// bytes per step of a split table of float32, and of a replicated one
 ///
 ///   (R - 1) / R * V * 8 (dim + 1)           the sum of gradients of all rows
 ///
-/// so that tables with few rows per rank are replicated, where that saves most
+/// where a frozen table sends no gradients. Tables with few rows per rank are
+/// replicated, where that saves most
 /// first, as long as memory_slack lasts, and the others are split. No table is
 /// placed whole but by PlanOptions::placement: its rank would answer all others.
 ///

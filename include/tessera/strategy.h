@@ -78,14 +78,18 @@ class Strategy {
   ///   TPUEmbeddingOptions{.features = features, .optimizer = optim::Adagrad{},
   ///                       .strategy = Strategy::sharded(make_mpi_backend())}
   ///
-  /// Constructing the layer, forward(), backward(), read_rows(), checkpoints and
-  /// an optimizer's clip_grad_norm_() and step() under Apply::kOnStep are
-  /// collective: all ranks call them, in the same order, with the same configs,
-  /// and while one runs nothing else uses `backend`. An error on one rank is
-  /// raised on all, before any row changes. Gradients of a row are summed on each
+  /// Constructing the layer, forward(), begin_forward(), backward(), read_rows(),
+  /// checkpoints, sum_gradients(), broadcast_parameters() and the
+  /// clip_grad_norm_() and step() of a Combined are collective: all ranks call
+  /// them, in the same order, with the same configs, and nothing else uses
+  /// `backend` at the same time. Several layers may share a backend. What one rank
+  /// alone gets wrong is raised on all, before any row changes; after an error of
+  /// the backend itself (a rank is gone) tables may be those of before on some
+  /// ranks: load a checkpoint. Gradients of a row are summed on each
   /// rank in the order of its batch, these sums in the order of ranks; duplicates
   /// are always accumulated.
-  /// Errors:  c10::ValueError for options or an empty backend.
+  /// Errors:  c10::ValueError for an empty backend; for options, from the layer's
+  ///          constructor.
   static Strategy sharded(
       c10::intrusive_ptr<c10d::Backend> backend,
       ShardingOptions options = {});

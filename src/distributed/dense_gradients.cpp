@@ -2,6 +2,7 @@
 #include <tessera/sharding.h>
 
 #include "src/distributed/rank_group.h"
+#include "src/random_key.h"
 
 #include <tessera/strategy.h>
 
@@ -9,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -31,7 +33,7 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
                              " on ",
                              tensor.device())
                        : "undefined",
-      ". Leave it out.");
+      ". Convert it to dense float32, or sum it yourself.");
 }
 
 // Float values of all `parameters`, and one more behind each.
@@ -76,33 +78,24 @@ template <class PackValues>
 at::Tensor sum_over_ranks(
     RankGroup& ranks,
     Meeting meeting,
-    const char* where,
+    const std::vector<at::Tensor>& parameters,
     PackValues pack_values) {
   at::Tensor values;
   std::exception_ptr error;
-  int64_t count = 0;
+  std::string shapes;
   try {
     values = pack_values();
-    count = values.numel();
+    for (const at::Tensor& parameter : parameters) {
+      shapes.append(c10::str(parameter.sizes()));
+    }
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<int64_t> counts =
-      ranks.meet(meeting, error, std::vector<int64_t>(ranks.size(), count));
-  for (size_t rank = 0; rank < counts.size(); ++rank) {
-    TORCH_CHECK_VALUE(
-        counts[rank] == count,
-        where,
-        " rank ",
-        rank,
-        " has ",
-        counts[rank],
-        " values, but rank ",
-        ranks.rank(),
-        " has ",
-        count,
-        ". Pass the same parameters on all ranks.");
-  }
+  ranks.meet_with_same(
+      meeting,
+      error,
+      random_key(0, shapes),
+      "has parameters of other shapes. Pass the same, in the same order.");
   return ranks.sum(values);
 }
 
@@ -118,7 +111,7 @@ void sum_gradients(
   constexpr const char* kWhere = "[sum_gradients]";
   const at::NoGradGuard no_grad;
   const at::Tensor sums =
-      sum_over_ranks(*sharded->ranks, Meeting::kSumGradients, kWhere, [&] {
+      sum_over_ranks(*sharded->ranks, Meeting::kSumGradients, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {
           check(parameter, kWhere, "parameters");
           if (parameter.grad().defined()) {
@@ -158,7 +151,7 @@ void broadcast_parameters(
   RankGroup& ranks = *sharded->ranks;
   // Zeros from all ranks but 0: adding them changes no value but -0.
   const at::Tensor values =
-      sum_over_ranks(ranks, Meeting::kBroadcastParameters, kWhere, [&] {
+      sum_over_ranks(ranks, Meeting::kBroadcastParameters, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {
           check(parameter, kWhere, "parameters");
         }

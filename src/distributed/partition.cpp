@@ -74,7 +74,8 @@ Partition::Partition(
 
 LocalRows Partition::rows_of(int64_t rank) const {
   if (is_replicated_) {
-    return {.count = begin_.back(), .is_replica = true};
+    return {
+        .count = begin_.back(), .is_replicated = true, .is_copy = rank != 0};
   }
   if (is_mod_) {
     const auto ranks = static_cast<int64_t>(begin_.size()) - 1;

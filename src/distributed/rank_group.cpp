@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/rank_group.h"
 
+#include "src/lookup_worker.h"
 #include "src/step_memory.h"
 
 #include <tessera/strategy.h>
@@ -14,7 +15,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +40,7 @@ const char* name_of(int64_t meeting) {
       "load_checkpoint()",
       "sum_gradients()",
       "broadcast_parameters()"};
+  static_assert(kNames.size() == static_cast<size_t>(Meeting::kCount));
   const auto index = static_cast<size_t>(meeting);
   return index < kNames.size() ? kNames[index] : "something else";
 }
@@ -60,6 +65,8 @@ std::string to_text(const std::exception_ptr& error) {
     return std::string("V") + raised.what_without_backtrace();
   } catch (const c10::TypeError& raised) {
     return std::string("T") + raised.what_without_backtrace();
+  } catch (const c10::NotImplementedError& raised) {
+    return std::string("N") + raised.what_without_backtrace();
   } catch (const c10::Error& raised) {
     return std::string("E") + raised.what_without_backtrace();
   } catch (const std::exception& raised) {
@@ -77,6 +84,8 @@ std::string to_text(const std::exception_ptr& error) {
       C10_THROW_ERROR(ValueError, message);
     case 'T':
       C10_THROW_ERROR(TypeError, message);
+    case 'N':
+      C10_THROW_ERROR(NotImplementedError, message);
     default:
       C10_THROW_ERROR(Error, message);
   }
@@ -119,6 +128,7 @@ class RankGroup::Impl {
       Meeting meeting,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts) {
+    wait_for_worker();
     if (size() == 1) {
       if (error != nullptr) {
         std::rethrow_exception(error);
@@ -131,7 +141,7 @@ class RankGroup::Impl {
          .number = ++meetings_,
          .has_failed = error != nullptr ? 1 : 0},
         counts);
-    check_same_place(greetings);
+    check_same_place(greetings, error);
     check_nobody_failed(greetings, error);
     std::vector<int64_t> told;
     for (const Greeting& greeting : greetings) {
@@ -177,26 +187,30 @@ class RankGroup::Impl {
     };
   }
 
-  std::vector<std::string> all_gather(const std::string& text) {
-    const auto ranks = static_cast<size_t>(size());
-    const std::vector<int64_t> ones(ranks, 1);
+  // To the first `readers` ranks.
+  std::vector<std::string> gather(const std::string& text, int64_t readers) {
+    const auto length = static_cast<int64_t>(text.size());
+    const std::vector<int64_t> ones(size(), 1);
     const at::Tensor lengths = at::empty({size()}, at::kLong);
-    lengths.fill_(static_cast<int64_t>(text.size()));
+    lengths.fill_(length);
     const at::Tensor told = exchange(lengths, ones, ones)();
-    const auto* sizes = told.const_data_ptr<int64_t>();
-    const std::vector<int64_t> received(sizes, sizes + ranks);
-    std::string copies;
-    for (size_t i = 0; i < ranks; ++i) {
-      copies += text;
+    std::vector<int64_t> sent(size(), 0);
+    std::fill_n(sent.begin(), readers, length);
+    std::vector<int64_t> received(size(), 0);
+    if (rank() < readers) {
+      std::copy_n(told.const_data_ptr<int64_t>(), size(), received.begin());
     }
-    const std::vector<int64_t> sent(ranks, static_cast<int64_t>(text.size()));
+    std::string copies;
+    for (int64_t i = 0; i < readers; ++i) {
+      copies.append(text);
+    }
     const at::Tensor all = exchange(to_tensor(copies), sent, received)();
     std::vector<std::string> texts;
     const auto* next =
         reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-    for (const int64_t length : received) {
-      texts.emplace_back(next, length);
-      next += length;
+    for (const int64_t of_rank : received) {
+      texts.emplace_back(next, of_rank);
+      next += of_rank;
     }
     return texts;
   }
@@ -225,6 +239,19 @@ class RankGroup::Impl {
     return bytes_sent_;
   }
 
+  LookupWorker& worker(int64_t threads) {
+    if (worker_ == nullptr) {
+      worker_ = std::make_unique<LookupWorker>(threads);
+    }
+    return *worker_;
+  }
+
+  void wait_for_worker() const {
+    if (worker_ != nullptr && !worker_->is_current()) {
+      worker_->wait_idle();
+    }
+  }
+
  private:
   std::vector<Greeting> greet(
       const Greeting& greeting,
@@ -244,7 +271,9 @@ class RankGroup::Impl {
   }
 
   // All ranks see the same greetings, but for the counts, and so agree.
-  void check_same_place(const std::vector<Greeting>& greetings) const {
+  void check_same_place(
+      const std::vector<Greeting>& greetings,
+      const std::exception_ptr& error) const {
     const Greeting& own = greetings[rank()];
     for (int64_t other = 0; other < size(); ++other) {
       const Greeting& greeting = greetings[other];
@@ -258,7 +287,10 @@ class RankGroup::Impl {
           other,
           " is in ",
           place(greeting),
-          ". All ranks must make the same calls in the same order.");
+          ". All ranks must make the same calls in the same order.",
+          error == nullptr
+              ? ""
+              : " Before, this rank raised: " + to_text(error).substr(1));
     }
   }
 
@@ -283,7 +315,7 @@ class RankGroup::Impl {
       return;
     }
     const std::vector<std::string> texts =
-        all_gather(error == nullptr ? "" : to_text(error));
+        gather(error == nullptr ? "" : to_text(error), size());
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
@@ -324,14 +356,36 @@ class RankGroup::Impl {
   int64_t group_ = 0;
   int64_t meetings_ = 0;
   std::atomic<int64_t> bytes_sent_ = 0;
+  // Once it was asked for. The last member: its jobs use the others.
+  std::unique_ptr<LookupWorker> worker_;
 };
 
 // Here, where the backend's type is known.
 Strategy Strategy::sharded(
     c10::intrusive_ptr<c10d::Backend> backend,
     ShardingOptions options) {
-  auto ranks = std::make_shared<RankGroup>(std::move(backend), options.device);
+  auto ranks = RankGroup::of(std::move(backend), options.device);
   return Strategy(Sharded{std::move(ranks), std::move(options)});
+}
+
+std::shared_ptr<RankGroup> RankGroup::of(
+    c10::intrusive_ptr<c10d::Backend> backend,
+    at::Device device) {
+  static std::mutex mutex;
+  static std::map<
+      std::pair<const c10d::Backend*, at::DeviceType>,
+      std::weak_ptr<RankGroup>>
+      groups;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::erase_if(
+      groups, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<RankGroup>& known = groups[{backend.get(), device.type()}];
+  std::shared_ptr<RankGroup> group = known.lock();
+  if (group == nullptr) {
+    group = std::make_shared<RankGroup>(std::move(backend), device);
+    known = group;
+  }
+  return group;
 }
 
 RankGroup::RankGroup() : impl_(std::make_unique<Impl>()) {}
@@ -367,27 +421,39 @@ std::function<at::Tensor()> RankGroup::exchange(
 }
 
 std::vector<std::string> RankGroup::all_gather(const std::string& text) {
-  return impl_->all_gather(text);
+  return impl_->gather(text, size());
 }
 
-std::vector<uint32_t> RankGroup::to_first(
-    const std::vector<uint32_t>& numbers) {
-  const auto count = static_cast<int64_t>(numbers.size());
-  std::vector<int64_t> sent(size(), 0);
-  sent[0] = count;
-  std::vector<int64_t> received;
-  for (const double other : all_gather(static_cast<double>(count))) {
-    received.push_back(rank() == 0 ? static_cast<int64_t>(other) : 0);
+std::vector<std::string> RankGroup::to_first(const std::string& text) {
+  return impl_->gather(text, 1);
+}
+
+void RankGroup::meet_with_same(
+    Meeting meeting,
+    const std::exception_ptr& error,
+    uint64_t value,
+    const char* problem) {
+  const auto own = std::bit_cast<int64_t>(value);
+  const std::vector<int64_t> told =
+      impl_->meet(meeting, error, std::vector<int64_t>(size(), own));
+  for (size_t other = 0; other < told.size(); ++other) {
+    TORCH_CHECK_VALUE(
+        told[other] == own,
+        "[Strategy::sharded] rank ",
+        other,
+        ", compared with rank ",
+        rank(),
+        ", ",
+        problem);
   }
-  const at::Tensor values = at::empty({count}, at::kInt);
-  std::copy(
-      numbers.begin(),
-      numbers.end(),
-      reinterpret_cast<uint32_t*>(values.mutable_data_ptr<int32_t>()));
-  const at::Tensor all = exchange(values, sent, received)();
-  const auto* first =
-      reinterpret_cast<const uint32_t*>(all.const_data_ptr<int32_t>());
-  return {first, first + all.numel()};
+}
+
+LookupWorker& RankGroup::worker(int64_t threads) {
+  return impl_->worker(threads);
+}
+
+void RankGroup::wait_for_worker() const {
+  impl_->wait_for_worker();
 }
 
 std::string RankGroup::from_first(

@@ -20,6 +20,8 @@ class Backend;
 
 namespace tessera {
 
+class LookupWorker;
+
 /// What the ranks do together.
 enum class Meeting : int64_t {
   kConfigure,
@@ -31,7 +33,8 @@ enum class Meeting : int64_t {
   kSaveCheckpoint,
   kLoadCheckpoint,
   kSumGradients,
-  kBroadcastParameters
+  kBroadcastParameters,
+  kCount
 };
 
 /// The processes that share the tables of one layer or several; this one alone
@@ -47,6 +50,12 @@ class RankGroup {
   RankGroup(c10::intrusive_ptr<c10d::Backend> backend, at::Device device);
   ~RankGroup();
 
+  /// The group of a backend: one for all that use it, since its collectives have
+  /// one order.
+  static std::shared_ptr<RankGroup> of(
+      c10::intrusive_ptr<c10d::Backend> backend,
+      at::Device device);
+
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
@@ -61,6 +70,20 @@ class RankGroup {
       Meeting meeting,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts = {});
+
+  /// The same, where all ranks must bring the same `value`.
+  /// Errors:  c10::ValueError on all: a rank that differs, and `problem`.
+  void meet_with_same(
+      Meeting meeting,
+      const std::exception_ptr& error,
+      uint64_t value,
+      const char* problem);
+
+  /// Runs lookups in the background, which meet in the order in which they were
+  /// submitted. A meeting in another thread waits until it is idle. `threads`: of
+  /// the first call.
+  LookupWorker& worker(int64_t threads);
+  void wait_for_worker() const;
 
   /// What `work` gives. When it throws on one rank, all raise.
   template <class Work>
@@ -95,8 +118,8 @@ class RankGroup {
 
   /// The text of each rank.
   std::vector<std::string> all_gather(const std::string& text);
-  /// The numbers of all ranks, in order, on rank 0; none elsewhere.
-  std::vector<uint32_t> to_first(const std::vector<uint32_t>& numbers);
+  /// The text of each rank on rank 0; none elsewhere.
+  std::vector<std::string> to_first(const std::string& text);
   /// What `work` gives on rank 0, which alone runs it.
   std::string from_first(
       Meeting meeting,

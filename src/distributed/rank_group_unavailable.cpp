@@ -18,8 +18,13 @@ class RankGroup::Impl {};
 Strategy Strategy::sharded(
     c10::intrusive_ptr<c10d::Backend> /*backend*/,
     ShardingOptions options) {
-  return Strategy(
-      Sharded{std::make_shared<RankGroup>(nullptr, options.device), options});
+  return Strategy(Sharded{RankGroup::of(nullptr, options.device), options});
+}
+
+std::shared_ptr<RankGroup> RankGroup::of(
+    c10::intrusive_ptr<c10d::Backend> backend,
+    at::Device device) {
+  return std::make_shared<RankGroup>(std::move(backend), device);
 }
 
 RankGroup::RankGroup() = default;
@@ -65,10 +70,23 @@ std::vector<std::string> RankGroup::all_gather(const std::string& text) {
   return {text};
 }
 
-std::vector<uint32_t> RankGroup::to_first(
-    const std::vector<uint32_t>& numbers) {
-  return numbers;
+std::vector<std::string> RankGroup::to_first(const std::string& text) {
+  return {text};
 }
+
+void RankGroup::meet_with_same(
+    Meeting meeting,
+    const std::exception_ptr& error,
+    uint64_t /*value*/,
+    const char* /*problem*/) {
+  meet(meeting, error);
+}
+
+LookupWorker& RankGroup::worker(int64_t /*threads*/) {
+  C10_THROW_ERROR(NotImplementedError, "[RankGroup] one rank has no lookups");
+}
+
+void RankGroup::wait_for_worker() const {}
 
 std::string RankGroup::from_first(
     Meeting /*meeting*/,

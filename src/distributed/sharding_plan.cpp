@@ -7,6 +7,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +38,7 @@ void validate(const PlanOptions& options) {
         length >= 0.0 && std::isfinite(length),
         "[PlanOptions] bag_lengths of feature '",
         feature,
-        "' must be >= 0, but got ",
+        "' must be >= 0 and finite, but got ",
         length,
         ".");
   }
@@ -74,6 +75,9 @@ class Planner {
            .rows = config.vocabulary_size,
            .dim = config.dim,
            .bytes = bytes_of(table),
+           .is_updated = config.trainable && table.optimizer.has_value(),
+           .row_bytes = config.dim *
+               static_cast<int64_t>(c10::elementSize(config.dtype)),
            .distinct_ids = config.vocabulary_size == 1
                ? 1.0
                : expected_distinct(rows, ids[i]),
@@ -115,7 +119,9 @@ class Planner {
           known.contains(path),
           "[PlanOptions] bag_lengths names the feature '",
           path,
-          "', which there is not.");
+          "', which there is not. Known: ",
+          fmt::format("{}", fmt::join(known, ", ")),
+          ".");
     }
     return ids;
   }
@@ -125,8 +131,16 @@ class Planner {
     std::set<size_t> open;
     for (const auto& [name, placement] : options_.placement) {
       check_placement(name, placement, options_.ranks, "[PlanOptions]");
+      const bool is_known = std::any_of(
+          plan_.tables.begin(),
+          plan_.tables.end(),
+          [&name = name](const auto& table) { return table.name == name; });
+      TORCH_CHECK_VALUE(
+          is_known,
+          "[PlanOptions] placement names the table '",
+          name,
+          "', which no feature uses. Correct its name.");
     }
-    size_t given = 0;
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
       PlannedTable& table = plan_.tables[i];
       const auto found = options_.placement.find(table.name);
@@ -134,14 +148,9 @@ class Planner {
         open.insert(i);
         continue;
       }
-      ++given;
       table.placement = found->second;
       place(table);
     }
-    TORCH_CHECK_VALUE(
-        given == options_.placement.size(),
-        "[PlanOptions] placement names a table that no feature uses. Correct its "
-        "name.");
     return open;
   }
 
@@ -201,12 +210,14 @@ class Planner {
     const double asked = static_cast<double>(options_.ranks - 1) *
         static_cast<double>(most) / rows * table.distinct_ids;
     const double wanted = share_of_others() * table.distinct_ids;
-    return asked * static_cast<double>(kFloat * table.dim) +
-        wanted * static_cast<double>(kFloat * (1 + table.dim));
+    const int64_t gradient = table.is_updated ? kFloat * table.dim : 0;
+    return asked * static_cast<double>(table.row_bytes) +
+        wanted * static_cast<double>(kFloat + gradient);
   }
   double sent_when_replicated(const PlannedTable& table) const {
-    return share_of_others() *
-        static_cast<double>(table.rows * 2 * kFloat * (table.dim + 1));
+    return !table.is_updated ? 0.0
+                             : share_of_others() *
+            static_cast<double>(table.rows * 2 * kFloat * (table.dim + 1));
   }
 
   const EmbeddingState& state_;

@@ -321,8 +321,8 @@ class EngineStrategy : public EmbeddingStrategy {
       drop_zero_rows(bags);
     }
     result.lookup = engine_->look_up(batch.bags);
-    const auto updates_wait = engine_->stop_updates();
     for (WeightedFeature& weighted : result.weighted) {
+      const auto updates_wait = engine_->stop_updates();
       weighted.rows = gather_rows(
           weighted.bags,
           batch.bags[weighted.feature],

@@ -36,13 +36,15 @@ struct Table {
   int64_t hots;
 };
 const std::vector<Table> kTables{
-    {40'000'000, 3}, {39'060, 2},      {17'295, 1},      {7'424, 2},
-    {20'265, 6},     {3, 1},           {7'122, 1},       {1'543, 1},
-    {63, 1},         {40'000'000, 7},  {3'067'956, 3},   {405'282, 8},
-    {10, 1},         {2'209, 6},       {11'938, 9},      {155, 5},
-    {4, 1},          {976, 1},         {14, 1},          {40'000'000, 12},
-    {40'000'000, 100}, {40'000'000, 27}, {590'152, 10},  {12'973, 3},
-    {108, 1},        {36, 1}};
+    {40'000'000, 3},  {39'060, 2},      {17'295, 1},
+    {7'424, 2},       {20'265, 6},      {3, 1},
+    {7'122, 1},       {1'543, 1},       {63, 1},
+    {40'000'000, 7},  {3'067'956, 3},   {405'282, 8},
+    {10, 1},          {2'209, 6},       {11'938, 9},
+    {155, 5},         {4, 1},           {976, 1},
+    {14, 1},          {40'000'000, 12}, {40'000'000, 100},
+    {40'000'000, 27}, {590'152, 10},    {12'973, 3},
+    {108, 1},         {36, 1}};
 
 struct Cost {
   ShardingPlan plan;
@@ -99,11 +101,10 @@ void print(const Options& options) {
         static_cast<double>(table.hots);
     features.emplace_back(FeatureConfig{
         .table = make_table(
-            {.vocabulary_size =
-                 table.rows < 1'000'000
-                     ? table.rows
-                     : static_cast<int64_t>(
-                           static_cast<double>(table.rows) * scale),
+            {.vocabulary_size = table.rows < 1'000'000
+                 ? table.rows
+                 : static_cast<int64_t>(
+                       static_cast<double>(table.rows) * scale),
              .dim = kDim})});
   }
   std::cout << "hosts  batch/host  GB/host  MB sent  exchange ms  gradients ms "

@@ -102,15 +102,14 @@ class TimedBackend : public c10d::Backend {
       std::vector<int64_t>& input_sizes,
       const c10d::AllToAllOptions& options = {}) override {
     // The link is full duplex, and takes one exchange after the other.
-    const double bytes = std::max(
-        bytes_of(output, output_sizes), bytes_of(input, input_sizes));
+    const double bytes =
+        std::max(bytes_of(output, output_sizes), bytes_of(input, input_sizes));
     const double seconds = gbit_ > 0.0 ? 8e-9 * bytes / gbit_ : 0.0;
     const auto duration = [](double value) {
       return std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(value));
     };
-    link_is_free_ =
-        std::max(link_is_free_, Clock::now()) + duration(seconds);
+    link_is_free_ = std::max(link_is_free_, Clock::now()) + duration(seconds);
     return c10::make_intrusive<TimedWork>(
         backend_->alltoall_base(
             output, input, output_sizes, input_sizes, options),
@@ -201,8 +200,8 @@ class Benchmark {
         0.0,
         times.prefetched_ms - times.dense_ms -
             (times.without_dense_ms - times.lookup_ms));
-    const double exposed_exchange = std::max(
-        0.0, exposed - (times.lookup_ms - times.exchange_ms));
+    const double exposed_exchange =
+        std::max(0.0, exposed - (times.lookup_ms - times.exchange_ms));
     const double bound = bytes_bound();
     const ShardingPlan plan = plan_sharding(
         Nest<FeatureConfig>::list(configs_),
@@ -214,10 +213,9 @@ class Benchmark {
     constexpr double kExchanges = 5.0;
     const double network_ms = kExchanges * options_.latency_us / 1e3 +
         (options_.gbit > 0.0 ? 8e-6 * plan.bytes_sent / options_.gbit : 0.0);
-    const double model_ms = is_slow && ranks() > 1
-        ? local.in_a_row_ms - local.waited_ms - local.dense_ms +
-            times.dense_ms + network_ms
-        : local.in_a_row_ms;
+    const double model_ms = is_slow && ranks() > 1 ? local.in_a_row_ms -
+            local.waited_ms - local.dense_ms + times.dense_ms + network_ms
+                                                   : local.in_a_row_ms;
     return {
         {"ranks", ranks()},
         {"latency_us", options_.latency_us},
@@ -290,8 +288,7 @@ class Benchmark {
       return (backend->waited_ms() - before) /
           static_cast<double>(options_.steps + 2);
     };
-    const Strategy strategy =
-        Strategy::sharded(backend, {.lookup_threads = 1});
+    const Strategy strategy = Strategy::sharded(backend, {.lookup_threads = 1});
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = Nest<FeatureConfig>::list(configs_),
         .optimizer = optim::Adagrad{},

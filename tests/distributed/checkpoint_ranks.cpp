@@ -58,6 +58,7 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
            {"mod", FeatureConfig{.table = table("mod", 53, at::kFloat)}},
            {"copy", FeatureConfig{.table = table("copy", 7, at::kFloat)}},
            {"whole", FeatureConfig{.table = table("whole", 5, at::kFloat)}},
+           {"few", FeatureConfig{.table = table("few", 2, at::kFloat)}},
            {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}}},
       .optimizer = optim::Adam{.learning_rate = 0.1},
       .strategy = std::move(strategy)};
@@ -68,6 +69,7 @@ Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
       backend,
       {.placement = {
            {"mod", TablePlacement::rows(RowSplit::kMod)},
+           {"few", TablePlacement::rows(RowSplit::kMod)},
            {"copy", TablePlacement::replicated()},
            {"whole", TablePlacement::whole(backend->getSize() - 1)}}});
 }
@@ -76,7 +78,12 @@ Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
 Features batch(int64_t step, int64_t begin, int64_t end) {
   Features::Map features;
   const std::vector<std::pair<const char*, int64_t>> tables{
-      {"div", 101}, {"mod", 53}, {"copy", 7}, {"whole", 5}, {"half", 31}};
+      {"div", 101},
+      {"mod", 53},
+      {"copy", 7},
+      {"whole", 5},
+      {"few", 2},
+      {"half", 31}};
   for (const auto& [name, rows] : tables) {
     std::vector<int64_t> ids;
     for (int64_t i = begin; i < end; ++i) {

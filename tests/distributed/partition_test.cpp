@@ -28,7 +28,7 @@ TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const LocalRows rows = partition.rows_of(rank);
           EXPECT_EQ(rows.count, partition.count(rank));
-          EXPECT_FALSE(rows.is_replica);
+          EXPECT_FALSE(rows.is_replicated || rows.is_copy);
           for (int64_t i = 0; i < rows.count; ++i) {
             const int64_t row = rows.numbers[i];
             EXPECT_TRUE(seen.insert(row).second);
@@ -65,7 +65,8 @@ TEST(PartitionTest, AReplicaHasAllRows) {
   const Partition partition(TablePlacement::replicated(), 9, 4);
   for (int64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(partition.rows_of(rank).count, 9);
-    EXPECT_TRUE(partition.rows_of(rank).is_replica);
+    EXPECT_TRUE(partition.rows_of(rank).is_replicated);
+    EXPECT_EQ(partition.rows_of(rank).is_copy, rank > 0);
   }
 }
 

@@ -153,7 +153,7 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
       "bag_lengths names the feature 'nobody', which there is not");
   EXPECT_VALUE_ERROR(
       plan({.placement = {{"nothing", TablePlacement::rows()}}}),
-      "placement names a table that no feature uses");
+      "placement names the table 'nothing', which no feature uses");
   EXPECT_VALUE_ERROR(
       plan({.ranks = 2, .placement = {{"users", TablePlacement::whole(2)}}}),
       "[PlanOptions] table 'users' is placed on rank 2");

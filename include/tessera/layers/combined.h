@@ -93,7 +93,8 @@ class Combined : public torch::optim::Optimizer {
 
   /// Scales all gradients, dense and of tables, so that their norm together is
   /// at most `max_norm`, and returns the norm before. One that is not finite
-  /// scales nothing.
+  /// scales nothing. On shards, after sum_gradients(): the norm is that of the
+  /// tables of all ranks, and of dense gradients that are the same on each.
   /// Range:   max_norm >= 0; norm_type > 0, infinity too.
   /// Errors:  c10::ValueError when they are not.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
@@ -116,6 +117,7 @@ class Combined : public torch::optim::Optimizer {
   /// What sums are multiplied by: 1, or 1 / passes.
   double gain() const;
   bool is_finite() const;
+  double agree_on_norm(double norm) const;
   void scale_dense(double factor);
   /// Refuses calls on a moved-from object and from within step().
   void check_idle(const char* method) const;

@@ -177,7 +177,8 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// Updates applied so far.
   int64_t iterations() const;
 
-  /// Ids that OutOfRange::kZero has answered with zeros, over all forwards.
+  /// Ids that OutOfRange::kZero has answered with zeros, over all forwards; on
+  /// shards, this rank's.
   int64_t out_of_range_count() const;
 
   /// A readable table: name, rows, dim, optimizer, slots, memory.

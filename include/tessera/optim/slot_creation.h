@@ -17,9 +17,13 @@ struct SlotRequest {
   std::string table = {};
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
-  /// [vocab, dim], or [vocab] where the rule keeps one number per row.
+  /// [vocab, dim], or [vocab] where the rule keeps one number per row. On
+  /// Strategy::sharded() this rank's rows, if it has any: first_row, first_row +
+  /// row_step, ...
   std::vector<int64_t> shape = {};
   double initial_value = 0.0;
+  int64_t first_row = 0;
+  int64_t row_step = 1;
 };
 
 /// The user's own function that creates a slot's tensor and may keep it, as an
