@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if __has_include(<torch/csrc/distributed/c10d/Backend.hpp>)
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#else  // a LibTorch without its distributed package
+#include <c10/util/intrusive_ptr.h>
+namespace c10d {
+class Backend : public c10::intrusive_ptr_target {};
+}  // namespace c10d
+#endif
 
 #include <chrono>
 
@@ -9,7 +16,7 @@ namespace tessera {
 
 struct MpiBackendOptions {
   /// How long a rank waits in one collective for the others, >= 1 ms.
-  std::chrono::milliseconds timeout = kBackendDefaultTimeout;  // 30 min
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
 /// Whether this build has MPI.

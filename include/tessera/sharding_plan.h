@@ -69,9 +69,9 @@ struct ShardingPlan {
 ///   (R - 1) / R * V * 8 (dim + 1)           the sum of gradients of all rows
 ///
 /// where a frozen table sends no gradients. Tables with few rows per rank are
-/// replicated, where that saves most
-/// first, as long as memory_slack lasts, and the others are split. No table is
-/// placed whole but by PlanOptions::placement: its rank would answer all others.
+/// replicated, those that save most first, as long as memory_slack lasts, and the
+/// others are split. No table is placed whole but by PlanOptions::placement: its
+/// rank would answer all others.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();

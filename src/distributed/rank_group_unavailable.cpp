@@ -3,13 +3,10 @@
 // rank.
 #include "src/distributed/rank_group.h"
 
+#include <tessera/mpi_backend.h>
 #include <tessera/strategy.h>
 
 #include <c10/util/Exception.h>
-
-namespace c10d {
-class Backend : public c10::intrusive_ptr_target {};
-}  // namespace c10d
 
 namespace tessera {
 
