@@ -1,5 +1,5 @@
 # Runs mpi_faults on four ranks, of which rank 2 misbehaves, and reads what each of them was told.
-#   cmake -D FAULT=... -D PROGRAM=... -D SCRATCH=... -D "MPIRUN=mpirun;-np;4" -P check_mpi_faults.cmake
+#   cmake -D FAULT=... -D PROGRAM=... -D SCRATCH=... -D "MPIRUN=mpirun;-np" -P check_mpi_faults.cmake
 foreach(variable IN ITEMS FAULT PROGRAM SCRATCH MPIRUN)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check_mpi_faults.cmake needs -D ${variable}=...")
@@ -10,7 +10,7 @@ set(folder "${SCRATCH}/${FAULT}")
 file(REMOVE_RECURSE "${folder}")
 file(MAKE_DIRECTORY "${folder}")
 execute_process(
-  COMMAND ${MPIRUN} "${PROGRAM}" "${FAULT}" "${folder}"
+  COMMAND ${MPIRUN} 4 "${PROGRAM}" "${FAULT}" "${folder}"
   TIMEOUT 60
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output

@@ -1,12 +1,13 @@
 # Rank 2 of 4 does not come to a step of a training run. The others say so within the time-out, and the last
 # checkpoint goes on with three ranks:
-#   cmake -D FAULT=... -D PROGRAM=<checkpoint_ranks> -D DIRECTORY=<scratch> -D "MPIRUN=<mpirun;...;-np>" -P ...
+#   cmake -D FAULT=... -D PROGRAM=<checkpoint_ranks> -D SCRATCH=<folder> -D "MPIRUN=<mpirun;...;-np>" -P ...
 
 cmake_minimum_required(VERSION 3.25)
-file(REMOVE_RECURSE "${DIRECTORY}")
+set(directory "${SCRATCH}/${FAULT}")
+file(REMOVE_RECURSE "${directory}")
 string(TIMESTAMP begin "%s" UTC)
 execute_process(
-  COMMAND ${MPIRUN} 4 "${PROGRAM}" "${DIRECTORY}" 4 ${FAULT}
+  COMMAND ${MPIRUN} 4 "${PROGRAM}" "${directory}" 4 ${FAULT}
   TIMEOUT 60
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
@@ -35,7 +36,7 @@ if(problems)
 endif()
 
 execute_process(
-  COMMAND ${MPIRUN} 3 "${PROGRAM}" "${DIRECTORY}" 6
+  COMMAND ${MPIRUN} 3 "${PROGRAM}" "${directory}" 6
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)
