@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
 #include "src/local_rows.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/sharding.h>
 
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/random_key.h"
 
 #include <tessera/strategy.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/distributed/partition.h"
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/distributed/route.h"
 #include "src/embedding_state.h"
 #include "src/table_update.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/distributed/row_exchange.h"
 #include "src/table_engine.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/distributed/sharded_engine.h"
 #include "src/random_key.h"
 #include "src/strategies/embedding_strategy.h"

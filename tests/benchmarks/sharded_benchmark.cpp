@@ -10,7 +10,7 @@
 #include <tessera/mpi_backend.h>
 #include <tessera/sharding_plan.h>
 
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

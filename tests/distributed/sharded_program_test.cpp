@@ -9,7 +9,7 @@
 #include <torch/serialize.h>
 
 #include "serialization/checkpoint_writer.h"
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/serialization/recording_disk.h"

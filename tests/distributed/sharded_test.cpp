@@ -6,7 +6,7 @@
 #include <torch/optim/sgd.h>
 
 #include "layers/forward_interception.h"
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 #include "src/random_key.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/distributed/sharded_case.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 
 #include "src/lookup_worker.h"
 #include "src/step_memory.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For a LibTorch that was built without its distributed package: there is one
 // rank.
-#include "src/distributed/rank_group.h"
+#include "src/rank_group.h"
 
 #include <tessera/mpi_backend.h>
 #include <tessera/strategy.h>
