@@ -13,7 +13,9 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <string>
 #include <typeinfo>
@@ -193,15 +195,16 @@ bool Combined::is_finite() const {
     is_finite = is_finite && std::isfinite(largest);
   }
   // Dense gradients may differ between ranks: one verdict for all.
-  const std::vector<double> verdicts =
-      tables_[0].pending->gather(is_finite ? 1.0 : 0.0);
+  const std::vector<double> verdicts = tables_[0].pending->gather(
+      is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
   return std::find(verdicts.begin(), verdicts.end(), 0.0) == verdicts.end();
 }
 
 // Rank 0's, so that all ranks scale by the same factor to the last bit.
-double Combined::agree_on_norm(double norm) const {
+double Combined::agree_on_norm(double norm, double max_norm) const {
   constexpr double kTolerance = 1e-3;
-  const std::vector<double> norms = tables_[0].pending->gather(norm);
+  const std::vector<double> norms =
+      tables_[0].pending->gather(norm, std::bit_cast<uint64_t>(max_norm));
   for (size_t rank = 1; rank < norms.size(); ++rank) {
     const bool is_same =
         std::abs(norms[rank] - norms[0]) <= kTolerance * std::abs(norms[0]) ||
@@ -313,7 +316,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
     }
   }
   total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
-  total = agree_on_norm(total * gain());
+  total = agree_on_norm(total * gain(), max_norm);
   // As LibTorch's clip_grad_norm_, which keeps the factor just below 1.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);

@@ -81,11 +81,12 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
         "[TPUEmbeddingOptions]",
         shards_under(options_.strategy))));
     return fmt::format(
-        "{} seed {} apply {}",
+        "{}, seed = {}, apply = {}",
         config_text(*state_, options_.features),
         options_.seed,
-        static_cast<int>(options_.apply));
+        options_.apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
   });
+  state_->layer = state_->ranks->add_layer();
 }
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy)
@@ -107,6 +108,7 @@ void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
 void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
   options_ = source.options_;
   adopt(std::make_shared<EmbeddingState>(deep_copy(*source.state_)));
+  state_->layer = state_->ranks->add_layer();
   for (auto& parameter : parameters_) {
     parameter.value().requires_grad_(
         source.parameters_[parameter.key()].requires_grad());
@@ -223,7 +225,7 @@ std::string TPUEmbeddingImpl::summary() const {
        "combiner",
        "optimizer",
        "slots",
-       "memory"}};
+       state_->ranks->size() == 1 ? "memory" : "memory here"}};
   int64_t total = 0;
   for (const TableState& table : state_->tables) {
     std::string slots;

@@ -548,8 +548,9 @@ void load_checkpoint(
     const LoadOptions& options) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
+  const Place place(Meeting::kLoadCheckpoint, state.layer);
   ranks.meet_with_same(
-      Meeting::kLoadCheckpoint,
+      place,
       nullptr,
       random_key(
           0,
@@ -563,12 +564,11 @@ void load_checkpoint(
       "loads with other LoadOptions. Use the same on all ranks.");
   // One rank chooses: a newer checkpoint may appear meanwhile.
   const std::string checkpoint = ranks.from_first(
-      Meeting::kLoadCheckpoint,
-      [&] { return choose_checkpoint(directory, options.checkpoint); });
+      place, [&] { return choose_checkpoint(directory, options.checkpoint); });
   std::optional<CheckpointReader> reader;
   LoadPlan plan;
   torch::serialize::InputArchive extra;
-  ranks.together(Meeting::kLoadCheckpoint, [&] {
+  ranks.together(place, [&] {
     reader.emplace(directory, checkpoint);
     plan = plan_load(state, reader->saved(), options, kWhere);
     reader->verify(plan.copies);
@@ -577,7 +577,12 @@ void load_checkpoint(
       extra.load_from(stream);
     }
   });
-  ranks.together(Meeting::kLoadCheckpoint, [&] {
+  ranks.meet_with_same(
+      place,
+      nullptr,
+      random_key(0, reader->xxh3()),
+      "loads another checkpoint. All ranks must see the same directory.");
+  ranks.together(place, [&] {
     try {
       for (const LoadPlan::Copy& copy : plan.copies) {
         copy_rows(*reader, copy);
@@ -594,9 +599,11 @@ void load_checkpoint(
     }
   });
   plan.finish(state);
-  if (options.extra) {
-    options.extra(extra);
-  }
+  ranks.together(place, [&] {
+    if (options.extra) {
+      options.extra(extra);
+    }
+  });
 }
 
 }  // namespace tessera

@@ -52,6 +52,10 @@ class CheckpointReader {
   const SavedState& saved() const {
     return saved_;
   }
+  /// The checksum of its manifest.
+  const std::string& xxh3() const {
+    return chain_.back().xxh3;
+  }
 
   /// Compares files with their checksums, in parallel: those that `copies` need
   /// rows of.

@@ -80,9 +80,9 @@ class CheckpointWriter {
   // the checkpoint in its place; all write their rows.
   void write(const Nest<FeatureConfig>& features) {
     RankGroup& ranks = *state_.ranks;
-    adopt(
-        ranks.from_first(Meeting::kSaveCheckpoint, [&] { return prepare(); }));
-    ranks.together(Meeting::kSaveCheckpoint, [&] {
+    adopt(ranks.from_first(
+        {Meeting::kSaveCheckpoint, state_.layer}, [&] { return prepare(); }));
+    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
       manifest_.config = config_text(state_, features);
       manifest_.iterations = state_.iterations;
       describe_tables();
@@ -92,14 +92,15 @@ class CheckpointWriter {
     }
     std::string id;
     try {
-      ranks.from_first(Meeting::kSaveCheckpoint, [&] {
+      ranks.from_first({Meeting::kSaveCheckpoint, state_.layer}, [&] {
         (void)to_text(manifest_);  // refuses names before anything is written
         disk_.make_directory(hidden_);
         return std::string();
       });
-      ranks.together(Meeting::kSaveCheckpoint, [&] { write_tables(); });
+      ranks.together(
+          {Meeting::kSaveCheckpoint, state_.layer}, [&] { write_tables(); });
       gather_tables();
-      id = ranks.from_first(Meeting::kSaveCheckpoint, [&] {
+      id = ranks.from_first({Meeting::kSaveCheckpoint, state_.layer}, [&] {
         const std::string text = write_manifest();
         finish();
         return id_of(name_, checksum_in(text));
@@ -109,7 +110,7 @@ class CheckpointWriter {
       throw;
     }
     count_from(id);
-    ranks.together(Meeting::kSaveCheckpoint, [&] {
+    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
       if (is_first()) {
         remove_old();
       }
@@ -446,7 +447,7 @@ class CheckpointWriter {
         all[i].append(of_rank);
       }
     }
-    ranks.together(Meeting::kSaveCheckpoint, [&] {
+    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
       for (size_t i = 0; is_first() && i < all.size(); ++i) {
         if (manifest_.tables[i].touched) {
           ManifestFile& file = manifest_.tables[i].touched->file;
@@ -603,7 +604,7 @@ void save_checkpoint(
     error = std::current_exception();
   }
   state.ranks->meet_with_same(
-      Meeting::kSaveCheckpoint,
+      {Meeting::kSaveCheckpoint, state.layer},
       error,
       random_key(
           0,

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -374,9 +375,19 @@ at::Tensor read_rows(
     int64_t end) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
-  const at::Tensor rows = ranks.together(Meeting::kReadRows, [&] {
-    return read_local_rows(find_table(state, table, "[read_rows]"), begin, end);
-  });
+  at::Tensor rows;
+  std::exception_ptr error;
+  try {
+    rows = read_local_rows(find_table(state, table, "[read_rows]"), begin, end);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  ranks.meet_with_same(
+      {Meeting::kReadRows, state.layer},
+      error,
+      random_key(
+          static_cast<uint64_t>(begin), table + " " + std::to_string(end)),
+      "reads other rows. All ranks must read the same ones.");
   return ranks.sum(rows.flatten()).view(rows.sizes());
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/rank_group.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
 #include "src/local_rows.h"
+#include "src/rank_group.h"
 #include "src/touched_rows.h"
 
 #include <tessera/embedding_tables.h>
@@ -67,6 +67,8 @@ enum class WithSlots { kNo, kYes };
 struct EmbeddingState {
   /// Who has the other rows of the tables.
   std::shared_ptr<RankGroup> ranks = std::make_shared<RankGroup>();
+  /// Among those of `ranks`: 1, 2, ...
+  int64_t layer = 0;
   WithSlots with_slots = WithSlots::kYes;
   /// Output shapes are known, but for some of the first dimensions.
   bool is_built = false;

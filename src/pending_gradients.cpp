@@ -7,6 +7,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -108,7 +109,8 @@ double PendingGradients::norm(double p) const {
   run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
     sums[i] = part_of_norm(parts[i].first, parts[i].second, p);
   });
-  const double total = add_parts(engine_->gather(add_parts(sums, p)), p);
+  const double total = add_parts(
+      engine_->gather(add_parts(sums, p), std::bit_cast<uint64_t>(p)), p);
   return std::isinf(p) ? total : std::pow(total, 1.0 / p);
 }
 

@@ -55,11 +55,11 @@ class PendingGradients {
   /// Between prepare() and apply(): on shards, all ranks have come as far.
   /// Errors:  `error`, or another rank's.
   void confirm(const std::exception_ptr& error) {
-    engine_->confirm(error);
+    engine_->confirm(error, passes());
   }
-  /// What each rank has given, in order.
-  std::vector<double> gather(double value) {
-    return engine_->gather(value);
+  /// What each rank has given, in order; all must have the same `options`.
+  std::vector<double> gather(double value, uint64_t options) {
+    return engine_->gather(value, options);
   }
   /// One update; none when nothing is pending. Can't fail.
   void apply();

@@ -49,6 +49,7 @@ const char* name_of(int64_t meeting) {
 struct Greeting {
   int64_t group = 0;
   int64_t meeting = 0;
+  int64_t layer = 0;
   int64_t number = 0;
   int64_t has_failed = 0;
   int64_t count = 0;  // for the rank that reads it
@@ -91,6 +92,19 @@ std::string to_text(const std::exception_ptr& error) {
   }
 }
 
+void check_device(at::Device device) {
+  try {
+    at::empty({1}, at::TensorOptions(at::kFloat).device(device));
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(
+        false,
+        "[ShardingOptions] device must be one that this LibTorch can use, but "
+        "got ",
+        device,
+        ". Use kCPU, or build with a LibTorch for it.");
+  }
+}
+
 int64_t sum_of(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
@@ -125,7 +139,7 @@ class RankGroup::Impl {
   }
 
   std::vector<int64_t> meet(
-      Meeting meeting,
+      Place place,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts) {
     wait_for_worker();
@@ -137,7 +151,8 @@ class RankGroup::Impl {
     }
     const std::vector<Greeting> greetings = greet(
         {.group = group_,
-         .meeting = static_cast<int64_t>(meeting),
+         .meeting = static_cast<int64_t>(place.meeting),
+         .layer = place.layer,
          .number = ++meetings_,
          .has_failed = error != nullptr ? 1 : 0},
         counts);
@@ -239,6 +254,10 @@ class RankGroup::Impl {
     return bytes_sent_;
   }
 
+  int64_t add_layer() {
+    return ++layers_;
+  }
+
   LookupWorker& worker(int64_t threads) {
     if (worker_ == nullptr) {
       worker_ = std::make_unique<LookupWorker>(threads);
@@ -279,7 +298,7 @@ class RankGroup::Impl {
       const Greeting& greeting = greetings[other];
       TORCH_CHECK(
           greeting.group == own.group && greeting.number == own.number &&
-              greeting.meeting == own.meeting,
+              greeting.meeting == own.meeting && greeting.layer == own.layer,
           where(),
           "is in ",
           place(own),
@@ -297,11 +316,11 @@ class RankGroup::Impl {
   static std::string place(const Greeting& greeting) {
     return c10::str(
         name_of(greeting.meeting),
+        greeting.layer == 0 ? ""
+                            : c10::str(" of sharded layer ", greeting.layer),
         " (call ",
         greeting.number,
-        " of group ",
-        greeting.group - kMark,
-        ")");
+        " over this backend)");
   }
 
   void check_nobody_failed(
@@ -355,6 +374,7 @@ class RankGroup::Impl {
   at::Device device_;
   int64_t group_ = 0;
   int64_t meetings_ = 0;
+  int64_t layers_ = 0;
   std::atomic<int64_t> bytes_sent_ = 0;
   // Once it was asked for. The last member: its jobs use the others.
   std::unique_ptr<LookupWorker> worker_;
@@ -382,6 +402,7 @@ std::shared_ptr<RankGroup> RankGroup::of(
   std::weak_ptr<RankGroup>& known = groups[{backend.get(), device.type()}];
   std::shared_ptr<RankGroup> group = known.lock();
   if (group == nullptr) {
+    check_device(device);
     group = std::make_shared<RankGroup>(std::move(backend), device);
     known = group;
   }
@@ -406,10 +427,14 @@ int64_t RankGroup::size() const {
 }
 
 std::vector<int64_t> RankGroup::meet(
-    Meeting meeting,
+    Place place,
     const std::exception_ptr& error,
     const std::vector<int64_t>& counts) {
-  return impl_->meet(meeting, error, counts);
+  return impl_->meet(place, error, counts);
+}
+
+int64_t RankGroup::add_layer() {
+  return impl_->add_layer();
 }
 
 std::function<at::Tensor()> RankGroup::exchange(
@@ -429,13 +454,13 @@ std::vector<std::string> RankGroup::to_first(const std::string& text) {
 }
 
 void RankGroup::meet_with_same(
-    Meeting meeting,
+    Place place,
     const std::exception_ptr& error,
     uint64_t value,
     const char* problem) {
   const auto own = std::bit_cast<int64_t>(value);
   const std::vector<int64_t> told =
-      impl_->meet(meeting, error, std::vector<int64_t>(size(), own));
+      impl_->meet(place, error, std::vector<int64_t>(size(), own));
   for (size_t other = 0; other < told.size(); ++other) {
     TORCH_CHECK_VALUE(
         told[other] == own,
@@ -457,10 +482,10 @@ void RankGroup::wait_for_worker() const {
 }
 
 std::string RankGroup::from_first(
-    Meeting meeting,
+    Place place,
     c10::function_ref<std::string()> work) {
   const std::string text =
-      together(meeting, [&] { return rank() == 0 ? work() : std::string(); });
+      together(place, [&] { return rank() == 0 ? work() : std::string(); });
   return all_gather(text)[0];
 }
 

@@ -37,6 +37,15 @@ enum class Meeting : int64_t {
   kCount
 };
 
+/// A point of the program.
+struct Place {
+  // NOLINTNEXTLINE(google-explicit-constructor): most need no layer
+  Place(Meeting meeting, int64_t layer = 0) : meeting(meeting), layer(layer) {}
+
+  Meeting meeting;
+  int64_t layer;  // EmbeddingState::layer; 0: none
+};
+
 /// The processes that share the tables of one layer or several; this one alone
 /// where they are not spread. All functions but rank() and size() are collective.
 /// Errors:  c10::Error naming the rank that failed, called something else, or
@@ -67,17 +76,21 @@ class RankGroup {
   /// its type that names the rank. `counts`, one per rank, are told to them;
   /// gives what they told.
   std::vector<int64_t> meet(
-      Meeting meeting,
+      Place place,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts = {});
 
   /// The same, where all ranks must bring the same `value`.
   /// Errors:  c10::ValueError on all: a rank that differs, and `problem`.
   void meet_with_same(
-      Meeting meeting,
+      Place place,
       const std::exception_ptr& error,
       uint64_t value,
       const char* problem);
+
+  /// The number of one more layer: 1, 2, ... Not collective, but in the same order
+  /// on all ranks.
+  int64_t add_layer();
 
   /// Runs lookups in the background, which meet in the order in which they were
   /// submitted. A meeting in another thread waits until it is idle. `threads`: of
@@ -87,7 +100,7 @@ class RankGroup {
 
   /// What `work` gives. When it throws on one rank, all raise.
   template <class Work>
-  std::invoke_result_t<Work> together(Meeting meeting, Work work) {
+  std::invoke_result_t<Work> together(Place place, Work work) {
     std::exception_ptr error;
     if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
       try {
@@ -95,7 +108,7 @@ class RankGroup {
       } catch (...) {
         error = std::current_exception();
       }
-      meet(meeting, error);
+      meet(place, error);
     } else {
       std::invoke_result_t<Work> result{};
       try {
@@ -103,7 +116,7 @@ class RankGroup {
       } catch (...) {
         error = std::current_exception();
       }
-      meet(meeting, error);
+      meet(place, error);
       return result;
     }
   }
@@ -121,9 +134,7 @@ class RankGroup {
   /// The text of each rank on rank 0; none elsewhere.
   std::vector<std::string> to_first(const std::string& text);
   /// What `work` gives on rank 0, which alone runs it.
-  std::string from_first(
-      Meeting meeting,
-      c10::function_ref<std::string()> work);
+  std::string from_first(Place place, c10::function_ref<std::string()> work);
   /// The value of each rank.
   std::vector<double> all_gather(double value);
 

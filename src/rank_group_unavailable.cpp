@@ -47,7 +47,7 @@ int64_t RankGroup::size() const {
 }
 
 std::vector<int64_t> RankGroup::meet(
-    Meeting /*meeting*/,
+    Place /*place*/,
     const std::exception_ptr& error,
     const std::vector<int64_t>& counts) {
   if (error != nullptr) {
@@ -72,11 +72,15 @@ std::vector<std::string> RankGroup::to_first(const std::string& text) {
 }
 
 void RankGroup::meet_with_same(
-    Meeting meeting,
+    Place place,
     const std::exception_ptr& error,
     uint64_t /*value*/,
     const char* /*problem*/) {
-  meet(meeting, error);
+  meet(place, error);
+}
+
+int64_t RankGroup::add_layer() {
+  return 1;
 }
 
 LookupWorker& RankGroup::worker(int64_t /*threads*/) {
@@ -86,7 +90,7 @@ LookupWorker& RankGroup::worker(int64_t /*threads*/) {
 void RankGroup::wait_for_worker() const {}
 
 std::string RankGroup::from_first(
-    Meeting /*meeting*/,
+    Place /*place*/,
     c10::function_ref<std::string()> work) {
   return work();
 }

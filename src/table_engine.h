@@ -114,9 +114,9 @@ class TableEngine {
   Update plan(const std::vector<GradientPile>& piles, double gain);
 
   /// Before apply(): nothing that belongs to the update has failed. On shards, of
-  /// all ranks.
+  /// all ranks, which have as many `passes`.
   /// Errors:  `error`, or another rank's.
-  virtual void confirm(const std::exception_ptr& error) {
+  virtual void confirm(const std::exception_ptr& error, int64_t /*passes*/) {
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
@@ -134,8 +134,8 @@ class TableEngine {
   /// Drops what tables with gradient_accumulation_steps have collected.
   void forget();
 
-  /// What each rank has given, in order.
-  virtual std::vector<double> gather(double value) {
+  /// What each rank has given, in order; all must have the same `options`.
+  virtual std::vector<double> gather(double value, uint64_t /*options*/) {
     return {value};
   }
 

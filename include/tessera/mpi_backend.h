@@ -15,7 +15,8 @@ class Backend : public c10::intrusive_ptr_target {};
 namespace tessera {
 
 struct MpiBackendOptions {
-  /// How long a rank waits in one collective for the others, >= 1 ms.
+  /// How long a rank waits in one collective for the others, >= 1 ms. Not for the
+  /// start of MPI, which waits for all processes of mpirun.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 

@@ -82,8 +82,9 @@ class Strategy {
   /// checkpoints, sum_gradients(), broadcast_parameters() and the
   /// clip_grad_norm_() and step() of a Combined are collective: all ranks call
   /// them, in the same order, with the same configs, and nothing else uses
-  /// `backend` at the same time. Several layers may share a backend. What one rank
-  /// alone gets wrong is raised on all, before any row changes; after an error of
+  /// `backend` at the same time. Several layers may share a backend; the number of
+  /// batches is the same on all ranks. A batch, a callable or a file that fails on
+  /// one rank alone raises on all, before any row changes; after an error of
   /// the backend itself (a rank is gone) tables may be those of before on some
   /// ranks: load a checkpoint. Gradients of a row are summed on each
   /// rank in the order of its batch, these sums in the order of ranks; duplicates
@@ -119,14 +120,13 @@ class Strategy {
   std::variant<Engine, Host, Dense, Sharded> options_;
 };
 
-/// When the engine updates its tables. On the others it is always in the step
-/// of an optimizer.
+/// When an engine updates its tables. On Strategy::host() and dense() it is always
+/// in the step of an optimizer.
 enum class Apply {
   /// At the end of each backward(), once, whatever it covers.
   kInBackward,
   /// Gradients of all backward() calls pile up, one sum per touched row, until
-  /// the step() of a Combined optimizer: micro-batches, several losses,
-  /// clipping
+  /// the step() of a Combined optimizer: micro-batches, several losses, clipping
   /// by the norm of all gradients.
   kOnStep
 };

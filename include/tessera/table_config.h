@@ -81,7 +81,7 @@ struct TableConfig {
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
-  /// slots are float32 all the same. 16 bits need Strategy::engine(). What is
+  /// slots are float32 all the same. 16 bits need Strategy::engine() or sharded(). What is
   /// rounded to them may exceed clip_weight_max or Uniform's range by one unit
   /// in the last place, and becomes infinite beyond 65504 (kHalf).
   at::ScalarType dtype = at::kFloat;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/sharding.h>
 
-#include "src/rank_group.h"
 #include "src/random_key.h"
+#include "src/rank_group.h"
 
 #include <tessera/strategy.h>
 

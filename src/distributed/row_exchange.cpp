@@ -113,7 +113,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
     error = std::current_exception();
   }
   const std::vector<int64_t> asked_words =
-      ranks_->meet(Meeting::kLookup, error, words);
+      ranks_->meet({Meeting::kLookup, state_.layer}, error, words);
   route->number = ++lookups_;
   const at::Tensor asked_ids =
       ranks_->exchange(pack_ids(wanted, words), words, asked_words)();

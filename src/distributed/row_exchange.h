@@ -2,9 +2,9 @@
 #pragma once
 
 #include "src/distributed/partition.h"
-#include "src/rank_group.h"
 #include "src/distributed/route.h"
 #include "src/embedding_state.h"
+#include "src/rank_group.h"
 #include "src/table_update.h"
 
 #include <tessera/sharding.h>

@@ -71,7 +71,7 @@ void ShardedEngine::wait_for_lookups() const {
 }
 
 void ShardedEngine::give_up(const std::exception_ptr& error) {
-  ranks_->meet(Meeting::kLookup, error);
+  ranks_->meet({Meeting::kLookup, state().layer}, error);
 }
 
 Lookup ShardedEngine::look_up(std::vector<IdBags>& bags) {
@@ -105,7 +105,7 @@ TableEngine::Update ShardedEngine::finish_plan(
     error = std::current_exception();
   }
   ranks_->meet_with_same(
-      Meeting::kUpdateIsReady,
+      {Meeting::kUpdateIsReady, state().layer},
       error,
       rates,
       "has read other learning rates for this update. Make callables depend on "
@@ -113,8 +113,13 @@ TableEngine::Update ShardedEngine::finish_plan(
   return update;
 }
 
-void ShardedEngine::confirm(const std::exception_ptr& error) {
-  ranks_->meet(Meeting::kUpdateIsReady, error);
+void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
+  ranks_->meet_with_same(
+      {Meeting::kUpdateIsReady, state().layer},
+      error,
+      static_cast<uint64_t>(passes),
+      "has the gradients of another number of backward() calls for this step(). "
+      "Call backward() and zero_grad() on all ranks.");
 }
 
 std::vector<ShardedEngine::Sums> ShardedEngine::sum_lookups(
@@ -178,7 +183,7 @@ std::vector<TableUpdate> ShardedEngine::read(
     error = std::current_exception();
   }
   ranks_->meet_with_same(
-      Meeting::kUpdate,
+      {Meeting::kUpdate, state().layer},
       error,
       place,
       "runs backward() over other forwards, or has made another number of "
@@ -281,8 +286,13 @@ void ShardedEngine::sum_replicated(
   }
 }
 
-std::vector<double> ShardedEngine::gather(double value) {
-  ranks_->meet(Meeting::kNorm, nullptr);
+std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
+  ranks_->meet_with_same(
+      {Meeting::kNorm, state().layer},
+      nullptr,
+      options,
+      "clips or steps with other arguments or options. Use the same on all "
+      "ranks.");
   return ranks_->all_gather(value);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/rank_group.h"
 #include "src/distributed/row_exchange.h"
+#include "src/rank_group.h"
 #include "src/table_engine.h"
 
 #include <tessera/sharding.h>
@@ -31,8 +31,8 @@ class ShardedEngine : public TableEngine {
 
   Lookup look_up(std::vector<IdBags>& bags) override;
   void give_up(const std::exception_ptr& error) override;
-  void confirm(const std::exception_ptr& error) override;
-  std::vector<double> gather(double value) override;
+  void confirm(const std::exception_ptr& error, int64_t passes) override;
+  std::vector<double> gather(double value, uint64_t options) override;
   /// One for all layers of the group, so that their lookups keep their order.
   LookupWorker& worker() override;
 

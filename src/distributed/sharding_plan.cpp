@@ -19,11 +19,13 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kMostRanks = 1'000'000;
 
 void validate(const PlanOptions& options) {
   TORCH_CHECK_VALUE(
-      options.ranks >= 1 && options.batch_size >= 1,
-      "[PlanOptions] ranks and batch_size must be >= 1, but got ",
+      options.ranks >= 1 && options.ranks <= kMostRanks &&
+          options.batch_size >= 1,
+      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1, but got ",
       options.ranks,
       " and ",
       options.batch_size,
@@ -266,6 +268,9 @@ std::string ShardingPlan::to_string() const {
         table.distinct_ids,
         megabytes(table.bytes_sent),
         tessera::to_string(table.placement));
+  }
+  if (rank_bytes.empty()) {
+    return text;
   }
   const auto [least, most] =
       std::minmax_element(rank_bytes.begin(), rank_bytes.end());

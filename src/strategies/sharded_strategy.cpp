@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/rank_group.h"
 #include "src/distributed/sharded_engine.h"
 #include "src/random_key.h"
+#include "src/rank_group.h"
 #include "src/strategies/embedding_strategy.h"
 
 #include <c10/util/Exception.h>
@@ -45,19 +45,22 @@ std::string excerpt(const std::string& text, size_t difference) {
   constexpr size_t kBefore = 60;
   constexpr size_t kLength = 120;
   const size_t begin = difference - std::min(difference, kBefore);
-  return "..." + text.substr(begin, kLength) + "...";
+  std::string part = begin > 0 ? "..." : "";
+  part.append(text.substr(begin, kLength));
+  return part.append(begin + kLength < text.size() ? "..." : "");
 }
 
 std::string to_text(const ShardingOptions& options) {
   std::string text = c10::str(
-      " split ",
+      ", split = ",
       to_string(options.split),
-      " rows ",
+      ", row_transport = ",
       options.row_transport,
-      " gradients ",
+      ", gradient_transport = ",
       options.gradient_transport);
   for (const auto& [table, placement] : options.placement) {
-    text.append(" '" + table + "' " + to_string(placement));
+    text.append(
+        c10::str(", placement of '", table, "' = ", to_string(placement)));
   }
   return text;
 }

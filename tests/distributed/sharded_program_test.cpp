@@ -125,6 +125,30 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
   EXPECT_TRUE(at::equal(all_rows(a), all_rows(c)));
 }
 
+// Layers that look the same are told apart, wherever they are called.
+TEST(ShardedProgramTest, AnotherLayerIsNamed) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank agrees with itself";
+  }
+  const Strategy strategy = sharded();
+  TPUEmbedding a(small_options(strategy));
+  TPUEmbedding b(small_options(strategy));
+  TPUEmbedding& own = is_last() ? a : b;
+  const SharedFolder folder;
+  const std::string text = " of sharded layer ";
+  EXPECT_TORCH_ERROR((activation_of(own, own_ids())), text);
+  const at::Tensor of_a = activation_of(a, own_ids()).sum();
+  const at::Tensor of_b = activation_of(b, own_ids()).sum();
+  EXPECT_TORCH_ERROR(((is_last() ? of_a : of_b).backward()), text);
+  EXPECT_TORCH_ERROR((own->save_checkpoint(folder / "run")), text);
+  EXPECT_TORCH_ERROR((all_rows(own)), text);
+  EXPECT_VALUE_ERROR(
+      (a->read_rows("users", is_last() ? 1 : 0, 5)), "reads other rows");
+  train(a, own_ids(), 1);
+  EXPECT_EQ(a->iterations(), 1);
+  EXPECT_EQ(b->iterations(), 0);
+}
+
 TEST(ShardedProgramTest, ABadIdInAPrefetchedBatchRaisesOnAll) {
   TPUEmbedding layer(small_options(sharded()));
   const std::vector<at::Tensor> batches{
@@ -260,6 +284,24 @@ TEST(ShardedCombinedTest, ClippingNeedsTheSameDenseGradients) {
   }
 }
 
+TEST(ShardedCombinedTest, ArgumentsAndPassesMustBeTheSame) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank agrees with itself";
+  }
+  Stepped stepped(sharded());
+  const at::Tensor before = all_rows(stepped.layer);
+  activation_of(stepped.layer, own_ids()).sum().backward();
+  EXPECT_VALUE_ERROR(
+      (stepped.combined->clip_grad_norm_(is_last() ? 1e-9 : 1000.0)),
+      "clips or steps with other arguments");
+  if (is_last()) {
+    stepped.combined->zero_grad();
+  }
+  EXPECT_VALUE_ERROR(
+      (stepped.combined->step()), "another number of backward() calls");
+  EXPECT_TRUE(at::equal(all_rows(stepped.layer), before));
+}
+
 class FailingOptimizer : public torch::optim::SGD {
  public:
   using SGD::SGD;
@@ -338,6 +380,31 @@ TEST(ShardedLoadTest, SomeOfACheckpointLoadsIntoShards) {
     EXPECT_TRUE(at::equal(after.slice(0, 0, kVocab), rows));
     EXPECT_TRUE(at::equal(after.slice(0, kVocab), before.slice(0, kVocab)));
   }
+}
+
+TEST(ShardedLoadTest, AnotherCheckpointOnOneRankIsRefused) {
+  const SharedFolder folder;
+  TPUEmbedding layer(small_options(sharded()));
+  layer->save_checkpoint(folder / "first");
+  train(layer, own_ids(), 1);
+  layer->save_checkpoint(folder / "second");
+  const at::Tensor before = all_rows(layer);
+  if (ranks() > 1) {
+    EXPECT_VALUE_ERROR(
+        (layer->load_checkpoint(folder / (is_last() ? "second" : "first"))),
+        "loads another checkpoint");
+    EXPECT_TRUE(at::equal(all_rows(layer), before));
+  }
+  layer->save_checkpoint(
+      folder / "extra", {.extra = [](torch::serialize::OutputArchive&) {}});
+  EXPECT_VALUE_ERROR(
+      (layer->load_checkpoint(
+          folder / "extra",
+          {.extra =
+               [](torch::serialize::InputArchive&) {
+                 TORCH_CHECK_VALUE(!is_last(), "not here");
+               }})),
+      told("not here"));
 }
 
 TEST(ShardedSaveTest, OldCheckpointsAreRemoved) {

@@ -6,8 +6,8 @@
 #include <torch/optim/sgd.h>
 
 #include "layers/forward_interception.h"
-#include "src/rank_group.h"
 #include "src/random_key.h"
+#include "src/rank_group.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/distributed/sharded_layers.h"

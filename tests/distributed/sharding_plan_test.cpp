@@ -138,9 +138,12 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
     plan_sharding(features(), optim::SGD{}, options);
   };
   EXPECT_VALUE_ERROR(
-      plan({.ranks = 0}), "[PlanOptions] ranks and batch_size must be >= 1");
+      plan({.ranks = 0}),
+      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1");
   EXPECT_VALUE_ERROR(
-      plan({.batch_size = 0}), "ranks and batch_size must be >= 1, but got 1");
+      plan({.batch_size = 0}), "and batch_size >= 1, but got 1 and 0");
+  EXPECT_VALUE_ERROR(plan({.ranks = 1'000'001}), "but got 1000001");
+  EXPECT_FALSE(ShardingPlan{}.to_string().empty());
   EXPECT_VALUE_ERROR(plan({.memory_slack = -0.1}), "memory_slack must be >= 0");
   EXPECT_VALUE_ERROR(
       plan({.memory_slack = std::numeric_limits<double>::quiet_NaN()}),

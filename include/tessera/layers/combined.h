@@ -117,7 +117,7 @@ class Combined : public torch::optim::Optimizer {
   /// What sums are multiplied by: 1, or 1 / passes.
   double gain() const;
   bool is_finite() const;
-  double agree_on_norm(double norm) const;
+  double agree_on_norm(double norm, double max_norm) const;
   void scale_dense(double factor);
   /// Refuses calls on a moved-from object and from within step().
   void check_idle(const char* method) const;

@@ -88,7 +88,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// layer that failed; other layers in the same pass may have been updated.
 ///
 /// On Strategy::sharded() the tables are spread over processes, which call the
-/// layer together.
+/// layer together: see there for what is collective.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
@@ -163,7 +163,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
 
   /// Replaces all rows of a table by `values` [vocabulary_size, dim], such as
   /// pretrained ones; its slots stay. On shards each rank takes its own rows of
-  /// them, without a word to the others.
+  /// them, without a word to the others: pass the same values on all.
   /// Errors:  c10::TypeError or ValueError naming the table.
   void update_embedding_table(
       const std::string& name,
