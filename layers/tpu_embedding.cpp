@@ -204,7 +204,6 @@ at::Tensor TPUEmbeddingImpl::read_rows(
     const std::string& name,
     int64_t begin,
     int64_t end) const {
-  strategy_->wait_for_lookups();
   return tessera::read_rows(*state_, name, begin, end);
 }
 

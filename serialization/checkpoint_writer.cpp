@@ -74,15 +74,18 @@ class CheckpointWriter {
       const std::string& directory,
       const CheckpointOptions& options,
       Disk& disk)
-      : state_(state), directory_(directory), options_(options), disk_(disk) {}
+      : state_(state),
+        place_(Meeting::kSaveCheckpoint, state.layer),
+        directory_(directory),
+        options_(options),
+        disk_(disk) {}
 
   // On shards, rank 0 alone prepares the folder, writes the manifest and puts
   // the checkpoint in its place; all write their rows.
   void write(const Nest<FeatureConfig>& features) {
     RankGroup& ranks = *state_.ranks;
-    adopt(ranks.from_first(
-        {Meeting::kSaveCheckpoint, state_.layer}, [&] { return prepare(); }));
-    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
+    adopt(ranks.from_first(place_, [&] { return prepare(); }));
+    ranks.together(place_, [&] {
       manifest_.config = config_text(state_, features);
       manifest_.iterations = state_.iterations;
       describe_tables();
@@ -92,15 +95,14 @@ class CheckpointWriter {
     }
     std::string id;
     try {
-      ranks.from_first({Meeting::kSaveCheckpoint, state_.layer}, [&] {
+      ranks.from_first(place_, [&] {
         (void)to_text(manifest_);  // refuses names before anything is written
         disk_.make_directory(hidden_);
         return std::string();
       });
-      ranks.together(
-          {Meeting::kSaveCheckpoint, state_.layer}, [&] { write_tables(); });
+      ranks.together(place_, [&] { write_tables(); });
       gather_tables();
-      id = ranks.from_first({Meeting::kSaveCheckpoint, state_.layer}, [&] {
+      id = ranks.from_first(place_, [&] {
         const std::string text = write_manifest();
         finish();
         return id_of(name_, checksum_in(text));
@@ -110,7 +112,7 @@ class CheckpointWriter {
       throw;
     }
     count_from(id);
-    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
+    ranks.together(place_, [&] {
       if (is_first()) {
         remove_old();
       }
@@ -447,7 +449,7 @@ class CheckpointWriter {
         all[i].append(of_rank);
       }
     }
-    ranks.together({Meeting::kSaveCheckpoint, state_.layer}, [&] {
+    ranks.together(place_, [&] {
       for (size_t i = 0; is_first() && i < all.size(); ++i) {
         if (manifest_.tables[i].touched) {
           ManifestFile& file = manifest_.tables[i].touched->file;
@@ -558,6 +560,7 @@ class CheckpointWriter {
   }
 
   EmbeddingState& state_;
+  const Place place_;
   const fs::path directory_;
   const CheckpointOptions& options_;
   Disk& disk_;

@@ -203,11 +203,9 @@ class Planner {
   }
   // By the rank that owns most rows.
   double sent_when_split(const PlannedTable& table) const {
-    const Partition partition(table.placement, table.rows, options_.ranks);
-    int64_t most = 0;
-    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
-      most = std::max(most, partition.count(rank));
-    }
+    const int64_t most = table.placement.kind == TablePlacement::Kind::kWhole
+        ? table.rows
+        : (table.rows + options_.ranks - 1) / options_.ranks;
     const auto rows = static_cast<double>(table.rows);
     const double asked = static_cast<double>(options_.ranks - 1) *
         static_cast<double>(most) / rows * table.distinct_ids;

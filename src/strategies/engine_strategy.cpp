@@ -260,7 +260,6 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   void give_up(const std::exception_ptr& error) override {
-    engine_->stop_lookups();
     engine_->give_up(error);
   }
 
