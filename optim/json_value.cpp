@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/json_value.h"
+#include <tessera/optim/json_value.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
-#include "optim/json_value.h"
+#include <tessera/optim/json_value.h>
 #include "serialization/features_json.h"
 
 #include <algorithm>
@@ -73,16 +73,6 @@ struct JsonValue<OutOfRange> {
   }
   static OutOfRange read(const Json& json, const std::string& where) {
     return read_name(json, out_of_range_from_string, where);
-  }
-};
-
-template <>
-struct JsonValue<QuantizationConfig> {
-  static Json write(const QuantizationConfig& value) {
-    return write_fields(value);
-  }
-  static QuantizationConfig read(const Json& json, const std::string& where) {
-    return read_fields<QuantizationConfig>(json, where);
   }
 };
 

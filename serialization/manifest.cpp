@@ -3,7 +3,7 @@
 
 #include <tessera/table_config.h>
 
-#include "optim/json_value.h"
+#include <tessera/optim/json_value.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -20,7 +20,8 @@ namespace tessera {
 
 using Json = nlohmann::ordered_json;
 
-/// How T looks in JSON. Specialise it for a new type:
+/// How T looks in JSON. An aggregate with visit_fields() has it already; specialise
+/// it for any other new type:
 ///
 ///   static Json write(const T& value);
 ///   static T read(const Json& json, const std::string& where);
@@ -28,6 +29,12 @@ using Json = nlohmann::ordered_json;
 /// Errors:  read() raises c10::ValueError; `where` is the path of the value.
 template <class T>
 struct JsonValue;
+
+/// Whether T::visit_fields(object, visit) names each of T's fields once.
+template <class T>
+concept HasFields = requires(T& object) {
+  T::visit_fields(object, [](const char*, auto&) {});
+};
 
 /// Deeper than any config. Walking JSON takes stack, and JSON may come from
 /// anywhere.
@@ -184,6 +191,16 @@ T read_fields(const Json& json, const std::string& where) {
   });
   return object;
 }
+
+template <HasFields T>
+struct JsonValue<T> {
+  static Json write(const T& value) {
+    return write_fields(value);
+  }
+  static T read(const Json& json, const std::string& where) {
+    return read_fields<T>(json, where);
+  }
+};
 
 /// {"class_name": name, "config": {fields}} for the alternative in use.
 template <class Variant, class NameOf>
