@@ -30,7 +30,7 @@ template <class T, class... Ts>
 concept OneOf = (std::same_as<T, Ts> || ...);
 
 template <class T>
-concept ManifestStruct = OneOf<
+concept ManifestStruct = HasFields<T> && OneOf<
     T,
     Manifest,
     ManifestFile,
