@@ -2,6 +2,7 @@
 #include <tessera/layers/tpu_embedding.h>
 
 #include "layers/forward_interception.h"
+#include "layers/text_table.h"
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
@@ -22,31 +23,6 @@
 namespace tessera {
 
 namespace {
-
-std::string megabytes(int64_t bytes) {
-  constexpr double kMegabyte = 1024.0 * 1024.0;
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMegabyte);
-}
-
-// Columns as wide as their widest cell; numbers and text both to the left.
-std::string align(const std::vector<std::vector<std::string>>& lines) {
-  std::vector<size_t> widths;
-  for (const auto& line : lines) {
-    widths.resize(std::max(widths.size(), line.size()), 0);
-    for (size_t i = 0; i < line.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
-    }
-  }
-  std::string text;
-  for (const auto& line : lines) {
-    std::string row;
-    for (size_t i = 0; i < line.size(); ++i) {
-      row += fmt::format("{:<{}}  ", line[i], widths[i]);
-    }
-    text += row.substr(0, row.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
 
 thread_local const ForwardInterception::Answer* current_answer = nullptr;
 

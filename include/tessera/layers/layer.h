@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/nest.h>
+#include <tessera/optim/json_value.h>
+#include <tessera/partial_shape.h>
+#include <tessera/serialization/config_values.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/cloneable.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+/// What every layer of Tessera can do beside what a torch::nn::Module can.
+///
+///   Cross cross(CrossOptions{.projection_dim = 16});
+///   cross->build(PartialShape{std::nullopt, 64});  // or by the first forward()
+///   to_json(cross);  // layer_json.h: what builds an equal layer
+///
+/// Source:  keras.layers.Layer.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  /// Its name in JSON, such as "Cross".
+  virtual std::string class_name() const = 0;
+
+  /// The options: every field by its name.
+  virtual Json get_config() const = 0;
+
+  /// Of the outputs, for inputs of these shapes; an unknown size stays unknown.
+  /// Errors:  c10::ValueError for inputs that the layer can't take.
+  virtual Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const = 0;
+
+  /// Makes the parameters, which an optimizer sees only from then on.
+  /// Errors:  c10::ValueError for inputs that the layer can't take, or other ones
+  ///          than those it was built for; nothing is changed.
+  virtual void build(const Nest<PartialShape>& input_shapes) = 0;
+
+  /// What it was built for, if it was.
+  virtual std::optional<Nest<PartialShape>> input_shapes() const = 0;
+
+  /// A readable table of what the layer has.
+  virtual std::string summary() const = 0;
+};
+
+/// The shapes of tensors as build() takes them, with the first dimension, the
+/// batch, unknown.
+/// Errors:  c10::ValueError naming the path of an undefined tensor or a scalar;
+///          `where` begins the message.
+Nest<PartialShape> shapes_of(
+    const Nest<at::Tensor>& inputs,
+    const std::string& where);
+
+/// A line for each part of a model that has no parts itself: its path, class and
+/// parameters; then their number and the memory of tables.
+std::string summary(const torch::nn::Module& model);
+
+namespace detail {
+
+/// Errors:  c10::ValueError unless the second agrees with the first wherever
+///          both are known.
+void require_same_shapes(
+    const std::string& class_name,
+    const Nest<PartialShape>& built,
+    const Nest<PartialShape>& inputs);
+
+}  // namespace detail
+
+/// A layer whose config is its options. A class of one's own:
+///
+///   struct ScaleOptions {
+///     double initial_value = 1.0;
+///     bool operator==(const ScaleOptions&) const = default;
+///     template <class Self, class Visit>
+///     static void visit_fields(Self& self, Visit&& visit) {
+///       visit("initial_value", self.initial_value);
+///     }
+///   };
+///
+///   class ScaleImpl : public tessera::LayerImpl<ScaleImpl, ScaleOptions> {
+///    public:
+///     static constexpr const char* kClassName = "Scale";
+///     using LayerImpl::LayerImpl;
+///
+///     torch::Tensor forward(const torch::Tensor& x) {
+///       build_on_first_call(x);
+///       return x * scale_;
+///     }
+///     Nest<PartialShape> compute_output_shape(
+///         const Nest<PartialShape>& inputs) const override {
+///       return inputs;
+///     }
+///
+///    private:
+///     void make_parameters(const Nest<PartialShape>& inputs) override {
+///       scale_ = register_parameter("scale", torch::full({*inputs.leaf()[1]},
+///                                                options().initial_value));
+///     }
+///     torch::Tensor scale_;
+///   };
+///   TORCH_MODULE(Scale);
+///   const bool is_registered = tessera::register_layer<Scale>();  // for JSON
+///
+/// A model that has all its parts from construction overrides reset(), as any
+/// torch::nn::Cloneable, calls it in its constructor, and may leave the other two
+/// functions alone.
+template <class Derived, class OptionsType>
+class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
+ public:
+  using Options = OptionsType;
+
+  explicit LayerImpl(Options options = {})
+      : torch::nn::Cloneable<Derived>(
+            std::string("tessera::").append(Derived::kClassName)),
+        options_(std::move(options)) {}
+
+  const Options& options() const {
+    return options_;
+  }
+
+  std::string class_name() const override {
+    return Derived::kClassName;
+  }
+
+  Json get_config() const override {
+    return JsonValue<Options>::write(options_);
+  }
+
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& /*input_shapes*/) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false,
+        "[",
+        class_name(),
+        "] does not say the shape of its output. Override "
+        "compute_output_shape().");
+  }
+
+  void build(const Nest<PartialShape>& input_shapes) override {
+    if (input_shapes_) {
+      detail::require_same_shapes(class_name(), *input_shapes_, input_shapes);
+      return;
+    }
+    compute_output_shape(input_shapes);  // refuses what can't be built
+    make_parameters(input_shapes);
+    input_shapes_ = input_shapes;
+  }
+
+  std::optional<Nest<PartialShape>> input_shapes() const override {
+    return input_shapes_;
+  }
+
+  std::string summary() const override {
+    return tessera::summary(*this);
+  }
+
+  /// Of torch::nn::Cloneable: makes the parameters of a copy.
+  void reset() override {
+    if (input_shapes_) {
+      make_parameters(*input_shapes_);
+    }
+  }
+
+  void pretty_print(std::ostream& stream) const override {
+    stream << "tessera::" << class_name() << "(" << get_config().dump() << ")";
+  }
+
+ protected:
+  /// Registers the parameters, with their initial values; `input_shapes` have
+  /// passed compute_output_shape().
+  virtual void make_parameters(const Nest<PartialShape>& /*input_shapes*/) {}
+
+  /// build(), by the inputs of a forward(), and on their device, in their dtype.
+  void build_on_first_call(const Nest<at::Tensor>& inputs) {
+    if (input_shapes_) {
+      return;
+    }
+    build(shapes_of(inputs, "[" + class_name() + "] "));
+    const at::Tensor& first = inputs.flatten().front();
+    if (first.is_floating_point()) {
+      this->to(first.device(), first.scalar_type());
+    }
+  }
+
+ private:
+  Options options_;
+  std::optional<Nest<PartialShape>> input_shapes_;
+};
+
+}  // namespace tessera

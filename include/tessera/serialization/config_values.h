@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// How the configs of embeddings look in JSON, for options that hold some.
+
+#include <tessera/feature_config.h>
+#include <tessera/initializer.h>
+#include <tessera/nest.h>
+#include <tessera/optim/json_value.h>
+#include <tessera/partial_shape.h>
+#include <tessera/strategy.h>
+#include <tessera/table_config.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+
+namespace tessera {
+
+/// "sum", "mean" or "sqrtn".
+template <>
+struct JsonValue<Combiner> {
+  static Json write(Combiner value);
+  static Combiner read(const Json& json, const std::string& where);
+};
+
+/// "float32", "bfloat16" or "float16".
+template <>
+struct JsonValue<at::ScalarType> {
+  static Json write(at::ScalarType value);
+  static at::ScalarType read(const Json& json, const std::string& where);
+};
+
+/// "error" or "zero".
+template <>
+struct JsonValue<OutOfRange> {
+  static Json write(OutOfRange value);
+  static OutOfRange read(const Json& json, const std::string& where);
+};
+
+/// "in_backward" or "on_step".
+template <>
+struct JsonValue<Apply> {
+  static Json write(Apply value);
+  static Apply read(const Json& json, const std::string& where);
+};
+
+/// {"class_name": "engine", "config": {...}}; null for a sharded one, whose
+/// processes JSON can't hold, and null reads as the engine.
+template <>
+struct JsonValue<Strategy> {
+  static Json write(const Strategy& value);
+  static Strategy read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<Initializer> {
+  static Json write(const Initializer& value);
+  static Initializer read(const Json& json, const std::string& where);
+};
+
+/// The features with the tables that they share: see config_json.h.
+template <>
+struct JsonValue<Nest<FeatureConfig>> {
+  static Json write(const Nest<FeatureConfig>& value);
+  static Nest<FeatureConfig> read(const Json& json, const std::string& where);
+};
+
+/// [null, 64] for one shape; a list or an object of them for more.
+template <>
+struct JsonValue<Nest<PartialShape>> {
+  static Json write(const Nest<PartialShape>& value);
+  static Nest<PartialShape> read(const Json& json, const std::string& where);
+};
+
+}  // namespace tessera

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer.h>
+
+#include "layers/text_table.h"
+
+#include <tessera/layers/tpu_embedding.h>
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// Without namespace and Impl, as people write it: "Linear".
+std::string class_of(const torch::nn::Module& module) {
+  if (const auto* layer = dynamic_cast<const Layer*>(&module)) {
+    return layer->class_name();
+  }
+  std::string name = module.name();
+  name = name.substr(name.rfind(':') + 1);
+  return name.ends_with("Impl") ? name.substr(0, name.size() - 4) : name;
+}
+
+std::string shapes_text(const std::vector<at::Tensor>& tensors) {
+  std::string text;
+  for (const at::Tensor& tensor : tensors) {
+    text += text.empty() ? "" : " ";
+    text +=
+        to_string(PartialShape(tensor.sizes().begin(), tensor.sizes().end()));
+  }
+  return text.empty() ? "-" : text;
+}
+
+int64_t count_of(const std::vector<at::Tensor>& tensors) {
+  int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) {
+    count += tensor.numel();
+  }
+  return count;
+}
+
+}  // namespace
+
+Nest<PartialShape> shapes_of(
+    const Nest<at::Tensor>& inputs,
+    const std::string& where) {
+  std::vector<PartialShape> shapes;
+  inputs.for_each([&](const std::string& path, const at::Tensor& input) {
+    TORCH_CHECK_VALUE(
+        input.defined() && input.dim() >= 1,
+        where,
+        "expected a tensor with a batch dimension",
+        path.empty() ? "" : " at '" + path + "'",
+        ", but got ",
+        input.defined() ? "a scalar" : "an undefined one",
+        ".");
+    PartialShape shape(input.sizes().begin(), input.sizes().end());
+    shape[0] = std::nullopt;
+    shapes.push_back(std::move(shape));
+  });
+  TORCH_CHECK_VALUE(
+      !shapes.empty(), where, "expected a tensor or more, but got none.");
+  return inputs.pack(std::move(shapes));
+}
+
+std::string summary(const torch::nn::Module& model) {
+  std::vector<std::vector<std::string>> lines{
+      {"part", "class", "parameters", "shapes"}};
+  std::string tables;
+  int64_t total = 0;
+  const auto visit = [&](const std::string& path,
+                         const torch::nn::Module& part) {
+    const std::string name = path.empty() ? "(model)" : path;
+    if (const auto* embedding = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
+      lines.push_back({name, class_of(part), "-", "tables below"});
+      tables += fmt::format("\n{}\n{}", name, embedding->summary());
+      return;
+    }
+    const std::vector<at::Tensor> own = part.parameters(/*recurse=*/false);
+    total += count_of(own);
+    if (own.empty() && !part.children().empty()) {
+      return;  // its parts have lines of their own
+    }
+    const auto* layer = dynamic_cast<const Layer*>(&part);
+    const bool is_built =
+        layer == nullptr || !own.empty() || layer->input_shapes().has_value();
+    lines.push_back(
+        {name,
+         class_of(part),
+         is_built ? std::to_string(count_of(own)) : "not built",
+         shapes_text(own)});
+  };
+  visit("", model);
+  for (const auto& part : model.named_modules("", /*include_self=*/false)) {
+    visit(part.key(), *part.value());
+  }
+  return fmt::format("{}{} dense parameters\n{}", align(lines), total, tables);
+}
+
+namespace detail {
+
+void require_same_shapes(
+    const std::string& class_name,
+    const Nest<PartialShape>& built,
+    const Nest<PartialShape>& inputs) {
+  const auto others = leaves_like(built, inputs, class_name + " inputs");
+  size_t next = 0;
+  built.for_each([&](const std::string& path, const PartialShape& known) {
+    const PartialShape& other = *others[next++];
+    bool agrees = known.size() == other.size();
+    for (size_t i = 0; agrees && i < known.size(); ++i) {
+      agrees = !known[i] || !other[i] || *known[i] == *other[i];
+    }
+    TORCH_CHECK_VALUE(
+        agrees,
+        "[",
+        class_name,
+        path.empty() ? "" : " '" + path + "'",
+        "] was built for inputs ",
+        to_string(known),
+        ", but got ",
+        to_string(other),
+        ". Make another layer for these.");
+  });
+}
+
+}  // namespace detail
+
+}  // namespace tessera
