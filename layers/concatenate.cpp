@@ -4,7 +4,6 @@
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
-#include <ostream>
 #include <vector>
 
 namespace tessera {
@@ -35,8 +34,39 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   return at::cat(columns, 1);
 }
 
-void ConcatenateImpl::pretty_print(std::ostream& stream) const {
-  stream << "tessera::Concatenate()";
+Nest<PartialShape> ConcatenateImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  PartialShape output{std::nullopt, 0};
+  bool is_first = true;
+  input_shapes.for_each(
+      [&](const std::string& path, const PartialShape& shape) {
+        TORCH_CHECK_VALUE(
+            !shape.empty(),
+            "[Concatenate '",
+            path,
+            "'] expected a shape with a batch dimension, but got [].");
+        TORCH_CHECK_VALUE(
+            is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
+            "[Concatenate '",
+            path,
+            "'] all activations must have one batch size, but this one has ",
+            shape[0].value_or(0),
+            " and another ",
+            output[0].value_or(0),
+            ".");
+        is_first = false;
+        output[0] = output[0] ? output[0] : shape[0];
+        std::optional<int64_t> width = 1;
+        for (size_t i = 1; i < shape.size(); ++i) {
+          width = width && shape[i] ? std::optional(*width * *shape[i])
+                                    : std::nullopt;
+        }
+        output[1] = output[1] && width ? std::optional(*output[1] + *width)
+                                       : std::nullopt;
+      });
+  TORCH_CHECK_VALUE(
+      !is_first, "[Concatenate] got no activations: an empty nest.");
+  return output;
 }
 
 }  // namespace tessera

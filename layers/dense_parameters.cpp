@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dense_parameters.h>
 
+#include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <set>
@@ -8,9 +9,17 @@
 namespace tessera {
 
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
+  std::set<const torch::nn::Module*> small_tables;
+  model.apply([&](const torch::nn::Module& part) {
+    const auto* partial = dynamic_cast<const PartialTPUEmbeddingImpl*>(&part);
+    if (partial != nullptr && !partial->dense_embedding().is_empty()) {
+      small_tables.insert(partial->dense_embedding().get());
+    }
+  });
   std::set<const at::TensorImpl*> seen;
   model.apply([&](const torch::nn::Module& part) {
-    if (dynamic_cast<const TPUEmbeddingImpl*>(&part) != nullptr) {
+    if (dynamic_cast<const TPUEmbeddingImpl*>(&part) != nullptr &&
+        !small_tables.contains(&part)) {
       for (const at::Tensor& parameter : part.parameters()) {
         seen.insert(parameter.unsafeGetTensorImpl());
       }

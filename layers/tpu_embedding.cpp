@@ -83,6 +83,7 @@ void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
 
 void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
   options_ = source.options_;
+  input_shapes_ = source.input_shapes_;
   adopt(std::make_shared<EmbeddingState>(deep_copy(*source.state_)));
   state_->layer = state_->ranks->add_layer();
   for (auto& parameter : parameters_) {
@@ -142,6 +143,26 @@ void TPUEmbeddingImpl::build(int64_t batch_size) {
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   build_output_shapes(*state_, options_.features, input_shapes);
+  input_shapes_ = input_shapes;
+}
+
+Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  // Of a state without tables' memory, which this may change.
+  EmbeddingState trial = describe_state(
+      options_.features, options_.optimizer, "[TPUEmbeddingOptions]");
+  trial.features = state_->features;
+  build_output_shapes(trial, options_.features, input_shapes);
+  std::vector<PartialShape> shapes;
+  for (const FeatureState& feature : trial.features) {
+    shapes.push_back(*feature.output_shape);
+    shapes.back().push_back(trial.tables[feature.table].config->dim);
+  }
+  return options_.features.pack(std::move(shapes));
+}
+
+Json TPUEmbeddingImpl::get_config() const {
+  return write_fields(options_);
 }
 
 std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {

@@ -124,6 +124,17 @@ int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
   return json.get<int64_t>();
 }
 
+Json JsonValue<uint64_t>::write(uint64_t value) {
+  return value;
+}
+
+uint64_t JsonValue<uint64_t>::read(const Json& json, const std::string& where) {
+  const bool fits = json.is_number_unsigned() ||
+      (json.is_number_integer() && json.get<int64_t>() >= 0);
+  require_kind(fits, json, "a whole number >= 0", where);
+  return json.get<uint64_t>();
+}
+
 Json JsonValue<double>::write(double value) {
   if (std::isinf(value)) {
     return value > 0 ? "inf" : "-inf";

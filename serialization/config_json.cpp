@@ -3,8 +3,6 @@
 
 #include <tessera/optim/json_value.h>
 #include <tessera/serialization/config_values.h>
-#include "serialization/features_json.h"
-
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -340,12 +338,6 @@ Json to_json(const Nest<FeatureConfig>& features) {
 }
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
-  return features_from_json(json, [](std::vector<TableConfig>&) {});
-}
-
-Nest<FeatureConfig> features_from_json(
-    const Json& json,
-    c10::function_ref<void(std::vector<TableConfig>&)> complete) {
   check_depth(json, "features");
   require_known_keys(json, {"tables", "features"}, "features");
   const Json& table_list = require_key(json, "tables", "features");
@@ -355,7 +347,6 @@ Nest<FeatureConfig> features_from_json(
     configs.push_back(read_fields<TableConfig>(
         table, "tables[" + std::to_string(configs.size()) + "]"));
   }
-  complete(configs);
   std::vector<TablePtr> tables;
   for (TableConfig& config : configs) {
     tables.push_back(make_table(std::move(config)));

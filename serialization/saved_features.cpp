@@ -2,100 +2,19 @@
 #include <tessera/serialization/saved_features.h>
 
 #include "serialization/checkpoint_reader.h"
-#include "serialization/features_json.h"
+
+#include <tessera/serialization/config_json.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
 #include <string>
-#include <type_traits>
-#include <variant>
 #include <vector>
 
 namespace tessera {
 
 namespace {
-
-// Puts functions in the place of their names.
-class Binder {
- public:
-  explicit Binder(const Callables& callables) : callables_(callables) {}
-
-  void bind(std::vector<TableConfig>& tables) {
-    for (TableConfig& table : tables) {
-      bind_table(table);
-    }
-    TORCH_CHECK_VALUE(
-        missing_.empty(),
-        "[saved_features] what was saved needs functions that a file can't "
-        "hold:",
-        missing_,
-        "\nGive them in Callables, by these names.");
-  }
-
- private:
-  void bind_table(TableConfig& config) {
-    where_ = "table '" + config.name + "'";
-    const auto* callable = config.initializer
-        ? std::get_if<initializers::Callable>(&*config.initializer)
-        : nullptr;
-    if (callable != nullptr) {
-      config.initializer = find(
-          callables_.initializers,
-          "initializers",
-          callable->name(),
-          *config.initializer);
-    }
-    if (config.optimizer) {
-      std::visit(
-          [&](auto& spec) { bind_spec(spec); },
-          static_cast<optim::OptimizerVariant&>(*config.optimizer));
-    }
-  }
-
-  template <class Spec>
-  void bind_spec(Spec& spec) {
-    Spec::visit_fields(spec, [&](const char*, auto& field) {
-      using Field = std::remove_cvref_t<decltype(field)>;
-      if constexpr (std::is_same_v<Field, optim::LearningRate>) {
-        if (!field.is_constant() && field.schedule() == nullptr) {
-          field = find(
-              callables_.learning_rates,
-              "learning_rates",
-              field.callable_name(),
-              field);
-        }
-      } else if constexpr (std::is_same_v<Field, optim::CustomRule>) {
-        field = find(callables_.rules, "rules", field.name(), field);
-      } else if constexpr (std::is_same_v<Field, optim::SlotCreation>) {
-        if (field.is_set()) {
-          field = find(
-              callables_.slot_creations, "slot_creations", field.name(), field);
-        }
-      }
-    });
-  }
-
-  // `placeholder` when there is none, which is then noted.
-  template <class Function>
-  Function find(
-      const std::map<std::string, Function>& functions,
-      const char* kind,
-      const std::string& name,
-      const Function& placeholder) {
-    const auto found = functions.find(name);
-    if (found == functions.end()) {
-      missing_ += c10::str("\n  ", where_, ": ", kind, " '", name, "'");
-      return placeholder;
-    }
-    return found->second;
-  }
-
-  const Callables& callables_;
-  std::string where_;
-  std::string missing_;
-};
 
 Nest<FeatureConfig> features_from(
     const std::string& text,
@@ -107,9 +26,11 @@ Nest<FeatureConfig> features_from(
     TORCH_CHECK_VALUE(
         false, "[saved_features] the configuration is no JSON: ", error.what());
   }
-  Binder binder(callables);
-  return features_from_json(
-      json, [&](std::vector<TableConfig>& tables) { binder.bind(tables); });
+  Nest<FeatureConfig> features = features_from_json(json);
+  CallableBinder binder(callables);
+  binder.bind(features, "");
+  binder.finish("[saved_features]");
+  return features;
 }
 
 }  // namespace

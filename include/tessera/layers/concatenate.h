@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <tessera/layers/layer.h>
 #include <tessera/nest.h>
-#include <torch/nn/cloneable.h>
+
+#include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
-#include <iosfwd>
+#include <type_traits>
 
 namespace tessera {
+
+/// The config of a Concatenate layer: there is nothing to choose.
+struct ConcatenateOptions {
+  bool operator==(const ConcatenateOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self&, Visit&&) {}
+};
+static_assert(std::is_aggregate_v<ConcatenateOptions>);
 
 /// Joins a nest of activations into one matrix, for torch::nn::Sequential:
 ///
@@ -19,11 +29,14 @@ namespace tessera {
 /// Shapes:  leaves [batch, ...], flattened from dimension 1 and concatenated in
 ///          the order of the nest: [batch, sum of widths].
 /// Errors:  c10::ValueError for an empty nest or different batch sizes.
-class ConcatenateImpl : public torch::nn::Cloneable<ConcatenateImpl> {
+class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
  public:
-  void reset() override {}
+  static constexpr const char* kClassName = "Concatenate";
+  using LayerImpl::LayerImpl;
+
   at::Tensor forward(const Nest<at::Tensor>& activations);
-  void pretty_print(std::ostream& stream) const override;
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
 };
 
 TORCH_MODULE(Concatenate);

@@ -9,7 +9,8 @@
 namespace tessera {
 
 /// The parameters of `model` that belong to no TPUEmbedding layer in it: no
-/// virtual variables, and on host no tables.
+/// virtual variables, and on host no tables. The small tables of a
+/// PartialTPUEmbedding are dense parameters.
 ///
 ///   torch::optim::Adam dense(dense_parameters(*model), 1e-3);
 ///

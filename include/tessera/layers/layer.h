@@ -182,8 +182,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     if (input_shapes_) {
       return;
     }
-    build(shapes_of(inputs, "[" + class_name() + "] "));
-    const at::Tensor& first = inputs.flatten().front();
+    build(shapes_of(inputs, c10::str("[", class_name(), "] ")));
+    const at::Tensor first = inputs.flatten().front();
     if (first.is_floating_point()) {
       this->to(first.device(), first.scalar_type());
     }

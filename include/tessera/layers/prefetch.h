@@ -13,9 +13,11 @@ namespace tessera {
 
 /// A range over the batches of `source` with their activations. While the loop
 /// body runs on one batch, the next one's rows are looked up.
-template <class Source, class FeaturesOf>
+template <class Source, class Layer, class FeaturesOf>
 class Prefetch {
   using SourceIterator = decltype(std::begin(std::declval<Source&>()));
+  using Pending = decltype(std::declval<Layer&>()->begin_forward(
+      std::declval<const Features&>()));
   using Batch = std::remove_cvref_t<decltype(*std::declval<SourceIterator&>())>;
 
  public:
@@ -24,7 +26,7 @@ class Prefetch {
     Nest<at::Tensor> activations;
   };
 
-  Prefetch(Source&& source, TPUEmbedding layer, FeaturesOf features_of)
+  Prefetch(Source&& source, Layer layer, FeaturesOf features_of)
       : source_(std::forward<Source>(source)),
         layer_(std::move(layer)),
         features_of_(std::move(features_of)) {}
@@ -105,7 +107,7 @@ class Prefetch {
     decltype(std::end(std::declval<Source&>())) end_;
     bool has_read_ = false;  // what next_ stands on
     std::optional<Batch> batch_;  // of pending_
-    std::optional<PendingForward> pending_;
+    std::optional<Pending> pending_;
     std::exception_ptr error_;
     std::optional<Item> item_;
   };
@@ -120,7 +122,7 @@ class Prefetch {
 
  private:
   Source source_;
-  TPUEmbedding layer_;
+  Layer layer_;
   FeaturesOf features_of_;
 };
 
@@ -138,11 +140,12 @@ class Prefetch {
 /// `features_of` gives a batch's features, or a pair of features and weights.
 /// In training on the engine the activations of a batch are one step stale:
 /// they do not show the update of the batch before, which runs after the lookup.
-/// `source` is kept when it is an rvalue, and must outlive the loop otherwise.
-template <class Source, class FeaturesOf>
-Prefetch<Source, FeaturesOf> prefetch(
+/// `source` is kept when it is an rvalue, and must outlive the loop otherwise;
+/// `layer` is a TPUEmbedding or a PartialTPUEmbedding.
+template <class Source, class Layer, class FeaturesOf>
+Prefetch<Source, Layer, FeaturesOf> prefetch(
     Source&& source,
-    TPUEmbedding layer,
+    Layer layer,
     FeaturesOf features_of) {
   return {
       std::forward<Source>(source), std::move(layer), std::move(features_of)};

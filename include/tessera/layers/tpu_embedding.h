@@ -5,6 +5,7 @@
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
 #include <tessera/feature_config.h>
+#include <tessera/layers/layer.h>
 #include <tessera/nest.h>
 #include <tessera/partial_shape.h>
 #include <tessera/strategy.h>
@@ -63,6 +64,15 @@ struct TPUEmbeddingOptions {
   uint64_t seed = 0;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("features", self.features);
+    visit("optimizer", self.optimizer);
+    visit("strategy", self.strategy);
+    visit("apply", self.apply);
+    visit("seed", self.seed);
+  }
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 
@@ -104,8 +114,11 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///
 /// Not thread safe: one thread at a time calls the layer or its backward().
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
-class TPUEmbeddingImpl : public torch::nn::Module {
+class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  public:
+  static constexpr const char* kClassName = "TPUEmbedding";
+  using Options = TPUEmbeddingOptions;
+
   /// Errors:  c10::ValueError for unusable options, naming table or feature.
   explicit TPUEmbeddingImpl(TPUEmbeddingOptions options);
   ~TPUEmbeddingImpl() override;
@@ -145,11 +158,24 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   /// FeatureConfig::output_shape says them.
   /// Errors:  c10::ValueError naming the feature, for shapes that contradict
   ///          what is known; nothing is changed.
-  void build(const Nest<PartialShape>& input_shapes);
+  void build(const Nest<PartialShape>& input_shapes) override;
+  /// Of the activations, with dim; nothing is fixed by it.
+  /// Errors:  as build().
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+  /// What build() was given, if it was; the tables are there without it.
+  std::optional<Nest<PartialShape>> input_shapes() const override {
+    return input_shapes_;
+  }
 
   const TPUEmbeddingOptions& options() const {
     return options_;
   }
+  std::string class_name() const override {
+    return kClassName;
+  }
+  /// A sharded strategy is null in it.
+  Json get_config() const override;
 
   /// The engine's stand-in for all tables, [1].
   /// Errors:  c10::Error on a strategy that has none.
@@ -182,7 +208,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
   int64_t out_of_range_count() const;
 
   /// A readable table: name, rows, dim, optimizer, slots, memory.
-  std::string summary() const;
+  std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
   /// A deep copy: tables, slots and step counter; nothing pending.
@@ -255,6 +281,7 @@ class TPUEmbeddingImpl : public torch::nn::Module {
       const std::optional<torch::Dtype>& dtype);
 
   TPUEmbeddingOptions options_;
+  std::optional<Nest<PartialShape>> input_shapes_;
   std::shared_ptr<EmbeddingState> state_;
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };

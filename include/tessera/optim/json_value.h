@@ -75,6 +75,12 @@ struct JsonValue<int64_t> {
   static int64_t read(const Json& json, const std::string& where);
 };
 
+template <>
+struct JsonValue<uint64_t> {
+  static Json write(uint64_t value);
+  static uint64_t read(const Json& json, const std::string& where);
+};
+
 /// Infinities, which JSON lacks, are the strings "inf" and "-inf".
 template <>
 struct JsonValue<double> {

@@ -3,25 +3,15 @@
 
 #include <tessera/feature_config.h>
 #include <tessera/nest.h>
+#include <tessera/serialization/callables.h>
 
-#include <map>
 #include <string>
-#include <type_traits>
 
 namespace torch::serialize {
 class InputArchive;
 }  // namespace torch::serialize
 
 namespace tessera {
-
-/// The user's functions, by the names that stand for them in what was saved.
-struct Callables {
-  std::map<std::string, optim::LearningRate> learning_rates = {};
-  std::map<std::string, Initializer> initializers = {};
-  std::map<std::string, optim::CustomRule> rules = {};
-  std::map<std::string, optim::SlotCreation> slot_creations = {};
-};
-static_assert(std::is_aggregate_v<Callables>);
 
 /// The configuration of a layer that was saved, to build the same again; each
 /// table has its optimizer.

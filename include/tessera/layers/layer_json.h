@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/layer.h>
+#include <tessera/serialization/callables.h>
+#include <tessera/strategy.h>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// What a layer needs and JSON can't hold.
+struct FromJson {
+  /// By the names that stand for them.
+  Callables callables = {};
+  /// In place of every strategy that the JSON has.
+  std::optional<Strategy> strategy = {};
+};
+static_assert(std::is_aggregate_v<FromJson>);
+
+/// A layer or model as JSON that builds an equal one, without what it has learnt:
+///
+///   {"class_name": "Cross", "config": {"projection_dim": 16, ...},
+///    "build_config": {"input_shape": [null, 64]}}
+///
+/// Of layers of Tessera, registered classes, a torch::nn::Sequential of them, and
+/// these of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
+/// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. A layer that
+/// stands in a Sequential twice is one layer after reading, too.
+/// Errors:  c10::ValueError naming a class that is not known.
+/// Source:  Keras's serialize_keras_object.
+Json to_json(const torch::nn::Module& layer);
+
+template <class Impl>
+Json to_json(const torch::nn::ModuleHolder<Impl>& layer) {
+  return to_json(*layer);
+}
+
+/// The layer that to_json() wrote, of the class that it names.
+/// Errors:  c10::ValueError naming an unknown class or key, a value out of its
+///          range, or every function that is missing.
+std::shared_ptr<torch::nn::Module> layer_from_json(
+    const Json& json,
+    const FromJson& bindings = {});
+
+namespace detail {
+
+struct MadeLayer {
+  std::shared_ptr<torch::nn::Module> module = {};
+  /// For a Sequential; empty when its forward() is no plain function.
+  torch::nn::AnyModule any = {};
+};
+
+struct LayerClass {
+  std::string name;
+  std::type_index type;
+  std::function<Json(const torch::nn::Module&)> get_config;
+  std::function<MadeLayer(
+      const Json& config,
+      const std::string& where,
+      const FromJson& bindings)>
+      make;
+};
+
+/// Errors:  c10::ValueError when another class has the name.
+void add_layer_class(LayerClass layer_class);
+
+template <class Impl>
+MadeLayer make_layer(typename Impl::Options options) {
+  auto module = std::make_shared<Impl>(std::move(options));
+  MadeLayer made{.module = module};
+  if constexpr (torch::detail::has_forward<Impl>::value) {
+    made.any = torch::nn::AnyModule(module);
+  }
+  return made;
+}
+
+/// Options from JSON, with functions and strategy in their places.
+template <class Options>
+Options options_from_json(
+    const Json& config,
+    const std::string& where,
+    const FromJson& bindings) {
+  auto options = JsonValue<Options>::read(config, where);
+  CallableBinder binder(bindings.callables);
+  binder.bind(options, where);
+  binder.finish(c10::str("[", where, "]"));
+  if constexpr (HasFields<Options>) {
+    Options::visit_fields(options, [&](const char*, auto& field) {
+      if constexpr (std::is_same_v<decltype(field), Strategy&>) {
+        field = bindings.strategy.value_or(field);
+      }
+    });
+  }
+  return options;
+}
+
+}  // namespace detail
+
+/// A layer of this class from its get_config().
+/// Errors:  as layer_from_json().
+template <class Holder>
+Holder from_config(const Json& config, const FromJson& bindings = {}) {
+  using Impl = typename Holder::ContainedType;
+  return Holder(
+      std::make_shared<Impl>(detail::options_from_json<typename Impl::Options>(
+          config, Impl::kClassName, bindings)));
+}
+
+/// The layer that to_json() wrote, which must be a Holder.
+///
+///   auto model = from_json<torch::nn::Sequential>(Json::parse(text));
+///
+/// Errors:  as layer_from_json().
+template <class Holder>
+Holder from_json(const Json& json, const FromJson& bindings = {}) {
+  using Impl = typename Holder::ContainedType;
+  auto layer = std::dynamic_pointer_cast<Impl>(layer_from_json(json, bindings));
+  TORCH_CHECK_VALUE(
+      layer != nullptr,
+      "[from_json] the JSON holds a layer of another class, '",
+      json.at("class_name").template get<std::string>(),
+      "'. Read it with layer_from_json().");
+  return Holder(std::move(layer));
+}
+
+/// Makes a class of one's own known to to_json() and layer_from_json(): Impl has
+/// kClassName, Options and a constructor from them, as a LayerImpl does.
+///
+///   const bool is_registered = tessera::register_layer<Ranker>();
+///
+/// Errors:  c10::ValueError when another class has the name.
+template <class Holder>
+bool register_layer() {
+  using Impl = typename Holder::ContainedType;
+  detail::add_layer_class(
+      {.name = Impl::kClassName,
+       .type = typeid(Impl),
+       .get_config =
+           [](const torch::nn::Module& layer) {
+             return dynamic_cast<const Layer&>(layer).get_config();
+           },
+       .make =
+           [](const Json& config,
+              const std::string& where,
+              const FromJson& bindings) {
+             return detail::make_layer<Impl>(
+                 detail::options_from_json<typename Impl::Options>(
+                     config, where, bindings));
+           }});
+  return true;
+}
+
+}  // namespace tessera

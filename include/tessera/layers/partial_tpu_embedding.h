@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/layer.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/strategy.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+/// The config of a PartialTPUEmbedding layer.
+struct PartialTPUEmbeddingOptions {
+  Nest<FeatureConfig> features = {};
+  /// As TPUEmbeddingOptions::optimizer.
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  /// Tables with more rows are in the TPUEmbedding, the others are parameters.
+  /// 0: all in the TPUEmbedding; unset: all are parameters.
+  std::optional<int64_t> size_threshold = 10'000;
+  /// Of the TPUEmbedding, as are the next two.
+  Strategy strategy = Strategy::engine();
+  Apply apply = Apply::kInBackward;
+  uint64_t seed = 0;
+
+  bool operator==(const PartialTPUEmbeddingOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("features", self.features);
+    visit("optimizer", self.optimizer);
+    visit("size_threshold", self.size_threshold);
+    visit("strategy", self.strategy);
+    visit("apply", self.apply);
+    visit("seed", self.seed);
+  }
+};
+static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);
+
+/// The lookups of PartialTPUEmbedding::begin_forward().
+class PartialPendingForward {
+ private:
+  friend class PartialTPUEmbeddingImpl;
+
+  std::optional<PendingForward> tpu_;
+  std::optional<PendingForward> dense_;
+};
+
+/// Large tables in a TPUEmbedding, with fused optimizers; small ones as ordinary
+/// parameters, of which any torch::optim trains every row. Features in and
+/// activations out are those of one TPUEmbedding over all of them.
+///
+///   PartialTPUEmbedding embedding(PartialTPUEmbeddingOptions{
+///       .features = features, .optimizer = optim::Adagrad{}});
+///   torch::optim::Adam optimizer(model->parameters());  // trains the small ones
+///
+/// dense_parameters() has the small tables; a spec of their own they follow only
+/// with make_optimizer(embedding->dense_embedding()). A checkpoint of the large
+/// ones is tpu_embedding()->save_checkpoint(), with the small ones, as other
+/// dense weights, in CheckpointOptions::extra; torch::save has everything.
+///
+/// Shapes:  as TPUEmbedding.
+/// Source:  tfrs.experimental.layers.embedding.PartialTPUEmbedding.
+/// Differs: small tables take every kind of feature, weights and combiners; a
+///          dense feature [batch, 1] gives [batch, dim], as everywhere here.
+class PartialTPUEmbeddingImpl
+    : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions> {
+ public:
+  static constexpr const char* kClassName = "PartialTPUEmbedding";
+
+  /// Errors:  c10::ValueError for unusable options, naming table or feature.
+  explicit PartialTPUEmbeddingImpl(PartialTPUEmbeddingOptions options);
+
+  /// As TPUEmbedding::forward().
+  Nest<at::Tensor> forward(
+      const Features& features,
+      const Weights& weights = {});
+
+  /// For prefetch(): as TPUEmbedding::begin_forward() and finish_forward().
+  PartialPendingForward begin_forward(
+      const Features& features,
+      const Weights& weights = {});
+  Nest<at::Tensor> finish_forward(PartialPendingForward&& pending);
+
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+  void build(const Nest<PartialShape>& input_shapes) override;
+
+  /// The large tables; empty when there are none.
+  const TPUEmbedding& tpu_embedding() const {
+    return tpu_;
+  }
+  /// The small ones, on Strategy::host(); empty when there are none.
+  const TPUEmbedding& dense_embedding() const {
+    return dense_;
+  }
+
+  void reset() override;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})
+
+ private:
+  template <class T>
+  struct Halves {
+    Nest<T> tpu;
+    Nest<T> dense;
+  };
+  template <class T>
+  Halves<T> split(const Nest<T>& nest, const char* what) const;
+  template <class T>
+  Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense) const;
+
+  // Of each feature, in order: whether its table is a large one.
+  std::vector<bool> is_tpu_;
+  TPUEmbedding tpu_{nullptr};
+  TPUEmbedding dense_{nullptr};
+};
+
+TORCH_MODULE(PartialTPUEmbedding);
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/feature_config.h>
+#include <tessera/nest.h>
+#include <tessera/optim/json_value.h>
+#include <tessera/table_config.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+
+/// The user's functions, by the names that stand for them in what was saved.
+struct Callables {
+  std::map<std::string, optim::LearningRate> learning_rates = {};
+  std::map<std::string, Initializer> initializers = {};
+  std::map<std::string, optim::CustomRule> rules = {};
+  std::map<std::string, optim::SlotCreation> slot_creations = {};
+};
+static_assert(std::is_aggregate_v<Callables>);
+
+/// Puts functions in the place of the names that JSON has for them.
+///
+///   CallableBinder binder(callables);
+///   binder.bind(options, "options");
+///   binder.finish("[layer_from_json]");
+class CallableBinder {
+ public:
+  /// `callables` outlives the binder.
+  explicit CallableBinder(const Callables& callables) : callables_(callables) {}
+
+  /// `where` is what the value belongs to, for finish().
+  void bind(optim::LearningRate& value, const std::string& where);
+  void bind(optim::CustomRule& value, const std::string& where);
+  void bind(optim::SlotCreation& value, const std::string& where);
+  void bind(Initializer& value, const std::string& where);
+  void bind(optim::OptimizerSpec& value, const std::string& where);
+  /// Features that shared a table share it afterwards, too.
+  void bind(Nest<FeatureConfig>& value, const std::string& where);
+
+  template <class T>
+  void bind(std::optional<T>& value, const std::string& where) {
+    if (value) {
+      bind(*value, where);
+    }
+  }
+  template <class T>
+  void bind(std::vector<T>& values, const std::string& where) {
+    for (T& value : values) {
+      bind(value, where);
+    }
+  }
+  /// An aggregate, field by field; of anything else there is nothing to bind.
+  template <class T>
+  void bind(T& value, const std::string& where) {
+    if constexpr (HasFields<T>) {
+      T::visit_fields(
+          value, [&](const char*, auto& field) { bind(field, where); });
+    }
+  }
+
+  /// Errors:  c10::ValueError listing every function that was missing.
+  void finish(const std::string& where) const;
+
+ private:
+  // `placeholder` when there is none, which is then noted.
+  template <class Function>
+  Function find(
+      const std::map<std::string, Function>& functions,
+      const std::string& what,
+      const std::string& name,
+      const Function& placeholder);
+
+  const Callables& callables_;
+  std::string missing_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+
+#include "layers/layer_classes.h"
+
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kSequential = "Sequential";
+
+// Classes by name. Static initialisers of several sources add to it.
+class Registry {
+ public:
+  static Registry& get() {
+    static Registry registry;
+    return registry;
+  }
+
+  void add(detail::LayerClass layer_class) {
+    const std::lock_guard lock(mutex_);
+    const auto found = classes_.find(layer_class.name);
+    TORCH_CHECK_VALUE(
+        layer_class.name != kSequential &&
+            (found == classes_.end() || found->second.type == layer_class.type),
+        "[register_layer] there is another class '",
+        layer_class.name,
+        "'. Choose another kClassName.");
+    classes_.insert_or_assign(layer_class.name, layer_class);
+  }
+
+  detail::LayerClass find(const std::string& name, const std::string& where) {
+    const std::lock_guard lock(mutex_);
+    const auto found = classes_.find(name);
+    TORCH_CHECK_VALUE(
+        found != classes_.end(),
+        "[",
+        where,
+        "] unknown class_name '",
+        name,
+        "'. Known: ",
+        known(),
+        ". A class of your own needs register_layer().");
+    return found->second;
+  }
+
+  detail::LayerClass find(
+      const torch::nn::Module& layer,
+      const std::string& where) {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(classes_.begin(), classes_.end(), [&](const auto& entry) {
+          return entry.second.type == typeid(layer);
+        });
+    TORCH_CHECK_VALUE(
+        found != classes_.end(),
+        "[",
+        where,
+        "] a layer of class ",
+        layer.name(),
+        " has no JSON. Known: ",
+        known(),
+        ". A class of your own needs register_layer().");
+    return found->second;
+  }
+
+ private:
+  Registry() {
+    for (detail::LayerClass& stock : stock_layer_classes()) {
+      classes_.emplace(stock.name, stock);
+    }
+  }
+
+  std::string known() const {
+    std::string names = kSequential;
+    for (const auto& [name, layer_class] : classes_) {
+      names += ", " + name;
+    }
+    return names;
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, detail::LayerClass> classes_;
+};
+
+// Not in the registry's constructor, which register_layer() needs.
+void register_own_layers() {
+  static const bool once = register_layer<Concatenate>() &&
+      register_layer<TPUEmbedding>() && register_layer<PartialTPUEmbedding>();
+  static_cast<void>(once);
+}
+
+Json write(const torch::nn::Module& layer, const std::string& where);
+
+Json write_sequential(
+    const torch::nn::SequentialImpl& model,
+    const std::string& where) {
+  Json layers = Json::array();
+  std::map<const torch::nn::Module*, std::string> seen;
+  for (const auto& child : model.named_children()) {
+    Json entry = {{"name", child.key()}};
+    const auto [found, is_new] =
+        seen.try_emplace(child.value().get(), child.key());
+    if (is_new) {
+      entry.update(write(*child.value(), where + "." + child.key()));
+    } else {
+      entry["same_as"] = found->second;
+    }
+    layers.push_back(std::move(entry));
+  }
+  return {
+      {"class_name", kSequential}, {"config", {{"layers", std::move(layers)}}}};
+}
+
+Json write(const torch::nn::Module& layer, const std::string& where) {
+  if (const auto* model =
+          dynamic_cast<const torch::nn::SequentialImpl*>(&layer)) {
+    return write_sequential(*model, where);
+  }
+  const detail::LayerClass layer_class = Registry::get().find(layer, where);
+  Json json = {
+      {"class_name", layer_class.name},
+      {"config", layer_class.get_config(layer)}};
+  const auto* own = dynamic_cast<const Layer*>(&layer);
+  if (own != nullptr && own->input_shapes()) {
+    json["build_config"] = {
+        {"input_shape",
+         JsonValue<Nest<PartialShape>>::write(*own->input_shapes())}};
+  }
+  return json;
+}
+
+detail::MadeLayer read(
+    const Json& json,
+    const std::string& where,
+    const FromJson& bindings);
+
+std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
+    const Json& config,
+    const std::string& where,
+    const FromJson& bindings) {
+  require_known_keys(config, {"layers"}, where);
+  const Json& layers = require_key(config, "layers", where);
+  require_kind(layers.is_array(), layers, "a list", where + ".layers");
+  auto model = std::make_shared<torch::nn::SequentialImpl>();
+  std::map<std::string, torch::nn::AnyModule> made;
+  for (const Json& entry : layers) {
+    const std::string place = c10::str(where, ".layers[", made.size(), "]");
+    require_kind(entry.is_object(), entry, "an object", place);
+    const std::string name = JsonValue<std::string>::read(
+        require_key(entry, "name", place), place + ".name");
+    TORCH_CHECK_VALUE(
+        !name.empty() && name.find('.') == std::string::npos &&
+            !made.contains(name),
+        "[",
+        place,
+        "] name must be one of its own, neither empty nor with a '.', but got '",
+        name,
+        "'.");
+    torch::nn::AnyModule layer;
+    if (entry.contains("same_as")) {
+      require_known_keys(entry, {"name", "same_as"}, place);
+      const std::string other =
+          JsonValue<std::string>::read(entry.at("same_as"), place + ".same_as");
+      const auto found = made.find(other);
+      TORCH_CHECK_VALUE(
+          found != made.end(),
+          "[",
+          place,
+          "] same_as must name a layer before this one, but got '",
+          other,
+          "'.");
+      layer = found->second;
+    } else {
+      Json alone = entry;
+      alone.erase("name");
+      layer = read(alone, place, bindings).any;
+    }
+    TORCH_CHECK_VALUE(
+        !layer.is_empty(),
+        "[",
+        place,
+        "] a Sequential can't hold a ",
+        entry.at("class_name").get<std::string>(),
+        ", whose forward() is no plain function.");
+    made.emplace(name, layer);
+    model->push_back(name, std::move(layer));
+  }
+  return model;
+}
+
+detail::MadeLayer read(
+    const Json& json,
+    const std::string& where,
+    const FromJson& bindings) {
+  require_known_keys(json, {"class_name", "config", "build_config"}, where);
+  const std::string name = JsonValue<std::string>::read(
+      require_key(json, "class_name", where), where + ".class_name");
+  const Json config = json.value("config", Json::object());
+  const std::string inner = where + "." + name;
+  if (name == kSequential) {
+    require_known_keys(json, {"class_name", "config"}, where);
+    return {.module = read_sequential(config, inner, bindings)};
+  }
+  detail::MadeLayer made =
+      Registry::get().find(name, where).make(config, inner, bindings);
+  if (json.contains("build_config")) {
+    const Json& build = json.at("build_config");
+    require_known_keys(build, {"input_shape"}, inner + ".build_config");
+    auto* own = dynamic_cast<Layer*>(made.module.get());
+    TORCH_CHECK_VALUE(
+        own != nullptr, "[", inner, "] a ", name, " takes no build_config.");
+    own->build(JsonValue<Nest<PartialShape>>::read(
+        require_key(build, "input_shape", inner + ".build_config"),
+        inner + ".build_config.input_shape"));
+  }
+  return made;
+}
+
+}  // namespace
+
+namespace detail {
+
+void add_layer_class(LayerClass layer_class) {
+  Registry::get().add(std::move(layer_class));
+}
+
+}  // namespace detail
+
+Json to_json(const torch::nn::Module& layer) {
+  register_own_layers();
+  return write(layer, "to_json");
+}
+
+std::shared_ptr<torch::nn::Module> layer_from_json(
+    const Json& json,
+    const FromJson& bindings) {
+  register_own_layers();
+  check_depth(json, "layer");
+  return read(json, "layer", bindings).module;
+}
+
+}  // namespace tessera

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/partial_tpu_embedding.h>
+
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// Each half would number its unnamed tables anew, so they get their names here.
+Nest<FeatureConfig> with_named_tables(const Nest<FeatureConfig>& features) {
+  std::map<TablePtr, TablePtr> named;
+  std::vector<FeatureConfig> leaves = features.flatten();
+  for (FeatureConfig& feature : leaves) {
+    const size_t index = named.size();
+    const auto [found, is_new] =
+        named.try_emplace(feature.table, feature.table);
+    if (is_new && feature.table != nullptr && feature.table->name.empty()) {
+      TableConfig config = *feature.table;
+      config.name = c10::str("table_", index);
+      found->second = make_table(std::move(config));
+    }
+    feature.table = found->second;
+  }
+  return features.pack(std::move(leaves));
+}
+
+}  // namespace
+
+PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
+    PartialTPUEmbeddingOptions options)
+    : LayerImpl(std::move(options)) {
+  TORCH_CHECK_VALUE(
+      this->options().size_threshold.value_or(0) >= 0,
+      "[PartialTPUEmbedding] size_threshold must be >= 0, but got ",
+      *this->options().size_threshold,
+      ". 0 puts all tables into the TPUEmbedding, std::nullopt none.");
+  reset();
+}
+
+void PartialTPUEmbeddingImpl::reset() {
+  const Nest<FeatureConfig> features = with_named_tables(options().features);
+  is_tpu_.clear();
+  std::map<std::string, TablePtr> tables;
+  features.for_each([&](const std::string& path, const FeatureConfig& feature) {
+    validate(feature, path);
+    const auto [found, is_new] =
+        tables.try_emplace(feature.table->name, feature.table);
+    TORCH_CHECK_VALUE(
+        found->second == feature.table,
+        "[feature '",
+        path,
+        "'] there is another table '",
+        feature.table->name,
+        "'. Give each table a name of its own.");
+    is_tpu_.push_back(
+        options().size_threshold &&
+        feature.table->vocabulary_size > *options().size_threshold);
+  });
+  TORCH_CHECK_VALUE(
+      !is_tpu_.empty(),
+      "[PartialTPUEmbedding] features must have one or more, but got none.");
+  const auto halves = split(features, "features");
+  const auto make = [&](const Nest<FeatureConfig>& half, Strategy strategy) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = half,
+        .optimizer = options().optimizer,
+        .strategy = std::move(strategy),
+        .apply = options().apply,
+        .seed = options().seed});
+  };
+  if (!halves.tpu.empty()) {
+    tpu_ =
+        register_module("tpu_embedding", make(halves.tpu, options().strategy));
+  }
+  if (!halves.dense.empty()) {
+    dense_ = register_module(
+        "dense_embedding", make(halves.dense, Strategy::host()));
+  }
+}
+
+// Flat maps by path, so that messages name the path in the whole nest.
+template <class T>
+PartialTPUEmbeddingImpl::Halves<T> PartialTPUEmbeddingImpl::split(
+    const Nest<T>& nest,
+    const char* what) const {
+  const std::vector<const T*> leaves =
+      leaves_like(options().features, nest, what);
+  const std::vector<std::string> paths = options().features.paths();
+  typename Nest<T>::Map tpu;
+  typename Nest<T>::Map dense;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    (is_tpu_[i] ? tpu : dense).emplace_back(paths[i], *leaves[i]);
+  }
+  return {Nest<T>::map(std::move(tpu)), Nest<T>::map(std::move(dense))};
+}
+
+template <class T>
+Nest<T> PartialTPUEmbeddingImpl::merge(const Nest<T>& tpu, const Nest<T>& dense)
+    const {
+  size_t next_tpu = 0;
+  size_t next_dense = 0;
+  std::vector<T> leaves;
+  for (const bool is_tpu : is_tpu_) {
+    leaves.push_back(
+        is_tpu ? tpu.entries()[next_tpu++].second.leaf()
+               : dense.entries()[next_dense++].second.leaf());
+  }
+  return options().features.pack(std::move(leaves));
+}
+
+Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
+    const Features& features,
+    const Weights& weights) {
+  const auto halves = split(features, "features");
+  const auto half_weights = weights.empty() ? Halves<std::optional<Feature>>{}
+                                            : split(weights, "weights");
+  Nest<at::Tensor> dense;
+  if (!dense_.is_empty()) {
+    dense = dense_->forward(halves.dense, half_weights.dense);
+  }
+  Nest<at::Tensor> tpu;
+  if (!tpu_.is_empty()) {
+    tpu = tpu_->forward(halves.tpu, half_weights.tpu);
+  }
+  return merge(tpu, dense);
+}
+
+PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
+    const Features& features,
+    const Weights& weights) {
+  const auto halves = split(features, "features");
+  const auto half_weights = weights.empty() ? Halves<std::optional<Feature>>{}
+                                            : split(weights, "weights");
+  PartialPendingForward pending;
+  if (!dense_.is_empty()) {
+    pending.dense_ = dense_->begin_forward(halves.dense, half_weights.dense);
+  }
+  if (!tpu_.is_empty()) {
+    pending.tpu_ = tpu_->begin_forward(halves.tpu, half_weights.tpu);
+  }
+  return pending;
+}
+
+Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
+    PartialPendingForward&& pending) {
+  PartialPendingForward taken = std::exchange(pending, {});
+  TORCH_CHECK(
+      taken.tpu_.has_value() == !tpu_.is_empty() &&
+          taken.dense_.has_value() == !dense_.is_empty(),
+      "[PartialTPUEmbedding::finish_forward] this forward has been finished "
+      "already, or another layer began it. Call begin_forward() here.");
+  Nest<at::Tensor> tpu;
+  if (taken.tpu_) {
+    tpu = tpu_->finish_forward(std::move(*taken.tpu_));
+  }
+  Nest<at::Tensor> dense;
+  if (taken.dense_) {
+    dense = dense_->finish_forward(std::move(*taken.dense_));
+  }
+  return merge(tpu, dense);
+}
+
+Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  const auto halves = split(input_shapes, "input_shapes");
+  return merge(
+      tpu_.is_empty() ? Nest<PartialShape>()
+                      : tpu_->compute_output_shape(halves.tpu),
+      dense_.is_empty() ? Nest<PartialShape>()
+                        : dense_->compute_output_shape(halves.dense));
+}
+
+void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
+  LayerImpl::build(input_shapes);
+  const auto halves = split(input_shapes, "input_shapes");
+  if (!tpu_.is_empty()) {
+    tpu_->build(halves.tpu);
+  }
+  if (!dense_.is_empty()) {
+    dense_->build(halves.dense);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/layer_classes.h"
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <initializer_list>
+
+namespace tessera {
+
+namespace {
+
+// A class of LibTorch: its options as they start, those that have no default, and
+// `visit_fields(options, visit)`, which names each once.
+template <class Impl, class Options, class VisitFields>
+detail::LayerClass stock(
+    const char* name,
+    Options start,
+    std::initializer_list<const char*> required,
+    VisitFields visit_fields) {
+  const std::vector<std::string> needed(required.begin(), required.end());
+  return {
+      .name = name,
+      .type = typeid(Impl),
+      .get_config =
+          [visit_fields](const torch::nn::Module& module) {
+            Json config = Json::object();
+            visit_fields(
+                dynamic_cast<const Impl&>(module).options,
+                [&](const char* key, const auto& field) {
+                  using Field = std::remove_cvref_t<decltype(field)>;
+                  config[key] = JsonValue<Field>::write(field);
+                });
+            return config;
+          },
+      .make =
+          [start, needed, visit_fields](
+              const Json& config, const std::string& where, const FromJson&) {
+            Options options = start;
+            std::vector<std::string> known;
+            visit_fields(options, [&](const char* key, const auto&) {
+              known.emplace_back(key);
+            });
+            require_known_keys(config, known, where);
+            for (const std::string& key : needed) {
+              require_key(config, key.c_str(), where);
+            }
+            visit_fields(options, [&](const char* key, auto& field) {
+              using Field = std::remove_cvref_t<decltype(field)>;
+              if (config.contains(key)) {
+                field =
+                    JsonValue<Field>::read(config.at(key), where + "." + key);
+              }
+            });
+            auto module = std::make_shared<Impl>(options);
+            return detail::MadeLayer{
+                .module = module, .any = torch::nn::AnyModule(module)};
+          }};
+}
+
+template <class Impl, class Options>
+detail::LayerClass with_inplace(const char* name, Options start) {
+  return stock<Impl>(name, start, {}, [](auto& options, auto&& visit) {
+    visit("inplace", options.inplace());
+  });
+}
+
+// Of classes without options.
+template <class Impl>
+detail::LayerClass plain(const char* name) {
+  return {
+      .name = name,
+      .type = typeid(Impl),
+      .get_config = [](const torch::nn::Module&) { return Json::object(); },
+      .make =
+          [](const Json& config, const std::string& where, const FromJson&) {
+            require_known_keys(config, {}, where);
+            auto module = std::make_shared<Impl>();
+            return detail::MadeLayer{
+                .module = module, .any = torch::nn::AnyModule(module)};
+          }};
+}
+
+}  // namespace
+
+std::vector<detail::LayerClass> stock_layer_classes() {
+  using namespace torch::nn;
+  return {
+      stock<BatchNorm1dImpl>(
+          "BatchNorm1d",
+          BatchNorm1dOptions(1),
+          {"num_features"},
+          [](auto& options, auto&& visit) {
+            visit("num_features", options.num_features());
+            visit("eps", options.eps());
+            visit("momentum", options.momentum());
+            visit("affine", options.affine());
+            visit("track_running_stats", options.track_running_stats());
+          }),
+      stock<DropoutImpl>(
+          "Dropout",
+          DropoutOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("p", options.p());
+            visit("inplace", options.inplace());
+          }),
+      stock<ELUImpl>(
+          "ELU",
+          ELUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("alpha", options.alpha());
+            visit("inplace", options.inplace());
+          }),
+      stock<FlattenImpl>(
+          "Flatten",
+          FlattenOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("start_dim", options.start_dim());
+            visit("end_dim", options.end_dim());
+          }),
+      stock<GELUImpl>(
+          "GELU",
+          GELUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("approximate", options.approximate());
+          }),
+      plain<IdentityImpl>("Identity"),
+      stock<LayerNormImpl>(
+          "LayerNorm",
+          LayerNormOptions(std::vector<int64_t>{1}),
+          {"normalized_shape"},
+          [](auto& options, auto&& visit) {
+            visit("normalized_shape", options.normalized_shape());
+            visit("eps", options.eps());
+            visit("elementwise_affine", options.elementwise_affine());
+          }),
+      stock<LeakyReLUImpl>(
+          "LeakyReLU",
+          LeakyReLUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("negative_slope", options.negative_slope());
+            visit("inplace", options.inplace());
+          }),
+      stock<LinearImpl>(
+          "Linear",
+          LinearOptions(1, 1),
+          {"in_features", "out_features"},
+          [](auto& options, auto&& visit) {
+            visit("in_features", options.in_features());
+            visit("out_features", options.out_features());
+            visit("bias", options.bias());
+          }),
+      with_inplace<ReLUImpl>("ReLU", ReLUOptions()),
+      plain<SiLUImpl>("SiLU"),
+      plain<SigmoidImpl>("Sigmoid"),
+      stock<SoftmaxImpl>(
+          "Softmax",
+          SoftmaxOptions(1),
+          {"dim"},
+          [](auto& options, auto&& visit) { visit("dim", options.dim()); }),
+      plain<TanhImpl>("Tanh")};
+}
+
+}  // namespace tessera

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers and models as JSON and back; output shapes; summaries.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/layer_json.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include "tests/layers/layer_test_util.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/serialize.h>
+
+#include <limits>
+#include <sstream>
+#include <string>
+
+namespace tessera {
+
+struct ScaleOptions {
+  double initial_value = 1.0;
+
+  bool operator==(const ScaleOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_value", self.initial_value);
+  }
+};
+
+// The layer of a user: one factor per column.
+class ScaleImpl : public LayerImpl<ScaleImpl, ScaleOptions> {
+ public:
+  static constexpr const char* kClassName = "Scale";
+  using LayerImpl::LayerImpl;
+
+  at::Tensor forward(const at::Tensor& input) {
+    build_on_first_call(input);
+    return input * scale_;
+  }
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override {
+    TORCH_CHECK_VALUE(
+        input_shapes.leaf().size() == 2, "[Scale] expected [batch, dim].");
+    return input_shapes;
+  }
+
+ private:
+  void make_parameters(const Nest<PartialShape>& input_shapes) override {
+    scale_ = register_parameter(
+        "scale", at::full({*input_shapes.leaf()[1]}, options().initial_value));
+  }
+
+  at::Tensor scale_;
+};
+TORCH_MODULE(Scale);
+const bool is_scale_registered = register_layer<Scale>();
+
+// A user's model, whose parts stand in its options.
+struct RankerOptions {
+  Nest<FeatureConfig> features = {};
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  Strategy strategy = Strategy::engine();
+  std::vector<int64_t> units = {4};
+
+  bool operator==(const RankerOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("features", self.features);
+    visit("optimizer", self.optimizer);
+    visit("strategy", self.strategy);
+    visit("units", self.units);
+  }
+};
+
+class RankerImpl : public LayerImpl<RankerImpl, RankerOptions> {
+ public:
+  static constexpr const char* kClassName = "Ranker";
+
+  explicit RankerImpl(RankerOptions options) : LayerImpl(std::move(options)) {
+    reset();
+  }
+  void reset() override {
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features = options().features,
+            .optimizer = options().optimizer,
+            .strategy = options().strategy}));
+    tower = register_module("tower", torch::nn::Sequential());
+    for (const int64_t unit : options().units) {
+      tower->push_back(torch::nn::Linear(4, unit));
+    }
+  }
+  at::Tensor forward(const Features& features) {
+    return tower->forward(embedding->forward(features)["user"]);
+  }
+
+  TPUEmbedding embedding{nullptr};
+  torch::nn::Sequential tower{nullptr};
+};
+TORCH_MODULE(Ranker);
+const bool is_ranker_registered = register_layer<Ranker>();
+
+namespace {
+
+Nest<FeatureConfig> shared_features() {
+  const auto movies = make_table(
+      {.name = "movies", .vocabulary_size = 9, .dim = 4, .optimizer = {}});
+  const auto users = make_table(
+      {.vocabulary_size = 5,
+       .dim = 4,
+       .optimizer = optim::Adagrad{.learning_rate = 0.5}});
+  return {
+      {"user", FeatureConfig{.table = users}},
+      {"movie", FeatureConfig{.table = movies}},
+      {"history", FeatureConfig{.table = movies, .max_sequence_length = 3}}};
+}
+
+TPUEmbeddingOptions embedding_options() {
+  return {
+      .features = shared_features(),
+      .optimizer =
+          optim::Adam{
+              .learning_rate =
+                  optim::CosineDecay{
+                      .initial_learning_rate = 0.1, .decay_steps = 10}},
+      .strategy = Strategy::host({.sparse_gradients = true}),
+      .apply = Apply::kOnStep,
+      .seed = std::numeric_limits<uint64_t>::max()};
+}
+
+Features features_of_batch() {
+  return {
+      {"user", test::int64s({1, 4})},
+      {"movie", test::int64s({0, 8})},
+      {"history",
+       RaggedFeature{test::int64s({1, 2, 3}), test::int64s({0, 1, 3})}}};
+}
+
+// Text and back: what a file would hold.
+Json reread(const Json& json) {
+  return Json::parse(json.dump());
+}
+
+TEST(LayerJsonTest, AnEmbeddingHasEqualOptionsAndSharedTables) {
+  const TPUEmbedding layer(embedding_options());
+  const Json json = reread(to_json(layer));
+  EXPECT_EQ(json.at("class_name"), "TPUEmbedding");
+  EXPECT_EQ(json.at("config"), layer->get_config());
+  const auto again = from_json<TPUEmbedding>(json);
+  const auto& features = again->options().features;
+  EXPECT_EQ(features["movie"].table, features["history"].table);
+  EXPECT_NE(features["movie"].table, features["user"].table);
+  EXPECT_EQ(*features["user"].table, *layer->options().features["user"].table);
+  EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
+  EXPECT_EQ(again->options().strategy, layer->options().strategy);
+  EXPECT_EQ(again->options().apply, Apply::kOnStep);
+  EXPECT_EQ(again->options().seed, std::numeric_limits<uint64_t>::max());
+  test::expect_same_tables(again, test::tables_of(layer));
+  EXPECT_EQ(to_json(again), to_json(layer));
+  const auto by_config = from_config<TPUEmbedding>(layer->get_config());
+  EXPECT_EQ(to_json(by_config), to_json(layer));
+}
+
+TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
+  Json json = to_json(TPUEmbedding(embedding_options()));
+  json["config"].erase("seed");
+  json["config"].erase("strategy");
+  json["config"].erase("apply");
+  const auto layer = from_json<TPUEmbedding>(json);
+  EXPECT_EQ(layer->options().seed, 0U);
+  EXPECT_EQ(layer->options().strategy, Strategy::engine());
+  EXPECT_EQ(layer->options().apply, Apply::kInBackward);
+}
+
+TEST(LayerJsonTest, TheStrategyMayBeGiven) {
+  const Json json = to_json(TPUEmbedding(embedding_options()));
+  const auto layer =
+      from_json<TPUEmbedding>(json, {.strategy = Strategy::dense()});
+  EXPECT_EQ(layer->options().strategy, Strategy::dense());
+}
+
+TEST(LayerJsonTest, FunctionsAreAskedForByName) {
+  auto options = embedding_options();
+  const optim::LearningRate rate("warm_up", [] { return 0.5; });
+  options.optimizer = optim::SGD{.learning_rate = rate};
+  const TPUEmbedding layer(options);
+  const Json json = reread(to_json(layer));
+  EXPECT_VALUE_ERROR(
+      from_json<TPUEmbedding>(json),
+      "needs functions that a file can't hold:\n"
+      "  layer.TPUEmbedding: learning_rates 'warm_up'\n"
+      "Give them in Callables, by these names.");
+  const auto again = from_json<TPUEmbedding>(
+      json, {.callables = {.learning_rates = {{"warm_up", rate}}}});
+  EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
+}
+
+TEST(LayerJsonTest, AModelIsOneJson) {
+  auto options = embedding_options();
+  options.strategy = Strategy::engine();
+  options.apply = Apply::kInBackward;
+  Scale shared(ScaleOptions{.initial_value = 2.0});
+  torch::nn::Sequential model(
+      TPUEmbedding(options),
+      Concatenate(),
+      shared,
+      torch::nn::Linear(torch::nn::LinearOptions(20, 20).bias(false)),
+      shared,
+      torch::nn::ReLU(),
+      torch::nn::BatchNorm1d(
+          torch::nn::BatchNorm1dOptions(20).momentum(std::nullopt)),
+      torch::nn::Dropout(0.25),
+      torch::nn::LayerNorm(torch::nn::LayerNormOptions({20})),
+      torch::nn::Softmax(1),
+      torch::nn::GELU());
+  model->eval();
+  const auto expected = model->forward(features_of_batch());
+  const Json json = reread(to_json(model));
+  EXPECT_EQ(
+      json["config"]["layers"][4], (Json{{"name", "4"}, {"same_as", "2"}}));
+  auto again = from_json<torch::nn::Sequential>(json);
+  again->eval();
+  EXPECT_EQ(reread(to_json(again)), json);
+  EXPECT_EQ(again->ptr(2), again->ptr(4));
+
+  std::stringstream archive;
+  torch::save(model, archive);
+  torch::load(again, archive);
+  EXPECT_TRUE(at::equal(again->forward(features_of_batch()), expected));
+}
+
+TEST(LayerJsonTest, EveryOtherStockClassGoesThereAndBack) {
+  torch::nn::Sequential model(
+      torch::nn::ELU(torch::nn::ELUOptions().alpha(0.5)),
+      torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(0)),
+      torch::nn::Identity(),
+      torch::nn::LeakyReLU(torch::nn::LeakyReLUOptions().negative_slope(0.3)),
+      torch::nn::SiLU(),
+      torch::nn::Sigmoid(),
+      torch::nn::Tanh(),
+      torch::nn::ReLU(torch::nn::ReLUOptions(true)));
+  const Json json = reread(to_json(model));
+  EXPECT_EQ(json["config"]["layers"][0]["config"]["alpha"], 0.5);
+  EXPECT_EQ(json["config"]["layers"][7]["config"]["inplace"], true);
+  auto again = from_json<torch::nn::Sequential>(json);
+  EXPECT_EQ(reread(to_json(again)), json);
+  EXPECT_TRUE(at::equal(
+      again->forward(at::ones({2, 3})), model->forward(at::ones({2, 3}))));
+}
+
+TEST(LayerJsonTest, AUsersModelIsRebuilt) {
+  const Ranker model(RankerOptions{
+      .features = shared_features(),
+      .optimizer = optim::SGD{.learning_rate = 0.5},
+      .units = {4, 2}});
+  const auto again = from_json<Ranker>(reread(to_json(model)));
+  EXPECT_EQ(to_json(again), to_json(model));
+  EXPECT_EQ(again->tower->size(), 2U);
+  const auto& features = again->embedding->options().features;
+  EXPECT_EQ(features["movie"].table, features["history"].table);
+  const auto on_host =
+      from_json<Ranker>(to_json(model), {.strategy = Strategy::host()});
+  EXPECT_EQ(on_host->embedding->options().strategy, Strategy::host());
+}
+
+TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
+  Scale layer(ScaleOptions{.initial_value = 3.0});
+  EXPECT_FALSE(to_json(layer).contains("build_config"));
+  layer->build(PartialShape{std::nullopt, 2});
+  const auto again = from_json<Scale>(reread(to_json(layer)));
+  ASSERT_EQ(again->parameters().size(), 1U);
+  EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
+}
+
+TEST(LayerJsonTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Attention"}}),
+      "[layer] unknown class_name 'Attention'. Known: Sequential, ");
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Scale"}, {"options", 1}}), "'options'");
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Scale"}, {"config", {{"rate", 1}}}}),
+      "'rate'");
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "ReLU"}, {"config", {{"rate", 1}}}}),
+      "'rate'");
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Tanh"}, {"config", {{"rate", 1}}}}),
+      "'rate'");
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Linear"}, {"config", {{"bias", true}}}}),
+      "in_features");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(
+          {{"class_name", "Linear"},
+           {"build_config", {{"input_shape", {nullptr, 2}}}},
+           {"config", {{"in_features", 2}, {"out_features", 1}}}}),
+      "takes no build_config");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(
+          {{"class_name", "Scale"}, {"config", {{"initial_value", "much"}}}}),
+      "layer.Scale.initial_value");
+  EXPECT_VALUE_ERROR(layer_from_json(Json::array()), "[layer]");
+  EXPECT_VALUE_ERROR(layer_from_json(Json(nullptr)), "[layer]");
+  EXPECT_VALUE_ERROR(layer_from_json(Json::object()), "class_name");
+  EXPECT_VALUE_ERROR(
+      from_json<Concatenate>(Json{{"class_name", "Scale"}}),
+      "holds a layer of another class, 'Scale'");
+  EXPECT_VALUE_ERROR(
+      to_json(torch::nn::Conv1d(1, 1, 1)), "Conv1dImpl has no JSON");
+}
+
+TEST(LayerJsonTest, RefusesABrokenSequential) {
+  const auto sequential = [](const Json& layers) {
+    return Json{{"class_name", "Sequential"}, {"config", {{"layers", layers}}}};
+  };
+  const Json relu = {{"name", "0"}, {"class_name", "ReLU"}};
+  EXPECT_VALUE_ERROR(
+      layer_from_json(sequential("many")), "layer.Sequential.layers");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(sequential(Json::array({relu, relu}))),
+      "layers[1]] name must be one of its own");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(
+          sequential(Json::array({{{"name", "0"}, {"same_as", "1"}}}))),
+      "same_as must name a layer before this one, but got '1'");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(sequential(Json::array({{{"class_name", "ReLU"}}}))),
+      "name");
+  Json inner = sequential(Json::array());
+  inner["name"] = "0";
+  EXPECT_VALUE_ERROR(
+      layer_from_json(sequential(Json::array({inner}))),
+      "a Sequential can't hold a Sequential");
+  EXPECT_VALUE_ERROR(
+      layer_from_json(sequential(
+          Json::array({{{"name", "0"}, {"class_name", "Attention"}}}))),
+      "[layer.Sequential.layers[0]] unknown class_name 'Attention'");
+}
+
+TEST(LayerJsonTest, AStrategyOfJsonIsOneOfThree) {
+  Json json = to_json(TPUEmbedding(embedding_options()));
+  json["config"]["strategy"] = {{"class_name", "cloud"}};
+  EXPECT_VALUE_ERROR(
+      layer_from_json(json), "must be one of engine, host, dense");
+  json["config"]["strategy"] = {
+      {"class_name", "engine"}, {"config", {{"threads", 1}}}};
+  EXPECT_VALUE_ERROR(layer_from_json(json), "'threads'");
+  json["config"]["strategy"] = nullptr;  // a sharded one was saved
+  EXPECT_EQ(
+      from_json<TPUEmbedding>(json)->options().strategy, Strategy::engine());
+  json["config"]["apply"] = "later";
+  EXPECT_VALUE_ERROR(
+      layer_from_json(json),
+      "expected in_backward or on_step, but got 'later'");
+}
+
+class OtherScaleImpl : public LayerImpl<OtherScaleImpl, ScaleOptions> {
+ public:
+  static constexpr const char* kClassName = "Scale";
+  using LayerImpl::LayerImpl;
+  at::Tensor forward(const at::Tensor& input) {
+    return input;
+  }
+};
+TORCH_MODULE(OtherScale);
+
+TEST(LayerJsonTest, ANameIsTakenOnce) {
+  EXPECT_TRUE(register_layer<Scale>());
+  EXPECT_VALUE_ERROR(
+      register_layer<OtherScale>(), "there is another class 'Scale'");
+}
+
+TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
+  Scale layer;
+  EXPECT_TRUE(layer->parameters().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
+  layer->forward(at::ones({3, 2}, at::kDouble));
+  ASSERT_EQ(layer->parameters().size(), 1U);
+  EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kDouble);
+  EXPECT_EQ(layer->input_shapes()->leaf(), (PartialShape{std::nullopt, 2}));
+  layer->build(PartialShape{7, 2});  // agrees
+  EXPECT_VALUE_ERROR(
+      layer->build(PartialShape{std::nullopt, 3}),
+      "[Scale] was built for inputs [?, 2], but got [?, 3]");
+
+  Scale other;
+  EXPECT_VALUE_ERROR(other->build(PartialShape{3}), "expected [batch, dim]");
+  EXPECT_FALSE(other->input_shapes().has_value());
+  EXPECT_VALUE_ERROR(
+      other->forward(at::Tensor()), "[Scale] expected a tensor with a batch");
+  EXPECT_VALUE_ERROR(other->forward(at::ones({})), "but got a scalar");
+}
+
+TEST(LayerTest, ACloneHasParametersOfItsOwn) {
+  Scale layer(ScaleOptions{.initial_value = 2.0});
+  layer->forward(at::ones({1, 2}));
+  const auto copy = std::dynamic_pointer_cast<ScaleImpl>(layer->clone());
+  ASSERT_NE(copy, nullptr);
+  {
+    const at::NoGradGuard no_grad;
+    layer->parameters()[0].fill_(5.0);
+  }
+  test::expect_close(copy->forward(at::ones({1, 2})), at::full({1, 2}, 2.0));
+}
+
+TEST(LayerTest, SaysItsOutputShape) {
+  const TPUEmbedding embedding(embedding_options());
+  const auto shapes = embedding->compute_output_shape(
+      {{"user", PartialShape{std::nullopt, 1}},
+       {"movie", PartialShape{std::nullopt, std::nullopt}},
+       {"history", PartialShape{std::nullopt, std::nullopt}}});
+  EXPECT_EQ(shapes["user"], (PartialShape{std::nullopt, 4}));
+  EXPECT_EQ(shapes["movie"], (PartialShape{std::nullopt, 4}));
+  EXPECT_EQ(shapes["history"], (PartialShape{std::nullopt, 3, 4}));
+  EXPECT_EQ(
+      Concatenate()->compute_output_shape(shapes).leaf(),
+      (PartialShape{std::nullopt, 20}));
+  EXPECT_EQ(
+      Concatenate()
+          ->compute_output_shape(Nest<PartialShape>::list(
+              {PartialShape{3}, PartialShape{3, std::nullopt}}))
+          .leaf(),
+      (PartialShape{3, std::nullopt}));
+  EXPECT_VALUE_ERROR(
+      Concatenate()->compute_output_shape({}), "got no activations");
+  EXPECT_VALUE_ERROR(
+      Concatenate()->compute_output_shape(PartialShape{}), "batch dimension");
+  EXPECT_VALUE_ERROR(
+      Concatenate()->compute_output_shape(
+          Nest<PartialShape>::list({PartialShape{3}, PartialShape{4}})),
+      "one batch size");
+  EXPECT_VALUE_ERROR(
+      embedding->compute_output_shape({{"user", PartialShape{1}}}),
+      "missing entry 'movie'");
+  // Asking fixes nothing.
+  EXPECT_FALSE(embedding->input_shapes().has_value());
+}
+
+TEST(LayerTest, SummaryListsPartsAndTables) {
+  Ranker model(RankerOptions{
+      .features = shared_features(), .optimizer = optim::SGD{}, .units = {4}});
+  const std::string text = model->summary();
+  EXPECT_NE(text.find("embedding"), std::string::npos) << text;
+  EXPECT_NE(text.find("Linear"), std::string::npos) << text;
+  EXPECT_NE(text.find("[4, 4] [4]"), std::string::npos) << text;
+  EXPECT_NE(text.find("20 dense parameters"), std::string::npos) << text;
+  EXPECT_NE(text.find("movies"), std::string::npos) << text;
+  torch::nn::Sequential unbuilt{Scale()};
+  EXPECT_NE(summary(*unbuilt).find("not built"), std::string::npos);
+}
+
+}  // namespace
+
+}  // namespace tessera

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense_parameters.h>
+#include <tessera/layers/layer_json.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/prefetch.h>
+
+#include "tests/layers/export_test_util.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// Upstream's test: vocabularies of 5, 20, 8, 9, 15 and a threshold of 10. Two
+// features share a small table, two a large one.
+Nest<FeatureConfig> features() {
+  const auto table =
+      [](const char* name, int64_t vocabulary_size, int64_t dim) {
+        return make_table(
+            {.name = name,
+             .vocabulary_size = vocabulary_size,
+             .dim = dim,
+             .combiner = Combiner::kSum});
+      };
+  const auto five = table("", 5, 3);
+  const auto twenty = table("twenty", 20, 2);
+  const auto eight = table("", 8, 4);
+  const auto nine = table("nine", 9, 2);
+  const auto fifteen = table("", 15, 3);
+  return {
+      {"a", FeatureConfig{.table = five}},
+      {"b", FeatureConfig{.table = twenty}},
+      {"c",
+       Nest<FeatureConfig>::list(
+           {FeatureConfig{.table = eight},
+            FeatureConfig{.table = twenty, .max_sequence_length = 2}})},
+      {"d", FeatureConfig{.table = nine}},
+      {"e", FeatureConfig{.table = fifteen}},
+      {"f", FeatureConfig{.table = five}}};
+}
+
+PartialTPUEmbeddingOptions options(std::optional<int64_t> size_threshold) {
+  return {
+      .features = features(),
+      .optimizer = optim::SGD{.learning_rate = 0.5},
+      .size_threshold = size_threshold,
+      .seed = 3};
+}
+
+Features batch() {
+  using test::int64s;
+  return {
+      {"a", int64s({1, 4})},
+      {"b", RaggedFeature{int64s({19, 0, 3}), int64s({0, 2, 3})}},
+      {"c",
+       Features::list(
+           {RaggedFeature{int64s({7, 1}), int64s({0, 0, 2})},
+            RaggedFeature{int64s({5, 6, 7}), int64s({0, 3, 3})}})},
+      {"d", int64s({8, 8})},
+      {"e", int64s({14, 2})},
+      {"f", int64s({4, 0})}};
+}
+
+at::Tensor loss_of(const Nest<at::Tensor>& activations) {
+  at::Tensor loss = at::zeros({});
+  double factor = 1.0;
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + factor * activation.square().sum();
+    factor += 1.0;
+  }
+  return loss;
+}
+
+TEST(PartialTPUEmbeddingTest, LargeTablesAreOnTheEngineAndSmallOnesParameters) {
+  const PartialTPUEmbedding layer(options(10));
+  EXPECT_EQ(
+      layer->tpu_embedding()->options().features.paths(),
+      (std::vector<std::string>{"b", "c/1", "e"}));
+  EXPECT_EQ(
+      layer->dense_embedding()->options().features.paths(),
+      (std::vector<std::string>{"a", "c/0", "d", "f"}));
+  // Shared small tables are one parameter: five, eight, nine.
+  EXPECT_EQ(layer->dense_embedding()->parameters().size(), 3U);
+  EXPECT_EQ(dense_parameters(*layer).size(), 3U);
+  EXPECT_EQ(layer->parameters().size(), 4U);  // and the virtual variable
+  // Unnamed tables are numbered over both halves.
+  std::vector<std::string> names;
+  for (const auto& table : layer->tpu_embedding()->embedding_tables()) {
+    names.push_back(table.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"twenty", "table_4"}));
+}
+
+TEST(PartialTPUEmbeddingTest, TheThresholdItselfIsSmall) {
+  const PartialTPUEmbedding layer(options(15));
+  EXPECT_EQ(
+      layer->tpu_embedding()->options().features.paths(),
+      (std::vector<std::string>{"b", "c/1"}));
+}
+
+TEST(PartialTPUEmbeddingTest, AllOrNothing) {
+  const PartialTPUEmbedding all_dense(options(std::nullopt));
+  EXPECT_TRUE(all_dense->tpu_embedding().is_empty());
+  EXPECT_EQ(dense_parameters(*all_dense).size(), 5U);
+  const PartialTPUEmbedding all_tpu(options(0));
+  EXPECT_TRUE(all_tpu->dense_embedding().is_empty());
+  EXPECT_TRUE(dense_parameters(*all_tpu).empty());
+}
+
+// With SGD, which is the same rule on both sides.
+TEST(PartialTPUEmbeddingTest, TrainsAsOneEmbeddingOverAllTables) {
+  for (const std::optional<int64_t> threshold :
+       {std::optional<int64_t>(0),
+        std::optional<int64_t>(10),
+        std::optional<int64_t>()}) {
+    PartialTPUEmbedding layer(options(threshold));
+    TPUEmbedding whole(TPUEmbeddingOptions{
+        .features = features(),
+        .optimizer = optim::SGD{.learning_rate = 0.5},
+        .seed = 3});
+    torch::optim::SGD optimizer(layer->parameters(), 0.5);
+    for (int64_t step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const auto activations = layer->forward(batch());
+      const auto expected = whole->forward(batch());
+      EXPECT_EQ(activations.paths(), expected.paths());
+      for (size_t i = 0; i < expected.flatten().size(); ++i) {
+        test::expect_close(activations.flatten()[i], expected.flatten()[i]);
+      }
+      loss_of(activations).backward();
+      loss_of(expected).backward();
+      optimizer.step();
+    }
+  }
+}
+
+TEST(PartialTPUEmbeddingTest, WeightsGoToTheirFeatures) {
+  PartialTPUEmbedding layer(options(10));
+  TPUEmbedding whole(TPUEmbeddingOptions{.features = features(), .seed = 3});
+  const Weights weights{
+      {"a", std::nullopt},
+      {"b", std::optional<Feature>(test::floats({0.5, 2.0, 3.0}))},
+      {"c",
+       Weights::list(
+           {std::optional<Feature>(test::floats({4.0, 0.25})), std::nullopt})},
+      {"d", std::nullopt},
+      {"e", std::nullopt},
+      {"f", std::nullopt}};
+  const auto actual = layer->forward(batch(), weights).flatten();
+  const auto expected = whole->forward(batch(), weights).flatten();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    test::expect_close(actual[i], expected[i]);
+  }
+}
+
+TEST(PartialTPUEmbeddingTest, PrefetchesAsOneLayerDoes) {
+  const std::vector<Features> batches(3, batch());
+  for (const std::optional<int64_t> threshold :
+       {std::optional<int64_t>(0), std::optional<int64_t>(10)}) {
+    PartialTPUEmbedding layer(options(threshold));
+    layer->eval();
+    const at::NoGradGuard no_grad;
+    const auto expected = layer->forward(batch()).flatten();
+    int64_t count = 0;
+    for (auto& [features, activations] :
+         prefetch(batches, layer, [](const Features& each) { return each; })) {
+      ++count;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(at::equal(activations.flatten()[i], expected[i]));
+      }
+    }
+    EXPECT_EQ(count, 3);
+  }
+}
+
+TEST(PartialTPUEmbeddingTest, AForwardIsFinishedOnce) {
+  PartialTPUEmbedding layer(options(10));
+  auto pending = layer->begin_forward(batch());
+  layer->finish_forward(std::move(pending));
+  EXPECT_TORCH_ERROR(
+      layer->finish_forward(std::move(pending)), "finished already");
+  PartialTPUEmbedding other(options(0));
+  EXPECT_TORCH_ERROR(
+      layer->finish_forward(other->begin_forward(batch())), "another layer");
+}
+
+TEST(PartialTPUEmbeddingTest, RoundTripsThroughJson) {
+  for (const std::optional<int64_t> threshold :
+       {std::optional<int64_t>(), std::optional<int64_t>(10)}) {
+    PartialTPUEmbedding layer(options(threshold));
+    auto again =
+        from_json<PartialTPUEmbedding>(Json::parse(to_json(layer).dump()));
+    EXPECT_EQ(to_json(again), to_json(layer));
+    EXPECT_EQ(again->options().size_threshold, threshold);
+    const auto& features = again->options().features;
+    EXPECT_EQ(features["a"].table, features["f"].table);
+    const auto expected = layer->forward(batch()).flatten();
+    const auto actual = again->forward(batch()).flatten();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::equal(actual[i], expected[i]));
+    }
+  }
+}
+
+TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
+  PartialTPUEmbedding layer(options(10));
+  torch::optim::SGD optimizer(layer->parameters(), 0.5);
+  loss_of(layer->forward(batch())).backward();
+  optimizer.step();
+  std::stringstream archive;
+  torch::save(layer, archive);
+  PartialTPUEmbedding loaded(options(10));
+  torch::load(loaded, archive);
+  const auto copy =
+      std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone());
+  const auto expected = layer->forward(batch()).flatten();
+  loss_of(layer->forward(batch())).backward();  // moves the engine's tables
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::equal(loaded->forward(batch()).flatten()[i], expected[i]));
+    EXPECT_TRUE(at::equal(copy->forward(batch()).flatten()[i], expected[i]));
+  }
+}
+
+TEST(PartialTPUEmbeddingTest, TheSpecsTrainSmallTablesOnRequest) {
+  PartialTPUEmbedding layer(options(10));
+  const auto optimizer = make_optimizer(layer->dense_embedding());
+  const at::Tensor before =
+      layer->dense_embedding()->read_rows("table_0", 0, 5);
+  loss_of(layer->forward(batch())).backward();
+  optimizer->step();
+  const at::Tensor after = layer->dense_embedding()->read_rows("table_0", 0, 5);
+  EXPECT_FALSE(at::equal(before[1], after[1]));
+  EXPECT_TRUE(at::equal(before[2], after[2]));  // in no bag
+}
+
+TEST(PartialTPUEmbeddingTest, SaysItsOutputShapeAndBuilds) {
+  PartialTPUEmbedding layer(options(10));
+  const Nest<PartialShape> inputs{
+      {"a", PartialShape{2}},
+      {"b", PartialShape{2, std::nullopt}},
+      {"c",
+       Nest<PartialShape>::list(
+           {PartialShape{2, std::nullopt}, PartialShape{2, std::nullopt}})},
+      {"d", PartialShape{2}},
+      {"e", PartialShape{2}},
+      {"f", PartialShape{2}}};
+  const auto shapes = layer->compute_output_shape(inputs);
+  EXPECT_EQ(shapes["a"], (PartialShape{2, 3}));
+  EXPECT_EQ(shapes.at("c")[1], (PartialShape{2, 2, 2}));
+  layer->build(inputs);
+  const auto activations = layer->forward(batch());
+  EXPECT_EQ(activations.at("c")[1].sizes(), (std::vector<int64_t>{2, 2, 2}));
+}
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() {
+    embedding = register_module("embedding", PartialTPUEmbedding(options(10)));
+    tower = register_module("tower", torch::nn::Linear(21, 1));
+  }
+  at::Tensor forward(const Features& features) {
+    return tower->forward(Concatenate()->forward(embedding->forward(features)));
+  }
+  PartialTPUEmbedding embedding{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(Model);
+
+TEST(PartialTPUEmbeddingTest, IsExportedWithAModel) {
+  Model model;
+  const std::string file = test::new_file();
+  export_torchscript(model, file, {.features = batch()});
+  torch::jit::Module exported = torch::jit::load(file);
+  const at::NoGradGuard no_grad;
+  test::expect_close(
+      exported.forward({test::to_dict(test::all_parts_of(batch()))}).toTensor(),
+      model->forward(batch()));
+}
+
+TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
+  EXPECT_VALUE_ERROR(
+      PartialTPUEmbedding(options(-1)),
+      "size_threshold must be >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      PartialTPUEmbedding(PartialTPUEmbeddingOptions{}),
+      "features must have one or more");
+  EXPECT_VALUE_ERROR(
+      PartialTPUEmbedding(
+          PartialTPUEmbeddingOptions{.features = {{"a", FeatureConfig{}}}}),
+      "table must be set");
+  const auto twin = [] {
+    return make_table({.name = "same", .vocabulary_size = 2, .dim = 2});
+  };
+  EXPECT_VALUE_ERROR(
+      PartialTPUEmbedding(PartialTPUEmbeddingOptions{
+          .features =
+              {{"a", FeatureConfig{.table = twin()}},
+               {"b", FeatureConfig{.table = twin()}}}}),
+      "there is another table 'same'");
+  PartialTPUEmbedding layer(options(10));
+  EXPECT_VALUE_ERROR(
+      layer->forward({{"a", test::int64s({1})}}), "missing entry");
+  const Features good = batch();
+  const auto replaced = [&](size_t leaf, const Feature& feature) {
+    auto leaves = good.flatten();
+    leaves[leaf] = feature;
+    return good.pack(leaves);
+  };
+  EXPECT_INDEX_ERROR(
+      layer->forward(replaced(0, test::int64s({1, 5}))), "feature 'a'");
+  EXPECT_INDEX_ERROR(
+      layer->forward(replaced(5, test::int64s({15, 0}))), "feature 'e'");
+  EXPECT_VALUE_ERROR(
+      layer->forward(good, {{"a", std::nullopt}}), "missing entry");
+}
+
+}  // namespace
+
+}  // namespace tessera
