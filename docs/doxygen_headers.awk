@@ -5,6 +5,7 @@
 #   ///   weight -= ...       after an empty line: a formula or code, four spaces deep
 #   x = {};  // [batch]       documents x
 #   // ...                    between empty lines: about the file
+#   TORCH_MODULE(Layer);      the class that it stands for
 
 function indentation(text) {
   match(text, /^ */)
@@ -41,7 +42,7 @@ function comment(line,    text, start) {
   }
   in_code = 0
   after_empty = 0
-  if (match(text, /^ [A-Z][a-z]+:  +/)) {
+  if (match(text, /^ (Shapes|Errors|Range|Slots|Source|Differs|Does not promise): +/)) {
     name = text
     sub(/:.*/, "", name)
     sub(/^ /, "", name)
@@ -68,6 +69,11 @@ function comment(line,    text, start) {
     print comment($0)
   } else {
     line = $0
+    if (match(line, /^TORCH_MODULE\(.*\);$/)) {
+      name = substr(line, 14, RLENGTH - 15)
+      line = "/** Holds a " name "Impl, whose functions are called by ->. Copies hold the same one. */ class " name \
+        " : public torch::nn::ModuleHolder<" name "Impl> {};"
+    }
     if (line ~ /;  \/\/ / && line !~ /NOLINT/) {
       sub(/;  \/\/ /, ";  ///< ", line)
     }
