@@ -157,7 +157,7 @@ TEST(TorchrecPageTest, APlanNamesAPlaceForEachTable) {
   const auto large = tessera::make_table(
       {.name = "large", .vocabulary_size = 1'000'000, .dim = 16});
   const auto small =
-      tessera::make_table({.name = "small", .vocabulary_size = 8, .dim = 16});
+      tessera::make_table({.name = "small", .vocabulary_size = 7, .dim = 16});
   const tessera::Nest<FeatureConfig> features{
       {"history", FeatureConfig{.table = large}},
       {"weekday", FeatureConfig{.table = small}}};
