@@ -42,7 +42,7 @@ function comment(line,    text, start) {
   }
   in_code = 0
   after_empty = 0
-  if (match(text, /^ (Shapes|Errors|Range|Slots|Source|Differs|Does not promise): +/)) {
+  if (match(text, /^ (Shapes|Errors|Range|Slots|Source|Differs|Parameters|Memory|Does not promise): +/)) {
     name = text
     sub(/:.*/, "", name)
     sub(/^ /, "", name)

@@ -6,7 +6,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include "tests/docs/pages_test.h"
+#include "tests/docs/pages_fixture.h"
 #include "tests/docs/ranker.h"
 #include "tests/test_util.h"
 

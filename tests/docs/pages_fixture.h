@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tests/serialization/recording_disk.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
-
-#include "tests/serialization/recording_disk.h"
 
 namespace tessera::test {
 
