@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ranking model on made-up clicks: tables, a tower, one ordinary loop.
+// snippet: quick_start
 #include <tessera/tessera.h>
 
 #include <iostream>
@@ -69,3 +70,4 @@ int main() {
   }
   torch::save(model, "ranker.pt");  // dense weights, tables, slots, steps
 }
+// end snippet

@@ -104,6 +104,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
 ///
 /// Shapes of activations, all float32:
+///
 ///   dense [B] or [B, 1]         [B, dim]
 ///   dense [B, ..., K]           [B, ..., K, dim]
 ///   sparse [B, n]               [B, dim]

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The code of README.md, which check_docs.cmake compares with the page.
+#include <tessera/layers/export_torchscript.h>
+#include <tessera/serialization/checkpoint.h>
+#include <tessera/serialization/tensor_files.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include "tests/docs/pages_fixture.h"
+#include "tests/docs/ranker.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tessera {
+namespace {
+
+class ReadmeTest : public test::PagesTest {};
+
+Features two_examples() {
+  return {
+      {"user", at::tensor({3, 99}, at::kLong)},
+      {"movie", at::tensor({1, 49}, at::kLong)},
+      {"history",
+       RaggedFeature{
+           .values = at::tensor({7, 8, 9}, at::kLong),
+           .row_splits = at::tensor({0, 1, 3}, at::kLong)}}};
+}
+
+TEST_F(ReadmeTest, ACheckpointBringsTablesAndTowerBack) {
+  test::Ranker model;
+  auto& embedding = model->embedding;
+  auto& tower = model->tower;
+  const at::Tensor before = model->forward(two_examples());
+  const auto save = [&] {
+    // snippet: checkpoints
+    embedding->save_checkpoint(
+        "run/checkpoints",
+        {.keep_last = 3,
+         .full_every = 10,  // the others: only rows touched since the last
+         .extra = [&](auto& archive) { tower->save(archive); }});
+    // end snippet
+  };
+  const auto load = [&] {
+    // clang-format off
+    // snippet: checkpoints
+    embedding->load_checkpoint(
+        "run/checkpoints", {.extra = [&](auto& archive) { tower->load(archive); }});
+    // end snippet
+    // clang-format on
+  };
+  save();
+  EXPECT_EQ(list_checkpoints("run/checkpoints").size(), 1);
+  model->forward(two_examples()).sum().backward();
+  {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& weights : tower->parameters()) {
+      weights.zero_();
+    }
+  }
+  EXPECT_FALSE(at::equal(model->forward(two_examples()), before));
+  load();
+  EXPECT_TRUE(at::equal(model->forward(two_examples()), before));
+}
+
+TEST_F(ReadmeTest, TablesComeFromAndGoToPythonsFiles) {
+  test::Ranker model;
+  auto& layer = model->embedding;
+  const at::Tensor vectors = at::rand({100, 8});
+  save_npy(vectors, "users.npy");
+  // snippet: tables_in_files
+  // numpy.save("users.npy", vectors) wrote this one.
+  layer->update_embedding_table("users", tessera::load_npy("users.npy"));
+
+  tessera::NamedTensors tables{.metadata = {{"trained_on", "MovieLens"}}};
+  for (const auto& table : layer->embedding_tables()) {
+    tables.tensors.emplace_back(table.name, table.parameters);
+  }
+  tessera::save_safetensors(tables, "tables.safetensors");
+  // end snippet
+  const NamedTensors loaded = load_safetensors("tables.safetensors");
+  EXPECT_TRUE(at::equal(loaded["users"], vectors));
+  EXPECT_TRUE(at::equal(loaded["movies"], layer->embedding_tables()["movies"]));
+  EXPECT_EQ(loaded.metadata.at("trained_on"), "MovieLens");
+}
+
+// `./run test-python` reads these files, too: without_tessera.py.
+TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
+  test::Ranker model;
+  const Features batch = two_examples();
+  // snippet: export
+  tessera::export_torchscript(model, "ranker.pt", {.features = batch});
+  tessera::export_torchscript(
+      model->embedding,
+      "embedding.pt",
+      {.features = {"user"}, .dtype = at::kChar});
+  // end snippet
+  const auto bags = [](std::initializer_list<at::Tensor> tensors) {
+    return c10::List<at::Tensor>(tensors);
+  };
+  c10::Dict<std::string, c10::List<at::Tensor>> inputs;
+  inputs.insert("user", bags({at::tensor({3, 99}, at::kLong)}));
+  auto embedding = torch::jit::load("embedding.pt");
+  const auto activations = embedding({inputs}).toGenericDict();
+  test::expect_close(
+      activations.at("user").toTensor(),
+      model->embedding->forward(batch)["user"],
+      0.0,
+      1e-2);  // int8
+  inputs.insert("movie", bags({at::tensor({1, 49}, at::kLong)}));
+  inputs.insert(
+      "history",
+      bags(
+          {at::tensor({7, 8, 9}, at::kLong),
+           at::tensor({0, 1, 3}, at::kLong)}));
+  auto ranker = torch::jit::load("ranker.pt");
+  test::expect_close(ranker({inputs}).toTensor(), model->forward(batch));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// README.md's program over several processes, under mpirun. It trains what one
+// engine trains on the batches of all ranks together.
+// snippet: sharded
+#include <tessera/mpi_backend.h>
+
+// end snippet
+#include <tessera/layers/dense_parameters.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/docs/ranker.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <iostream>
+#include <vector>
+
+using tessera::Features;
+using tessera::test::Ranker;
+
+namespace {
+
+constexpr int64_t kBatch = 6;  // of one rank
+
+// Of ranks [first, first + count): row 1 is in every batch.
+std::vector<Features> batches_of(int64_t first, int64_t count = 1) {
+  std::vector<Features> batches;
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto example = at::arange(first * kBatch, (first + count) * kBatch);
+    const auto lengths = example % 3;
+    batches.push_back(
+        {{"user", (example + step) % 100},
+         {"movie", example * 7 % 50},
+         {"history",
+          tessera::RaggedFeature::from_lengths(
+              at::full({lengths.sum().item<int64_t>()}, 1, at::kLong),
+              lengths)}});
+  }
+  return batches;
+}
+
+void start_at_constants(Ranker& model) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& weights : tessera::dense_parameters(*model)) {
+    weights.fill_(0.25);
+  }
+}
+
+}  // namespace
+
+int main() {
+  // snippet: sharded
+  const auto backend = tessera::make_mpi_backend();
+  const auto strategy = tessera::Strategy::sharded(backend);
+  Ranker model(strategy);  // in its TPUEmbeddingOptions: .strategy = strategy
+  // end snippet
+  if (backend->getRank() == 0) {
+    start_at_constants(model);  // the other ranks get them from here
+  }
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const double global_batch_size =
+      static_cast<double>(kBatch * backend->getSize());
+  // snippet: sharded
+  tessera::broadcast_parameters(tessera::dense_parameters(*model), strategy);
+  for (auto& batch : batches_of(backend->getRank())) {
+    optimizer.zero_grad();
+    auto loss = model->forward(batch).sum() / global_batch_size;
+    loss.backward();  // tables: the sum over all ranks, applied once per row
+    tessera::sum_gradients(tessera::dense_parameters(*model), strategy);
+    optimizer.step();
+  }
+  // end snippet
+
+  Ranker single;
+  start_at_constants(single);
+  torch::optim::SGD single_optimizer(single->parameters(), 0.1);
+  for (auto& batch : batches_of(0, backend->getSize())) {
+    single_optimizer.zero_grad();
+    (single->forward(batch).sum() / global_batch_size).backward();
+    single_optimizer.step();
+  }
+  const auto expected = tessera::dense_parameters(*single);
+  const auto actual = tessera::dense_parameters(*model);
+  bool is_equal = true;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    is_equal = is_equal && at::allclose(actual[i], expected[i], 1e-4, 1e-6) &&
+        !at::allclose(actual[i], at::full_like(actual[i], 0.25));
+  }
+  for (const auto& table : single->embedding->embedding_tables()) {
+    is_equal = is_equal &&
+        at::allclose(
+                   model->embedding->read_rows(
+                       table.name, 0, table.config->vocabulary_size),
+                   table.parameters,
+                   1e-4,
+                   1e-6);
+  }
+  if (!is_equal) {
+    std::cerr << "rank " << backend->getRank()
+              << ": expected what one engine trains on all batches\n";
+    return 1;
+  }
+  return 0;
+}
