@@ -30,7 +30,8 @@ constexpr int64_t kMissingInteger = -1;  // of a position
 
 // A random function of its arguments.
 uint64_t hash(int64_t seed, uint64_t purpose, uint64_t column, uint64_t item) {
-  uint64_t value = mix_bits(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15ULL);
+  uint64_t value =
+      mix_bits(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15ULL);
   value = mix_bits(value ^ (purpose << 56) ^ (column << 40));
   return mix_bits(value + item * 0x9e3779b97f4a7c15ULL);
 }
