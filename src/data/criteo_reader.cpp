@@ -143,7 +143,7 @@ class CriteoReader::Batches {
   };
 
   std::optional<CriteoBatch> read();
-  bool take_block();
+  bool take_block(int64_t examples);
   int64_t rows_before_malformed() const;
   void count_malformed(const MalformedLine& line);
   void copy_rows(Storage& storage, int64_t count);
@@ -172,20 +172,20 @@ std::optional<CriteoBatch> CriteoReader::Batches::next() {
 }
 
 std::optional<CriteoBatch> CriteoReader::Batches::read() {
+  const bool gives_rest =
+      options_.malformed_lines == MalformedLines::kSkip && !options_.drop_last;
   Storage storage;
   while (storage.filled < options_.batch_size) {
     if (block_ == nullptr) {
       try {
-        if (!take_block()) {
+        if (!take_block(report_.examples + (gives_rest ? storage.filled : 0))) {
           break;
         }
       } catch (...) {
-        // Of the threads: it waits until what came before it has been given.
-        error_ = std::current_exception();
-        if (options_.malformed_lines == MalformedLines::kError ||
-            options_.drop_last || storage.filled == 0) {
+        if (!gives_rest || storage.filled == 0) {
           throw;
         }
+        error_ = std::current_exception();  // for the next call
         break;
       }
     }
@@ -203,7 +203,8 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
   return finish(std::move(storage));
 }
 
-bool CriteoReader::Batches::take_block() {
+// `examples` are given by the time an error is seen.
+bool CriteoReader::Batches::take_block(int64_t examples) {
   try {
     block_ = pipeline_.next();
   } catch (const c10::ValueError& error) {
@@ -211,7 +212,7 @@ bool CriteoReader::Batches::take_block() {
         false,
         error.what_without_backtrace(),
         " ",
-        report_.examples,
+        examples,
         " examples were given before.");
   }
   if (block_ == nullptr) {

@@ -100,6 +100,12 @@ size_t FileBytes::read(char* to, size_t size) {
 
 // May give nothing before the end.
 size_t FileBytes::inflate_some(char* to, size_t size) {
+  if (is_damaged_) {
+    fail(c10::str(
+        "has damaged gzip data: ",
+        stream_.msg != nullptr ? stream_.msg : "zlib can't go on",
+        ". Fetch it again"));
+  }
   if (is_between_members_) {
     begin_member();
     return 0;
@@ -120,12 +126,7 @@ size_t FileBytes::inflate_some(char* to, size_t size) {
   raw_begin_ = raw_end_ - stream_.avail_in;
   const size_t count = asked - stream_.avail_out;
   is_between_members_ = status == Z_STREAM_END;
-  if (!is_between_members_ && status != Z_OK && count == 0) {
-    fail(c10::str(
-        "has damaged gzip data: ",
-        stream_.msg != nullptr ? stream_.msg : "zlib can't go on",
-        ". Fetch it again"));
-  }
+  is_damaged_ = status != Z_OK && !is_between_members_;
   return count;
 }
 

@@ -34,6 +34,7 @@ class FileBytes {
   int descriptor_ = -1;
   bool is_gzip_ = false;
   bool is_between_members_ = false;
+  bool is_damaged_ = false;
   bool is_ended_ = false;
   std::vector<char> raw_;  // [raw_begin_, raw_end_) waits to be used
   size_t raw_begin_ = 0;
