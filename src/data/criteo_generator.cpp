@@ -187,9 +187,10 @@ void CriteoGenerator::make_category_columns() {
   for (uint64_t i = 0; i < kCategories; ++i) {
     const auto size = static_cast<size_t>(options_.vocabulary_sizes[i]);
     CategoryColumn column;
-    // Rare categories have small effects: they could not be learnt.
-    const double deviation =
-        options_.effect_strength * 1.3 / std::bit_width(size);
+    // Where categories are many, each has a small effect: of most there are too
+    // few examples to learn a large one.
+    const auto bits = static_cast<double>(std::bit_width(size));
+    const double deviation = options_.effect_strength * 6.0 / (bits * bits);
     const double hidden = std::sqrt(options_.effect_strength);
     const auto name_key =
         static_cast<uint32_t>(hash(options_.seed, kCategoryName, i, 0));
@@ -200,10 +201,10 @@ void CriteoGenerator::make_category_columns() {
       column.categories.push_back(
           {.text = hexadecimal(scatter(static_cast<uint32_t>(k) ^ name_key)),
            .effect = number(kCategoryEffect, deviation),
-           .slope = number(kCategorySlope, options_.effect_strength),
+           .slope = number(kCategorySlope, 0.8 * options_.effect_strength),
            .hidden = {
-               number(kHiddenNumber, 0.5 * hidden),
-               number(kOtherHiddenNumber, 0.5 * hidden)}});
+               number(kHiddenNumber, 0.4 * hidden),
+               number(kOtherHiddenNumber, 0.4 * hidden)}});
     }
 
     std::vector<double> weights(size);  // 1 on average
