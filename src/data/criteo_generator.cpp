@@ -177,8 +177,8 @@ void CriteoGenerator::make_integer_columns() {
     integer_columns_.push_back(
         {.bits = static_cast<int64_t>(4 + i),
          .shift = i == 1 ? 3 : 0,  // the second one has negative values, too
-         .slope = effect(kIntegerSlope, 0.6),
-         .bend = i % 4 == 2 ? effect(kIntegerBend, 2.0) : 0,
+         .slope = effect(kIntegerSlope, 0.9),
+         .bend = i % 4 == 2 ? effect(kIntegerBend, 0.8) : 0,
          .missing_effect = effect(kMissingEffect, 0.3)});
   }
 }
@@ -201,7 +201,7 @@ void CriteoGenerator::make_category_columns() {
       column.categories.push_back(
           {.text = hexadecimal(scatter(static_cast<uint32_t>(k) ^ name_key)),
            .effect = number(kCategoryEffect, deviation),
-           .slope = number(kCategorySlope, 0.8 * options_.effect_strength),
+           .slope = number(kCategorySlope, 0.5 * options_.effect_strength),
            .hidden = {
                number(kHiddenNumber, 0.4 * hidden),
                number(kOtherHiddenNumber, 0.4 * hidden)}});

@@ -65,9 +65,9 @@ bool LineSource::next(LineBlock& block) {
   if (error_ != nullptr) {
     std::rethrow_exception(error_);
   }
+  // The beginning of a line, what is read, and a newline where there is none.
   block.text.resize(
-      2 * (options_.max_line_bytes + 2) + options_.block_bytes +
-      options_.padding);
+      options_.max_line_bytes + options_.block_bytes + 1 + options_.padding);
   try {
     while (file_ < options_.files.size()) {
       if (bytes_ == nullptr) {
