@@ -93,7 +93,8 @@ struct CriteoReport {
 ///
 /// Memory:  at most queue_blocks blocks are read ahead, however slow the caller.
 ///          Each takes block_bytes + max_line_bytes of text and 1.2 times as much
-///          for the examples in it; 8 times, if all fields are empty.
+///          for the examples in it; 8 times, if all fields are empty, and
+///          more where there are only skipped lines of a few bytes.
 /// Errors:  c10::ValueError for options out of range and files that are missing,
 ///          empty, damaged or cut off; for malformed lines see `malformed_lines`.
 ///          next() raises it where it stands in the order of lines: complete
