@@ -19,6 +19,8 @@ find_package(fmt CONFIG QUIET)
 tessera_require(fmt::fmt-header-only libfmt-dev)
 find_package(nlohmann_json CONFIG QUIET)
 tessera_require(nlohmann_json::nlohmann_json nlohmann-json3-dev)
+find_package(ZLIB QUIET)
+tessera_require(ZLIB::ZLIB zlib1g-dev)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
 if(XXHASH_INCLUDE_DIR) # used as a header, so nothing is linked
   add_library(tessera_xxhash INTERFACE)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer on everything that reads bytes from outside: the manifest of a
-// checkpoint, a layer's archive, .npy and safetensors files. Whatever they hold,
-// a reader gives a value or a c10::Error.
+// checkpoint, a layer's archive, .npy and safetensors files, lines of click logs.
+// Whatever they hold, a reader gives a value or a c10::Error.
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
+#include "src/data/criteo_line.h"
 #include "src/embedding_state.h"
 
+#include <tessera/data/criteo_reader.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 
@@ -16,12 +18,14 @@
 #include <torch/serialize/archive.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -177,12 +181,36 @@ void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
   ::unlink(path.c_str());
 }
 
+// The fast parser takes a line if the slow one finds no problem in it.
+void fuzz_criteo_line(FuzzedDataProvider& data) {
+  std::string line = data.ConsumeRemainingBytesAsString();
+  line.resize(std::min(line.size(), line.find('\n')));
+  const size_t size = line.size();
+  const bool is_right = criteo_line_problem(line, size).empty();
+  std::vector<char> text(line.begin(), line.end());  // whose end is guarded
+  text.push_back('\n');
+  text.resize(text.size() + kCriteoPadding, '0');
+  float label = 0.0F;
+  std::vector<int64_t> integers(kCriteoIntegers);
+  std::vector<int64_t> categories(kCriteoCategories);
+  const char* next = parse_criteo_line(
+      text.data(),
+      0,
+      {.labels = &label,
+       .integers = integers.data(),
+       .categories = categories.data(),
+       .stride = 1});
+  require(
+      next == (is_right ? text.data() + size + 1 : nullptr),
+      "the parsers of a line disagree");
+}
+
 }  // namespace
 }  // namespace tessera
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 4)) {
+  switch (data.ConsumeIntegralInRange(0, 5)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
@@ -195,8 +223,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     case 3:
       tessera::fuzz_tensor_file(data, true);
       break;
-    default:
+    case 4:
       tessera::fuzz_tensor_file(data, false);
+      break;
+    default:
+      tessera::fuzz_criteo_line(data);
   }
   return 0;
 }

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/data/criteo_pipeline.h"
+
+#include <cstring>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kCacheLineBytes = 64;
+
+// Columns that begin a cache line further in a page each: at the same place in
+// their pages all of them would compete for the same few lines of the cache.
+int64_t stride_of(size_t rows) {
+  constexpr size_t kInPage = kPageBytes / sizeof(int64_t);
+  return static_cast<int64_t>(
+      (rows + kInPage - 1) / kInPage * kInPage +
+      kCacheLineBytes / sizeof(int64_t));
+}
+
+// Pages that no row needs are never touched.
+void make_columns(CriteoBlock& block) {
+  const int64_t stride =
+      stride_of(block.lines.text.size() / kShortestCriteoLine);
+  block.labels =
+      std::make_unique_for_overwrite<float[]>(static_cast<size_t>(stride));
+  block.integers = std::make_unique_for_overwrite<int64_t[]>(
+      static_cast<size_t>(kCriteoIntegers * stride));
+  block.categories = std::make_unique_for_overwrite<int64_t[]>(
+      static_cast<size_t>(kCriteoCategories * stride));
+  block.columns = {
+      .labels = block.labels.get(),
+      .integers = block.integers.get(),
+      .categories = block.categories.get(),
+      .stride = stride};
+}
+
+}  // namespace
+
+CriteoPipeline::CriteoPipeline(const CriteoReaderOptions& options)
+    : options_(options),
+      source_(
+          {.files = options.files,
+           .block_bytes = static_cast<size_t>(options.block_bytes),
+           .max_line_bytes = static_cast<size_t>(options.max_line_bytes),
+           .padding = kCriteoPadding,
+           .start_line = options.start_line}),
+      slots_(static_cast<size_t>(options.queue_blocks)) {
+  try {
+    threads_.emplace_back([this] { read_blocks(); });
+    for (int64_t i = 0; i < options.threads; ++i) {
+      threads_.emplace_back([this] { parse_blocks(); });
+    }
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+CriteoPipeline::~CriteoPipeline() {
+  close();
+}
+
+void CriteoPipeline::close() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closing_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void CriteoPipeline::read_blocks() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!is_ended_) {
+    changed_.wait(lock, [&] {
+      return is_closing_ ||
+          read_ - freed_ < static_cast<int64_t>(slots_.size());
+    });
+    if (is_closing_) {
+      return;
+    }
+    CriteoBlock& block = slot(read_);
+    lock.unlock();
+    bool is_read = false;
+    block.is_parsed = false;
+    block.error = nullptr;
+    try {
+      is_read = source_.next(block.lines);
+    } catch (...) {
+      block.error = std::current_exception();
+    }
+    lock.lock();
+    is_ended_ = !is_read;
+    read_ += is_read || block.error != nullptr ? 1 : 0;
+    changed_.notify_all();
+  }
+}
+
+void CriteoPipeline::parse_blocks() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(
+        lock, [&] { return is_closing_ || is_ended_ || parsing_ < read_; });
+    if (is_closing_ || parsing_ == read_) {
+      return;
+    }
+    CriteoBlock& block = slot(parsing_++);
+    lock.unlock();
+    if (block.error == nullptr) {
+      try {
+        parse(block);
+      } catch (...) {
+        block.error = std::current_exception();
+      }
+    }
+    lock.lock();
+    block.is_parsed = true;
+    changed_.notify_all();
+  }
+}
+
+void CriteoPipeline::parse(CriteoBlock& block) const {
+  if (block.labels == nullptr) {
+    make_columns(block);
+  }
+  block.rows = 0;
+  block.malformed.clear();
+  const LineBlock& lines = block.lines;
+  const char* text = lines.text.data() + lines.begin;
+  const char* end = lines.text.data() + lines.end;
+  const auto find_newline = [&](const char* begin) {
+    return static_cast<const char*>(
+        std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
+  };
+  // Of the lines, the next one of this shard.
+  int64_t turn =
+      (options_.shard.index - lines.first_line % options_.shard.count +
+       options_.shard.count) %
+      options_.shard.count;
+  for (int64_t line = 0; text < end; ++line) {
+    if (line != turn) {
+      text = find_newline(text) + 1;
+      continue;
+    }
+    turn += options_.shard.count;
+    const char* next = parse_criteo_line(text, block.rows, block.columns);
+    if (next != nullptr && next - text - 1 <= options_.max_line_bytes) {
+      ++block.rows;
+      text = next;
+      continue;
+    }
+    const char* newline = find_newline(text);
+    block.malformed.push_back(
+        {.row = block.rows,
+         .line = line,
+         .text = {text, static_cast<size_t>(newline - text)}});
+    if (options_.malformed_lines == MalformedLines::kError) {
+      return;
+    }
+    text = newline + 1;
+  }
+}
+
+const CriteoBlock* CriteoPipeline::next() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (freed_ < taken_) {
+    freed_ = taken_;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [&] {
+    return taken_ < read_ ? slot(taken_).is_parsed : is_ended_;
+  });
+  if (taken_ == read_) {
+    return nullptr;
+  }
+  const CriteoBlock& block = slot(taken_++);
+  if (block.error != nullptr) {
+    std::rethrow_exception(block.error);
+  }
+  return &block;
+}
+
+}  // namespace tessera

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/criteo_reader.h>
+
+#include "src/data/criteo_pipeline.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check_range(
+    std::string_view name,
+    int64_t value,
+    int64_t low,
+    int64_t high) {
+  TORCH_CHECK_VALUE(
+      value >= low && value <= high,
+      "[CriteoReader] ",
+      name,
+      " must be in [",
+      low,
+      ", ",
+      high,
+      "], but got ",
+      value,
+      ".");
+}
+
+// With all choices made.
+CriteoReaderOptions validated(CriteoReaderOptions options) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr int64_t kMostThreads = 1024;
+  constexpr int64_t kAnyLine = int64_t{1} << 62;
+  TORCH_CHECK_VALUE(
+      !options.files.empty(),
+      "[CriteoReader] expected at least one file, but files is empty.");
+  check_range("batch_size", options.batch_size, 1, kMost);
+  check_range("start_line", options.start_line, 0, kAnyLine);
+  check_range("shard.count", options.shard.count, 1, kMost);
+  check_range("shard.index", options.shard.index, 0, options.shard.count - 1);
+  check_range("threads", options.threads, 0, kMostThreads);
+  check_range("queue_blocks", options.queue_blocks, 0, 4 * kMostThreads);
+  check_range("block_bytes", options.block_bytes, 1, kMost);
+  check_range("max_line_bytes", options.max_line_bytes, 1, kMost);
+  if (options.most_malformed_lines) {
+    check_range(
+        "most_malformed_lines", *options.most_malformed_lines, 0, kAnyLine);
+    TORCH_CHECK_VALUE(
+        options.malformed_lines == MalformedLines::kSkip,
+        "[CriteoReader] most_malformed_lines limits what is skipped, but "
+        "malformed_lines is kError. Set it to MalformedLines::kSkip.");
+  }
+  for (const std::string& file : options.files) {
+    check_readable(file);
+  }
+  if (options.threads == 0) {
+    const auto cores =
+        static_cast<int64_t>(std::thread::hardware_concurrency());
+    options.threads = std::clamp<int64_t>(cores, 1, 4);
+  }
+  if (options.queue_blocks == 0) {
+    options.queue_blocks = 2 * options.threads + 2;
+  }
+  return options;
+}
+
+void check_shape(
+    const char* name,
+    const at::Tensor& tensor,
+    at::ScalarType type,
+    at::IntArrayRef shape) {
+  TORCH_CHECK_VALUE(
+      tensor.defined() && tensor.scalar_type() == type &&
+          tensor.sizes() == shape,
+      "[CriteoBatch] ",
+      name,
+      " must be ",
+      type,
+      " ",
+      shape,
+      ", but got ",
+      tensor.defined() ? c10::str(tensor.scalar_type(), " ", tensor.sizes())
+                       : "an undefined tensor",
+      ".");
+}
+
+}  // namespace
+
+Columns to_columns(const CriteoBatch& batch) {
+  TORCH_CHECK_VALUE(
+      batch.labels.defined() && batch.labels.dim() == 1,
+      "[CriteoBatch] labels must be float32 [batch].");
+  const int64_t size = batch.labels.numel();
+  check_shape("labels", batch.labels, at::kFloat, {size});
+  check_shape("integers", batch.integers, at::kLong, {size, kCriteoIntegers});
+  check_shape(
+      "categories", batch.categories, at::kLong, {size, kCriteoCategories});
+  Columns columns;
+  columns.add("label", {.values = batch.labels});
+  const auto add = [&](const char* prefix, const at::Tensor& values) {
+    for (int64_t i = 0; i < values.size(1); ++i) {
+      columns.add(
+          c10::str(prefix, i + 1),
+          {.values = values.select(1, i).contiguous()});
+    }
+  };
+  add("I", batch.integers);
+  add("C", batch.categories);
+  return columns;
+}
+
+class CriteoReader::Batches {
+ public:
+  explicit Batches(CriteoReaderOptions options)
+      : options_(std::move(options)),
+        next_line_(options_.start_line),
+        pipeline_(options_) {}
+
+  std::optional<CriteoBatch> next();
+
+  int64_t next_line() const {
+    return next_line_;
+  }
+  const CriteoReport& report() const {
+    return report_;
+  }
+
+ private:
+  // Tensors of a batch, column by column.
+  struct Storage {
+    at::Tensor labels = {};  // [batch]
+    at::Tensor integers = {};  // [13, batch]
+    at::Tensor categories = {};  // [26, batch]
+    int64_t filled = 0;
+  };
+
+  std::optional<CriteoBatch> read();
+  bool take_block(int64_t examples);
+  int64_t rows_before_malformed() const;
+  void count_malformed(const MalformedLine& line);
+  void copy_rows(Storage& storage, int64_t count);
+  std::optional<CriteoBatch> finish(Storage storage);
+
+  CriteoReaderOptions options_;
+  CriteoReport report_;
+  int64_t next_line_;
+  std::exception_ptr error_;
+  const CriteoBlock* block_ = nullptr;
+  int64_t row_ = 0;  // of the block: given
+  size_t malformed_ = 0;  // of the block: counted
+  CriteoPipeline pipeline_;
+};
+
+std::optional<CriteoBatch> CriteoReader::Batches::next() {
+  if (error_ != nullptr) {
+    std::rethrow_exception(error_);
+  }
+  try {
+    return read();
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+std::optional<CriteoBatch> CriteoReader::Batches::read() {
+  const bool gives_rest =
+      options_.malformed_lines == MalformedLines::kSkip && !options_.drop_last;
+  Storage storage;
+  while (storage.filled < options_.batch_size) {
+    if (block_ == nullptr) {
+      try {
+        if (!take_block(report_.examples + (gives_rest ? storage.filled : 0))) {
+          break;
+        }
+      } catch (...) {
+        if (!gives_rest || storage.filled == 0) {
+          throw;
+        }
+        error_ = std::current_exception();  // for the next call
+        break;
+      }
+    }
+    const int64_t rows =
+        std::min(rows_before_malformed(), options_.batch_size - storage.filled);
+    if (rows > 0) {
+      copy_rows(storage, rows);
+    } else if (malformed_ < block_->malformed.size()) {
+      count_malformed(block_->malformed[malformed_++]);
+    } else {
+      next_line_ = block_->lines.first_line + block_->lines.lines;
+      block_ = nullptr;
+    }
+  }
+  return finish(std::move(storage));
+}
+
+// `examples` are given by the time an error is seen.
+bool CriteoReader::Batches::take_block(int64_t examples) {
+  try {
+    block_ = pipeline_.next();
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(
+        false,
+        error.what_without_backtrace(),
+        " ",
+        examples,
+        " examples were given before.");
+  }
+  if (block_ == nullptr) {
+    return false;
+  }
+  row_ = 0;
+  malformed_ = 0;
+  report_.bytes +=
+      static_cast<int64_t>(block_->lines.end - block_->lines.begin);
+  return true;
+}
+
+// Examples of the block until a malformed line or its end.
+int64_t CriteoReader::Batches::rows_before_malformed() const {
+  const auto& malformed = block_->malformed;
+  return (malformed_ < malformed.size() ? malformed[malformed_].row
+                                        : block_->rows) -
+      row_;
+}
+
+void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
+  constexpr size_t kShown = 10;
+  const auto describe = [&] {
+    return c10::str(
+        "'",
+        options_.files[block_->lines.file],
+        "' line ",
+        block_->lines.first_line_of_file + line.line + 1,
+        ": ",
+        criteo_line_problem(
+            line.text, static_cast<size_t>(options_.max_line_bytes)));
+  };
+  TORCH_CHECK_VALUE(
+      options_.malformed_lines == MalformedLines::kSkip,
+      "[CriteoReader] ",
+      describe(),
+      ". Set malformed_lines to MalformedLines::kSkip to pass over such lines.");
+  ++report_.malformed_lines;
+  if (report_.first_malformed_lines.size() < kShown) {
+    report_.first_malformed_lines.push_back(describe());
+  }
+  TORCH_CHECK_VALUE(
+      !options_.most_malformed_lines ||
+          report_.malformed_lines <= *options_.most_malformed_lines,
+      "[CriteoReader] expected at most ",
+      *options_.most_malformed_lines,
+      " malformed lines, but got one more: ",
+      describe(),
+      ". The first one: ",
+      report_.first_malformed_lines.front(),
+      ".");
+}
+
+void CriteoReader::Batches::copy_rows(Storage& storage, int64_t count) {
+  const int64_t size = options_.batch_size;
+  if (!storage.labels.defined()) {
+    storage.labels = at::empty({size}, at::kFloat);
+    storage.integers = at::empty({kCriteoIntegers, size}, at::kLong);
+    storage.categories = at::empty({kCriteoCategories, size}, at::kLong);
+  }
+  const CriteoRows& from = block_->columns;
+  std::copy_n(
+      from.labels + row_,
+      count,
+      storage.labels.mutable_data_ptr<float>() + storage.filled);
+  const auto copy = [&](const int64_t* values, const at::Tensor& to) {
+    int64_t* target = to.mutable_data_ptr<int64_t>() + storage.filled;
+    for (int64_t i = 0; i < to.size(0); ++i) {
+      std::copy_n(values + i * from.stride + row_, count, target + i * size);
+    }
+  };
+  copy(from.integers, storage.integers);
+  copy(from.categories, storage.categories);
+  storage.filled += count;
+  row_ += count;
+}
+
+std::optional<CriteoBatch> CriteoReader::Batches::finish(Storage storage) {
+  const bool is_full = storage.filled == options_.batch_size;
+  if (storage.filled == 0 || (!is_full && options_.drop_last)) {
+    return std::nullopt;
+  }
+  if (!is_full) {
+    const auto shorten = [&](const at::Tensor& tensor) {
+      return tensor.narrow(-1, 0, storage.filled).clone();
+    };
+    storage.labels = shorten(storage.labels);
+    storage.integers = shorten(storage.integers);
+    storage.categories = shorten(storage.categories);
+  }
+  report_.examples += storage.filled;
+  if (block_ != nullptr) {
+    // The lines of the block's part that is used, which are count apart.
+    const LineBlock& lines = block_->lines;
+    const auto [index, count] = options_.shard;
+    const int64_t first = (index - lines.first_line % count + count) % count;
+    const auto used = row_ + static_cast<int64_t>(malformed_);
+    next_line_ = lines.first_line + first + (used - 1) * count + 1;
+  }
+  return CriteoBatch{
+      .labels = storage.labels,
+      .integers = storage.integers.t(),
+      .categories = storage.categories.t()};
+}
+
+CriteoReader::CriteoReader(CriteoReaderOptions options)
+    : batches_(std::make_unique<Batches>(validated(std::move(options)))) {}
+
+CriteoReader::CriteoReader(CriteoReader&&) noexcept = default;
+CriteoReader& CriteoReader::operator=(CriteoReader&&) noexcept = default;
+CriteoReader::~CriteoReader() = default;
+
+std::optional<CriteoBatch> CriteoReader::next() {
+  return batches_->next();
+}
+
+int64_t CriteoReader::next_line() const {
+  return batches_->next_line();
+}
+
+const CriteoReport& CriteoReader::report() const {
+  return batches_->report();
+}
+
+}  // namespace tessera

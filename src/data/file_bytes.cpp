@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/data/file_bytes.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kRawBytes = 1 << 17;
+constexpr char kMagic[] = {'\x1f', '\x8b'};
+
+}  // namespace
+
+FileBytes::FileBytes(std::string path)
+    : path_(std::move(path)), raw_(kRawBytes) {
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) {
+    fail(c10::str("can't be opened: ", std::strerror(errno)));
+  }
+  try {
+    // Both bytes of the mark, even from a pipe that gives one at a time.
+    while (raw_end_ < sizeof(kMagic)) {
+      const size_t count =
+          read_raw(raw_.data() + raw_end_, kRawBytes - raw_end_);
+      if (count == 0) {
+        break;
+      }
+      raw_end_ += count;
+    }
+    is_gzip_ = begins_member();
+    // 15: any window; 16: with gzip's header and checksum.
+    if (is_gzip_ && inflateInit2(&stream_, 15 + 16) != Z_OK) {
+      fail("can't be inflated: zlib has no memory");
+    }
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+FileBytes::~FileBytes() {
+  if (is_gzip_) {
+    inflateEnd(&stream_);
+  }
+  ::close(descriptor_);
+}
+
+void FileBytes::fail(const std::string& problem) const {
+  TORCH_CHECK_VALUE(false, "[CriteoReader] '", path_, "' ", problem, ".");
+}
+
+size_t FileBytes::read_raw(char* to, size_t size) {
+  ssize_t count = 0;
+  do {
+    count = ::read(descriptor_, to, size);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0) {
+    fail(c10::str("can't be read: ", std::strerror(errno)));
+  }
+  return static_cast<size_t>(count);
+}
+
+void FileBytes::fetch() {
+  if (raw_begin_ == raw_end_) {
+    raw_begin_ = 0;
+    raw_end_ = 0;
+    raw_end_ = read_raw(raw_.data(), raw_.size());
+  }
+}
+
+bool FileBytes::begins_member() const {
+  return raw_end_ - raw_begin_ >= sizeof(kMagic) &&
+      std::memcmp(raw_.data() + raw_begin_, kMagic, sizeof(kMagic)) == 0;
+}
+
+size_t FileBytes::read(char* to, size_t size) {
+  if (is_gzip_) {
+    size_t count = 0;
+    while (count == 0 && !is_ended_ && size > 0) {
+      count = inflate_some(to, size);
+    }
+    return count;
+  }
+  if (raw_begin_ == raw_end_) {
+    return read_raw(to, size);
+  }
+  const size_t count = std::min(size, raw_end_ - raw_begin_);
+  std::memcpy(to, raw_.data() + raw_begin_, count);
+  raw_begin_ += count;
+  return count;
+}
+
+// May give nothing before the end.
+size_t FileBytes::inflate_some(char* to, size_t size) {
+  if (is_damaged_) {
+    fail(c10::str(
+        "has damaged gzip data: ",
+        stream_.msg != nullptr ? stream_.msg : "zlib can't go on",
+        ". Fetch it again"));
+  }
+  if (is_between_members_) {
+    begin_member();
+    return 0;
+  }
+  fetch();
+  if (raw_begin_ == raw_end_) {
+    fail(
+        "ends in the middle of its gzip data, as after an interrupted download."
+        " Fetch it again");
+  }
+  stream_.next_in = reinterpret_cast<Bytef*>(raw_.data() + raw_begin_);
+  stream_.avail_in = static_cast<uInt>(raw_end_ - raw_begin_);
+  stream_.next_out = reinterpret_cast<Bytef*>(to);
+  constexpr size_t kMostAtATime = size_t{1} << 30;
+  const size_t asked = std::min(size, kMostAtATime);
+  stream_.avail_out = static_cast<uInt>(asked);
+  const int status = inflate(&stream_, Z_NO_FLUSH);
+  raw_begin_ = raw_end_ - stream_.avail_in;
+  const size_t count = asked - stream_.avail_out;
+  is_between_members_ = status == Z_STREAM_END;
+  is_damaged_ = status != Z_OK && !is_between_members_;
+  return count;
+}
+
+// Another member follows, or zeros that fill a block of a tape, or nothing.
+void FileBytes::begin_member() {
+  is_between_members_ = false;
+  fetch();
+  if (raw_end_ - raw_begin_ == 1) {
+    raw_[0] = raw_[raw_begin_];
+    raw_begin_ = 0;
+    raw_end_ = 1 + read_raw(raw_.data() + 1, raw_.size() - 1);
+  }
+  if (begins_member()) {
+    inflateReset(&stream_);
+    return;
+  }
+  while (raw_begin_ < raw_end_) {
+    for (; raw_begin_ < raw_end_; ++raw_begin_) {
+      if (raw_[raw_begin_] != 0) {
+        fail("has other data behind its gzip data. Fetch it again");
+      }
+    }
+    fetch();
+  }
+  is_ended_ = true;
+}
+
+}  // namespace tessera

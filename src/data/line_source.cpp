@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/data/line_source.h"
+
+#include "src/data/file_bytes.h"
+
+#include <c10/util/Exception.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// What is after the first newline, or nullptr.
+char* after_newline(char* begin, const char* end) {
+  auto* newline = static_cast<char*>(
+      std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
+  return newline == nullptr ? nullptr : newline + 1;
+}
+
+}  // namespace
+
+void check_readable(const std::string& path) {
+  struct stat status = {};
+  const int failed = ::stat(path.c_str(), &status);
+  const char* problem = failed != 0                    ? std::strerror(errno)
+      : S_ISDIR(status.st_mode)                        ? "it is a folder"
+      : S_ISREG(status.st_mode) && status.st_size == 0 ? "it is empty"
+                                                       : nullptr;
+  TORCH_CHECK_VALUE(
+      problem == nullptr,
+      "[CriteoReader] expected a file with examples, but got '",
+      path,
+      "': ",
+      problem,
+      ".");
+}
+
+LineSource::LineSource(LineSourceOptions options)
+    : options_(std::move(options)) {}
+
+LineSource::~LineSource() = default;
+
+void LineSource::open_file() {
+  check_readable(options_.files[file_]);
+  bytes_ = std::make_unique<FileBytes>(options_.files[file_]);
+  line_of_file_ = 0;
+}
+
+void LineSource::close_file() {
+  TORCH_CHECK_VALUE(
+      line_of_file_ > 0,
+      "[CriteoReader] expected a file with examples, but got '",
+      options_.files[file_],
+      "': it is empty.");
+  bytes_.reset();
+  ++file_;
+}
+
+bool LineSource::next(LineBlock& block) {
+  if (error_ != nullptr) {
+    std::rethrow_exception(error_);
+  }
+  // The beginning of a line, what is read, and a newline where there is none.
+  block.text.resize(
+      options_.max_line_bytes + options_.block_bytes + 1 + options_.padding);
+  try {
+    while (file_ < options_.files.size()) {
+      if (bytes_ == nullptr) {
+        open_file();
+      }
+      if (fill(block)) {
+        return true;
+      }
+    }
+    TORCH_CHECK_VALUE(
+        line_ >= options_.start_line,
+        "[CriteoReader] start_line must be at most the number of lines, ",
+        line_,
+        ", but got ",
+        options_.start_line,
+        ".");
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+  return false;
+}
+
+// Whether there are lines in the block.
+bool LineSource::fill(LineBlock& block) {
+  block.file = file_;
+  block.begin = 0;
+  block.end = carry_.size();
+  std::memcpy(block.text.data(), carry_.data(), carry_.size());
+  carry_.clear();
+  const size_t wanted = block.end + options_.block_bytes;
+  bool is_at_end = false;
+  try {
+    while (block.end < wanted && !is_at_end) {
+      const size_t count =
+          bytes_->read(block.text.data() + block.end, wanted - block.end);
+      block.end += count;
+      is_at_end = count == 0;
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  drop_rest_of_line(block);
+  cut_last_line(block, is_at_end);
+  block.first_line = line_;
+  block.first_line_of_file = line_of_file_;
+  pass_over(block);
+  if (is_at_end) {
+    is_dropping_ = false;
+    close_file();
+  }
+  if (error_ != nullptr && block.lines == 0) {
+    std::rethrow_exception(error_);
+  }
+  return block.lines > 0;
+}
+
+void LineSource::drop_rest_of_line(LineBlock& block) {
+  if (!is_dropping_) {
+    return;
+  }
+  char* text = block.text.data();
+  const char* next = after_newline(text, text + block.end);
+  block.begin = next == nullptr ? block.end : static_cast<size_t>(next - text);
+  is_dropping_ = next == nullptr;
+}
+
+// What is behind the last newline becomes a line of its own, or waits for the
+// next block. A part of a line before an error is lost.
+void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
+  char* text = block.text.data();
+  const void* newline =
+      ::memrchr(text + block.begin, '\n', block.end - block.begin);
+  const size_t last = newline == nullptr
+      ? block.begin
+      : static_cast<size_t>(static_cast<const char*>(newline) - text) + 1;
+  const size_t rest = block.end - last;
+  const bool is_too_long = rest > options_.max_line_bytes;
+  block.end = last;
+  if (error_ != nullptr || rest == 0) {
+    return;
+  }
+  if (is_at_end || is_too_long) {
+    block.end += std::min(rest, options_.max_line_bytes + 1);
+    text[block.end++] = '\n';
+    is_dropping_ = is_too_long && !is_at_end;
+  } else {
+    carry_.assign(text + last, rest);
+  }
+}
+
+// Counts the block's lines, and takes those before start_line from it.
+void LineSource::pass_over(LineBlock& block) {
+  block.lines = 0;
+  char* text = block.text.data();
+  const char* end = text + block.end;
+  for (char* next = text + block.begin;
+       next < end && (next = after_newline(next, end)) != nullptr;) {
+    if (line_ < options_.start_line) {
+      block.begin = static_cast<size_t>(next - text);
+      ++block.first_line;
+      ++block.first_line_of_file;
+    } else {
+      ++block.lines;
+    }
+    ++line_;
+    ++line_of_file_;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Whole lines of one file, each with a newline at its end.
+struct LineBlock {
+  std::vector<char> text = {};
+  size_t begin = 0;
+  size_t end = 0;
+  int64_t lines = 0;
+  size_t file = 0;
+  int64_t first_line = 0;  // counted over all files
+  int64_t first_line_of_file = 0;
+};
+
+struct LineSourceOptions {
+  std::vector<std::string> files = {};
+  size_t block_bytes = 0;
+  size_t max_line_bytes = 0;
+  /// Readable bytes behind a block's end.
+  size_t padding = 0;
+  int64_t start_line = 0;
+};
+
+class FileBytes;
+
+/// Errors:  c10::ValueError for a path that is missing, a folder or empty.
+void check_readable(const std::string& path);
+
+/// Lines of several files, plain or gzip. Of a line that is longer than
+/// max_line_bytes, only max_line_bytes + 1 bytes are kept.
+class LineSource {
+ public:
+  explicit LineSource(LineSourceOptions options);
+  ~LineSource();
+
+  /// False after the last line. All whole lines before an error come before it.
+  /// Errors:  c10::ValueError for a file that can't be read, is empty, damaged or
+  ///          cut off, and when there are fewer lines than start_line.
+  bool next(LineBlock& block);
+
+ private:
+  bool fill(LineBlock& block);
+  void drop_rest_of_line(LineBlock& block);
+  void cut_last_line(LineBlock& block, bool is_at_end);
+  void pass_over(LineBlock& block);
+  void open_file();
+  void close_file();
+
+  LineSourceOptions options_;
+  size_t file_ = 0;
+  std::unique_ptr<FileBytes> bytes_;
+  std::string carry_;  // the beginning of a line
+  bool is_dropping_ = false;  // the rest of a line that is too long
+  int64_t line_ = 0;
+  int64_t line_of_file_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace tessera

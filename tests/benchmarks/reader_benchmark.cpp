@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of the reader of click logs: of the parser alone, of plain files and of
+// gzip files, in wall time and in the time of all threads' cores.
+#include "src/data/criteo_line.h"
+
+#include <tessera/data/criteo_generator.h>
+#include <tessera/data/criteo_reader.h>
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string file = {};
+  int64_t examples = 1'000'000;
+  int64_t batch = 4096;
+  std::vector<int64_t> threads = {1, 2};
+  int64_t reps = 5;
+};
+
+struct Measurement {
+  double seconds = 0.0;
+  double core_seconds = 0.0;  // of all threads
+  int64_t bytes = 0;
+  int64_t examples = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// `work` gives the bytes and examples.
+Measurement measure(int64_t reps, const auto& work) {
+  std::vector<double> seconds;
+  std::vector<double> core_seconds;
+  Measurement result;
+  for (int64_t i = 0; i < reps; ++i) {
+    const std::clock_t cores_begin = std::clock();
+    const auto begin = std::chrono::steady_clock::now();
+    work(result);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+            .count());
+    core_seconds.push_back(
+        static_cast<double>(std::clock() - cores_begin) / CLOCKS_PER_SEC);
+  }
+  result.seconds = median(seconds);
+  result.core_seconds = median(core_seconds);
+  return result;
+}
+
+void report(const std::string& what, const Measurement& measured) {
+  const double megabytes = static_cast<double>(measured.bytes) / 1e6;
+  fmt::print(
+      "{:24} {:8.1f} MB/s {:10.0f} examples/s {:8.2f} ms of a core per MB\n",
+      what,
+      megabytes / measured.seconds,
+      static_cast<double>(measured.examples) / measured.seconds,
+      1e3 * measured.core_seconds / megabytes);
+}
+
+// The text, parsed by this thread into the same few rows.
+void parse_text(const std::string& text, Measurement& result) {
+  constexpr int64_t kRows = 1000;
+  constexpr int64_t kStride = 1032;
+  std::vector<float> labels(kStride);
+  std::vector<int64_t> integers(tessera::kCriteoIntegers * kStride);
+  std::vector<int64_t> categories(tessera::kCriteoCategories * kStride);
+  const tessera::CriteoRows rows{
+      .labels = labels.data(),
+      .integers = integers.data(),
+      .categories = categories.data(),
+      .stride = kStride};
+  result.bytes = static_cast<int64_t>(text.size() - tessera::kCriteoPadding);
+  result.examples = 0;
+  const char* end = text.data() + result.bytes;
+  for (const char* line = text.data(); line < end; ++result.examples) {
+    line = tessera::parse_criteo_line(line, result.examples % kRows, rows);
+    TORCH_CHECK(line != nullptr, "malformed line ", result.examples + 1);
+  }
+}
+
+void read_file(
+    const Options& options,
+    const std::string& file,
+    int64_t threads,
+    Measurement& result) {
+  tessera::CriteoReader reader(
+      {.files = {file}, .batch_size = options.batch, .threads = threads});
+  while (reader.next().has_value()) {
+  }
+  result.bytes = reader.report().bytes;
+  result.examples = reader.report().examples;
+}
+
+void measure_reader(
+    const Options& options,
+    const std::string& file,
+    const std::string& what) {
+  for (const int64_t threads : options.threads) {
+    report(
+        fmt::format("{}, {} parsing", what, threads),
+        measure(options.reps, [&](Measurement& result) {
+          read_file(options, file, threads, result);
+        }));
+  }
+}
+
+void run(const Options& options) {
+  if (!options.file.empty()) {
+    measure_reader(options, options.file, "file");
+    return;
+  }
+  const fs::path folder = fs::temp_directory_path() /
+      fmt::format("tessera_reader_benchmark.{}", ::getpid());
+  fs::create_directory(folder);
+  const std::string plain = (folder / "clicks").string();
+  const std::string gzip = plain + ".gz";
+  const tessera::CriteoGenerator generator({.examples = options.examples});
+  generator.write(plain);
+  generator.write(gzip);
+  fmt::print(
+      "{} examples, {} MB, gzip {} MB, batches of {}, median of {}\n",
+      options.examples,
+      fs::file_size(plain) / 1'000'000,
+      fs::file_size(gzip) / 1'000'000,
+      options.batch,
+      options.reps);
+  {
+    std::ifstream stream(plain, std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(stream), {}};
+    text.append(tessera::kCriteoPadding, '\0');
+    report("parser alone", measure(options.reps, [&](Measurement& result) {
+             parse_text(text, result);
+           }));
+  }
+  measure_reader(options, plain, "plain");
+  measure_reader(options, gzip, "gzip");
+  fs::remove_all(folder);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Reads click logs as fast as it goes.");
+  app.add_option(
+         "--file", options.file, "to read; otherwise some are generated")
+      ->check(CLI::ExistingFile);
+  app.add_option("--examples", options.examples, "to generate")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "examples of a batch")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option(
+         "--threads",
+         options.threads,
+         "that parse, beside one that reads and inflates; several to compare")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--reps", options.reps, "of which the median is shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "reader_benchmark: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/criteo_reader.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+/// A well-formed line without its newline: integers of all lengths, categories
+/// of all lengths and cases, and many empty fields.
+inline std::string random_line(std::mt19937_64& random) {
+  std::string line = random() % 4 == 0 ? "1" : "0";
+  for (int i = 0; i < 13; ++i) {
+    line += '\t';
+    if (random() % 8 != 0) {
+      line += std::to_string(
+          static_cast<int64_t>(random() % 2 + random()) >> (random() % 64));
+    }
+  }
+  for (int i = 0; i < 26; ++i) {
+    line += '\t';
+    if (random() % 8 != 0) {
+      const size_t digits = random() % 4 == 0 ? 1 + random() % 8 : 8;
+      const char* alphabet =
+          random() % 2 == 0 ? "0123456789abcdef" : "0123456789ABCDEF";
+      for (size_t k = 0; k < digits; ++k) {
+        line += alphabet[random() % 16];
+      }
+    }
+  }
+  return line;
+}
+
+inline std::string random_text(std::mt19937_64& random, int64_t lines) {
+  std::string text;
+  for (int64_t i = 0; i < lines; ++i) {
+    text += random_line(random) + "\n";
+  }
+  return text;
+}
+
+/// The format, written out again.
+inline CriteoBatch parse_slowly(const std::string& text) {
+  std::vector<std::vector<std::string>> examples;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    examples.emplace_back(1);
+    for (const char c : line) {
+      if (c == '\t') {
+        examples.back().emplace_back();
+      } else {
+        examples.back().back() += c;
+      }
+    }
+  }
+  const auto size = static_cast<int64_t>(examples.size());
+  CriteoBatch batch{
+      .labels = at::empty({size}),
+      .integers = at::empty({size, 13}, at::kLong),
+      .categories = at::empty({size, 26}, at::kLong)};
+  const auto number = [](const std::string& field, int base) -> int64_t {
+    return field.empty() ? kMissing
+                         : std::strtoll(field.c_str(), nullptr, base);
+  };
+  for (int64_t i = 0; i < size; ++i) {
+    const auto& fields = examples[i];
+    TORCH_CHECK(fields.size() == 40);
+    batch.labels.mutable_data_ptr<float>()[i] = std::stof(fields[0]);
+    for (int64_t k = 0; k < 13; ++k) {
+      batch.integers.mutable_data_ptr<int64_t>()[i * 13 + k] =
+          number(fields[1 + k], 10);
+    }
+    for (int64_t k = 0; k < 26; ++k) {
+      batch.categories.mutable_data_ptr<int64_t>()[i * 26 + k] =
+          number(fields[14 + k], 16);
+    }
+  }
+  return batch;
+}
+
+inline CriteoBatch join(const std::vector<CriteoBatch>& batches) {
+  std::vector<at::Tensor> labels{at::empty({0})};
+  std::vector<at::Tensor> integers{at::empty({0, 13}, at::kLong)};
+  std::vector<at::Tensor> categories{at::empty({0, 26}, at::kLong)};
+  for (const CriteoBatch& batch : batches) {
+    labels.push_back(batch.labels);
+    integers.push_back(batch.integers);
+    categories.push_back(batch.categories);
+  }
+  return {at::cat(labels), at::cat(integers), at::cat(categories)};
+}
+
+inline std::vector<CriteoBatch> read_all(const CriteoReaderOptions& options) {
+  std::vector<CriteoBatch> batches;
+  CriteoReader reader(options);
+  for (CriteoBatch& batch : reader) {
+    batches.push_back(batch);
+  }
+  return batches;
+}
+
+inline void expect_same(
+    const CriteoBatch& actual,
+    const CriteoBatch& expected) {
+  EXPECT_TRUE(at::equal(actual.labels, expected.labels));
+  EXPECT_TRUE(at::equal(actual.integers, expected.integers));
+  EXPECT_TRUE(at::equal(actual.categories, expected.categories));
+}
+
+/// All batches but the last one are full, and together they are the examples.
+inline void expect_examples(
+    const CriteoReaderOptions& options,
+    const CriteoBatch& expected) {
+  const std::vector<CriteoBatch> batches = read_all(options);
+  for (size_t i = 0; i + 1 < batches.size(); ++i) {
+    EXPECT_EQ(batches[i].labels.numel(), options.batch_size);
+  }
+  expect_same(join(batches), expected);
+}
+
+/// One gzip member.
+inline std::string make_gzip(const std::string& text) {
+  z_stream stream = {};
+  TORCH_CHECK(
+      deflateInit2(&stream, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) ==
+      Z_OK);
+  std::string bytes(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(bytes.data());
+  stream.avail_out = static_cast<uInt>(bytes.size());
+  TORCH_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  bytes.resize(stream.total_out);
+  deflateEnd(&stream);
+  return bytes;
+}
+
+}  // namespace tessera::test

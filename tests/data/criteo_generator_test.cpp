@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/criteo_generator.h>
+
+#include "tests/data/area_under_curve.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::area_under_curve;
+using test::read_text;
+using test::TemporaryFolder;
+
+struct Clicks {
+  at::Tensor probabilities;
+  at::Tensor labels;
+  std::string text;
+};
+
+Clicks make_clicks(const CriteoGeneratorOptions& options) {
+  const CriteoGenerator generator(options);
+  Clicks clicks{
+      at::empty({options.examples}), at::empty({options.examples}), {}};
+  for (int64_t i = 0; i < options.examples; ++i) {
+    const size_t begin = clicks.text.size();
+    clicks.probabilities.mutable_data_ptr<float>()[i] =
+        generator.append_line(i, clicks.text);
+    clicks.labels.mutable_data_ptr<float>()[i] =
+        clicks.text[begin] == '1' ? 1.0F : 0.0F;
+  }
+  return clicks;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back().push_back(c);
+    }
+  }
+  return parts;
+}
+
+std::string gunzip(const std::string& path) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (int n = 0; (n = gzread(file, buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<size_t>(n));
+  }
+  gzclose(file);
+  return text;
+}
+
+TEST(CriteoGeneratorTest, BestModelHasTheIntendedAreaUnderCurve) {
+  for (const int64_t seed : {1, 2, 3, 4, 5, 6}) {
+    const Clicks clicks = make_clicks({.examples = 40'000, .seed = seed});
+    const double area = area_under_curve(clicks.probabilities, clicks.labels);
+    EXPECT_GT(area, 0.78) << "seed " << seed;
+    EXPECT_LT(area, 0.85) << "seed " << seed;
+    EXPECT_NEAR(clicks.labels.mean().item<double>(), 0.25, 0.02);
+  }
+}
+
+TEST(CriteoGeneratorTest, LabelsFollowTheProbabilities) {
+  const Clicks clicks = make_clicks({.examples = 100'000, .seed = 3});
+  for (int bin = 0; bin < 8; ++bin) {
+    const double low = bin / 10.0;
+    const at::Tensor inside = clicks.probabilities.ge(low).logical_and(
+        clicks.probabilities.lt(low + 0.1));
+    const double count = inside.sum().item<double>();
+    ASSERT_GT(count, 200);
+    const double expected =
+        clicks.probabilities.masked_select(inside).mean().item<double>();
+    const double deviation = std::sqrt(expected * (1 - expected) / count);
+    EXPECT_NEAR(
+        clicks.labels.masked_select(inside).mean().item<double>(),
+        expected,
+        4 * deviation)
+        << "from " << low;
+  }
+}
+
+TEST(CriteoGeneratorTest, EffectsFollowTheirStrength) {
+  const Clicks chance =
+      make_clicks({.examples = 1000, .effect_strength = 0, .click_rate = 0.1});
+  EXPECT_NEAR(chance.probabilities.min().item<double>(), 0.1, 1e-4);
+  EXPECT_NEAR(chance.probabilities.max().item<double>(), 0.1, 1e-4);
+  const Clicks strong = make_clicks({.examples = 20'000, .effect_strength = 3});
+  EXPECT_GT(area_under_curve(strong.probabilities, strong.labels), 0.88);
+}
+
+TEST(CriteoGeneratorTest, WritesTheFormat) {
+  const Clicks clicks = make_clicks(
+      {.examples = 20'000,
+       .vocabulary_sizes = std::vector<int64_t>(26, 3),
+       .missing_rate = 0.2});
+  std::array<std::map<std::string, int>, 26> categories;
+  int64_t missing = 0;
+  bool has_negative = false;
+  std::vector<std::string> lines = split(clicks.text, '\n');
+  ASSERT_EQ(lines.back(), "");
+  lines.pop_back();
+  ASSERT_EQ(lines.size(), 20'000U);
+  for (const std::string& line : lines) {
+    const std::vector<std::string> fields = split(line, '\t');
+    ASSERT_EQ(fields.size(), 40U);
+    for (size_t i = 1; i < 40; ++i) {
+      missing += fields[i].empty() ? 1 : 0;
+      if (i > 13 && !fields[i].empty()) {
+        ASSERT_EQ(fields[i].size(), 8U);
+        ++categories[i - 14][fields[i]];
+      }
+    }
+    has_negative = has_negative || fields[2].starts_with("-");
+  }
+  EXPECT_TRUE(has_negative);
+  EXPECT_NEAR(static_cast<double>(missing) / (20'000 * 39), 0.2, 0.005);
+  for (const auto& names : categories) {
+    ASSERT_EQ(names.size(), 3U);
+    std::vector<int> counts;
+    for (const auto& [name, count] : names) {
+      counts.push_back(count);
+    }
+    std::sort(counts.rbegin(), counts.rend());
+    // 1 : 1/2 : 1/3.
+    EXPECT_NEAR(counts[0] / 16'000.0, 6.0 / 11, 0.02);
+    EXPECT_NEAR(counts[1] / 16'000.0, 3.0 / 11, 0.02);
+  }
+}
+
+TEST(CriteoGeneratorTest, GivesTheSameOnEveryMachine) {
+  const CriteoGenerator generator({.seed = 42});
+  std::string text;
+  const float probability = generator.append_line(123'456, text);
+  EXPECT_EQ(
+      text,
+      "0\t\t21\t7\t11\t170\t424\t\t52\t440\t3\t467\t7221\t7321\t6fc7e849\t"
+      "021dbaa0\ta3f458f3\t4b7f5d97\t4b51a9bb\t3e34a810\tcc87b553\t1278e772\t"
+      "cc70f338\t11531328\t827670be\t6708c46e\t036d5dce\t0f1dae53\t6b4c1985\t"
+      "869d5a41\t411c3e88\t1f9b853e\t9291a94d\tbd95c587\tf9df883d\t33f54ada\t"
+      "3c890531\te768470b\t3b25f7a1\t310b9f6a\n");
+  EXPECT_FLOAT_EQ(probability, 0.063244164F);
+}
+
+TEST(CriteoGeneratorTest, FilesHoldTheExamplesFromTheFirstOn) {
+  const TemporaryFolder folder;
+  const CriteoGeneratorOptions all{.examples = 3000, .seed = 7};
+  const Clicks clicks = make_clicks(all);
+  CriteoGeneratorOptions tail = all;
+  tail.examples = 1000;
+  tail.first_example = 2000;
+  const at::Tensor probabilities =
+      CriteoGenerator(all).write(folder / "all.tsv");
+  EXPECT_EQ(read_text(folder / "all.tsv"), clicks.text);
+  EXPECT_TRUE(at::equal(probabilities, clicks.probabilities));
+  EXPECT_TRUE(at::equal(
+      CriteoGenerator(tail).write(folder / "tail.gz"),
+      clicks.probabilities.slice(0, 2000)));
+  const std::string compressed = read_text(folder / "tail.gz");
+  EXPECT_TRUE(compressed.starts_with("\x1f\x8b"));
+  const std::string text = gunzip(folder / "tail.gz");
+  EXPECT_FALSE(text.empty());
+  EXPECT_TRUE(clicks.text.ends_with("\n" + text));
+}
+
+TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.examples = -1}), "examples must be >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.vocabulary_sizes = {1, 2}}),
+      "expected 26 vocabulary_sizes, one per column, but got 2");
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.vocabulary_sizes = std::vector<int64_t>(26, 0)}),
+      "vocabulary_sizes must be in [1, 1e+07], but got 0");
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.missing_rate = NAN}), "missing_rate must be in [0, 1]");
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.click_rate = 1}), "click_rate must be in (0, 1)");
+  const CriteoGenerator generator({.examples = 1});
+  std::string text;
+  EXPECT_VALUE_ERROR(
+      generator.append_line(-1, text), "number of an example, >= 0");
+  EXPECT_VALUE_ERROR(
+      generator.write("/nowhere/clicks.tsv"),
+      "expected to write '/nowhere/clicks.tsv', but it failed: No such file");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/criteo_reader.h>
+
+#include "tests/data/criteo_files.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::make_gzip;
+using test::parse_slowly;
+using test::random_text;
+using test::TemporaryFolder;
+
+// Writes a text into a named pipe again and again, until it is closed.
+class EndlessFile {
+ public:
+  EndlessFile(const std::string& path, std::string text)
+      : text_(std::move(text)) {
+    TORCH_CHECK(::mkfifo(path.c_str(), 0600) == 0);
+    std::signal(SIGPIPE, SIG_IGN);
+    thread_ = std::thread([this, path] { run(path); });
+  }
+  ~EndlessFile() {
+    thread_.join();
+  }
+
+  // When nothing has been written for a while.
+  int64_t written_at_rest() const {
+    int64_t before = -1;
+    while (before != written_) {
+      before = written_;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    return before;
+  }
+
+ private:
+  void run(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    for (size_t at = 0;;) {
+      const ssize_t count =
+          ::write(descriptor, text_.data() + at, text_.size() - at);
+      if (count < 0) {
+        break;
+      }
+      written_ += count;
+      at = (at + static_cast<size_t>(count)) % text_.size();
+    }
+    ::close(descriptor);
+  }
+
+  std::string text_;
+  std::atomic<int64_t> written_ = 0;
+  std::thread thread_;
+};
+
+TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(1);
+  EndlessFile file(folder / "pipe", random_text(random, 1000));
+  constexpr int64_t kBlocks = 5;
+  constexpr int64_t kBlockBytes = 100'000;
+  constexpr int64_t kPipeAndBuffers = 400'000;
+  CriteoReader reader(
+      {.files = {folder / "pipe"},
+       .batch_size = 10,
+       .threads = 3,
+       .queue_blocks = kBlocks,
+       .block_bytes = kBlockBytes});
+  ASSERT_TRUE(reader.next().has_value());
+  EXPECT_LE(file.written_at_rest(), kBlocks * kBlockBytes + kPipeAndBuffers);
+  // It goes on, and stays as far ahead.
+  while (reader.report().bytes < 20 * kBlockBytes) {
+    ASSERT_TRUE(reader.next().has_value());
+  }
+  const int64_t written = file.written_at_rest();
+  EXPECT_GT(written, 20 * kBlockBytes);
+  EXPECT_LE(
+      written - reader.report().bytes, kBlocks * kBlockBytes + kPipeAndBuffers);
+}
+
+TEST(CriteoReaderThreadsTest, LinesWithoutEndDoNotLetMemoryGrow) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(2);
+  // 50 MB in two lines, of which 4 kB are kept.
+  const std::string good = random_text(random, 3);
+  const std::string endless(25'000'000, 'x');
+  const std::string path =
+      folder.write("a", make_gzip(good + endless + "\n" + good + endless));
+  CriteoReader reader(
+      {.files = {path}, .malformed_lines = MalformedLines::kSkip});
+  const CriteoBatch batch = reader.next().value();
+  EXPECT_FALSE(reader.next().has_value());
+  test::expect_same(batch, parse_slowly(good + good));
+  EXPECT_EQ(reader.report().malformed_lines, 2);
+  EXPECT_LT(reader.report().bytes, 600'000);
+}
+
+TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAtAnyTime) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(3);
+  const std::string text = random_text(random, 400);
+  const std::vector<std::string> files{
+      folder.write("a", text), folder.write("b", make_gzip(text))};
+  for (int64_t batches = 0; batches < 60; ++batches) {
+    CriteoReader reader(
+        {.files = files,
+         .batch_size = 16,
+         .threads = 1 + batches % 4,
+         .queue_blocks = 1 + batches % 3,
+         .block_bytes = 1000});
+    for (int64_t i = 0; i < batches; ++i) {
+      reader.next();
+    }
+    CriteoReader other = std::move(reader);  // the threads stay
+    other.next();
+  }
+}
+
+TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAfterErrors) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(4);
+  const std::string text = random_text(random, 100);
+  const std::string bytes = make_gzip(text + text);
+  const std::vector<std::string> files{
+      folder.write("bad", text + "bad\n" + text + text),
+      folder.write("cut", bytes.substr(0, bytes.size() - 2000))};
+  for (const std::string& file : files) {
+    for (int64_t round = 0; round < 20; ++round) {
+      CriteoReader reader(
+          {.files = {file, files[0]},
+           .batch_size = 50,
+           .threads = 1 + round % 4,
+           .block_bytes = 1000});
+      ASSERT_TRUE(reader.next().has_value());
+      ASSERT_TRUE(reader.next().has_value());
+      EXPECT_VALUE_ERROR(
+          while (reader.next().has_value()){}, "[CriteoReader] '" + file);
+      EXPECT_VALUE_ERROR(reader.next(), "[CriteoReader] '" + file);
+    }
+  }
+}
+
+TEST(CriteoReaderThreadsTest, BatchesOutliveTheirReader) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(5);
+  const std::string text = random_text(random, 50);
+  const std::string path = folder.write("a", text);
+  std::optional<CriteoReader> reader(
+      CriteoReaderOptions{.files = {path}, .batch_size = 50});
+  const CriteoBatch batch = reader->next().value();
+  reader.reset();
+  test::expect_same(batch, parse_slowly(text));
+}
+
+}  // namespace
+}  // namespace tessera
