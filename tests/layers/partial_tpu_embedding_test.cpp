@@ -233,7 +233,9 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
 }
 
 TEST(PartialTPUEmbeddingTest, TheSpecsTrainSmallTablesOnRequest) {
-  PartialTPUEmbedding layer(options(10));
+  PartialTPUEmbeddingOptions with_rule = options(10);
+  with_rule.optimizer = optim::SGD{.learning_rate = 0.5, .lazy = false};
+  PartialTPUEmbedding layer(with_rule);
   const auto optimizer = make_optimizer(layer->dense_embedding());
   const at::Tensor before =
       layer->dense_embedding()->read_rows("table_0", 0, 5);

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/click_model.h"
+
+#include <utility>
+
+using torch::Tensor;
+
+namespace {
+
+// A model of this class is rebuilt from its JSON.
+const bool is_registered = tessera::register_layer<ClickModel>();
+
+torch::nn::Sequential make_tower(
+    int64_t inputs,
+    const std::vector<int64_t>& units) {
+  torch::nn::Sequential tower;
+  for (const int64_t outputs : units) {
+    tower->push_back(torch::nn::Linear(inputs, outputs));
+    tower->push_back(torch::nn::ReLU());
+    inputs = outputs;
+  }
+  return tower;
+}
+
+}  // namespace
+
+ClickModelImpl::ClickModelImpl(ClickModelOptions options)
+    : LayerImpl(std::move(options)) {
+  reset();
+}
+
+void ClickModelImpl::reset() {
+  const ClickModelOptions& config = options();
+  TORCH_CHECK_VALUE(
+      config.interaction == "dlrm" || config.interaction == "dcn",
+      "[ClickModel] interaction must be dlrm or dcn, but got '",
+      config.interaction,
+      "'.");
+  embedding_ = register_module(
+      "embedding",
+      tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+          .features = config.features,
+          .optimizer = config.optimizer,
+          .seed = config.seed}));
+  const auto features = config.features.flatten();
+  const int64_t dim = features.front().table->dim;
+  const auto count = static_cast<int64_t>(features.size()) + 1;
+
+  std::vector<int64_t> bottom = config.bottom_units;
+  bottom.push_back(dim);
+  bottom_ = register_module("bottom", make_tower(config.num_dense, bottom));
+
+  int64_t width = count * dim;
+  if (config.interaction == "dlrm") {
+    dots_ = register_module("dots", tessera::DotInteraction());
+    width = dim + count * (count - 1) / 2;
+  } else {
+    crosses_ = register_module(
+        "crosses",
+        tessera::MultiLayerDCN(tessera::MultiLayerDCNOptions{
+            .projection_dim = config.projection_dim,
+            .num_layers = config.cross_layers}));
+    crosses_->build(tessera::PartialShape{std::nullopt, width});
+  }
+  top_ = register_module("top", make_tower(width, config.top_units));
+  top_->push_back(torch::nn::Linear(
+      config.top_units.empty() ? width : config.top_units.back(), 1));
+}
+
+// snippet: forward
+Tensor ClickModelImpl::forward(
+    const tessera::Features& features,
+    const Tensor& dense) {
+  std::vector<tessera::Nest<Tensor>> embedded;
+  embedded.emplace_back(bottom_->forward(dense));
+  for (const Tensor& activation : embedding_->forward(features).flatten()) {
+    embedded.emplace_back(activation);
+  }
+  const Tensor bottom = embedded.front().leaf();
+  const auto all = tessera::Nest<Tensor>::list(std::move(embedded));
+  const Tensor interactions = crosses_.is_empty()
+      ? torch::cat({bottom, dots_->forward(all)}, 1)
+      : crosses_->forward(torch::cat(all.flatten(), 1));
+  return top_->forward(interactions).squeeze(1);
+}
+// end snippet
