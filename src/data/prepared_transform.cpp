@@ -93,10 +93,12 @@ RaggedFeature compact(
   at::Tensor kept_splits = at::empty({batch + 1}, at::kLong);
   int64_t* out = kept.data_ptr<int64_t>();
   int64_t* out_splits = kept_splits.data_ptr<int64_t>();
+  const int64_t limit = max_length > 0 ? max_length : ids.numel();
   int64_t size = out_splits[0] = 0;
   for (int64_t example = 0; example < batch; ++example) {
-    const int64_t limit = max_length > 0 ? size + max_length : begin[batch] + 1;
-    for (int64_t i = begin[example]; i < begin[example + 1] && size < limit;
+    const int64_t first = size;
+    for (int64_t i = begin[example];
+         i < begin[example + 1] && size - first < limit;
          ++i) {
       out[size] = from[i];
       size += from[i] != kDropped ? 1 : 0;
