@@ -36,27 +36,31 @@ template <class Map>
 std::vector<ValueOf<Map>> most_frequent(
     const Map& counts,
     const VocabularyLimits& limits) {
-  std::vector<const typename Map::value_type*> kept;
-  for (const auto& entry : counts) {
-    if (entry.second >= limits.min_count) {
-      kept.push_back(&entry);
+  struct Counted {
+    int64_t count;
+    const ValueOf<Map>* value;
+  };
+  std::vector<Counted> kept;
+  for (const auto& [value, count] : counts) {
+    if (count >= limits.min_count) {
+      kept.push_back({count, &value});
     }
   }
-  const auto last = std::min<int64_t>(
-      static_cast<int64_t>(kept.size()),
-      limits.max_size.value_or(static_cast<int64_t>(kept.size())));
-  std::partial_sort(
-      kept.begin(),
-      kept.begin() + last,
-      kept.end(),
-      [](const auto* left, const auto* right) {
-        return left->second != right->second ? left->second > right->second
-                                             : left->first > right->first;
-      });
+  const auto is_before = [](const Counted& left, const Counted& right) {
+    return left.count != right.count ? left.count > right.count
+                                     : *left.value > *right.value;
+  };
+  const auto size = static_cast<int64_t>(kept.size());
+  if (limits.max_size.value_or(size) < size) {  // sort no more than is kept
+    const auto end = kept.begin() + *limits.max_size;
+    std::nth_element(kept.begin(), end, kept.end(), is_before);
+    kept.erase(end, kept.end());
+  }
+  std::sort(kept.begin(), kept.end(), is_before);
   std::vector<ValueOf<Map>> values;
-  values.reserve(last);
-  for (int64_t i = 0; i < last; ++i) {
-    values.push_back(kept[i]->first);
+  values.reserve(kept.size());
+  for (const Counted& counted : kept) {
+    values.push_back(*counted.value);
   }
   return values;
 }

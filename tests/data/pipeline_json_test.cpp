@@ -304,7 +304,7 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
   };
   refuses("", "is no JSON");
   refuses("{\"outputs\": [}", "is no JSON");
-  refuses("{\"outputs\": [\"\xff\"]}", "invalid UTF-8");
+  refuses("{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte");
   refuses("{\"a\": 1e999}", "is no JSON");
   refuses("{}", "[pipeline] missing key 'format_version'");
   std::string deep(100'000, '[');

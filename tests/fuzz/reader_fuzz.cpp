@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer on everything that reads bytes from outside: the manifest of a
-// checkpoint, a layer's archive, .npy and safetensors files. Whatever they hold,
-// a reader gives a value or a c10::Error.
+// checkpoint, a layer's archive, .npy and safetensors files, a pipeline of
+// features. Whatever they hold, a reader gives a value or a c10::Error.
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
 #include "src/embedding_state.h"
 
+#include <tessera/data/feature_pipeline.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 
@@ -13,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fuzzer/FuzzedDataProvider.h>
+#include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 #include <unistd.h>
 
@@ -177,12 +179,26 @@ void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
   ::unlink(path.c_str());
 }
 
+void fuzz_pipeline(FuzzedDataProvider& data) {
+  const std::string text = data.ConsumeRemainingBytesAsString();
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return;
+  }
+  reads([&] {
+    const FeaturePipeline pipeline = pipeline_from_json(json);
+    require(
+        pipeline_from_json(Json::parse(to_json(pipeline).dump())) == pipeline,
+        "a pipeline changes when it is written");
+  });
+}
+
 }  // namespace
 }  // namespace tessera
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 4)) {
+  switch (data.ConsumeIntegralInRange(0, 5)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
@@ -195,8 +211,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     case 3:
       tessera::fuzz_tensor_file(data, true);
       break;
-    default:
+    case 4:
       tessera::fuzz_tensor_file(data, false);
+      break;
+    default:
+      tessera::fuzz_pipeline(data);
   }
   return 0;
 }
