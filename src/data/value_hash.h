@@ -4,7 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <array>
+#include <bit>
 #include <cstdint>
 #include <string>
 
@@ -13,12 +13,11 @@ namespace tessera {
 // Files and tables outlive programs: these numbers must never change.
 
 inline uint64_t hash_of(int64_t value, uint64_t seed) {
-  std::array<unsigned char, 8> bytes;  // the least significant first
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] =
-        static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * i));
+  auto bytes = static_cast<uint64_t>(value);  // the least significant first
+  if constexpr (std::endian::native == std::endian::big) {
+    bytes = __builtin_bswap64(bytes);
   }
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+  return XXH3_64bits_withSeed(&bytes, sizeof(bytes), seed);
 }
 
 inline uint64_t hash_of(const std::string& value, uint64_t seed) {
