@@ -4,7 +4,6 @@
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 #include "src/data/utf8.h"
-#include "src/parallel.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -57,14 +56,6 @@ void check_output(const PipelineOutput& output, size_t index) {
       " max_length must be >= 0, and 0 for numbers, but got ",
       output.max_length,
       ".");
-}
-
-int64_t count_values(const Column& column) {
-  int64_t count = 0;
-  visit_values(column, [&](const auto& values) {
-    count = static_cast<int64_t>(values.size());
-  });
-  return count;
 }
 
 }  // namespace
@@ -159,35 +150,21 @@ PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   const at::Tensor dense =
       at::empty({columns.batch_size(), stride}, at::kFloat);
   auto* numbers = dense.data_ptr<float>();
-  std::vector<Feature> features(inputs.size());
-
-  int64_t bytes = 0;  // read and written
-  for (const auto& own : inputs) {
-    for (const Column* column : own) {
-      bytes +=
-          2 * static_cast<int64_t>(sizeof(int64_t)) * count_values(*column);
-    }
-  }
-  run_tasks(static_cast<int64_t>(inputs.size()), bytes, [&](int64_t i) {
+  Features::Map features;
+  for (size_t i = 0; i < inputs.size(); ++i) {
     const State::Step& step = state_->steps[i];
     if (!gives_numbers(step.output->transform)) {
-      features[i] = step.transform.to_ids(inputs[i], step.output->max_length);
-      return;
+      features.emplace_back(
+          step.output->name,
+          step.transform.to_ids(inputs[i], step.output->max_length));
+      continue;
     }
     float* out = numbers + step.first_dense;
     for (const Column* column : inputs[i]) {
       step.transform.to_numbers(*column, out++, stride);
     }
-  });
-
-  Features::Map map;
-  for (size_t i = 0; i < features.size(); ++i) {
-    const PipelineOutput& output = *state_->steps[i].output;
-    if (!gives_numbers(output.transform)) {
-      map.emplace_back(output.name, std::move(features[i]));
-    }
   }
-  return {.features = Features::map(std::move(map)), .dense = dense};
+  return {.features = Features::map(std::move(features)), .dense = dense};
 }
 
 const std::vector<PipelineOutput>& FeaturePipeline::outputs() const {

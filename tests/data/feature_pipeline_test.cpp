@@ -224,7 +224,7 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<int64_t>(i * 7 % 1000);
   }
-  Columns columns;  // enough for several intra-op threads
+  Columns columns;
   columns.add("a", integers(values));
   columns.add("b", integers(values));
   const FeaturePipeline pipeline({

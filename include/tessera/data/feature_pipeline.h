@@ -70,8 +70,8 @@ class FeaturePipeline {
  public:
   explicit FeaturePipeline(std::vector<PipelineOutput> outputs);
 
-  /// Columns that no output names may be there, too. Runs on LibTorch's intra-op
-  /// threads, several outputs at a time.
+  /// Columns that no output names may be there, too. Runs on the calling thread:
+  /// overlap whole batches with the training step instead.
   ///
   /// Errors:  c10::ValueError naming every column that is missing or of a kind
   ///          that its transform can't read, for missing values under
