@@ -3,6 +3,11 @@
 
 // Everything, with LibTorch's own umbrella header (half a minute to compile).
 
+#include <tessera/data/columns.h>
+#include <tessera/data/feature_pipeline.h>
+#include <tessera/data/statistics.h>
+#include <tessera/data/transforms.h>
+#include <tessera/data/vocabulary_builder.h>
 #include <tessera/embedding_engine.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
@@ -23,6 +28,7 @@
 #include <tessera/partial_shape.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serialization/pipeline_file.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 #include <tessera/serving_lookup.h>

@@ -3,45 +3,89 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace tessera {
 
 namespace {
 
-int64_t count(const Column& column, const std::string& name) {
-  if (column.row_splits.defined()) {
-    TORCH_CHECK_VALUE(
-        column.row_splits.dim() == 1 && column.row_splits.numel() >= 1 &&
-            column.row_splits.scalar_type() == at::kLong,
-        "[Columns '",
-        name,
-        "'] row_splits must be int64 [batch + 1], but got ",
-        column.row_splits.toString(),
-        " ",
-        column.row_splits.sizes(),
-        ".");
-    return column.row_splits.numel() - 1;
-  }
+int64_t count_values(const Column& column) {
   if (const auto* text =
           std::get_if<std::vector<std::string>>(&column.values)) {
     return static_cast<int64_t>(text->size());
   }
-  const auto& tensor = std::get<at::Tensor>(column.values);
+  return std::get<at::Tensor>(column.values).numel();
+}
+
+// Dense, on the CPU and [n].
+void check_vector(
+    const at::Tensor& tensor,
+    const std::string& where,
+    const char* what) {
   TORCH_CHECK_VALUE(
-      tensor.defined() && tensor.dim() == 1,
-      "[Columns '",
-      name,
-      "'] expected a tensor [batch], but got ",
-      tensor.defined() ? c10::str(tensor.sizes()) : "an undefined one",
+      tensor.defined() && tensor.layout() == at::kStrided &&
+          tensor.device().is_cpu() && tensor.dim() == 1,
+      where,
+      " ",
+      what,
+      " must be a dense tensor [n] on the CPU, but got ",
+      tensor.defined() ? c10::str(tensor.toString(), " ", tensor.sizes())
+                       : std::string("an undefined one"),
       ".");
-  return tensor.numel();
+}
+
+void check_row_splits(
+    const at::Tensor& row_splits,
+    int64_t num_values,
+    const std::string& where) {
+  check_vector(row_splits, where, "row_splits");
+  TORCH_CHECK_TYPE(
+      row_splits.scalar_type() == at::kLong,
+      where,
+      " row_splits must be int64, but got ",
+      row_splits.scalar_type(),
+      ".");
+  const at::Tensor contiguous = row_splits.contiguous();
+  const int64_t* begin = contiguous.const_data_ptr<int64_t>();
+  const int64_t* end = begin + contiguous.numel();
+  TORCH_CHECK_VALUE(
+      begin != end && *begin == 0 && *(end - 1) == num_values &&
+          std::is_sorted(begin, end),
+      where,
+      " row_splits must ascend from 0 to ",
+      num_values,
+      ", the number of values, one more of them than examples.");
 }
 
 }  // namespace
 
+void validate(const Column& column, std::string_view name) {
+  const std::string where = c10::str("[Columns '", name, "']");
+  if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {
+    check_vector(*tensor, where, "values");
+    TORCH_CHECK_TYPE(
+        tensor->scalar_type() == at::kLong ||
+            tensor->scalar_type() == at::kFloat,
+        where,
+        " values must be int64 or float32, but got ",
+        tensor->scalar_type(),
+        ". Convert them.");
+  }
+  if (column.row_splits.defined()) {
+    check_row_splits(column.row_splits, count_values(column), where);
+  }
+}
+
+int64_t batch_size(const Column& column) {
+  return column.row_splits.defined() ? column.row_splits.numel() - 1
+                                     : count_values(column);
+}
+
 void Columns::add(std::string name, Column column) {
-  const int64_t size = count(column, name);
+  validate(column, name);
   TORCH_CHECK_VALUE(
       !contains(name), "[Columns '", name, "'] is there already.");
+  const int64_t size = tessera::batch_size(column);
   TORCH_CHECK_VALUE(
       entries_.empty() || size == batch_size(),
       "[Columns '",
@@ -55,12 +99,9 @@ void Columns::add(std::string name, Column column) {
 }
 
 bool Columns::contains(std::string_view name) const {
-  for (const auto& [known, column] : entries_) {
-    if (known == name) {
-      return true;
-    }
-  }
-  return false;
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.first == name;
+  });
 }
 
 const Column& Columns::at(std::string_view name) const {
@@ -69,7 +110,7 @@ const Column& Columns::at(std::string_view name) const {
     if (other == name) {
       return column;
     }
-    known += (known.empty() ? "" : ", ") + other;
+    known.append(known.empty() ? "" : ", ").append(other);
   }
   TORCH_CHECK_VALUE(
       false,
@@ -81,9 +122,7 @@ const Column& Columns::at(std::string_view name) const {
 }
 
 int64_t Columns::batch_size() const {
-  return entries_.empty()
-      ? 0
-      : count(entries_.front().second, entries_.front().first);
+  return entries_.empty() ? 0 : tessera::batch_size(entries_.front().second);
 }
 
 }  // namespace tessera

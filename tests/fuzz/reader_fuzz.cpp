@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer on everything that reads bytes from outside: the manifest of a
-// checkpoint, a layer's archive, .npy and safetensors files, lines of click logs.
-// Whatever they hold, a reader gives a value or a c10::Error.
+// checkpoint, a layer's archive, .npy and safetensors files, lines of click logs,
+// a pipeline of features. Whatever they hold, a reader gives a value or a
+// c10::Error.
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
 #include "src/data/criteo_line.h"
 #include "src/embedding_state.h"
 
 #include <tessera/data/criteo_reader.h>
+#include <tessera/data/feature_pipeline.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 
@@ -15,6 +17,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fuzzer/FuzzedDataProvider.h>
+#include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 #include <unistd.h>
 
@@ -205,12 +208,26 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
       "the parsers of a line disagree");
 }
 
+void fuzz_pipeline(FuzzedDataProvider& data) {
+  const std::string text = data.ConsumeRemainingBytesAsString();
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return;
+  }
+  reads([&] {
+    const FeaturePipeline pipeline = pipeline_from_json(json);
+    require(
+        pipeline_from_json(Json::parse(to_json(pipeline).dump())) == pipeline,
+        "a pipeline changes when it is written");
+  });
+}
+
 }  // namespace
 }  // namespace tessera
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 5)) {
+  switch (data.ConsumeIntegralInRange(0, 6)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
@@ -226,8 +243,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     case 4:
       tessera::fuzz_tensor_file(data, false);
       break;
-    default:
+    case 5:
       tessera::fuzz_criteo_line(data);
+      break;
+    default:
+      tessera::fuzz_pipeline(data);
   }
   return 0;
 }

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -28,13 +27,21 @@ struct Column {
   at::Tensor row_splits = {};
 };
 
+/// Refuses tensors that are not int64 or float32 [n] on the CPU, and row_splits
+/// that don't ascend from 0 to n.
+/// Errors:  c10::ValueError or c10::TypeError naming the column.
+void validate(const Column& column, std::string_view name);
+
+/// Examples of a column that has passed validate().
+int64_t batch_size(const Column& column);
+
 /// A batch of examples, column by column, by name and in order.
 class Columns {
  public:
   using Entry = std::pair<std::string, Column>;
 
-  /// Errors:  c10::ValueError for a name that is there already, or when the
-  ///          column has another number of examples than the others.
+  /// Errors:  from validate(); c10::ValueError for a name that is there already,
+  ///          or when the column has another number of examples than the others.
   void add(std::string name, Column column);
 
   bool contains(std::string_view name) const;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/columns.h>
+
+#include <cmath>
+#include <span>
+
+namespace tessera {
+
+inline bool is_missing(int64_t value) {
+  return value == kMissing;
+}
+inline bool is_missing(float value) {
+  return std::isnan(value);
+}
+inline bool is_missing(const std::string& value) {
+  return value.empty();
+}
+
+inline const char* kind_of(const Column& column) {
+  if (std::holds_alternative<std::vector<std::string>>(column.values)) {
+    return "text";
+  }
+  const auto& tensor = std::get<at::Tensor>(column.values);
+  return tensor.scalar_type() == at::kLong ? "integers" : "floats";
+}
+
+/// Calls visit with the values, as std::span<const int64_t>, <const float> or
+/// <const std::string>. The column has passed validate().
+template <class Visit>
+void visit_values(const Column& column, Visit&& visit) {
+  if (const auto* text =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    visit(std::span<const std::string>(*text));
+    return;
+  }
+  const at::Tensor values = std::get<at::Tensor>(column.values).contiguous();
+  const auto size = static_cast<size_t>(values.numel());
+  if (values.scalar_type() == at::kLong) {
+    visit(std::span(values.const_data_ptr<int64_t>(), size));
+  } else {
+    visit(std::span(values.const_data_ptr<float>(), size));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
+
+#include "src/data/column_values.h"
+#include "src/data/prepared_transform.h"
+#include "src/data/utf8.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+namespace tessera {
+
+namespace {
+
+std::string place_of(const PipelineOutput& output) {
+  return c10::str("[FeaturePipeline '", output.name, "']");
+}
+
+void check_output(const PipelineOutput& output, size_t index) {
+  TORCH_CHECK_VALUE(
+      !output.name.empty() && is_utf8(output.name),
+      "[FeaturePipeline] outputs[",
+      index,
+      "] needs a name in UTF-8, but it is ",
+      output.name.empty() ? "empty" : "not UTF-8",
+      ".");
+  const std::string where = place_of(output);
+  const bool is_cross =
+      std::holds_alternative<transforms::Cross>(output.transform);
+  const bool is_group = gives_numbers(output.transform);
+  const size_t least = is_cross ? 2 : 1;
+  TORCH_CHECK_VALUE(
+      output.columns.size() >= least &&
+          (is_cross || is_group || output.columns.size() == least),
+      where,
+      " ",
+      name_of(output.transform),
+      " takes ",
+      is_cross       ? "two columns or more"
+          : is_group ? "one column or more"
+                     : "one column",
+      ", but got ",
+      output.columns.size(),
+      ".");
+  TORCH_CHECK_VALUE(
+      std::all_of(output.columns.begin(), output.columns.end(), is_utf8),
+      where,
+      " columns must have names in UTF-8.");
+  TORCH_CHECK_VALUE(
+      output.max_length >= 0 && (output.max_length == 0 || !is_group),
+      where,
+      " max_length must be >= 0, and 0 for numbers, but got ",
+      output.max_length,
+      ".");
+}
+
+}  // namespace
+
+struct FeaturePipeline::State {
+  // Where an output writes: a feature, or columns of the dense matrix.
+  struct Step {
+    Step(const PipelineOutput& of, int64_t first)
+        : output(&of),
+          transform(
+              of.transform,
+              c10::str(place_of(of), " ", name_of(of.transform))),
+          first_dense(first) {}
+
+    const PipelineOutput* output;
+    PreparedTransform transform;
+    int64_t first_dense;
+  };
+
+  explicit State(std::vector<PipelineOutput> given)
+      : outputs(std::move(given)) {
+    std::set<std::string_view> names;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      check_output(outputs[i], i);
+      TORCH_CHECK_VALUE(
+          names.insert(outputs[i].name).second,
+          place_of(outputs[i]),
+          " is there twice. Rename one of them.");
+    }
+    for (const PipelineOutput& output : outputs) {
+      steps.emplace_back(output, num_dense);
+      if (gives_numbers(output.transform)) {
+        num_dense += static_cast<int64_t>(output.columns.size());
+      }
+    }
+  }
+
+  // The columns of each step, and a word on all that don't fit.
+  std::vector<std::vector<const Column*>> find_columns(
+      const Columns& columns) const {
+    std::vector<std::vector<const Column*>> found;
+    std::string problems;
+    for (const Step& step : steps) {
+      std::vector<const Column*>& own = found.emplace_back();
+      for (const std::string& name : step.output->columns) {
+        const std::string place =
+            c10::str("\n  '", step.output->name, "': column '", name, "' ");
+        if (!columns.contains(name)) {
+          problems += place + "is missing.";
+          continue;
+        }
+        own.push_back(&columns.at(name));
+        if (!step.transform.reads(*own.back())) {
+          problems += c10::str(
+              place,
+              "has ",
+              own.back()->row_splits.defined() ? "lists of " : "",
+              kind_of(*own.back()),
+              ", but ",
+              name_of(step.output->transform),
+              " takes ",
+              step.transform.kinds(),
+              ".");
+        }
+      }
+    }
+    std::string known;
+    for (const auto& [name, column] : columns.entries()) {
+      known.append(known.empty() ? "" : ", ").append(name);
+    }
+    TORCH_CHECK_VALUE(
+        problems.empty(),
+        "[FeaturePipeline] the batch does not fit:",
+        problems,
+        "\nColumns of the batch: ",
+        known.empty() ? "(none)" : known,
+        ".");
+    return found;
+  }
+
+  std::vector<PipelineOutput> outputs;
+  std::deque<Step> steps;  // they don't move
+  int64_t num_dense = 0;
+};
+
+FeaturePipeline::FeaturePipeline(std::vector<PipelineOutput> outputs)
+    : state_(std::make_shared<const State>(std::move(outputs))) {}
+
+PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
+  const auto inputs = state_->find_columns(columns);
+  const int64_t stride = num_dense();
+  const at::Tensor dense =
+      at::empty({columns.batch_size(), stride}, at::kFloat);
+  auto* numbers = dense.data_ptr<float>();
+  Features::Map features;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const State::Step& step = state_->steps[i];
+    if (!gives_numbers(step.output->transform)) {
+      features.emplace_back(
+          step.output->name,
+          step.transform.to_ids(inputs[i], step.output->max_length));
+      continue;
+    }
+    float* out = numbers + step.first_dense;
+    for (const Column* column : inputs[i]) {
+      step.transform.to_numbers(*column, out++, stride);
+    }
+  }
+  return {.features = Features::map(std::move(features)), .dense = dense};
+}
+
+const std::vector<PipelineOutput>& FeaturePipeline::outputs() const {
+  return state_->outputs;
+}
+
+int64_t FeaturePipeline::num_dense() const {
+  return state_->num_dense;
+}
+
+int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
+  std::string known;
+  for (const PipelineOutput& output : outputs()) {
+    if (gives_numbers(output.transform)) {
+      continue;
+    }
+    if (output.name == feature) {
+      return tessera::vocabulary_size(output.transform);
+    }
+    known.append(known.empty() ? "" : ", ").append(output.name);
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[FeaturePipeline] no feature '",
+      feature,
+      "'. Known: ",
+      known.empty() ? "(none)" : known,
+      ".");
+}
+
+bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
+  return state_ == other.state_ || outputs() == other.outputs();
+}
+
+void validate(
+    const FeaturePipeline& pipeline,
+    const Nest<FeatureConfig>& features) {
+  TORCH_CHECK_VALUE(
+      features.is_map(),
+      "[FeaturePipeline] the layer's features must be a flat map, as those of a "
+      "pipeline are, but are ",
+      features.kind(),
+      ".");
+  std::string problems;
+  std::set<std::string_view> given;
+  for (const PipelineOutput& output : pipeline.outputs()) {
+    if (gives_numbers(output.transform)) {
+      continue;
+    }
+    given.insert(output.name);
+    const std::string place = c10::str("\n  '", output.name, "': ");
+    if (!features.contains(output.name)) {
+      problems += place +
+          "the pipeline gives it, but the layer has no such feature. Add it "
+          "there, or remove the output.";
+      continue;
+    }
+    const Nest<FeatureConfig>& entry = features.at(output.name);
+    if (!entry.is_leaf() || entry.leaf().table == nullptr) {
+      problems += place + "the layer has no table for it, but " +
+          (entry.is_leaf() ? "nothing" : entry.kind()) + ".";
+      continue;
+    }
+    const TableConfig& table = *entry.leaf().table;
+    const int64_t needed = vocabulary_size(output.transform);
+    if (table.vocabulary_size != needed) {
+      problems += c10::str(
+          place,
+          name_of(output.transform),
+          " gives ids in [0, ",
+          needed,
+          "), but its table '",
+          table.name,
+          "' has vocabulary_size ",
+          table.vocabulary_size,
+          ". Set that to ",
+          needed,
+          ", or change the transform.");
+    }
+  }
+  for (const auto& [name, entry] : features.entries()) {
+    if (!given.contains(name)) {
+      problems += c10::str(
+          "\n  '",
+          name,
+          "': the layer has it, but the pipeline gives no such feature. Add an "
+          "output for it.");
+    }
+  }
+  TORCH_CHECK_VALUE(
+      problems.empty(),
+      "[FeaturePipeline] the pipeline does not fit the layer:",
+      problems);
+}
+
+}  // namespace tessera

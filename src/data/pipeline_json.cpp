@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
+
+#include "src/data/utf8.h"
+
+#include <tessera/optim/json_value.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace tessera {
+
+bool is_utf8(const std::string& text) {
+  if (std::all_of(text.begin(), text.end(), [](char byte) {
+        return static_cast<signed char>(byte) >= 0;
+      })) {
+    return true;
+  }
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+template <>
+struct JsonValue<Missing> {
+  static Json write(Missing value) {
+    return to_string(value);
+  }
+  static Missing read(const Json& json, const std::string& where) {
+    const std::string name = JsonValue<std::string>::read(json, where);
+    try {
+      return missing_from_string(name);
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(
+          false, "[", where, "] ", error.what_without_backtrace());
+    }
+  }
+};
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+
+Json write_text(const std::string& text) {
+  if (is_utf8(text)) {
+    return text;
+  }
+  std::string digits;
+  for (const char byte : text) {
+    fmt::format_to(
+        std::back_inserter(digits), "{:02x}", static_cast<unsigned char>(byte));
+  }
+  return {{"hex", digits}};
+}
+
+std::string read_hex(const Json& json, const std::string& where) {
+  require_known_keys(json, {"hex"}, where);
+  const std::string digits = JsonValue<std::string>::read(
+      require_key(json, "hex", where), where + ".hex");
+  std::string text(digits.size() / 2, '\0');
+  bool is_right = digits.size() % 2 == 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char* begin = digits.data() + 2 * i;
+    unsigned char byte = 0;
+    const auto [end, error] = std::from_chars(begin, begin + 2, byte, 16);
+    is_right = is_right && error == std::errc() && end == begin + 2;
+    text[i] = static_cast<char>(byte);
+  }
+  require_kind(is_right, json, "an even number of digits 0-9, a-f", where);
+  return text;
+}
+
+std::string read_text(const Json& json, const std::string& where) {
+  if (json.is_object()) {
+    return read_hex(json, where);
+  }
+  std::string text = JsonValue<std::string>::read(json, where);
+  require_kind(is_utf8(text), json, "valid UTF-8, or {\"hex\": ...}", where);
+  return text;
+}
+
+// One path for a million values; the place is named where one is wrong.
+template <class T, class Read>
+std::vector<T> read_values(
+    const Json& json,
+    const std::string& where,
+    Read read) {
+  std::vector<T> values;
+  values.reserve(json.size());
+  for (const Json& item : json) {
+    try {
+      values.push_back(read(item, where));
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(
+          false,
+          error.what_without_backtrace(),
+          " It is value ",
+          values.size(),
+          "; all are integers, or all are text.");
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+template <>
+struct JsonValue<transforms::VocabularyValues> {
+  static Json write(const transforms::VocabularyValues& values) {
+    Json json = Json::array();
+    if (const auto* text = std::get_if<std::vector<std::string>>(&values)) {
+      for (const std::string& value : *text) {
+        json.push_back(write_text(value));
+      }
+    } else {
+      for (const int64_t value : std::get<std::vector<int64_t>>(values)) {
+        json.push_back(value);
+      }
+    }
+    return json;
+  }
+  static transforms::VocabularyValues read(
+      const Json& json,
+      const std::string& where) {
+    require_kind(json.is_array(), json, "a list", where);
+    if (!json.empty() && !json.front().is_number()) {
+      return read_values<std::string>(json, where, read_text);
+    }
+    return read_values<int64_t>(json, where, JsonValue<int64_t>::read);
+  }
+};
+
+template <>
+struct JsonValue<Transform> {
+  static Json write(const Transform& value) {
+    return write_class(value, name_of);
+  }
+  static Transform read(const Json& json, const std::string& where) {
+    return read_class<Transform>(json, name_of, where);
+  }
+};
+
+Json to_json(const FeaturePipeline& pipeline) {
+  return {
+      {"format_version", kFormatVersion},
+      {"outputs",
+       JsonValue<std::vector<PipelineOutput>>::write(pipeline.outputs())}};
+}
+
+FeaturePipeline pipeline_from_json(const Json& json) {
+  check_depth(json, "pipeline");
+  require_known_keys(json, {"format_version", "outputs"}, "pipeline");
+  const int64_t version = JsonValue<int64_t>::read(
+      require_key(json, "format_version", "pipeline"),
+      "pipeline.format_version");
+  TORCH_CHECK_VALUE(
+      version == kFormatVersion,
+      "[pipeline.format_version] expected ",
+      kFormatVersion,
+      ", but got ",
+      version,
+      ". Read it with the version of Tessera that wrote it.");
+  const Json& list = require_key(json, "outputs", "pipeline");
+  require_kind(list.is_array(), list, "a list", "pipeline.outputs");
+  std::vector<PipelineOutput> outputs;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("pipeline.outputs[{}]", i);
+    for (const char* key : {"name", "columns", "transform"}) {
+      require_key(list[i], key, where);
+    }
+    outputs.push_back(JsonValue<PipelineOutput>::read(list[i], where));
+  }
+  return FeaturePipeline(std::move(outputs));
+}
+
+}  // namespace tessera

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/statistics.h>
+
+#include "src/data/column_values.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+
+namespace tessera {
+
+namespace {
+
+// All numbers that are not missing.
+std::vector<double> numbers_of(const Column& column, const char* where) {
+  validate(column, where);
+  std::vector<double> numbers;
+  visit_values(column, [&]<class T>(std::span<const T> values) {
+    if constexpr (std::same_as<T, std::string>) {
+      TORCH_CHECK_TYPE(
+          false, "[", where, "] expected integers or floats, but got text.");
+    } else {
+      numbers.reserve(values.size());
+      for (const T& value : values) {
+        if (!is_missing(value)) {
+          numbers.push_back(static_cast<double>(value));
+        }
+      }
+    }
+  });
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<double> quantile_boundaries(
+    const Column& column,
+    int64_t num_bins) {
+  TORCH_CHECK_VALUE(
+      num_bins >= 2,
+      "[quantile_boundaries] num_bins must be >= 2, but got ",
+      num_bins,
+      ".");
+  std::vector<double> numbers = numbers_of(column, "quantile_boundaries");
+  std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
+  std::sort(numbers.begin(), numbers.end());
+  TORCH_CHECK_VALUE(
+      !numbers.empty() && numbers.front() < numbers.back(),
+      "[quantile_boundaries] expected two different numbers or more, but got ",
+      numbers.size(),
+      numbers.empty() ? "." : " equal ones.");
+  const auto count = static_cast<int64_t>(numbers.size());
+  // Many equal numbers at the lower end have a bin, not a boundary below it.
+  const double least =
+      *std::upper_bound(numbers.begin(), numbers.end(), numbers.front());
+  const int64_t bins = std::min(num_bins, count);  // each number has one then
+  std::vector<double> boundaries;
+  for (int64_t i = 1; i < bins; ++i) {
+    // floor(i * count / bins), where that product may be too large.
+    const int64_t place = i * (count / bins) + i * (count % bins) / bins;
+    const double boundary = std::max(numbers[place], least);
+    if (boundaries.empty() || boundary > boundaries.back()) {
+      boundaries.push_back(boundary);
+    }
+  }
+  return boundaries;
+}
+
+void NormalizeBuilder::add(const Column& column) {
+  NormalizeBuilder batch;
+  for (const double number : numbers_of(column, "NormalizeBuilder")) {
+    TORCH_CHECK_VALUE(
+        std::isfinite(number),
+        "[NormalizeBuilder] expected finite numbers, but got ",
+        number,
+        ".");
+    ++batch.count_;
+    const double difference = number - batch.mean_;
+    batch.mean_ += difference / static_cast<double>(batch.count_);
+    batch.squares_ += difference * (number - batch.mean_);
+  }
+  merge(batch);
+}
+
+void NormalizeBuilder::merge(const NormalizeBuilder& other) {
+  if (other.count_ == 0) {
+    return;
+  }
+  const auto own = static_cast<double>(count_);
+  const auto added = static_cast<double>(other.count_);
+  const double difference = other.mean_ - mean_;
+  squares_ +=
+      other.squares_ + difference * difference * own * added / (own + added);
+  mean_ += difference * added / (own + added);
+  count_ += other.count_;
+}
+
+transforms::Normalize NormalizeBuilder::finish() const {
+  TORCH_CHECK_VALUE(
+      count_ > 0,
+      "[NormalizeBuilder] expected numbers, but all were missing. Leave the "
+      "column out.");
+  return {.mean = mean_, .variance = squares_ / static_cast<double>(count_)};
+}
+
+}  // namespace tessera

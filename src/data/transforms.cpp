@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/transforms.h>
+
+#include "src/data/column_values.h"
+#include "src/data/prepared_transform.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/overloaded.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::array<const char*, 4> kMissingNames{
+    "own_id",
+    "drop",
+    "as_value",
+    "error"};
+
+constexpr std::array<const char*, 7> kTransformNames{
+    "Hash",
+    "Bucketize",
+    "Vocabulary",
+    "Cross",
+    "Identity",
+    "Log1p",
+    "Normalize"};
+static_assert(kTransformNames.size() == std::variant_size_v<Transform>);
+
+// Sums of a few stay far from the end of int64, and any reader of JSON has whole
+// numbers up to here.
+constexpr int64_t kMaxIds = int64_t{1} << 53;
+
+int64_t num_missing_ids(Missing missing) {
+  return missing == Missing::kOwnId ? 1 : 0;
+}
+
+void check_size(
+    int64_t value,
+    int64_t min,
+    const std::string& where,
+    const char* field) {
+  TORCH_CHECK_VALUE(
+      value >= min && value <= kMaxIds,
+      where,
+      " ",
+      field,
+      " must be in [",
+      min,
+      ", 2^53], but got ",
+      value,
+      ".");
+}
+
+// Of Hash and Cross.
+template <class Hashed>
+void check_bins(const Hashed& hashed, const std::string& where) {
+  check_size(hashed.num_bins, 1, where, "num_bins");
+  TORCH_CHECK_VALUE(
+      hashed.num_bins > num_missing_ids(hashed.missing),
+      where,
+      " num_bins must be >= 2 with Missing::kOwnId, which takes one, but got ",
+      hashed.num_bins,
+      ".");
+}
+
+void check_finite(double value, const std::string& where, const char* field) {
+  TORCH_CHECK_VALUE(
+      std::isfinite(value),
+      where,
+      " ",
+      field,
+      " must be finite, but got ",
+      value,
+      ".");
+}
+
+void check_boundaries(
+    const transforms::Bucketize& bucketize,
+    const std::string& where) {
+  const std::vector<double>& boundaries = bucketize.boundaries;
+  TORCH_CHECK_VALUE(
+      !boundaries.empty(),
+      where,
+      " boundaries must have one or more numbers, but are empty. See "
+      "quantile_boundaries().");
+  for (size_t i = 0; i < boundaries.size(); ++i) {
+    check_finite(boundaries[i], where, "boundaries");
+    TORCH_CHECK_VALUE(
+        i == 0 || boundaries[i - 1] < boundaries[i],
+        where,
+        " boundaries must ascend, but after ",
+        boundaries[i == 0 ? 0 : i - 1],
+        " comes ",
+        boundaries[i],
+        ".");
+  }
+  TORCH_CHECK_VALUE(
+      bucketize.missing != Missing::kAsValue,
+      where,
+      " missing must be own_id, drop or error: a missing number has no place "
+      "among boundaries.");
+}
+
+void check_vocabulary(
+    const transforms::Vocabulary& vocabulary,
+    const std::string& where) {
+  check_size(vocabulary.num_oov_indices, 0, where, "num_oov_indices");
+  std::visit(
+      [&](const auto& values) {
+        TORCH_CHECK_VALUE(
+            !values.empty() &&
+                values.size() <= size_t{ValueIndex<int64_t>::kMaxSize},
+            where,
+            " values must have 1 to 2^30 values, but got ",
+            values.size(),
+            ". See VocabularyBuilder.");
+        TORCH_CHECK_VALUE(
+            std::none_of(
+                values.begin(),
+                values.end(),
+                [](const auto& value) { return is_missing(value); }),
+            where,
+            " values must not have the one that stands for missing (the empty "
+            "text, kMissing). Remove it; `missing` says what becomes of it.");
+      },
+      vocabulary.values);
+}
+
+}  // namespace
+
+std::string to_string(Missing policy) {
+  return kMissingNames.at(static_cast<size_t>(policy));
+}
+
+Missing missing_from_string(std::string_view name) {
+  const auto found =
+      std::find(kMissingNames.begin(), kMissingNames.end(), name);
+  TORCH_CHECK_VALUE(
+      found != kMissingNames.end(),
+      "[Missing] missing must be one of own_id, drop, as_value, error, but got "
+      "'",
+      name,
+      "'.");
+  return static_cast<Missing>(found - kMissingNames.begin());
+}
+
+const char* name_of(const Transform& transform) {
+  return kTransformNames.at(transform.index());
+}
+
+bool gives_numbers(const Transform& transform) {
+  return std::holds_alternative<transforms::Log1p>(transform) ||
+      std::holds_alternative<transforms::Normalize>(transform);
+}
+
+void check_fields(const Transform& transform, const std::string& where) {
+  std::visit(
+      c10::overloaded(
+          [&](const transforms::Hash& hash) { check_bins(hash, where); },
+          [&](const transforms::Bucketize& bucketize) {
+            check_boundaries(bucketize, where);
+          },
+          [&](const transforms::Vocabulary& vocabulary) {
+            check_vocabulary(vocabulary, where);
+          },
+          [&](const transforms::Cross& cross) { check_bins(cross, where); },
+          [&](const transforms::Identity& identity) {
+            check_size(identity.num_ids, 1, where, "num_ids");
+            TORCH_CHECK_VALUE(
+                !identity.default_id ||
+                    (*identity.default_id >= 0 &&
+                     *identity.default_id < identity.num_ids),
+                where,
+                " default_id must be in [0, ",
+                identity.num_ids,
+                "), but got ",
+                identity.default_id.value_or(0),
+                ".");
+          },
+          [&](const transforms::Log1p& log) {
+            check_finite(log.missing_value, where, "missing_value");
+          },
+          [&](const transforms::Normalize& normalize) {
+            check_finite(normalize.missing_value, where, "missing_value");
+            check_finite(normalize.mean, where, "mean");
+            check_finite(normalize.variance, where, "variance");
+            TORCH_CHECK_VALUE(
+                normalize.variance >= 0,
+                where,
+                " variance must be >= 0, but got ",
+                normalize.variance,
+                ".");
+          }),
+      transform);
+}
+
+int64_t vocabulary_size(const Transform& transform) {
+  const std::string where = c10::str("[", name_of(transform), "]");
+  TORCH_CHECK_VALUE(
+      !gives_numbers(transform),
+      where,
+      " gives numbers, not ids: there is no table for it.");
+  check_fields(transform, where);
+  return std::visit(
+      c10::overloaded(
+          [](const transforms::Bucketize& bucketize) {
+            return num_missing_ids(bucketize.missing) +
+                static_cast<int64_t>(bucketize.boundaries.size()) + 1;
+          },
+          [](const transforms::Vocabulary& vocabulary) {
+            return num_missing_ids(vocabulary.missing) +
+                vocabulary.num_oov_indices +
+                std::visit(
+                       [](const auto& values) {
+                         return static_cast<int64_t>(values.size());
+                       },
+                       vocabulary.values);
+          },
+          [](const transforms::Identity& identity) {
+            return num_missing_ids(identity.missing) + identity.num_ids;
+          },
+          [](const transforms::Log1p&) { return int64_t{0}; },
+          [](const transforms::Normalize&) { return int64_t{0}; },
+          [](const auto& hashed) { return hashed.num_bins; }),
+      transform);
+}
+
+}  // namespace tessera

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/data/value_hash.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+/// Places of different values in a list that it doesn't own: open addressing with
+/// linear probing, at most half full, 16 to 32 bytes per value. The values stand
+/// in their list, so text is not copied.
+template <class T>
+class ValueIndex {
+ public:
+  static constexpr int64_t kMaxSize = int64_t{1} << 30;
+
+  /// At most kMaxSize values, which must outlive this.
+  explicit ValueIndex(const std::vector<T>& values)
+      : values_(values.data()), slots_(std::bit_ceil(2 * values.size() + 1)) {
+    for (size_t i = 0; i < values.size() && !repeated_; ++i) {
+      const uint64_t hash = hash_of(values[i], 0);
+      Slot& slot = slots_[slot_of(values[i], hash)];
+      if (slot.place >= 0) {
+        repeated_ = static_cast<int64_t>(i);
+      }
+      slot = {tag_of(hash), static_cast<int32_t>(i)};
+    }
+  }
+
+  /// The place of the first value that is there twice; no others were added.
+  std::optional<int64_t> repeated() const {
+    return repeated_;
+  }
+
+  /// -1 where it is unknown. `hash` is hash_of(value, 0).
+  int64_t find(const T& value, uint64_t hash) const {
+    return slots_[slot_of(value, hash)].place;
+  }
+
+ private:
+  struct Slot {
+    uint32_t tag = 0;  // spares most looks at values that differ
+    int32_t place = -1;
+  };
+
+  static uint32_t tag_of(uint64_t hash) {
+    return static_cast<uint32_t>(hash >> 32);
+  }
+
+  // Where the value is, or could be.
+  size_t slot_of(const T& value, uint64_t hash) const {
+    size_t i = hash & (slots_.size() - 1);
+    while (
+        slots_[i].place >= 0 &&
+        (slots_[i].tag != tag_of(hash) || values_[slots_[i].place] != value)) {
+      i = (i + 1) & (slots_.size() - 1);
+    }
+    return i;
+  }
+
+  const T* values_;
+  std::vector<Slot> slots_;
+  std::optional<int64_t> repeated_ = {};
+};
+
+}  // namespace tessera

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/vocabulary_builder.h>
+
+#include "src/data/column_values.h"
+#include "src/data/value_hash.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <algorithm>
+#include <concepts>
+#include <unordered_map>
+
+namespace tessera {
+
+namespace {
+
+// Good in all bits: the flat map grows when keys gather at one place.
+struct ValueHasher {
+  size_t operator()(int64_t value) const {
+    return hash_of(value, 0);
+  }
+  size_t operator()(const std::string& value) const {
+    return hash_of(value, 0);
+  }
+};
+
+using IntegerCounts = ska::flat_hash_map<int64_t, int64_t, ValueHasher>;
+// A flat map of text would keep 24 to 48 bytes for every free slot.
+using TextCounts = std::unordered_map<std::string, int64_t, ValueHasher>;
+
+template <class Counts>
+using ValueOf = typename Counts::key_type;
+
+template <class Map>
+std::vector<ValueOf<Map>> most_frequent(
+    const Map& counts,
+    const VocabularyLimits& limits) {
+  struct Counted {
+    int64_t count;
+    const ValueOf<Map>* value;
+  };
+  std::vector<Counted> kept;
+  for (const auto& [value, count] : counts) {
+    if (count >= limits.min_count) {
+      kept.push_back({count, &value});
+    }
+  }
+  const auto is_before = [](const Counted& left, const Counted& right) {
+    return left.count != right.count ? left.count > right.count
+                                     : *left.value > *right.value;
+  };
+  const auto size = static_cast<int64_t>(kept.size());
+  if (limits.max_size.value_or(size) < size) {  // sort no more than is kept
+    const auto end = kept.begin() + *limits.max_size;
+    std::nth_element(kept.begin(), end, kept.end(), is_before);
+    kept.erase(end, kept.end());
+  }
+  std::sort(kept.begin(), kept.end(), is_before);
+  std::vector<ValueOf<Map>> values;
+  values.reserve(kept.size());
+  for (const Counted& counted : kept) {
+    values.push_back(*counted.value);
+  }
+  return values;
+}
+
+}  // namespace
+
+struct VocabularyBuilder::Counts {
+  // Nothing yet: the first column says which it is.
+  std::variant<std::monostate, IntegerCounts, TextCounts> values;
+
+  template <class Map>
+  Map& as() {
+    if (std::holds_alternative<std::monostate>(values)) {
+      values.emplace<Map>();
+    }
+    TORCH_CHECK_TYPE(
+        std::holds_alternative<Map>(values),
+        "[VocabularyBuilder] expected ",
+        std::same_as<Map, TextCounts> ? "integers" : "text",
+        ", as before, but got ",
+        std::same_as<Map, TextCounts> ? "text" : "integers",
+        ". Use one builder for each column.");
+    return std::get<Map>(values);
+  }
+};
+
+VocabularyBuilder::VocabularyBuilder() : counts_(std::make_unique<Counts>()) {}
+VocabularyBuilder::~VocabularyBuilder() = default;
+VocabularyBuilder::VocabularyBuilder(VocabularyBuilder&&) noexcept = default;
+VocabularyBuilder& VocabularyBuilder::operator=(VocabularyBuilder&&) noexcept =
+    default;
+
+void VocabularyBuilder::add(const Column& column) {
+  validate(column, "VocabularyBuilder");
+  visit_values(column, [&]<class T>(std::span<const T> values) {
+    if constexpr (std::same_as<T, float>) {
+      TORCH_CHECK_TYPE(
+          false,
+          "[VocabularyBuilder] expected integers or text, but got floats. "
+          "Bucketize is for those.");
+    } else {
+      using Map = std::conditional_t<
+          std::same_as<T, std::string>,
+          TextCounts,
+          IntegerCounts>;
+      Map& counts = counts_->as<Map>();
+      for (const T& value : values) {
+        if (!is_missing(value)) {
+          ++counts[value];
+        }
+      }
+    }
+  });
+}
+
+void VocabularyBuilder::merge(const VocabularyBuilder& other) {
+  std::visit(
+      [&]<class Map>(const Map& added) {
+        if constexpr (!std::same_as<Map, std::monostate>) {
+          Map& counts = counts_->as<Map>();
+          if (&counts == &added) {  // with itself: adding would move entries
+            for (auto& [value, count] : counts) {
+              count *= 2;
+            }
+            return;
+          }
+          for (const auto& [value, count] : added) {
+            counts[value] += count;
+          }
+        }
+      },
+      other.counts_->values);
+}
+
+int64_t VocabularyBuilder::size() const {
+  return std::visit(
+      []<class Map>(const Map& counts) {
+        if constexpr (std::same_as<Map, std::monostate>) {
+          return int64_t{0};
+        } else {
+          return static_cast<int64_t>(counts.size());
+        }
+      },
+      counts_->values);
+}
+
+transforms::Vocabulary VocabularyBuilder::finish(
+    const VocabularyLimits& limits) const {
+  TORCH_CHECK_VALUE(
+      limits.min_count >= 1 && limits.max_size.value_or(1) >= 1,
+      "[VocabularyBuilder] min_count and max_size must be >= 1, but got ",
+      limits.min_count,
+      " and ",
+      limits.max_size.value_or(1),
+      ".");
+  transforms::Vocabulary vocabulary;
+  std::visit(
+      [&]<class Map>(const Map& counts) {
+        if constexpr (!std::same_as<Map, std::monostate>) {
+          vocabulary.values = most_frequent(counts, limits);
+        }
+      },
+      counts_->values);
+  const bool is_empty = std::visit(
+      [](const auto& values) { return values.empty(); }, vocabulary.values);
+  TORCH_CHECK_VALUE(
+      !is_empty,
+      "[VocabularyBuilder] none of ",
+      size(),
+      " different values was seen ",
+      limits.min_count,
+      " times or more. Lower min_count, or leave the column out.");
+  return vocabulary;
+}
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/columns.h>
+
+#include "tests/data/column_builders.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using namespace test;  // NOLINT(google-build-using-namespace)
+
+TEST(ColumnsTest, KeepTheirOrderAndCountExamples) {
+  Columns columns;
+  EXPECT_EQ(columns.batch_size(), 0);
+  columns.add("b", ragged(text({"x", "y", "z"}), {0, 3, 3}));
+  columns.add("a", integers({1, 2}));
+  EXPECT_EQ(columns.batch_size(), 2);
+  EXPECT_EQ(columns.entries()[0].first, "b");
+  EXPECT_TRUE(columns.contains("a"));
+  EXPECT_EQ(
+      to_vector(std::get<at::Tensor>(columns.at("a").values)), (Ids{1, 2}));
+  EXPECT_VALUE_ERROR(columns.at("c"), "no column 'c'. Known: b, a.");
+}
+
+TEST(ColumnsTest, RefuseAnotherBatchSizeAndANameTwice) {
+  Columns columns;
+  columns.add("a", integers({1, 2}));
+  EXPECT_VALUE_ERROR(
+      columns.add("b", integers({1})), "'b'] expected 2 examples");
+  EXPECT_VALUE_ERROR(columns.add("a", integers({1, 2})), "is there already");
+  EXPECT_VALUE_ERROR(
+      columns.add("b", ragged(integers({1, 2}), {0, 2})),
+      "expected 2 examples, as in the columns before it, but got 1");
+  EXPECT_EQ(columns.entries().size(), 1);
+}
+
+TEST(ColumnsTest, RefuseTensorsOfAnotherKind) {
+  Columns columns;
+  EXPECT_VALUE_ERROR(columns.add("a", {}), "must be a dense tensor [n]");
+  EXPECT_VALUE_ERROR(
+      columns.add("a", {.values = at::zeros({2, 2}, at::kLong)}),
+      "'a'] values must be a dense tensor [n] on the CPU, but got");
+  EXPECT_TYPE_ERROR(
+      columns.add("a", {.values = at::zeros({2}, at::kDouble)}),
+      "values must be int64 or float32, but got Double");
+}
+
+TEST(ColumnsTest, RefuseRowSplitsThatDoNotFitTheValues) {
+  Columns columns;
+  const auto add = [&](std::vector<int64_t> splits) {
+    columns.add("a", ragged(text({"x", "y", "z"}), std::move(splits)));
+  };
+  const char* message = "'a'] row_splits must ascend from 0 to 3";
+  EXPECT_VALUE_ERROR(add({}), message);
+  EXPECT_VALUE_ERROR(add({0}), message);
+  EXPECT_VALUE_ERROR(add({1, 3}), message);
+  EXPECT_VALUE_ERROR(add({0, 4}), message);
+  EXPECT_VALUE_ERROR((add({0, 2, 1, 3})), message);
+  EXPECT_VALUE_ERROR((add({0, -1, 3})), message);
+  EXPECT_TYPE_ERROR(
+      (columns.add("a", {.values = int64s({1}), .row_splits = int32s({0, 1})})),
+      "row_splits must be int64, but got Int");
+  EXPECT_TRUE(columns.entries().empty());
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
+
+#include "tests/data/column_builders.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+namespace tessera {
+namespace {
+
+using namespace test;  // NOLINT(google-build-using-namespace)
+using namespace transforms;  // NOLINT(google-build-using-namespace)
+
+FeaturePipeline sample_pipeline() {
+  return FeaturePipeline({
+      {.name = "counts", .columns = {"I1", "I2"}, .transform = Log1p{}},
+      {.name = "site",
+       .columns = {"C1"},
+       .transform = Hash{.num_bins = 100, .salt = 1}},
+      {.name = "words",
+       .columns = {"W"},
+       .transform =
+           Vocabulary{.values = std::vector<std::string>{"red", "blue"}},
+       .max_length = 2},
+      {.name = "price",
+       .columns = {"P"},
+       .transform = Normalize{.mean = 1.0, .variance = 4.0}},
+      {.name = "site_x_words",
+       .columns = {"C1", "W"},
+       .transform = Cross{.num_bins = 50}},
+      {.name = "band",
+       .columns = {"P"},
+       .transform = Bucketize{.boundaries = {2.0}}},
+  });
+}
+
+Columns sample_columns() {
+  Columns columns;
+  columns.add("label", integers({0, 1}));
+  columns.add("I1", integers({0, 9}));
+  columns.add("I2", integers({kMissing, 3}));
+  columns.add("C1", integers({68065421, kMissing}));
+  columns.add("W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4}));
+  columns.add("P", numbers({3.0F, 0.0F}));
+  return columns;
+}
+
+TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
+  const PipelineBatch batch = sample_pipeline().apply(sample_columns());
+  EXPECT_EQ(
+      batch.features.paths(),
+      (std::vector<std::string>{"site", "words", "site_x_words", "band"}));
+  expect_close(
+      batch.dense,
+      floats({0.0F, 0.0F, 1.0F, std::log(10.0F), std::log(4.0F), -0.5F})
+          .view({2, 3}));
+  const auto site = std::get<at::Tensor>(batch.features["site"]);
+  EXPECT_EQ(site.scalar_type(), at::kLong);
+  EXPECT_EQ(to_vector(site)[1], 0);
+  const auto words = std::get<RaggedFeature>(batch.features["words"]);
+  EXPECT_EQ(to_vector(words.values), (Ids{3, 1, 2}));
+  EXPECT_EQ(to_vector(words.row_splits), (Ids{0, 2, 3}));
+  const auto crossed = std::get<RaggedFeature>(batch.features["site_x_words"]);
+  EXPECT_EQ(to_vector(crossed.row_splits), (Ids{0, 3, 4}));
+  EXPECT_EQ(
+      to_vector(std::get<at::Tensor>(batch.features["band"])), (Ids{2, 1}));
+}
+
+TEST(FeaturePipelineTest, AnEmptyBatchGivesEmptyFeatures) {
+  Columns columns;
+  for (const char* name : {"I1", "I2", "C1"}) {
+    columns.add(name, integers({}));
+  }
+  columns.add("W", ragged(text({}), {0}));
+  columns.add("P", numbers({}));
+  const PipelineBatch batch = sample_pipeline().apply(columns);
+  EXPECT_EQ(batch.dense.sizes(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(std::get<at::Tensor>(batch.features["site"]).numel(), 0);
+  const auto words = std::get<RaggedFeature>(batch.features["words"]);
+  EXPECT_EQ(words.values.numel(), 0);
+  EXPECT_EQ(to_vector(words.row_splits), (Ids{0}));
+}
+
+TEST(FeaturePipelineTest, WithoutNumbersTheMatrixIsEmpty) {
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"I1"}, .transform = Identity{.num_ids = 10}}});
+  EXPECT_EQ(
+      pipeline.apply(sample_columns()).dense.sizes(),
+      (std::vector<int64_t>{2, 0}));
+  EXPECT_EQ(FeaturePipeline({}).apply({}).dense.numel(), 0);
+}
+
+TEST(FeaturePipelineTest, ReadsViewsOfTensors) {
+  Columns columns;
+  columns.add(
+      "a", {.values = int64s({1, 9, 2, 9, 3, 9}).view({3, 2}).select(1, 0)});
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"a"}, .transform = Identity{.num_ids = 10}}});
+  EXPECT_EQ(
+      to_vector(std::get<at::Tensor>(pipeline.apply(columns).features["a"])),
+      (Ids{1, 2, 3}));
+}
+
+TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
+  Columns columns;
+  columns.add("C1", numbers({1.0F}));
+  columns.add("W", integers({3}));
+  columns.add("I1", ragged(integers({1}), {0, 1}));
+  const auto apply = [&] { sample_pipeline().apply(columns); };
+  EXPECT_VALUE_ERROR(apply(), "'counts': column 'I2' is missing.");
+  EXPECT_VALUE_ERROR(
+      apply(),
+      "'counts': column 'I1' has lists of integers, but Log1p takes integers or "
+      "floats, one per example.");
+  EXPECT_VALUE_ERROR(
+      apply(),
+      "'site': column 'C1' has floats, but Hash takes integers or text.");
+  EXPECT_VALUE_ERROR(
+      apply(), "'words': column 'W' has integers, but Vocabulary takes text.");
+  EXPECT_VALUE_ERROR(apply(), "'band': column 'P' is missing.");
+  EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
+}
+
+TEST(FeaturePipelineTest, RefusesOutputsThatCanNotBe) {
+  const auto refuses = [](std::vector<PipelineOutput> outputs,
+                          const char* message) {
+    EXPECT_VALUE_ERROR(FeaturePipeline(std::move(outputs)), message);
+  };
+  const Hash hash{.num_bins = 9};
+  const PipelineOutput good{.name = "a", .columns = {"x"}, .transform = hash};
+  refuses({good, good}, "[FeaturePipeline 'a'] is there twice");
+  refuses(
+      {good, {.columns = {"x"}, .transform = hash}},
+      "outputs[1] needs a name in UTF-8, but it is empty");
+  refuses(
+      {{.name = "\xff", .columns = {"x"}, .transform = hash}},
+      "outputs[0] needs a name in UTF-8, but it is not UTF-8");
+  refuses(
+      {{.name = "a", .columns = {"\xff"}, .transform = hash}},
+      "columns must have names in UTF-8");
+  refuses(
+      {{.name = "a", .transform = hash}}, "Hash takes one column, but got 0");
+  refuses(
+      {{.name = "a", .columns = {"x", "y"}, .transform = hash}},
+      "Hash takes one column, but got 2");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Cross{.num_bins = 9}}},
+      "Cross takes two columns or more, but got 1");
+  refuses(
+      {{.name = "a", .transform = Log1p{}}},
+      "Log1p takes one column or more, but got 0");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = hash, .max_length = -1}},
+      "max_length must be >= 0");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Log1p{}, .max_length = 1}},
+      "and 0 for numbers, but got 1");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Hash{}}},
+      "[FeaturePipeline 'a'] Hash num_bins must be in");
+  refuses(
+      {{.name = "a",
+        .columns = {"x"},
+        .transform = Vocabulary{.values = std::vector<int64_t>{4, 5, 6, 5}}}},
+      "[FeaturePipeline 'a'] Vocabulary values must be all different, but 5 at "
+      "place 3");
+}
+
+Nest<FeatureConfig> sample_configs() {
+  const auto config = [](const char* name, int64_t size) {
+    return FeatureConfig{
+        .table = make_table({.name = name, .vocabulary_size = size, .dim = 2})};
+  };
+  return {
+      {"site", config("sites", 100)},
+      {"words", config("words", 4)},
+      {"site_x_words", config("crossed", 50)},
+      {"band", config("bands", 3)}};
+}
+
+TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
+  const FeaturePipeline pipeline = sample_pipeline();
+  EXPECT_EQ(pipeline.vocabulary_size("words"), 4);
+  EXPECT_EQ(pipeline.vocabulary_size("band"), 3);
+  EXPECT_EQ(pipeline.num_dense(), 3);
+  EXPECT_VALUE_ERROR(
+      pipeline.vocabulary_size("counts"),
+      "no feature 'counts'. Known: site, words, site_x_words, band.");
+  validate(pipeline, sample_configs());
+}
+
+TEST(FeaturePipelineTest, NamesAllTablesThatDoNotFitAtOnce) {
+  auto entries = sample_configs().entries();
+  entries[0].second = FeatureConfig{
+      .table = make_table({.name = "few", .vocabulary_size = 99, .dim = 2})};
+  entries[1].second = FeatureConfig{};
+  entries[2].first = "other";
+  entries[3].second = Nest<FeatureConfig>::list({});
+  const auto check = [&] {
+    validate(sample_pipeline(), Nest<FeatureConfig>::map(entries));
+  };
+  EXPECT_VALUE_ERROR(
+      check(),
+      "'site': Hash gives ids in [0, 100), but its table 'few' has "
+      "vocabulary_size 99. Set that to 100, or change the transform.");
+  EXPECT_VALUE_ERROR(
+      check(), "'words': the layer has no table for it, but noth");
+  EXPECT_VALUE_ERROR(check(), "'site_x_words': the pipeline gives it, but");
+  EXPECT_VALUE_ERROR(
+      check(), "'band': the layer has no table for it, but a list");
+  EXPECT_VALUE_ERROR(check(), "'other': the layer has it, but the pipeline");
+  EXPECT_VALUE_ERROR(
+      validate(sample_pipeline(), Nest<FeatureConfig>(FeatureConfig{})),
+      "must be a flat map");
+}
+
+TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
+  std::vector<int64_t> values(20'000);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int64_t>(i * 7 % 1000);
+  }
+  Columns columns;
+  columns.add("a", integers(values));
+  columns.add("b", integers(values));
+  const FeaturePipeline pipeline({
+      {.name = "a",
+       .columns = {"a"},
+       .transform = Vocabulary{.values = std::vector<int64_t>{1, 2, 3}}},
+      {.name = "b", .columns = {"b"}, .transform = Hash{.num_bins = 77}},
+      {.name = "n", .columns = {"a", "b"}, .transform = Log1p{}},
+  });
+  const PipelineBatch expected = pipeline.apply(columns);
+  std::vector<int> is_equal(4);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < is_equal.size(); ++t) {
+    threads.emplace_back([&, copy = pipeline, t] {
+      const PipelineBatch batch = copy.apply(columns);
+      is_equal[t] = at::equal(batch.dense, expected.dense);
+      for (const char* name : {"a", "b"}) {
+        is_equal[t] &= static_cast<int>(at::equal(
+            std::get<at::Tensor>(batch.features[name]),
+            std::get<at::Tensor>(expected.features[name])));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(is_equal, std::vector<int>(4, 1));
+}
+
+TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
+  EXPECT_EQ(sample_pipeline(), sample_pipeline());
+  std::vector<PipelineOutput> outputs = sample_pipeline().outputs();
+  std::get<Hash>(outputs[1].transform).salt = 2;
+  EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
+}
+
+}  // namespace
+}  // namespace tessera
