@@ -177,6 +177,14 @@ class Dataset {
     return bags.feature();
   }
 
+  Inputs user_ids(const std::vector<Moment>& moments) const {
+    std::vector<int64_t> user;
+    for (const Moment& moment : moments) {
+      user.push_back(moment.user);
+    }
+    return {.features = {{"user", int64_tensor(user)}}};
+  }
+
   Inputs users(const std::vector<Moment>& moments) const {
     std::vector<int64_t> user, age, gender, occupation;
     Bags latest;
@@ -267,19 +275,7 @@ struct TowerImpl : torch::nn::Module {
 
   // [batch, dim]; adds the squared lengths before dropout to `squares`.
   Tensor forward(const Inputs& inputs, Tensor& squares) {
-    // The baseline looks up ids alone.
-    tessera::Features::Map features;
-    tessera::Weights::Map weights;
-    for (const auto& [name, config] : embedding->options().features.entries()) {
-      features.emplace_back(name, inputs.features[name]);
-      weights.emplace_back(
-          name,
-          inputs.weights.empty() ? tessera::Weights(std::nullopt)
-                                 : inputs.weights[name]);
-    }
-    const auto found = embedding->forward(
-        tessera::Features::map(std::move(features)),
-        tessera::Weights::map(std::move(weights)));
+    const auto found = embedding->forward(inputs.features, inputs.weights);
     Tensor sum;
     for (const auto& [name, activation] : found.entries()) {
       sum = sum.defined() ? sum + activation.leaf() : activation.leaf();
@@ -297,7 +293,7 @@ TORCH_MODULE(Tower);
 
 struct TwoTowerImpl : torch::nn::Module {
   TwoTowerImpl(const Dataset& dataset, const Settings& settings, uint64_t seed)
-      : penalty(settings.penalty) {
+      : only_ids(settings.only_ids), penalty(settings.penalty) {
     const MovieLens& data = dataset.data();
     const optim::LearningRate rate(
         "table_rate", [this, highest = settings.learning_rate] {
@@ -361,9 +357,8 @@ struct TwoTowerImpl : torch::nn::Module {
       const std::vector<Moment>& moments) {
     const Tensor ids = dataset.movies_of(moments);
     Tensor of_users, of_movies;
-    const Tensor queries = user->forward(dataset.users(moments), of_users);
-    const Tensor candidates =
-        movie->forward(dataset.movies_by_id(ids), of_movies);
+    const Tensor queries = user->forward(users(dataset, moments), of_users);
+    const Tensor candidates = movie->forward(movies(dataset, ids), of_movies);
     const Tensor loss = retrieval->forward(
         queries,
         candidates,
@@ -374,13 +369,23 @@ struct TwoTowerImpl : torch::nn::Module {
     return {loss + (penalty / size) * (of_users + of_movies), loss};
   }
 
+  Inputs users(const Dataset& dataset, const std::vector<Moment>& moments)
+      const {
+    return only_ids ? dataset.user_ids(moments) : dataset.users(moments);
+  }
+
+  Inputs movies(const Dataset& dataset, const Tensor& ids) const {
+    return only_ids ? Inputs{.features = {{"movie", ids}}}
+                    : dataset.movies_by_id(ids);
+  }
+
   Tensor user_vectors(
       const Dataset& dataset,
       const std::vector<Moment>& moments) {
     const torch::NoGradGuard no_grad;
     Tensor ignored;
     eval();
-    Tensor vectors = user->forward(dataset.users(moments), ignored);
+    Tensor vectors = user->forward(users(dataset, moments), ignored);
     train();
     return vectors;
   }
@@ -390,7 +395,7 @@ struct TwoTowerImpl : torch::nn::Module {
     Tensor ignored;
     eval();
     Tensor vectors = movie->forward(
-        dataset.movies_by_id(torch::arange(dataset.movies(), torch::kLong)),
+        movies(dataset, torch::arange(dataset.movies(), torch::kLong)),
         ignored);
     train();
     return vectors;
@@ -399,6 +404,7 @@ struct TwoTowerImpl : torch::nn::Module {
   Tower user{nullptr};
   Tower movie{nullptr};
   tessera::Retrieval retrieval{nullptr};
+  bool only_ids = false;
   double penalty = 0.0;
   double remaining = 1.0;  // of the training; scales all learning rates
 };
