@@ -597,13 +597,13 @@ int run(const Options& options) {
   }
   std::cout << "\nrecall of the movie that each of " << dataset.test().size()
             << " users rates next\n"
-            << std::left << std::setw(22) << "";
+            << std::left << std::setw(24) << "";
   for (const int64_t depth : kDepths) {
     std::cout << std::setw(9) << "@" + std::to_string(depth);
   }
   std::cout << std::fixed << std::setprecision(4) << "\n";
   for (const auto& [name, recalls] : rows) {
-    std::cout << "  " << std::setw(20) << name;
+    std::cout << "  " << std::setw(22) << name;
     for (const double recall : recalls) {
       std::cout << std::setw(9) << recall;
     }

@@ -81,7 +81,8 @@ struct RetrievalBatch {
 /// a softmax over all candidates has them; the probabilities correct that.
 /// Accidental hits and negatives that are not hard are left out of the sum, so
 /// their gradient is exactly zero. They are left out after the correction, in
-/// this order. Without `remove_accidental_hits` the ids are not used.
+/// this order. Without `remove_accidental_hits` the ids are not used. Small
+/// probabilities count as they are, where TFRS 0.7.7 takes at least 1e-6.
 ///
 /// Shapes:  query [batch, dim], candidate [candidates >= batch, dim], both
 ///          float32 or float64, give a scalar.
