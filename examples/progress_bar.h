@@ -7,16 +7,23 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 /// Progress on standard error: one bar that redraws itself on a terminal, a
 /// plain line per epoch elsewhere.
 class ProgressBar {
  public:
-  ProgressBar(int64_t epochs, int64_t steps_per_epoch)
-      : steps_per_epoch_(steps_per_epoch), steps_(epochs * steps_per_epoch) {}
+  /// `measure` is what update() gets.
+  ProgressBar(
+      int64_t epochs,
+      int64_t steps_per_epoch,
+      std::string measure = "rmse")
+      : steps_per_epoch_(steps_per_epoch),
+        steps_(epochs * steps_per_epoch),
+        measure_(std::move(measure)) {}
 
-  /// After each step: how many are done, and the training loss so far.
-  void update(int64_t done, double loss) {
+  /// After each step: how many are done, and the measure so far.
+  void update(int64_t done, double value) {
     const bool ends_epoch = done % steps_per_epoch_ == 0;
     if (is_terminal_ ? done % 10 != 0 && !ends_epoch : !ends_epoch) {
       return;
@@ -31,10 +38,11 @@ class ProgressBar {
           std::string(filled, '#') + std::string(kWidth - filled, '.');
       std::fprintf(
           stderr,
-          "\r[%s] epoch %2ld  rmse %.4f  ETA %3.0f s ",
+          "\r[%s] epoch %2ld  %s %.4f  ETA %3.0f s ",
           bar.c_str(),
           static_cast<long>(epoch),
-          loss,
+          measure_.c_str(),
+          value,
           left);
       if (done == steps_) {
         std::fprintf(stderr, "\n");
@@ -42,9 +50,10 @@ class ProgressBar {
     } else {
       std::fprintf(
           stderr,
-          "epoch %2ld  training rmse %.4f  %.1f s, %.0f s left\n",
+          "epoch %2ld  training %s %.4f  %.1f s, %.0f s left\n",
           static_cast<long>(epoch),
-          loss,
+          measure_.c_str(),
+          value,
           seconds(),
           left);
     }
@@ -61,6 +70,7 @@ class ProgressBar {
 
   int64_t steps_per_epoch_;
   int64_t steps_;
+  std::string measure_;
   bool is_terminal_ = isatty(STDERR_FILENO) == 1;
   std::chrono::steady_clock::time_point begin_ =
       std::chrono::steady_clock::now();

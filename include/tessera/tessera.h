@@ -17,8 +17,12 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/retrieval.h>
+#include <tessera/layers/sampling_probability.h>
+#include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/nest.h>
 #include <tessera/optim/keras.h>

@@ -1,0 +1,12 @@
+# Finds faiss; a machine without one builds Tessera without make_faiss_index.
+#
+#   TESSERA_HAS_FAISS  whether there is one
+set(TESSERA_HAS_FAISS OFF)
+if(TESSERA_WITH_FAISS)
+  find_package(faiss CONFIG QUIET)
+  if(TARGET faiss)
+    set(TESSERA_HAS_FAISS ON)
+  else()
+    message(STATUS "Tessera is built without faiss: install libfaiss-dev for make_faiss_index")
+  endif()
+endif()

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/json_value.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+namespace tessera {
+
+/// How the losses of a batch become one:
+///
+///   kSum   their sum, as tfrs.tasks.Retrieval has it: the gradient grows with
+///          the batch
+///   kMean  their sum / batch, also where the examples have weights
+enum class LossReduction { kSum, kMean };
+
+const char* to_string(LossReduction reduction);
+/// Errors:  c10::ValueError listing the choices.
+LossReduction loss_reduction_from_string(const std::string& name);
+
+template <>
+struct JsonValue<LossReduction> {
+  static Json write(LossReduction value);
+  static LossReduction read(const Json& json, const std::string& where);
+};
+
+struct RetrievalOptions {
+  /// Scores are divided by it. Vectors of length one need about 0.05 to 0.2.
+  double temperature = 1.0;
+  /// So many negatives, those with the highest scores, count for each query.
+  /// Unset, or more than there are: all.
+  std::optional<int64_t> num_hard_negatives = {};
+  /// Negatives that are the query's own candidate by `candidate_ids` don't count.
+  bool remove_accidental_hits = false;
+  LossReduction reduction = LossReduction::kSum;
+
+  bool operator==(const RetrievalOptions&) const = default;
+
+  static void visit_fields(auto& self, auto visit) {
+    visit("temperature", self.temperature);
+    visit("num_hard_negatives", self.num_hard_negatives);
+    visit("remove_accidental_hits", self.remove_accidental_hits);
+    visit("reduction", self.reduction);
+  }
+};
+static_assert(std::is_aggregate_v<RetrievalOptions>);
+
+/// What is known of a batch beside its vectors; undefined where it is not.
+struct RetrievalBatch {
+  at::Tensor candidate_ids = {};  // [candidates] int32 or int64
+  /// How likely a draw of a candidate is each of these, in (0, 1]: its share of
+  /// the training data, or SamplingProbability's estimate of that.
+  at::Tensor candidate_sampling_probability = {};  // [candidates] floats
+  at::Tensor sample_weights = {};  // [batch] floats >= 0
+};
+
+/// The loss of a model with a tower for queries and one for candidates: for each
+/// query a softmax over the candidates of the batch, of which its own is right.
+///
+///   Retrieval retrieval(RetrievalOptions{.remove_accidental_hits = true});
+///   const auto loss = retrieval->forward(
+///       users, movies, {.candidate_ids = ids,
+///                       .candidate_sampling_probability = share_of_ids});
+///   loss.backward();
+///
+///   score(i, j) = <query i, candidate j> / temperature - log(probability j)
+///   loss i = log(sum over j of exp(score(i, j))) - score(i, i)
+///
+/// Candidates beyond the first `batch` ones are negatives for all queries.
+/// Popular candidates are in more batches, so they are negatives more often than
+/// a softmax over all candidates has them; the probabilities correct that.
+/// Accidental hits and negatives that are not hard are left out of the sum, so
+/// their gradient is exactly zero. They are left out after the correction, in
+/// this order. Without `remove_accidental_hits` the ids are not used. Small
+/// probabilities count as they are, where TFRS 0.7.7 takes at least 1e-6.
+///
+/// Shapes:  query [batch, dim], candidate [candidates >= batch, dim], both
+///          float32 or float64, give a scalar.
+/// Errors:  c10::ValueError or TypeError for shapes, dtypes, devices and values,
+///          among them NaN and infinity, and scores that overflow.
+/// Source:  tfrs.tasks.Retrieval; Yi et al. 2019, doi:10.1145/3298689.3346996.
+class RetrievalImpl : public torch::nn::Cloneable<RetrievalImpl> {
+ public:
+  /// Errors:  c10::ValueError for a temperature that is not positive and finite,
+  ///          or num_hard_negatives < 1.
+  explicit RetrievalImpl(RetrievalOptions options = {});
+
+  void reset() override {}
+
+  at::Tensor forward(
+      const at::Tensor& query,
+      const at::Tensor& candidate,
+      const RetrievalBatch& batch = {});
+
+  const RetrievalOptions& options() const {
+    return options_;
+  }
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(RetrievalBatch{})})
+
+ private:
+  RetrievalOptions options_;
+};
+
+TORCH_MODULE(Retrieval);
+
+}  // namespace tessera

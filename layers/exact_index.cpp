@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/top_k_index.h>
+#include <tessera/serialization/tensor_files.h>
+
+#include "src/parallel.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kFormat = "tessera exact index";
+// Their scores for a block of queries take 8 MB.
+constexpr int64_t kVectors = 8192;
+
+struct Found {
+  float score = 0.0F;
+  int64_t position = 0;
+
+  // Ties go to the first position, so there is only one right answer.
+  bool operator<(const Found& other) const {
+    return score != other.score ? score > other.score
+                                : position < other.position;
+  }
+};
+
+// The best k so far; a heap once there are k, with the worst of them in front.
+void keep_best(
+    std::vector<Found>& best,
+    size_t k,
+    const float* scores,
+    int64_t begin,
+    int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    // Positions rise, so an equal score never replaces one.
+    if (best.size() < k) {
+      best.push_back({scores[i], begin + i});
+      std::push_heap(best.begin(), best.end());
+    } else if (scores[i] > best.front().score) {
+      std::pop_heap(best.begin(), best.end());
+      best.back() = {scores[i], begin + i};
+      std::push_heap(best.begin(), best.end());
+    }
+  }
+}
+
+class ExactIndex : public TopKIndex {
+ public:
+  ExactIndex(at::Tensor vectors, const at::Tensor& ids)
+      : TopKIndex(vectors, ids), vectors_(std::move(vectors)) {}
+
+  void save(const std::string& path) const override {
+    save_safetensors(
+        {.tensors = {{"vectors", vectors_}, {"ids", ids()}},
+         .metadata = {{"format", kFormat}}},
+        path);
+  }
+
+ private:
+  TopK nearest(const at::Tensor& queries, int64_t k) const override {
+    const int64_t count = queries.size(0);
+    std::vector<std::vector<Found>> best(static_cast<size_t>(count));
+    for (int64_t begin = 0; begin < size(); begin += kVectors) {
+      const int64_t block = std::min(kVectors, size() - begin);
+      const at::Tensor product =
+          at::matmul(queries, vectors_.narrow(0, begin, block).t())
+              .contiguous();
+      const float* scores = product.const_data_ptr<float>();
+      const int64_t bytes = product.numel() * int64_t{sizeof(float)};
+      run_tasks(count, bytes, [&](int64_t query) {
+        keep_best(
+            best[query],
+            static_cast<size_t>(k),
+            scores + query * block,
+            begin,
+            block);
+      });
+    }
+    TopK found{
+        .scores = at::empty({count, k}, at::kFloat),
+        .ids = at::empty({count, k}, at::kLong)};
+    float* score = found.scores.mutable_data_ptr<float>();
+    int64_t* position = found.ids.mutable_data_ptr<int64_t>();
+    for (std::vector<Found>& row : best) {
+      std::sort_heap(row.begin(), row.end());
+      for (const Found& entry : row) {
+        *score++ = entry.score;
+        *position++ = entry.position;
+      }
+    }
+    return found;
+  }
+
+  at::Tensor vectors_;  // [size, dim]
+};
+
+}  // namespace
+
+std::unique_ptr<TopKIndex> make_exact_index(
+    const at::Tensor& vectors,
+    const at::Tensor& ids) {
+  return std::make_unique<ExactIndex>(
+      vectors_of_index(vectors, "[make_exact_index]"), ids);
+}
+
+std::unique_ptr<TopKIndex> load_exact_index(const std::string& path) {
+  const NamedTensors file = load_safetensors(path);
+  const auto format = file.metadata.find("format");
+  TORCH_CHECK_VALUE(
+      format != file.metadata.end() && format->second == kFormat,
+      "[load_exact_index '",
+      path,
+      "'] expected a file by the save() of an exact index, but its format is '",
+      format == file.metadata.end() ? "" : format->second,
+      "'.");
+  return make_exact_index(file["vectors"], file["ids"]);
+}
+
+}  // namespace tessera

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/faiss_index.h>
+#include <tessera/serialization/tensor_files.h>
+
+#include "serialization/manifest.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <faiss/AutoTune.h>
+#include <faiss/Index.h>
+#include <faiss/impl/FaissException.h>
+#include <faiss/impl/io.h>
+#include <faiss/index_factory.h>
+#include <faiss/index_io.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kFormat = "tessera faiss index";
+
+// faiss's error as ours.
+template <class Call>
+auto call_faiss(const std::string& where, Call call) {
+  try {
+    return call();
+  } catch (const faiss::FaissException& error) {
+    TORCH_CHECK_VALUE(false, where, " faiss refuses: ", error.msg);
+  }
+}
+
+std::string checksum_of_tensor(const at::Tensor& bytes) {
+  return checksum_of(std::string_view(
+      reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>()),
+      static_cast<size_t>(bytes.numel())));
+}
+
+// Bytes that stay where they are; faiss takes a short answer as damage.
+struct BytesReader : faiss::IOReader {
+  explicit BytesReader(const at::Tensor& bytes)
+      : begin(bytes.const_data_ptr<uint8_t>()),
+        left(static_cast<size_t>(bytes.numel())) {}
+
+  size_t operator()(void* to, size_t size, size_t count) override {
+    const size_t items = size == 0 ? 0 : std::min(count, left / size);
+    if (items > 0) {
+      std::memcpy(to, begin, items * size);
+    }
+    begin += items * size;
+    left -= items * size;
+    return items;
+  }
+
+  const uint8_t* begin;
+  size_t left;
+};
+
+class FaissIndex : public TopKIndex {
+ public:
+  FaissIndex(
+      std::unique_ptr<faiss::Index> index,
+      double longest,
+      const at::Tensor& ids)
+      : TopKIndex(index->d, longest, ids), index_(std::move(index)) {}
+  FaissIndex(
+      std::unique_ptr<faiss::Index> index,
+      const at::Tensor& vectors,
+      const at::Tensor& ids)
+      : TopKIndex(vectors, ids), index_(std::move(index)) {}
+
+  void save(const std::string& path) const override {
+    faiss::VectorIOWriter writer;
+    call_faiss(c10::str("[TopKIndex::save '", path, "']"), [&] {
+      faiss::write_index(index_.get(), &writer);
+    });
+    const at::Tensor bytes = at::from_blob(
+        writer.data.data(),
+        {static_cast<int64_t>(writer.data.size())},
+        at::kByte);
+    save_safetensors(
+        {.tensors =
+             {{"index", bytes},
+              {"ids", ids()},
+              {"longest", at::tensor({longest()}, at::kDouble)}},
+         .metadata =
+             {{"format", kFormat}, {"xxh3", checksum_of_tensor(bytes)}}},
+        path);
+  }
+
+ private:
+  TopK nearest(const at::Tensor& queries, int64_t k) const override {
+    TopK found{
+        .scores = at::empty({queries.size(0), k}, at::kFloat),
+        .ids = at::empty({queries.size(0), k}, at::kLong)};
+    call_faiss("[TopKIndex]", [&] {
+      index_->search(
+          queries.size(0),
+          queries.const_data_ptr<float>(),
+          k,
+          found.scores.mutable_data_ptr<float>(),
+          found.ids.mutable_data_ptr<int64_t>());
+    });
+    return found;
+  }
+
+  std::unique_ptr<faiss::Index> index_;
+};
+
+// faiss divides by some of them.
+void check_numbers(const std::string& factory, const std::string& where) {
+  const auto is_digit = [](char letter) {
+    return letter >= '0' && letter <= '9';
+  };
+  for (size_t i = 0; i < factory.size(); ++i) {
+    const bool begins =
+        is_digit(factory[i]) && (i == 0 || !is_digit(factory[i - 1]));
+    const size_t end = factory.find_first_not_of('0', i);
+    TORCH_CHECK_VALUE(
+        !begins || end == i ||
+            (end != std::string::npos && is_digit(factory[end])),
+        where,
+        " a number in factory must not be 0.");
+  }
+}
+
+void set_parameter(
+    faiss::Index& index,
+    const char* name,
+    std::optional<int64_t> value,
+    const std::string& where) {
+  if (!value) {
+    return;
+  }
+  TORCH_CHECK_VALUE(
+      *value >= 1 && *value <= std::numeric_limits<int32_t>::max(),
+      where,
+      " ",
+      name,
+      " must be in [1, 2^31 - 1], but got ",
+      *value,
+      ".");
+  call_faiss(where, [&] {
+    faiss::ParameterSpace().set_index_parameter(
+        &index, name, static_cast<double>(*value));
+  });
+}
+
+}  // namespace
+
+bool has_faiss() {
+  return true;
+}
+
+std::unique_ptr<TopKIndex> make_faiss_index(
+    const at::Tensor& vectors,
+    const at::Tensor& ids,
+    const FaissIndexOptions& options) {
+  const auto where = fmt::format("[make_faiss_index '{}']", options.factory);
+  const at::Tensor matrix = vectors_of_index(vectors, where);
+  TORCH_CHECK_VALUE(
+      matrix.size(1) <= std::numeric_limits<int32_t>::max(),
+      where,
+      " dim must be below 2^31, but got ",
+      matrix.size(1),
+      ".");
+  check_numbers(options.factory, where);
+  auto index = call_faiss(where, [&] {
+    return std::unique_ptr<faiss::Index>(faiss::index_factory(
+        static_cast<int>(matrix.size(1)),
+        options.factory.c_str(),
+        faiss::METRIC_INNER_PRODUCT));
+  });
+  set_parameter(*index, "nprobe", options.nprobe, where);
+  set_parameter(*index, "efSearch", options.ef_search, where);
+  faiss::Index& built = *index;
+  auto result = std::make_unique<FaissIndex>(std::move(index), matrix, ids);
+  call_faiss(where, [&] {
+    const float* data = matrix.const_data_ptr<float>();
+    if (!built.is_trained) {
+      built.train(matrix.size(0), data);
+    }
+    built.add(matrix.size(0), data);
+  });
+  return result;
+}
+
+std::unique_ptr<TopKIndex> load_faiss_index(const std::string& path) {
+  const auto where = c10::str("[load_faiss_index '", path, "']");
+  const NamedTensors file = load_safetensors(path);
+  const auto metadata = [&](const char* key) {
+    const auto found = file.metadata.find(key);
+    return found == file.metadata.end() ? std::string() : found->second;
+  };
+  TORCH_CHECK_VALUE(
+      metadata("format") == kFormat,
+      where,
+      " expected a file by the save() of a faiss index, but its format is '",
+      metadata("format"),
+      "'.");
+  const at::Tensor bytes = file["index"];
+  const at::Tensor longest = file["longest"];
+  TORCH_CHECK_VALUE(
+      bytes.scalar_type() == at::kByte && bytes.dim() == 1 &&
+          checksum_of_tensor(bytes) == metadata("xxh3"),
+      where,
+      " the file is damaged: its index does not have the checksum ",
+      metadata("xxh3"),
+      ".");
+  TORCH_CHECK_VALUE(
+      longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
+          longest.item<double>() >= 0.0 &&
+          std::isfinite(longest.item<double>()),
+      where,
+      " the file is damaged: longest must be a finite number >= 0.");
+  BytesReader reader(bytes);
+  auto index = call_faiss(where, [&] {
+    return std::unique_ptr<faiss::Index>(faiss::read_index(&reader));
+  });
+  TORCH_CHECK_VALUE(
+      index->metric_type == faiss::METRIC_INNER_PRODUCT && index->d > 0 &&
+          file["ids"].dim() == 1 && index->ntotal == file["ids"].size(0),
+      where,
+      " the file is damaged: expected an index by inner product of as many"
+      " vectors as there are ids.");
+  return std::make_unique<FaissIndex>(
+      std::move(index), longest.item<double>(), file["ids"]);
+}
+
+}  // namespace tessera

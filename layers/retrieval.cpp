@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/retrieval.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+bool is_finite(const at::Tensor& tensor) {
+  // A sum is cheaper, and finite only if all terms are; it may also overflow.
+  return std::isfinite(tensor.detach().sum().item<double>()) ||
+      at::isfinite(tensor).all().item<bool>();
+}
+
+void check_vectors(const at::Tensor& tensor, const char* name) {
+  TORCH_CHECK_VALUE(
+      tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
+      "[Retrieval] ",
+      name,
+      " must be a matrix of one vector or more, but got ",
+      tensor.defined() ? c10::str("shape ", tensor.sizes())
+                       : "an undefined tensor",
+      ".");
+  TORCH_CHECK_TYPE(
+      tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble,
+      "[Retrieval] ",
+      name,
+      " must be float32 or float64, but got ",
+      tensor.scalar_type(),
+      ". Convert it with to(torch::kFloat).");
+  TORCH_CHECK_VALUE(
+      is_finite(tensor),
+      "[Retrieval] ",
+      name,
+      " must be finite, but has NaN or infinity. Lower the learning rate, or"
+      " look for what the tower divides by.");
+}
+
+void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
+  check_vectors(query, "query");
+  check_vectors(candidate, "candidate");
+  TORCH_CHECK_VALUE(
+      query.size(1) == candidate.size(1),
+      "[Retrieval] query and candidate must have one dim, but got ",
+      query.size(1),
+      " and ",
+      candidate.size(1),
+      ".");
+  TORCH_CHECK_VALUE(
+      candidate.size(0) >= query.size(0),
+      "[Retrieval] expected a candidate for each of the ",
+      query.size(0),
+      " queries, but got ",
+      candidate.size(0),
+      ".");
+  TORCH_CHECK_TYPE(
+      query.scalar_type() == candidate.scalar_type(),
+      "[Retrieval] query and candidate must have one dtype, but got ",
+      query.scalar_type(),
+      " and ",
+      candidate.scalar_type(),
+      ".");
+  TORCH_CHECK_VALUE(
+      query.device() == candidate.device(),
+      "[Retrieval] query and candidate must be on one device, but got ",
+      query.device(),
+      " and ",
+      candidate.device(),
+      ".");
+}
+
+// One number for each of `count` vectors.
+void check_values(
+    const at::Tensor& values,
+    const char* name,
+    int64_t count,
+    const at::Tensor& vectors) {
+  TORCH_CHECK_VALUE(
+      values.dim() == 1 && values.size(0) == count,
+      "[Retrieval] ",
+      name,
+      " must have shape [",
+      count,
+      "], but got ",
+      values.sizes(),
+      ".");
+  TORCH_CHECK_VALUE(
+      values.device() == vectors.device(),
+      "[Retrieval] ",
+      name,
+      " must be on the vectors' device ",
+      vectors.device(),
+      ", but is on ",
+      values.device(),
+      ".");
+}
+
+void check_floats(const at::Tensor& values, const char* name) {
+  TORCH_CHECK_TYPE(
+      at::isFloatingType(values.scalar_type()),
+      "[Retrieval] ",
+      name,
+      " must be floats, but got ",
+      values.scalar_type(),
+      ".");
+}
+
+void check_ids(
+    const RetrievalOptions& options,
+    const at::Tensor& ids,
+    const at::Tensor& candidate) {
+  if (!ids.defined()) {
+    TORCH_CHECK_VALUE(
+        !options.remove_accidental_hits,
+        "[Retrieval] remove_accidental_hits needs candidate_ids, but got none."
+        " Pass the id of each candidate.");
+    return;
+  }
+  TORCH_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[Retrieval] candidate_ids must be int32 or int64, but got ",
+      ids.scalar_type(),
+      ".");
+  check_values(ids, "candidate_ids", candidate.size(0), candidate);
+}
+
+void check_probability(
+    const at::Tensor& probability,
+    const at::Tensor& candidate) {
+  check_floats(probability, "candidate_sampling_probability");
+  check_values(
+      probability,
+      "candidate_sampling_probability",
+      candidate.size(0),
+      candidate);
+  TORCH_CHECK_VALUE(
+      !probability.requires_grad(),
+      "[Retrieval] candidate_sampling_probability must not require a gradient."
+      " Detach it.");
+  // False for NaN, too.
+  const at::Tensor is_right = (probability > 0.0).logical_and(probability <= 1);
+  TORCH_CHECK_VALUE(
+      is_right.all().item<bool>(),
+      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got ",
+      probability.masked_select(is_right.logical_not())[0].item<double>(),
+      ". Give candidates that were never seen a small share.");
+}
+
+void check_weights(const at::Tensor& weights, const at::Tensor& query) {
+  check_floats(weights, "sample_weights");
+  check_values(weights, "sample_weights", query.size(0), query);
+  TORCH_CHECK_VALUE(
+      is_finite(weights) && (weights >= 0.0).all().item<bool>(),
+      "[Retrieval] sample_weights must be finite and >= 0, but some are not.");
+}
+
+}  // namespace
+
+const char* to_string(LossReduction reduction) {
+  return reduction == LossReduction::kSum ? "sum" : "mean";
+}
+
+LossReduction loss_reduction_from_string(const std::string& name) {
+  for (const auto reduction : {LossReduction::kSum, LossReduction::kMean}) {
+    if (name == to_string(reduction)) {
+      return reduction;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str("reduction must be one of sum, mean, but got '", name, "'."));
+}
+
+Json JsonValue<LossReduction>::write(LossReduction value) {
+  return to_string(value);
+}
+
+LossReduction JsonValue<LossReduction>::read(
+    const Json& json,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  try {
+    return loss_reduction_from_string(name);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
+  }
+}
+
+RetrievalImpl::RetrievalImpl(RetrievalOptions options)
+    : options_(std::move(options)) {
+  TORCH_CHECK_VALUE(
+      std::isfinite(options_.temperature) && options_.temperature > 0.0,
+      "[Retrieval] temperature must be > 0 and finite, but got ",
+      options_.temperature,
+      ".");
+  TORCH_CHECK_VALUE(
+      !options_.num_hard_negatives || *options_.num_hard_negatives >= 1,
+      "[Retrieval] num_hard_negatives must be >= 1, but got ",
+      options_.num_hard_negatives.value_or(0),
+      ". Leave it unset for all negatives.");
+}
+
+at::Tensor RetrievalImpl::forward(
+    const at::Tensor& query,
+    const at::Tensor& candidate,
+    const RetrievalBatch& batch) {
+  check_pair(query, candidate);
+  check_ids(options_, batch.candidate_ids, candidate);
+  const int64_t queries = query.size(0);
+  const int64_t candidates = candidate.size(0);
+
+  at::Tensor scores = at::matmul(query, candidate.t()) / options_.temperature;
+  const at::Tensor& probability = batch.candidate_sampling_probability;
+  if (probability.defined()) {
+    check_probability(probability, candidate);
+    // In float64, as a small share may be denormal in float32.
+    scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
+  }
+  if (batch.sample_weights.defined()) {
+    check_weights(batch.sample_weights, query);
+  }
+
+  const at::Tensor positive = scores.diagonal();  // [batch]
+  if (options_.remove_accidental_hits) {
+    const at::Tensor& ids = batch.candidate_ids;
+    const at::Tensor is_own =
+        at::eye(queries, candidates, scores.options().dtype(at::kBool));
+    const at::Tensor is_hit =
+        ids.narrow(0, 0, queries).unsqueeze(1).eq(ids.unsqueeze(0));
+    // exp(-inf) is 0, and so is its gradient: no row is without its positive.
+    scores =
+        scores.masked_fill(is_hit.logical_and(is_own.logical_not()), kNever);
+  }
+  const int64_t hard =
+      options_.num_hard_negatives.value_or(std::numeric_limits<int64_t>::max());
+  if (hard < candidates - 1) {
+    const at::Tensor is_own =
+        at::eye(queries, candidates, scores.options().dtype(at::kBool));
+    const at::Tensor negatives =
+        std::get<0>(scores.masked_fill(is_own, kNever).topk(hard, 1));
+    scores = at::cat({positive.unsqueeze(1), negatives}, 1);
+  }
+
+  at::Tensor losses = at::logsumexp(scores, 1) - positive;  // [batch]
+  if (batch.sample_weights.defined()) {
+    losses = losses * batch.sample_weights.to(losses.dtype());
+  }
+  const at::Tensor loss =
+      options_.reduction == LossReduction::kSum ? losses.sum() : losses.mean();
+  TORCH_CHECK_VALUE(
+      is_finite(loss),
+      "[Retrieval] the scores of these vectors are beyond ",
+      loss.scalar_type(),
+      ": the loss is ",
+      loss.item<double>(),
+      ". Scale the vectors down, or raise the temperature.");
+  return loss;
+}
+
+void RetrievalImpl::pretty_print(std::ostream& stream) const {
+  stream << "tessera::Retrieval(temperature=" << options_.temperature;
+  if (options_.num_hard_negatives) {
+    stream << ", num_hard_negatives=" << *options_.num_hard_negatives;
+  }
+  stream << ", remove_accidental_hits="
+         << (options_.remove_accidental_hits ? "true" : "false")
+         << ", reduction=" << to_string(options_.reduction) << ")";
+}
+
+}  // namespace tessera

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/sampling_probability.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// SplitMix64's finalizer over the id and the number of the array.
+// Source:  Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195.
+uint64_t mix(uint64_t id, uint64_t hash) {
+  uint64_t bits = id + (hash + 1) * 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31);
+}
+
+}  // namespace
+
+SamplingProbabilityImpl::SamplingProbabilityImpl(
+    SamplingProbabilityOptions options)
+    : options_(std::move(options)) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // elements: 12 TiB
+  TORCH_CHECK_VALUE(
+      options_.num_buckets >= 1 && options_.num_hashes >= 1 &&
+          options_.num_buckets <= kMost / options_.num_hashes,
+      "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at"
+      " most 2^40 together, but got ",
+      options_.num_buckets,
+      " and ",
+      options_.num_hashes,
+      ".");
+  TORCH_CHECK_VALUE(
+      options_.learning_rate > 0.0 && options_.learning_rate <= 1.0,
+      "[SamplingProbability] learning_rate must be in (0, 1], but got ",
+      options_.learning_rate,
+      ".");
+  SamplingProbabilityImpl::reset();
+}
+
+void SamplingProbabilityImpl::reset() {
+  const auto shape = {options_.num_hashes, options_.num_buckets};
+  if (named_buffers(/*recurse=*/false).contains("seen")) {
+    seen_.zero_();
+    last_position_.zero_();
+    average_gap_.zero_();
+    return;
+  }
+  seen_ = register_buffer("seen", at::zeros({}, at::kLong));
+  last_position_ =
+      register_buffer("last_position", at::zeros(shape, at::kLong));
+  average_gap_ = register_buffer("average_gap", at::zeros(shape, at::kFloat));
+}
+
+at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
+  TORCH_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.device().is_cpu(),
+      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but"
+      " got ",
+      ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
+                    : "an undefined tensor",
+      ".");
+  TORCH_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[SamplingProbability] ids must be int32 or int64, but got ",
+      ids.scalar_type(),
+      ".");
+  const auto is_right = [&](const at::Tensor& buffer, at::ScalarType dtype) {
+    const std::vector<int64_t> shape{options_.num_hashes, options_.num_buckets};
+    return buffer.scalar_type() == dtype && buffer.is_contiguous() &&
+        buffer.device().is_cpu() && buffer.sizes() == shape;
+  };
+  TORCH_CHECK_VALUE(
+      is_right(last_position_, at::kLong) &&
+          is_right(average_gap_, at::kFloat) &&
+          seen_.scalar_type() == at::kLong && seen_.numel() == 1,
+      "[SamplingProbability] the buffers must be on the CPU, float32 and of shape"
+      " [num_hashes, num_buckets] = [",
+      options_.num_hashes,
+      ", ",
+      options_.num_buckets,
+      "], but are of shape ",
+      last_position_.sizes(),
+      ". Load what was saved with the same options, and leave dtype and device"
+      " as they are.");
+  const at::Tensor wide = ids.to(at::kLong).contiguous();
+  const int64_t count = wide.size(0);
+  const int64_t* id = wide.const_data_ptr<int64_t>();
+  int64_t* position = last_position_.mutable_data_ptr<int64_t>();
+  float* gap = average_gap_.mutable_data_ptr<float>();
+  int64_t& seen = *seen_.mutable_data_ptr<int64_t>();
+  const auto buckets = static_cast<uint64_t>(options_.num_buckets);
+  const auto bucket = [&](int64_t i, int64_t hash) {
+    const uint64_t bits =
+        mix(static_cast<uint64_t>(id[i]), static_cast<uint64_t>(hash));
+    return hash * options_.num_buckets + static_cast<int64_t>(bits % buckets);
+  };
+
+  const auto rate = static_cast<float>(options_.learning_rate);
+  for (int64_t i = 0; is_training() && i < count; ++i) {
+    ++seen;
+    for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
+      const int64_t at = bucket(i, hash);
+      const auto newest = static_cast<float>(seen - position[at]);
+      gap[at] =
+          position[at] == 0 ? newest : gap[at] + rate * (newest - gap[at]);
+      position[at] = seen;
+    }
+  }
+
+  at::Tensor probability = at::empty({count}, at::kFloat);
+  float* out = probability.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < count; ++i) {
+    float longest = 0.0F;
+    for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
+      const int64_t at = bucket(i, hash);
+      longest = std::max(
+          longest, position[at] == 0 ? static_cast<float>(seen + 1) : gap[at]);
+    }
+    out[i] = 1.0F / std::max(1.0F, longest);
+  }
+  return probability;
+}
+
+void SamplingProbabilityImpl::pretty_print(std::ostream& stream) const {
+  stream << "tessera::SamplingProbability(num_buckets=" << options_.num_buckets
+         << ", num_hashes=" << options_.num_hashes
+         << ", learning_rate=" << options_.learning_rate << ")";
+}
+
+}  // namespace tessera

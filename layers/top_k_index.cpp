@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/top_k_index.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// Queries that are searched for together: enough for matrix products to be fast.
+constexpr int64_t kQueries = 256;
+// Vectors whose lengths are taken together.
+constexpr int64_t kVectors = 8192;
+
+bool is_integer(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
+}
+
+// Vectors or queries as a float32 matrix.
+at::Tensor matrix_of(
+    const at::Tensor& matrix,
+    const std::string& where,
+    const char* name) {
+  TORCH_CHECK_VALUE(
+      matrix.defined() && matrix.dim() == 2 && matrix.size(1) > 0,
+      where,
+      " ",
+      name,
+      " must be a matrix of one row per vector, but got ",
+      matrix.defined() ? c10::str("shape ", matrix.sizes())
+                       : "an undefined tensor",
+      ".");
+  TORCH_CHECK_TYPE(
+      at::isFloatingType(matrix.scalar_type()),
+      where,
+      " ",
+      name,
+      " must be floats, but got ",
+      matrix.scalar_type(),
+      ".");
+  TORCH_CHECK_VALUE(
+      matrix.device().is_cpu() && matrix.layout() == at::kStrided,
+      where,
+      " ",
+      name,
+      " must be dense and on the CPU, but got ",
+      matrix.layout(),
+      " on ",
+      matrix.device(),
+      ".");
+  return matrix.detach().to(at::kFloat).contiguous();
+}
+
+// The length of the longest row; 0 without rows, not finite where a row is not.
+double longest_row(const at::Tensor& matrix) {
+  double longest = 0.0;
+  for (int64_t begin = 0; begin < matrix.size(0); begin += kVectors) {
+    const at::Tensor rows =
+        matrix.narrow(0, begin, std::min(kVectors, matrix.size(0) - begin));
+    const auto length =
+        at::linalg_vector_norm(rows.to(at::kDouble), 2, at::IntArrayRef{1})
+            .max()
+            .item<double>();
+    if (!std::isfinite(length)) {
+      return length;
+    }
+    longest = std::max(longest, length);
+  }
+  return longest;
+}
+
+at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
+  if (!ids.defined() && size) {
+    return at::arange(*size, at::kLong);
+  }
+  TORCH_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.size(0) > 0 &&
+          ids.size(0) == size.value_or(ids.size(0)) && ids.device().is_cpu(),
+      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors",
+      size ? c10::str(", [", *size, "]") : "",
+      ", but got ",
+      ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
+                    : "an undefined tensor",
+      ".");
+  TORCH_CHECK_TYPE(
+      is_integer(ids),
+      "[TopKIndex] ids must be int32 or int64, but got ",
+      ids.scalar_type(),
+      ".");
+  // A copy, which nobody else writes to.
+  const at::Tensor own =
+      ids.to(at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  const at::Tensor sorted = std::get<0>(own.sort());
+  const int64_t* id = sorted.const_data_ptr<int64_t>();
+  const int64_t* twice = std::adjacent_find(id, id + sorted.size(0));
+  TORCH_CHECK_VALUE(
+      id[0] >= 0, "[TopKIndex] ids must be >= 0, but got ", id[0], ".");
+  TORCH_CHECK_VALUE(
+      twice == id + sorted.size(0),
+      "[TopKIndex] ids must differ, but ",
+      *twice,
+      " is there twice or more.");
+  return own;
+}
+
+// The ids that each query must not get.
+class Exclusions {
+ public:
+  Exclusions(const RaggedFeature& bags, int64_t queries) {
+    if (!bags.values.defined() && !bags.row_splits.defined()) {
+      splits_.assign(static_cast<size_t>(queries) + 1, 0);
+      return;
+    }
+    const auto is_vector = [](const at::Tensor& tensor) {
+      return tensor.defined() && tensor.dim() == 1 && is_integer(tensor) &&
+          tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+    };
+    TORCH_CHECK_VALUE(
+        is_vector(bags.values) && is_vector(bags.row_splits) &&
+            bags.row_splits.size(0) == queries + 1,
+        "[TopKIndex] excluded must have int32 or int64 values and row_splits [",
+        queries + 1,
+        "], a bag per query, on the CPU.");
+    const auto copy = [](const at::Tensor& tensor) {
+      const at::Tensor wide = tensor.to(at::kLong).contiguous();
+      const int64_t* begin = wide.const_data_ptr<int64_t>();
+      return std::vector<int64_t>(begin, begin + wide.numel());
+    };
+    ids_ = copy(bags.values);
+    splits_ = copy(bags.row_splits);
+    TORCH_CHECK_VALUE(
+        splits_.front() == 0 &&
+            splits_.back() == static_cast<int64_t>(ids_.size()) &&
+            std::is_sorted(splits_.begin(), splits_.end()),
+        "[TopKIndex] the row_splits of excluded must rise from 0 to ",
+        ids_.size(),
+        ", the number of its values.");
+    for (int64_t query = 0; query < queries; ++query) {
+      std::sort(
+          ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1]);
+    }
+  }
+
+  // At most so many are excluded for one of the queries [begin, end).
+  int64_t most(int64_t begin, int64_t end) const {
+    int64_t most = 0;
+    for (int64_t query = begin; query < end; ++query) {
+      most = std::max(most, splits_[query + 1] - splits_[query]);
+    }
+    return most;
+  }
+
+  bool has(int64_t query, int64_t id) const {
+    return std::binary_search(
+        ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1], id);
+  }
+
+ private:
+  std::vector<int64_t> ids_;  // sorted within each bag
+  std::vector<int64_t> splits_;
+};
+
+}  // namespace
+
+at::Tensor vectors_of_index(
+    const at::Tensor& vectors,
+    const std::string& where) {
+  at::Tensor matrix = matrix_of(vectors, where, "vectors");
+  TORCH_CHECK_VALUE(
+      matrix.size(0) > 0, where, " expected one vector or more, but got none.");
+  TORCH_CHECK_VALUE(
+      std::isfinite(longest_row(matrix)),
+      where,
+      " vectors must be finite, but some have NaN or infinity as float32.");
+  return matrix;
+}
+
+TopKIndex::TopKIndex(const at::Tensor& vectors, const at::Tensor& ids)
+    : dim_(vectors.size(1)),
+      longest_(longest_row(vectors)),
+      ids_(checked_ids(ids, vectors.size(0))) {}
+
+TopKIndex::TopKIndex(int64_t dim, double longest, const at::Tensor& ids)
+    : dim_(dim), longest_(longest), ids_(checked_ids(ids, std::nullopt)) {}
+
+TopK TopKIndex::search(
+    const at::Tensor& queries,
+    int64_t k,
+    const RaggedFeature& excluded) const {
+  const at::Tensor matrix = matrix_of(queries, "[TopKIndex]", "queries");
+  TORCH_CHECK_VALUE(
+      matrix.size(1) == dim_,
+      "[TopKIndex] queries must have the vectors' dim, ",
+      dim_,
+      ", but got ",
+      matrix.size(1),
+      ".");
+  TORCH_CHECK_VALUE(
+      k >= 1 && k <= size(),
+      "[TopKIndex] k must be in [1, ",
+      size(),
+      "], but got ",
+      k,
+      ".");
+  const double length = longest_row(matrix);
+  TORCH_CHECK_VALUE(
+      std::isfinite(length),
+      "[TopKIndex] queries must be finite, but some have NaN or infinity as"
+      " float32.");
+  // No sum on the way to a dot product is larger than this.
+  TORCH_CHECK_VALUE(
+      length * longest_ < std::numeric_limits<float>::max(),
+      "[TopKIndex] scores may overflow float32: queries are up to ",
+      length,
+      " long, and vectors ",
+      longest_,
+      ". Scale them down.");
+  const int64_t count = matrix.size(0);
+  const Exclusions exclusions(excluded, count);
+
+  TopK found{
+      .scores = at::full(
+          {count, k}, -std::numeric_limits<float>::infinity(), at::kFloat),
+      .ids = at::full({count, k}, -1, at::kLong)};
+  float* scores = found.scores.mutable_data_ptr<float>();
+  int64_t* ids = found.ids.mutable_data_ptr<int64_t>();
+  const int64_t* id_at = ids_.const_data_ptr<int64_t>();
+  for (int64_t begin = 0; begin < count; begin += kQueries) {
+    const int64_t end = std::min(begin + kQueries, count);
+    const int64_t most = exclusions.most(begin, end);
+    const int64_t fetched = most >= size() - k ? size() : k + most;
+    const TopK block = nearest(matrix.narrow(0, begin, end - begin), fetched);
+    const float* score = block.scores.const_data_ptr<float>();
+    const int64_t* position = block.ids.const_data_ptr<int64_t>();
+    for (int64_t query = begin; query < end; ++query) {
+      int64_t kept = 0;
+      for (int64_t i = 0; i < fetched && kept < k; ++i) {
+        const int64_t at = (query - begin) * fetched + i;
+        if (position[at] < 0 || exclusions.has(query, id_at[position[at]])) {
+          continue;
+        }
+        scores[query * k + kept] = score[at];
+        ids[query * k + kept] = id_at[position[at]];
+        ++kept;
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace tessera

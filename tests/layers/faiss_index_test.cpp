@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/faiss_index.h>
+#include <tessera/serialization/tensor_files.h>
+
+#include "tests/serialization/recording_disk.h"
+#include "tests/test_util.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+using test::expect_close;
+using test::int64s;
+
+// Without faiss there is faiss_unavailable_test.
+class FaissIndexTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_faiss()) {
+      GTEST_SKIP() << "built without faiss";
+    }
+  }
+};
+
+// Vectors around a few centers, as towers make them.
+at::Tensor clusters(int64_t count, int64_t dim) {
+  const at::Tensor centers = at::randn({20, dim});
+  return centers.index_select(0, at::arange(count).remainder(20)) +
+      at::randn({count, dim}) * 0.5;
+}
+
+// The part of the exact index's answers that the other one finds.
+double recall(const TopK& found, const TopK& expected) {
+  const int64_t k = expected.ids.size(1);
+  const int64_t* id = found.ids.const_data_ptr<int64_t>();
+  const int64_t* wanted = expected.ids.const_data_ptr<int64_t>();
+  int64_t hits = 0;
+  for (int64_t query = 0; query < expected.ids.size(0); ++query) {
+    const std::set<int64_t> right(wanted + query * k, wanted + (query + 1) * k);
+    for (int64_t i = 0; i < k; ++i) {
+      hits += static_cast<int64_t>(right.count(id[query * k + i]));
+    }
+  }
+  return static_cast<double>(hits) / static_cast<double>(expected.ids.numel());
+}
+
+// faiss and LibTorch bring a BLAS each, and the one that is loaded first serves
+// both: Debian's plain one would make LibTorch many times slower.
+TEST_F(FaissIndexTest, LeavesLibTorchItsOwnBlas) {
+  void* const torch = ::dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  ASSERT_NE(torch, nullptr);
+  void* const own = ::dlsym(torch, "sgemm_");
+  if (own == nullptr) {
+    GTEST_SKIP() << "this LibTorch hides its BLAS";
+  }
+  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "sgemm_"), own);
+  ::dlclose(torch);
+}
+
+TEST_F(FaissIndexTest, FlatFindsWhatTheExactIndexDoes) {
+  const at::Tensor vectors = at::randn({1000, 16});
+  const at::Tensor queries = at::randn({300, 16});
+  const at::Tensor ids = at::arange(1000) * 3 + 5;
+  const auto exact = make_exact_index(vectors, ids)->search(queries, 10);
+  const auto found =
+      make_faiss_index(vectors, ids, {.factory = "Flat"})->search(queries, 10);
+  EXPECT_TRUE(at::equal(found.ids, exact.ids));
+  expect_close(found.scores, exact.scores);
+}
+
+TEST_F(FaissIndexTest, ApproximateIndicesFindMostOfTheBest) {
+  const at::Tensor vectors = clusters(2000, 16);
+  const at::Tensor queries = clusters(100, 16);
+  const auto exact = make_exact_index(vectors)->search(queries, 10);
+  const auto recall_of = [&](const FaissIndexOptions& options) {
+    return recall(
+        make_faiss_index(vectors, {}, options)->search(queries, 10), exact);
+  };
+  EXPECT_GT(recall_of({.factory = "HNSW32", .ef_search = 200}), 0.8);
+  const double wide = recall_of({.factory = "IVF16,Flat", .nprobe = 8});
+  const double narrow = recall_of({.factory = "IVF16,Flat"});
+  EXPECT_GT(wide, 0.8);
+  EXPECT_GT(wide, narrow);  // so nprobe arrives
+  EXPECT_EQ(recall_of({.factory = "IVF16,Flat", .nprobe = 16}), 1.0);
+}
+
+TEST_F(FaissIndexTest, LeavesOutWhatIsExcluded) {
+  const at::Tensor vectors = at::arange(50).view({50, 1}).to(at::kFloat) + 1.0;
+  const auto index = make_faiss_index(vectors, {}, {.factory = "Flat"});
+  const TopK found = index->search(
+      at::ones({2, 1}),
+      3,
+      {.values = int64s({49, 47, 48}), .row_splits = int64s({0, 2, 3})});
+  EXPECT_TRUE(
+      at::equal(found.ids, int64s({48, 46, 45, 49, 47, 46}).view({2, 3})));
+}
+
+TEST_F(FaissIndexTest, MarksWhereItFindsTooFew) {
+  const auto index = make_faiss_index(
+      clusters(2000, 4), {}, {.factory = "IVF16,Flat"});  // one cluster of 16
+  const TopK found = index->search(at::randn({1, 4}), 2000);
+  EXPECT_GE(found.ids[0][0].item<int64_t>(), 0);
+  EXPECT_EQ(found.ids[0][1999].item<int64_t>(), -1);
+  EXPECT_EQ(
+      found.scores[0][1999].item<float>(),
+      -std::numeric_limits<float>::infinity());
+}
+
+TEST_F(FaissIndexTest, ComesBackFromAFile) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "index";
+  const at::Tensor vectors = clusters(2000, 16);
+  const at::Tensor queries = clusters(50, 16);
+  for (const auto& options :
+       {FaissIndexOptions{.factory = "HNSW16", .ef_search = 100},
+        FaissIndexOptions{.factory = "IVF16,Flat", .nprobe = 3},
+        FaissIndexOptions{.factory = "IVF16,SQ8", .nprobe = 3}}) {
+    const auto index = make_faiss_index(vectors, at::arange(2000) + 9, options);
+    index->save(path);
+    const TopK expected = index->search(queries, 7);
+    const TopK found = load_faiss_index(path)->search(queries, 7);
+    EXPECT_TRUE(at::equal(found.ids, expected.ids)) << options.factory;
+    EXPECT_TRUE(at::equal(found.scores, expected.scores)) << options.factory;
+  }
+}
+
+TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "index";
+  make_exact_index(at::ones({2, 2}))->save(path);
+  EXPECT_VALUE_ERROR(load_faiss_index(path), "its format is 'tessera exact");
+  EXPECT_VALUE_ERROR(
+      (make_faiss_index(at::ones({2, 2}), {}, {.factory = "Flat"})->save(path),
+       load_exact_index(path)),
+      "its format is 'tessera faiss index'");
+
+  const NamedTensors whole = load_safetensors(path);
+  const auto save_with = [&](const std::string& name, at::Tensor tensor) {
+    NamedTensors changed = whole;
+    for (auto& entry : changed.tensors) {
+      entry.second = entry.first == name ? tensor : entry.second.clone();
+    }
+    save_safetensors(changed, path);
+  };
+  at::Tensor bytes = whole["index"].clone();
+  bytes[bytes.size(0) - 1].add_(1);
+  save_with("index", bytes);
+  EXPECT_VALUE_ERROR(load_faiss_index(path), "does not have the checksum");
+  save_with("ids", int64s({1, 2, 3}));
+  EXPECT_VALUE_ERROR(load_faiss_index(path), "of as many vectors as there are");
+  save_with("longest", at::ones({2}));
+  EXPECT_VALUE_ERROR(load_faiss_index(path), "longest must be a finite number");
+}
+
+TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {
+  const at::Tensor vectors = at::randn({100, 10});
+  const auto make = [&](const FaissIndexOptions& options) {
+    make_faiss_index(vectors, {}, options);
+  };
+  EXPECT_VALUE_ERROR(
+      make({.factory = "Foo"}), "[make_faiss_index 'Foo'] faiss");
+  EXPECT_VALUE_ERROR(make({.factory = ""}), "faiss refuses");
+  EXPECT_VALUE_ERROR(make({.factory = "IVF1024,Flat"}), "faiss refuses");
+  EXPECT_VALUE_ERROR(make({.factory = "PQ3"}), "faiss refuses");
+  EXPECT_VALUE_ERROR(make({.factory = "IVF0,Flat"}), "must not be 0");
+  EXPECT_VALUE_ERROR(make({.factory = "PQ0"}), "must not be 0");
+  EXPECT_VALUE_ERROR(make({.factory = "HNSW32", .nprobe = 3}), "nprobe");
+  EXPECT_VALUE_ERROR(make({.factory = "Flat", .ef_search = 3}), "efSearch");
+  EXPECT_VALUE_ERROR(
+      make({.factory = "HNSW32", .ef_search = 0}), "must be in [1, 2^31 - 1]");
+  EXPECT_VALUE_ERROR(
+      make_faiss_index(vectors * std::nan("")), "vectors must be finite");
+  EXPECT_VALUE_ERROR(
+      make_faiss_index(vectors, int64s({1})), "[100], but got [1]");
+}
+
+}  // namespace
+
+}  // namespace tessera
