@@ -183,7 +183,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
       return;
     }
     build(shapes_of(inputs, "[" + class_name() + "] "));
-    const at::Tensor& first = inputs.flatten().front();
+    const at::Tensor first = inputs.flatten().front();
     if (first.is_floating_point()) {
       this->to(first.device(), first.scalar_type());
     }
