@@ -221,8 +221,8 @@ TEST(EmbedReduceTest, RefusesIds) {
   deep.indices = at::zeros({1, 3}, at::kLong);
   deep.dense_shape = int64s({1, 1, 1});
   EXPECT_VALUE_ERROR(layer->forward(deep), "their dense_shape has 3 entries");
-  EXPECT_VALUE_ERROR(layer->forward(SparseFeature{}), "EmbedReduce");
-  EXPECT_VALUE_ERROR(layer->forward(RaggedFeature{}), "EmbedReduce");
+  EXPECT_TYPE_ERROR(layer->forward(SparseFeature{}), "EmbedReduce");
+  EXPECT_TYPE_ERROR(layer->forward(RaggedFeature{}), "EmbedReduce");
 }
 
 TEST(EmbedReduceTest, RefusesWeights) {
