@@ -182,7 +182,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     if (input_shapes_) {
       return;
     }
-    build(shapes_of(inputs, "[" + class_name() + "] "));
+    build(shapes_of(inputs, c10::str("[", class_name(), "] ")));
     const at::Tensor first = inputs.flatten().front();
     if (first.is_floating_point()) {
       this->to(first.device(), first.scalar_type());
