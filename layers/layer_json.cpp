@@ -4,6 +4,10 @@
 #include "layers/layer_classes.h"
 
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/cross.h>
+#include <tessera/layers/dot_interaction.h>
+#include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 
@@ -96,7 +100,9 @@ class Registry {
 // Not in the registry's constructor, which register_layer() needs.
 void register_own_layers() {
   static const bool once = register_layer<Concatenate>() &&
-      register_layer<TPUEmbedding>() && register_layer<PartialTPUEmbedding>();
+      register_layer<Cross>() && register_layer<DotInteraction>() &&
+      register_layer<EmbedReduce>() && register_layer<MultiLayerDCN>() &&
+      register_layer<PartialTPUEmbedding>() && register_layer<TPUEmbedding>();
   static_cast<void>(once);
 }
 

@@ -10,7 +10,6 @@
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -91,12 +90,9 @@ at::Tensor divide_by_total(
   // Zero denominators are replaced before the division: 0 / 0 would give a NaN
   // gradient even where the result is not used.
   const at::Tensor is_zero = total == 0;
-  at::Tensor denominator = at::where(is_zero, at::ones_like(total), total);
+  at::Tensor denominator = total.masked_fill(is_zero, 1);
   denominator = combiner == Combiner::kMean ? denominator : denominator.sqrt();
-  return at::where(
-      is_zero.unsqueeze(1),
-      at::zeros({1}, at::kFloat),
-      sum / denominator.unsqueeze(1));
+  return (sum / denominator.unsqueeze(1)).masked_fill(is_zero.unsqueeze(1), 0);
 }
 
 at::Tensor look_up_by_operators(

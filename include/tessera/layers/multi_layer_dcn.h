@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/cross.h>
+#include <tessera/layers/layer.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+struct MultiLayerDCNOptions {
+  /// Of each layer's matrix: see CrossOptions.
+  int64_t projection_dim = 1;
+  /// In [0, 1024]; none is the identity.
+  int64_t num_layers = 3;
+  bool use_bias = true;
+  Initializer kernel_initializer = initializers::TruncatedNormal{};
+  Initializer bias_initializer = initializers::Zeros{};
+
+  bool operator==(const MultiLayerDCNOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("projection_dim", self.projection_dim);
+    visit("num_layers", self.num_layers);
+    visit("use_bias", self.use_bias);
+    visit("kernel_initializer", self.kernel_initializer);
+    visit("bias_initializer", self.bias_initializer);
+  }
+};
+static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
+
+/// A stack of low-rank Cross layers over one x0.
+///
+///   x_0 = x0,  x_{i+1} = x0 * (x_i U_i V_i + bias_i) + x_i
+///
+/// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
+///          `cross_0.bias`, `cross_1.kernel_u`, ...
+/// Shapes:  x0 [batch, ..., dim], and the result.
+/// Errors:  c10::ValueError for options; c10::ValueError or TypeError for an
+///          input that doesn't fit the parameters.
+/// Source:  tfrs.layers.feature_interaction.MultiLayerDCN.
+/// Differs: a regularizer is a term that the caller adds to the loss.
+class MultiLayerDCNImpl
+    : public LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions> {
+ public:
+  static constexpr const char* kClassName = "MultiLayerDCN";
+
+  explicit MultiLayerDCNImpl(MultiLayerDCNOptions options = {});
+
+  at::Tensor forward(const at::Tensor& x0);
+
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+
+ private:
+  void make_parameters(const Nest<PartialShape>& input_shapes) override;
+
+  std::vector<Cross> layers_;
+};
+
+TORCH_MODULE(MultiLayerDCN);
+
+}  // namespace tessera

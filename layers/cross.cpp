@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/cross.h>
+
+#include "layers/initial_parameter.h"
+#include "layers/input_checks.h"
+
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <cmath>
+#include <utility>
+
+namespace tessera {
+
+CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
+  const CrossOptions& checked = this->options();
+  TORCH_CHECK_VALUE(
+      checked.projection_dim.value_or(1) >= 1,
+      "[Cross] projection_dim must be >= 1, but got ",
+      checked.projection_dim.value_or(1),
+      ". Leave it unset for the full matrix.");
+  TORCH_CHECK_VALUE(
+      checked.diag_scale >= 0.0 && std::isfinite(checked.diag_scale),
+      "[Cross] diag_scale must be >= 0 and finite, but got ",
+      checked.diag_scale,
+      ".");
+  validate(checked.kernel_initializer, "[Cross kernel]");
+  validate(checked.bias_initializer, "[Cross bias]");
+}
+
+Nest<PartialShape> CrossImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  return require_rows(input_shapes, kClassName);
+}
+
+void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
+  const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
+  const bool is_full = !options().projection_dim.has_value();
+  const auto make = [](const Initializer& initializer,
+                       const char* name,
+                       at::IntArrayRef shape) {
+    return initial_parameter(initializer, c10::str("Cross ", name), shape);
+  };
+  // All of them before the first is registered: a callable may throw.
+  const Initializer& kernels = options().kernel_initializer;
+  const int64_t width = options().projection_dim.value_or(dim);
+  at::Tensor kernel =
+      make(kernels, is_full ? "kernel" : "kernel_u", {dim, width});
+  at::Tensor kernel_v =
+      is_full ? at::Tensor() : make(kernels, "kernel_v", {width, dim});
+  at::Tensor bias = options().use_bias
+      ? make(options().bias_initializer, "bias", {dim})
+      : at::Tensor();
+  kernel_ = register_parameter(is_full ? "kernel" : "kernel_u", kernel);
+  if (kernel_v.defined()) {
+    kernel_v_ = register_parameter("kernel_v", kernel_v);
+  }
+  if (bias.defined()) {
+    bias_ = register_parameter("bias", bias);
+  }
+}
+
+at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& x_given) {
+  const at::Tensor& x = x_given.defined() ? x_given : x0;
+  require_floating(x0, "x0", kClassName);
+  require_floating(x, "x", kClassName);
+  TORCH_CHECK_VALUE(
+      x0.sizes() == x.sizes(),
+      "[Cross] x0 and x must have the same shape, but got ",
+      x0.sizes(),
+      " and ",
+      x.sizes(),
+      ".");
+  build_on_first_call(x0);
+  require_fit(x0, kernel_, kClassName);
+  require_fit(x, kernel_, kClassName);
+
+  const std::optional<at::Tensor> bias =
+      bias_.defined() ? std::optional(bias_) : std::nullopt;
+  at::Tensor product = kernel_v_.defined()
+      ? at::linear(at::matmul(x, kernel_), kernel_v_.t(), bias)
+      : at::linear(x, kernel_.t(), bias);
+  product = activate(options().preactivation, product);
+  if (options().diag_scale != 0.0) {
+    product = product.add(x, options().diag_scale);
+  }
+  return at::addcmul(x, x0, product);
+}
+
+}  // namespace tessera

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/embed_reduce.h>
+
+#include "layers/initial_parameter.h"
+#include "src/id_bags.h"
+#include "src/operator_lookup.h"
+
+#include <tessera/serving_lookup.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_bag.h>
+#include <ATen/ops/ones_like.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check_sizes(const EmbedReduceOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.input_dim >= 1 && options.output_dim >= 1,
+      "[EmbedReduce] input_dim and output_dim must be >= 1, but got ",
+      options.input_dim,
+      " and ",
+      options.output_dim,
+      ". Set them to the number of ids and the width of a row.");
+}
+
+// LibTorch's own lookups have other messages, or none.
+template <class Id>
+void check_range(const at::Tensor& ids, int64_t input_dim) {
+  const at::Tensor contiguous = ids.contiguous();
+  const Id* data = contiguous.const_data_ptr<Id>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    TORCH_CHECK_INDEX(
+        data[i] >= 0 && data[i] < input_dim,
+        "[EmbedReduce] ids must be in [0, ",
+        input_dim,
+        "), but the one at position ",
+        i,
+        " is ",
+        data[i],
+        ". Correct the batch, or raise input_dim.");
+  }
+}
+
+void check_ids(const at::Tensor& ids, int64_t input_dim) {
+  TORCH_CHECK_VALUE(
+      ids.defined(), "[EmbedReduce] expected ids, but got no tensor.");
+  TORCH_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[EmbedReduce] ids must be int32 or int64, but got ",
+      ids.scalar_type(),
+      ". Convert with .to(torch::kInt64).");
+  TORCH_CHECK_VALUE(
+      ids.dim() == 1 || ids.dim() == 2,
+      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got ",
+      ids.sizes(),
+      ".");
+  if (!ids.is_cpu()) {
+    return;  // the device checks: reading ids back would stall it
+  }
+  if (ids.scalar_type() == at::kLong) {
+    check_range<int64_t>(ids, input_dim);
+  } else {
+    check_range<int32_t>(ids, input_dim);
+  }
+}
+
+void check_weights(const at::Tensor& ids, const at::Tensor& weights) {
+  TORCH_CHECK_VALUE(
+      weights.defined(),
+      "[EmbedReduce] weights: expected a tensor, but got an undefined one. "
+      "Leave them out for ones.");
+  TORCH_CHECK_TYPE(
+      weights.is_floating_point() && weights.layout() == at::kStrided,
+      "[EmbedReduce] weights must be a dense tensor of floating point, but got ",
+      weights.layout(),
+      " ",
+      weights.scalar_type(),
+      ". Convert with .to(torch::kFloat32).");
+  TORCH_CHECK_VALUE(
+      weights.sizes() == ids.sizes(),
+      "[EmbedReduce] weights must have the shape of the ids, ",
+      ids.sizes(),
+      ", but got ",
+      weights.sizes(),
+      ".");
+}
+
+}  // namespace
+
+EmbedReduceImpl::EmbedReduceImpl(EmbedReduceOptions options)
+    : LayerImpl(std::move(options)) {
+  const EmbedReduceOptions& checked = this->options();
+  check_sizes(checked);
+  to_string(checked.combiner);  // refuses what is none
+  table_ = make_table(
+      {.name = kClassName,
+       .vocabulary_size = checked.input_dim,
+       .dim = checked.output_dim,
+       .combiner = checked.combiner,
+       .initializer = checked.embeddings_initializer});
+  EmbedReduceImpl::reset();
+}
+
+void EmbedReduceImpl::reset() {
+  embeddings_ = register_parameter(
+      "embeddings",
+      initial_parameter(
+          options().embeddings_initializer,
+          kClassName,
+          {options().input_dim, options().output_dim}));
+}
+
+Nest<PartialShape> EmbedReduceImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  TORCH_CHECK_VALUE(
+      input_shapes.is_leaf() &&
+          (input_shapes.leaf().size() == 1 || input_shapes.leaf().size() == 2),
+      "[EmbedReduce] expected one shape, [batch] or [batch, n], but got ",
+      input_shapes.is_leaf() ? to_string(input_shapes.leaf())
+                             : std::string(input_shapes.kind()),
+      ".");
+  return PartialShape{input_shapes.leaf()[0], options().output_dim};
+}
+
+at::Tensor EmbedReduceImpl::forward(
+    const Feature& ids_given,
+    const std::optional<Feature>& weights) {
+  const Feature ids = with_sparse_as_feature(ids_given);
+  if (const auto* dense = std::get_if<at::Tensor>(&ids)) {
+    const auto* dense_weights =
+        weights ? std::get_if<at::Tensor>(&*weights) : nullptr;
+    TORCH_CHECK_TYPE(
+        !weights || dense_weights != nullptr,
+        "[EmbedReduce] weights of dense ids must be a dense tensor.");
+    check_ids(*dense, options().input_dim);
+    if (dense_weights != nullptr) {
+      check_weights(*dense, *dense_weights);
+    }
+    return look_up_dense(
+        *dense, dense_weights != nullptr ? *dense_weights : at::Tensor());
+  }
+  const auto* sparse = std::get_if<SparseFeature>(&ids);
+  TORCH_CHECK_VALUE(
+      sparse == nullptr || !sparse->dense_shape.defined() ||
+          sparse->dense_shape.numel() == 2,
+      "[EmbedReduce] sparse ids must have the shape [batch, n], but their "
+      "dense_shape has ",
+      sparse == nullptr ? 0 : sparse->dense_shape.numel(),
+      " entries.");
+  return serving_embedding_lookup(
+             ids,
+             weights ? Weights(weights) : Weights(),
+             EmbeddingTables({{.config = table_, .parameters = embeddings_}}),
+             FeatureConfig{
+                 .table = table_,
+                 .validate_weights_and_indices = false,
+                 .name = kClassName})
+      .leaf();
+}
+
+at::Tensor EmbedReduceImpl::look_up_dense(
+    const at::Tensor& ids,
+    const at::Tensor& weights) {
+  const Combiner combiner = options().combiner;
+  const at::Tensor weight =
+      weights.defined() ? weights.to(embeddings_.options()) : at::Tensor();
+  if (ids.dim() == 1) {
+    const at::Tensor rows = at::embedding(embeddings_, ids);
+    // With one id, mean and sqrtn divide by what they multiplied with.
+    return weight.defined() && combiner == Combiner::kSum
+        ? rows * weight.unsqueeze(1)
+        : rows;
+  }
+  // By operators, so that an exported model takes any batch.
+  const at::Tensor lengths = at::ones_like(ids, at::kLong).sum(1);
+  constexpr int64_t kSum = 0;  // embedding_bag's
+  const at::Tensor sum = std::get<0>(at::embedding_bag(
+      embeddings_,
+      ids.to(at::kLong).flatten(),
+      lengths.cumsum(0) - lengths,
+      /*scale_grad_by_freq=*/false,
+      kSum,
+      /*sparse=*/false,
+      weight.defined() ? std::optional(weight.flatten()) : std::nullopt));
+  if (combiner == Combiner::kSum) {
+    return sum;
+  }
+  at::Tensor total = lengths.to(embeddings_.options());
+  if (weight.defined()) {
+    total = (combiner == Combiner::kMean ? weight : weight * weight).sum(1);
+  }
+  return divide_by_total(sum, total, combiner);
+}
+
+}  // namespace tessera

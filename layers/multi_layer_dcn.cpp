@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/multi_layer_dcn.h>
+
+#include "layers/input_checks.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+namespace tessera {
+
+MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
+    : LayerImpl(std::move(options)) {
+  constexpr int64_t kMostLayers = 1024;
+  const MultiLayerDCNOptions& checked = this->options();
+  TORCH_CHECK_VALUE(
+      checked.projection_dim >= 1,
+      "[MultiLayerDCN] projection_dim must be >= 1, but got ",
+      checked.projection_dim,
+      ". For full matrices, stack Cross layers.");
+  TORCH_CHECK_VALUE(
+      checked.num_layers >= 0 && checked.num_layers <= kMostLayers,
+      "[MultiLayerDCN] num_layers must be in [0, ",
+      kMostLayers,
+      "], but got ",
+      checked.num_layers,
+      ".");
+  validate(checked.kernel_initializer, "[MultiLayerDCN kernel]");
+  validate(checked.bias_initializer, "[MultiLayerDCN bias]");
+}
+
+Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  return require_rows(input_shapes, kClassName);
+}
+
+void MultiLayerDCNImpl::make_parameters(
+    const Nest<PartialShape>& input_shapes) {
+  known_dim(input_shapes.leaf(), kClassName);
+  const CrossOptions cross{
+      .projection_dim = options().projection_dim,
+      .use_bias = options().use_bias,
+      .kernel_initializer = options().kernel_initializer,
+      .bias_initializer = options().bias_initializer};
+  std::vector<Cross> layers;
+  for (int64_t i = 0; i < options().num_layers; ++i) {
+    layers.emplace_back(cross);
+    layers.back()->build(input_shapes);
+  }
+  layers_ = std::move(layers);  // of a copy: no longer the original's
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    register_module(c10::str("cross_", i), layers_[i]);
+  }
+}
+
+at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {
+  require_floating(x0, "x0", kClassName);
+  build_on_first_call(x0);
+  at::Tensor x = x0;
+  for (Cross& layer : layers_) {
+    x = layer->forward(x0, x);
+  }
+  return x;
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/activation.h>
+
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+// The values are in layers.json, through Cross.
+TEST(ActivationTest, EveryNameReadsBackAndHasItsGradient) {
+  for (int i = 0; i <= static_cast<int>(Activation::kTanh); ++i) {
+    const auto activation = static_cast<Activation>(i);
+    SCOPED_TRACE(to_string(activation));
+    EXPECT_EQ(activation_from_string(to_string(activation)), activation);
+    const Json json = JsonValue<Activation>::write(activation);
+    EXPECT_EQ(JsonValue<Activation>::read(json, "x"), activation);
+    const at::Tensor x = at::randn({3, 4}, at::kDouble).requires_grad_();
+    test::expect_gradients([&] { return activate(activation, x); }, {x});
+  }
+  EXPECT_EQ(activation_from_string("swish"), Activation::kSilu);
+}
+
+TEST(ActivationTest, RefusesUnknownNames) {
+  EXPECT_VALUE_ERROR(
+      activation_from_string("rellu"),
+      "an activation must be one of linear, elu, exponential, gelu, mish, relu, "
+      "selu, sigmoid, silu, softmax, softplus, softsign, tanh, but got "
+      "'rellu'.");
+  EXPECT_VALUE_ERROR(
+      JsonValue<Activation>::read("", "options.preactivation"),
+      "[options.preactivation] an activation must be one of");
+  EXPECT_VALUE_ERROR(
+      activate(static_cast<Activation>(99), at::randn({1})),
+      "expected an Activation, but got 99");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/dot_interaction.h>
+
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::floats;
+
+constexpr DotInteractionOptions kEveryOption[] = {
+    {},
+    {.self_interaction = true},
+    {.skip_gather = true},
+    {.self_interaction = true, .skip_gather = true}};
+
+Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
+  return Nest<at::Tensor>::list({tensors.begin(), tensors.end()});
+}
+
+std::vector<at::Tensor> doubles(int64_t count, at::IntArrayRef shape) {
+  std::vector<at::Tensor> tensors;
+  for (int64_t i = 0; i < count; ++i) {
+    tensors.push_back(at::randn(shape, at::kDouble).requires_grad_());
+  }
+  return tensors;
+}
+
+TEST(DotInteractionTest, PairsAreTheLowerTriangleRowByRow) {
+  // The dot products of (1, 10, 100) with each other tell the pairs apart.
+  const Nest<at::Tensor> features{
+      {"a", floats({1}).view({1, 1})},
+      {"b", floats({10}).view({1, 1})},
+      {"c", floats({100}).view({1, 1})}};
+  const auto run = [&](const DotInteractionOptions& options) {
+    return DotInteraction(options)->forward(features).view({-1});
+  };
+  test::expect_close(run({}), floats({10, 100, 1000}));
+  test::expect_close(
+      run({.self_interaction = true}), floats({1, 10, 100, 100, 1000, 10000}));
+  test::expect_close(
+      run({.skip_gather = true}), floats({0, 0, 0, 10, 0, 0, 100, 1000, 0}));
+  test::expect_close(
+      run({.self_interaction = true, .skip_gather = true}),
+      floats({1, 0, 0, 10, 100, 0, 100, 1000, 10000}));
+}
+
+TEST(DotInteractionTest, OneTensorOfFeaturesIsTheSameAsAListOfThem) {
+  for (const DotInteractionOptions& options : kEveryOption) {
+    const std::vector<at::Tensor> parts = doubles(4, {3, 5});
+    DotInteraction layer(options);
+    const at::Tensor expected = layer->forward(list_of(parts));
+    EXPECT_TRUE(at::equal(
+        DotInteraction(options)->forward(at::stack(parts, 1)), expected));
+    const at::Tensor last_three = at::stack({parts[1], parts[2], parts[3]}, 1);
+    EXPECT_TRUE(at::equal(
+        layer->forward({{"bottom", parts[0]}, {"history", last_three}}),
+        expected));
+  }
+}
+
+TEST(DotInteractionTest, GradientsAreThoseOfFiniteDifferences) {
+  for (const DotInteractionOptions& options : kEveryOption) {
+    for (const int64_t count : {1, 2, 5}) {
+      const std::vector<at::Tensor> features = doubles(count, {3, 4});
+      DotInteraction layer(options);
+      test::expect_gradients(
+          [&] { return layer->forward(list_of(features)); }, features);
+    }
+    // One feature twice, and a tensor whose memory is not in order.
+    const at::Tensor x = doubles(1, {4, 3, 2})[0];
+    test::expect_gradients(
+        [&] {
+          const at::Tensor features = x.transpose(0, 1);
+          return DotInteraction(options)->forward(
+              {{"a", features}, {"b", features}});
+        },
+        {x});
+  }
+}
+
+TEST(DotInteractionTest, SecondDerivativesAreThoseOfFiniteDifferences) {
+  for (const DotInteractionOptions& options : kEveryOption) {
+    const at::Tensor x = doubles(1, {2, 3, 2})[0];
+    DotInteraction layer(options);
+    test::expect_gradients(
+        [&] {
+          const at::AutoGradMode enable_grad(true);
+          const at::Tensor energy = layer->forward(x).pow(3).sum();
+          return torch::autograd::grad(
+              {energy}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
+        },
+        {x});
+  }
+}
+
+TEST(DotInteractionTest, TakesAnyBatchAndNumberOfFeatures) {
+  DotInteraction layer;
+  EXPECT_EQ(
+      layer->forward(at::randn({0, 3, 4})).sizes(),
+      (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(
+      layer->forward(at::randn({1, 3, 4})).sizes(),
+      (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(
+      layer->forward(at::randn({2, 4, 4})).sizes(),
+      (std::vector<int64_t>{2, 6}));
+  const at::Tensor empty = at::randn({0, 3, 4}).requires_grad_();
+  layer->forward(empty).sum().backward();
+  EXPECT_EQ(empty.grad().sizes(), empty.sizes());
+}
+
+TEST(DotInteractionTest, TheUpperTriangleIsZeroWhateverWasThere) {
+  const at::Tensor x = floats({0, INFINITY, 1, 1}).view({1, 2, 2});
+  const at::Tensor matrix =
+      DotInteraction(DotInteractionOptions{.skip_gather = true})->forward(x);
+  test::expect_close(matrix, floats({0, 0, INFINITY, 0}).view({1, 4}));
+}
+
+TEST(DotInteractionTest, SaysItsOutputShape) {
+  const PartialShape feature{std::nullopt, 8};
+  const auto width = [](const DotInteractionOptions& options,
+                        const Nest<PartialShape>& shapes) {
+    return DotInteraction(options)->compute_output_shape(shapes).leaf();
+  };
+  const Nest<PartialShape> four{
+      {"a", feature}, {"b", PartialShape{7, 3, std::nullopt}}};
+  EXPECT_EQ(width({}, four), (PartialShape{7, 6}));
+  EXPECT_EQ(width({.self_interaction = true}, four), (PartialShape{7, 10}));
+  EXPECT_EQ(width({.skip_gather = true}, four), (PartialShape{7, 16}));
+  EXPECT_EQ(
+      width({}, PartialShape{5, std::nullopt, 8}),
+      (PartialShape{5, std::nullopt}));
+  DotInteraction layer;
+  layer->build(PartialShape{5, std::nullopt, 8});
+  EXPECT_EQ(
+      layer->forward(at::ones({5, 3, 8})).sizes(),
+      (std::vector<int64_t>{5, 3}));
+}
+
+TEST(DotInteractionTest, ACloneGivesTheSame) {
+  DotInteraction layer(DotInteractionOptions{.self_interaction = true});
+  const at::Tensor x = at::randn({2, 3, 4});
+  const at::Tensor expected = layer->forward(x);
+  DotInteraction copy(
+      std::dynamic_pointer_cast<DotInteractionImpl>(layer->clone()));
+  EXPECT_EQ(copy->options(), layer->options());
+  EXPECT_TRUE(at::equal(copy->forward(x), expected));
+  EXPECT_TRUE(layer->parameters().empty());
+  EXPECT_TRUE(layer->buffers().empty());
+}
+
+TEST(DotInteractionTest, RefusesWhatItCantMultiply) {
+  DotInteraction layer;
+  EXPECT_VALUE_ERROR(layer->forward({}), "got no features");
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({2, 0, 3})), "got no features");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 4})}})),
+      "[DotInteraction 'b'] all features must have one dim, but this one has 4 "
+      "and one before it 3");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({1, 3})}})),
+      "[DotInteraction 'b'] all features must have one batch size, but this one "
+      "has 1 and one before it 2");
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({3})),
+      "expected a feature [batch, dim] or features [batch, n, dim], but got [3]");
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({})), "but got []");
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({1, 2, 3, 4})), "but got [1, 2");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::Tensor()}})),
+      "[DotInteraction] feature 'a': expected a tensor");
+  EXPECT_TYPE_ERROR(
+      layer->forward(at::ones({2, 3}, at::kLong)),
+      "expected a dense tensor of floating point");
+  EXPECT_TYPE_ERROR(
+      (layer->forward(
+          {{"a", at::randn({2, 3})}, {"b", at::randn({2, 3}, at::kDouble)}})),
+      "[DotInteraction 'b'] all features must have one dtype");
+  EXPECT_FALSE(layer->input_shapes().has_value());
+}
+
+TEST(DotInteractionTest, OptionsRoundTripThroughJson) {
+  for (const DotInteractionOptions& options : kEveryOption) {
+    const Json json = DotInteraction(options)->get_config();
+    EXPECT_EQ(JsonValue<DotInteractionOptions>::read(json, "x"), options);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

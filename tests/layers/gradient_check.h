@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/test_util.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <functional>
+#include <vector>
+
+namespace tessera::test {
+
+/// The gradients of sum(function() * slopes), slopes random, with respect to
+/// `sources`, double leaves that ask for them, are the central differences.
+inline void expect_gradients(
+    const std::function<at::Tensor()>& function,
+    const std::vector<at::Tensor>& sources) {
+  constexpr double kStep = 1e-5;
+  const at::Tensor output = function();
+  const at::Tensor slopes = at::randn_like(output);
+  for (const at::Tensor& source : sources) {
+    source.mutable_grad() = at::Tensor();
+  }
+  (output * slopes).sum().backward();
+
+  const at::NoGradGuard no_grad;
+  const auto value = [&] { return (function() * slopes).sum().item<double>(); };
+  for (const at::Tensor& source : sources) {
+    ASSERT_EQ(source.scalar_type(), at::kDouble);
+    const at::Tensor values = source.detach().view({-1});
+    at::Tensor differences = at::empty_like(values);
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      at::Tensor element = values[i];
+      element.add_(kStep);
+      const double above = value();
+      element.sub_(2 * kStep);
+      const double below = value();
+      element.add_(kStep);
+      differences[i] = (above - below) / (2 * kStep);
+    }
+    expect_close(
+        source.grad().defined() ? source.grad() : at::zeros_like(source),
+        differences.view(source.sizes()),
+        /*rtol=*/1e-6,
+        /*atol=*/1e-8);
+  }
+}
+
+}  // namespace tessera::test

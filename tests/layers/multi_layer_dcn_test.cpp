@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/multi_layer_dcn.h>
+
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+TEST(MultiLayerDCNTest, GradientsAreThoseOfFiniteDifferences) {
+  for (const int64_t projection_dim : {1, 3}) {
+    for (const int64_t num_layers : {0, 1, 3}) {
+      for (const bool use_bias : {false, true}) {
+        MultiLayerDCN layer(MultiLayerDCNOptions{
+            .projection_dim = projection_dim,
+            .num_layers = num_layers,
+            .use_bias = use_bias,
+            .kernel_initializer = initializers::Normal{.stddev = 1.0},
+            .bias_initializer = initializers::Normal{.stddev = 1.0}});
+        const at::Tensor x0 = at::randn({2, 4}, at::kDouble).requires_grad_();
+        layer->forward(x0);
+        std::vector<at::Tensor> sources = layer->parameters();
+        EXPECT_EQ(sources.size(), num_layers * (use_bias ? 3 : 2));
+        sources.push_back(x0);
+        test::expect_gradients([&] { return layer->forward(x0); }, sources);
+      }
+    }
+  }
+}
+
+TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
+  MultiLayerDCN stack(MultiLayerDCNOptions{.projection_dim = 2});
+  const at::Tensor x0 = at::randn({2, 4});
+  const at::Tensor result = stack->forward(x0);
+  EXPECT_EQ(
+      stack->named_parameters().keys(),
+      (std::vector<std::string>{
+          "cross_0.kernel_u",
+          "cross_0.kernel_v",
+          "cross_0.bias",
+          "cross_1.kernel_u",
+          "cross_1.kernel_v",
+          "cross_1.bias",
+          "cross_2.kernel_u",
+          "cross_2.kernel_v",
+          "cross_2.bias"}));
+  at::Tensor x = x0;
+  for (const auto& child : stack->children()) {
+    x = std::dynamic_pointer_cast<CrossImpl>(child)->forward(x0, x);
+  }
+  EXPECT_TRUE(at::equal(x, result));
+}
+
+TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
+  MultiLayerDCN layer;
+  const at::Tensor x = at::randn({2, 4});
+  const at::Tensor expected = layer->forward(x).detach().clone();
+  MultiLayerDCN copy(
+      std::dynamic_pointer_cast<MultiLayerDCNImpl>(layer->clone()));
+  EXPECT_TRUE(at::equal(copy->forward(x), expected));
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : copy->parameters()) {
+    parameter.fill_(1);
+  }
+  EXPECT_FALSE(at::equal(copy->forward(x), expected));
+  EXPECT_TRUE(at::equal(layer->forward(x), expected));
+}
+
+TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
+  EXPECT_VALUE_ERROR(
+      MultiLayerDCN(MultiLayerDCNOptions{.projection_dim = 0}),
+      "[MultiLayerDCN] projection_dim must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(
+      MultiLayerDCN(MultiLayerDCNOptions{.num_layers = -1}),
+      "[MultiLayerDCN] num_layers must be in [0, 1024], but got -1");
+  EXPECT_VALUE_ERROR(
+      MultiLayerDCN(MultiLayerDCNOptions{
+          .num_layers = std::numeric_limits<int64_t>::max()}),
+      "num_layers");
+  EXPECT_VALUE_ERROR(
+      MultiLayerDCN(MultiLayerDCNOptions{
+          .kernel_initializer = initializers::Normal{.stddev = -1}}),
+      "[MultiLayerDCN kernel] initializer");
+
+  MultiLayerDCN layer;
+  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "[MultiLayerDCN] x0");
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({4})), "[MultiLayerDCN] expected an input");
+  EXPECT_TYPE_ERROR(
+      layer->forward(at::ones({2, 4}, at::kInt)), "floating point");
+  EXPECT_VALUE_ERROR(
+      layer->build(PartialShape{2, std::nullopt}), "can't be built for [2, ?]");
+  EXPECT_TRUE(layer->children().empty());
+  layer->forward(at::randn({2, 4}));
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({2, 5})),
+      "was built for inputs [batch, ..., 4]");
+}
+
+TEST(MultiLayerDCNTest, OptionsRoundTripThroughJson) {
+  const MultiLayerDCNOptions options{
+      .projection_dim = 5,
+      .num_layers = 2,
+      .use_bias = false,
+      .kernel_initializer = initializers::Uniform{},
+      .bias_initializer = initializers::Constant{.value = 2}};
+  const Json json = MultiLayerDCN(options)->get_config();
+  EXPECT_EQ(JsonValue<MultiLayerDCNOptions>::read(json, "x"), options);
+}
+
+}  // namespace
+}  // namespace tessera
