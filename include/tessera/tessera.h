@@ -8,13 +8,8 @@
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
-#include <tessera/data/columns.h>
 #include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
-#include <tessera/data/feature_pipeline.h>
-#include <tessera/data/statistics.h>
-#include <tessera/data/transforms.h>
-#include <tessera/data/vocabulary_builder.h>
 #include <tessera/embedding_engine.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
