@@ -127,10 +127,9 @@ bool Training::is_stopping() const {
 }
 
 void Training::save(torch::serialize::OutputArchive& archive) const {
+  const LossMean& mean = state_.loss_mean;
   archive.write(
-      "loss",
-      at::tensor({state_.loss_mean.total, state_.loss_mean.weight}),
-      true);
+      "loss", at::tensor({mean.total, mean.weight, state_.loss}), true);
   Saved saved{.progress = state_.progress, .metrics = names_of(state_.metrics)};
   const bool is_in_epoch = state_.progress.step_in_epoch > 0;
   for (size_t i = 0; is_in_epoch && i < state_.metrics.size(); ++i) {
@@ -146,7 +145,11 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
     }
   }
   archive.write("training", c10::IValue(write_fields(saved).dump()));
-  archive.write("history", c10::IValue(to_json(state_.history).dump()));
+  History history = state_.history;
+  if (!state_.is_stopped_by_signal) {
+    history.stop_reason = state_.stop_reason;
+  }
+  archive.write("history", c10::IValue(to_json(history).dump()));
   archive.write("generator", generator_state(), true);
   if (is_in_epoch) {
     archive.write("epoch_generator", state_.epoch_generator, true);
@@ -179,11 +182,12 @@ void Training::load(torch::serialize::InputArchive& archive) {
       archive.read(fmt::format("metric_{}", i), state, true);
       state_.metrics[i]->load_state(state);
     }
-    at::Tensor loss;
-    archive.read("loss", loss, true);
-    state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
     archive.read("epoch_generator", state_.epoch_generator, true);
   }
+  at::Tensor loss;
+  archive.read("loss", loss, true);
+  state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
+  state_.loss = loss[2].item<double>();
   archive.read("generator", state_.loaded_generator, true);
   const auto epochs = state_.progress.epochs;
   const auto steps_per_epoch = state_.progress.steps_per_epoch;
@@ -193,7 +197,6 @@ void Training::load(torch::serialize::InputArchive& archive) {
     state_.progress.steps_per_epoch = steps_per_epoch;
   }
   state_.history = std::move(history);
-  state_.history.stop_reason.clear();
 
   std::vector<bool> is_taken(saved.callbacks.size(), false);
   for (const auto& callback : state_.callbacks) {

@@ -234,16 +234,28 @@ class TrainingLoop {
         use_generator(state_.loaded_generator);
       }
     }
-    bool may_go_on = true;
-    while (state_.progress.epoch < options_.epochs && may_go_on) {
-      may_go_on = run_epoch() && !state_.is_stopping;
+    // What ended a training that is resumed with nothing left to do, stays.
+    if (state_.progress.epoch < options_.epochs) {
+      run_epochs();
+      state_.history.stop_reason = state_.stop_reason;
     }
-    state_.history.stop_reason = state_.stop_reason;
     for_each(&Callback::on_train_end);
     return state_.history;
   }
 
  private:
+  void run_epochs() {
+    while (!state_.is_stopping && state_.progress.epoch < options_.epochs) {
+      notice_signal();
+      agree_on_stop();
+      if (state_.is_stopping) {
+        save_stopped();
+      } else {
+        run_epoch();
+      }
+    }
+  }
+
   // A Checkpoint sees what all others did; those that log come before the
   // others at the end of an epoch.
   void sort_callbacks() {
@@ -302,8 +314,15 @@ class TrainingLoop {
 
   void notice_signal() {
     const char* name = signal_ ? signal_->name() : nullptr;
-    if (name != nullptr) {
+    if (name != nullptr && !state_.is_stopping) {
       training_.stop(name);
+      state_.is_stopped_by_signal = true;
+    }
+  }
+
+  void save_stopped() {
+    if (checkpoint_ != nullptr) {
+      checkpoint_->on_step_end(training_);
     }
   }
 
@@ -394,15 +413,13 @@ class TrainingLoop {
     return true;
   }
 
-  // Whether the epoch was finished.
-  bool run_epoch() {
+  void run_epoch() {
     Progress& progress = state_.progress;
     if (options_.model != nullptr) {
       options_.model->train();
     }
     open();
     for_each(&Callback::on_epoch_begin);
-    notice_signal();
     agree_on_stop();
     bool has_ended = false;
     while (!state_.is_stopping && !has_ended &&
@@ -411,7 +428,7 @@ class TrainingLoop {
     }
     pass_->end();
     if (state_.is_stopping) {
-      return false;
+      return;
     }
     TORCH_CHECK_VALUE(
         progress.step_in_epoch > 0,
@@ -429,11 +446,10 @@ class TrainingLoop {
         progress.epoch,
         ". Lower steps_per_epoch, or leave it unset.");
     progress.steps_per_epoch = progress.step_in_epoch;
-    return end_epoch();
+    end_epoch();
   }
 
-  // False when a signal came during the validation.
-  bool end_epoch() {
+  void end_epoch() {
     Progress& progress = state_.progress;
     Logs logs;
     if (options_.validation) {
@@ -441,10 +457,8 @@ class TrainingLoop {
       if (!validate(logs)) {
         // The epoch is resumed behind its last batch.
         set_generator_state(generator);
-        if (checkpoint_ != nullptr) {
-          checkpoint_->on_step_end(training_);
-        }
-        return false;
+        save_stopped();
+        return;
       }
     }
     state_.epoch_logs = {};
@@ -470,9 +484,9 @@ class TrainingLoop {
     if (checkpoint_ != nullptr) {
       checkpoint_->on_epoch_end(training_);
     }
-    return true;
   }
 
+  // False when a signal came meanwhile.
   bool validate(Logs& logs) {
     if (options_.model != nullptr) {
       options_.model->eval();

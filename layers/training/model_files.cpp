@@ -196,8 +196,9 @@ void save_model(
     layers[i]->save_checkpoint(folder, own);
     names.push_back(list_checkpoints(folder).back());
   }
+  const auto dense = dense_of(model, layers);
   const auto write = [&](torch::serialize::OutputArchive& archive) {
-    write_dense(dense_of(model, layers), archive);
+    write_dense(dense, archive);
     archive.write("layers", c10::IValue(names.dump()));
     if (options.extra != nullptr) {
       options.extra(archive);
@@ -233,6 +234,7 @@ bool load_model(
     return false;
   }
   const Layers layers = layers_of(model);
+  const auto dense = dense_of(model, layers);
   std::vector<std::string> names;
   const auto read = [&](torch::serialize::InputArchive& archive) {
     names =
@@ -246,7 +248,7 @@ bool load_model(
         " TPUEmbedding layers, but this one has ",
         layers.size(),
         ".");
-    read_dense(dense_of(model, layers), archive, directory);
+    read_dense(dense, archive, directory);
     if (extra != nullptr) {
       extra(archive);
     }

@@ -32,6 +32,7 @@ struct TrainingState {
   Logs epoch_logs = {};
   bool is_at_epoch_end = false;
   bool is_stopping = false;
+  bool is_stopped_by_signal = false;
   std::string stop_reason = {};
 
   LossMean loss_mean = {};
