@@ -21,8 +21,13 @@ std::string joined(const std::vector<std::string>& names) {
   return names.empty() ? "(none)" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+// The sign of a NaN means nothing.
+std::string number_text(double number) {
+  return std::isnan(number) ? "nan" : fmt::format("{}", number);
+}
+
 Json number_to_json(double number) {
-  return std::isfinite(number) ? Json(number) : Json(fmt::format("{}", number));
+  return std::isfinite(number) ? Json(number) : Json(number_text(number));
 }
 
 double number_from_json(const Json& json, const std::string& where) {
@@ -31,7 +36,6 @@ double number_from_json(const Json& json, const std::string& where) {
   }
   for (const double number :
        {kNan,
-        -kNan,
         std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity()}) {
     if (json == number_to_json(number)) {
@@ -177,7 +181,7 @@ std::string to_csv(const History& history) {
       const double* value = record.logs.find(name);
       text += ',';
       if (value != nullptr) {
-        text += fmt::format("{}", *value);
+        text += number_text(*value);
       }
     }
     text += '\n';

@@ -78,10 +78,13 @@ Axis value_axis(const std::vector<Curve>& curves) {
     high += room;
   }
   if (!std::isfinite(high - low)) {
-    return {low / 2.0, high / 2.0, high / 4.0 - low / 4.0};
+    return {low, high, high / 4.0 - low / 4.0};
   }
   const double step = tick_step(high - low, 5.0);
-  return {std::floor(low / step) * step, std::ceil(high / step) * step, step};
+  const Axis axis{
+      std::floor(low / step) * step, std::ceil(high / step) * step, step};
+  // The next tick may be too large for a number.
+  return std::isfinite(axis.high - axis.low) ? axis : Axis{low, high, step};
 }
 
 Axis epoch_axis(const History& history) {
@@ -176,8 +179,14 @@ struct Frame {
   }
   Point place(const Point& point) const {
     return {
-        left + width * (point.x - x.low) / (x.high - x.low),
-        bottom() - height * (point.y - y.low) / (y.high - y.low)};
+        left + width * share(x, point.x),
+        bottom() - height * share(y, point.y)};
+  }
+
+ private:
+  // By halves: a difference may be too large for a number.
+  static double share(const Axis& axis, double value) {
+    return (value / 2.0 - axis.low / 2.0) / (axis.high / 2.0 - axis.low / 2.0);
   }
 };
 

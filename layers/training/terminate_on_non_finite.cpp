@@ -13,7 +13,8 @@ void TerminateOnNonFinite::on_step_end(Training& training) {
     training.stop(fmt::format(
         "the loss of step {} is {}{}",
         training.progress().step,
-        training.loss(),
+        std::isnan(training.loss()) ? std::abs(training.loss())  // not -nan
+                                    : training.loss(),
         training.is_skipped() ? "; its update was left out" : ""));
   }
 }

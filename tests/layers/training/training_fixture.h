@@ -15,6 +15,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
@@ -145,11 +146,24 @@ struct ClickRun {
     return make_train_step(optimizer, loss_of());
   }
   /// All tables, slots, dense weights and the optimizer's state.
-  std::string bytes() const {
+  std::string bytes() {
     std::ostringstream stream;
     torch::save(model, stream);
+    // An optimizer's archive names its parameters by their addresses.
+    std::vector<at::Tensor> moments;
+    for (const at::Tensor& parameter : model->parameters()) {
+      const auto found =
+          optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end()) {
+        const auto& state =
+            static_cast<const torch::optim::AdamParamState&>(*found->second);
+        moments.push_back(at::full({1}, state.step(), at::kLong));
+        moments.push_back(state.exp_avg());
+        moments.push_back(state.exp_avg_sq());
+      }
+    }
     std::ostringstream state;
-    torch::save(optimizer, state);
+    torch::save(moments, state);
     return stream.str() + state.str();
   }
 
