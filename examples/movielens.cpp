@@ -7,7 +7,6 @@
 // movies rated before) and `movie` what is known of the movie (id, genres,
 // year, the users who rated it before).
 #include "examples/movielens_data.h"
-#include "examples/progress_bar.h"
 
 #include <tessera/mpi_backend.h>
 #include <tessera/tessera.h>
@@ -458,9 +457,9 @@ Training train(
   const auto count = static_cast<int64_t>(dataset.train().size());
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
   const int64_t steps = steps_per_epoch * options.epochs;
-  std::optional<ProgressBar> progress;
+  std::optional<tessera::ProgressBar> progress;
   if (place.rank == 0) {
-    progress.emplace(options.epochs, steps_per_epoch);
+    progress.emplace();
   }
   const int64_t trained = load_checkpoint(model, optimizer, options);
   int64_t step = trained * steps_per_epoch;
@@ -473,6 +472,19 @@ Training train(
             (options.seed * 1'000'000 + epoch) * place.ranks + place.rank));
     double squares = 0.0;
     int64_t seen = 0;
+    const auto progress_now = [&] {
+      return tessera::Progress{
+          .epochs = options.epochs,
+          .steps_per_epoch = steps_per_epoch,
+          .epoch = epoch,
+          .step_in_epoch = step - epoch * steps_per_epoch,
+          .step = step,
+          .examples = epoch * count + seen * place.ranks};
+    };
+    const auto training_rmse = [&] {
+      const auto ratings = static_cast<double>(std::max<int64_t>(1, seen));
+      return tessera::Logs{{"rmse", std::sqrt(squares / ratings)}};
+    };
     for (int64_t begin = 0; begin < count; begin += options.batch) {
       const Ratings whole = slice(dataset.train(), order, begin, options.batch);
       const Dataset::Batch batch = dataset.batch(share_of(whole, place));
@@ -493,11 +505,11 @@ Training train(
       seen += batch.stars.size(0);
       squares += error.item<double>();
       if (progress) {
-        progress->update(
-            step,
-            std::sqrt(
-                squares / static_cast<double>(std::max<int64_t>(1, seen))));
+        progress->show(progress_now(), training_rmse());
       }
+    }
+    if (progress) {
+      progress->end_epoch(progress_now(), training_rmse());
     }
     if (!options.checkpoint.empty()) {
       save_checkpoint(model, optimizer, epoch + 1, options);

@@ -9,7 +9,6 @@
 // what is known of the movie (id, genres, year). Each user's last movie is held
 // out. Movies that the user has rated before are not candidates.
 #include "examples/movielens_data.h"
-#include "examples/progress_bar.h"
 
 #include <tessera/tessera.h>
 
@@ -410,38 +409,46 @@ struct TwoTowerImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoTower);
 
+// The moments in another order, in batches.
+std::vector<std::vector<Moment>> shuffled(
+    const std::vector<Moment>& moments,
+    int64_t batch_size) {
+  const auto count = static_cast<int64_t>(moments.size());
+  const Tensor order = torch::randperm(count);
+  const auto index = order.accessor<int64_t, 1>();
+  std::vector<std::vector<Moment>> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i % batch_size == 0) {
+      batches.emplace_back();
+    }
+    batches.back().push_back(moments[index[i]]);
+  }
+  return batches;
+}
+
 // The seconds that it took.
 double train(
     TwoTower& model,
     const Dataset& dataset,
     const Options& options,
     int64_t epochs) {
-  const std::vector<Moment>& moments = dataset.train();
-  const auto count = static_cast<int64_t>(moments.size());
-  const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
-  const auto steps = static_cast<double>(steps_per_epoch * epochs);
-  ProgressBar progress(epochs, steps_per_epoch, "loss");
+  const auto count = static_cast<int64_t>(dataset.train().size());
+  const auto steps =
+      static_cast<double>((count + options.batch - 1) / options.batch * epochs);
   int64_t step = 0;
-  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
-    const Tensor order = torch::randperm(count);
-    const auto index = order.accessor<int64_t, 1>();
-    double losses = 0.0;
-    int64_t seen = 0;
-    for (int64_t begin = 0; begin < count; begin += options.batch) {
-      std::vector<Moment> batch;
-      for (int64_t i = begin; i < std::min(begin + options.batch, count); ++i) {
-        batch.push_back(moments[index[i]]);
-      }
-      model->remaining = 1.0 - static_cast<double>(step) / steps;
-      const auto [objective, loss] = model->forward(dataset, batch);
-      objective.backward();  // updates the tables
-      ++step;
-      ++seen;
-      losses += loss.item<double>();
-      progress.update(step, losses / static_cast<double>(seen));
-    }
-  }
-  return progress.seconds();
+  const auto progress = std::make_shared<tessera::ProgressBar>();
+  tessera::fit(
+      [&] { return shuffled(dataset.train(), options.batch); },
+      [&](const std::vector<Moment>& batch) {
+        model->remaining = 1.0 - static_cast<double>(step++) / steps;
+        const auto [objective, loss] = model->forward(dataset, batch);
+        objective.backward();  // updates the tables
+        return tessera::StepResult{
+            .loss = loss.detach(),
+            .examples = static_cast<int64_t>(batch.size())};
+      },
+      {.epochs = epochs, .callbacks = {progress}});
+  return progress->seconds();
 }
 
 // For each depth, the part of the held-out movies that are so near the top.

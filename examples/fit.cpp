@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of quick_start.cpp trained by fit(): validation, early stopping,
+// a checkpoint to go on from after Ctrl-C, history and learning curves.
+//
+//   fit run          trains, or goes on with what is in the folder `run`
+#include <tessera/tessera.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace optim = tessera::optim;
+using tessera::FeatureConfig;
+
+namespace {
+
+struct RankerImpl : torch::nn::Module {
+  RankerImpl() {
+    const auto users = tessera::make_table(
+        {.name = "users", .vocabulary_size = 1000, .dim = 16});
+    const auto movies = tessera::make_table(
+        {.name = "movies",
+         .vocabulary_size = 500,
+         .dim = 16,
+         .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+    embedding = register_module(
+        "embedding",
+        tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+            .features =
+                {{"user", FeatureConfig{.table = users}},
+                 {"movie", FeatureConfig{.table = movies}},
+                 {"history", FeatureConfig{.table = movies}}},
+            .optimizer = optim::Adam{.learning_rate = 0.01}}));
+    tower = register_module(
+        "tower",
+        torch::nn::Sequential(
+            tessera::Concatenate(),
+            torch::nn::Linear(48, 32),
+            torch::nn::ReLU(),
+            torch::nn::Linear(32, 1)));
+  }
+
+  torch::Tensor forward(const tessera::Features& features) {
+    return tower->forward(embedding->forward(features)).squeeze(1);
+  }
+
+  tessera::TPUEmbedding embedding{nullptr};
+  torch::nn::Sequential tower{nullptr};
+};
+TORCH_MODULE(Ranker);
+
+struct Batch {
+  tessera::Features features;
+  torch::Tensor click;
+};
+
+// Made-up clicks; the same for the same seed.
+std::vector<Batch> draw_batches(int64_t count, uint64_t seed) {
+  torch::manual_seed(seed);
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto user = torch::randint(1000, {256});
+    const auto movie = torch::randint(500, {256});
+    const auto history = tessera::RaggedFeature::from_lengths(
+        torch::randint(500, {256 * 5}), torch::full({256}, 5, torch::kLong));
+    batches.push_back(
+        {{{"user", user}, {"movie", movie}, {"history", history}},
+         (user % 10 + movie % 10 > 9).to(torch::kFloat)});
+  }
+  return batches;
+}
+
+void train(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  torch::manual_seed(1);
+  Ranker model;
+  torch::optim::Adam optimizer(model->parameters(), 1e-3);
+  const auto held_out = draw_batches(10, 2);
+
+  const auto loss_of = [&](const Batch& batch) {
+    const auto scores = model->forward(batch.features);
+    return tessera::StepResult{
+        .loss = torch::binary_cross_entropy_with_logits(scores, batch.click),
+        .predictions = scores,
+        .labels = batch.click};
+  };
+  const tessera::History history = tessera::fit(
+      // Other batches in each epoch, by its number.
+      [](int64_t epoch) {
+        return draw_batches(40, 100 + static_cast<uint64_t>(epoch));
+      },
+      tessera::make_train_step(optimizer, loss_of),
+      {.epochs = 30,
+       .model = model.ptr(),
+       .metrics = {std::make_shared<tessera::AUC>()},
+       .validation =
+           tessera::Validation{.pass = tessera::make_pass(held_out, loss_of)},
+       .callbacks = {
+           std::make_shared<tessera::ProgressBar>(),
+           std::make_shared<tessera::TerminateOnNonFinite>(),
+           std::make_shared<tessera::EarlyStopping>(
+               tessera::EarlyStoppingOptions{
+                   .monitor = "val_auc",
+                   .patience = 3,
+                   .min_delta = 0.001,
+                   .restore_best = model.ptr()}),
+           std::make_shared<tessera::Checkpoint>(
+               folder + "/checkpoints", model.ptr(), optimizer),
+           std::make_shared<tessera::CsvHistory>(folder + "/history.csv"),
+           std::make_shared<tessera::LearningCurves>(
+               folder + "/curves.svg",
+               tessera::LearningCurvesOptions{.title = "clicks"})}});
+
+  const auto pass = tessera::make_pass(held_out, loss_of);
+  const auto metrics =
+      tessera::evaluate(*pass, {std::make_shared<tessera::AUC>()});
+  std::cout << history.epochs.size() << " epochs"
+            << (history.stop_reason.empty() ? "" : ", stopped: ")
+            << history.stop_reason << "\nvalidation AUC " << metrics["auc"]
+            << "\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: fit FOLDER\n";
+    return 2;
+  }
+  try {
+    train(argv[1]);
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/callback.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace tessera {
+
+struct TrainingCheckpointOptions {
+  enum class Resume {
+    /// Where the directory has a checkpoint.
+    kIfThere,
+    /// An error where it has none.
+    kRequired,
+    /// An error where it has one.
+    kNever
+  };
+
+  /// Saves after every n-th step, counted over epochs; 0: not within epochs.
+  int64_t every_steps = 0;
+  /// Saves after every n-th epoch, and the last; 0: never.
+  int64_t every_epochs = 1;
+  Resume resume = Resume::kIfThere;
+  /// As CheckpointOptions, of models with tables.
+  int64_t keep_last = 2;
+  int64_t full_every = 1;
+};
+static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
+
+/// Saves a training and resumes it, also in the middle of an epoch: tables with
+/// their slots, dense weights and buffers, the optimizer, the history, the state of
+/// metrics and callbacks, and LibTorch's random numbers, all in one checkpoint
+/// that counts when it is whole.
+///
+///   fit(batches, step, {.epochs = 10, .callbacks = {std::make_shared<Checkpoint>(
+///       "run/checkpoints", model.ptr(), optimizer,
+///       TrainingCheckpointOptions{.every_steps = 1000})}});
+///
+/// A resumed training gives what an uninterrupted one gives, bit for bit, when
+/// epoch e of the source has the same batches again: random ones from LibTorch's
+/// generator, which is set back, or from the epoch's number. Batches before the
+/// step that was saved are skipped. Saves when fit() stops early, too, unless the
+/// last loss is not finite.
+///
+/// A model with TPUEmbedding layers goes through their save_checkpoint(), any
+/// other into one file. On shards all ranks give one, for a directory that all of
+/// them see; their random numbers are not set back.
+/// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
+///          another model or training; c10::Error naming the path for files.
+class Checkpoint : public Callback {
+ public:
+  /// `optimizer` must outlive it.
+  Checkpoint(
+      std::string directory,
+      std::shared_ptr<torch::nn::Module> model,
+      torch::optim::Optimizer& optimizer,
+      TrainingCheckpointOptions options = {});
+
+  void on_train_begin(Training& training) override;
+  void on_step_end(Training& training) override;
+  void on_epoch_end(Training& training) override;
+
+  /// What fit() calls before the first epoch.
+  void resume(Training& training);
+  void save(Training& training);
+
+ private:
+  std::string directory_;
+  std::shared_ptr<torch::nn::Module> model_;
+  torch::optim::Optimizer& optimizer_;
+  TrainingCheckpointOptions options_;
+};
+
+/// The weights of the newest checkpoint that a Checkpoint, or an EarlyStopping
+/// with a directory, has saved: tables with their slots, dense weights, buffers.
+/// Errors:  c10::ValueError when there is none, or it is of another model.
+void load_weights(torch::nn::Module& model, const std::string& directory);
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/callback.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera {
+
+struct EarlyStoppingOptions {
+  /// A name of the logs.
+  std::string monitor = "val_loss";
+  /// Epochs without improvement after which training stops; 0 is as 1.
+  int64_t patience = 0;
+  /// What counts as an improvement is larger than this, >= 0.
+  double min_delta = 0.0;
+  /// kUnknown: what the monitored metric says.
+  Better better = Better::kUnknown;
+  /// Ends with the weights of its best epoch, tables and slots too. Unset: with
+  /// those of the last.
+  std::shared_ptr<torch::nn::Module> restore_best = {};
+  /// Where the best weights wait. Empty: in memory, as large as the model with
+  /// all its tables and slots, and as much again while they are saved; a
+  /// Checkpoint writes them, too. Otherwise a directory: each improvement writes the
+  /// model to it. Tables on shards need one.
+  std::string directory = {};
+};
+static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
+
+/// Stops when a logged number no longer improves. NaN is no improvement.
+/// Errors:  c10::ValueError for a monitor that is not logged, listing the names,
+///          and when nobody says which values are better.
+/// Source:  keras.callbacks.EarlyStopping.
+class EarlyStopping : public Callback {
+ public:
+  /// Errors:  c10::ValueError for options.
+  explicit EarlyStopping(EarlyStoppingOptions options);
+  ~EarlyStopping() override;
+
+  /// From 0; -1 before the first.
+  int64_t best_epoch() const {
+    return best_epoch_;
+  }
+  double best() const {
+    return best_;
+  }
+
+  void on_train_begin(Training& training) override;
+  void on_epoch_begin(Training& training) override;
+  void on_epoch_end(Training& training) override;
+  void on_train_end(Training& training) override;
+  std::string state_name() const override;
+  void save_state(torch::serialize::OutputArchive& archive) const override;
+  void load_state(torch::serialize::InputArchive& archive) override;
+
+ private:
+  void stop_if_done(Training& training) const;
+  void keep_best();
+
+  EarlyStoppingOptions options_;
+  bool is_higher_better_ = false;
+  int64_t best_epoch_ = -1;
+  double best_ = 0.0;
+  int64_t waited_ = 0;
+  std::string best_weights_;  // an archive
+};
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/history_files.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+struct LearningCurvesOptions {
+  /// What is drawn, each in a panel of its own together with its "val_". Empty:
+  /// all that was logged.
+  std::vector<std::string> names = {};
+  std::string title = {};
+  /// Of one panel, in pixels, >= 200 and >= 150; two stand side by side.
+  int64_t width = 480;
+  int64_t height = 300;
+};
+static_assert(std::is_aggregate_v<LearningCurvesOptions>);
+
+/// The history as an SVG picture: axes with ticks, training and validation as two
+/// curves, numbers that are not finite as gaps. The same history gives the same
+/// bytes. A name that no epoch has is an empty panel.
+/// Errors:  c10::ValueError for options.
+std::string learning_curves_svg(
+    const History& history,
+    const LearningCurvesOptions& options = {});
+
+/// Keeps a file of the learning curves up to date, as a HistoryFile.
+class LearningCurves : public HistoryFile {
+ public:
+  explicit LearningCurves(std::string path, LearningCurvesOptions options = {});
+
+  /// Errors:  c10::ValueError for a name that will not be logged.
+  void on_train_begin(Training& training) override;
+
+ protected:
+  std::string text_of(const History& history) const override;
+
+ private:
+  LearningCurvesOptions options_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/callback.h>
+
+#include <tessera/optim/json_value.h>
+#include <torch/serialize/archive.h>
+
+#include "layers/training/training_state.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kFormat = 1;
+
+std::vector<std::string> names_of(const Metrics& metrics) {
+  std::vector<std::string> names;
+  for (const auto& metric : metrics) {
+    names.push_back(metric->name());
+  }
+  return names;
+}
+
+// A checkpoint's JSON.
+struct Saved {
+  int64_t format = kFormat;
+  Progress progress = {};
+  std::vector<std::string> metrics = {};
+  std::vector<std::string> callbacks = {};  // names of states
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("format", self.format);
+    visit("progress", self.progress);
+    visit("metrics", self.metrics);
+    visit("callbacks", self.callbacks);
+  }
+};
+
+std::string read_text(
+    torch::serialize::InputArchive& archive,
+    const std::string& key) {
+  c10::IValue text;
+  TORCH_CHECK_VALUE(
+      archive.try_read(key, text) && text.isString(),
+      "[Checkpoint] expected what a fit() saved, but there is no '",
+      key,
+      "'. Use another directory.");
+  return text.toStringRef();
+}
+
+Json parse(const std::string& text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  TORCH_CHECK_VALUE(
+      !json.is_discarded(), "[Checkpoint] expected JSON, but got other text.");
+  check_depth(json, "Checkpoint");
+  return json;
+}
+
+}  // namespace
+
+const Progress& Training::progress() const {
+  return state_.progress;
+}
+
+const History& Training::history() const {
+  return state_.history;
+}
+
+Logs Training::logs() const {
+  if (state_.is_at_epoch_end) {
+    return state_.epoch_logs;
+  }
+  Logs logs{{"loss", state_.loss_mean.result()}};
+  for (const auto& metric : state_.metrics) {
+    if (metric->is_cheap()) {
+      logs.set(metric->name(), metric->result());
+    }
+  }
+  return logs;
+}
+
+double Training::loss() const {
+  return state_.loss;
+}
+
+bool Training::is_skipped() const {
+  return state_.is_skipped;
+}
+
+std::vector<std::string> Training::log_names() const {
+  return state_.log_names;
+}
+
+Better Training::better(const std::string& log_name) const {
+  const auto found = state_.better.find(log_name);
+  return found == state_.better.end() ? Better::kUnknown : found->second;
+}
+
+void Training::log(const std::string& name, double value) {
+  const auto& known = state_.log_names;
+  TORCH_CHECK_VALUE(
+      state_.is_at_epoch_end &&
+          std::find(known.begin(), known.end(), name) != known.end(),
+      "[Training::log] '",
+      name,
+      "' can be logged in on_epoch_end() only, by a callback that has it among "
+      "its log_names().");
+  state_.epoch_logs.set(name, value);
+}
+
+void Training::stop(const std::string& reason) {
+  if (!state_.is_stopping) {
+    state_.is_stopping = true;
+    state_.stop_reason = reason;
+  }
+}
+
+bool Training::is_stopping() const {
+  return state_.is_stopping;
+}
+
+void Training::save(torch::serialize::OutputArchive& archive) const {
+  const LossMean& mean = state_.loss_mean;
+  archive.write(
+      "loss", at::tensor({mean.total, mean.weight, state_.loss}), true);
+  Saved saved{.progress = state_.progress, .metrics = names_of(state_.metrics)};
+  const bool is_in_epoch = state_.progress.step_in_epoch > 0;
+  for (size_t i = 0; is_in_epoch && i < state_.metrics.size(); ++i) {
+    archive.write(
+        fmt::format("metric_{}", i), state_.metrics[i]->state(), true);
+  }
+  for (const auto& callback : state_.callbacks) {
+    if (const std::string name = callback->state_name(); !name.empty()) {
+      torch::serialize::OutputArchive nested(archive.compilation_unit());
+      callback->save_state(nested);
+      archive.write(fmt::format("callback_{}", saved.callbacks.size()), nested);
+      saved.callbacks.push_back(name);
+    }
+  }
+  archive.write("training", c10::IValue(write_fields(saved).dump()));
+  History history = state_.history;
+  if (!state_.is_stopped_by_signal) {
+    history.stop_reason = state_.stop_reason;
+  }
+  archive.write("history", c10::IValue(to_json(history).dump()));
+  archive.write("generator", generator_state(), true);
+  if (is_in_epoch) {
+    archive.write("epoch_generator", state_.epoch_generator, true);
+  }
+}
+
+void Training::load(torch::serialize::InputArchive& archive) {
+  const auto saved = read_fields<Saved>(
+      parse(read_text(archive, "training")), "Checkpoint.training");
+  TORCH_CHECK_VALUE(
+      saved.format == kFormat,
+      "[Checkpoint] format must be ",
+      kFormat,
+      ", but got ",
+      saved.format,
+      ". It was made by another version.");
+  History history = history_from_json(parse(read_text(archive, "history")));
+  const bool is_in_epoch = saved.progress.step_in_epoch > 0;
+  const auto names = names_of(state_.metrics);
+  TORCH_CHECK_VALUE(
+      !is_in_epoch || saved.metrics == names,
+      "[Checkpoint] it was made in the middle of an epoch with the metrics ",
+      fmt::format("[{}]", fmt::join(saved.metrics, ", ")),
+      ", but this training has ",
+      fmt::format("[{}]", fmt::join(names, ", ")),
+      ". Give the same.");
+  if (is_in_epoch) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      at::Tensor state;
+      archive.read(fmt::format("metric_{}", i), state, true);
+      state_.metrics[i]->load_state(state);
+    }
+    archive.read("epoch_generator", state_.epoch_generator, true);
+  }
+  at::Tensor loss;
+  archive.read("loss", loss, true);
+  state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
+  state_.loss = loss[2].item<double>();
+  archive.read("generator", state_.loaded_generator, true);
+  const auto epochs = state_.progress.epochs;
+  const auto steps_per_epoch = state_.progress.steps_per_epoch;
+  state_.progress = saved.progress;
+  state_.progress.epochs = epochs;
+  if (steps_per_epoch) {
+    state_.progress.steps_per_epoch = steps_per_epoch;
+  }
+  state_.history = std::move(history);
+
+  std::vector<bool> is_taken(saved.callbacks.size(), false);
+  for (const auto& callback : state_.callbacks) {
+    const std::string name = callback->state_name();
+    for (size_t i = 0; i < is_taken.size(); ++i) {
+      if (!name.empty() && saved.callbacks[i] == name && !is_taken[i]) {
+        is_taken[i] = true;
+        torch::serialize::InputArchive nested;
+        archive.read(fmt::format("callback_{}", i), nested);
+        callback->load_state(nested);
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace tessera

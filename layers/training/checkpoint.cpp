@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/checkpoint.h>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include "layers/training/model_files.h"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <utility>
+
+namespace tessera {
+
+Checkpoint::Checkpoint(
+    std::string directory,
+    std::shared_ptr<torch::nn::Module> model,
+    torch::optim::Optimizer& optimizer,
+    TrainingCheckpointOptions options)
+    : directory_(std::move(directory)),
+      model_(std::move(model)),
+      optimizer_(optimizer),
+      options_(options) {
+  TORCH_CHECK_VALUE(
+      !directory_.empty(),
+      "[Checkpoint] expected a directory, but got an empty path.");
+  TORCH_CHECK_VALUE(
+      model_ != nullptr, "[Checkpoint] expected a model, but got nullptr.");
+  TORCH_CHECK_VALUE(
+      options_.every_steps >= 0 && options_.every_epochs >= 0,
+      "[Checkpoint] every_steps and every_epochs must be >= 0, but got ",
+      options_.every_steps,
+      " and ",
+      options_.every_epochs,
+      ".");
+  TORCH_CHECK_VALUE(
+      options_.keep_last >= 1 && options_.full_every >= 1,
+      "[Checkpoint] keep_last and full_every must be >= 1, but got ",
+      options_.keep_last,
+      " and ",
+      options_.full_every,
+      ".");
+}
+
+void Checkpoint::on_train_begin(Training& /*training*/) {
+  check_model_directory(directory_, "[Checkpoint]");
+}
+
+void Checkpoint::resume(Training& training) {
+  using Resume = TrainingCheckpointOptions::Resume;
+  if (options_.resume == Resume::kNever) {
+    TORCH_CHECK_VALUE(
+        !has_model(*model_, directory_),
+        "[Checkpoint] '",
+        directory_,
+        "' has a checkpoint already. Give another directory, or resume.");
+    return;
+  }
+  const bool is_there = load_model(
+      *model_, directory_, [&](torch::serialize::InputArchive& archive) {
+        torch::serialize::InputArchive state, optimizer;
+        TORCH_CHECK_VALUE(
+            archive.try_read("fit", state) &&
+                archive.try_read("optimizer", optimizer),
+            "[Checkpoint] '",
+            directory_,
+            "' has a model, but no training to resume. Give another directory, "
+            "or load_weights() from this one.");
+        training.load(state);
+        optimizer_.load(optimizer);
+      });
+  TORCH_CHECK_VALUE(
+      is_there || options_.resume != Resume::kRequired,
+      "[Checkpoint] '",
+      directory_,
+      "' has no checkpoint to resume from.");
+}
+
+void Checkpoint::save(Training& training) {
+  save_model(
+      *model_,
+      directory_,
+      {.keep_last = options_.keep_last,
+       .full_every = options_.full_every,
+       .extra = [&](torch::serialize::OutputArchive& archive) {
+         torch::serialize::OutputArchive state(archive.compilation_unit());
+         torch::serialize::OutputArchive optimizer(archive.compilation_unit());
+         training.save(state);
+         optimizer_.save(optimizer);
+         archive.write("fit", state);
+         archive.write("optimizer", optimizer);
+       }});
+}
+
+void Checkpoint::on_step_end(Training& training) {
+  const bool is_due = options_.every_steps > 0 &&
+      training.progress().step % options_.every_steps == 0;
+  if ((is_due || training.is_stopping()) && std::isfinite(training.loss())) {
+    save(training);
+  }
+}
+
+// fit() has gone on to the next epoch.
+void Checkpoint::on_epoch_end(Training& training) {
+  const Progress& progress = training.progress();
+  const bool is_due = options_.every_epochs > 0 &&
+      (progress.epoch % options_.every_epochs == 0 ||
+       progress.epoch == progress.epochs);
+  if ((is_due || training.is_stopping()) && std::isfinite(training.loss())) {
+    save(training);
+  }
+}
+
+void load_weights(torch::nn::Module& model, const std::string& directory) {
+  TORCH_CHECK_VALUE(
+      load_model(model, directory),
+      "[load_weights] '",
+      directory,
+      "' has no checkpoint.");
+}
+
+}  // namespace tessera

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/fit.h>
+
+#include <tessera/layers/training/checkpoint.h>
+#include <torch/nn/module.h>
+
+#include "layers/training/ranks.h"
+#include "layers/training/stop_signal.h"
+#include "layers/training/training_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace tessera {
+
+void LossMean::add(const StepResult& result) {
+  check_loss(result);
+  const auto count =
+      static_cast<double>(std::max<int64_t>(1, examples_of(result)));
+  total += count * result.loss.item<double>();
+  weight += count;
+}
+
+double LossMean::result() const {
+  return weight > 0.0 ? total / weight
+                      : std::numeric_limits<double>::quiet_NaN();
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+int64_t examples_of(const StepResult& result) {
+  if (result.examples > 0) {
+    return result.examples;
+  }
+  for (const at::Tensor* tensor : {&result.labels, &result.predictions}) {
+    if (tensor->defined() && tensor->dim() > 0) {
+      return tensor->size(0);
+    }
+  }
+  return 0;
+}
+
+void update_metrics(const Metrics& metrics, const StepResult& result) {
+  TORCH_CHECK_VALUE(
+      metrics.empty() || result.predictions.defined(),
+      "[fit] metrics need predictions, but the step gave none. Return a "
+      "StepResult with predictions and labels.");
+  for (const auto& metric : metrics) {
+    metric->update(result.predictions, result.labels, result.weights);
+  }
+}
+
+namespace {
+
+// Gives every module the mode back that it had.
+class ModeGuard {
+ public:
+  explicit ModeGuard(const std::shared_ptr<torch::nn::Module>& model) {
+    if (model != nullptr) {
+      for (const auto& part : model->modules()) {
+        modes_.emplace_back(part, part->is_training());
+      }
+    }
+  }
+  ~ModeGuard() {
+    for (const auto& [part, mode] : modes_) {  // parents come first
+      part->train(mode);
+    }
+  }
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+void check_metrics(const Metrics& metrics) {
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    TORCH_CHECK_VALUE(
+        metrics[i] != nullptr,
+        "[fit] expected a metric, but metric ",
+        i,
+        " is null.");
+    TORCH_CHECK_VALUE(
+        metrics[i]->name() != "loss" && metrics[i]->name() != "epoch",
+        "[fit] a metric can't be named '",
+        metrics[i]->name(),
+        "', which the logs have already. Give it another name.");
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(
+          metrics[i]->name() != metrics[j]->name(),
+          "[fit] two metrics are named '",
+          metrics[i]->name(),
+          "'. Give one of them another name.");
+    }
+  }
+}
+
+void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
+  TORCH_CHECK_VALUE(
+      pass != nullptr,
+      "[fit] expected batches for ",
+      what,
+      ", but got nullptr. Make them by make_pass(source, step).");
+}
+
+void check(const FitOptions& options) {
+  TORCH_CHECK_VALUE(
+      options.epochs >= 0,
+      "[fit] epochs must be >= 0, but got ",
+      options.epochs,
+      ".");
+  TORCH_CHECK_VALUE(
+      !options.steps_per_epoch || *options.steps_per_epoch >= 1,
+      "[fit] steps_per_epoch must be >= 1, but got ",
+      options.steps_per_epoch.value_or(0),
+      ". Leave it unset to read each epoch to its end.");
+  check_metrics(options.metrics);
+  if (options.validation) {
+    check_pass(options.validation->pass, "the validation");
+    check_metrics(options.validation->metrics);
+  }
+  int64_t checkpoints = 0;
+  for (size_t i = 0; i < options.callbacks.size(); ++i) {
+    TORCH_CHECK_VALUE(
+        options.callbacks[i] != nullptr,
+        "[fit] expected a callback, but callback ",
+        i,
+        " is null.");
+    checkpoints +=
+        dynamic_cast<Checkpoint*>(options.callbacks[i].get()) != nullptr;
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(
+          options.callbacks[i] != options.callbacks[j],
+          "[fit] callback ",
+          i,
+          " is callback ",
+          j,
+          " once more. List each once.");
+    }
+  }
+  TORCH_CHECK_VALUE(
+      checkpoints <= 1,
+      "[fit] expected one Checkpoint at most, but got ",
+      checkpoints,
+      ".");
+}
+
+// False when `is_interrupted` said so.
+bool run_evaluation(
+    Pass& pass,
+    const Metrics& metrics,
+    LossMean& loss,
+    const std::function<bool()>& is_interrupted) {
+  const at::NoGradGuard no_grad;
+  for (const auto& metric : metrics) {
+    metric->reset();
+  }
+  int64_t batches = 0;
+  pass.begin(0);
+  bool is_whole = true;
+  while (const std::optional<StepResult> result = pass.step()) {
+    ++batches;
+    loss.add(*result);
+    update_metrics(metrics, *result);
+    if (is_interrupted()) {
+      is_whole = false;
+      break;
+    }
+  }
+  pass.end();
+  TORCH_CHECK_VALUE(
+      batches > 0, "[evaluate] expected batches, but the source gave none.");
+  return is_whole;
+}
+
+void add_logs(
+    Logs& logs,
+    const std::string& prefix,
+    const LossMean& loss,
+    const Metrics& metrics) {
+  logs.set(prefix + "loss", loss.result());
+  for (const auto& metric : metrics) {
+    logs.set(prefix + metric->name(), metric->result());
+  }
+}
+
+class TrainingLoop {
+ public:
+  TrainingLoop(std::shared_ptr<Pass> pass, FitOptions options)
+      : pass_(std::move(pass)), options_(std::move(options)) {
+    check_pass(pass_, "the training");
+    check(options_);
+    state_.progress.epochs = options_.epochs;
+    state_.progress.steps_per_epoch = options_.steps_per_epoch;
+    state_.metrics = options_.metrics;
+    if (options_.validation) {
+      validation_metrics_ = options_.validation->metrics;
+      if (validation_metrics_.empty()) {
+        for (const auto& metric : options_.metrics) {
+          validation_metrics_.push_back(metric->make_empty());
+        }
+      }
+    }
+    sort_callbacks();
+    name_logs();
+  }
+
+  History run() {
+    if (options_.signals == Signals::kStop) {
+      signal_.emplace();
+    }
+    const ModeGuard modes(options_.model);
+    for_each(&Callback::on_train_begin);
+    if (checkpoint_ != nullptr) {
+      checkpoint_->resume(training_);
+      if (state_.loaded_generator.defined()) {
+        use_generator(state_.loaded_generator);
+      }
+    }
+    // What ended a training that is resumed with nothing left to do, stays.
+    if (state_.progress.epoch < options_.epochs) {
+      run_epochs();
+      state_.history.stop_reason = state_.stop_reason;
+    }
+    for_each(&Callback::on_train_end);
+    return state_.history;
+  }
+
+ private:
+  void run_epochs() {
+    while (!state_.is_stopping && state_.progress.epoch < options_.epochs) {
+      notice_signal();
+      agree_on_stop();
+      if (state_.is_stopping) {
+        save_stopped();
+      } else {
+        run_epoch();
+      }
+    }
+  }
+
+  // A Checkpoint sees what all others did; those that log come before the
+  // others at the end of an epoch.
+  void sort_callbacks() {
+    for (const auto& callback : options_.callbacks) {
+      if (auto found = std::dynamic_pointer_cast<Checkpoint>(callback)) {
+        checkpoint_ = std::move(found);
+      } else {
+        state_.callbacks.push_back(callback);
+      }
+    }
+  }
+
+  void name_log(const std::string& name, Better better) {
+    TORCH_CHECK_VALUE(
+        state_.better.emplace(name, better).second,
+        "[fit] two numbers would be logged as '",
+        name,
+        "'. Rename a metric.");
+    state_.log_names.push_back(name);
+  }
+
+  void name_logs() {
+    const auto name_all = [&](const std::string& prefix,
+                              const Metrics& metrics) {
+      name_log(prefix + "loss", Better::kLower);
+      for (const auto& metric : metrics) {
+        name_log(prefix + metric->name(), metric->better());
+      }
+    };
+    name_all("", state_.metrics);
+    if (options_.validation) {
+      name_all("val_", validation_metrics_);
+    }
+    for (const auto& callback : state_.callbacks) {
+      for (const std::string& name : callback->log_names()) {
+        name_log(name, Better::kUnknown);
+      }
+    }
+  }
+
+  void for_each(void (Callback::*event)(Training&)) {
+    for (const auto& callback : state_.callbacks) {
+      ((*callback).*event)(training_);
+    }
+    if (checkpoint_ != nullptr) {
+      ((*checkpoint_).*event)(training_);
+    }
+  }
+
+  // On shards a rank's random numbers are its own; the checkpoint has rank 0's.
+  void use_generator(const at::Tensor& state) const {
+    if (!options_.strategy.is_sharded()) {
+      set_generator_state(state);
+    }
+  }
+
+  void notice_signal() {
+    const char* name = signal_ ? signal_->name() : nullptr;
+    if (name != nullptr && !state_.is_stopping) {
+      training_.stop(name);
+      state_.is_stopped_by_signal = true;
+    }
+  }
+
+  void save_stopped() {
+    if (checkpoint_ != nullptr) {
+      checkpoint_->on_step_end(training_);
+    }
+  }
+
+  // All ranks end with the first.
+  void agree_on_stop() {
+    if (on_any_rank(state_.is_stopping, options_.strategy)) {
+      training_.stop("another rank");
+    }
+  }
+
+  // Opens the source where the epoch is to go on.
+  void open() {
+    Progress& progress = state_.progress;
+    const bool is_resumed = progress.step_in_epoch > 0;
+    if (is_resumed) {
+      use_generator(state_.epoch_generator);
+    } else {
+      state_.epoch_generator = generator_state();
+      state_.loss_mean = {};
+      for (const auto& metric : state_.metrics) {
+        metric->reset();
+      }
+    }
+    pass_->begin(progress.epoch);
+    const std::optional<int64_t> size = pass_->size();
+    if (options_.steps_per_epoch) {
+      TORCH_CHECK_VALUE(
+          !size || *size >= *options_.steps_per_epoch,
+          "[fit] steps_per_epoch is ",
+          *options_.steps_per_epoch,
+          ", but epoch ",
+          progress.epoch,
+          " has ",
+          size.value_or(0),
+          " batches. Lower steps_per_epoch, or leave it unset.");
+    } else if (size) {
+      progress.steps_per_epoch = size;
+    }
+    if (is_resumed) {
+      const int64_t skipped = pass_->skip(progress.step_in_epoch);
+      TORCH_CHECK_VALUE(
+          skipped == progress.step_in_epoch,
+          "[fit] the checkpoint was made after ",
+          progress.step_in_epoch,
+          " batches of epoch ",
+          progress.epoch,
+          ", but the source has ",
+          skipped,
+          ". Resume with the same data.");
+      use_generator(state_.loaded_generator);
+    }
+  }
+
+  // False when the source has ended.
+  bool run_step() {
+    std::optional<StepResult> result = pass_->step();
+    if (!result) {
+      return false;
+    }
+    check_loss(*result);
+    Progress& progress = state_.progress;
+    state_.loss = result->loss.item<double>();
+    state_.is_skipped = result->is_skipped;
+    if (!result->is_skipped) {
+      update_metrics(state_.metrics, *result);
+      state_.loss_mean.add(*result);
+    }
+    ++progress.step_in_epoch;
+    ++progress.step;
+    progress.examples += examples_of(*result);
+    result.reset();  // the graph goes before the next batch comes
+    for (const auto& callback : state_.callbacks) {
+      callback->on_step_end(training_);
+    }
+    notice_signal();
+    agree_on_stop();
+    TORCH_CHECK_VALUE(
+        !state_.is_skipped || state_.is_stopping,
+        "[fit] the loss of step ",
+        progress.step,
+        " is ",
+        state_.loss,
+        "; its update was left out. Lower the learning rate or check the data; "
+        "with a TerminateOnNonFinite training would have ended in good order.");
+    if (checkpoint_ != nullptr) {
+      checkpoint_->on_step_end(training_);
+    }
+    return true;
+  }
+
+  void run_epoch() {
+    Progress& progress = state_.progress;
+    if (options_.model != nullptr) {
+      options_.model->train();
+    }
+    open();
+    for_each(&Callback::on_epoch_begin);
+    agree_on_stop();
+    bool has_ended = false;
+    while (!state_.is_stopping && !has_ended &&
+           progress.step_in_epoch != options_.steps_per_epoch.value_or(-1)) {
+      has_ended = !run_step();
+    }
+    pass_->end();
+    if (state_.is_stopping) {
+      return;
+    }
+    TORCH_CHECK_VALUE(
+        progress.step_in_epoch > 0,
+        "[fit] epoch ",
+        progress.epoch,
+        " has no batch. Give a source that can be read again in each epoch, or "
+        "a function that opens it.");
+    TORCH_CHECK_VALUE(
+        !has_ended || !options_.steps_per_epoch,
+        "[fit] steps_per_epoch is ",
+        options_.steps_per_epoch.value_or(0),
+        ", but the source gave ",
+        progress.step_in_epoch,
+        " batches in epoch ",
+        progress.epoch,
+        ". Lower steps_per_epoch, or leave it unset.");
+    progress.steps_per_epoch = progress.step_in_epoch;
+    end_epoch();
+  }
+
+  void end_epoch() {
+    Progress& progress = state_.progress;
+    Logs logs;
+    if (options_.validation) {
+      const at::Tensor generator = generator_state();
+      if (!validate(logs)) {
+        // The epoch is resumed behind its last batch.
+        set_generator_state(generator);
+        save_stopped();
+        return;
+      }
+    }
+    state_.epoch_logs = {};
+    add_logs(state_.epoch_logs, "", state_.loss_mean, state_.metrics);
+    for (const auto& [name, value] : logs.entries()) {
+      state_.epoch_logs.set(name, value);
+    }
+    state_.is_at_epoch_end = true;
+    const auto end_for = [&](bool is_logging) {
+      for (const auto& callback : state_.callbacks) {
+        if (callback->log_names().empty() != is_logging) {
+          callback->on_epoch_end(training_);
+        }
+      }
+    };
+    end_for(true);
+    state_.history.epochs.push_back({progress.epoch, state_.epoch_logs});
+    end_for(false);
+    agree_on_stop();
+    state_.is_at_epoch_end = false;
+    ++progress.epoch;
+    progress.step_in_epoch = 0;
+    if (checkpoint_ != nullptr) {
+      checkpoint_->on_epoch_end(training_);
+    }
+  }
+
+  // False when a signal came meanwhile.
+  bool validate(Logs& logs) {
+    if (options_.model != nullptr) {
+      options_.model->eval();
+    }
+    LossMean loss;
+    const bool is_whole = run_evaluation(
+        *options_.validation->pass, validation_metrics_, loss, [&] {
+          if (!options_.strategy.is_sharded()) {
+            notice_signal();
+          }
+          return state_.is_stopping;
+        });
+    if (is_whole) {
+      add_logs(logs, "val_", loss, validation_metrics_);
+    }
+    return is_whole;
+  }
+
+  std::shared_ptr<Pass> pass_;
+  FitOptions options_;
+  Metrics validation_metrics_;
+  std::shared_ptr<Checkpoint> checkpoint_;
+  TrainingState state_;
+  Training training_{state_};
+  std::optional<StopSignal> signal_;
+};
+
+}  // namespace
+
+History fit(std::shared_ptr<Pass> training, FitOptions options) {
+  return TrainingLoop(std::move(training), std::move(options)).run();
+}
+
+Logs evaluate(Pass& pass, const Metrics& metrics) {
+  check_metrics(metrics);
+  LossMean loss;
+  run_evaluation(pass, metrics, loss, [] { return false; });
+  Logs logs;
+  add_logs(logs, "", loss, metrics);
+  return logs;
+}
+
+}  // namespace tessera

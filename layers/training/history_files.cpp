@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/history_files.h>
+
+#include "serialization/durable_file.h"
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+HistoryFile::HistoryFile(std::string where, std::string path)
+    : where_(std::move(where)), path_(std::move(path)) {
+  TORCH_CHECK_VALUE(
+      !path_.empty(), where_, " expected the path of a file, but got none.");
+}
+
+void HistoryFile::on_train_begin(Training& /*training*/) {
+  // Made beside the place, and deleted: what stands there stays.
+  const DurableFile probe(path_, where_);
+}
+
+void HistoryFile::write(const History& history) const {
+  const std::string text = text_of(history);
+  DurableFile file(path_, where_);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+void HistoryFile::on_epoch_end(Training& training) {
+  write(training.history());
+}
+
+// With the reason of a stop.
+void HistoryFile::on_train_end(Training& training) {
+  if (!training.history().epochs.empty()) {
+    write(training.history());
+  }
+}
+
+std::string CsvHistory::text_of(const History& history) const {
+  return to_csv(history);
+}
+
+std::string JsonHistory::text_of(const History& history) const {
+  return to_json(history).dump(2) + "\n";
+}
+
+}  // namespace tessera

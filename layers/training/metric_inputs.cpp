@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/metric_inputs.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera {
+
+namespace {
+
+std::vector<double> read_values(
+    const at::Tensor& values,
+    const char* what,
+    const std::string& where) {
+  TORCH_CHECK_VALUE(
+      !values.is_complex() && !values.is_quantized() && !values.is_sparse(),
+      where,
+      " ",
+      what,
+      " must be a dense tensor of real numbers, but got ",
+      values.toString(),
+      ".");
+  const at::Tensor flat =
+      values.detach().to(at::kCPU, at::kDouble).contiguous();
+  const double* begin = flat.const_data_ptr<double>();
+  std::vector<double> numbers(begin, begin + flat.numel());
+  TORCH_CHECK_VALUE(
+      std::none_of(
+          numbers.begin(),
+          numbers.end(),
+          [](double number) { return std::isnan(number); }),
+      where,
+      " ",
+      what,
+      " must be numbers, but some are NaN.");
+  return numbers;
+}
+
+void check_sizes(
+    const MetricInputs& inputs,
+    int64_t rows,
+    const std::string& where) {
+  TORCH_CHECK_VALUE(
+      static_cast<int64_t>(inputs.size()) == rows,
+      where,
+      " predictions and labels must be of one length, but got ",
+      rows,
+      " predictions and ",
+      inputs.size(),
+      " labels.");
+}
+
+}  // namespace
+
+std::vector<double> read_column(
+    const at::Tensor& values,
+    const char* what,
+    const std::string& where) {
+  TORCH_CHECK_VALUE(
+      values.defined(),
+      where,
+      " expected ",
+      what,
+      ", but got an undefined tensor.");
+  TORCH_CHECK_VALUE(
+      values.dim() == 1 || (values.dim() == 2 && values.size(1) == 1),
+      where,
+      " ",
+      what,
+      " must have shape [n] or [n, 1], but got ",
+      values.sizes(),
+      ".");
+  return read_values(values, what, where);
+}
+
+std::vector<double> read_weights(
+    const at::Tensor& weights,
+    size_t size,
+    const std::string& where) {
+  if (!weights.defined()) {
+    return {};
+  }
+  std::vector<double> numbers = read_column(weights, "weights", where);
+  TORCH_CHECK_VALUE(
+      numbers.size() == size,
+      where,
+      " expected a weight for each of ",
+      size,
+      " examples, but got ",
+      numbers.size(),
+      ".");
+  for (const double number : numbers) {
+    TORCH_CHECK_VALUE(
+        number >= 0.0 && std::isfinite(number),
+        where,
+        " weights must be finite and >= 0, but got ",
+        number,
+        ".");
+  }
+  return numbers;
+}
+
+MetricInputs read_scores(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const std::string& where) {
+  MetricInputs inputs{
+      .predictions = read_column(predictions, "predictions", where),
+      .labels = read_column(labels, "labels", where)};
+  check_sizes(inputs, static_cast<int64_t>(inputs.predictions.size()), where);
+  return inputs;
+}
+
+MetricInputs read_classes(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const std::string& where) {
+  MetricInputs inputs;
+  if (predictions.defined() && predictions.dim() == 2 &&
+      predictions.size(1) > 1) {
+    inputs = {
+        .predictions = read_values(predictions, "predictions", where),
+        .labels = read_column(labels, "labels", where),
+        .classes = predictions.size(1)};
+    check_sizes(inputs, predictions.size(0), where);
+  } else {
+    inputs = read_scores(predictions, labels, where);
+  }
+  const auto classes =
+      static_cast<double>(std::max<int64_t>(2, inputs.classes));
+  for (const double label : inputs.labels) {
+    TORCH_CHECK_VALUE(
+        label >= 0.0 && label < classes && label == std::floor(label),
+        where,
+        " labels must be classes 0 to ",
+        classes - 1.0,
+        ", but got ",
+        label,
+        ".");
+  }
+  return inputs;
+}
+
+}  // namespace tessera

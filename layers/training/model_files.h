@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/checkpoint_options.h>
+#include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
+
+#include <functional>
+#include <string>
+
+namespace tessera {
+
+// A model in a directory. With TPUEmbedding layers it is the checkpoint directory
+// of the first of them, whose `extra` has the rest:
+//
+//   dense         parameters and buffers outside of these layers, by number
+//   dense_names   a JSON list
+//   layers        a JSON list: the checkpoints of the other layers, which stand in
+//                 layer_1/, layer_2/, ...
+//
+// and what the caller adds. Without such a layer it is one file, model.pt, with
+// the same entries.
+
+/// Whatever a process that dies meanwhile leaves behind, the checkpoint before
+/// stays whole. On shards all ranks call it.
+void save_model(
+    torch::nn::Module& model,
+    const std::string& directory,
+    CheckpointOptions options);
+
+/// The newest. False when there is none.
+/// Errors:  c10::ValueError when it is another model's; c10::Error for files.
+bool load_model(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra = {});
+
+/// Whether load_model() would find one.
+bool has_model(torch::nn::Module& model, const std::string& directory);
+
+/// Makes the directory.
+/// Errors:  c10::Error beginning with `where` when it can't be written to.
+void check_model_directory(
+    const std::string& directory,
+    const std::string& where);
+
+/// As torch::save and torch::load.
+std::string model_to_bytes(const torch::nn::Module& model);
+void model_from_bytes(torch::nn::Module& model, const std::string& bytes);
+
+}  // namespace tessera

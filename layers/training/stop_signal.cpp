@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/stop_signal.h"
+
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::array kNumbers = {SIGINT, SIGTERM};
+
+std::atomic<int> noted{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// Only what POSIX calls async-signal-safe.
+extern "C" void note_signal(int number) {
+  int none = 0;
+  if (!noted.compare_exchange_strong(none, number)) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);  // delivered when this returns
+  }
+}
+
+std::mutex mutex;
+int users = 0;
+std::array<struct sigaction, kNumbers.size()> before;
+std::array<bool, kNumbers.size()> is_ours;
+
+void install() {
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  action.sa_flags = SA_RESTART;  // what a source reads goes on
+  ::sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kNumbers.size(); ++i) {
+    ::sigaction(kNumbers[i], nullptr, &before[i]);
+    is_ours[i] = before[i].sa_handler != SIG_IGN;
+    if (is_ours[i]) {
+      ::sigaction(kNumbers[i], &action, nullptr);
+    }
+  }
+}
+
+void restore() {
+  for (size_t i = 0; i < kNumbers.size(); ++i) {
+    struct sigaction now {};
+    ::sigaction(kNumbers[i], nullptr, &now);
+    // Not a handler that somebody has put there since.
+    if (is_ours[i] && now.sa_handler == note_signal) {
+      ::sigaction(kNumbers[i], &before[i], nullptr);
+    }
+  }
+  noted = 0;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  const std::lock_guard lock(mutex);
+  if (users++ == 0) {
+    install();
+  }
+}
+
+StopSignal::~StopSignal() {
+  const std::lock_guard lock(mutex);
+  if (--users == 0) {
+    restore();
+  }
+}
+
+const char* StopSignal::name() const {
+  switch (noted.load()) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace tessera

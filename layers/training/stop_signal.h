@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace tessera {
+
+/// While one lives, SIGINT and SIGTERM are noted; a second one ends the process
+/// by default. The last one that goes restores what stood before. A signal that
+/// was ignored stays so. Any thread.
+class StopSignal {
+ public:
+  StopSignal();
+  ~StopSignal();
+
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  /// "SIGINT", "SIGTERM", or nullptr when none came.
+  const char* name() const;
+};
+
+}  // namespace tessera

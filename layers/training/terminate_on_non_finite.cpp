@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/terminate_on_non_finite.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace tessera {
+
+void TerminateOnNonFinite::on_step_end(Training& training) {
+  // On shards the loss of another rank may be the one.
+  if (!std::isfinite(training.loss()) || training.is_skipped()) {
+    training.stop(fmt::format(
+        "the loss of step {} is {}{}",
+        training.progress().step,
+        std::isnan(training.loss()) ? std::abs(training.loss())  // not -nan
+                                    : training.loss(),
+        training.is_skipped() ? "; its update was left out" : ""));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/train_step.h>
+
+#include <tessera/sharding.h>
+#include <torch/optim/optimizer.h>
+
+#include "layers/training/ranks.h"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace tessera {
+
+bool check_loss(const StepResult& result) {
+  TORCH_CHECK_VALUE(
+      result.loss.defined(),
+      "[fit] expected a loss, but got an undefined tensor. Return the loss of "
+      "the batch from the step.");
+  TORCH_CHECK_VALUE(
+      result.loss.numel() == 1 && result.loss.is_floating_point(),
+      "[fit] the loss must be one floating-point number, but got ",
+      result.loss.toString(),
+      " of shape ",
+      result.loss.sizes(),
+      ". Take its mean or sum.");
+  return std::isfinite(result.loss.item<double>());
+}
+
+void apply_update(
+    torch::optim::Optimizer& optimizer,
+    StepResult& result,
+    const TrainStepOptions& options) {
+  const bool is_finite = check_loss(result);
+  TORCH_CHECK_VALUE(
+      !is_finite || result.loss.requires_grad(),
+      "[make_train_step] the loss has no gradient. Compute it from parameters "
+      "that require one, outside of NoGradGuard.");
+  result.is_skipped = on_any_rank(!is_finite, options.strategy);
+  if (!result.is_skipped) {
+    optimizer.zero_grad();
+    result.loss.backward();
+    sum_gradients(options.dense_parameters, options.strategy);
+    optimizer.step();
+  }
+  result.loss = result.loss.detach();
+}
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/fit.h>
+
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// The mean loss over examples, as a metric is one over batches.
+struct LossMean {
+  double total = 0.0;
+  double weight = 0.0;
+
+  /// Errors:  as check_loss().
+  void add(const StepResult& result);
+  double result() const;
+};
+
+/// What Training shows of a fit().
+struct TrainingState {
+  Progress progress = {};
+  History history = {};
+  Metrics metrics = {};
+  Callbacks callbacks = {};
+  std::vector<std::string> log_names = {};
+  std::map<std::string, Better> better = {};
+
+  Logs epoch_logs = {};
+  bool is_at_epoch_end = false;
+  bool is_stopping = false;
+  bool is_stopped_by_signal = false;
+  std::string stop_reason = {};
+
+  LossMean loss_mean = {};
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  bool is_skipped = false;
+
+  /// LibTorch's generator when the epoch began, and as it was loaded.
+  at::Tensor epoch_generator = {};
+  at::Tensor loaded_generator = {};
+};
+
+/// Of LibTorch's CPU generator.
+at::Tensor generator_state();
+void set_generator_state(const at::Tensor& state);
+
+/// Counts a step's examples.
+int64_t examples_of(const StepResult& result);
+
+/// Errors:  c10::ValueError where the step gave nothing to measure.
+void update_metrics(const Metrics& metrics, const StepResult& result);
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+# The example fit writes its files; run again, it has nothing left to train and gives the same.
+#   cmake -D FIT=<program> -D SCRATCH=<folder> -P ...
+foreach(variable IN ITEMS FIT SCRATCH)
+  if(NOT DEFINED ${variable})
+    message(FATAL_ERROR "check_fit.cmake needs -D ${variable}=...")
+  endif()
+endforeach()
+
+file(REMOVE_RECURSE "${SCRATCH}")
+foreach(run IN ITEMS first second)
+  execute_process(COMMAND "${FIT}" "${SCRATCH}" OUTPUT_VARIABLE ${run} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+message("${first}${second}")
+if(NOT first MATCHES "validation AUC 0\\.9" OR NOT first STREQUAL second)
+  message(FATAL_ERROR "expected a validation AUC of 0.9 or more, the same in both runs")
+endif()
+file(STRINGS "${SCRATCH}/history.csv" lines)
+list(GET lines 0 head)
+if(NOT head STREQUAL "epoch,loss,auc,val_loss,val_auc" OR NOT EXISTS "${SCRATCH}/curves.svg")
+  message(FATAL_ERROR "expected history.csv and curves.svg, but got '${head}'")
+endif()

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// An interrupted and resumed training is an uninterrupted one, bit for bit.
+#include <tessera/layers/training/checkpoint.h>
+#include <tessera/layers/training/early_stopping.h>
+#include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/history_files.h>
+
+#include "tests/layers/training/training_fixture.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace tessera {
+namespace {
+
+using test::click_batches;
+using test::ClickBatch;
+using test::ClickRun;
+using test::Hooks;
+using test::TemporaryFolder;
+
+constexpr int64_t kBatches = 5;
+constexpr int64_t kEpochs = 3;
+
+// The batches of an epoch in an order from LibTorch's generator.
+class Shuffled {
+ public:
+  explicit Shuffled(const std::vector<ClickBatch>& batches)
+      : batches_(batches),
+        order_(at::randperm(static_cast<int64_t>(batches.size()), at::kLong)) {}
+
+  std::optional<ClickBatch> next() {
+    if (i_ == order_.size(0)) {
+      return std::nullopt;
+    }
+    return batches_[order_[i_++].item<int64_t>()];
+  }
+
+ private:
+  const std::vector<ClickBatch>& batches_;
+  at::Tensor order_;
+  int64_t i_ = 0;
+};
+
+// The same with a cheap skip(), that counts.
+struct Skipping : Shuffled {
+  Skipping(const std::vector<ClickBatch>& batches, int64_t& skipped)
+      : Shuffled(batches), skipped(skipped) {}
+  void skip(int64_t count) {
+    skipped += count;
+    for (; count > 0; --count) {
+      next();
+    }
+  }
+  int64_t& skipped;
+};
+
+struct Case {
+  int64_t layers = 1;
+  TrainingCheckpointOptions options = {};
+  bool has_early_stopping = false;
+};
+
+class Trainer {
+ public:
+  Trainer(const TemporaryFolder& folder, std::string name, Case options)
+      : directory_(folder / (name + "_checkpoints")),
+        csv_(folder / (name + ".csv")),
+        case_(options) {}
+
+  // Stops after `stop_after` steps in all, or dies there.
+  enum class End { kStop, kThrow };
+  History train(ClickRun& run, int64_t stop_after = -1, End end = End::kStop)
+      const {
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->step_end = [&](Training& training) {
+      if (training.progress().step == stop_after) {
+        if (end == End::kThrow) {
+          throw std::runtime_error("killed");
+        }
+        training.stop("interrupted");
+      }
+    };
+    Callbacks callbacks{
+        std::make_shared<Checkpoint>(
+            directory_, run.model.ptr(), run.optimizer, case_.options),
+        hooks,
+        std::make_shared<CsvHistory>(csv_)};
+    if (case_.has_early_stopping) {
+      callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+          .patience = 2,
+          .better = Better::kHigher,
+          .restore_best = run.model.ptr()}));
+    }
+    at::manual_seed(11);
+    return fit(
+        [&] { return Shuffled(batches_); },
+        run.train_step(),
+        {.epochs = kEpochs,
+         .model = run.model.ptr(),
+         .metrics =
+             {std::make_shared<AUC>(),
+              std::make_shared<LogLoss>(
+                  LogLossOptions{.scores = ScoreKind::kLogits})},
+         .validation = Validation{.pass = make_pass(held_out_, run.loss_of())},
+         .callbacks = callbacks});
+  }
+
+  std::string csv() const {
+    return test::read_text(csv_);
+  }
+
+ private:
+  std::string directory_;
+  std::string csv_;
+  Case case_;
+  std::vector<ClickBatch> batches_ = click_batches(kBatches, 1);
+  std::vector<ClickBatch> held_out_ = click_batches(2, 2);
+};
+
+void expect_resumes(const Case& options) {
+  const TemporaryFolder folder;
+  ClickRun straight(options.layers);
+  const Trainer whole(folder, "whole", options);
+  const History expected = whole.train(straight);
+  // In the middle, behind the last step of an epoch, and at the very end.
+  for (const int64_t stop_after : {1, 4, 5, 6, 10, 14, 15}) {
+    SCOPED_TRACE("stopped after step " + std::to_string(stop_after));
+    const Trainer part(folder, std::to_string(stop_after), options);
+    ClickRun first(options.layers);
+    const History until = part.train(first, stop_after);
+    EXPECT_EQ(until.stop_reason, "interrupted");
+    ClickRun second(options.layers);
+    const History history = part.train(second);
+    EXPECT_EQ(second.bytes(), straight.bytes());
+    EXPECT_EQ(to_json(history), to_json(expected));
+    EXPECT_EQ(part.csv(), whole.csv());
+    // Once more: there is nothing left to do.
+    ClickRun third(options.layers);
+    EXPECT_EQ(to_json(part.train(third)), to_json(expected));
+    EXPECT_EQ(third.bytes(), straight.bytes());
+  }
+}
+
+TEST(TrainingCheckpointTest, ResumesAModelWithTablesBitForBit) {
+  expect_resumes({});
+}
+
+TEST(TrainingCheckpointTest, ResumesAModelWithoutTablesBitForBit) {
+  expect_resumes({.layers = 0});
+}
+
+TEST(TrainingCheckpointTest, ResumesAModelWithSeveralLayersBitForBit) {
+  expect_resumes({.layers = 2, .options = {.keep_last = 1}});
+}
+
+TEST(TrainingCheckpointTest, ResumesEarlyStoppingAndItsBestWeights) {
+  expect_resumes({.has_early_stopping = true});
+}
+
+TEST(TrainingCheckpointTest, AKilledTrainingGoesOnFromItsLastSave) {
+  for (const int64_t layers : {0, 1, 2}) {
+    const Case options{
+        .layers = layers, .options = {.every_steps = 2, .full_every = 2}};
+    const TemporaryFolder folder;
+    ClickRun straight(layers);
+    const Trainer whole(folder, "whole", options);
+    const History expected = whole.train(straight);
+    const Trainer part(folder, "part", options);
+    for (const int64_t killed_after : {1, 5, 8, 11}) {
+      ClickRun run(layers);
+      EXPECT_THROW(
+          part.train(run, killed_after, Trainer::End::kThrow),
+          std::runtime_error);
+    }
+    ClickRun last(layers);
+    EXPECT_EQ(to_json(part.train(last)), to_json(expected));
+    EXPECT_EQ(last.bytes(), straight.bytes());
+    EXPECT_EQ(part.csv(), whole.csv());
+  }
+}
+
+TEST(TrainingCheckpointTest, ACheapSkipIsUsed) {
+  const TemporaryFolder folder;
+  const auto batches = click_batches(4, 1);
+  int64_t skipped = 0;
+  const auto train = [&](int64_t stop_after) {
+    ClickRun run;
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->step_end = [&](Training& training) {
+      if (training.progress().step == stop_after) {
+        training.stop("");
+      }
+    };
+    fit([&] { return Skipping(batches, skipped); },
+        run.train_step(),
+        {.callbacks = {
+             hooks,
+             std::make_shared<Checkpoint>(
+                 folder / "run", run.model.ptr(), run.optimizer)}});
+  };
+  train(3);
+  EXPECT_EQ(skipped, 0);
+  train(-1);
+  EXPECT_EQ(skipped, 3);
+}
+
+TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
+  for (const int64_t layers : {0, 1, 2}) {
+    const TemporaryFolder folder;
+    ClickRun run(layers), loaded(layers), other(layers == 1 ? 2 : 1);
+    EXPECT_VALUE_ERROR(
+        load_weights(*loaded.model, folder / "run"), "has no checkpoint");
+    fit(click_batches(2, 1),
+        run.train_step(),
+        {.callbacks = {std::make_shared<Checkpoint>(
+             folder / "run", run.model.ptr(), run.optimizer)}});
+    load_weights(*loaded.model, folder / "run");
+    run.model->eval();
+    loaded.model->eval();
+    const ClickBatch batch = click_batches(1, 5)[0];
+    EXPECT_TRUE(
+        at::equal(loaded.model->forward(batch), run.model->forward(batch)));
+    if (layers > 0) {
+      EXPECT_VALUE_ERROR(
+          load_weights(*other.model, folder / "run"), "TPUEmbedding layers");
+    }
+  }
+}
+
+TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
+  using Resume = TrainingCheckpointOptions::Resume;
+  const TemporaryFolder folder;
+  const auto batches = click_batches(4, 1);
+  ClickRun run;
+  const auto train = [&](TrainingCheckpointOptions options,
+                         const std::vector<ClickBatch>& source,
+                         Metrics metrics = {}) {
+    fit(source,
+        run.train_step(),
+        {.metrics = std::move(metrics),
+         .callbacks = {std::make_shared<Checkpoint>(
+             folder / "run", run.model.ptr(), run.optimizer, options)}});
+  };
+  EXPECT_VALUE_ERROR(
+      train({.resume = Resume::kRequired}, batches), "no checkpoint to resume");
+  const auto stopping = std::make_shared<Hooks>();
+  stopping->step_end = [](Training& training) {
+    if (training.progress().step == 3) {
+      training.stop("");
+    }
+  };
+  fit(batches,
+      run.train_step(),
+      {.callbacks = {
+           stopping,
+           std::make_shared<Checkpoint>(
+               folder / "run", run.model.ptr(), run.optimizer)}});
+  EXPECT_VALUE_ERROR(
+      train({.resume = Resume::kNever}, batches), "has a checkpoint already");
+  EXPECT_VALUE_ERROR(
+      train({}, click_batches(2, 1)),
+      "made after 3 batches of epoch 0, but the source has 2");
+  EXPECT_VALUE_ERROR(
+      train({}, batches, {std::make_shared<AUC>()}),
+      "with the metrics [], but this training has [auc]");
+  EXPECT_VALUE_ERROR(
+      Checkpoint("", run.model.ptr(), run.optimizer), "expected a directory");
+  EXPECT_VALUE_ERROR(
+      Checkpoint("x", nullptr, run.optimizer), "expected a model");
+  EXPECT_VALUE_ERROR(
+      Checkpoint("x", run.model.ptr(), run.optimizer, {.keep_last = 0}),
+      "keep_last and full_every must be >= 1");
+  // A file where the directory should be.
+  std::ofstream(folder / "file") << "text";
+  ClickRun untouched;
+  const std::string before = untouched.bytes();
+  EXPECT_TORCH_ERROR(
+      fit(batches,
+          untouched.train_step(),
+          {.callbacks = {std::make_shared<Checkpoint>(
+               folder / "file", untouched.model.ptr(), untouched.optimizer)}}),
+      "the directory can't be made");
+  EXPECT_EQ(untouched.bytes(), before);
+}
+
+}  // namespace
+}  // namespace tessera

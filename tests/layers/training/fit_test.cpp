@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/early_stopping.h>
+#include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/learning_rate_log.h>
+#include <tessera/layers/training/terminate_on_non_finite.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/training/training_fixture.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <list>
+#include <optional>
+#include <stdexcept>
+
+namespace tessera {
+namespace {
+
+using test::click_batches;
+using test::ClickBatch;
+using test::ClickRun;
+using test::Hooks;
+
+TEST(FitTest, DoesWhatAPlainLoopDoes) {
+  const auto batches = click_batches(5, 1);
+  ClickRun plain, fitted;
+  at::manual_seed(7);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (const ClickBatch& batch : batches) {
+      plain.optimizer.zero_grad();
+      plain.loss_of()(batch).loss.backward();
+      plain.optimizer.step();
+    }
+  }
+  at::manual_seed(7);
+  const History history = fit(batches, fitted.train_step(), {.epochs = 3});
+  EXPECT_EQ(fitted.bytes(), plain.bytes());
+  EXPECT_EQ(history.epochs.size(), 3U);
+  EXPECT_LT(history["loss"][2], history["loss"][0]);
+  EXPECT_TRUE(history.stop_reason.empty());
+}
+
+TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {
+  const auto batches = click_batches(5, 1);
+  const auto held_out = click_batches(3, 2);
+  ClickRun run;
+  const History history = fit(
+      batches,
+      run.train_step(),
+      {.epochs = 2,
+       .model = run.model.ptr(),
+       .metrics = {std::make_shared<AUC>()},
+       .validation = Validation{.pass = make_pass(held_out, run.loss_of())}});
+  EXPECT_EQ(
+      history.names(),
+      (std::vector<std::string>{"loss", "auc", "val_loss", "val_auc"}));
+  // The validation again, by hand: eval() and no gradient.
+  run.model->eval();
+  AUC auc;
+  double loss = 0.0;
+  for (const ClickBatch& batch : held_out) {
+    const StepResult result = run.loss_of()(batch);
+    auc.update(result.predictions, result.labels);
+    loss += result.loss.item<double>() / 3.0;
+  }
+  EXPECT_EQ(history["val_auc"][1], auc.result());
+  EXPECT_NEAR(history["val_loss"][1], loss, 1e-12);
+  const auto pass = make_pass(held_out, run.loss_of());
+  EXPECT_EQ(evaluate(*pass)["loss"], history["val_loss"][1]);
+}
+
+TEST(FitTest, ValidationChangesNothingAndModesComeBack) {
+  const auto batches = click_batches(2, 1);
+  ClickRun with, without;
+  with.model->tower->eval();
+  at::manual_seed(7);
+  fit(batches,
+      with.train_step(),
+      {.model = with.model.ptr(),
+       .validation = Validation{.pass = make_pass(batches, with.loss_of())}});
+  at::manual_seed(7);
+  fit(batches, without.train_step(), {});
+  EXPECT_EQ(with.bytes(), without.bytes());
+  EXPECT_TRUE(with.model->is_training());
+  EXPECT_FALSE(with.model->tower->is_training());
+  EXPECT_TRUE(with.model->dropout->is_training());
+}
+
+// The losses 1, 2, ... of as many batches.
+struct Counter {
+  std::vector<double> seen;
+  auto step() {
+    return [this](double batch) {
+      seen.push_back(batch);
+      return at::tensor(batch, at::kDouble);
+    };
+  }
+};
+
+TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
+  const std::vector<double> expected{1, 2, 3, 1, 2, 3};
+  Counter range;
+  fit(std::list<double>{1, 2, 3}, range.step(), {.epochs = 2});
+  EXPECT_EQ(range.seen, expected);
+
+  Counter function;
+  std::vector<int64_t> epochs;
+  fit(
+      [&](int64_t epoch) {
+        epochs.push_back(epoch);
+        return std::vector<double>{1, 2, 3};
+      },
+      function.step(),
+      {.epochs = 2});
+  EXPECT_EQ(function.seen, expected);
+  EXPECT_EQ(epochs, (std::vector<int64_t>{0, 1}));
+
+  struct Next {
+    int i = 0;
+    std::optional<double> next() {
+      return i < 3 ? std::optional<double>(++i) : std::nullopt;
+    }
+  };
+  Counter next;
+  fit([] { return Next{}; }, next.step(), {.epochs = 2});
+  EXPECT_EQ(next.seen, expected);
+
+  Counter endless;  // a stream over all epochs
+  Next stream{.i = -1000};
+  fit([&]() -> Next& { return stream; },
+      endless.step(),
+      {.epochs = 2, .steps_per_epoch = 3});
+  EXPECT_EQ(endless.seen.back(), -994.0);
+}
+
+TEST(FitTest, CallbacksSeeTheCourseOfTheTraining) {
+  const auto hooks = std::make_shared<Hooks>();
+  std::string course;
+  std::vector<double> losses;
+  hooks->train_begin = [&](Training&) { course += "("; };
+  hooks->epoch_begin = [&](Training& training) {
+    course += "[" + std::to_string(training.progress().epoch);
+  };
+  hooks->step_end = [&](Training& training) {
+    course += "." + std::to_string(training.progress().step_in_epoch);
+    losses.push_back(training.logs()["loss"]);
+    EXPECT_EQ(training.progress().steps_per_epoch, 2);
+  };
+  hooks->epoch_end = [&](Training& training) {
+    course += "]";
+    EXPECT_EQ(
+        training.history().epochs.size(),
+        static_cast<size_t>(training.progress().epoch + 1));
+  };
+  hooks->train_end = [&](Training&) { course += ")"; };
+  Counter counter;
+  fit(std::vector<double>{1, 3},
+      counter.step(),
+      {.epochs = 2, .callbacks = {hooks}});
+  EXPECT_EQ(course, "([0.1.2][1.1.2])");
+  EXPECT_EQ(losses, (std::vector<double>{1, 2, 1, 2}));
+}
+
+TEST(FitTest, ACallbackStopsWithAReason) {
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [](Training& training) {
+    if (training.progress().step == 4) {
+      training.stop("enough");
+      training.stop("more than that");
+    }
+  };
+  Counter counter;
+  const History history =
+      fit(std::vector<double>{1, 2, 3},
+          counter.step(),
+          {.epochs = 5, .callbacks = {hooks}});
+  EXPECT_EQ(counter.seen.size(), 4U);
+  EXPECT_EQ(history.stop_reason, "enough");
+  EXPECT_EQ(history.epochs.size(), 1U);
+}
+
+TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
+  auto batches = click_batches(4, 1);
+  ClickRun run;
+  std::string before;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](Training& training) {
+    if (training.progress().step == 2) {
+      before = run.bytes();
+      // The third batch makes the loss infinite.
+      batches[2].click.fill_(std::numeric_limits<float>::infinity());
+    }
+  };
+  const History history =
+      fit(batches,
+          run.train_step(),
+          {.callbacks = {hooks, std::make_shared<TerminateOnNonFinite>()}});
+  EXPECT_EQ(run.bytes(), before);
+  EXPECT_TRUE(
+      history.stop_reason.find("the loss of step 3 is -inf") == 0 ||
+      history.stop_reason.find("the loss of step 3 is nan") == 0)
+      << history.stop_reason;
+  EXPECT_VALUE_ERROR(
+      fit(batches, run.train_step(), {}), "its update was left out");
+}
+
+TEST(FitTest, RefusesBadOptionsBeforeTraining) {
+  Counter counter;
+  const std::vector<double> two{1, 2};
+  const auto run = [&](FitOptions options) {
+    fit(two, counter.step(), std::move(options));
+  };
+  EXPECT_VALUE_ERROR(run({.epochs = -1}), "epochs must be >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      run({.steps_per_epoch = 0}), "steps_per_epoch must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(
+      run({.steps_per_epoch = 3}), "steps_per_epoch is 3, but epoch 0 has 2");
+  EXPECT_VALUE_ERROR(run({.callbacks = {nullptr}}), "callback 0 is null");
+  EXPECT_VALUE_ERROR(run({.metrics = {nullptr}}), "metric 0 is null");
+  EXPECT_VALUE_ERROR(
+      run({.metrics = {std::make_shared<AUC>(), std::make_shared<AUC>()}}),
+      "two metrics are named 'auc'");
+  EXPECT_VALUE_ERROR(
+      run({.metrics = {std::make_shared<AUC>("loss")}}), "named 'loss'");
+  EXPECT_VALUE_ERROR(
+      run(
+          {.metrics = {std::make_shared<AUC>("val_loss")},
+           .validation = Validation{.pass = make_pass(two, counter.step())}}),
+      "two numbers would be logged as 'val_loss'");
+  EXPECT_VALUE_ERROR(
+      run({.validation = Validation{}}), "batches for the validation");
+  EXPECT_VALUE_ERROR(
+      run(
+          {.callbacks = {std::make_shared<EarlyStopping>(
+               EarlyStoppingOptions{.monitor = "val_auc"})}}),
+      "'val_auc' is not logged. Monitor one of loss.");
+  EXPECT_VALUE_ERROR(
+      run(
+          {.metrics = {std::make_shared<Mean>()},
+           .callbacks = {std::make_shared<EarlyStopping>(
+               EarlyStoppingOptions{.monitor = "mean"})}}),
+      "Set EarlyStoppingOptions::better");
+  EXPECT_VALUE_ERROR(fit(nullptr, {}), "batches for the training");
+  EXPECT_TRUE(counter.seen.empty());
+  run({.epochs = 0});
+  EXPECT_TRUE(counter.seen.empty());
+}
+
+TEST(FitTest, RefusesSourcesThatGiveTooLittle) {
+  Counter counter;
+  EXPECT_VALUE_ERROR(
+      fit(std::vector<double>{}, counter.step(), {}), "epoch 0 has no batch");
+  struct Once {
+    int i = 0;
+    std::optional<double> next() {
+      return i < 2 ? std::optional<double>(++i) : std::nullopt;
+    }
+  };
+  EXPECT_VALUE_ERROR(
+      fit(Once{}, counter.step(), {.epochs = 2}), "epoch 1 has no batch");
+  EXPECT_VALUE_ERROR(
+      fit([] { return Once{}; }, counter.step(), {.steps_per_epoch = 3}),
+      "steps_per_epoch is 3, but the source gave 2 batches in epoch 0");
+  EXPECT_VALUE_ERROR(
+      fit(std::vector<double>{1},
+          counter.step(),
+          {.validation =
+               Validation{
+                   .pass = make_pass(std::vector<double>{}, counter.step())}}),
+      "[evaluate] expected batches");
+}
+
+TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
+  const std::vector<double> one{1};
+  const auto run = [&](StepResult result, FitOptions options = {}) {
+    fit(
+        one, [&](double) { return result; }, std::move(options));
+  };
+  EXPECT_VALUE_ERROR(run({}), "expected a loss, but got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      run({.loss = test::floats({1, 2})}),
+      "of shape [2]. Take its mean or sum");
+  EXPECT_VALUE_ERROR(
+      run({.loss = test::int64s({1})}), "one floating-point number");
+  const Metrics metrics{std::make_shared<AUC>()};
+  EXPECT_VALUE_ERROR(
+      run({.loss = test::floats({1})}, {.metrics = metrics}),
+      "metrics need predictions");
+  EXPECT_VALUE_ERROR(
+      run({.loss = test::floats({1}),
+           .predictions = test::floats({1, 2}),
+           .labels = test::floats({1})},
+          {.metrics = metrics}),
+      "got 2 predictions and 1 labels");
+  ClickRun clicks;
+  EXPECT_VALUE_ERROR(
+      fit(one,
+          make_train_step(
+              clicks.optimizer, [](double) { return test::floats({1}); }),
+          {}),
+      "the loss has no gradient");
+}
+
+TEST(FitTest, AnExceptionOfTheUserComesThroughAndModesComeBack) {
+  ClickRun run;
+  run.model->eval();
+  const auto hooks = std::make_shared<Hooks>();
+  bool has_ended = false;
+  hooks->train_end = [&](Training&) { has_ended = true; };
+  const auto throwing = [](const ClickBatch&) -> StepResult {
+    throw std::runtime_error("mine");
+  };
+  EXPECT_THROW(
+      fit(click_batches(1, 1),
+          throwing,
+          {.model = run.model.ptr(), .callbacks = {hooks}}),
+      std::runtime_error);
+  EXPECT_FALSE(has_ended);
+  EXPECT_FALSE(run.model->is_training());
+}
+
+TEST(FitTest, LearningRatesAreLogged) {
+  ClickRun run;
+  const auto rates =
+      std::make_shared<LearningRateLog>(run.optimizer, run.model->embeddings);
+  const History history =
+      fit(click_batches(2, 1),
+          run.train_step(),
+          {.epochs = 2, .callbacks = {rates}});
+  EXPECT_EQ(
+      history.names(),
+      (std::vector<std::string>{
+          "loss",
+          "learning_rate",
+          "learning_rate_users",
+          "learning_rate_movies"}));
+  EXPECT_EQ(history["learning_rate"][1], 0.01);
+  EXPECT_EQ(history["learning_rate_users"][0], 0.05);
+
+  TPUEmbedding scheduled(TPUEmbeddingOptions{
+      .features =
+          {{"a",
+            FeatureConfig{
+                .table = make_table({.vocabulary_size = 2, .dim = 1})}}},
+      .optimizer = optim::SGD{
+          .learning_rate = optim::ExponentialDecay{
+              .initial_learning_rate = 1.0,
+              .decay_steps = 1,
+              .decay_rate = 0.5}}});
+  const History decayed =
+      fit(std::vector<at::Tensor>{test::int64s({0}), test::int64s({1})},
+          [&](const at::Tensor& ids) {
+            const at::Tensor loss = scheduled->forward({{"a", ids}})["a"].sum();
+            loss.backward();
+            return loss;
+          },
+          {.epochs = 2,
+           .callbacks = {std::make_shared<LearningRateLog>(
+               std::vector<TPUEmbedding>{scheduled})}});
+  EXPECT_EQ(
+      decayed["learning_rate_table_0"], (std::vector<double>{0.25, 0.0625}));
+}
+
+TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
+  const std::vector<std::vector<double>> losses{{5}, {3}, {2.95}, {4}, {1}};
+  const auto run = [&](EarlyStoppingOptions options) {
+    options.monitor = "loss";
+    const auto stopping = std::make_shared<EarlyStopping>(options);
+    Counter counter;
+    const History history =
+        fit([&](int64_t epoch) { return losses[epoch]; },
+            counter.step(),
+            {.epochs = 5, .callbacks = {stopping}});
+    return std::pair(history.epochs.size(), stopping->best_epoch());
+  };
+  using Result = std::pair<size_t, int64_t>;
+  EXPECT_EQ(run({}), Result(4, 2));
+  EXPECT_EQ(run({.patience = 1}), Result(4, 2));
+  EXPECT_EQ(run({.patience = 2}), Result(5, 4));
+  EXPECT_EQ(run({.patience = 2, .min_delta = 0.1}), Result(4, 1));
+  EXPECT_EQ(run({.better = Better::kHigher}), Result(2, 0));
+  EXPECT_VALUE_ERROR(EarlyStopping({.patience = -1}), "patience must be >= 0");
+  EXPECT_VALUE_ERROR(EarlyStopping({.min_delta = -1}), "min_delta must be");
+}
+
+TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
+  for (const bool on_disk : {false, true}) {
+    SCOPED_TRACE(on_disk ? "on disk" : "in memory");
+    const test::TemporaryFolder folder;
+    ClickRun run;
+    const auto save = [&] {
+      std::ostringstream stream;
+      torch::save(run.model, stream);
+      return stream.str();
+    };
+    std::vector<std::string> after;
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->epoch_end = [&](Training&) { after.push_back(save()); };
+    const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+        .monitor = "val_loss",
+        .patience = 2,
+        .better = Better::kHigher,  // so that the first epochs are the best
+        .restore_best = run.model.ptr(),
+        .directory = on_disk ? folder / "best" : ""});
+    const auto batches = click_batches(6, 1);
+    const History history = fit(
+        batches,
+        run.train_step(),
+        {.epochs = 20,
+         .model = run.model.ptr(),
+         .validation = Validation{.pass = make_pass(batches, run.loss_of())},
+         .callbacks = {hooks, stopping}});
+    ASSERT_LT(history.epochs.size(), 20U);
+    ASSERT_EQ(stopping->best_epoch(), static_cast<int64_t>(after.size()) - 3);
+    EXPECT_EQ(save(), after[stopping->best_epoch()]);
+    EXPECT_NE(save(), after.back());
+  }
+}
+
+}  // namespace
+}  // namespace tessera

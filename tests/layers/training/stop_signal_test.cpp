@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/checkpoint.h>
+#include <tessera/layers/training/fit.h>
+
+#include "tests/layers/training/training_fixture.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace tessera {
+namespace {
+
+using test::click_batches;
+using test::ClickRun;
+using test::Hooks;
+
+// What stands behind a signal while a test runs.
+class Disposition {
+ public:
+  Disposition(int number, void (*handler)(int)) : number_(number) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    ::sigaction(number, &action, &before_);
+  }
+  ~Disposition() {
+    ::sigaction(number_, &before_, nullptr);
+  }
+  Disposition(const Disposition&) = delete;
+  Disposition& operator=(const Disposition&) = delete;
+
+ private:
+  int number_;
+  struct sigaction before_ {};
+};
+
+void (*handler_of(int number))(int) {
+  struct sigaction action {};
+  ::sigaction(number, nullptr, &action);
+  return action.sa_handler;
+}
+
+void mine(int) {}
+
+// Calls `act` after step 2 of 6, and gives what fit() has logged.
+template <class Act>
+History fit_with(Act act, FitOptions options = {}) {
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](Training& training) {
+    if (training.progress().step == 2) {
+      act();
+    }
+  };
+  options.epochs = 2;
+  options.callbacks.push_back(hooks);
+  return fit(
+      std::vector<float>{1, 2, 3},
+      [](float batch) { return test::floats({batch}); },
+      std::move(options));
+}
+
+class StopSignalTest : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Signals,
+    StopSignalTest,
+    testing::Values(SIGINT, SIGTERM),
+    [](const auto& info) {
+      return info.param == SIGINT ? "Interrupt" : "Terminate";
+    });
+
+TEST_P(StopSignalTest, EndsAfterTheStepAndRestoresTheHandlers) {
+  const Disposition own(GetParam(), mine);
+  const History history = fit_with([] { ::raise(GetParam()); });
+  EXPECT_EQ(history.stop_reason, GetParam() == SIGINT ? "SIGINT" : "SIGTERM");
+  EXPECT_TRUE(history.epochs.empty());
+  EXPECT_EQ(handler_of(GetParam()), mine);
+  // The next one knows nothing of it.
+  EXPECT_EQ(fit_with([] {}).epochs.size(), 2U);
+}
+
+TEST_P(StopSignalTest, HandlersComeBackAfterAnException) {
+  const Disposition own(GetParam(), mine);
+  EXPECT_THROW(
+      fit_with([] { throw std::runtime_error("mine"); }), std::runtime_error);
+  EXPECT_EQ(handler_of(GetParam()), mine);
+}
+
+TEST_P(StopSignalTest, WhatWasIgnoredOrIsLeftStaysSo) {
+  {
+    const Disposition ignored(GetParam(), SIG_IGN);
+    EXPECT_EQ(fit_with([] { ::raise(GetParam()); }).epochs.size(), 2U);
+    EXPECT_EQ(handler_of(GetParam()), SIG_IGN);
+  }
+  const Disposition own(GetParam(), mine);
+  const History history =
+      fit_with([] { ::raise(GetParam()); }, {.signals = Signals::kLeave});
+  EXPECT_EQ(history.epochs.size(), 2U);
+}
+
+TEST(TrainingSignalTest, AHandlerSetMeanwhileStays) {
+  const Disposition own(SIGINT, SIG_DFL);
+  fit_with([] { ::signal(SIGINT, mine); });
+  EXPECT_EQ(handler_of(SIGINT), mine);
+}
+
+TEST(TrainingSignalTest, NestedTrainingsEndTogether) {
+  const Disposition own(SIGINT, mine);
+  History inner;
+  const History outer = fit_with([&] {
+    inner = fit_with([] { ::raise(SIGINT); });
+    EXPECT_NE(handler_of(SIGINT), mine);
+  });
+  EXPECT_EQ(inner.stop_reason, "SIGINT");
+  EXPECT_EQ(outer.stop_reason, "SIGINT");
+  EXPECT_EQ(handler_of(SIGINT), mine);
+}
+
+TEST(TrainingSignalTest, TrainingsOnTwoThreadsEndTogether) {
+  const Disposition own(SIGINT, mine);
+  History other;
+  const History history = fit_with([&] {
+    std::thread thread([&] { other = fit_with([] { ::raise(SIGINT); }); });
+    thread.join();
+  });
+  EXPECT_EQ(other.stop_reason, "SIGINT");
+  EXPECT_EQ(history.stop_reason, "SIGINT");
+  EXPECT_EQ(handler_of(SIGINT), mine);
+}
+
+TEST(
+    TrainingSignalTest,
+    ASignalInTheValidationIsResumedBehindTheEpochsLastStep) {
+  const test::TemporaryFolder folder;
+  const auto batches = click_batches(3, 1);
+  const auto train = [&](const std::string& name, bool is_interrupted) {
+    ClickRun run;
+    at::manual_seed(5);
+    const auto loss_of = run.loss_of();
+    const History history =
+        fit(batches,
+            run.train_step(),
+            {.epochs = 2,
+             .model = run.model.ptr(),
+             .metrics = {std::make_shared<AUC>()},
+             .validation =
+                 Validation{
+                     .pass = make_pass(
+                         batches,
+                         [&](const auto& batch) {
+                           if (is_interrupted) {
+                             ::raise(SIGINT);
+                           }
+                           return loss_of(batch);
+                         })},
+             .callbacks = {std::make_shared<Checkpoint>(
+                 folder / name, run.model.ptr(), run.optimizer)}});
+    EXPECT_EQ(history.stop_reason, is_interrupted ? "SIGINT" : "");
+    return to_json(history).dump() + run.bytes();
+  };
+  const std::string straight = train("straight", false);
+  train("parts", true);
+  EXPECT_EQ(train("parts", false), straight);
+}
+
+// A child process that trains, named by the environment: see below.
+constexpr const char* kFolder = "TESSERA_TRAINING_CHILD";
+
+std::string train_in(const std::string& folder, bool hangs) {
+  ClickRun run;
+  at::manual_seed(5);
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](Training& training) {
+    if (training.progress().step == 7 && hangs) {
+      // Told that it may be interrupted; waits for a second signal, if any.
+      static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
+      for (int i = 0; i < 10; ++i) {  // a signal ends one sleep
+        ::usleep(100'000);
+      }
+    }
+  };
+  const History history =
+      fit(click_batches(5, 1),
+          run.train_step(),
+          {.epochs = 3,
+           .model = run.model.ptr(),
+           .callbacks = {
+               hooks,
+               std::make_shared<Checkpoint>(
+                   folder, run.model.ptr(), run.optimizer)}});
+  return to_json(history).dump() + run.bytes();
+}
+
+TEST(TrainingSignalTest, DISABLED_Child) {
+  const char* folder = std::getenv(kFolder);
+  ASSERT_NE(folder, nullptr);
+  train_in(folder, true);
+}
+
+// Interrupts a child after step 7 as often as told; how it ended.
+int run_child(const std::string& folder, int signals) {
+  std::array<int, 2> out{};
+  EXPECT_EQ(::pipe(out.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::close(out[0]);
+    ::setenv(kFolder, folder.c_str(), 1);
+    ::execl(
+        "/proc/self/exe",
+        "training_test",
+        "--gtest_filter=TrainingSignalTest.DISABLED_Child",
+        "--gtest_also_run_disabled_tests",
+        static_cast<char*>(nullptr));
+    ::_exit(99);
+  }
+  ::close(out[1]);
+  std::string text;
+  char byte = 0;
+  while (text.find("\nready\n") == std::string::npos &&
+         ::read(out[0], &byte, 1) == 1) {
+    text += byte;
+  }
+  for (int i = 0; i < signals; ++i) {
+    ::kill(child, SIGINT);
+    ::usleep(200'000);  // two at once would be one
+  }
+  while (::read(out[0], &byte, 1) == 1) {
+  }
+  ::close(out[0]);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(TrainingSignalTest, AnInterruptedProcessIsResumed) {
+  const test::TemporaryFolder folder;
+  const std::string straight = train_in(folder / "straight", false);
+  const int status = run_child(folder / "child", 1);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(train_in(folder / "child", false), straight);
+}
+
+TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
+  const test::TemporaryFolder folder;
+  const int status = run_child(folder / "child", 2);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+  // From the epoch before.
+  EXPECT_EQ(
+      train_in(folder / "child", false), train_in(folder / "other", false));
+}
+
+}  // namespace
+}  // namespace tessera

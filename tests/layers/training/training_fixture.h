@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/training/fit.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/stack.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+/// A folder that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::random_device random;
+    path_ = std::filesystem::temp_directory_path() /
+        ("tessera-training-" + std::to_string(random()) +
+         std::to_string(random()));
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string operator/(const std::string& name) const {
+    return (path_ / name).string();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct ClickBatch {
+  at::Tensor user;
+  at::Tensor movie;
+  at::Tensor click;
+};
+
+/// `count` batches that depend on `seed` alone.
+inline std::vector<ClickBatch> click_batches(int64_t count, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  std::vector<ClickBatch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto user = at::randint(0, 20, {8}, generator, at::kLong);
+    const auto movie = at::randint(0, 10, {8}, generator, at::kLong);
+    batches.push_back({user, movie, ((user + movie) % 3 == 0).to(at::kFloat)});
+  }
+  return batches;
+}
+
+/// Tables, dense weights, and random numbers in training.
+struct ClickModelImpl : torch::nn::Module {
+  /// More layers than one: each with a table.
+  explicit ClickModelImpl(int64_t layers = 1) {
+    at::manual_seed(3);
+    for (int64_t i = 0; i < layers; ++i) {
+      const auto table = [](const char* name, int64_t rows) {
+        return make_table({.name = name, .vocabulary_size = rows, .dim = 4});
+      };
+      embeddings.push_back(register_module(
+          "embedding_" + std::to_string(i),
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features =
+                  {{"user", FeatureConfig{.table = table("users", 20)}},
+                   {"movie", FeatureConfig{.table = table("movies", 10)}}},
+              .optimizer = optim::Adam{.learning_rate = 0.05},
+              .seed = static_cast<uint64_t>(i)})));
+    }
+    if (layers == 0) {
+      dense = register_module("dense", torch::nn::Linear(2, 8));
+    }
+    dropout = register_module("dropout", torch::nn::Dropout(0.2));
+    tower = register_module("tower", torch::nn::Linear(8, 1));
+  }
+
+  at::Tensor forward(const ClickBatch& batch) {
+    at::Tensor sum;
+    for (auto& embedding : embeddings) {
+      const at::Tensor part = join->forward(
+          embedding->forward({{"user", batch.user}, {"movie", batch.movie}}));
+      sum = sum.defined() ? sum + part : part;
+    }
+    if (!dense.is_empty()) {
+      sum = dense->forward(
+          at::stack({batch.user, batch.movie}, 1).to(at::kFloat) * 0.1);
+    }
+    return tower->forward(dropout->forward(sum)).squeeze(1);
+  }
+
+  std::vector<TPUEmbedding> embeddings;
+  Concatenate join;
+  torch::nn::Linear dense{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(ClickModel);
+
+/// A model that can be trained: all that one run needs.
+struct ClickRun {
+  explicit ClickRun(int64_t layers = 1) : model(layers) {}
+
+  auto loss_of() {
+    return [this](const ClickBatch& batch) {
+      const at::Tensor scores = model->forward(batch);
+      return StepResult{
+          .loss = at::binary_cross_entropy_with_logits(scores, batch.click),
+          .predictions = scores,
+          .labels = batch.click};
+    };
+  }
+  auto train_step() {
+    return make_train_step(optimizer, loss_of());
+  }
+  /// All tables, slots, dense weights and the optimizer's state.
+  std::string bytes() {
+    std::ostringstream stream;
+    torch::save(model, stream);
+    // An optimizer's archive names its parameters by their addresses.
+    std::vector<at::Tensor> moments;
+    for (const at::Tensor& parameter : model->parameters()) {
+      const auto found =
+          optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end()) {
+        const auto& state =
+            static_cast<const torch::optim::AdamParamState&>(*found->second);
+        moments.push_back(at::full({1}, state.step(), at::kLong));
+        moments.push_back(state.exp_avg());
+        moments.push_back(state.exp_avg_sq());
+      }
+    }
+    std::ostringstream state;
+    torch::save(moments, state);
+    return stream.str() + state.str();
+  }
+
+  ClickModel model;
+  torch::optim::Adam optimizer{model->parameters(), 0.01};
+};
+
+/// Calls functions, where they are set.
+class Hooks : public Callback {
+ public:
+  using Hook = std::function<void(Training&)>;
+
+  Hook train_begin, epoch_begin, step_end, epoch_end, train_end;
+
+  void on_train_begin(Training& training) override {
+    call(train_begin, training);
+  }
+  void on_epoch_begin(Training& training) override {
+    call(epoch_begin, training);
+  }
+  void on_step_end(Training& training) override {
+    call(step_end, training);
+  }
+  void on_epoch_end(Training& training) override {
+    call(epoch_end, training);
+  }
+  void on_train_end(Training& training) override {
+    call(train_end, training);
+  }
+
+ private:
+  static void call(const Hook& hook, Training& training) {
+    if (hook != nullptr) {
+      hook(training);
+    }
+  }
+};
+
+}  // namespace tessera::test
