@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers and models as JSON and back; output shapes; summaries.
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/cross.h>
+#include <tessera/layers/dot_interaction.h>
+#include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/layer_json.h>
+#include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 
@@ -282,6 +286,37 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   const auto again = from_json<Scale>(reread(to_json(layer)));
   ASSERT_EQ(again->parameters().size(), 1U);
   EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
+}
+
+// Built, saved, rebuilt and loaded, each gives what it gave.
+TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
+  torch::nn::Sequential model(
+      TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
+      DotInteraction(
+          DotInteractionOptions{.self_interaction = true, .skip_gather = true}),
+      Cross(CrossOptions{
+          .projection_dim = 2,
+          .diag_scale = 0.5,
+          .preactivation = Activation::kTanh,
+          .bias_initializer = initializers::Constant{.value = 0.5}}),
+      MultiLayerDCN(
+          MultiLayerDCNOptions{.projection_dim = 3, .num_layers = 2}));
+  const auto expected = model->forward(features_of_batch());
+  auto again = from_json<torch::nn::Sequential>(reread(to_json(model)));
+  EXPECT_EQ(reread(to_json(again)), reread(to_json(model)));
+  std::stringstream archive;
+  torch::save(model, archive);
+  torch::load(again, archive);
+  EXPECT_TRUE(at::equal(again->forward(features_of_batch()), expected));
+
+  EmbedReduce tags(EmbedReduceOptions{
+      .input_dim = 5, .output_dim = 2, .combiner = Combiner::kSqrtn});
+  auto same_tags = from_json<EmbedReduce>(reread(to_json(tags)));
+  std::stringstream tags_archive;
+  torch::save(tags, tags_archive);
+  torch::load(same_tags, tags_archive);
+  const Feature ids = test::int64s({0, 4});
+  EXPECT_TRUE(at::equal(same_tags->forward(ids), tags->forward(ids)));
 }
 
 TEST(LayerJsonTest, RefusesWhatItDoesNotKnow) {

@@ -13,9 +13,18 @@
 #include <variant>
 #include <vector>
 
+namespace torch::detail {
+struct ModuleHolderIndicator;
+}  // namespace torch::detail
+
 namespace tessera::optim {
 
 namespace detail {
+
+/// Asking whether a torch::nn::ModuleHolder can be called is an error of the
+/// compiler's, not an answer.
+template <class F>
+concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 
 template <class T, class Variant>
 inline constexpr bool kIsAlternative = false;
@@ -54,7 +63,8 @@ class LearningRate {
 
   template <class F>
   requires(
-      std::is_invocable_r_v<double, F&> && !std::is_arithmetic_v<F> &&
+      detail::NoModule<F>&& std::is_invocable_r_v<double, F&> &&
+      !std::is_arithmetic_v<F> &&
       !std::same_as<std::remove_cvref_t<F>, LearningRate>)
       LearningRate(F callable)
       : LearningRate("", std::move(callable)) {}
