@@ -106,7 +106,7 @@ FeaturePipeline learn_pipeline(const Options& options) {
   for (const tessera::CriteoBatch& batch : reader) {
     const tessera::Columns columns = tessera::to_columns(batch);
     for (size_t i = 0; i < builders.size(); ++i) {
-      builders[i].add(columns.at("C" + std::to_string(i + 1)));
+      builders[i].add(columns.at(c10::str("C", i + 1)));
     }
   }
   for (const std::string& line : reader.report().first_malformed_lines) {
@@ -118,11 +118,11 @@ FeaturePipeline learn_pipeline(const Options& options) {
   tessera::PipelineOutput numbers{
       .name = "numbers", .transform = tessera::transforms::Log1p{}};
   for (int64_t i = 1; i <= tessera::kCriteoIntegers; ++i) {
-    numbers.columns.push_back("I" + std::to_string(i));
+    numbers.columns.push_back(c10::str("I", i));
   }
   std::vector<tessera::PipelineOutput> outputs{std::move(numbers)};
   for (size_t i = 0; i < builders.size(); ++i) {
-    const std::string name = "C" + std::to_string(i + 1);
+    const std::string name = c10::str("C", i + 1);
     outputs.push_back(
         {.name = name,
          .columns = {name},
