@@ -26,6 +26,9 @@ using torch::Tensor;
 
 namespace {
 
+// Gradients of a mean over a batch are small, and a larger one would hide them.
+constexpr double kInitialAccumulator = 1e-8;
+
 struct Options {
   std::vector<std::string> data = {};  // training files
   std::vector<std::string> test = {};
@@ -36,8 +39,8 @@ struct Options {
   int64_t min_count = 2;
   int64_t batch = 1024;
   int64_t epochs = 1;
-  double rate = 0.05;  // of tables
-  double dense_rate = 0.02;
+  double learning_rate = 0.05;  // of tables
+  double dense_learning_rate = 0.01;
   int64_t seed = 0;
   std::string malformed = "error";
   std::string checkpoint = {};  // directory
@@ -86,10 +89,13 @@ class Clicks {
     const auto read = reader_.next();
     return read ? std::optional(to_batch(*read, pipeline_)) : std::nullopt;
   }
-  // Without the work of the pipeline.
-  void skip(int64_t count) {
-    for (int64_t i = 0; i < count && reader_.next(); ++i) {
+  // Without the work of the pipeline; how many there were.
+  int64_t skip(int64_t count) {
+    int64_t skipped = 0;
+    while (skipped < count && reader_.next()) {
+      ++skipped;
     }
+    return skipped;
   }
 
  private:
@@ -150,14 +156,15 @@ ClickModelOptions model_options(
                 {.name = output.name,
                  .vocabulary_size = pipeline.vocabulary_size(output.name),
                  .dim = options.dim,
-                 .combiner = tessera::Combiner::kSum,
-                 .initializer = tessera::initializers::Uniform{
-                     .low = -0.05, .high = 0.05}})});
+                 .combiner = tessera::Combiner::kSum})});
   }
   return {
       .features =
           tessera::Nest<tessera::FeatureConfig>::map(std::move(features)),
-      .optimizer = optim::Adagrad{.learning_rate = options.rate},
+      .optimizer =
+          optim::Adagrad{
+              .learning_rate = options.learning_rate,
+              .initial_accumulator_value = kInitialAccumulator},
       .seed = static_cast<uint64_t>(options.seed),
       .interaction = options.model,
       .num_dense = pipeline.num_dense()};
@@ -200,7 +207,7 @@ void keep_config(const ClickModel& model, const Options& options) {
       read_text(path) == text,
       "[dlrm_criteo] ",
       path.string(),
-      " is of a model with other options. Give the same --model, --dim, --rate "
+      " is of a model with other options. Give the same --model, --dim, --learning-rate "
       "and --seed, or another --checkpoint directory.");
 }
 
@@ -242,8 +249,8 @@ template <class Source>
 Training train(ClickModel& model, Source&& source, const Options& options) {
   torch::optim::Adagrad optimizer(
       model->parameters(),
-      torch::optim::AdagradOptions(options.dense_rate)
-          .initial_accumulator_value(0.1));
+      torch::optim::AdagradOptions(options.dense_learning_rate)
+          .initial_accumulator_value(kInitialAccumulator));
   Training training;
   const auto loss_of = [&](const Batch& batch) {
     const Tensor logits =
@@ -524,10 +531,16 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", options.epochs, "passes over the data")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
-  app.add_option("--rate", options.rate, "Adagrad's learning rate of tables")
+  app.add_option(
+         "--learning-rate",
+         options.learning_rate,
+         "Adagrad's learning rate of tables")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--dense-rate", options.dense_rate, "that of dense weights")
+  app.add_option(
+         "--dense-learning-rate",
+         options.dense_learning_rate,
+         "that of dense weights")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of initial values")

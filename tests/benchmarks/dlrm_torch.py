@@ -20,7 +20,8 @@ class ClickModel(torch.nn.Module):
             torch.nn.EmbeddingBag(int(size), options.dim, mode="sum", sparse=True) for size in vocabulary_sizes
         )
         for table in self.tables:
-            torch.nn.init.uniform_(table.weight, -0.05, 0.05)
+            deviation = options.dim**-0.5
+            torch.nn.init.trunc_normal_(table.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
         count = len(self.tables) + 1
         self.bottom = self.tower(num_dense, [64, options.dim])
         self.is_dlrm = options.model == "dlrm"
@@ -80,8 +81,8 @@ def main():
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=0.05)
-    parser.add_argument("--dense-rate", type=float, default=0.02)
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--dense-learning-rate", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="train so many steps only")
     options = parser.parse_args()
@@ -96,10 +97,10 @@ def main():
     tables = {id(parameter) for parameter in model.tables.parameters()}
     optimizer = torch.optim.Adagrad(
         [
-            {"params": list(model.tables.parameters()), "lr": options.rate},
-            {"params": [p for p in model.parameters() if id(p) not in tables], "lr": options.dense_rate},
+            {"params": list(model.tables.parameters()), "lr": options.learning_rate},
+            {"params": [p for p in model.parameters() if id(p) not in tables], "lr": options.dense_learning_rate},
         ],
-        initial_accumulator_value=0.1,
+        initial_accumulator_value=1e-8,
     )
 
     # Batches as a loader would give them: each column of ids contiguous.
