@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_generator.h>
 
+#include "src/data/text_file_writer.h"
 #include "src/random_key.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -97,6 +94,20 @@ double click_probability(int64_t logit) {
       (1.0 + std::exp(-static_cast<double>(logit) / static_cast<double>(kOne)));
 }
 
+// Of `size` categories: 1 / k, made 1 on average.
+std::vector<double> popularities(size_t size) {
+  std::vector<double> weights(size);
+  double sum = 0.0;
+  for (size_t k = 0; k < size; ++k) {
+    weights[k] = 1.0 / static_cast<double>(k + 1);
+    sum += weights[k];
+  }
+  for (double& weight : weights) {
+    weight *= static_cast<double>(size) / sum;
+  }
+  return weights;
+}
+
 void append_integer(int64_t value, std::string& text) {
   std::array<char, 24> digits;
   const auto end =
@@ -129,6 +140,15 @@ void validate(const CriteoGeneratorOptions& options) {
       "[CriteoGenerator] first_example must be >= 0, but got ",
       options.first_example,
       ".");
+  TORCH_CHECK_VALUE(
+      options.first_example <=
+          std::numeric_limits<int64_t>::max() - options.examples,
+      "[CriteoGenerator] first_example must be at most 2^63 - 1 - examples, but "
+      "got ",
+      options.first_example,
+      " with ",
+      options.examples,
+      " examples.");
   TORCH_CHECK_VALUE(
       options.vocabulary_sizes.size() == kCategories,
       "[CriteoGenerator] expected ",
@@ -207,36 +227,34 @@ void CriteoGenerator::make_category_columns() {
                number(kOtherHiddenNumber, 0.4 * hidden)}});
     }
 
-    std::vector<double> weights(size);  // 1 on average
-    double sum = 0.0;
-    for (size_t k = 0; k < size; ++k) {
-      weights[k] = 1.0 / static_cast<double>(k + 1);
-      sum += weights[k];
-    }
-    std::vector<uint32_t> small;
-    std::vector<uint32_t> large;
-    for (uint32_t k = 0; k < size; ++k) {
-      weights[k] *= static_cast<double>(size) / sum;
-      (weights[k] < 1.0 ? small : large).push_back(k);
-    }
-    column.slots.resize(size, Slot{0xffffffff, 0});
-    for (uint32_t k = 0; k < size; ++k) {
-      column.slots[k].other = k;
-    }
-    while (!small.empty() && !large.empty()) {
-      const uint32_t filled = small.back();
-      const uint32_t giver = large.back();
-      small.pop_back();
-      column.slots[filled] = {
-          static_cast<uint32_t>(weights[filled] * 4294967296.0), giver};
-      weights[giver] -= 1.0 - weights[filled];
-      if (weights[giver] < 1.0) {
-        large.pop_back();
-        small.push_back(giver);
-      }
-    }
+    column.slots = make_slots(popularities(size));
     category_columns_.push_back(std::move(column));
   }
+}
+
+std::vector<CriteoGenerator::Slot> CriteoGenerator::make_slots(
+    std::vector<double> weights) {
+  std::vector<Slot> slots(weights.size());
+  std::vector<uint32_t> small;
+  std::vector<uint32_t> large;
+  for (uint32_t k = 0; k < slots.size(); ++k) {
+    slots[k] = {.threshold = 0xffffffff, .other = k};
+    (weights[k] < 1.0 ? small : large).push_back(k);
+  }
+  while (!small.empty() && !large.empty()) {
+    const uint32_t filled = small.back();
+    const uint32_t giver = large.back();
+    small.pop_back();
+    slots[filled] = {
+        .threshold = static_cast<uint32_t>(weights[filled] * 4294967296.0),
+        .other = giver};
+    weights[giver] -= 1.0 - weights[filled];
+    if (weights[giver] < 1.0) {
+      large.pop_back();
+      small.push_back(giver);
+    }
+  }
+  return slots;
 }
 
 void CriteoGenerator::choose_products() {
@@ -381,42 +399,20 @@ float CriteoGenerator::append_line(int64_t number, std::string& text) const {
 
 at::Tensor CriteoGenerator::write(const std::string& path) const {
   constexpr size_t kBufferBytes = 1 << 18;
-  const auto require = [&](bool is_right) {
-    TORCH_CHECK_VALUE(
-        is_right,
-        "[CriteoGenerator] expected to write '",
-        path,
-        "', but it failed: ",
-        std::strerror(errno),
-        ". Give a path in a folder with room.");
-  };
-  struct Close {
-    void operator()(gzFile_s* file) const {
-      gzclose(file);
-    }
-  };
-  // T: as it is. Level 1 takes a third of the time of zlib's default.
-  const std::unique_ptr<gzFile_s, Close> file(
-      gzopen(path.c_str(), path.ends_with(".gz") ? "wb1" : "wbT"));
-  require(file != nullptr);
+  // Before the file, so that none is begun where memory is short.
   at::Tensor probabilities = at::empty({options_.examples}, at::kFloat);
   float* probability = probabilities.mutable_data_ptr<float>();
+  TextFileWriter file(path, "[CriteoGenerator]");
   std::string text;
-  const auto flush = [&] {
-    require(
-        text.empty() ||
-        gzwrite(file.get(), text.data(), static_cast<unsigned>(text.size())) >
-            0);
-    text.clear();
-  };
   for (int64_t i = 0; i < options_.examples; ++i) {
     probability[i] = append_line(options_.first_example + i, text);
     if (text.size() >= kBufferBytes) {
-      flush();
+      file.write(text);
+      text.clear();
     }
   }
-  flush();
-  require(gzflush(file.get(), Z_FINISH) == Z_OK);
+  file.write(text);
+  file.finish();
   return probabilities;
 }
 

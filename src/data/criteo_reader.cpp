@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
 
-#include "src/data/criteo_pipeline.h"
+#include "src/data/criteo_blocks.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -122,7 +122,8 @@ class CriteoReader::Batches {
   explicit Batches(CriteoReaderOptions options)
       : options_(std::move(options)),
         next_line_(options_.start_line),
-        pipeline_(options_) {}
+        block_end_(options_.start_line),
+        blocks_(options_) {}
 
   std::optional<CriteoBatch> next();
 
@@ -147,16 +148,18 @@ class CriteoReader::Batches {
   int64_t rows_before_malformed() const;
   void count_malformed(const MalformedLine& line);
   void copy_rows(Storage& storage, int64_t count);
+  int64_t line_after_used() const;
   std::optional<CriteoBatch> finish(Storage storage);
 
   CriteoReaderOptions options_;
   CriteoReport report_;
   int64_t next_line_;
+  int64_t block_end_;  // the line after the blocks that are used up
   std::exception_ptr error_;
   const CriteoBlock* block_ = nullptr;
   int64_t row_ = 0;  // of the block: given
   size_t malformed_ = 0;  // of the block: counted
-  CriteoPipeline pipeline_;
+  CriteoBlocks blocks_;
 };
 
 std::optional<CriteoBatch> CriteoReader::Batches::next() {
@@ -196,7 +199,7 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
     } else if (malformed_ < block_->malformed.size()) {
       count_malformed(block_->malformed[malformed_++]);
     } else {
-      next_line_ = block_->lines.first_line + block_->lines.lines;
+      block_end_ = block_->lines.first_line + block_->lines.lines;
       block_ = nullptr;
     }
   }
@@ -206,7 +209,7 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
 // `examples` are given by the time an error is seen.
 bool CriteoReader::Batches::take_block(int64_t examples) {
   try {
-    block_ = pipeline_.next();
+    block_ = blocks_.next();
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(
         false,
@@ -290,6 +293,16 @@ void CriteoReader::Batches::copy_rows(Storage& storage, int64_t count) {
   row_ += count;
 }
 
+int64_t CriteoReader::Batches::line_after_used() const {
+  if (block_ == nullptr) {
+    return block_end_;
+  }
+  const LineBlock& lines = block_->lines;
+  const auto used = row_ + static_cast<int64_t>(malformed_);  // > 0
+  return lines.first_line + first_line_in(lines, options_.shard) +
+      (used - 1) * options_.shard.count + 1;
+}
+
 std::optional<CriteoBatch> CriteoReader::Batches::finish(Storage storage) {
   const bool is_full = storage.filled == options_.batch_size;
   if (storage.filled == 0 || (!is_full && options_.drop_last)) {
@@ -304,14 +317,7 @@ std::optional<CriteoBatch> CriteoReader::Batches::finish(Storage storage) {
     storage.categories = shorten(storage.categories);
   }
   report_.examples += storage.filled;
-  if (block_ != nullptr) {
-    // The lines of the block's part that is used, which are count apart.
-    const LineBlock& lines = block_->lines;
-    const auto [index, count] = options_.shard;
-    const int64_t first = (index - lines.first_line % count + count) % count;
-    const auto used = row_ + static_cast<int64_t>(malformed_);
-    next_line_ = lines.first_line + first + (used - 1) * count + 1;
-  }
+  next_line_ = line_after_used();
   return CriteoBatch{
       .labels = storage.labels,
       .integers = storage.integers.t(),

@@ -69,13 +69,12 @@ bool LineSource::next(LineBlock& block) {
   block.text.resize(
       options_.max_line_bytes + options_.block_bytes + 1 + options_.padding);
   try {
-    while (file_ < options_.files.size()) {
+    if (file_ < options_.files.size()) {
       if (bytes_ == nullptr) {
         open_file();
       }
-      if (fill(block)) {
-        return true;
-      }
+      fill(block);
+      return true;
     }
     TORCH_CHECK_VALUE(
         line_ >= options_.start_line,
@@ -91,8 +90,7 @@ bool LineSource::next(LineBlock& block) {
   return false;
 }
 
-// Whether there are lines in the block.
-bool LineSource::fill(LineBlock& block) {
+void LineSource::fill(LineBlock& block) {
   block.file = file_;
   block.begin = 0;
   block.end = carry_.size();
@@ -122,7 +120,6 @@ bool LineSource::fill(LineBlock& block) {
   if (error_ != nullptr && block.lines == 0) {
     std::rethrow_exception(error_);
   }
-  return block.lines > 0;
 }
 
 void LineSource::drop_rest_of_line(LineBlock& block) {

@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-/// Whole lines of one file, each with a newline at its end.
+/// Whole lines of one file, each with a newline at its end. None, where all that
+/// was read is passed over.
 struct LineBlock {
   std::vector<char> text = {};
   size_t begin = 0;
@@ -42,13 +43,14 @@ class LineSource {
   explicit LineSource(LineSourceOptions options);
   ~LineSource();
 
-  /// False after the last line. All whole lines before an error come before it.
+  /// The next block_bytes of a file; there may be no line in them. False after the
+  /// last block. All whole lines before an error come before it.
   /// Errors:  c10::ValueError for a file that can't be read, is empty, damaged or
   ///          cut off, and when there are fewer lines than start_line.
   bool next(LineBlock& block);
 
  private:
-  bool fill(LineBlock& block);
+  void fill(LineBlock& block);
   void drop_rest_of_line(LineBlock& block);
   void cut_last_line(LineBlock& block, bool is_at_end);
   void pass_over(LineBlock& block);

@@ -13,6 +13,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -177,6 +179,51 @@ TEST(CriteoGeneratorTest, FilesHoldTheExamplesFromTheFirstOn) {
   const std::string text = gunzip(folder / "tail.gz");
   EXPECT_FALSE(text.empty());
   EXPECT_TRUE(clicks.text.ends_with("\n" + text));
+}
+
+// Ten examples wait in a buffer until the end; many are written before it.
+TEST(CriteoGeneratorTest, FailedWritesLeaveTheFileThatWasThere) {
+  for (const int64_t examples : {10, 20'000}) {
+    for (const char* name : {"clicks.tsv", "clicks.gz"}) {
+      const TemporaryFolder folder;
+      const std::string path = folder.write(name, "before");
+      std::filesystem::create_symlink("/dev/full", path + ".partial");
+      EXPECT_VALUE_ERROR(
+          CriteoGenerator({.examples = examples}).write(path),
+          "expected to write '" + path +
+              "', but it failed: No space left on device");
+      EXPECT_EQ(read_text(path), "before");
+      EXPECT_FALSE(std::filesystem::is_symlink(path + ".partial"));
+    }
+  }
+}
+
+TEST(CriteoGeneratorTest, WritesReplaceFilesAndNothingElse) {
+  const TemporaryFolder folder;
+  const CriteoGenerator generator({.examples = 10});
+  const std::string path = folder.write("clicks", "before");
+  generator.write(path);
+  EXPECT_EQ(read_text(path), make_clicks({.examples = 10}).text);
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  EXPECT_VALUE_ERROR(
+      generator.write("/dev/null"), "there is something else than a file");
+  std::filesystem::create_directory(folder / "there");
+  EXPECT_VALUE_ERROR(
+      generator.write(folder / "there"), "there is something else than a file");
+  EXPECT_FALSE(std::filesystem::exists(folder / "there.partial"));
+}
+
+TEST(CriteoGeneratorTest, NumbersOfExamplesEndWithInt64) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const TemporaryFolder folder;
+  const at::Tensor probabilities =
+      CriteoGenerator({.examples = 2, .first_example = kMax - 2})
+          .write(folder / "last");
+  EXPECT_EQ(probabilities.numel(), 2);
+  EXPECT_VALUE_ERROR(
+      CriteoGenerator({.examples = 2, .first_example = kMax - 1}),
+      "first_example must be at most 2^63 - 1 - examples, but got "
+      "9223372036854775806 with 2 examples");
 }
 
 TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {

@@ -202,6 +202,48 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
           path + "' line 5:");
 }
 
+// Blocks end between the last batch and the error.
+TEST(CriteoReaderErrorsTest, NothingIsLostByGoingOnAfterAnError) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(10);
+  const std::string before = random_text(random, 14);
+  const std::string after = random_text(random, 9);
+  const std::string bytes = make_gzip(before + after);
+  const std::string malformed = folder.write("a", before + "bad\n" + after);
+  const std::string damaged =
+      folder.write("b", bytes.substr(0, bytes.size() - 1));
+  const auto line_of_error = [&](const CriteoReaderOptions& options) {
+    CriteoReader reader(options);
+    EXPECT_VALUE_ERROR(while (reader.next().has_value()){}, "[CriteoReader]");
+    EXPECT_VALUE_ERROR(reader.next(), "[CriteoReader]");
+    EXPECT_EQ(reader.report().examples, reader.next_line());
+    return reader.next_line();
+  };
+  CriteoReaderOptions options{
+      .files = {malformed}, .batch_size = 10, .block_bytes = 300};
+  EXPECT_EQ(line_of_error(options), 10);
+  options.start_line = 10;
+  options.malformed_lines = MalformedLines::kSkip;
+  const CriteoBatch expected = parse_slowly(before + after);
+  const CriteoBatch rest = join(test::read_all(options));
+  expect_same(
+      rest,
+      {expected.labels.slice(0, 10),
+       expected.integers.slice(0, 10),
+       expected.categories.slice(0, 10)});
+
+  options.start_line = 0;
+  options.most_malformed_lines = 0;
+  EXPECT_EQ(line_of_error(options), 10);
+  // What a damaged file's last batch has was given, unless it is left out.
+  CriteoReaderOptions cut{
+      .files = {damaged}, .batch_size = 10, .block_bytes = 300};
+  EXPECT_EQ(line_of_error(cut), 20);
+  cut.malformed_lines = MalformedLines::kSkip;
+  cut.drop_last = true;
+  EXPECT_EQ(line_of_error(cut), 20);
+}
+
 TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostRightLines) {
   std::mt19937_64 random(5);
   std::vector<float> labels(1);

@@ -232,6 +232,31 @@ TEST(CriteoReaderTest, GoesOnWhereAnotherReaderWas) {
   }
 }
 
+TEST(CriteoReaderTest, GoesOnWithTheExamplesThatAreLeftOut) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(12);
+  const std::string text = random_text(random, 23);
+  const CriteoBatch all = parse_slowly(text);
+  CriteoReaderOptions options{
+      .files = {folder.write("a", text)},
+      .batch_size = 5,
+      .drop_last = true,
+      .block_bytes = 300};  // some end between the last full batch and the end
+  CriteoReader reader(options);
+  while (reader.next().has_value()) {
+  }
+  EXPECT_EQ(reader.next_line(), 20);
+  EXPECT_FALSE(reader.next().has_value());
+  EXPECT_EQ(reader.next_line(), 20);
+  options.start_line = reader.next_line();
+  options.drop_last = false;
+  expect_examples(
+      options,
+      {all.labels.slice(0, 20),
+       all.integers.slice(0, 20),
+       all.categories.slice(0, 20)});
+}
+
 TEST(CriteoReaderTest, EndsAfterTheLastLineAndNotBehindIt) {
   const TemporaryFolder folder;
   std::mt19937_64 random(8);

@@ -28,17 +28,23 @@ using test::parse_slowly;
 using test::random_text;
 using test::TemporaryFolder;
 
-// Writes a text into a named pipe again and again, until it is closed.
-class EndlessFile {
+// Writes a text into a named pipe again and again, far more than readers may
+// take: one that does has an end, and shows.
+class LongFile {
  public:
-  EndlessFile(const std::string& path, std::string text)
-      : text_(std::move(text)) {
+  static constexpr int64_t kBytes = 20'000'000;
+
+  LongFile(const std::string& path, std::string text) : text_(std::move(text)) {
     TORCH_CHECK(::mkfifo(path.c_str(), 0600) == 0);
     std::signal(SIGPIPE, SIG_IGN);
-    thread_ = std::thread([this, path] { run(path); });
+    // With this end open, the other one doesn't wait for a reader to come.
+    reading_end_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const int writing_end = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    TORCH_CHECK(reading_end_ >= 0 && writing_end >= 0);
+    thread_ = std::thread([this, writing_end] { run(writing_end); });
   }
-  ~EndlessFile() {
-    thread_.join();
+  ~LongFile() {
+    close();
   }
 
   // When nothing has been written for a while.
@@ -51,33 +57,44 @@ class EndlessFile {
     return before;
   }
 
+  // After the reader is gone: all that was written.
+  int64_t close() {
+    if (thread_.joinable()) {
+      ::close(reading_end_);
+      thread_.join();
+    }
+    return written_;
+  }
+
  private:
-  void run(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-    for (size_t at = 0;;) {
+  void run(int writing_end) {
+    for (size_t at = 0; written_ < kBytes;) {
       const ssize_t count =
-          ::write(descriptor, text_.data() + at, text_.size() - at);
+          ::write(writing_end, text_.data() + at, text_.size() - at);
       if (count < 0) {
         break;
       }
       written_ += count;
       at = (at + static_cast<size_t>(count)) % text_.size();
     }
-    ::close(descriptor);
+    ::close(writing_end);
   }
 
   std::string text_;
+  int reading_end_ = -1;
   std::atomic<int64_t> written_ = 0;
   std::thread thread_;
 };
 
+constexpr int64_t kBlocks = 5;
+constexpr int64_t kBlockBytes = 100'000;
+constexpr int64_t kPipeAndBuffers = 400'000;
+constexpr int64_t kMostAhead = kBlocks * kBlockBytes + kPipeAndBuffers;
+
 TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
   const TemporaryFolder folder;
   std::mt19937_64 random(1);
-  EndlessFile file(folder / "pipe", random_text(random, 1000));
-  constexpr int64_t kBlocks = 5;
-  constexpr int64_t kBlockBytes = 100'000;
-  constexpr int64_t kPipeAndBuffers = 400'000;
+  LongFile file(folder / "pipe", random_text(random, 1000));
   CriteoReader reader(
       {.files = {folder / "pipe"},
        .batch_size = 10,
@@ -85,15 +102,35 @@ TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
        .queue_blocks = kBlocks,
        .block_bytes = kBlockBytes});
   ASSERT_TRUE(reader.next().has_value());
-  EXPECT_LE(file.written_at_rest(), kBlocks * kBlockBytes + kPipeAndBuffers);
+  EXPECT_LE(file.written_at_rest(), kMostAhead);
   // It goes on, and stays as far ahead.
   while (reader.report().bytes < 20 * kBlockBytes) {
     ASSERT_TRUE(reader.next().has_value());
   }
   const int64_t written = file.written_at_rest();
   EXPECT_GT(written, 20 * kBlockBytes);
-  EXPECT_LE(
-      written - reader.report().bytes, kBlocks * kBlockBytes + kPipeAndBuffers);
+  EXPECT_LE(written - reader.report().bytes, kMostAhead);
+}
+
+// Lines to pass over, or the rest of one that is too long.
+TEST(CriteoReaderThreadsTest, ReadersMayBeLeftWhereNoExampleIsNear) {
+  std::mt19937_64 random(6);
+  for (const std::string& text :
+       {random_text(random, 1000), std::string(100'000, 'x')}) {
+    const TemporaryFolder folder;
+    LongFile file(folder / "pipe", text);
+    {
+      const CriteoReader reader(
+          {.files = {folder / "pipe"},
+           .malformed_lines = MalformedLines::kSkip,
+           .start_line = int64_t{1} << 40,
+           .threads = 3,
+           .queue_blocks = kBlocks,
+           .block_bytes = kBlockBytes});
+      EXPECT_LE(file.written_at_rest(), kMostAhead);
+    }
+    EXPECT_LE(file.close(), kMostAhead);
+  }
 }
 
 TEST(CriteoReaderThreadsTest, LinesWithoutEndDoNotLetMemoryGrow) {

@@ -13,7 +13,7 @@ namespace tessera {
 /// Made-up clicks in the format of the Criteo click logs.
 struct CriteoGeneratorOptions {
   /// How many, >= 0, from first_example on: a test set is the same seed's
-  /// examples behind those of the training set.
+  /// examples behind those of the training set. Their sum is below 2^63.
   int64_t examples = 100'000;
   int64_t first_example = 0;
   int64_t seed = 1;
@@ -52,8 +52,10 @@ class CriteoGenerator {
   float append_line(int64_t example, std::string& text) const;
 
   /// Writes the examples to a file, compressed when its name ends in .gz.
+  /// Until it is complete, it is beside the path, as path + ".partial".
   /// Returns the click probabilities, float32 [examples].
-  /// Errors:  c10::ValueError when the file can't be written.
+  /// Errors:  c10::ValueError when the file can't be written; what was there
+  ///          before stays.
   at::Tensor write(const std::string& path) const;
 
   const CriteoGeneratorOptions& options() const {
@@ -85,6 +87,9 @@ class CriteoGenerator {
     int32_t missing_effect = 0;
   };
   struct Example;
+
+  // A slot for each weight; they are 1 on average.
+  static std::vector<Slot> make_slots(std::vector<double> weights);
 
   void make_integer_columns();
   void make_category_columns();

@@ -106,13 +106,17 @@ class CriteoReader {
   explicit CriteoReader(CriteoReaderOptions options);
   CriteoReader(CriteoReader&&) noexcept;
   CriteoReader& operator=(CriteoReader&&) noexcept;
-  /// Waits for the threads to finish their blocks; needs no reading to the end.
+  /// Waits for the threads to finish their blocks; needs no reading to the end. A
+  /// block of a pipe is finished when it is full, so that an idle pipe is waited
+  /// for until its writer writes or closes it.
   ~CriteoReader();
 
   /// Nothing after the last batch.
   std::optional<CriteoBatch> next();
 
-  /// The line after the last example given, counted from 0 over all files.
+  /// Where to go on: the line after the last example given, or behind lines after
+  /// it that have none for this reader; counted from 0 over all files. Examples
+  /// that were read but not given, before an error or by drop_last, are after it.
   int64_t next_line() const;
   const CriteoReport& report() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/data/criteo_pipeline.h"
+#include "src/data/criteo_blocks.h"
 
 #include <cstring>
 
@@ -38,7 +38,12 @@ void make_columns(CriteoBlock& block) {
 
 }  // namespace
 
-CriteoPipeline::CriteoPipeline(const CriteoReaderOptions& options)
+int64_t first_line_in(const LineBlock& lines, const CriteoShard& shard) {
+  return (shard.index - lines.first_line % shard.count + shard.count) %
+      shard.count;
+}
+
+CriteoBlocks::CriteoBlocks(const CriteoReaderOptions& options)
     : options_(options),
       source_(
           {.files = options.files,
@@ -58,11 +63,11 @@ CriteoPipeline::CriteoPipeline(const CriteoReaderOptions& options)
   }
 }
 
-CriteoPipeline::~CriteoPipeline() {
+CriteoBlocks::~CriteoBlocks() {
   close();
 }
 
-void CriteoPipeline::close() {
+void CriteoBlocks::close() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_closing_ = true;
@@ -73,7 +78,7 @@ void CriteoPipeline::close() {
   }
 }
 
-void CriteoPipeline::read_blocks() {
+void CriteoBlocks::read_blocks() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!is_ended_) {
     changed_.wait(lock, [&] {
@@ -100,7 +105,7 @@ void CriteoPipeline::read_blocks() {
   }
 }
 
-void CriteoPipeline::parse_blocks() {
+void CriteoBlocks::parse_blocks() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(
@@ -123,7 +128,7 @@ void CriteoPipeline::parse_blocks() {
   }
 }
 
-void CriteoPipeline::parse(CriteoBlock& block) const {
+void CriteoBlocks::parse(CriteoBlock& block) const {
   if (block.labels == nullptr) {
     make_columns(block);
   }
@@ -136,11 +141,7 @@ void CriteoPipeline::parse(CriteoBlock& block) const {
     return static_cast<const char*>(
         std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
   };
-  // Of the lines, the next one of this shard.
-  int64_t turn =
-      (options_.shard.index - lines.first_line % options_.shard.count +
-       options_.shard.count) %
-      options_.shard.count;
+  int64_t turn = first_line_in(lines, options_.shard);
   for (int64_t line = 0; text < end; ++line) {
     if (line != turn) {
       text = find_newline(text) + 1;
@@ -165,7 +166,7 @@ void CriteoPipeline::parse(CriteoBlock& block) const {
   }
 }
 
-const CriteoBlock* CriteoPipeline::next() {
+const CriteoBlock* CriteoBlocks::next() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (freed_ < taken_) {
     freed_ = taken_;

@@ -24,6 +24,9 @@ struct MalformedLine {
   std::string_view text = {};  // in the block's text, without the newline
 };
 
+/// Of the block's lines, the first one of the shard; it may be behind the last.
+int64_t first_line_in(const LineBlock& lines, const CriteoShard& shard);
+
 /// A block of lines, and the shard's examples in it.
 struct CriteoBlock {
   LineBlock lines = {};
@@ -40,11 +43,11 @@ struct CriteoBlock {
 /// Threads that read and parse blocks into a ring of slots, which bounds the
 /// memory. Block i is in slot i % slots, from when it is read until the next one is
 /// taken.
-class CriteoPipeline {
+class CriteoBlocks {
  public:
   /// The options have been validated, and say how many threads and blocks.
-  explicit CriteoPipeline(const CriteoReaderOptions& options);
-  ~CriteoPipeline();
+  explicit CriteoBlocks(const CriteoReaderOptions& options);
+  ~CriteoBlocks();
 
   /// Blocks in the order of the files; valid until the next call. nullptr at the
   /// end.
