@@ -121,8 +121,10 @@ FeaturePipeline learn_pipeline(const Options& options) {
   if (reader.report().malformed_lines > 0) {
     std::cerr << reader.report().malformed_lines << " lines skipped\n";
   }
+  // A missing number is not a zero.
   tessera::PipelineOutput numbers{
-      .name = "numbers", .transform = tessera::transforms::Log1p{}};
+      .name = "numbers",
+      .transform = tessera::transforms::Log1p{.missing_value = -1.0}};
   for (int64_t i = 1; i <= tessera::kCriteoIntegers; ++i) {
     numbers.columns.push_back(c10::str("I", i));
   }
@@ -143,7 +145,8 @@ FeaturePipeline learn_pipeline(const Options& options) {
 // snippet: tables
 ClickModelOptions model_options(
     const FeaturePipeline& pipeline,
-    const Options& options) {
+    const Options& options,
+    int64_t steps) {
   tessera::Nest<tessera::FeatureConfig>::Map features;
   for (const tessera::PipelineOutput& output : pipeline.outputs()) {
     if (output.name == "numbers") {
@@ -163,13 +166,27 @@ ClickModelOptions model_options(
           tessera::Nest<tessera::FeatureConfig>::map(std::move(features)),
       .optimizer =
           optim::Adagrad{
-              .learning_rate = options.learning_rate,
+              .learning_rate =
+                  optim::PolynomialDecay{
+                      .initial_learning_rate = options.learning_rate,
+                      .decay_steps = static_cast<double>(steps),
+                      .end_learning_rate = 0.0},
               .initial_accumulator_value = kInitialAccumulator},
       .seed = static_cast<uint64_t>(options.seed),
       .interaction = options.model,
       .num_dense = pipeline.num_dense()};
 }
 // end snippet
+
+// Of the whole training.
+int64_t count_steps(const Options& options) {
+  int64_t steps = 0;
+  tessera::CriteoReader reader = open_files(options.data, options);
+  while (reader.next()) {
+    ++steps;
+  }
+  return steps * options.epochs;
+}
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path);
@@ -200,15 +217,24 @@ void keep_config(const ClickModel& model, const Options& options) {
   const fs::path path = fs::path(options.checkpoint) / "model.json";
   const std::string text = tessera::to_json(model).dump(2);
   if (!fs::exists(path)) {
-    std::ofstream(path) << text;
+    const std::string partial = path.string() + ".partial";
+    std::ofstream file(partial);
+    file << text;
+    file.close();
+    TORCH_CHECK(
+        file.good(),
+        "[dlrm_criteo] expected to write ",
+        partial,
+        ", but it failed. Is the disk full?");
+    fs::rename(partial, path);
     return;
   }
   TORCH_CHECK_VALUE(
       read_text(path) == text,
       "[dlrm_criteo] ",
       path.string(),
-      " is of a model with other options. Give the same --model, --dim, --learning-rate "
-      "and --seed, or another --checkpoint directory.");
+      " is of a model with other options. Give the same ones, or another "
+      "--checkpoint directory.");
 }
 
 tessera::Callbacks make_callbacks(
@@ -246,13 +272,22 @@ struct Training {
 // snippet: fit
 // On the batches of `source`, once per epoch.
 template <class Source>
-Training train(ClickModel& model, Source&& source, const Options& options) {
+Training train(
+    ClickModel& model,
+    Source&& source,
+    const Options& options,
+    int64_t steps) {
   torch::optim::Adagrad optimizer(
       model->parameters(),
       torch::optim::AdagradOptions(options.dense_learning_rate)
           .initial_accumulator_value(kInitialAccumulator));
   Training training;
   const auto loss_of = [&](const Batch& batch) {
+    // Both learning rates fall to 0, that of the tables by its schedule.
+    const auto done = static_cast<double>(model->embedding()->iterations());
+    optimizer.param_groups()[0].options().set_lr(
+        options.dense_learning_rate *
+        (1.0 - done / static_cast<double>(steps)));
     const Tensor logits =
         model->forward(batch.inputs.features, batch.inputs.dense);
     training.examples += batch.labels.size(0);
@@ -281,17 +316,18 @@ Training train(ClickModel& model, Source&& source, const Options& options) {
 Training train(
     ClickModel& model,
     const FeaturePipeline& pipeline,
-    const Options& options) {
+    const Options& options,
+    int64_t steps) {
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   if (!options.in_memory) {
-    return train(model, open, options);
+    return train(model, open, options, steps);
   }
   std::vector<Batch> batches;
   Clicks clicks = open();
   while (auto batch = clicks.next()) {
     batches.push_back(std::move(*batch));
   }
-  return train(model, batches, options);
+  return train(model, batches, options, steps);
 }
 
 struct Predictions {
@@ -433,13 +469,14 @@ int run(Options options) {
     write_arrays(pipeline, options);
   }
   torch::manual_seed(options.seed);
-  ClickModel model(model_options(pipeline, options));
+  const int64_t steps = count_steps(options);
+  ClickModel model(model_options(pipeline, options, steps));
   tessera::validate(pipeline, model->options().features);
   keep_config(model, options);
   if (!options.json) {
     std::cout << model->summary() << std::flush;
   }
-  const Training training = train(model, pipeline, options);
+  const Training training = train(model, pipeline, options, steps);
   const Predictions predicted = predict(model, pipeline, options);
   const double auc = auc_of(predicted.logits, predicted.labels);
   tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});

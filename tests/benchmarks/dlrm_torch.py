@@ -112,6 +112,8 @@ def main():
 
     train = list(batches("train"))[: options.steps]
     offsets = torch.arange(options.batch)
+    steps = len(train) * options.epochs
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
     loss_of = torch.nn.BCEWithLogitsLoss()
     examples = 0
     begin = time.perf_counter()
@@ -121,6 +123,7 @@ def main():
             loss = loss_of(model(ids, offsets[: len(labels)], numbers), labels)
             loss.backward()
             optimizer.step()
+            decay.step()
             examples += len(labels)
     seconds = time.perf_counter() - begin
 

@@ -20,8 +20,8 @@ struct CriteoGeneratorOptions {
   /// Different categories in each of the 26 columns, in [1, 10 million]. The k-th
   /// is as popular as 1 / k.
   std::vector<int64_t> vocabulary_sizes = {
-      400, 300, 5000, 3000, 200, 20,  1000, 300,  10, 2000, 800,  4000, 600,
-      25,  900, 3000, 12,   800, 500, 10,   4000, 18, 15,   2000, 100,  1500};
+      100, 50,  600, 400, 60,  20,  200, 80,  10, 300, 150, 500, 120,
+      25,  160, 400, 12,  150, 100, 10,  500, 18, 15,  300, 40,  250};
   /// The part of integers and categories that is empty, in [0, 1].
   double missing_rate = 0.05;
   /// Multiplies all effects; 0 makes clicks pure chance, 1 gives the best model
