@@ -23,6 +23,9 @@
 #include <iomanip>
 #include <iostream>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
@@ -514,9 +517,82 @@ class VectorFile {
   std::string path_;
 };
 
-int run(const Options& options) {
-  const Dataset dataset(load_movielens(options.data), options);
-  const auto users = static_cast<int64_t>(dataset.data().users.size());
+// A model, and how long its training took.
+struct Trained {
+  TwoTower model{nullptr};
+  double seconds = 0.0;
+};
+
+Trained trained(
+    const Dataset& dataset,
+    const Settings& settings,
+    const Options& options,
+    int64_t epochs) {
+  const auto seed = static_cast<uint64_t>(options.seed);
+  torch::manual_seed(seed);
+  Trained result{.model = TwoTower(dataset, settings, seed)};
+  if (!settings.only_ids && !options.json) {
+    std::cout << result.model->user->embedding->summary()
+              << result.model->movie->embedding->summary() << std::flush;
+  }
+  result.seconds = train(result.model, dataset, options, epochs);
+  return result;
+}
+
+struct Report {
+  size_t test_users = 0;
+  double factorization_seconds = 0.0;
+  double seconds = 0.0;
+  std::vector<std::pair<std::string, Recalls>> recalls = {};
+  std::vector<std::pair<std::string, double>> movies = {};  // title and score
+};
+
+void print_json(const Report& report, const Options& options) {
+  nlohmann::ordered_json json = {
+      {"seed", options.seed},
+      {"test_users", report.test_users},
+      {"factorization_seconds", report.factorization_seconds},
+      {"seconds", report.seconds}};
+  for (const auto& [name, recalls] : report.recalls) {
+    for (size_t i = 0; i < recalls.size(); ++i) {
+      json["recall"][name]["@" + std::to_string(kDepths[i])] = recalls[i];
+    }
+  }
+  json["user"] = options.user;
+  for (const auto& [title, score] : report.movies) {
+    json["movies"].push_back({{"title", title}, {"score", score}});
+  }
+  std::cout << json.dump(2) << "\n";
+}
+
+void print_table(const Report& report, const Options& options) {
+  std::cout << "\nrecall of the movie that each of " << report.test_users
+            << " users rates next\n"
+            << std::left << std::setw(24) << "";
+  for (const int64_t depth : kDepths) {
+    std::cout << std::setw(9) << "@" + std::to_string(depth);
+  }
+  std::cout << std::fixed << std::setprecision(4) << "\n";
+  for (const auto& [name, recalls] : report.recalls) {
+    std::cout << "  " << std::setw(22) << name;
+    for (const double recall : recalls) {
+      std::cout << std::setw(9) << recall;
+    }
+    std::cout << "\n";
+  }
+  std::cout << std::setprecision(1) << "\ntrained in " << report.seconds
+            << " s, the matrix factorization in "
+            << report.factorization_seconds << " s\n\nfor user " << options.user
+            << "\n"
+            << std::setprecision(3);
+  for (const auto& [title, score] : report.movies) {
+    std::cout << "  " << std::right << std::setw(6) << score << "  " << title
+              << "\n";
+  }
+}
+
+// The last moment of the user who is asked for.
+Moment asked_moment(const Dataset& dataset, const Options& options) {
   const auto asked = std::find_if(
       dataset.test().begin(), dataset.test().end(), [&](const Moment& moment) {
         return moment.user == options.user - 1;
@@ -524,23 +600,42 @@ int run(const Options& options) {
   TORCH_CHECK_VALUE(
       asked != dataset.test().end(),
       "[two_tower] --user must be in [1, ",
-      users,
+      dataset.data().users.size(),
       "] and have two ratings or more, but got ",
       options.user,
       ".");
-  const auto seed = static_cast<uint64_t>(options.seed);
+  return *asked;
+}
 
-  torch::manual_seed(seed);
-  TwoTower factorization(dataset, kFactorization, seed);
-  const double factorization_seconds =
-      train(factorization, dataset, options, options.baseline_epochs);
-  torch::manual_seed(seed);
-  TwoTower model(dataset, kTwoTower, seed);
-  if (!options.json) {
-    std::cout << model->user->embedding->summary()
-              << model->movie->embedding->summary() << std::flush;
+// The movies for one moment, with their scores.
+std::vector<std::pair<std::string, double>> served_movies(
+    TwoTower& model,
+    const tessera::TopKIndex& index,
+    const Dataset& dataset,
+    const Moment& moment) {
+  constexpr int64_t kShown = 5;
+  const tessera::TopK served = index.search(
+      model->user_vectors(dataset, {moment}),
+      std::min(kShown, index.size()),
+      dataset.seen({moment}));
+  std::vector<std::pair<std::string, double>> movies;
+  for (int64_t i = 0; i < served.ids.size(1); ++i) {
+    const auto movie = served.ids[0][i].item<int64_t>();
+    if (movie >= 0) {
+      movies.emplace_back(
+          dataset.data().movies[movie].title,
+          served.scores[0][i].item<double>());
+    }
   }
-  const double seconds = train(model, dataset, options, options.epochs);
+  return movies;
+}
+
+void run(const Options& options) {
+  const Dataset dataset(load_movielens(options.data), options);
+  const Moment asked = asked_moment(dataset, options);
+  Trained factorization =
+      trained(dataset, kFactorization, options, options.baseline_epochs);
+  auto [model, seconds] = trained(dataset, kTwoTower, options, options.epochs);
 
   // What serves has the movies' vectors in a file, and the user's tower.
   const VectorFile file(options.vectors);
@@ -549,82 +644,31 @@ int run(const Options& options) {
   const auto exact = tessera::make_exact_index(vectors);
   const Tensor queries = model->user_vectors(dataset, dataset.test());
 
-  const Recalls by_popularity = recalls_by_popularity(dataset);
-  const Recalls by_factorization = recalls_of(
-      *tessera::make_exact_index(factorization->movie_vectors(dataset)),
-      factorization->user_vectors(dataset, dataset.test()),
-      dataset);
-  const Recalls by_model = recalls_of(*exact, queries, dataset);
-  std::optional<Recalls> by_faiss;
+  Report report{
+      .test_users = dataset.test().size(),
+      .factorization_seconds = factorization.seconds,
+      .seconds = seconds};
+  report.recalls = {
+      {"popularity", recalls_by_popularity(dataset)},
+      {"matrix factorization",
+       recalls_of(
+           *tessera::make_exact_index(
+               factorization.model->movie_vectors(dataset)),
+           factorization.model->user_vectors(dataset, dataset.test()),
+           dataset)},
+      {"two towers", recalls_of(*exact, queries, dataset)}};
   if (tessera::has_faiss()) {
     const auto approximate =
         tessera::make_faiss_index(vectors, {}, {.ef_search = 200});
-    by_faiss = recalls_of(*approximate, queries, dataset);
+    report.recalls.emplace_back(
+        "two towers, faiss", recalls_of(*approximate, queries, dataset));
   }
-
-  constexpr int64_t kShown = 5;
-  const tessera::TopK served = exact->search(
-      model->user_vectors(dataset, {*asked}),
-      std::min(kShown, exact->size()),
-      dataset.seen({*asked}));
-  std::vector<std::pair<std::string, double>> titles;
-  for (int64_t i = 0; i < served.ids.size(1); ++i) {
-    const auto movie = served.ids[0][i].item<int64_t>();
-    if (movie >= 0) {
-      titles.emplace_back(
-          dataset.data().movies[movie].title,
-          served.scores[0][i].item<double>());
-    }
-  }
-
-  std::vector<std::pair<std::string, Recalls>> rows{
-      {"popularity", by_popularity},
-      {"matrix factorization", by_factorization},
-      {"two towers", by_model}};
-  if (by_faiss) {
-    rows.emplace_back("two towers, faiss", *by_faiss);
-  }
+  report.movies = served_movies(model, *exact, dataset, asked);
   if (options.json) {
-    nlohmann::ordered_json report = {
-        {"seed", options.seed},
-        {"test_users", dataset.test().size()},
-        {"factorization_seconds", factorization_seconds},
-        {"seconds", seconds}};
-    for (const auto& [name, recalls] : rows) {
-      for (size_t i = 0; i < recalls.size(); ++i) {
-        report["recall"][name]["@" + std::to_string(kDepths[i])] = recalls[i];
-      }
-    }
-    report["user"] = options.user;
-    for (const auto& [title, score] : titles) {
-      report["movies"].push_back({{"title", title}, {"score", score}});
-    }
-    std::cout << report.dump(2) << "\n";
-    return 0;
+    print_json(report, options);
+  } else {
+    print_table(report, options);
   }
-  std::cout << "\nrecall of the movie that each of " << dataset.test().size()
-            << " users rates next\n"
-            << std::left << std::setw(24) << "";
-  for (const int64_t depth : kDepths) {
-    std::cout << std::setw(9) << "@" + std::to_string(depth);
-  }
-  std::cout << std::fixed << std::setprecision(4) << "\n";
-  for (const auto& [name, recalls] : rows) {
-    std::cout << "  " << std::setw(22) << name;
-    for (const double recall : recalls) {
-      std::cout << std::setw(9) << recall;
-    }
-    std::cout << "\n";
-  }
-  std::cout << std::setprecision(1) << "\ntrained in " << seconds
-            << " s, the matrix factorization in " << factorization_seconds
-            << " s\n\nfor user " << options.user << "\n"
-            << std::setprecision(3);
-  for (const auto& [title, score] : titles) {
-    std::cout << "  " << std::right << std::setw(6) << score << "  " << title
-              << "\n";
-  }
-  return 0;
 }
 
 }  // namespace
@@ -660,7 +704,8 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.json, "report as JSON");
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(options);
+    run(options);
+    return 0;
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
     return 1;

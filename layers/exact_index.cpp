@@ -2,12 +2,11 @@
 #include <tessera/layers/top_k_index.h>
 #include <tessera/serialization/tensor_files.h>
 
+#include "layers/index_file.h"
 #include "src/parallel.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -53,8 +52,8 @@ void keep_best(
 
 class ExactIndex : public TopKIndex {
  public:
-  ExactIndex(at::Tensor vectors, const at::Tensor& ids)
-      : TopKIndex(vectors, ids), vectors_(std::move(vectors)) {}
+  ExactIndex(IndexVectors vectors, const at::Tensor& ids)
+      : TopKIndex(vectors, ids), vectors_(std::move(vectors.rows)) {}
 
   void save(const std::string& path) const override {
     save_safetensors(
@@ -67,6 +66,9 @@ class ExactIndex : public TopKIndex {
   TopK nearest(const at::Tensor& queries, int64_t k) const override {
     const int64_t count = queries.size(0);
     std::vector<std::vector<Found>> best(static_cast<size_t>(count));
+    for (std::vector<Found>& row : best) {
+      row.reserve(static_cast<size_t>(k));
+    }
     for (int64_t begin = 0; begin < size(); begin += kVectors) {
       const int64_t block = std::min(kVectors, size() - begin);
       const at::Tensor product =
@@ -107,20 +109,14 @@ std::unique_ptr<TopKIndex> make_exact_index(
     const at::Tensor& vectors,
     const at::Tensor& ids) {
   return std::make_unique<ExactIndex>(
-      vectors_of_index(vectors, "[make_exact_index]"), ids);
+      index_vectors(vectors, "[make_exact_index]"), ids);
 }
 
 std::unique_ptr<TopKIndex> load_exact_index(const std::string& path) {
-  const NamedTensors file = load_safetensors(path);
-  const auto format = file.metadata.find("format");
-  TORCH_CHECK_VALUE(
-      format != file.metadata.end() && format->second == kFormat,
-      "[load_exact_index '",
-      path,
-      "'] expected a file by the save() of an exact index, but its format is '",
-      format == file.metadata.end() ? "" : format->second,
-      "'.");
-  return make_exact_index(file["vectors"], file["ids"]);
+  return load_index_file(
+      "load_exact_index", path, kFormat, [](const NamedTensors& file) {
+        return make_exact_index(file["vectors"], file["ids"]);
+      });
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <tessera/layers/faiss_index.h>
 #include <tessera/serialization/tensor_files.h>
 
+#include "layers/index_file.h"
 #include "serialization/manifest.h"
 
 #include <ATen/ops/empty.h>
@@ -17,10 +18,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace tessera {
@@ -36,6 +40,8 @@ auto call_faiss(const std::string& where, Call call) {
     return call();
   } catch (const faiss::FaissException& error) {
     TORCH_CHECK_VALUE(false, where, " faiss refuses: ", error.msg);
+  } catch (const std::exception& error) {  // std::stoi's, or of no memory
+    TORCH_CHECK_VALUE(false, where, " faiss fails: ", error.what());
   }
 }
 
@@ -74,7 +80,7 @@ class FaissIndex : public TopKIndex {
       : TopKIndex(index->d, longest, ids), index_(std::move(index)) {}
   FaissIndex(
       std::unique_ptr<faiss::Index> index,
-      const at::Tensor& vectors,
+      const IndexVectors& vectors,
       const at::Tensor& ids)
       : TopKIndex(vectors, ids), index_(std::move(index)) {}
 
@@ -116,20 +122,31 @@ class FaissIndex : public TopKIndex {
   std::unique_ptr<faiss::Index> index_;
 };
 
-// faiss divides by some of them.
-void check_numbers(const std::string& factory, const std::string& where) {
-  const auto is_digit = [](char letter) {
-    return letter >= '0' && letter <= '9';
-  };
-  for (size_t i = 0; i < factory.size(); ++i) {
-    const bool begins =
-        is_digit(factory[i]) && (i == 0 || !is_digit(factory[i - 1]));
-    const size_t end = factory.find_first_not_of('0', i);
+// faiss divides by some of them, and fills the memory with as much as others say.
+void check_numbers(
+    const std::string& factory,
+    const at::Tensor& vectors,
+    const std::string& where) {
+  // No more clusters than vectors nor parts than dim; any usual number of links.
+  const int64_t most =
+      std::max({vectors.size(0), vectors.size(1), int64_t{1} << 16});
+  constexpr const char* kDigits = "0123456789";
+  size_t begin = factory.find_first_of(kDigits);
+  while (begin != std::string::npos) {
+    const size_t end =
+        std::min(factory.find_first_not_of(kDigits, begin), factory.size());
+    int64_t number = 0;
+    const auto [stop, error] =
+        std::from_chars(factory.data() + begin, factory.data() + end, number);
     TORCH_CHECK_VALUE(
-        !begins || end == i ||
-            (end != std::string::npos && is_digit(factory[end])),
+        error == std::errc() && number >= 1 && number <= most,
         where,
-        " a number in factory must not be 0.");
+        " a number in factory must be in [1, ",
+        most,
+        "] for these vectors, but got ",
+        factory.substr(begin, end - begin),
+        ".");
+    begin = factory.find_first_of(kDigits, end);
   }
 }
 
@@ -155,6 +172,34 @@ void set_parameter(
   });
 }
 
+std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
+  const at::Tensor bytes = file["index"];
+  const at::Tensor longest = file["longest"];
+  const at::Tensor ids = file["ids"];
+  const std::string checksum = metadata_of(file, "xxh3");
+  TORCH_CHECK_VALUE(
+      bytes.scalar_type() == at::kByte && bytes.dim() == 1 &&
+          checksum_of_tensor(bytes) == checksum,
+      "its index does not have the checksum ",
+      checksum,
+      ".");
+  TORCH_CHECK_VALUE(
+      longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
+          longest.item<double>() >= 0.0 &&
+          std::isfinite(longest.item<double>()),
+      "longest must be a finite number >= 0.");
+  BytesReader reader(bytes);
+  auto index = call_faiss("[TopKIndex]", [&] {
+    return std::unique_ptr<faiss::Index>(faiss::read_index(&reader));
+  });
+  TORCH_CHECK_VALUE(
+      index->metric_type == faiss::METRIC_INNER_PRODUCT && index->d > 0 &&
+          ids.dim() == 1 && index->ntotal == ids.size(0),
+      "expected an index by inner product of as many vectors as there are ids.");
+  return std::make_unique<FaissIndex>(
+      std::move(index), longest.item<double>(), ids);
+}
+
 }  // namespace
 
 bool has_faiss() {
@@ -166,14 +211,15 @@ std::unique_ptr<TopKIndex> make_faiss_index(
     const at::Tensor& ids,
     const FaissIndexOptions& options) {
   const auto where = fmt::format("[make_faiss_index '{}']", options.factory);
-  const at::Tensor matrix = vectors_of_index(vectors, where);
+  const IndexVectors checked = index_vectors(vectors, where);
+  const at::Tensor& matrix = checked.rows;
   TORCH_CHECK_VALUE(
       matrix.size(1) <= std::numeric_limits<int32_t>::max(),
       where,
       " dim must be below 2^31, but got ",
       matrix.size(1),
       ".");
-  check_numbers(options.factory, where);
+  check_numbers(options.factory, matrix, where);
   auto index = call_faiss(where, [&] {
     return std::unique_ptr<faiss::Index>(faiss::index_factory(
         static_cast<int>(matrix.size(1)),
@@ -183,7 +229,7 @@ std::unique_ptr<TopKIndex> make_faiss_index(
   set_parameter(*index, "nprobe", options.nprobe, where);
   set_parameter(*index, "efSearch", options.ef_search, where);
   faiss::Index& built = *index;
-  auto result = std::make_unique<FaissIndex>(std::move(index), matrix, ids);
+  auto result = std::make_unique<FaissIndex>(std::move(index), checked, ids);
   call_faiss(where, [&] {
     const float* data = matrix.const_data_ptr<float>();
     if (!built.is_trained) {
@@ -195,45 +241,7 @@ std::unique_ptr<TopKIndex> make_faiss_index(
 }
 
 std::unique_ptr<TopKIndex> load_faiss_index(const std::string& path) {
-  const auto where = c10::str("[load_faiss_index '", path, "']");
-  const NamedTensors file = load_safetensors(path);
-  const auto metadata = [&](const char* key) {
-    const auto found = file.metadata.find(key);
-    return found == file.metadata.end() ? std::string() : found->second;
-  };
-  TORCH_CHECK_VALUE(
-      metadata("format") == kFormat,
-      where,
-      " expected a file by the save() of a faiss index, but its format is '",
-      metadata("format"),
-      "'.");
-  const at::Tensor bytes = file["index"];
-  const at::Tensor longest = file["longest"];
-  TORCH_CHECK_VALUE(
-      bytes.scalar_type() == at::kByte && bytes.dim() == 1 &&
-          checksum_of_tensor(bytes) == metadata("xxh3"),
-      where,
-      " the file is damaged: its index does not have the checksum ",
-      metadata("xxh3"),
-      ".");
-  TORCH_CHECK_VALUE(
-      longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
-          longest.item<double>() >= 0.0 &&
-          std::isfinite(longest.item<double>()),
-      where,
-      " the file is damaged: longest must be a finite number >= 0.");
-  BytesReader reader(bytes);
-  auto index = call_faiss(where, [&] {
-    return std::unique_ptr<faiss::Index>(faiss::read_index(&reader));
-  });
-  TORCH_CHECK_VALUE(
-      index->metric_type == faiss::METRIC_INNER_PRODUCT && index->d > 0 &&
-          file["ids"].dim() == 1 && index->ntotal == file["ids"].size(0),
-      where,
-      " the file is damaged: expected an index by inner product of as many"
-      " vectors as there are ids.");
-  return std::make_unique<FaissIndex>(
-      std::move(index), longest.item<double>(), file["ids"]);
+  return load_index_file("load_faiss_index", path, kFormat, read_index);
 }
 
 }  // namespace tessera

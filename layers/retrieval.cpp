@@ -222,18 +222,20 @@ at::Tensor RetrievalImpl::forward(
     const RetrievalBatch& batch) {
   check_pair(query, candidate);
   check_ids(options_, batch.candidate_ids, candidate);
+  const at::Tensor& probability = batch.candidate_sampling_probability;
+  if (probability.defined()) {
+    check_probability(probability, candidate);
+  }
+  if (batch.sample_weights.defined()) {
+    check_weights(batch.sample_weights, query);
+  }
   const int64_t queries = query.size(0);
   const int64_t candidates = candidate.size(0);
 
   at::Tensor scores = at::matmul(query, candidate.t()) / options_.temperature;
-  const at::Tensor& probability = batch.candidate_sampling_probability;
   if (probability.defined()) {
-    check_probability(probability, candidate);
     // In float64, as a small share may be denormal in float32.
     scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
-  }
-  if (batch.sample_weights.defined()) {
-    check_weights(batch.sample_weights, query);
   }
 
   const at::Tensor positive = scores.diagonal();  // [batch]
@@ -265,11 +267,11 @@ at::Tensor RetrievalImpl::forward(
       options_.reduction == LossReduction::kSum ? losses.sum() : losses.mean();
   TORCH_CHECK_VALUE(
       is_finite(loss),
-      "[Retrieval] the scores of these vectors are beyond ",
+      "[Retrieval] the scores, the losses or their weights are beyond ",
       loss.scalar_type(),
       ": the loss is ",
       loss.item<double>(),
-      ". Scale the vectors down, or raise the temperature.");
+      ". Scale the vectors or the weights down, or raise the temperature.");
   return loss;
 }
 

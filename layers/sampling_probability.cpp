@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/sampling_probability.h>
 
+#include "src/random_key.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -14,13 +16,38 @@ namespace tessera {
 
 namespace {
 
-// SplitMix64's finalizer over the id and the number of the array.
-// Source:  Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195.
-uint64_t mix(uint64_t id, uint64_t hash) {
-  uint64_t bits = id + (hash + 1) * 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31);
+// Where an id is in the flat arrays.
+class Buckets {
+ public:
+  explicit Buckets(const SamplingProbabilityOptions& options)
+      : count_(options.num_buckets) {}
+
+  int64_t operator()(int64_t id, int64_t hash) const {
+    // Nearby ids and arrays get unrelated buckets.
+    const uint64_t bits = mix_bits(
+        static_cast<uint64_t>(id) +
+        (static_cast<uint64_t>(hash) + 1) * 0x9E3779B97F4A7C15U);
+    return hash * count_ +
+        static_cast<int64_t>(bits % static_cast<uint64_t>(count_));
+  }
+
+ private:
+  int64_t count_;
+};
+
+void check_ids(const at::Tensor& ids) {
+  TORCH_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.device().is_cpu(),
+      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but"
+      " got ",
+      ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
+                    : "an undefined tensor",
+      ".");
+  TORCH_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[SamplingProbability] ids must be int32 or int64, but got ",
+      ids.scalar_type(),
+      ".");
 }
 
 }  // namespace
@@ -60,19 +87,7 @@ void SamplingProbabilityImpl::reset() {
   average_gap_ = register_buffer("average_gap", at::zeros(shape, at::kFloat));
 }
 
-at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
-  TORCH_CHECK_VALUE(
-      ids.defined() && ids.dim() == 1 && ids.device().is_cpu(),
-      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but"
-      " got ",
-      ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
-                    : "an undefined tensor",
-      ".");
-  TORCH_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SamplingProbability] ids must be int32 or int64, but got ",
-      ids.scalar_type(),
-      ".");
+void SamplingProbabilityImpl::check_buffers() const {
   const auto is_right = [&](const at::Tensor& buffer, at::ScalarType dtype) {
     const std::vector<int64_t> shape{options_.num_hashes, options_.num_buckets};
     return buffer.scalar_type() == dtype && buffer.is_contiguous() &&
@@ -91,43 +106,56 @@ at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
       last_position_.sizes(),
       ". Load what was saved with the same options, and leave dtype and device"
       " as they are.");
-  const at::Tensor wide = ids.to(at::kLong).contiguous();
-  const int64_t count = wide.size(0);
-  const int64_t* id = wide.const_data_ptr<int64_t>();
+}
+
+void SamplingProbabilityImpl::learn(std::span<const int64_t> ids) {
+  const Buckets bucket(options_);
+  const auto rate = static_cast<float>(options_.learning_rate);
   int64_t* position = last_position_.mutable_data_ptr<int64_t>();
   float* gap = average_gap_.mutable_data_ptr<float>();
   int64_t& seen = *seen_.mutable_data_ptr<int64_t>();
-  const auto buckets = static_cast<uint64_t>(options_.num_buckets);
-  const auto bucket = [&](int64_t i, int64_t hash) {
-    const uint64_t bits =
-        mix(static_cast<uint64_t>(id[i]), static_cast<uint64_t>(hash));
-    return hash * options_.num_buckets + static_cast<int64_t>(bits % buckets);
-  };
-
-  const auto rate = static_cast<float>(options_.learning_rate);
-  for (int64_t i = 0; is_training() && i < count; ++i) {
+  for (const int64_t id : ids) {
     ++seen;
     for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
-      const int64_t at = bucket(i, hash);
+      const int64_t at = bucket(id, hash);
       const auto newest = static_cast<float>(seen - position[at]);
       gap[at] =
           position[at] == 0 ? newest : gap[at] + rate * (newest - gap[at]);
       position[at] = seen;
     }
   }
+}
 
-  at::Tensor probability = at::empty({count}, at::kFloat);
+at::Tensor SamplingProbabilityImpl::estimate(
+    std::span<const int64_t> ids) const {
+  const Buckets bucket(options_);
+  const int64_t* position = last_position_.const_data_ptr<int64_t>();
+  const float* gap = average_gap_.const_data_ptr<float>();
+  const auto unseen = static_cast<float>(*seen_.const_data_ptr<int64_t>() + 1);
+  at::Tensor probability =
+      at::empty({static_cast<int64_t>(ids.size())}, at::kFloat);
   float* out = probability.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < count; ++i) {
-    float longest = 0.0F;
+  for (const int64_t id : ids) {
+    float longest = 1.0F;
     for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
-      const int64_t at = bucket(i, hash);
-      longest = std::max(
-          longest, position[at] == 0 ? static_cast<float>(seen + 1) : gap[at]);
+      const int64_t at = bucket(id, hash);
+      longest = std::max(longest, position[at] == 0 ? unseen : gap[at]);
     }
-    out[i] = 1.0F / std::max(1.0F, longest);
+    *out++ = 1.0F / longest;
   }
   return probability;
+}
+
+at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
+  check_ids(ids);
+  check_buffers();
+  const at::Tensor wide = ids.to(at::kLong).contiguous();
+  const std::span<const int64_t> values(
+      wide.const_data_ptr<int64_t>(), static_cast<size_t>(wide.size(0)));
+  if (is_training()) {
+    learn(values);
+  }
+  return estimate(values);
 }
 
 void SamplingProbabilityImpl::pretty_print(std::ostream& stream) const {

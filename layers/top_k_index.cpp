@@ -21,8 +21,10 @@ namespace {
 
 // Queries that are searched for together: enough for matrix products to be fast.
 constexpr int64_t kQueries = 256;
-// Vectors whose lengths are taken together.
-constexpr int64_t kVectors = 8192;
+// What is found for them together, some 30 bytes each.
+constexpr int64_t kFound = 1 << 18;
+// Elements that are converted together for their lengths: 8 MB.
+constexpr int64_t kElements = 1 << 20;
 
 bool is_integer(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
@@ -66,9 +68,10 @@ at::Tensor matrix_of(
 // The length of the longest row; 0 without rows, not finite where a row is not.
 double longest_row(const at::Tensor& matrix) {
   double longest = 0.0;
-  for (int64_t begin = 0; begin < matrix.size(0); begin += kVectors) {
+  const int64_t step = std::max<int64_t>(1, kElements / matrix.size(1));
+  for (int64_t begin = 0; begin < matrix.size(0); begin += step) {
     const at::Tensor rows =
-        matrix.narrow(0, begin, std::min(kVectors, matrix.size(0) - begin));
+        matrix.narrow(0, begin, std::min(step, matrix.size(0) - begin));
     const auto length =
         at::linalg_vector_norm(rows.to(at::kDouble), 2, at::IntArrayRef{1})
             .max()
@@ -153,13 +156,9 @@ class Exclusions {
     }
   }
 
-  // At most so many are excluded for one of the queries [begin, end).
-  int64_t most(int64_t begin, int64_t end) const {
-    int64_t most = 0;
-    for (int64_t query = begin; query < end; ++query) {
-      most = std::max(most, splits_[query + 1] - splits_[query]);
-    }
-    return most;
+  // So many are excluded for it.
+  int64_t count(int64_t query) const {
+    return splits_[query + 1] - splits_[query];
   }
 
   bool has(int64_t query, int64_t id) const {
@@ -172,25 +171,43 @@ class Exclusions {
   std::vector<int64_t> splits_;
 };
 
-}  // namespace
-
-at::Tensor vectors_of_index(
-    const at::Tensor& vectors,
-    const std::string& where) {
-  at::Tensor matrix = matrix_of(vectors, where, "vectors");
-  TORCH_CHECK_VALUE(
-      matrix.size(0) > 0, where, " expected one vector or more, but got none.");
-  TORCH_CHECK_VALUE(
-      std::isfinite(longest_row(matrix)),
-      where,
-      " vectors must be finite, but some have NaN or infinity as float32.");
-  return matrix;
+// The end of the queries from `begin` on that are searched for together. All of
+// them fetch what the one with most exclusions needs, needed[query].
+int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
+  const auto last =
+      std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
+  int64_t most = needed[begin];
+  int64_t end = begin + 1;
+  while (end < last) {
+    most = std::max(most, needed[end]);
+    if (most > kFound / (end + 1 - begin)) {
+      break;
+    }
+    ++end;
+  }
+  return end;
 }
 
-TopKIndex::TopKIndex(const at::Tensor& vectors, const at::Tensor& ids)
-    : dim_(vectors.size(1)),
-      longest_(longest_row(vectors)),
-      ids_(checked_ids(ids, vectors.size(0))) {}
+}  // namespace
+
+IndexVectors index_vectors(
+    const at::Tensor& vectors,
+    const std::string& where) {
+  at::Tensor rows = matrix_of(vectors, where, "vectors");
+  TORCH_CHECK_VALUE(
+      rows.size(0) > 0, where, " expected one vector or more, but got none.");
+  const double longest = longest_row(rows);
+  TORCH_CHECK_VALUE(
+      std::isfinite(longest),
+      where,
+      " vectors must be finite, but some have NaN or infinity as float32.");
+  return {.rows = std::move(rows), .longest = longest};
+}
+
+TopKIndex::TopKIndex(const IndexVectors& vectors, const at::Tensor& ids)
+    : dim_(vectors.rows.size(1)),
+      longest_(vectors.longest),
+      ids_(checked_ids(ids, vectors.rows.size(0))) {}
 
 TopKIndex::TopKIndex(int64_t dim, double longest, const at::Tensor& ids)
     : dim_(dim), longest_(longest), ids_(checked_ids(ids, std::nullopt)) {}
@@ -237,10 +254,15 @@ TopK TopKIndex::search(
   float* scores = found.scores.mutable_data_ptr<float>();
   int64_t* ids = found.ids.mutable_data_ptr<int64_t>();
   const int64_t* id_at = ids_.const_data_ptr<int64_t>();
-  for (int64_t begin = 0; begin < count; begin += kQueries) {
-    const int64_t end = std::min(begin + kQueries, count);
-    const int64_t most = exclusions.most(begin, end);
-    const int64_t fetched = most >= size() - k ? size() : k + most;
+  std::vector<int64_t> needed;  // enough that k are left
+  for (int64_t query = 0; query < count; ++query) {
+    needed.push_back(std::min(k + exclusions.count(query), size()));
+  }
+  int64_t end = 0;
+  for (int64_t begin = 0; begin < count; begin = end) {
+    end = block_end(begin, needed);
+    const int64_t fetched =
+        *std::max_element(needed.begin() + begin, needed.begin() + end);
     const TopK block = nearest(matrix.narrow(0, begin, end - begin), fetched);
     const float* score = block.scores.const_data_ptr<float>();
     const int64_t* position = block.ids.const_data_ptr<int64_t>();

@@ -10,18 +10,19 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <set>
+#include <limits>
 #include <string>
 
 namespace tessera {
 
 namespace {
 
-using test::expect_close;
 using test::int64s;
 
 // Without faiss there is faiss_unavailable_test.
@@ -34,26 +35,21 @@ class FaissIndexTest : public testing::Test {
   }
 };
 
-// Vectors around a few centers, as towers make them.
+// Vectors around a few centers, as towers make them. Whole numbers, so that all
+// ways to sum up a product give the same.
 at::Tensor clusters(int64_t count, int64_t dim) {
   const at::Tensor centers = at::randn({20, dim});
-  return centers.index_select(0, at::arange(count).remainder(20)) +
+  const at::Tensor vectors =
+      centers.index_select(0, at::arange(count).remainder(20)) +
       at::randn({count, dim}) * 0.5;
+  return (vectors * 8.0).round();
 }
 
-// The part of the exact index's answers that the other one finds.
-double recall(const TopK& found, const TopK& expected) {
-  const int64_t k = expected.ids.size(1);
-  const int64_t* id = found.ids.const_data_ptr<int64_t>();
-  const int64_t* wanted = expected.ids.const_data_ptr<int64_t>();
-  int64_t hits = 0;
-  for (int64_t query = 0; query < expected.ids.size(0); ++query) {
-    const std::set<int64_t> right(wanted + query * k, wanted + (query + 1) * k);
-    for (int64_t i = 0; i < k; ++i) {
-      hits += static_cast<int64_t>(right.count(id[query * k + i]));
-    }
-  }
-  return static_cast<double>(hits) / static_cast<double>(expected.ids.numel());
+// The part of the answers that are as good as the exact index's, which has as
+// many. By score, as ties have no order.
+double recall(const TopK& found, const TopK& exact) {
+  const at::Tensor worst = exact.scores.narrow(1, exact.scores.size(1) - 1, 1);
+  return found.scores.ge(worst).to(at::kDouble).mean().item<double>();
 }
 
 // faiss and LibTorch bring a BLAS each, and the one that is loaded first serves
@@ -70,23 +66,35 @@ TEST_F(FaissIndexTest, LeavesLibTorchItsOwnBlas) {
 }
 
 TEST_F(FaissIndexTest, FlatFindsWhatTheExactIndexDoes) {
-  const at::Tensor vectors = at::randn({1000, 16});
-  const at::Tensor queries = at::randn({300, 16});
-  const at::Tensor ids = at::arange(1000) * 3 + 5;
+  // The binary numbers of ten digits, and queries that give each digit another
+  // power of two, or less than nothing for it: no scores are equal.
+  const at::Tensor digits = at::arange(10);
+  const at::Tensor vectors = at::arange(1024)
+                                 .unsqueeze(1)
+                                 .bitwise_right_shift(digits)
+                                 .bitwise_and(1)
+                                 .to(at::kFloat);
+  const at::Tensor powers =
+      at::rand({300, 10}).argsort(int64_t{1}).to(at::kFloat).exp2();
+  const at::Tensor queries = powers * (at::randint(2, {300, 10}) * 2 - 1);
+  const at::Tensor ids = at::arange(1024) * 3 + 5;
   const auto exact = make_exact_index(vectors, ids)->search(queries, 10);
   const auto found =
       make_faiss_index(vectors, ids, {.factory = "Flat"})->search(queries, 10);
   EXPECT_TRUE(at::equal(found.ids, exact.ids));
-  expect_close(found.scores, exact.scores);
+  EXPECT_TRUE(at::equal(found.scores, exact.scores));
 }
 
 TEST_F(FaissIndexTest, ApproximateIndicesFindMostOfTheBest) {
   const at::Tensor vectors = clusters(2000, 16);
   const at::Tensor queries = clusters(100, 16);
   const auto exact = make_exact_index(vectors)->search(queries, 10);
+  const at::Tensor products = at::matmul(queries, vectors.t());
   const auto recall_of = [&](const FaissIndexOptions& options) {
-    return recall(
-        make_faiss_index(vectors, {}, options)->search(queries, 10), exact);
+    const auto found =
+        make_faiss_index(vectors, {}, options)->search(queries, 10);
+    EXPECT_TRUE(at::equal(products.gather(1, found.ids), found.scores));
+    return recall(found, exact);
   };
   EXPECT_GT(recall_of({.factory = "HNSW32", .ef_search = 200}), 0.8);
   const double wide = recall_of({.factory = "IVF16,Flat", .nprobe = 8});
@@ -140,11 +148,11 @@ TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
   const test::TemporaryFolder folder;
   const auto path = folder / "index";
   make_exact_index(at::ones({2, 2}))->save(path);
-  EXPECT_VALUE_ERROR(load_faiss_index(path), "its format is 'tessera exact");
+  EXPECT_VALUE_ERROR(load_faiss_index(path), "but it is 'tessera exact index'");
   EXPECT_VALUE_ERROR(
       (make_faiss_index(at::ones({2, 2}), {}, {.factory = "Flat"})->save(path),
        load_exact_index(path)),
-      "its format is 'tessera faiss index'");
+      "but it is 'tessera faiss index'");
 
   const NamedTensors whole = load_safetensors(path);
   const auto save_with = [&](const std::string& name, at::Tensor tensor) {
@@ -156,12 +164,23 @@ TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
   };
   at::Tensor bytes = whole["index"].clone();
   bytes[bytes.size(0) - 1].add_(1);
+  const std::string where =
+      "[load_faiss_index '" + path + "'] the file is damaged: ";
   save_with("index", bytes);
-  EXPECT_VALUE_ERROR(load_faiss_index(path), "does not have the checksum");
+  EXPECT_VALUE_ERROR(
+      load_faiss_index(path), where + "its index does not have the checksum");
   save_with("ids", int64s({1, 2, 3}));
   EXPECT_VALUE_ERROR(load_faiss_index(path), "of as many vectors as there are");
+  save_with("ids", int64s({1, 1}));
+  EXPECT_VALUE_ERROR(load_faiss_index(path), where + "[TopKIndex] ids must");
+  save_with("ids", at::ones({2}));
+  EXPECT_VALUE_ERROR(load_faiss_index(path), where + "[TopKIndex] ids must be");
   save_with("longest", at::ones({2}));
-  EXPECT_VALUE_ERROR(load_faiss_index(path), "longest must be a finite number");
+  EXPECT_VALUE_ERROR(
+      load_faiss_index(path), where + "longest must be a finite number");
+  save_safetensors({.tensors = {}, .metadata = whole.metadata}, path);
+  EXPECT_VALUE_ERROR(
+      load_faiss_index(path), where + "[NamedTensors] no tensor 'index'");
 }
 
 TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {
@@ -174,8 +193,16 @@ TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {
   EXPECT_VALUE_ERROR(make({.factory = ""}), "faiss refuses");
   EXPECT_VALUE_ERROR(make({.factory = "IVF1024,Flat"}), "faiss refuses");
   EXPECT_VALUE_ERROR(make({.factory = "PQ3"}), "faiss refuses");
-  EXPECT_VALUE_ERROR(make({.factory = "IVF0,Flat"}), "must not be 0");
-  EXPECT_VALUE_ERROR(make({.factory = "PQ0"}), "must not be 0");
+  EXPECT_VALUE_ERROR(
+      make({.factory = "IVF0,Flat"}),
+      "must be in [1, 65536] for these vectors");
+  EXPECT_VALUE_ERROR(make({.factory = "PQ0"}), "but got 0.");
+  EXPECT_VALUE_ERROR(
+      make({.factory = "IVF99999999999,Flat"}), "but got 99999999999.");
+  EXPECT_VALUE_ERROR(make({.factory = "HNSW65537"}), "but got 65537.");
+  EXPECT_VALUE_ERROR(
+      make({.factory = "IVF99999999999999999999,Flat"}),
+      "[make_faiss_index 'IVF99999999999999999999,Flat'] a number");
   EXPECT_VALUE_ERROR(make({.factory = "HNSW32", .nprobe = 3}), "nprobe");
   EXPECT_VALUE_ERROR(make({.factory = "Flat", .ef_search = 3}), "efSearch");
   EXPECT_VALUE_ERROR(

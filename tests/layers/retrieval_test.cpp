@@ -195,6 +195,32 @@ TEST(RetrievalTest, AFiniteVectorWhoseSumOverflowsIsFine) {
       1e-5);
 }
 
+TEST(RetrievalTest, RefusesALossThatOverflows) {
+  Retrieval retrieval;
+  const at::Tensor query = floats({1.0F, 2.0F}).view({2, 1});
+  EXPECT_VALUE_ERROR(
+      retrieval->forward(
+          query, query, {.sample_weights = floats({3e38F, 3e38F})}),
+      "or their weights are beyond Float: the loss is inf");
+  // Scores that overflow do so for a weight of 0, too.
+  EXPECT_VALUE_ERROR(
+      retrieval->forward(
+          query * 1e30, query * 1e30, {.sample_weights = floats({0.0F, 0.0F})}),
+      "or their weights are beyond Float");
+}
+
+TEST(RetrievalTest, ANegativeBelowTheRangeAddsNothing) {
+  Retrieval retrieval;
+  const at::Tensor query = floats({1.0F, 1e30F}).view({1, 2}).requires_grad_();
+  const at::Tensor candidate =
+      floats({1.0F, 0.0F, 0.0F, -1e30F}).view({2, 2}).requires_grad_();
+  const at::Tensor loss = retrieval->forward(query, candidate);
+  EXPECT_EQ(loss.item<float>(), 0.0F);
+  loss.backward();
+  expect_close(query.grad(), at::zeros({1, 2}), 0.0, 0.0);
+  expect_close(candidate.grad(), at::zeros({2, 2}), 0.0, 0.0);
+}
+
 TEST(RetrievalTest, RefusesWrongBatches) {
   Retrieval retrieval;
   const at::Tensor good = at::ones({2, 3});

@@ -7,6 +7,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
@@ -16,7 +17,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -100,6 +105,53 @@ TEST(ExactIndexTest, TakesOtherDtypesAndStrides) {
   }
 }
 
+// Finds the first positions for every query, and notes how it was asked.
+class RecordingIndex : public TopKIndex {
+ public:
+  explicit RecordingIndex(int64_t size)
+      : TopKIndex(index_vectors(at::ones({size, 1}), "[RecordingIndex]"), {}) {}
+
+  void save(const std::string&) const override {}
+
+  mutable std::vector<std::pair<int64_t, int64_t>> asked;  // queries, k
+
+ private:
+  TopK nearest(const at::Tensor& queries, int64_t k) const override {
+    asked.emplace_back(queries.size(0), k);
+    return {
+        .scores = at::zeros({queries.size(0), k}),
+        .ids = at::arange(k).expand({queries.size(0), k}).contiguous()};
+  }
+};
+
+TEST(TopKIndexTest, OneQueryThatExcludesMuchDoesNotMakeAllPay) {
+  const RecordingIndex index(400'000);
+  // 600 queries; the 300th excludes 200 000 ids, the 301st more than there are.
+  std::vector<int64_t> splits(601, 0);
+  std::fill(splits.begin() + 300, splits.end(), 200'000);
+  std::fill(splits.begin() + 301, splits.end(), 700'000);
+  const at::Tensor values = at::cat({at::arange(200'000), at::arange(500'000)});
+  const TopK found = index.search(
+      at::ones({600, 1}),
+      10,
+      {.values = values, .row_splits = at::tensor(splits, at::kLong)});
+  int64_t queries = 0;
+  int64_t light = 0;
+  for (const auto& [count, k] : index.asked) {
+    queries += count;
+    light += k == 10 ? count : 0;
+    EXPECT_LE(count, 256);
+    EXPECT_TRUE(count == 1 || count * k <= 300'000) << count << " * " << k;
+  }
+  EXPECT_EQ(queries, 600);
+  EXPECT_EQ(light, 598);
+  EXPECT_LE(index.asked.size(), 6);
+  EXPECT_EQ(found.ids[298][0].item<int64_t>(), 0);
+  EXPECT_EQ(found.ids[299][0].item<int64_t>(), 200'000);
+  EXPECT_EQ(found.ids[300][0].item<int64_t>(), -1);
+  EXPECT_EQ(found.ids[599][9].item<int64_t>(), 9);
+}
+
 TEST(ExactIndexTest, NoQueriesGetNoAnswers) {
   const TopK found =
       make_exact_index(at::ones({4, 2}))
@@ -134,13 +186,34 @@ TEST(ExactIndexTest, RefusesOtherFiles) {
   EXPECT_TORCH_ERROR(load_exact_index(path), "movies.safetensors");
   save_safetensors({.tensors = {{"vectors", at::ones({2, 2})}}}, path);
   EXPECT_VALUE_ERROR(
-      load_exact_index(path),
-      "expected a file by the save() of an exact index");
-  save_safetensors(
-      {.tensors = {{"vectors", at::ones({2, 2})}},
-       .metadata = {{"format", "tessera exact index"}}},
-      path);
-  EXPECT_VALUE_ERROR(load_exact_index(path), "ids");
+      load_exact_index(path), "expected the format 'tessera exact index'");
+}
+
+TEST(ExactIndexTest, NamesADamagedFile) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "movies.safetensors";
+  const auto load =
+      [&](std::vector<std::pair<std::string, at::Tensor>> tensors) {
+        save_safetensors(
+            {.tensors = std::move(tensors),
+             .metadata = {{"format", "tessera exact index"}}},
+            path);
+        load_exact_index(path);
+      };
+  const std::string where =
+      "[load_exact_index '" + path + "'] the file is damaged: ";
+  const at::Tensor vectors = at::ones({2, 2});
+  EXPECT_VALUE_ERROR(
+      load({{"vectors", vectors}}), where + "[NamedTensors] no tensor 'ids'");
+  EXPECT_VALUE_ERROR(
+      (load({{"vectors", vectors}, {"ids", int64s({1})}})),
+      where + "[TopKIndex] ids must be");
+  EXPECT_VALUE_ERROR(
+      (load({{"vectors", vectors}, {"ids", floats({1, 2})}})),
+      where + "[TopKIndex] ids must be int32 or int64");
+  EXPECT_VALUE_ERROR(
+      (load({{"vectors", vectors / 0.0}, {"ids", int64s({1, 2})}})),
+      where + "[make_exact_index] vectors must be finite");
 }
 
 TEST(ExactIndexTest, RefusesWrongVectors) {

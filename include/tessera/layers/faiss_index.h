@@ -46,7 +46,9 @@ bool has_faiss();
 ///
 /// Shapes:  as make_exact_index().
 /// Errors:  as make_exact_index(), and c10::ValueError with faiss's reason for
-///          options that it refuses; c10::NotImplementedError without faiss.
+///          options that it refuses, or for a number in `factory` that is 0 or
+///          above the number of vectors, dim and 65536;
+///          c10::NotImplementedError without faiss.
 /// Source:  https://github.com/facebookresearch/faiss/wiki/The-index-factory
 std::unique_ptr<TopKIndex> make_faiss_index(
     const at::Tensor& vectors,

@@ -87,7 +87,8 @@ struct RetrievalBatch {
 /// Shapes:  query [batch, dim], candidate [candidates >= batch, dim], both
 ///          float32 or float64, give a scalar.
 /// Errors:  c10::ValueError or TypeError for shapes, dtypes, devices and values,
-///          among them NaN and infinity, and scores that overflow.
+///          among them NaN and infinity, and a loss that overflows. A negative
+///          whose score is below the dtype's range adds nothing to the loss.
 /// Source:  tfrs.tasks.Retrieval; Yi et al. 2019, doi:10.1145/3298689.3346996.
 class RetrievalImpl : public torch::nn::Cloneable<RetrievalImpl> {
  public:

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <span>
 #include <type_traits>
 
 namespace tessera {
@@ -68,6 +69,10 @@ class SamplingProbabilityImpl
   void pretty_print(std::ostream& stream) const override;
 
  private:
+  void check_buffers() const;
+  void learn(std::span<const int64_t> ids);
+  at::Tensor estimate(std::span<const int64_t> ids) const;
+
   SamplingProbabilityOptions options_;
   at::Tensor seen_;  // [] int64, ids so far
   at::Tensor last_position_;  // [num_hashes, num_buckets] int64, 0: never

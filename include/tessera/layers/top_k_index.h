@@ -18,6 +18,16 @@ struct TopK {
   at::Tensor ids = {};  // [queries, k] int64
 };
 
+/// What an index is made of.
+struct IndexVectors {
+  at::Tensor rows = {};  // [size, dim] float32, contiguous, without gradient
+  double longest = 0.0;  // finite; no row is longer
+};
+
+/// Errors:  c10::ValueError or TypeError unless `vectors` are a CPU matrix of one
+///          finite vector or more of a floating dtype; `where` begins the message.
+IndexVectors index_vectors(const at::Tensor& vectors, const std::string& where);
+
 /// Vectors, such as a candidate tower's, of which those with the highest dot
 /// products with a query are looked for.
 ///
@@ -59,10 +69,9 @@ class TopKIndex {
   virtual void save(const std::string& path) const = 0;
 
  protected:
-  /// Of `vectors` as vectors_of_index() gives them.
   /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, which counts
   ///          from 0, or [size] int32 or int64, >= 0 and different.
-  TopKIndex(const at::Tensor& vectors, const at::Tensor& ids);
+  TopKIndex(const IndexVectors& vectors, const at::Tensor& ids);
   /// Of vectors that are elsewhere, none longer than `longest`.
   TopKIndex(int64_t dim, double longest, const at::Tensor& ids);
 
@@ -80,17 +89,12 @@ class TopKIndex {
   at::Tensor ids_;
 };
 
-/// `vectors` as an index takes them: float32, contiguous, without gradient.
-/// Errors:  c10::ValueError or TypeError unless they are a CPU matrix of one
-///          finite vector or more of a floating dtype; `where` begins the message.
-at::Tensor vectors_of_index(
-    const at::Tensor& vectors,
-    const std::string& where);
-
-/// An index that compares each query with all vectors, by blocks: beside the
-/// vectors it needs some 10 MB. Equal scores are ordered by position, the first
-/// first. Vectors that are float32 and contiguous are not copied, so they must
-/// not be written to.
+/// An index that compares each query with all vectors, by blocks. Beside these
+/// it needs 8 bytes per vector for the ids; and to search, beside what it returns,
+/// a copy of the excluded ids and some 20 MB, or 30 bytes for each id that one
+/// query asks for or excludes where that is more. Equal scores are ordered by
+/// position, the first first. Vectors that are float32 and contiguous are not
+/// copied, so they must not be written to.
 /// Shapes:  vectors [size, dim], ids [size] int32 or int64, >= 0 and different;
 ///          undefined ids count from 0.
 /// Errors:  c10::ValueError or TypeError naming what is wrong with them.
@@ -98,7 +102,8 @@ std::unique_ptr<TopKIndex> make_exact_index(
     const at::Tensor& vectors,
     const at::Tensor& ids = {});
 
-/// What its save() wrote; the vectors stay in the file until they are used.
+/// What its save() wrote. The vectors are read once, to check them, and stay views
+/// of the file's pages, which processes share.
 /// Errors:  c10::ValueError naming the file and what is wrong with it.
 std::unique_ptr<TopKIndex> load_exact_index(const std::string& path);
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serialization/tensor_files.h>
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+namespace tessera {
+
+/// What `key` has in the file's metadata, or nothing.
+inline std::string metadata_of(const NamedTensors& file, const char* key) {
+  const auto found = file.metadata.find(key);
+  return found == file.metadata.end() ? std::string() : found->second;
+}
+
+[[noreturn]] inline void refuse_index_file(
+    const std::string& where,
+    const c10::Error& error) {
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          where, " the file is damaged: ", error.what_without_backtrace()));
+}
+
+/// What read(file) makes of the index file at `path`.
+/// Errors:  c10::ValueError naming `function` and `path` where the format is
+///          another one, and in place of the errors in values that read() raises.
+template <class Read>
+auto load_index_file(
+    const char* function,
+    const std::string& path,
+    const char* format,
+    Read read) {
+  const NamedTensors file = load_safetensors(path);
+  const std::string where = c10::str("[", function, " '", path, "']");
+  TORCH_CHECK_VALUE(
+      metadata_of(file, "format") == format,
+      where,
+      " expected the format '",
+      format,
+      "', but it is '",
+      metadata_of(file, "format"),
+      "'. Give a file by the save() of such an index.");
+  try {
+    return read(file);
+  } catch (const c10::ValueError& error) {
+    refuse_index_file(where, error);
+  } catch (const c10::TypeError& error) {
+    refuse_index_file(where, error);
+  }
+}
+
+}  // namespace tessera
