@@ -61,8 +61,7 @@ class PreparedTransform {
   Feature to_ids(const std::vector<const Column*>& columns, int64_t max_length)
       const;
 
-  /// Of a transform to numbers: writes to out[0], out[stride], ..., one number per
-  /// example.
+  /// Of a transform to numbers: writes to out[0], out[stride], ..., one per example.
   void to_numbers(const Column& column, float* out, int64_t stride) const;
 
  private:
