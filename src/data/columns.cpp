@@ -17,15 +17,19 @@ int64_t count_values(const Column& column) {
   return std::get<at::Tensor>(column.values).numel();
 }
 
+std::string place_of(std::string_view name) {
+  return c10::str("[Columns '", name, "']");
+}
+
 // Dense, on the CPU and [n].
 void check_vector(
     const at::Tensor& tensor,
-    const std::string& where,
+    std::string_view name,
     const char* what) {
   TORCH_CHECK_VALUE(
       tensor.defined() && tensor.layout() == at::kStrided &&
           tensor.device().is_cpu() && tensor.dim() == 1,
-      where,
+      place_of(name),
       " ",
       what,
       " must be a dense tensor [n] on the CPU, but got ",
@@ -37,11 +41,11 @@ void check_vector(
 void check_row_splits(
     const at::Tensor& row_splits,
     int64_t num_values,
-    const std::string& where) {
-  check_vector(row_splits, where, "row_splits");
+    std::string_view name) {
+  check_vector(row_splits, name, "row_splits");
   TORCH_CHECK_TYPE(
       row_splits.scalar_type() == at::kLong,
-      where,
+      place_of(name),
       " row_splits must be int64, but got ",
       row_splits.scalar_type(),
       ".");
@@ -51,7 +55,7 @@ void check_row_splits(
   TORCH_CHECK_VALUE(
       begin != end && *begin == 0 && *(end - 1) == num_values &&
           std::is_sorted(begin, end),
-      where,
+      place_of(name),
       " row_splits must ascend from 0 to ",
       num_values,
       ", the number of values, one more of them than examples.");
@@ -60,19 +64,18 @@ void check_row_splits(
 }  // namespace
 
 void validate(const Column& column, std::string_view name) {
-  const std::string where = c10::str("[Columns '", name, "']");
   if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {
-    check_vector(*tensor, where, "values");
+    check_vector(*tensor, name, "values");
     TORCH_CHECK_TYPE(
         tensor->scalar_type() == at::kLong ||
             tensor->scalar_type() == at::kFloat,
-        where,
+        place_of(name),
         " values must be int64 or float32, but got ",
         tensor->scalar_type(),
         ". Convert them.");
   }
   if (column.row_splits.defined()) {
-    check_row_splits(column.row_splits, count_values(column), where);
+    check_row_splits(column.row_splits, count_values(column), name);
   }
 }
 
@@ -105,11 +108,13 @@ bool Columns::contains(std::string_view name) const {
 }
 
 const Column& Columns::at(std::string_view name) const {
-  std::string known;
   for (const auto& [other, column] : entries_) {
     if (other == name) {
       return column;
     }
+  }
+  std::string known;
+  for (const auto& [other, column] : entries_) {
     known.append(known.empty() ? "" : ", ").append(other);
   }
   TORCH_CHECK_VALUE(

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <ranges>
 #include <set>
 
 namespace tessera {
@@ -18,6 +19,14 @@ namespace {
 
 std::string place_of(const PipelineOutput& output) {
   return c10::str("[FeaturePipeline '", output.name, "']");
+}
+
+std::string list(auto&& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text.append(text.empty() ? "" : ", ").append(name);
+  }
+  return text.empty() ? "(none)" : text;
 }
 
 void check_output(const PipelineOutput& output, size_t index) {
@@ -68,10 +77,12 @@ struct FeaturePipeline::State {
           transform(
               of.transform,
               c10::str(place_of(of), " ", name_of(of.transform))),
+          readable(readable_columns(of.transform)),
           first_dense(first) {}
 
     const PipelineOutput* output;
     PreparedTransform transform;
+    ReadableColumns readable;
     int64_t first_dense;
   };
 
@@ -101,37 +112,35 @@ struct FeaturePipeline::State {
     for (const Step& step : steps) {
       std::vector<const Column*>& own = found.emplace_back();
       for (const std::string& name : step.output->columns) {
-        const std::string place =
-            c10::str("\n  '", step.output->name, "': column '", name, "' ");
+        const auto place = [&] {
+          return c10::str(
+              "\n  '", step.output->name, "': column '", name, "' ");
+        };
         if (!columns.contains(name)) {
-          problems += place + "is missing.";
+          problems += place() + "is missing.";
           continue;
         }
         own.push_back(&columns.at(name));
-        if (!step.transform.reads(*own.back())) {
+        if (!step.readable.has(*own.back())) {
           problems += c10::str(
-              place,
+              place(),
               "has ",
               own.back()->row_splits.defined() ? "lists of " : "",
               kind_of(*own.back()),
               ", but ",
               name_of(step.output->transform),
               " takes ",
-              step.transform.kinds(),
+              step.readable.describe(),
               ".");
         }
       }
-    }
-    std::string known;
-    for (const auto& [name, column] : columns.entries()) {
-      known.append(known.empty() ? "" : ", ").append(name);
     }
     TORCH_CHECK_VALUE(
         problems.empty(),
         "[FeaturePipeline] the batch does not fit:",
         problems,
         "\nColumns of the batch: ",
-        known.empty() ? "(none)" : known,
+        list(columns.entries() | std::views::keys),
         ".");
     return found;
   }
@@ -176,22 +185,21 @@ int64_t FeaturePipeline::num_dense() const {
 }
 
 int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
-  std::string known;
-  for (const PipelineOutput& output : outputs()) {
-    if (gives_numbers(output.transform)) {
-      continue;
-    }
+  const auto is_feature = [](const PipelineOutput& output) {
+    return !gives_numbers(output.transform);
+  };
+  auto features = outputs() | std::views::filter(is_feature);
+  for (const PipelineOutput& output : features) {
     if (output.name == feature) {
       return tessera::vocabulary_size(output.transform);
     }
-    known.append(known.empty() ? "" : ", ").append(output.name);
   }
   TORCH_CHECK_VALUE(
       false,
       "[FeaturePipeline] no feature '",
       feature,
       "'. Known: ",
-      known.empty() ? "(none)" : known,
+      list(features | std::views::transform(&PipelineOutput::name)),
       ".");
 }
 
@@ -215,16 +223,16 @@ void validate(
       continue;
     }
     given.insert(output.name);
-    const std::string place = c10::str("\n  '", output.name, "': ");
+    const auto place = [&] { return c10::str("\n  '", output.name, "': "); };
     if (!features.contains(output.name)) {
-      problems += place +
+      problems += place() +
           "the pipeline gives it, but the layer has no such feature. Add it "
           "there, or remove the output.";
       continue;
     }
     const Nest<FeatureConfig>& entry = features.at(output.name);
     if (!entry.is_leaf() || entry.leaf().table == nullptr) {
-      problems += place + "the layer has no table for it, but " +
+      problems += place() + "the layer has no table for it, but " +
           (entry.is_leaf() ? "nothing" : entry.kind()) + ".";
       continue;
     }
@@ -232,7 +240,7 @@ void validate(
     const int64_t needed = vocabulary_size(output.transform);
     if (table.vocabulary_size != needed) {
       problems += c10::str(
-          place,
+          place(),
           name_of(output.transform),
           " gives ids in [0, ",
           needed,

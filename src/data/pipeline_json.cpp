@@ -8,24 +8,9 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 namespace tessera {
-
-bool is_utf8(const std::string& text) {
-  if (std::all_of(text.begin(), text.end(), [](char byte) {
-        return static_cast<signed char>(byte) >= 0;
-      })) {
-    return true;
-  }
-  try {
-    (void)Json(text).dump();
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
-}
 
 template <>
 struct JsonValue<Missing> {

@@ -8,6 +8,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/overloaded.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,11 +19,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kDropped = -1;
-
-// Moves ids to make room for the id of missing values.
-int64_t num_missing_ids(Missing missing) {
-  return missing == Missing::kOwnId ? 1 : 0;
-}
 
 template <class T>
 std::string shown(const T& value) {
@@ -58,7 +54,7 @@ int64_t id_or_missing(
   return num_missing_ids(missing) + id_of(value);
 }
 
-// Ids of all values of a column of Ts; reads() has been asked.
+// Ids of all values of a column of Ts, of which it is one.
 template <class... Ts, class IdOf>
 at::Tensor map_column(
     const Column& column,
@@ -110,8 +106,8 @@ RaggedFeature compact(
 
 Missing missing_of(const Transform& transform) {
   return std::visit(
-      [](const auto& options) {
-        if constexpr (requires { options.missing; }) {
+      []<class Kind>(const Kind& options) {
+        if constexpr (GivesIds<Kind>) {
           return options.missing;
         } else {
           return Missing::kAsValue;
@@ -120,21 +116,90 @@ Missing missing_of(const Transform& transform) {
       transform);
 }
 
+// A function from a number that is there to the result.
+auto number_of(const transforms::Log1p&) {
+  return [](double value) { return std::log1p(std::max(value, 0.0)); };
+}
+
+auto number_of(const transforms::Normalize& normalize) {
+  constexpr double kEpsilon = 1e-7;  // Keras's
+  const double scale = std::max(std::sqrt(normalize.variance), kEpsilon);
+  return [mean = normalize.mean, scale](double value) {
+    return (value - mean) / scale;
+  };
+}
+
 }  // namespace
+
+bool ReadableColumns::has(const Column& column) const {
+  if (column.row_splits.defined() && !lists) {
+    return false;
+  }
+  const auto* tensor = std::get_if<at::Tensor>(&column.values);
+  return tensor == nullptr                 ? text
+      : tensor->scalar_type() == at::kLong ? integers
+                                           : floats;
+}
+
+std::string ReadableColumns::describe() const {
+  std::string kinds;
+  const auto add = [&](bool is_read, const char* kind) {
+    if (is_read) {
+      kinds.append(kinds.empty() ? "" : " or ").append(kind);
+    }
+  };
+  add(integers, "integers");
+  add(floats, "floats");
+  add(text, "text");
+  return lists ? kinds : kinds.append(", one per example");
+}
+
+ReadableColumns readable_columns(const Transform& transform) {
+  constexpr ReadableColumns kIntegersOrText{
+      .integers = true, .text = true, .lists = true};
+  constexpr ReadableColumns kNumbers{.integers = true, .floats = true};
+  return std::visit(
+      c10::overloaded(
+          [&](const transforms::Hash&) { return kIntegersOrText; },
+          [](const transforms::Bucketize&) {
+            return ReadableColumns{
+                .integers = true, .floats = true, .lists = true};
+          },
+          [](const transforms::Vocabulary& vocabulary) {
+            const bool is_text =
+                std::holds_alternative<std::vector<std::string>>(
+                    vocabulary.values);
+            return ReadableColumns{
+                .integers = !is_text, .text = is_text, .lists = true};
+          },
+          [&](const transforms::Cross&) { return kIntegersOrText; },
+          [](const transforms::Identity&) {
+            return ReadableColumns{.integers = true, .lists = true};
+          },
+          [&](const transforms::Log1p&) { return kNumbers; },
+          [&](const transforms::Normalize&) { return kNumbers; }),
+      transform);
+}
 
 PreparedTransform::PreparedTransform(
     const Transform& transform,
     std::string where)
     : transform_(transform), where_(std::move(where)) {
   check_fields(transform_, where_);
-  if (const auto* bucketize = std::get_if<transforms::Bucketize>(&transform_)) {
-    boundaries_.assign(
-        bucketize->boundaries.begin(), bucketize->boundaries.end());
-  }
-  const auto* vocabulary = std::get_if<transforms::Vocabulary>(&transform_);
-  if (vocabulary == nullptr) {
-    return;
-  }
+  std::visit(
+      c10::overloaded(
+          [&](const transforms::Bucketize& bucketize) {
+            boundaries_.assign(
+                bucketize.boundaries.begin(), bucketize.boundaries.end());
+          },
+          [&](const transforms::Vocabulary& vocabulary) {
+            make_index(vocabulary);
+          },
+          [](const auto&) {}),
+      transform_);
+}
+
+void PreparedTransform::make_index(const transforms::Vocabulary& vocabulary) {
   std::visit(
       [&]<class T>(const std::vector<T>& values) {
         const auto repeated = index_.emplace<ValueIndex<T>>(values).repeated();
@@ -147,75 +212,61 @@ PreparedTransform::PreparedTransform(
             repeated.value_or(0),
             " is there already. Remove it.");
       },
-      vocabulary->values);
+      vocabulary.values);
 }
 
-const char* PreparedTransform::kinds() const {
-  if (const auto* vocabulary =
-          std::get_if<transforms::Vocabulary>(&transform_)) {
-    const bool is_text = vocabulary->values.index() == 1;
-    return is_text ? "text" : "integers";
-  }
-  if (std::holds_alternative<transforms::Hash>(transform_) ||
-      std::holds_alternative<transforms::Cross>(transform_)) {
-    return "integers or text";
-  }
-  if (std::holds_alternative<transforms::Identity>(transform_)) {
-    return "integers";
-  }
-  return gives_numbers(transform_) ? "integers or floats, one per example"
-                                   : "integers or floats";
+at::Tensor PreparedTransform::ids_of(
+    const transforms::Hash& hash,
+    const Column& column) const {
+  const auto bins =
+      static_cast<uint64_t>(hash.num_bins - num_missing_ids(hash.missing));
+  const auto seed = static_cast<uint64_t>(hash.salt);
+  return map_column<int64_t, std::string>(
+      column, hash.missing, where_, [&](const auto& value) {
+        return static_cast<int64_t>(hash_of(value, seed) % bins);
+      });
 }
 
-bool PreparedTransform::reads(const Column& column) const {
-  const bool has_kind =
-      std::string_view(kinds()).find(kind_of(column)) != std::string::npos;
-  return has_kind &&
-      !(gives_numbers(transform_) && column.row_splits.defined());
+at::Tensor PreparedTransform::ids_of(
+    const transforms::Bucketize& bucketize,
+    const Column& column) const {
+  const auto bin_of = [](const auto& boundaries, auto value) {
+    return std::upper_bound(boundaries.begin(), boundaries.end(), value) -
+        boundaries.begin();
+  };
+  return map_column<int64_t, float>(
+      column, bucketize.missing, where_, [&]<class T>(T value) -> int64_t {
+        if constexpr (std::same_as<T, float>) {
+          return bin_of(boundaries_, value);
+        } else {
+          return bin_of(bucketize.boundaries, static_cast<double>(value));
+        }
+      });
 }
 
-at::Tensor PreparedTransform::map_values(const Column& column) const {
-  if (const auto* hash = std::get_if<transforms::Hash>(&transform_)) {
-    const auto bins =
-        static_cast<uint64_t>(hash->num_bins - num_missing_ids(hash->missing));
-    const auto seed = static_cast<uint64_t>(hash->salt);
-    return map_column<int64_t, std::string>(
-        column, hash->missing, where_, [&](const auto& value) {
-          return static_cast<int64_t>(hash_of(value, seed) % bins);
-        });
-  }
-  if (const auto* bucketize = std::get_if<transforms::Bucketize>(&transform_)) {
-    const auto bin_of = [](const auto& boundaries, auto value) {
-      return std::upper_bound(boundaries.begin(), boundaries.end(), value) -
-          boundaries.begin();
-    };
-    return map_column<int64_t, float>(
-        column, bucketize->missing, where_, [&]<class T>(T value) -> int64_t {
-          if constexpr (std::same_as<T, float>) {
-            return bin_of(boundaries_, value);
-          } else {
-            return bin_of(bucketize->boundaries, static_cast<double>(value));
-          }
-        });
-  }
-  if (const auto* identity = std::get_if<transforms::Identity>(&transform_)) {
-    return map_column<int64_t>(
-        column, identity->missing, where_, [&](int64_t value) {
-          if (value >= 0 && value < identity->num_ids) {
-            return value;
-          }
-          TORCH_CHECK_INDEX(
-              identity->default_id.has_value(),
-              where_,
-              " ids must be in [0, ",
-              identity->num_ids,
-              "), but got ",
-              value,
-              ". Correct it, enlarge num_ids, or set default_id.");
-          return *identity->default_id;
-        });
-  }
-  const auto& vocabulary = std::get<transforms::Vocabulary>(transform_);
+at::Tensor PreparedTransform::ids_of(
+    const transforms::Identity& identity,
+    const Column& column) const {
+  return map_column<int64_t>(
+      column, identity.missing, where_, [&](int64_t value) {
+        if (value >= 0 && value < identity.num_ids) {
+          return value;
+        }
+        TORCH_CHECK_INDEX(
+            identity.default_id.has_value(),
+            where_,
+            " ids must be in [0, ",
+            identity.num_ids,
+            "), but got ",
+            value,
+            ". Correct it, enlarge num_ids, or set default_id.");
+        return *identity.default_id;
+      });
+}
+
+at::Tensor PreparedTransform::ids_of(
+    const transforms::Vocabulary& vocabulary,
+    const Column& column) const {
   const auto id_in = [&](const auto& index, const auto& value) {
     const uint64_t hash = hash_of(value, 0);
     const int64_t place = index.find(value, hash);
@@ -232,42 +283,52 @@ at::Tensor PreparedTransform::map_values(const Column& column) const {
     return static_cast<int64_t>(
         hash % static_cast<uint64_t>(vocabulary.num_oov_indices));
   };
-  if (const auto* integers = std::get_if<ValueIndex<int64_t>>(&index_)) {
-    return map_column<int64_t>(
-        column, vocabulary.missing, where_, [&](int64_t value) {
-          return id_in(*integers, value);
-        });
+  return std::visit(
+      [&]<class T>(const std::vector<T>&) {
+        const auto& index = std::get<ValueIndex<T>>(index_);
+        return map_column<T>(
+            column, vocabulary.missing, where_, [&](const T& value) {
+              return id_in(index, value);
+            });
+      },
+      vocabulary.values);
+}
+
+PreparedTransform::Ids PreparedTransform::crossed_ids(
+    const transforms::Cross& cross,
+    const std::vector<const Column*>& columns) const {
+  const auto bins =
+      static_cast<uint64_t>(cross.num_bins - num_missing_ids(cross.missing));
+  const CrossedHashes crossed =
+      cross_columns(columns, static_cast<uint64_t>(cross.salt), where_);
+  const at::Tensor ids =
+      at::empty({static_cast<int64_t>(crossed.hashes.size())}, at::kLong);
+  auto* out = ids.data_ptr<int64_t>();
+  auto id_of = [&](const ValueHash& hashed) {
+    return static_cast<int64_t>(hashed.hash % bins);
+  };
+  for (const ValueHash& value : crossed.hashes) {
+    *out++ = id_or_missing(value, cross.missing, where_, id_of);
   }
-  return map_column<std::string>(
-      column, vocabulary.missing, where_, [&](const std::string& value) {
-        return id_in(std::get<ValueIndex<std::string>>(index_), value);
-      });
+  return {.values = ids, .row_splits = crossed.row_splits};
 }
 
 Feature PreparedTransform::to_ids(
     const std::vector<const Column*>& columns,
     int64_t max_length) const {
   const Missing missing = missing_of(transform_);
-  at::Tensor ids;
-  at::Tensor row_splits;
-  if (const auto* cross = std::get_if<transforms::Cross>(&transform_)) {
-    const auto bins = static_cast<uint64_t>(
-        cross->num_bins - num_missing_ids(cross->missing));
-    const CrossedHashes crossed =
-        cross_columns(columns, static_cast<uint64_t>(cross->salt), where_);
-    ids = at::empty({static_cast<int64_t>(crossed.hashes.size())}, at::kLong);
-    int64_t* out = ids.data_ptr<int64_t>();
-    for (const ValueHash& value : crossed.hashes) {
-      auto id_of = [&](const ValueHash& hashed) {
-        return static_cast<int64_t>(hashed.hash % bins);
-      };
-      *out++ = id_or_missing(value, missing, where_, id_of);
-    }
-    row_splits = crossed.row_splits;
-  } else {
-    ids = map_values(*columns.front());
-    row_splits = columns.front()->row_splits;
-  }
+  auto [ids, row_splits] = std::visit(
+      [&]<class Kind>(const Kind& transform) -> Ids {
+        if constexpr (std::same_as<Kind, transforms::Cross>) {
+          return crossed_ids(transform, columns);
+        } else if constexpr (GivesIds<Kind>) {
+          const Column& column = *columns.front();
+          return {ids_of(transform, column), column.row_splits};
+        } else {
+          TORCH_INTERNAL_ASSERT(false, where_, " gives numbers");
+        }
+      },
+      transform_);
   if (!row_splits.defined() && missing != Missing::kDrop) {
     return ids;
   }
@@ -284,39 +345,31 @@ void PreparedTransform::to_numbers(
     const Column& column,
     float* out,
     int64_t stride) const {
-  const auto write = [&](double missing_value, auto number_of) {
-    visit_values(column, [&]<class T>(std::span<const T> values) {
-      if constexpr (std::same_as<T, std::string>) {
-        TORCH_INTERNAL_ASSERT(false, where_, " got text");
-      } else {
-        float* next = out;
-        for (const T& value : values) {
-          *next = static_cast<float>(
-              is_missing(value) ? missing_value
-                                : number_of(static_cast<double>(value)));
-          TORCH_CHECK_VALUE(
-              std::isfinite(*next),
-              where_,
-              " expected a number whose result is finite in float32, but got ",
-              value,
-              ". Clean or scale the column.");
-          next += stride;
-        }
+  const auto write = [&]<class Kind, class T>(
+                         const Kind& transform, std::span<const T> values) {
+    if constexpr (GivesIds<Kind> || std::same_as<T, std::string>) {
+      TORCH_INTERNAL_ASSERT(false, where_, " got ", kind_of(column));
+    } else {
+      const auto number = number_of(transform);
+      for (const T& value : values) {
+        *out = static_cast<float>(
+            is_missing(value) ? transform.missing_value
+                              : number(static_cast<double>(value)));
+        TORCH_CHECK_VALUE(
+            std::isfinite(*out),
+            where_,
+            " expected a number whose result is finite in float32, but got ",
+            value,
+            ". Clean or scale the column.");
+        out += stride;
       }
-    });
+    }
   };
-  if (const auto* log = std::get_if<transforms::Log1p>(&transform_)) {
-    write(log->missing_value, [](double value) {
-      return std::log1p(std::max(value, 0.0));
-    });
-    return;
-  }
-  constexpr double kEpsilon = 1e-7;  // Keras's
-  const auto& normalize = std::get<transforms::Normalize>(transform_);
-  const double scale = std::max(std::sqrt(normalize.variance), kEpsilon);
-  write(normalize.missing_value, [&](double value) {
-    return (value - normalize.mean) / scale;
-  });
+  std::visit(
+      [&](const auto& transform) {
+        visit_values(column, [&](auto values) { write(transform, values); });
+      },
+      transform_);
 }
 
 }  // namespace tessera

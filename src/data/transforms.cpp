@@ -35,10 +35,6 @@ static_assert(kTransformNames.size() == std::variant_size_v<Transform>);
 // numbers up to here.
 constexpr int64_t kMaxIds = int64_t{1} << 53;
 
-int64_t num_missing_ids(Missing missing) {
-  return missing == Missing::kOwnId ? 1 : 0;
-}
-
 void check_size(
     int64_t value,
     int64_t min,
@@ -154,8 +150,8 @@ const char* name_of(const Transform& transform) {
 }
 
 bool gives_numbers(const Transform& transform) {
-  return std::holds_alternative<transforms::Log1p>(transform) ||
-      std::holds_alternative<transforms::Normalize>(transform);
+  return std::visit(
+      []<class Kind>(const Kind&) { return !GivesIds<Kind>; }, transform);
 }
 
 void check_fields(const Transform& transform, const std::string& where) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <string_view>
 
 namespace tessera {
 
-/// Whether JSON can have the text as a string.
-bool is_utf8(const std::string& text);
+/// Whether JSON can have the text as a string: no overlong forms, no surrogates,
+/// nothing above U+10FFFF.
+bool is_utf8(std::string_view text);
 
 }  // namespace tessera

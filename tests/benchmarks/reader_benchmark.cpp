@@ -2,12 +2,12 @@
 // Speed of the reader of click logs: of the parser alone, of plain files and of
 // gzip files, in wall time and in the time of all threads' cores.
 #include "src/data/criteo_line.h"
+#include "tests/data/temporary_folder.h"
 
 #include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -18,8 +18,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -129,10 +127,8 @@ void run(const Options& options) {
     measure_reader(options, options.file, "file");
     return;
   }
-  const fs::path folder = fs::temp_directory_path() /
-      fmt::format("tessera_reader_benchmark.{}", ::getpid());
-  fs::create_directory(folder);
-  const std::string plain = (folder / "clicks").string();
+  const tessera::test::TemporaryFolder folder;
+  const std::string plain = folder / "clicks";
   const std::string gzip = plain + ".gz";
   const tessera::CriteoGenerator generator({.examples = options.examples});
   generator.write(plain);
@@ -145,8 +141,7 @@ void run(const Options& options) {
       options.batch,
       options.reps);
   {
-    std::ifstream stream(plain, std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(stream), {}};
+    std::string text = tessera::test::read_text(plain);
     text.append(tessera::kCriteoPadding, '\0');
     report("parser alone", measure(options.reps, [&](Measurement& result) {
              parse_text(text, result);
@@ -154,7 +149,6 @@ void run(const Options& options) {
   }
   measure_reader(options, plain, "plain");
   measure_reader(options, gzip, "gzip");
-  fs::remove_all(folder);
 }
 
 }  // namespace

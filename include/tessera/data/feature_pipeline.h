@@ -62,7 +62,7 @@ struct PipelineBatch {
 ///        .transform = transforms::Log1p{}},
 ///       {.name = "site", .columns = {"C3"},
 ///        .transform = transforms::Hash{.num_bins = 100'000}}});
-///   auto [features, dense] = pipeline.apply(reader.next());
+///   auto [features, dense] = pipeline.apply(to_columns(batch));
 ///
 /// Copies share what they hold, and threads may use one pipeline together.
 /// Errors:  c10::ValueError from the constructor naming the output and the field.

@@ -24,7 +24,7 @@ struct VocabularyLimits {
 /// Counts the values of a column, batch by batch, and makes a vocabulary of them.
 ///
 ///   VocabularyBuilder builder;
-///   while (auto columns = reader.next()) builder.add(columns->at("C3"));
+///   while (auto batch = reader.next()) builder.add(to_columns(*batch).at("C3"));
 ///   transforms::Vocabulary site = builder.finish({.min_count = 10});
 ///
 /// Missing values are not counted. Memory grows with the different values: about

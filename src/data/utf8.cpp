@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/data/utf8.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+namespace {
+
+// Bytes of a character, told by its first one; 0: none begins so.
+size_t length_of(uint8_t first) {
+  return first < 0x80 ? 1
+      : first < 0xc0  ? 0
+      : first < 0xe0  ? 2
+      : first < 0xf0  ? 3
+      : first < 0xf8  ? 4
+                      : 0;
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  // The least code point that needs so many bytes.
+  constexpr std::array<uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
+  while (!text.empty()) {
+    const auto first = static_cast<uint8_t>(text.front());
+    const size_t length = length_of(first);
+    if (length == 0 || length > text.size()) {
+      return false;
+    }
+    uint32_t code = length == 1 ? first : first & (0x7fU >> length);
+    for (const char byte : text.substr(1, length - 1)) {
+      const auto bits = static_cast<uint8_t>(byte);
+      if ((bits & 0xc0U) != 0x80) {
+        return false;
+      }
+      code = code << 6 | (bits & 0x3fU);
+    }
+    const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+    if (code < kLeast[length] || is_surrogate || code > 0x10ffff) {
+      return false;
+    }
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+}  // namespace tessera
