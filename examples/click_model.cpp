@@ -48,6 +48,8 @@ void ClickModelImpl::reset() {
 
   std::vector<int64_t> bottom = config.bottom_units;
   bottom.push_back(dim);
+  normalise_ =
+      register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
   bottom_ = register_module("bottom", make_tower(config.num_dense, bottom));
 
   int64_t width = count * dim;
@@ -72,7 +74,7 @@ Tensor ClickModelImpl::forward(
     const tessera::Features& features,
     const Tensor& dense) {
   std::vector<tessera::Nest<Tensor>> embedded;
-  embedded.emplace_back(bottom_->forward(dense));
+  embedded.emplace_back(bottom_->forward(normalise_->forward(dense)));
   for (const Tensor& activation : embedding_->forward(features).flatten()) {
     embedded.emplace_back(activation);
   }

@@ -66,6 +66,7 @@ class ClickModelImpl
 
  private:
   tessera::TPUEmbedding embedding_{nullptr};
+  torch::nn::BatchNorm1d normalise_{nullptr};
   torch::nn::Sequential bottom_{nullptr};
   tessera::DotInteraction dots_{nullptr};  // of "dlrm"
   tessera::MultiLayerDCN crosses_{nullptr};  // of "dcn"

@@ -39,8 +39,9 @@ struct Options {
   int64_t min_count = 2;
   int64_t batch = 1024;
   int64_t epochs = 1;
-  double learning_rate = 0.05;  // of tables
-  double dense_learning_rate = 0.01;
+  std::string optimizer = "adam";
+  double learning_rate = 0.002;  // of tables
+  double dense_learning_rate = 0.001;
   int64_t seed = 0;
   std::string malformed = "error";
   std::string checkpoint = {};  // directory
@@ -143,10 +144,18 @@ FeaturePipeline learn_pipeline(const Options& options) {
 // end snippet
 
 // snippet: tables
+optim::OptimizerSpec table_optimizer(const Options& options) {
+  if (options.optimizer == "adam") {
+    return optim::Adam{.learning_rate = options.learning_rate};
+  }
+  return optim::Adagrad{
+      .learning_rate = options.learning_rate,
+      .initial_accumulator_value = kInitialAccumulator};
+}
+
 ClickModelOptions model_options(
     const FeaturePipeline& pipeline,
-    const Options& options,
-    int64_t steps) {
+    const Options& options) {
   tessera::Nest<tessera::FeatureConfig>::Map features;
   for (const tessera::PipelineOutput& output : pipeline.outputs()) {
     if (output.name == "numbers") {
@@ -164,29 +173,12 @@ ClickModelOptions model_options(
   return {
       .features =
           tessera::Nest<tessera::FeatureConfig>::map(std::move(features)),
-      .optimizer =
-          optim::Adagrad{
-              .learning_rate =
-                  optim::PolynomialDecay{
-                      .initial_learning_rate = options.learning_rate,
-                      .decay_steps = static_cast<double>(steps),
-                      .end_learning_rate = 0.0},
-              .initial_accumulator_value = kInitialAccumulator},
+      .optimizer = table_optimizer(options),
       .seed = static_cast<uint64_t>(options.seed),
       .interaction = options.model,
       .num_dense = pipeline.num_dense()};
 }
 // end snippet
-
-// Of the whole training.
-int64_t count_steps(const Options& options) {
-  int64_t steps = 0;
-  tessera::CriteoReader reader = open_files(options.data, options);
-  while (reader.next()) {
-    ++steps;
-  }
-  return steps * options.epochs;
-}
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path);
@@ -263,6 +255,20 @@ tessera::Callbacks make_callbacks(
   return callbacks;
 }
 
+std::unique_ptr<torch::optim::Optimizer> dense_optimizer(
+    const ClickModelImpl& model,
+    const Options& options) {
+  if (options.optimizer == "adam") {
+    return std::make_unique<torch::optim::Adam>(
+        model.parameters(),
+        torch::optim::AdamOptions(options.dense_learning_rate));
+  }
+  return std::make_unique<torch::optim::Adagrad>(
+      model.parameters(),
+      torch::optim::AdagradOptions(options.dense_learning_rate)
+          .initial_accumulator_value(kInitialAccumulator));
+}
+
 struct Training {
   int64_t examples = 0;
   double seconds = 0.0;
@@ -272,22 +278,10 @@ struct Training {
 // snippet: fit
 // On the batches of `source`, once per epoch.
 template <class Source>
-Training train(
-    ClickModel& model,
-    Source&& source,
-    const Options& options,
-    int64_t steps) {
-  torch::optim::Adagrad optimizer(
-      model->parameters(),
-      torch::optim::AdagradOptions(options.dense_learning_rate)
-          .initial_accumulator_value(kInitialAccumulator));
+Training train(ClickModel& model, Source&& source, const Options& options) {
+  const auto optimizer = dense_optimizer(*model, options);
   Training training;
   const auto loss_of = [&](const Batch& batch) {
-    // Both learning rates fall to 0, that of the tables by its schedule.
-    const auto done = static_cast<double>(model->embedding()->iterations());
-    optimizer.param_groups()[0].options().set_lr(
-        options.dense_learning_rate *
-        (1.0 - done / static_cast<double>(steps)));
     const Tensor logits =
         model->forward(batch.inputs.features, batch.inputs.dense);
     training.examples += batch.labels.size(0);
@@ -299,12 +293,12 @@ Training train(
   const auto begin = std::chrono::steady_clock::now();
   const tessera::History history = tessera::fit(
       source,
-      tessera::make_train_step(optimizer, loss_of),
+      tessera::make_train_step(*optimizer, loss_of),
       {.epochs = options.epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<tessera::LogLoss>(
            tessera::LogLossOptions{.scores = tessera::ScoreKind::kLogits})},
-       .callbacks = make_callbacks(model, optimizer, options)});
+       .callbacks = make_callbacks(model, *optimizer, options)});
   training.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
           .count();
@@ -316,18 +310,17 @@ Training train(
 Training train(
     ClickModel& model,
     const FeaturePipeline& pipeline,
-    const Options& options,
-    int64_t steps) {
+    const Options& options) {
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   if (!options.in_memory) {
-    return train(model, open, options, steps);
+    return train(model, open, options);
   }
   std::vector<Batch> batches;
   Clicks clicks = open();
   while (auto batch = clicks.next()) {
     batches.push_back(std::move(*batch));
   }
-  return train(model, batches, options, steps);
+  return train(model, batches, options);
 }
 
 struct Predictions {
@@ -469,14 +462,13 @@ int run(Options options) {
     write_arrays(pipeline, options);
   }
   torch::manual_seed(options.seed);
-  const int64_t steps = count_steps(options);
-  ClickModel model(model_options(pipeline, options, steps));
+  ClickModel model(model_options(pipeline, options));
   tessera::validate(pipeline, model->options().features);
   keep_config(model, options);
   if (!options.json) {
     std::cout << model->summary() << std::flush;
   }
-  const Training training = train(model, pipeline, options, steps);
+  const Training training = train(model, pipeline, options);
   const Predictions predicted = predict(model, pipeline, options);
   const double auc = auc_of(predicted.logits, predicted.labels);
   tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
@@ -569,9 +561,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
   app.add_option(
-         "--learning-rate",
-         options.learning_rate,
-         "Adagrad's learning rate of tables")
+         "--optimizer", options.optimizer, "of tables and dense weights")
+      ->check(CLI::IsMember({"adam", "adagrad"}))
+      ->capture_default_str();
+  app.add_option(
+         "--learning-rate", options.learning_rate, "learning rate of tables")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option(

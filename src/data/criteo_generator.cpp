@@ -221,10 +221,10 @@ void CriteoGenerator::make_category_columns() {
       column.categories.push_back(
           {.text = hexadecimal(scatter(static_cast<uint32_t>(k) ^ name_key)),
            .effect = number(kCategoryEffect, deviation),
-           .slope = number(kCategorySlope, 0.5 * options_.effect_strength),
+           .slope = number(kCategorySlope, 0.25 * options_.effect_strength),
            .hidden = {
-               number(kHiddenNumber, 0.4 * hidden),
-               number(kOtherHiddenNumber, 0.4 * hidden)}});
+               number(kHiddenNumber, 0.25 * hidden),
+               number(kOtherHiddenNumber, 0.25 * hidden)}});
     }
 
     column.slots = make_slots(popularities(size));

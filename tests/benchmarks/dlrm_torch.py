@@ -23,6 +23,7 @@ class ClickModel(torch.nn.Module):
             deviation = options.dim**-0.5
             torch.nn.init.trunc_normal_(table.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
         count = len(self.tables) + 1
+        self.normalise = torch.nn.BatchNorm1d(num_dense)
         self.bottom = self.tower(num_dense, [64, options.dim])
         self.is_dlrm = options.model == "dlrm"
         width = count * options.dim
@@ -48,7 +49,7 @@ class ClickModel(torch.nn.Module):
         return torch.nn.Sequential(*layers)
 
     def forward(self, ids, offsets, dense):
-        bottom = self.bottom(dense)
+        bottom = self.bottom(self.normalise(dense))
         embedded = [bottom] + [table(ids[i], offsets) for i, table in enumerate(self.tables)]
         if self.is_dlrm:
             stacked = torch.stack(embedded, 1)
@@ -112,8 +113,6 @@ def main():
 
     train = list(batches("train"))[: options.steps]
     offsets = torch.arange(options.batch)
-    steps = len(train) * options.epochs
-    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
     loss_of = torch.nn.BCEWithLogitsLoss()
     examples = 0
     begin = time.perf_counter()
@@ -123,10 +122,10 @@ def main():
             loss = loss_of(model(ids, offsets[: len(labels)], numbers), labels)
             loss.backward()
             optimizer.step()
-            decay.step()
             examples += len(labels)
     seconds = time.perf_counter() - begin
 
+    model.eval()
     with torch.no_grad():
         scores, labels = [], []
         for ids, numbers, clicks in batches("test"):
