@@ -16,6 +16,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -45,7 +46,11 @@ class SharedFolder {
     });
   }
   ~SharedFolder() {
-    group().meet(Meeting::kReadRows, nullptr);  // rank 0 removes it
+    try {
+      group().meet(Meeting::kReadRows, nullptr);  // rank 0 removes it
+    } catch (const c10::Error& error) {
+      ADD_FAILURE() << error.what_without_backtrace();
+    }
   }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;

@@ -54,7 +54,7 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// step that was saved are skipped. Saves when fit() stops early, too, unless the
 /// last loss is not finite.
 ///
-/// A resume that is refused leaves model and optimizer as they are.
+/// A checkpoint that is refused leaves the model as it is.
 ///
 /// A model with TPUEmbedding layers goes through their save_checkpoint(), any
 /// other into one file. On shards all ranks give one, for a directory that all of

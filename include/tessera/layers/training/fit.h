@@ -92,10 +92,10 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// did, and on_train_end() is not called; the checkpoints and files of the epochs
 /// before are whole.
 ///
-/// On shards every rank calls it with as many batches, and logs its own. Give callbacks that
-/// print or write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves)
-/// on rank 0 alone; Checkpoint, EarlyStopping and TerminateOnNonFinite on all,
-/// and the same validation batches, as each rank decides by its own logs.
+/// On shards every rank calls it with as many batches, and logs its own. Give
+/// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
+/// LearningCurves) on rank 0 alone; Checkpoint, EarlyStopping and
+/// TerminateOnNonFinite on all, and as many validation batches.
 ///
 /// Errors:  c10::ValueError for options, before anything is trained; for an
 ///          epoch without a batch or with fewer than steps_per_epoch; for a loss
