@@ -13,7 +13,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -145,11 +147,13 @@ double EarlyStopping::agreed(double value) const {
   const auto ranks = options_.restore_best == nullptr
       ? nullptr
       : ranks_of(*options_.restore_best);
-  return ranks == nullptr
-      ? value
-      : std::stod(ranks->from_first(Meeting::kSaveCheckpoint, [&] {
-          return fmt::format("{}", value);
-        }));
+  if (ranks == nullptr) {
+    return value;
+  }
+  const std::string bits = ranks->from_first(Meeting::kSaveCheckpoint, [&] {
+    return std::to_string(std::bit_cast<uint64_t>(value));
+  });
+  return std::bit_cast<double>(uint64_t{std::stoull(bits)});
 }
 
 void EarlyStopping::keep_best() {
