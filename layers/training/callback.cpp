@@ -12,6 +12,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace tessera {
 
@@ -90,6 +92,10 @@ double Training::loss() const {
   return state_.loss;
 }
 
+bool Training::is_loss_finite() const {
+  return state_.is_loss_finite;
+}
+
 bool Training::is_skipped() const {
   return state_.is_skipped;
 }
@@ -104,7 +110,7 @@ Better Training::better(const std::string& log_name) const {
 }
 
 void Training::log(const std::string& name, double value) {
-  const auto& known = state_.log_names;
+  const auto& known = state_.own_log_names;
   TORCH_CHECK_VALUE(
       state_.is_at_epoch_end &&
           std::find(known.begin(), known.end(), name) != known.end(),
@@ -176,21 +182,35 @@ void Training::load(torch::serialize::InputArchive& archive) {
       ", but this training has ",
       fmt::format("[{}]", fmt::join(names, ", ")),
       ". Give the same.");
-  if (is_in_epoch) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      at::Tensor state;
-      archive.read(fmt::format("metric_{}", i), state, true);
-      state_.metrics[i]->load_state(state);
-    }
-    archive.read("epoch_generator", state_.epoch_generator, true);
-  }
-  at::Tensor loss;
-  archive.read("loss", loss, true);
-  state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
-  state_.loss = loss[2].item<double>();
-  archive.read("generator", state_.loaded_generator, true);
   const auto epochs = state_.progress.epochs;
   const auto steps_per_epoch = state_.progress.steps_per_epoch;
+  TORCH_CHECK_VALUE(
+      !steps_per_epoch || saved.progress.step_in_epoch <= *steps_per_epoch,
+      "[Checkpoint] it was made after step ",
+      saved.progress.step_in_epoch,
+      " of an epoch, but steps_per_epoch is ",
+      steps_per_epoch.value_or(0),
+      ". Resume with at least as many.");
+  std::vector<at::Tensor> metrics(is_in_epoch ? names.size() : 0);
+  at::Tensor loss, generator, epoch_generator;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    archive.read(fmt::format("metric_{}", i), metrics[i], true);
+    state_.metrics[i]->make_empty()->load_state(metrics[i]);  // refuses others
+  }
+  if (is_in_epoch) {
+    archive.read("epoch_generator", epoch_generator, true);
+  }
+  archive.read("loss", loss, true);
+  archive.read("generator", generator, true);
+
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    state_.metrics[i]->load_state(metrics[i]);
+  }
+  state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
+  state_.loss = loss[2].item<double>();
+  state_.is_loss_finite = std::isfinite(state_.loss);
+  state_.loaded_generator = std::move(generator);
+  state_.epoch_generator = std::move(epoch_generator);
   state_.progress = saved.progress;
   state_.progress.epochs = epochs;
   if (steps_per_epoch) {

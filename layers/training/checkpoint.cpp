@@ -9,7 +9,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
 #include <utility>
 
 namespace tessera {
@@ -97,7 +96,7 @@ void Checkpoint::save(Training& training) {
 void Checkpoint::on_step_end(Training& training) {
   const bool is_due = options_.every_steps > 0 &&
       training.progress().step % options_.every_steps == 0;
-  if ((is_due || training.is_stopping()) && std::isfinite(training.loss())) {
+  if ((is_due || training.is_stopping()) && training.is_loss_finite()) {
     save(training);
   }
 }
@@ -108,7 +107,7 @@ void Checkpoint::on_epoch_end(Training& training) {
   const bool is_due = options_.every_epochs > 0 &&
       (progress.epoch % options_.every_epochs == 0 ||
        progress.epoch == progress.epochs);
-  if ((is_due || training.is_stopping()) && std::isfinite(training.loss())) {
+  if ((is_due || training.is_stopping()) && training.is_loss_finite()) {
     save(training);
   }
 }

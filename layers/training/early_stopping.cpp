@@ -5,6 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include "layers/training/model_files.h"
+#include "src/rank_group.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -12,12 +13,55 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 namespace tessera {
+
+namespace {
+
+constexpr const char* kBestEpoch = "early_stopping_epoch";
+constexpr const char* kBest = "early_stopping_best";
+
+// Which epoch's weights a directory holds.
+struct SavedBest {
+  int64_t epoch = -1;
+  double value = 0.0;
+};
+
+SavedBest read_saved(torch::serialize::InputArchive& archive) {
+  c10::IValue epoch, value;
+  if (archive.try_read(kBestEpoch, epoch) && epoch.isInt() &&
+      archive.try_read(kBest, value) && value.isDouble()) {
+    return {.epoch = epoch.toInt(), .value = value.toDouble()};
+  }
+  return {};
+}
+
+[[noreturn]] void refuse(
+    const std::string& directory,
+    const SavedBest& saved,
+    const SavedBest& wanted) {
+  TORCH_CHECK_VALUE(
+      false,
+      "[EarlyStopping] '",
+      directory,
+      saved.epoch < 0
+          ? "' has no best weights"
+          : fmt::format(
+                "' has the weights of epoch {} ({})", saved.epoch, saved.value),
+      ", but the best are those of epoch ",
+      wanted.epoch,
+      fmt::format(" ({})", wanted.value),
+      ". Give the directory that this training has written to, and no other "
+      "training.");
+}
+
+}  // namespace
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)) {
@@ -56,6 +100,11 @@ void EarlyStopping::on_train_begin(Training& training) {
       "[EarlyStopping] whether '",
       options_.monitor,
       "' should rise or fall is not known. Set EarlyStoppingOptions::better.");
+  TORCH_CHECK_VALUE(
+      options_.restore_best == nullptr || !options_.directory.empty() ||
+          ranks_of(*options_.restore_best) == nullptr,
+      "[EarlyStopping] no process has all rows of tables on shards, so that the "
+      "best ones can't wait in memory. Set EarlyStoppingOptions::directory.");
   if (!options_.directory.empty()) {
     check_model_directory(options_.directory, "[EarlyStopping]");
   }
@@ -79,7 +128,7 @@ void EarlyStopping::on_epoch_begin(Training& training) {
 }
 
 void EarlyStopping::on_epoch_end(Training& training) {
-  const double value = training.logs()[options_.monitor];
+  const double value = agreed(training.logs()[options_.monitor]);
   const double gain = is_higher_better_ ? value - best_ : best_ - value;
   const bool is_first = best_epoch_ < 0 && !std::isnan(value);
   if (is_first || (best_epoch_ >= 0 && gain > options_.min_delta)) {
@@ -93,6 +142,20 @@ void EarlyStopping::on_epoch_end(Training& training) {
   stop_if_done(training);
 }
 
+// All ranks save together, so they must find the same epochs better.
+double EarlyStopping::agreed(double value) const {
+  const auto ranks = options_.restore_best == nullptr
+      ? nullptr
+      : ranks_of(*options_.restore_best);
+  if (ranks == nullptr) {
+    return value;
+  }
+  const std::string bits = ranks->from_first(Meeting::kSaveCheckpoint, [&] {
+    return std::to_string(std::bit_cast<uint64_t>(value));
+  });
+  return std::bit_cast<double>(uint64_t{std::stoull(bits)});
+}
+
 void EarlyStopping::keep_best() {
   if (options_.restore_best == nullptr) {
     return;
@@ -100,7 +163,14 @@ void EarlyStopping::keep_best() {
   if (options_.directory.empty()) {
     best_weights_ = model_to_bytes(*options_.restore_best);
   } else {
-    save_model(*options_.restore_best, options_.directory, {.keep_last = 1});
+    save_model(
+        *options_.restore_best,
+        options_.directory,
+        {.keep_last = 1,
+         .extra = [&](torch::serialize::OutputArchive& archive) {
+           archive.write(kBestEpoch, c10::IValue(best_epoch_));
+           archive.write(kBest, c10::IValue(best_));
+         }});
   }
 }
 
@@ -113,7 +183,18 @@ void EarlyStopping::on_train_end(Training& training) {
   if (options_.directory.empty()) {
     model_from_bytes(*options_.restore_best, best_weights_);
   } else {
-    load_model(*options_.restore_best, options_.directory);
+    const bool is_there = load_model(
+        *options_.restore_best,
+        options_.directory,
+        [&](torch::serialize::InputArchive& archive) {
+          const SavedBest saved = read_saved(archive);
+          if (saved.epoch != best_epoch_ || saved.value != best_) {
+            refuse(options_.directory, saved, {best_epoch_, best_});
+          }
+        });
+    if (!is_there) {
+      refuse(options_.directory, {}, {best_epoch_, best_});
+    }
   }
 }
 
@@ -153,6 +234,22 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
           !options_.directory.empty() || !best_weights_.empty(),
       "[EarlyStopping] the checkpoint has no best weights, but they are to be "
       "restored from it. Resume with the options that it was made with.");
+  if (options_.restore_best != nullptr && !options_.directory.empty() &&
+      best_epoch_ >= 0) {
+    SavedBest saved;
+    peek_model(
+        *options_.restore_best,
+        options_.directory,
+        [&](torch::serialize::InputArchive& from) {
+          saved = read_saved(from);
+        });
+    // Later ones come again: the training died between an improvement and its
+    // checkpoint. If they don't, on_train_end() refuses.
+    const bool is_ahead = saved.epoch > best_epoch_;
+    if (!is_ahead && (saved.epoch != best_epoch_ || saved.value != best_)) {
+      refuse(options_.directory, saved, {best_epoch_, best_});
+    }
+  }
 }
 
 }  // namespace tessera

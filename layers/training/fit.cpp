@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/fit.h>
 
+#include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
+#include <tessera/layers/training/early_stopping.h>
 #include <torch/nn/module.h>
 
 #include "layers/training/ranks.h"
@@ -13,9 +15,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <functional>
 #include <mutex>
+#include <set>
+#include <system_error>
 #include <utility>
+#include <variant>
 
 namespace tessera {
 
@@ -69,24 +76,44 @@ void update_metrics(const Metrics& metrics, const StepResult& result) {
 namespace {
 
 // Gives every module the mode back that it had.
-class ModeGuard {
+class Modes {
  public:
-  explicit ModeGuard(const std::shared_ptr<torch::nn::Module>& model) {
-    if (model != nullptr) {
-      for (const auto& part : model->modules()) {
+  explicit Modes(std::shared_ptr<torch::nn::Module> model)
+      : model_(std::move(model)) {
+    if (model_ != nullptr) {
+      for (const auto& part : model_->modules()) {
         modes_.emplace_back(part, part->is_training());
       }
     }
   }
-  ~ModeGuard() {
+  ~Modes() {
+    restore();
+  }
+  Modes(const Modes&) = delete;
+  Modes& operator=(const Modes&) = delete;
+
+  // Parts in eval() of a model in train() are frozen, and stay so.
+  void train() const {
+    if (model_ != nullptr && modes_[0].second) {
+      restore();
+    } else if (model_ != nullptr) {
+      model_->train();
+    }
+  }
+  void eval() const {
+    if (model_ != nullptr) {
+      model_->eval();
+    }
+  }
+
+ private:
+  void restore() const {
     for (const auto& [part, mode] : modes_) {  // parents come first
       part->train(mode);
     }
   }
-  ModeGuard(const ModeGuard&) = delete;
-  ModeGuard& operator=(const ModeGuard&) = delete;
 
- private:
+  std::shared_ptr<torch::nn::Module> model_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
@@ -120,6 +147,52 @@ void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
       ", but got nullptr. Make them by make_pass(source, step).");
 }
 
+// Directories of a Checkpoint and of EarlyStoppings hold different models.
+void check_directories(const Callbacks& callbacks) {
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& directory) {
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(
+        std::filesystem::absolute(directory, error) / "", error);
+    TORCH_CHECK_VALUE(
+        directory.empty() ||
+            seen.insert(
+                    (error ? std::filesystem::path(directory) : path).string())
+                .second,
+        "[fit] two callbacks save into '",
+        directory,
+        "'. Give each its own directory.");
+  };
+  for (const auto& callback : callbacks) {
+    if (const auto* saves = dynamic_cast<Checkpoint*>(callback.get())) {
+      add(saves->directory());
+    } else if (
+        const auto* stops = dynamic_cast<EarlyStopping*>(callback.get())) {
+      add(stops->directory());
+    }
+  }
+}
+
+// All that the ranks do together goes over one group.
+void check_strategy(const FitOptions& options) {
+  using Sharded = Strategy::Sharded;
+  if (options.model == nullptr) {
+    return;
+  }
+  const auto* own = std::get_if<Sharded>(&options.strategy.options());
+  for (const auto& part : options.model->modules()) {
+    const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.get());
+    const auto* sharded = layer == nullptr
+        ? nullptr
+        : std::get_if<Sharded>(&layer->options().strategy.options());
+    TORCH_CHECK_VALUE(
+        sharded == nullptr || (own != nullptr && own->ranks == sharded->ranks),
+        "[fit] the model has tables on shards, but FitOptions::strategy is ",
+        own == nullptr ? options.strategy.name() : "of another backend",
+        ". Set it to the strategy of the tables.");
+  }
+}
+
 void check(const FitOptions& options) {
   TORCH_CHECK_VALUE(
       options.epochs >= 0,
@@ -135,7 +208,17 @@ void check(const FitOptions& options) {
   if (options.validation) {
     check_pass(options.validation->pass, "the validation");
     check_metrics(options.validation->metrics);
+    for (const auto& metric : options.validation->metrics) {
+      TORCH_CHECK_VALUE(
+          std::find(options.metrics.begin(), options.metrics.end(), metric) ==
+              options.metrics.end(),
+          "[fit] '",
+          metric->name(),
+          "' is one object in metrics and in validation->metrics, where it would "
+          "forget the training. Make two, or leave validation->metrics empty.");
+    }
   }
+  check_strategy(options);
   int64_t checkpoints = 0;
   for (size_t i = 0; i < options.callbacks.size(); ++i) {
     TORCH_CHECK_VALUE(
@@ -160,6 +243,7 @@ void check(const FitOptions& options) {
       "[fit] expected one Checkpoint at most, but got ",
       checkpoints,
       ".");
+  check_directories(options.callbacks);
 }
 
 // False when `is_interrupted` said so.
@@ -226,7 +310,7 @@ class TrainingLoop {
     if (options_.signals == Signals::kStop) {
       signal_.emplace();
     }
-    const ModeGuard modes(options_.model);
+    modes_.emplace(options_.model);
     for_each(&Callback::on_train_begin);
     if (checkpoint_ != nullptr) {
       checkpoint_->resume(training_);
@@ -236,10 +320,12 @@ class TrainingLoop {
     }
     // What ended a training that is resumed with nothing left to do, stays.
     if (state_.progress.epoch < options_.epochs) {
+      state_.history.stop_reason.clear();
       run_epochs();
       state_.history.stop_reason = state_.stop_reason;
     }
     for_each(&Callback::on_train_end);
+    modes_.reset();
     return state_.history;
   }
 
@@ -270,10 +356,15 @@ class TrainingLoop {
 
   void name_log(const std::string& name, Better better) {
     TORCH_CHECK_VALUE(
+        !name.empty() && name != "epoch",
+        "[fit] nothing can be logged as '",
+        name,
+        "'. Give it another name.");
+    TORCH_CHECK_VALUE(
         state_.better.emplace(name, better).second,
         "[fit] two numbers would be logged as '",
         name,
-        "'. Rename a metric.");
+        "'. Rename one.");
     state_.log_names.push_back(name);
   }
 
@@ -313,8 +404,10 @@ class TrainingLoop {
   }
 
   void notice_signal() {
-    const char* name = signal_ ? signal_->name() : nullptr;
-    if (name != nullptr && !state_.is_stopping) {
+    // One that comes after a stop is left to what stood before.
+    const char* name =
+        signal_ && !state_.is_stopping ? signal_->name() : nullptr;
+    if (name != nullptr) {
       training_.stop(name);
       state_.is_stopped_by_signal = true;
     }
@@ -331,6 +424,16 @@ class TrainingLoop {
     if (on_any_rank(state_.is_stopping, options_.strategy)) {
       training_.stop("another rank");
     }
+  }
+
+  // What a Checkpoint decides by, too, which all ranks write.
+  void agree_on_step() {
+    const std::vector<bool> agreed = on_any_rank(
+        {state_.is_stopping, !std::isfinite(state_.loss)}, options_.strategy);
+    if (agreed[0]) {
+      training_.stop("another rank");
+    }
+    state_.is_loss_finite = !agreed[1];
   }
 
   // Opens the source where the epoch is to go on.
@@ -362,18 +465,23 @@ class TrainingLoop {
       progress.steps_per_epoch = size;
     }
     if (is_resumed) {
-      const int64_t skipped = pass_->skip(progress.step_in_epoch);
-      TORCH_CHECK_VALUE(
-          skipped == progress.step_in_epoch,
-          "[fit] the checkpoint was made after ",
-          progress.step_in_epoch,
-          " batches of epoch ",
-          progress.epoch,
-          ", but the source has ",
-          skipped,
-          ". Resume with the same data.");
+      refuse_other_data(size.value_or(progress.step_in_epoch));
+      refuse_other_data(pass_->skip(progress.step_in_epoch));
       use_generator(state_.loaded_generator);
     }
+  }
+
+  // Of an epoch that is resumed: the source has no more than `found`.
+  void refuse_other_data(int64_t found) const {
+    TORCH_CHECK_VALUE(
+        found >= state_.progress.step_in_epoch,
+        "[fit] the checkpoint was made after ",
+        state_.progress.step_in_epoch,
+        " batches of epoch ",
+        state_.progress.epoch,
+        ", but the source has no more than ",
+        found,
+        ". Resume with the same data.");
   }
 
   // False when the source has ended.
@@ -398,7 +506,7 @@ class TrainingLoop {
       callback->on_step_end(training_);
     }
     notice_signal();
-    agree_on_stop();
+    agree_on_step();
     TORCH_CHECK_VALUE(
         !state_.is_skipped || state_.is_stopping,
         "[fit] the loss of step ",
@@ -415,21 +523,40 @@ class TrainingLoop {
 
   void run_epoch() {
     Progress& progress = state_.progress;
-    if (options_.model != nullptr) {
-      options_.model->train();
-    }
+    modes_->train();
     open();
     for_each(&Callback::on_epoch_begin);
     agree_on_stop();
+    if (state_.is_stopping) {
+      pass_->end();
+      if (progress.step_in_epoch == 0) {
+        use_generator(state_.epoch_generator);  // it is opened once more
+      }
+      save_stopped();
+      return;
+    }
+    const int64_t first_step = progress.step_in_epoch;
+    const std::optional<int64_t> size = pass_->size();
     bool has_ended = false;
     while (!state_.is_stopping && !has_ended &&
-           progress.step_in_epoch != options_.steps_per_epoch.value_or(-1)) {
+           (!options_.steps_per_epoch ||
+            progress.step_in_epoch < *options_.steps_per_epoch)) {
       has_ended = !run_step();
     }
     pass_->end();
     if (state_.is_stopping) {
       return;
     }
+    TORCH_CHECK_VALUE(
+        first_step == 0 || progress.step_in_epoch > first_step || !has_ended ||
+            size.value_or(first_step) <= first_step,
+        "[fit] epoch ",
+        progress.epoch,
+        " was resumed after ",
+        first_step,
+        " of ",
+        size.value_or(0),
+        " batches, but the source gave no more. Resume with the same data.");
     TORCH_CHECK_VALUE(
         progress.step_in_epoch > 0,
         "[fit] epoch ",
@@ -469,7 +596,9 @@ class TrainingLoop {
     state_.is_at_epoch_end = true;
     const auto end_for = [&](bool is_logging) {
       for (const auto& callback : state_.callbacks) {
-        if (callback->log_names().empty() != is_logging) {
+        std::vector<std::string> names = callback->log_names();
+        if (names.empty() != is_logging) {
+          state_.own_log_names = std::move(names);
           callback->on_epoch_end(training_);
         }
       }
@@ -488,9 +617,7 @@ class TrainingLoop {
 
   // False when a signal came meanwhile.
   bool validate(Logs& logs) {
-    if (options_.model != nullptr) {
-      options_.model->eval();
-    }
+    modes_->eval();
     LossMean loss;
     const bool is_whole = run_evaluation(
         *options_.validation->pass, validation_metrics_, loss, [&] {
@@ -512,6 +639,7 @@ class TrainingLoop {
   TrainingState state_;
   Training training_{state_};
   std::optional<StopSignal> signal_;
+  std::optional<Modes> modes_;
 };
 
 }  // namespace

@@ -4,7 +4,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serialization/checkpoint.h>
 
+#include "layers/forward_interception.h"
+#include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
+#include "src/rank_group.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -12,12 +15,20 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera {
@@ -26,6 +37,12 @@ namespace {
 
 using Layers = std::vector<std::shared_ptr<TPUEmbeddingImpl>>;
 
+const Strategy& strategy_of(const TPUEmbeddingImpl& layer) {
+  return layer.options().strategy;
+}
+
+// Sharded ones first, whose checkpoint all ranks write and rank 0 completes; then
+// engines, so that one which was sharded keeps its place without shards.
 Layers layers_of(torch::nn::Module& model) {
   Layers layers;
   // A model on the stack has no shared_ptr of itself, and is no such layer.
@@ -41,7 +58,42 @@ Layers layers_of(torch::nn::Module& model) {
         layers.begin(),
         std::dynamic_pointer_cast<TPUEmbeddingImpl>(model.shared_from_this()));
   }
+  const auto place_of = [](const auto& layer) {
+    const Strategy& strategy = strategy_of(*layer);
+    return strategy.is_sharded() ? 0 : strategy.is_engine() ? 1 : 2;
+  };
+  std::stable_sort(
+      layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
+        return place_of(a) < place_of(b);
+      });
   return layers;
+}
+
+// nullptr without shards.
+std::shared_ptr<RankGroup> ranks_of(const Layers& layers) {
+  if (layers.empty() || !strategy_of(*layers[0]).is_sharded()) {
+    return nullptr;
+  }
+  return std::get<Strategy::Sharded>(strategy_of(*layers[0]).options()).ranks;
+}
+
+// What `work` gives on rank 0, which alone runs it.
+template <class Work>
+std::string on_first(
+    const std::shared_ptr<RankGroup>& ranks,
+    Meeting meeting,
+    Work work) {
+  return ranks == nullptr ? work() : ranks->from_first(meeting, work);
+}
+
+// On all ranks; an error of one is an error of all.
+template <class Work>
+void together(const std::shared_ptr<RankGroup>& ranks, Work work) {
+  if (ranks == nullptr) {
+    work();
+  } else {
+    ranks->together(Meeting::kLoadCheckpoint, work);
+  }
 }
 
 struct NamedTensor {
@@ -111,8 +163,8 @@ void write_dense(
   archive.write("dense_names", c10::IValue(names.dump()));
 }
 
-// All are read before the first is written.
-void read_dense(
+// The values of `dense`, in this order.
+std::vector<at::Tensor> read_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::InputArchive& archive,
     const std::string& directory) {
@@ -153,10 +205,7 @@ void read_dense(
         dense[i].tensor.sizes(),
         ".");
   }
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < dense.size(); ++i) {
-    dense[i].tensor.copy_(values[i]);
-  }
+  return values;
 }
 
 std::string layer_directory(const std::string& directory, size_t i) {
@@ -167,25 +216,156 @@ std::string file_of(const std::string& directory) {
   return directory + "/model.pt";
 }
 
-// Of a save that was not finished: the first layer's checkpoint, which counts,
-// names an older one.
-void remove_newer(const std::string& directory, const std::string& name) {
-  const std::vector<std::string> names = list_checkpoints(directory);
-  const auto found = std::find(names.begin(), names.end(), name);
-  for (auto i = found == names.end() ? found : found + 1; i != names.end();
-       ++i) {
-    std::error_code ignored;
-    std::filesystem::remove_all(std::filesystem::path(directory) / *i, ignored);
+std::string folder_of(const std::string& directory, size_t layer) {
+  return layer == 0 ? directory : layer_directory(directory, layer);
+}
+
+// What the first layer's checkpoint says about the rest, or what model.pt says
+// where `checkpoint` is empty.
+torch::serialize::InputArchive read_rest(
+    const std::string& directory,
+    const std::string& checkpoint) {
+  torch::serialize::InputArchive archive;
+  if (checkpoint.empty()) {
+    archive.load_from(file_of(directory));
+    return archive;
+  }
+  const CheckpointLink link = read_link(directory, checkpoint, "[load_model]");
+  TORCH_CHECK_VALUE(
+      link.manifest.extra.has_value(),
+      "[load_model] '",
+      directory,
+      "' has tables, but not a model that was saved by a Checkpoint. Use "
+      "another directory.");
+  std::istringstream stream(
+      CheckpointReader(directory, checkpoint).read_extra());
+  archive.load_from(stream);
+  return archive;
+}
+
+// Checkpoints of the layers behind the first.
+std::vector<std::string> read_layers(
+    torch::serialize::InputArchive& archive,
+    const std::string& directory) {
+  return read_json(archive, "layers", directory)
+      .get<std::vector<std::string>>();
+}
+
+// Removes what saves that were not finished have left in the folders of the
+// layers behind the first: it is newer than what the first layer's newest
+// checkpoint names, and would push that out.
+void remove_orphans(const std::string& directory, size_t layers) {
+  namespace fs = std::filesystem;
+  const std::vector<std::string> complete = list_checkpoints(directory);
+  if (complete.empty()) {
+    return;
+  }
+  std::vector<std::string> named;
+  try {
+    auto archive = read_rest(directory, complete.back());
+    named = read_layers(archive, directory);
+  } catch (const c10::Error&) {
+    return;  // Damaged, or not a model: nobody knows what is needed.
+  }
+  for (size_t i = 1; i < layers && i <= named.size(); ++i) {
+    const std::string folder = layer_directory(directory, i);
+    const std::vector<std::string> names = list_checkpoints(folder);
+    const auto found = std::find(names.rbegin(), names.rend(), named[i - 1]);
+    if (found == names.rend()) {
+      continue;
+    }
+    for (auto name = names.rbegin(); name != found; ++name) {
+      // As save_checkpoint() does: half removed, it must not look complete.
+      const fs::path removed = fs::path(folder) / (".removed_" + *name);
+      fs::rename(fs::path(folder) / *name, removed);
+      fs::remove_all(removed);
+    }
+  }
+}
+
+// One writer at a time, from the first layer that is saved to the last.
+class SaveLock {
+ public:
+  explicit SaveLock(const std::string& directory)
+      : descriptor_(::open(
+            (directory + "/.lock").c_str(),
+            O_RDWR | O_CREAT | O_CLOEXEC,
+            0666)) {
+    if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      const std::string reason = std::strerror(errno);
+      close();
+      TORCH_CHECK(
+          false,
+          "[save_model] can't lock '",
+          directory,
+          "/.lock': ",
+          reason,
+          ". Let one process at a time save into a directory.");
+    }
+  }
+  ~SaveLock() {
+    close();
+  }
+  SaveLock(const SaveLock&) = delete;
+  SaveLock& operator=(const SaveLock&) = delete;
+
+ private:
+  void close() const {
+    if (descriptor_ >= 0) {
+      ::close(descriptor_);
+    }
+  }
+
+  int descriptor_;
+};
+
+bool has_files(const Layers& layers, const std::string& directory) {
+  return layers.empty() ? std::filesystem::exists(file_of(directory))
+                        : !list_checkpoints(directory).empty();
+}
+
+std::string newest_of(const Layers& layers, const std::string& directory) {
+  return layers.empty() ? std::string() : list_checkpoints(directory).back();
+}
+
+// Raises what a load of layer `i` would raise, and changes nothing.
+void check_layer(
+    const TPUEmbeddingImpl& layer,
+    const std::string& directory,
+    size_t i,
+    const std::string& checkpoint) {
+  const std::string folder = folder_of(directory, i);
+  CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
+  const LoadPlan plan = plan_load(
+      ForwardInterception::state_of(layer), reader.saved(), {}, "[load_model]");
+  // The first one's load verifies its files before anything is changed.
+  if (i > 0) {
+    reader.verify(plan.copies);
   }
 }
 
 }  // namespace
+
+std::shared_ptr<RankGroup> ranks_of(torch::nn::Module& model) {
+  return ranks_of(layers_of(model));
+}
 
 void save_model(
     torch::nn::Module& model,
     const std::string& directory,
     CheckpointOptions options) {
   const Layers layers = layers_of(model);
+  const auto ranks = ranks_of(layers);
+  const auto meeting = Meeting::kSaveCheckpoint;
+  std::optional<SaveLock> lock;  // on rank 0
+  if (layers.size() > 1) {
+    on_first(ranks, meeting, [&] {
+      std::filesystem::create_directories(directory);
+      lock.emplace(directory);
+      remove_orphans(directory, layers.size());
+      return std::string();
+    });
+  }
   nlohmann::json names = nlohmann::json::array();
   for (size_t i = 1; i < layers.size(); ++i) {
     // One more: until the first layer has saved, its newest names the older.
@@ -193,8 +373,17 @@ void save_model(
     own.extra = nullptr;
     ++own.keep_last;
     const std::string folder = layer_directory(directory, i);
-    layers[i]->save_checkpoint(folder, own);
-    names.push_back(list_checkpoints(folder).back());
+    const bool is_sharded = strategy_of(*layers[i]).is_sharded();
+    if (is_sharded) {
+      layers[i]->save_checkpoint(folder, own);
+    }
+    // What is not on shards is the same on all ranks.
+    names.push_back(on_first(ranks, meeting, [&] {
+      if (!is_sharded) {
+        layers[i]->save_checkpoint(folder, own);
+      }
+      return list_checkpoints(folder).back();
+    }));
   }
   const auto dense = dense_of(model, layers);
   const auto write = [&](torch::serialize::OutputArchive& archive) {
@@ -222,8 +411,23 @@ void save_model(
 }
 
 bool has_model(torch::nn::Module& model, const std::string& directory) {
-  return layers_of(model).empty() ? std::filesystem::exists(file_of(directory))
-                                  : !list_checkpoints(directory).empty();
+  const Layers layers = layers_of(model);
+  return !on_first(ranks_of(layers), Meeting::kLoadCheckpoint, [&] {
+            return std::string(has_files(layers, directory) ? "yes" : "");
+          }).empty();
+}
+
+bool peek_model(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra) {
+  const Layers layers = layers_of(model);
+  if (!has_files(layers, directory)) {
+    return false;
+  }
+  auto archive = read_rest(directory, newest_of(layers, directory));
+  extra(archive);
+  return true;
 }
 
 bool load_model(
@@ -234,36 +438,49 @@ bool load_model(
     return false;
   }
   const Layers layers = layers_of(model);
+  const auto ranks = ranks_of(layers);
   const auto dense = dense_of(model, layers);
-  std::vector<std::string> names;
-  const auto read = [&](torch::serialize::InputArchive& archive) {
-    names =
-        read_json(archive, "layers", directory).get<std::vector<std::string>>();
+  // One rank chooses: a newer checkpoint may appear meanwhile.
+  std::vector<std::string> names{on_first(ranks, Meeting::kLoadCheckpoint, [&] {
+    return newest_of(layers, directory);
+  })};
+  std::vector<at::Tensor> values;
+  together(ranks, [&] {
+    auto archive = read_rest(directory, names[0]);
+    for (std::string& name : read_layers(archive, directory)) {
+      names.push_back(std::move(name));
+    }
     TORCH_CHECK_VALUE(
-        names.size() + 1 == std::max<size_t>(1, layers.size()),
+        names.size() == std::max<size_t>(1, layers.size()),
         "[load_model] '",
         directory,
         "' was made of a model with ",
-        names.size() + 1,
+        names.size(),
         " TPUEmbedding layers, but this one has ",
         layers.size(),
         ".");
-    read_dense(dense, archive, directory);
+    values = read_dense(dense, archive, directory);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      check_layer(*layers[i], directory, i, names[i]);
+    }
     if (extra != nullptr) {
       extra(archive);
     }
-  };
-  if (layers.empty()) {
-    torch::serialize::InputArchive archive;
-    archive.load_from(file_of(directory));
-    read(archive);
-    return true;
+  });
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto load = [&] {
+      layers[i]->load_checkpoint(
+          folder_of(directory, i), {.checkpoint = names[i]});
+    };
+    if (strategy_of(*layers[i]).is_sharded()) {
+      load();
+    } else {
+      together(ranks, load);
+    }
   }
-  layers[0]->load_checkpoint(directory, {.extra = read});
-  for (size_t i = 1; i < layers.size(); ++i) {
-    const std::string folder = layer_directory(directory, i);
-    remove_newer(folder, names[i - 1]);
-    layers[i]->load_checkpoint(folder, {.checkpoint = names[i - 1]});
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    dense[i].tensor.copy_(values[i]);
   }
   return true;
 }

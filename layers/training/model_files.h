@@ -6,12 +6,16 @@
 #include <torch/serialize/archive.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace tessera {
 
+class RankGroup;
+
 // A model in a directory. With TPUEmbedding layers it is the checkpoint directory
-// of the first of them, whose `extra` has the rest:
+// of the first of them (sharded ones come before engines, these before others),
+// whose `extra` has the rest:
 //
 //   dense         parameters and buffers outside of these layers, by number
 //   dense_names   a JSON list
@@ -22,21 +26,33 @@ namespace tessera {
 // the same entries.
 
 /// Whatever a process that dies meanwhile leaves behind, the checkpoint before
-/// stays whole. On shards all ranks call it.
+/// stays whole. On shards all ranks call it: rank 0 alone saves what is not sharded
+/// and runs `extra`.
 void save_model(
     torch::nn::Module& model,
     const std::string& directory,
     CheckpointOptions options);
 
-/// The newest. False when there is none.
+/// The newest. False when there is none. `extra` reads what the caller has added,
+/// when everything has been compared and nothing is changed yet: what it throws
+/// leaves the model as it is. On shards all ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError when it is another model's; c10::Error for files.
 bool load_model(
     torch::nn::Module& model,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
-/// Whether load_model() would find one.
+/// Only what the caller of save_model() has added; on any rank alone.
+bool peek_model(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra);
+
+/// Whether load_model() would find one. On shards all ranks call it.
 bool has_model(torch::nn::Module& model, const std::string& directory);
+
+/// The processes that share its tables; nullptr when none is sharded.
+std::shared_ptr<RankGroup> ranks_of(torch::nn::Module& model);
 
 /// Makes the directory.
 /// Errors:  c10::Error beginning with `where` when it can't be written to.

@@ -4,19 +4,33 @@
 #include <tessera/sharding.h>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 namespace tessera {
 
 bool on_any_rank(bool is_so, const Strategy& strategy) {
+  return on_any_rank(std::vector<bool>{is_so}, strategy)[0];
+}
+
+std::vector<bool> on_any_rank(
+    const std::vector<bool>& are_so,
+    const Strategy& strategy) {
   if (!strategy.is_sharded()) {
-    return is_so;
+    return are_so;
   }
-  at::Tensor flag = at::zeros({1}, at::kFloat);
-  flag.mutable_grad() = at::full({1}, is_so ? 1.0 : 0.0, at::kFloat);
-  sum_gradients({flag}, strategy);
-  return flag.grad().item<float>() > 0.0F;
+  const auto count = static_cast<int64_t>(are_so.size());
+  at::Tensor flags = at::zeros({count}, at::kFloat);
+  at::Tensor sums = at::zeros({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    sums.mutable_data_ptr<float>()[i] = are_so[i] ? 1.0F : 0.0F;
+  }
+  flags.mutable_grad() = sums;
+  sum_gradients({flags}, strategy);
+  std::vector<bool> result;
+  for (int64_t i = 0; i < count; ++i) {
+    result.push_back(flags.grad().const_data_ptr<float>()[i] > 0.0F);
+  }
+  return result;
 }
 
 }  // namespace tessera

@@ -3,9 +3,15 @@
 
 #include <tessera/strategy.h>
 
+#include <vector>
+
 namespace tessera {
 
 /// Whether it is so on any rank; without shards, here. All ranks call it.
 bool on_any_rank(bool is_so, const Strategy& strategy);
+/// Of several, at once.
+std::vector<bool> on_any_rank(
+    const std::vector<bool>& are_so,
+    const Strategy& strategy);
 
 }  // namespace tessera

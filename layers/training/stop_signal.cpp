@@ -14,6 +14,7 @@ namespace {
 constexpr std::array kNumbers = {SIGINT, SIGTERM};
 
 std::atomic<int> noted{0};
+std::atomic<bool> is_reported{false};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 // Only what POSIX calls async-signal-safe.
@@ -44,7 +45,8 @@ void install() {
   }
 }
 
-void restore() {
+// Gives the signal that nobody was told of; 0: none.
+int restore() {
   for (size_t i = 0; i < kNumbers.size(); ++i) {
     struct sigaction now {};
     ::sigaction(kNumbers[i], nullptr, &now);
@@ -53,7 +55,8 @@ void restore() {
       ::sigaction(kNumbers[i], &before[i], nullptr);
     }
   }
-  noted = 0;
+  const int number = noted.exchange(0);
+  return is_reported.exchange(false) ? 0 : number;
 }
 
 }  // namespace
@@ -66,14 +69,24 @@ StopSignal::StopSignal() {
 }
 
 StopSignal::~StopSignal() {
-  const std::lock_guard lock(mutex);
-  if (--users == 0) {
-    restore();
+  int unheard = 0;
+  {
+    const std::lock_guard lock(mutex);
+    if (--users == 0) {
+      unheard = restore();
+    }
+  }
+  if (unheard != 0) {
+    ::raise(unheard);  // does what it would have done without us
   }
 }
 
 const char* StopSignal::name() const {
-  switch (noted.load()) {
+  const int number = noted.load();
+  if (number != 0) {
+    is_reported = true;
+  }
+  switch (number) {
     case SIGINT:
       return "SIGINT";
     case SIGTERM:

@@ -4,8 +4,9 @@
 namespace tessera {
 
 /// While one lives, SIGINT and SIGTERM are noted; a second one ends the process
-/// by default. The last one that goes restores what stood before. A signal that
-/// was ignored stays so. Any thread.
+/// by default. The last one that goes restores what stood before, and raises the
+/// signal again if name() never told of it. A signal that was ignored stays so. Any
+/// thread.
 class StopSignal {
  public:
   StopSignal();

@@ -27,10 +27,19 @@ bool check_loss(const StepResult& result) {
   return std::isfinite(result.loss.item<double>());
 }
 
+void validate(const TrainStepOptions& options) {
+  TORCH_CHECK_VALUE(
+      !options.strategy.is_sharded() || options.dense_parameters,
+      "[make_train_step] on shards the ranks sum their dense gradients. Set "
+      "TrainStepOptions::dense_parameters to dense_parameters(*model), or to {} "
+      "where there are none.");
+}
+
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options) {
+  validate(options);
   const bool is_finite = check_loss(result);
   TORCH_CHECK_VALUE(
       !is_finite || result.loss.requires_grad(),
@@ -40,7 +49,9 @@ void apply_update(
   if (!result.is_skipped) {
     optimizer.zero_grad();
     result.loss.backward();
-    sum_gradients(options.dense_parameters, options.strategy);
+    if (options.dense_parameters) {
+      sum_gradients(*options.dense_parameters, options.strategy);
+    }
     optimizer.step();
   }
   result.loss = result.loss.detach();

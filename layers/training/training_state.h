@@ -28,6 +28,8 @@ struct TrainingState {
   Callbacks callbacks = {};
   std::vector<std::string> log_names = {};
   std::map<std::string, Better> better = {};
+  /// Of the callback whose on_epoch_end() runs.
+  std::vector<std::string> own_log_names = {};
 
   Logs epoch_logs = {};
   bool is_at_epoch_end = false;
@@ -37,6 +39,8 @@ struct TrainingState {
 
   LossMean loss_mean = {};
   double loss = std::numeric_limits<double>::quiet_NaN();
+  /// Of the last step, on all ranks.
+  bool is_loss_finite = false;
   bool is_skipped = false;
 
   /// LibTorch's generator when the epoch began, and as it was loaded.

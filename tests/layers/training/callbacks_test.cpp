@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -69,7 +70,9 @@ TEST(ProgressBarTest, PrintsALinePerEpochWhereNothingCanBeRedrawn) {
   });
   EXPECT_EQ(count(text, "\n"), 2) << text;
   EXPECT_EQ(count(text, "\r"), 0) << text;
-  EXPECT_EQ(text.find("epoch 1/2  3 steps  0:00  ETA 0:00  "), 0U) << text;
+  EXPECT_TRUE(std::regex_search(
+      text, std::regex("^epoch 1/2  3 steps  [0-9:]+  ETA [0-9:]+  ")))
+      << text;
   EXPECT_EQ(count(text, "examples/s  loss 2\n"), 2) << text;
 }
 

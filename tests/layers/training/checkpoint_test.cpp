@@ -209,7 +209,7 @@ TEST(TrainingCheckpointTest, ACheapSkipIsUsed) {
   train(3);
   EXPECT_EQ(skipped, 0);
   train(-1);
-  EXPECT_EQ(skipped, 3);
+  EXPECT_EQ(skipped, 2);  // that there is a third one, only reading it tells
 }
 
 TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
@@ -267,7 +267,7 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
       train({.resume = Resume::kNever}, batches), "has a checkpoint already");
   EXPECT_VALUE_ERROR(
       train({}, click_batches(2, 1)),
-      "made after 3 batches of epoch 0, but the source has 2");
+      "made after 3 batches of epoch 0, but the source has no more than 2");
   EXPECT_VALUE_ERROR(
       train({}, batches, {std::make_shared<AUC>()}),
       "with the metrics [], but this training has [auc]");

@@ -232,6 +232,14 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
       "two numbers would be logged as 'val_loss'");
   EXPECT_VALUE_ERROR(
       run({.validation = Validation{}}), "batches for the validation");
+  const auto auc = std::make_shared<AUC>();
+  EXPECT_VALUE_ERROR(
+      run(
+          {.metrics = {auc},
+           .validation =
+               Validation{
+                   .pass = make_pass(two, counter.step()), .metrics = {auc}}}),
+      "'auc' is one object in metrics and in validation->metrics");
   EXPECT_VALUE_ERROR(
       run(
           {.callbacks = {std::make_shared<EarlyStopping>(
@@ -362,6 +370,68 @@ TEST(FitTest, LearningRatesAreLogged) {
                std::vector<TPUEmbedding>{scheduled})}});
   EXPECT_EQ(
       decayed["learning_rate_table_0"], (std::vector<double>{0.25, 0.0625}));
+}
+
+TEST(FitTest, PartsInEvalStayFrozenWhereTheModelIsInTrain) {
+  ClickRun run;
+  run.model->dropout->eval();
+  std::vector<bool> modes;
+  const auto step = [&](const ClickBatch& batch) {
+    modes.push_back(run.model->is_training());
+    modes.push_back(run.model->dropout->is_training());
+    return run.train_step()(batch);
+  };
+  const auto train = [&] {
+    modes.clear();
+    const auto batches = click_batches(1, 1);
+    fit(batches,
+        step,
+        {.epochs = 2,
+         .model = run.model.ptr(),
+         .validation = Validation{.pass = make_pass(batches, run.loss_of())}});
+    return modes;
+  };
+  EXPECT_EQ(train(), (std::vector<bool>{true, false, true, false}));
+  run.model->eval();
+  EXPECT_EQ(train(), (std::vector<bool>{true, true, true, true}));
+  EXPECT_FALSE(run.model->is_training());
+}
+
+// Logs under some names.
+struct Logger : Callback {
+  Logger(std::vector<std::string> names, std::string logged)
+      : names(std::move(names)), logged(std::move(logged)) {}
+  std::vector<std::string> log_names() const override {
+    return names;
+  }
+  void on_epoch_end(Training& training) override {
+    training.log(logged, 1.0);
+  }
+  std::vector<std::string> names;
+  std::string logged;
+};
+
+TEST(FitTest, ACallbackLogsItsOwnNamesOnly) {
+  Counter counter;
+  const auto run = [&](Callbacks callbacks) {
+    return fit(
+        std::vector<double>{1},
+        counter.step(),
+        {.callbacks = std::move(callbacks)});
+  };
+  using Names = std::vector<std::string>;
+  const auto logger = [](const Names& names, const std::string& logged) {
+    return std::make_shared<Logger>(names, logged);
+  };
+  EXPECT_EQ(run({logger({"own"}, "own")})["own"][0], 1.0);
+  EXPECT_VALUE_ERROR(run({logger({"own"}, "loss")}), "'loss' can be logged");
+  EXPECT_VALUE_ERROR(
+      run({logger({"own"}, "own"), logger({"two"}, "own")}),
+      "'own' can be logged");
+  EXPECT_VALUE_ERROR(
+      run({logger({"own"}, "own"), logger({}, "own")}), "'own' can be logged");
+  EXPECT_VALUE_ERROR(
+      run({logger({"epoch"}, "epoch")}), "nothing can be logged as 'epoch'");
 }
 
 TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {

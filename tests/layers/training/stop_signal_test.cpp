@@ -107,6 +107,24 @@ TEST_P(StopSignalTest, WhatWasIgnoredOrIsLeftStaysSo) {
   EXPECT_EQ(history.epochs.size(), 2U);
 }
 
+int heard = 0;
+
+// A signal that comes when nothing is left to stop is not lost.
+TEST_P(StopSignalTest, OneThatComesTooLateDoesWhatItDidBefore) {
+  const Disposition own(GetParam(), [](int) { ++heard; });
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->train_end = [](Training&) {
+    ::raise(GetParam());
+    EXPECT_EQ(heard, 0);
+  };
+  heard = 0;
+  EXPECT_EQ(fit_with([] {}, {.callbacks = {hooks}}).stop_reason, "");
+  EXPECT_EQ(heard, 1);
+  // One that came to stop has done its work.
+  fit_with([] { ::raise(GetParam()); });
+  EXPECT_EQ(heard, 1);
+}
+
 TEST(TrainingSignalTest, AHandlerSetMeanwhileStays) {
   const Disposition own(SIGINT, SIG_DFL);
   fit_with([] { ::signal(SIGINT, mine); });
@@ -181,11 +199,12 @@ std::string train_in(const std::string& folder, bool hangs) {
   const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [&](Training& training) {
     if (training.progress().step == 7 && hangs) {
-      // Told that it may be interrupted; waits for a second signal, if any.
-      static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
-      for (int i = 0; i < 10; ++i) {  // a signal ends one sleep
-        ::usleep(100'000);
-      }
+      // Says that it may be interrupted, as often as it is told that it was; goes
+      // on at the end of the pipe.
+      char byte = 0;
+      do {
+        static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
+      } while (::read(STDIN_FILENO, &byte, 1) == 1);
     }
   };
   const History history =
@@ -208,12 +227,16 @@ TEST(TrainingSignalTest, DISABLED_Child) {
 
 // Interrupts a child after step 7 as often as told; how it ended.
 int run_child(const std::string& folder, int signals) {
-  std::array<int, 2> out{};
+  std::array<int, 2> in{}, out{};
+  EXPECT_EQ(::pipe(in.data()), 0);
   EXPECT_EQ(::pipe(out.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::dup2(in[0], STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
-    ::close(out[0]);
+    for (const int descriptor : {in[0], in[1], out[0], out[1]}) {
+      ::close(descriptor);
+    }
     ::setenv(kFolder, folder.c_str(), 1);
     ::execl(
         "/proc/self/exe",
@@ -224,18 +247,21 @@ int run_child(const std::string& folder, int signals) {
     ::_exit(99);
   }
   ::close(out[1]);
-  std::string text;
   char byte = 0;
-  while (text.find("\nready\n") == std::string::npos &&
-         ::read(out[0], &byte, 1) == 1) {
-    text += byte;
-  }
   for (int i = 0; i < signals; ++i) {
+    // Two at once would be one: the next comes when the last was handled.
+    std::string text;
+    while (text.find("\nready\n") == std::string::npos &&
+           ::read(out[0], &byte, 1) == 1) {
+      text += byte;
+    }
     ::kill(child, SIGINT);
-    ::usleep(200'000);  // two at once would be one
+    EXPECT_EQ(::write(in[1], "x", 1), 1);
   }
+  ::close(in[1]);
   while (::read(out[0], &byte, 1) == 1) {
   }
+  ::close(in[0]);
   ::close(out[0]);
   int status = -1;
   ::waitpid(child, &status, 0);

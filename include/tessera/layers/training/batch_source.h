@@ -26,7 +26,8 @@ class Pass {
   virtual void begin(int64_t epoch) = 0;
   /// The number of batches of this epoch, where the source knows it.
   virtual std::optional<int64_t> size() const = 0;
-  /// Leaves out the next `count` batches; how many there were.
+  /// Leaves out the next `count` batches; `count`, or fewer where the source ends
+  /// before.
   virtual int64_t skip(int64_t count) = 0;
   /// Nothing when no batch is left.
   virtual std::optional<StepResult> step() = 0;
@@ -45,6 +46,11 @@ concept HasNext = requires(T& source) {
 template <class T>
 concept HasSkip = requires(T& source, int64_t count) {
   source.skip(count);
+};
+/// Says how many there were.
+template <class T>
+concept HasCountingSkip = requires(T& source, int64_t count) {
+  { source.skip(count) } -> std::integral;
 };
 template <class T>
 concept HasSize = requires(const T& source) {
@@ -84,9 +90,14 @@ class NextReader {
   explicit NextReader(Epoch& epoch) : epoch_(epoch) {}
 
   int64_t skip(int64_t count) {
-    if constexpr (HasSkip<Epoch>) {
-      epoch_.skip(count);
-      return count;
+    if constexpr (HasCountingSkip<Epoch>) {
+      return static_cast<int64_t>(epoch_.skip(count));
+    } else if constexpr (HasSkip<Epoch>) {
+      // Whether there were as many, only a batch can tell.
+      if (count > 1) {
+        epoch_.skip(count - 1);
+      }
+      return count < 1 || epoch_.next().has_value() ? count : count - 1;
     } else {
       int64_t skipped = 0;
       while (skipped < count && epoch_.next().has_value()) {
@@ -220,7 +231,8 @@ class SourcePass : public Pass {
 ///   object with
 ///
 ///     std::optional<Batch> next();      // nothing at the end
-///     void skip(int64_t count);         // if it can be cheap
+///     int64_t skip(int64_t count);      // if it can be cheap: how many there
+///                                       // were to skip; or void
 ///     int64_t size() const;             // of the epoch, if known; or optional
 ///
 /// An lvalue `source` is referred to and must outlive the pass; an rvalue is

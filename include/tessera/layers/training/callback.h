@@ -59,6 +59,9 @@ class Training {
   Logs logs() const;
   /// Of the last step; NaN before the first.
   double loss() const;
+  /// Whether the last step's loss was; on shards, on all ranks. False before the
+  /// first.
+  bool is_loss_finite() const;
   /// Whether the last step left out its update: its loss was not finite.
   bool is_skipped() const;
 
@@ -77,7 +80,10 @@ class Training {
   /// All of it that is not in model or optimizer: progress, history, metrics and
   /// callbacks in the middle of an epoch, LibTorch's random numbers.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Errors:  c10::ValueError where this training has other metrics.
+  /// Everything is compared before anything is changed; what callbacks refuse
+  /// comes last.
+  /// Errors:  c10::ValueError where this training has other metrics or shorter
+  ///          epochs.
   void load(torch::serialize::InputArchive& archive);
 
  private:

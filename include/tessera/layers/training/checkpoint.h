@@ -54,9 +54,16 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// step that was saved are skipped. Saves when fit() stops early, too, unless the
 /// last loss is not finite.
 ///
+/// A checkpoint that is refused leaves the model as it is.
+///
 /// A model with TPUEmbedding layers goes through their save_checkpoint(), any
 /// other into one file. On shards all ranks give one, for a directory that all of
-/// them see; their random numbers are not set back.
+/// them see. Rank 0 alone saves dense weights, the optimizer, layers that are not
+/// sharded, and the state of metrics and callbacks; each rank resumes with these.
+/// So there, bit for bit holds for tables, dense weights and optimizer as long as
+/// nothing draws random numbers (they are not set back); in an epoch that is
+/// resumed in its middle, loss and metrics of the other ranks go on from rank 0's.
+/// It saves unless the last loss is not finite on some rank.
 /// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
 ///          another model or training; c10::Error naming the path for files.
 class Checkpoint : public Callback {
@@ -67,6 +74,10 @@ class Checkpoint : public Callback {
       std::shared_ptr<torch::nn::Module> model,
       torch::optim::Optimizer& optimizer,
       TrainingCheckpointOptions options = {});
+
+  const std::string& directory() const {
+    return directory_;
+  }
 
   void on_train_begin(Training& training) override;
   void on_step_end(Training& training) override;

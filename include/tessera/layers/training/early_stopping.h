@@ -29,14 +29,20 @@ struct EarlyStoppingOptions {
   /// Where the best weights wait. Empty: in memory, as large as the model with
   /// all its tables and slots, and as much again while they are saved; a
   /// Checkpoint writes them, too. Otherwise a directory: each improvement writes the
-  /// model to it. Tables on shards need one.
+  /// model to it, and at the end the weights of just this best epoch must be
+  /// there. Tables on shards need one. No other callback's.
   std::string directory = {};
 };
 static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
 /// Stops when a logged number no longer improves. NaN is no improvement.
+///
+/// Where `restore_best` has tables on shards, rank 0's number counts for all
+/// ranks. Otherwise each rank judges its own, such as the loss of its own batches,
+/// and all end with the first that stops.
 /// Errors:  c10::ValueError for a monitor that is not logged, listing the names,
-///          and when nobody says which values are better.
+///          when nobody says which values are better, and when the directory does
+///          not hold the best weights that a resumed or ended training needs.
 /// Source:  keras.callbacks.EarlyStopping.
 class EarlyStopping : public Callback {
  public:
@@ -44,6 +50,9 @@ class EarlyStopping : public Callback {
   explicit EarlyStopping(EarlyStoppingOptions options);
   ~EarlyStopping() override;
 
+  const std::string& directory() const {
+    return options_.directory;
+  }
   /// From 0; -1 before the first.
   int64_t best_epoch() const {
     return best_epoch_;
@@ -63,6 +72,7 @@ class EarlyStopping : public Callback {
  private:
   void stop_if_done(Training& training) const;
   void keep_best();
+  double agreed(double value) const;
 
   EarlyStoppingOptions options_;
   bool is_higher_better_ = false;

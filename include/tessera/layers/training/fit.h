@@ -49,14 +49,16 @@ struct FitOptions {
   /// Unset: until the source ends.
   std::optional<int64_t> steps_per_epoch = {};
   /// In train() during epochs and in eval() during validation; afterwards as
-  /// before. Unset: modes are left alone.
+  /// before. Parts in eval() of a model in train(), such as frozen ones, stay in
+  /// eval(). Unset: modes are left alone.
   std::shared_ptr<torch::nn::Module> model = {};
-  /// Of the training batches, as they are predicted in training.
+  /// Of the training batches, as they are predicted in training. Other objects than
+  /// those of the validation.
   Metrics metrics = {};
   std::optional<Validation> validation = {};
   Callbacks callbacks = {};
   Signals signals = Signals::kStop;
-  /// On shards all ranks end with the first that stops.
+  /// On shards all ranks end with the first that stops. That of the model's tables.
   Strategy strategy = Strategy::engine();
 };
 static_assert(std::is_aggregate_v<FitOptions>);
@@ -83,16 +85,17 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// `source` and `step` are those of make_pass(). Each epoch is logged as "loss",
 /// the mean over examples, and the metrics; those of the validation, which runs
 /// under NoGradGuard, with "val_" before. A signal counts in all fit() calls that
-/// run, nested ones or on other threads.
+/// run, nested ones or on other threads; one that comes too late to end any does,
+/// when fit() is done, what it did before.
 ///
 /// After an exception the model is in the mode that it had, signals do what they
 /// did, and on_train_end() is not called; the checkpoints and files of the epochs
 /// before are whole.
 ///
-/// On shards every rank calls it with as many batches. Give callbacks that
-/// print or write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves)
-/// on rank 0 alone; Checkpoint, EarlyStopping and TerminateOnNonFinite on all,
-/// and the same validation batches, as each rank decides by its own logs.
+/// On shards every rank calls it with as many batches, and logs its own. Give
+/// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
+/// LearningCurves) on rank 0 alone; Checkpoint, EarlyStopping and
+/// TerminateOnNonFinite on all, and as many validation batches.
 ///
 /// Errors:  c10::ValueError for options, before anything is trained; for an
 ///          epoch without a batch or with fewer than steps_per_epoch; for a loss

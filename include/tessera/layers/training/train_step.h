@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,10 +37,13 @@ struct TrainStepOptions {
   /// The tables'. On shards the gradients of `dense_parameters` are summed, and
   /// a loss that is not finite on one rank leaves out the update on all.
   Strategy strategy = Strategy::engine();
-  /// As dense_parameters(*model) gives them; used on shards only.
-  std::vector<at::Tensor> dense_parameters = {};
+  /// As dense_parameters(*model) gives them. Needed on shards, and used there only.
+  std::optional<std::vector<at::Tensor>> dense_parameters = {};
 };
 static_assert(std::is_aggregate_v<TrainStepOptions>);
+
+/// Errors:  c10::ValueError on shards without dense_parameters.
+void validate(const TrainStepOptions& options);
 
 /// What a function of a batch may return: a StepResult, or the loss alone.
 inline StepResult to_step_result(StepResult result) {
@@ -55,7 +59,7 @@ bool check_loss(const StepResult& result);
 
 /// zero_grad(), backward() and step(), unless the loss is not finite: then
 /// nothing is changed, tables neither, and `is_skipped` is set.
-/// Errors:  as check_loss(); nothing is changed.
+/// Errors:  as check_loss() and validate(); nothing is changed.
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
@@ -76,11 +80,13 @@ void apply_update(
 ///
 /// `loss_of` gives a StepResult, or the loss alone. `optimizer`, any of
 /// torch::optim or a Combined, must outlive the step.
+/// Errors:  as validate().
 template <class LossOf>
 auto make_train_step(
     torch::optim::Optimizer& optimizer,
     LossOf loss_of,
     TrainStepOptions options = {}) {
+  validate(options);
   return [&optimizer,
           loss_of = std::move(loss_of),
           options = std::move(options)](auto&& batch) mutable -> StepResult {

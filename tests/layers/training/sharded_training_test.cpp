@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// fit() on Strategy::sharded(). Runs under mpirun, with any number of ranks.
+#include <tessera/layers/dense_parameters.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/training/checkpoint.h>
+#include <tessera/layers/training/early_stopping.h>
+#include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/terminate_on_non_finite.h>
+#include <tessera/serialization/checkpoint.h>
+
+#include "src/rank_group.h"
+#include "tests/distributed/sharded_layers.h"
+#include "tests/layers/training/training_fixture.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+using test::ClickBatch;
+using test::Hooks;
+using test::is_last;
+using test::rank;
+using test::ranks;
+
+// One folder for all ranks.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    path_ = group().from_first(Meeting::kReadRows, [&] {
+      own_.emplace();
+      return *own_ / "";
+    });
+  }
+  ~SharedFolder() {
+    try {
+      group().meet(Meeting::kReadRows, nullptr);  // rank 0 removes it
+    } catch (const c10::Error& error) {
+      ADD_FAILURE() << error.what_without_backtrace();
+    }
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+
+  std::string operator/(const std::string& name) const {
+    return path_ + name;
+  }
+
+ private:
+  RankGroup& group() {
+    return *std::get<Strategy::Sharded>(strategy_.options()).ranks;
+  }
+
+  Strategy strategy_ = test::sharded();
+  std::optional<test::TemporaryFolder> own_;
+  std::string path_;
+};
+
+FeatureConfig feature(const char* name, int64_t rows) {
+  return {
+      .table = make_table({.name = name, .vocabulary_size = rows, .dim = 4})};
+}
+
+// Tables on shards between two layers of which every rank has all rows.
+struct MixedModelImpl : torch::nn::Module {
+  MixedModelImpl() {
+    at::manual_seed(3);
+    register_module("whole", whole);
+    register_module("partial", partial);
+    tower = register_module("tower", torch::nn::Linear(8, 1));
+  }
+
+  at::Tensor forward(const ClickBatch& batch) {
+    const auto parts =
+        partial->forward({{"user", batch.user}, {"movie", batch.movie}});
+    const at::Tensor sum =
+        parts["user"] + whole->forward({{"movie", batch.movie}})["movie"];
+    return tower->forward(at::cat({sum, parts["movie"]}, 1)).squeeze(1);
+  }
+
+  std::vector<at::Tensor> dense() const {
+    std::vector<at::Tensor> all = dense_parameters(*this);
+    for (const at::Tensor& table : whole->parameters()) {
+      all.push_back(table);
+    }
+    return all;
+  }
+
+  TPUEmbedding whole{TPUEmbeddingOptions{
+      .features = {{"movie", feature("biases", 10)}},
+      .strategy = Strategy::host()}};
+  PartialTPUEmbedding partial{PartialTPUEmbeddingOptions{
+      .features =
+          {{"user", feature("users", 20)}, {"movie", feature("movies", 10)}},
+      .optimizer = optim::Adam{.learning_rate = 0.05},
+      .size_threshold = 15,
+      .strategy = test::sharded()}};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(MixedModel);
+
+struct ShardedRun {
+  auto train_step() {
+    return make_train_step(
+        optimizer,
+        [this](const ClickBatch& batch) {
+          const at::Tensor scores = model->forward(batch);
+          return StepResult{
+              .loss =
+                  at::binary_cross_entropy_with_logits(scores, batch.click) /
+                  static_cast<double>(ranks()),
+              .predictions = scores,
+              .labels = batch.click};
+        },
+        {.strategy = strategy, .dense_parameters = model->dense()});
+  }
+  std::shared_ptr<Checkpoint> checkpoint(
+      const std::string& directory,
+      TrainingCheckpointOptions options = {}) {
+    return std::make_shared<Checkpoint>(
+        directory, model.ptr(), optimizer, options);
+  }
+  FitOptions options(int64_t epochs, Callbacks callbacks) {
+    return {
+        .epochs = epochs,
+        .model = model.ptr(),
+        .metrics = {std::make_shared<Accuracy>()},
+        .callbacks = std::move(callbacks),
+        .strategy = strategy};
+  }
+  // All weights.
+  at::Tensor weights() {
+    std::vector<at::Tensor> all{
+        model->partial->tpu_embedding()->read_rows("users", 0, 20).flatten()};
+    for (const at::Tensor& tensor : model->dense()) {
+      all.push_back(tensor.detach().flatten());
+    }
+    return at::cat(all);
+  }
+
+  Strategy strategy = test::sharded();
+  MixedModel model;
+  torch::optim::Adam optimizer{model->parameters(), 0.01};
+};
+
+std::vector<ClickBatch> own_batches() {
+  return test::click_batches(4, 10 + rank());
+}
+
+// Calls `act` on the last rank, behind a step.
+template <class Act>
+std::shared_ptr<Hooks> on_last_after(int64_t step, Act act) {
+  auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [=](Training& training) {
+    if (is_last() && training.progress().step == step) {
+      act(training);
+    }
+  };
+  return hooks;
+}
+
+// All end with the last rank, after its step 6, and go on from there.
+template <class Act>
+void expect_resumes(Act act, const std::string& reason) {
+  const SharedFolder folder;
+  const auto train =
+      [&](ShardedRun& run, const char* name, Callbacks callbacks) {
+        callbacks.push_back(run.checkpoint(folder / name));
+        return fit(own_batches(), run.train_step(), run.options(3, callbacks));
+      };
+  ShardedRun straight, stopped, resumed;
+  train(straight, "straight", {});
+  const History until = train(stopped, "parts", {on_last_after(6, act)});
+  EXPECT_EQ(until.epochs.size(), 1U);
+  EXPECT_EQ(until.stop_reason, is_last() ? reason : "another rank");
+  const History history = train(resumed, "parts", {});
+  EXPECT_EQ(history.epochs.size(), 3U);
+  EXPECT_EQ(history.stop_reason, "");
+  EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
+  EXPECT_FALSE(at::equal(resumed.weights(), stopped.weights()));
+  ShardedRun loaded;
+  load_weights(*loaded.model, folder / "parts");
+  EXPECT_TRUE(at::equal(loaded.weights(), straight.weights()));
+}
+
+TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
+  expect_resumes([](Training& training) { training.stop("mine"); }, "mine");
+}
+
+TEST(ShardedTrainingTest, ASignalOfOneRankIsResumedBitForBit) {
+  expect_resumes([](Training&) { ::raise(SIGINT); }, "SIGINT");
+}
+
+TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
+  const SharedFolder folder;
+  ShardedRun run;
+  auto batches = own_batches();
+  if (is_last()) {
+    batches[2].click.fill_(std::numeric_limits<float>::infinity());
+  }
+  const History history =
+      fit(batches,
+          run.train_step(),
+          run.options(
+              1,
+              {std::make_shared<TerminateOnNonFinite>(),
+               run.checkpoint(folder / "run", {.every_steps = 1})}));
+  EXPECT_EQ(history.stop_reason.find("the loss of step 3 is"), 0U)
+      << history.stop_reason;
+  ShardedRun loaded;  // of the step before
+  load_weights(*loaded.model, folder / "run");
+  EXPECT_EQ(loaded.model->partial->tpu_embedding()->iterations(), 2);
+  EXPECT_TRUE(at::equal(loaded.weights(), run.weights()));
+}
+
+// One rank alone has NaN, and nobody stops: all leave out the same save.
+TEST(ShardedTrainingTest, AllRanksAgreeOnWhatIsSaved) {
+  const SharedFolder folder;
+  ShardedRun run;
+  int64_t step = 0;
+  auto train_step = run.train_step();
+  fit(
+      own_batches(),
+      [&](const ClickBatch& batch) {
+        StepResult result = train_step(batch);
+        if (++step == 2 && is_last()) {
+          result.loss.fill_(std::numeric_limits<double>::quiet_NaN());
+        }
+        return result;
+      },
+      run.options(
+          1,
+          {run.checkpoint(
+              folder / "run",
+              {.every_steps = 1, .every_epochs = 0, .keep_last = 9})}));
+  EXPECT_EQ(list_checkpoints(folder / "run").size(), 3U);
+}
+
+TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAll) {
+  const SharedFolder folder;
+  ShardedRun run;
+  std::vector<at::Tensor> after;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->epoch_end = [&](Training&) { after.push_back(run.weights()); };
+  int64_t step = 0;
+  auto train_step = run.train_step();
+  const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+      .monitor = "loss",
+      .patience = 2,
+      .restore_best = run.model.ptr(),
+      .directory = folder / "best"});
+  const History history = fit(
+      own_batches(),
+      [&](const ClickBatch& batch) {
+        StepResult result = train_step(batch);
+        // Rises on rank 0 from the second epoch on, and falls elsewhere.
+        const double epoch = static_cast<double>(step++ / 4);
+        result.loss = at::tensor(
+            rank() == 0 ? (epoch - 1.0) * (epoch - 1.0) : 9.0 - epoch,
+            at::kDouble);
+        return result;
+      },
+      run.options(9, {hooks, stopping}));
+  EXPECT_EQ(history.epochs.size(), 4U);
+  EXPECT_EQ(stopping->best_epoch(), 1);
+  ASSERT_EQ(after.size(), 4U);
+  EXPECT_TRUE(at::equal(run.weights(), after[1]));
+  EXPECT_FALSE(at::equal(run.weights(), after[3]));
+}
+
+TEST(ShardedTrainingTest, RefusesBeforeTrainingWhatCanNotWork) {
+  ShardedRun run;
+  EXPECT_VALUE_ERROR(
+      make_train_step(
+          run.optimizer,
+          [](const ClickBatch&) { return at::Tensor(); },
+          {.strategy = run.strategy}),
+      "Set TrainStepOptions::dense_parameters");
+  FitOptions options = run.options(1, {});
+  options.strategy = Strategy::engine();
+  EXPECT_VALUE_ERROR(
+      fit(own_batches(), run.train_step(), options),
+      "the model has tables on shards, but FitOptions::strategy is engine");
+  EXPECT_VALUE_ERROR(
+      fit(own_batches(),
+          run.train_step(),
+          run.options(
+              1,
+              {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+                  .monitor = "loss", .restore_best = run.model.ptr()})})),
+      "Set EarlyStoppingOptions::directory");
+  EXPECT_EQ(run.model->partial->tpu_embedding()->iterations(), 0);
+}
+
+}  // namespace
+}  // namespace tessera
