@@ -126,6 +126,23 @@ void require_same_shapes(
   });
 }
 
+c10::IValue to_value(const Nest<PartialShape>& shapes) {
+  return JsonValue<Nest<PartialShape>>::write(shapes).dump();
+}
+
+Nest<PartialShape> shapes_from_value(
+    const c10::IValue& value,
+    const std::string& class_name) {
+  const std::string where = class_name + ".input_shape";
+  const Json json = value.isString()
+      ? Json::parse(value.toStringRef(), nullptr, /*allow_exceptions=*/false)
+      : Json(Json::value_t::discarded);
+  TORCH_CHECK_VALUE(
+      !json.is_discarded(), "[", where, "] the archive is damaged: no shapes.");
+  check_depth(json, where.c_str());
+  return JsonValue<Nest<PartialShape>>::read(json, where);
+}
+
 }  // namespace detail
 
 }  // namespace tessera

@@ -80,8 +80,16 @@ class Registry {
 
  private:
   Registry() {
-    for (detail::LayerClass& stock : stock_layer_classes()) {
-      classes_.emplace(stock.name, stock);
+    std::vector<detail::LayerClass> known = stock_layer_classes();
+    known.push_back(detail::layer_class<Concatenate>());
+    known.push_back(detail::layer_class<Cross>());
+    known.push_back(detail::layer_class<DotInteraction>());
+    known.push_back(detail::layer_class<EmbedReduce>());
+    known.push_back(detail::layer_class<MultiLayerDCN>());
+    known.push_back(detail::layer_class<PartialTPUEmbedding>());
+    known.push_back(detail::layer_class<TPUEmbedding>());
+    for (detail::LayerClass& layer_class : known) {
+      classes_.emplace(layer_class.name, layer_class);
     }
   }
 
@@ -96,15 +104,6 @@ class Registry {
   std::mutex mutex_;
   std::map<std::string, detail::LayerClass> classes_;
 };
-
-// Not in the registry's constructor, which register_layer() needs.
-void register_own_layers() {
-  static const bool once = register_layer<Concatenate>() &&
-      register_layer<Cross>() && register_layer<DotInteraction>() &&
-      register_layer<EmbedReduce>() && register_layer<MultiLayerDCN>() &&
-      register_layer<PartialTPUEmbedding>() && register_layer<TPUEmbedding>();
-  static_cast<void>(once);
-}
 
 Json write(const torch::nn::Module& layer, const std::string& where);
 
@@ -129,9 +128,9 @@ Json write_sequential(
 }
 
 Json write(const torch::nn::Module& layer, const std::string& where) {
-  if (const auto* model =
-          dynamic_cast<const torch::nn::SequentialImpl*>(&layer)) {
-    return write_sequential(*model, where);
+  if (typeid(layer) == typeid(torch::nn::SequentialImpl)) {
+    return write_sequential(
+        dynamic_cast<const torch::nn::SequentialImpl&>(layer), where);
   }
   const detail::LayerClass layer_class = Registry::get().find(layer, where);
   Json json = {
@@ -142,6 +141,11 @@ Json write(const torch::nn::Module& layer, const std::string& where) {
     json["build_config"] = {
         {"input_shape",
          JsonValue<Nest<PartialShape>>::write(*own->input_shapes())}};
+    const std::vector<at::Tensor> parameters = layer.parameters();
+    if (!parameters.empty() && parameters.front().scalar_type() != at::kFloat) {
+      json["build_config"]["dtype"] =
+          c10::toString(parameters.front().scalar_type());
+    }
   }
   return json;
 }
@@ -205,6 +209,23 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
   return model;
 }
 
+// Of a layer that was moved to it, by LibTorch's name.
+at::ScalarType dtype_of(const Json& json, const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    if (name == c10::toString(dtype)) {
+      return dtype;
+    }
+  }
+  TORCH_CHECK_VALUE(
+      false,
+      "[",
+      where,
+      "] expected Double, Half or BFloat16, but got '",
+      name,
+      "'.");
+}
+
 detail::MadeLayer read(
     const Json& json,
     const std::string& where,
@@ -222,13 +243,18 @@ detail::MadeLayer read(
       Registry::get().find(name, where).make(config, inner, bindings);
   if (json.contains("build_config")) {
     const Json& build = json.at("build_config");
-    require_known_keys(build, {"input_shape"}, inner + ".build_config");
+    require_known_keys(
+        build, {"input_shape", "dtype"}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(made.module.get());
     TORCH_CHECK_VALUE(
         own != nullptr, "[", inner, "] a ", name, " takes no build_config.");
     own->build(JsonValue<Nest<PartialShape>>::read(
         require_key(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
+    if (build.contains("dtype")) {
+      made.module->to(
+          dtype_of(build.at("dtype"), inner + ".build_config.dtype"));
+    }
   }
   return made;
 }
@@ -244,14 +270,12 @@ void add_layer_class(LayerClass layer_class) {
 }  // namespace detail
 
 Json to_json(const torch::nn::Module& layer) {
-  register_own_layers();
   return write(layer, "to_json");
 }
 
 std::shared_ptr<torch::nn::Module> layer_from_json(
     const Json& json,
     const FromJson& bindings) {
-  register_own_layers();
   check_depth(json, "layer");
   return read(json, "layer", bindings).module;
 }

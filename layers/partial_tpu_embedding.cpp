@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <map>
 #include <string>
 #include <utility>
@@ -113,35 +114,60 @@ Nest<T> PartialTPUEmbeddingImpl::merge(const Nest<T>& tpu, const Nest<T>& dense)
   return options().features.pack(std::move(leaves));
 }
 
+// What fails before the large tables are asked must reach the ranks that wait.
+template <class Work>
+auto PartialTPUEmbeddingImpl::or_give_up(Work work) {
+  try {
+    return work();
+  } catch (...) {
+    if (!tpu_.is_empty()) {
+      tpu_->give_up(std::current_exception());
+    }
+    throw;
+  }
+}
+
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
-  const auto halves = split(features, "features");
-  const auto half_weights = weights.empty() ? Halves<std::optional<Feature>>{}
-                                            : split(weights, "weights");
-  Nest<at::Tensor> dense;
-  if (!dense_.is_empty()) {
-    dense = dense_->forward(halves.dense, half_weights.dense);
-  }
+  FeatureHalves halves;
+  Nest<at::Tensor> dense = or_give_up([&] {
+    halves = split_batch(features, weights);
+    return dense_.is_empty()
+        ? Nest<at::Tensor>()
+        : dense_->forward(halves.features.dense, halves.weights.dense);
+  });
   Nest<at::Tensor> tpu;
   if (!tpu_.is_empty()) {
-    tpu = tpu_->forward(halves.tpu, half_weights.tpu);
+    tpu = tpu_->forward(halves.features.tpu, halves.weights.tpu);
   }
   return merge(tpu, dense);
+}
+
+PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
+    const Features& features,
+    const Weights& weights) const {
+  FeatureHalves halves{.features = split(features, "features")};
+  if (!weights.empty()) {
+    halves.weights = split(weights, "weights");
+  }
+  return halves;
 }
 
 PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
-  const auto halves = split(features, "features");
-  const auto half_weights = weights.empty() ? Halves<std::optional<Feature>>{}
-                                            : split(weights, "weights");
+  FeatureHalves halves;
   PartialPendingForward pending;
-  if (!dense_.is_empty()) {
-    pending.dense_ = dense_->begin_forward(halves.dense, half_weights.dense);
-  }
+  or_give_up([&] {
+    halves = split_batch(features, weights);
+    if (!dense_.is_empty()) {
+      pending.dense_ =
+          dense_->begin_forward(halves.features.dense, halves.weights.dense);
+    }
+  });
   if (!tpu_.is_empty()) {
-    pending.tpu_ = tpu_->begin_forward(halves.tpu, half_weights.tpu);
+    pending.tpu_ = tpu_->begin_forward(halves.features.tpu, halves.weights.tpu);
   }
   return pending;
 }

@@ -55,7 +55,13 @@ detail::LayerClass stock(
                     JsonValue<Field>::read(config.at(key), where + "." + key);
               }
             });
-            auto module = std::make_shared<Impl>(options);
+            std::shared_ptr<Impl> module;
+            try {
+              module = std::make_shared<Impl>(options);
+            } catch (const c10::Error& error) {
+              TORCH_CHECK_VALUE(
+                  false, "[", where, "] ", error.what_without_backtrace());
+            }
             return detail::MadeLayer{
                 .module = module, .any = torch::nn::AnyModule(module)};
           }};

@@ -106,9 +106,13 @@ Batch TPUEmbeddingImpl::read(const Features& features, const Weights& weights) {
   try {
     return read_batch(options_.features, state_->features, features, weights);
   } catch (...) {
-    strategy_->give_up(std::current_exception());
+    give_up(std::current_exception());
     throw;
   }
+}
+
+void TPUEmbeddingImpl::give_up(std::exception_ptr error) {
+  strategy_->give_up(std::move(error));
 }
 
 PendingForward TPUEmbeddingImpl::begin_forward(

@@ -7,8 +7,10 @@
 #include <tessera/serialization/config_values.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/cloneable.h>
+#include <torch/serialize/archive.h>
 
 #include <optional>
 #include <string>
@@ -70,6 +72,13 @@ void require_same_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
+
+/// Shapes as an archive holds them.
+c10::IValue to_value(const Nest<PartialShape>& shapes);
+/// Errors:  c10::ValueError for what to_value() has not made.
+Nest<PartialShape> shapes_from_value(
+    const c10::IValue& value,
+    const std::string& class_name);
 
 }  // namespace detail
 
@@ -166,6 +175,21 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     if (input_shapes_) {
       make_parameters(*input_shapes_);
     }
+  }
+
+  /// With what it was built for, so that a layer that is not built yet can load.
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::nn::Module::save(archive);
+    if (input_shapes_) {
+      archive.write("input_shape", detail::to_value(*input_shapes_));
+    }
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    c10::IValue shapes;
+    if (!input_shapes_ && archive.try_read("input_shape", shapes)) {
+      build(detail::shapes_from_value(shapes, class_name()));
+    }
+    torch::nn::Module::load(archive);
   }
 
   void pretty_print(std::ostream& stream) const override {

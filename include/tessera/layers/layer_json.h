@@ -49,7 +49,7 @@ Json to_json(const torch::nn::ModuleHolder<Impl>& layer) {
 
 /// The layer that to_json() wrote, of the class that it names.
 /// Errors:  c10::ValueError naming an unknown class or key, a value out of its
-///          range, or every function that is missing.
+///          range, or every function that a layer lacks.
 std::shared_ptr<torch::nn::Module> layer_from_json(
     const Json& json,
     const FromJson& bindings = {});
@@ -106,6 +106,25 @@ Options options_from_json(
   return options;
 }
 
+template <class Holder>
+LayerClass layer_class() {
+  using Impl = typename Holder::ContainedType;
+  return {
+      .name = Impl::kClassName,
+      .type = typeid(Impl),
+      .get_config =
+          [](const torch::nn::Module& layer) {
+            return dynamic_cast<const Layer&>(layer).get_config();
+          },
+      .make =
+          [](const Json& config,
+             const std::string& where,
+             const FromJson& bindings) {
+            return make_layer<Impl>(options_from_json<typename Impl::Options>(
+                config, where, bindings));
+          }};
+}
+
 }  // namespace detail
 
 /// A layer of this class from its get_config().
@@ -143,22 +162,7 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
 /// Errors:  c10::ValueError when another class has the name.
 template <class Holder>
 bool register_layer() {
-  using Impl = typename Holder::ContainedType;
-  detail::add_layer_class(
-      {.name = Impl::kClassName,
-       .type = typeid(Impl),
-       .get_config =
-           [](const torch::nn::Module& layer) {
-             return dynamic_cast<const Layer&>(layer).get_config();
-           },
-       .make =
-           [](const Json& config,
-              const std::string& where,
-              const FromJson& bindings) {
-             return detail::make_layer<Impl>(
-                 detail::options_from_json<typename Impl::Options>(
-                     config, where, bindings));
-           }});
+  detail::add_layer_class(detail::layer_class<Holder>());
   return true;
 }
 

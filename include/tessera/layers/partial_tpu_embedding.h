@@ -114,6 +114,14 @@ class PartialTPUEmbeddingImpl
     Nest<T> tpu;
     Nest<T> dense;
   };
+  struct FeatureHalves {
+    Halves<Feature> features = {};
+    Halves<std::optional<Feature>> weights = {};
+  };
+  FeatureHalves split_batch(const Features& features, const Weights& weights)
+      const;
+  template <class Work>
+  auto or_give_up(Work work);
   template <class T>
   Halves<T> split(const Nest<T>& nest, const char* what) const;
   template <class T>

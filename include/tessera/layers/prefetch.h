@@ -13,10 +13,10 @@ namespace tessera {
 
 /// A range over the batches of `source` with their activations. While the loop
 /// body runs on one batch, the next one's rows are looked up.
-template <class Source, class Layer, class FeaturesOf>
+template <class Source, class Embedding, class FeaturesOf>
 class Prefetch {
   using SourceIterator = decltype(std::begin(std::declval<Source&>()));
-  using Pending = decltype(std::declval<Layer&>()->begin_forward(
+  using Pending = decltype(std::declval<Embedding&>()->begin_forward(
       std::declval<const Features&>()));
   using Batch = std::remove_cvref_t<decltype(*std::declval<SourceIterator&>())>;
 
@@ -26,7 +26,7 @@ class Prefetch {
     Nest<at::Tensor> activations;
   };
 
-  Prefetch(Source&& source, Layer layer, FeaturesOf features_of)
+  Prefetch(Source&& source, Embedding layer, FeaturesOf features_of)
       : source_(std::forward<Source>(source)),
         layer_(std::move(layer)),
         features_of_(std::move(features_of)) {}
@@ -122,7 +122,7 @@ class Prefetch {
 
  private:
   Source source_;
-  Layer layer_;
+  Embedding layer_;
   FeaturesOf features_of_;
 };
 
@@ -142,10 +142,10 @@ class Prefetch {
 /// they do not show the update of the batch before, which runs after the lookup.
 /// `source` is kept when it is an rvalue, and must outlive the loop otherwise;
 /// `layer` is a TPUEmbedding or a PartialTPUEmbedding.
-template <class Source, class Layer, class FeaturesOf>
-Prefetch<Source, Layer, FeaturesOf> prefetch(
+template <class Source, class Embedding, class FeaturesOf>
+Prefetch<Source, Embedding, FeaturesOf> prefetch(
     Source&& source,
-    Layer layer,
+    Embedding layer,
     FeaturesOf features_of) {
   return {
       std::forward<Source>(source), std::move(layer), std::move(features_of)};

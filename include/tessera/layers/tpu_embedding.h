@@ -16,6 +16,7 @@
 #include <torch/serialize/archive.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -164,7 +165,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// Errors:  as build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  /// What build() was given, if it was; the tables are there without it.
+  /// What build(input_shapes) was given, if it was; the tables are there without.
   std::optional<Nest<PartialShape>> input_shapes() const override {
     return input_shapes_;
   }
@@ -263,6 +264,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  private:
   friend class Combined;
   friend class ForwardInterception;
+  friend class PartialTPUEmbeddingImpl;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
   struct Copy {};
@@ -273,6 +275,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
   Batch read(const Features& features, const Weights& weights);
+  /// On shards, tells the ranks that wait that this one has failed.
+  void give_up(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);
   void clone_(
       torch::nn::Module& other,
