@@ -29,6 +29,12 @@ namespace {
 // Gradients of a mean over a batch are small, and a larger one would hide them.
 constexpr double kInitialAccumulator = 1e-8;
 
+// Of the integers' intervals: the smallest have one each, then two per octave.
+const std::vector<double> kBoundaries{
+    -2,   -1,   0,    1,    2,    3,     4,     6,     8,     12,    16,   24,
+    32,   48,   64,   96,   128,  192,   256,   384,   512,   768,   1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536};
+
 struct Options {
   std::vector<std::string> data = {};  // training files
   std::vector<std::string> test = {};
@@ -39,9 +45,9 @@ struct Options {
   int64_t min_count = 2;
   int64_t batch = 1024;
   int64_t epochs = 1;
-  std::string optimizer = "adam";
-  double learning_rate = 0.002;  // of tables
-  double dense_learning_rate = 0.001;
+  std::string optimizer = "adagrad";
+  double learning_rate = 0.1;  // of tables
+  double dense_learning_rate = 0.03;
   int64_t seed = 0;
   std::string malformed = "error";
   std::string checkpoint = {};  // directory
@@ -106,7 +112,7 @@ class Clicks {
 // end snippet
 
 // snippet: pipeline
-// Logarithms of the integers, and a vocabulary for each category column.
+// Logarithms and intervals of the integers, a vocabulary for each category column.
 FeaturePipeline learn_pipeline(const Options& options) {
   std::vector<tessera::VocabularyBuilder> builders(tessera::kCriteoCategories);
   tessera::CriteoReader reader = open_files(options.data, options);
@@ -129,7 +135,14 @@ FeaturePipeline learn_pipeline(const Options& options) {
   for (int64_t i = 1; i <= tessera::kCriteoIntegers; ++i) {
     numbers.columns.push_back(c10::str("I", i));
   }
-  std::vector<tessera::PipelineOutput> outputs{std::move(numbers)};
+  std::vector<tessera::PipelineOutput> outputs{numbers};
+  for (const std::string& column : numbers.columns) {
+    outputs.push_back(
+        {.name = column,
+         .columns = {column},
+         .transform =
+             tessera::transforms::Bucketize{.boundaries = kBoundaries}});
+  }
   for (size_t i = 0; i < builders.size(); ++i) {
     const std::string name = c10::str("C", i + 1);
     outputs.push_back(

@@ -33,9 +33,9 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as arrays:
         for model in options.models:
-            shared = ["--model", model, "--batch", options.batch, "--learning-rate", 0.1, "--dense-learning-rate", 0.05]
+            shared = ["--model", model, "--batch", options.batch]
             ours_command = [
-                options.program, "--json", "--optimizer", "adagrad", "--generate", options.generate, "--folder", options.folder, *shared,
+                options.program, "--json", "--generate", options.generate, "--folder", options.folder, *shared,
             ]  # fmt: skip
             streamed = run([*ours_command, "--write-arrays", arrays])
             ours, theirs = [], []
