@@ -152,12 +152,13 @@ TEST(CriteoGeneratorTest, GivesTheSameOnEveryMachine) {
   const float probability = generator.append_line(123'456, text);
   EXPECT_EQ(
       text,
-      "0\t\t21\t7\t11\t170\t424\t\t52\t440\t3\t467\t7221\t7321\t6fc7e849\t"
-      "021dbaa0\ta3f458f3\t4b7f5d97\t4b51a9bb\t3e34a810\tcc87b553\t1278e772\t"
-      "cc70f338\t11531328\t827670be\t6708c46e\t036d5dce\t0f1dae53\t6b4c1985\t"
-      "869d5a41\t411c3e88\t1f9b853e\t9291a94d\tbd95c587\tf9df883d\t33f54ada\t"
-      "3c890531\te768470b\t3b25f7a1\t310b9f6a\n");
-  EXPECT_FLOAT_EQ(probability, 0.063244164F);
+      "0\t\t21\t7\t11\t170\t424\t\t52\t440\t3\t467\t7221\t7321\t"
+      "95e0a4fb\t0d3bf2c9\t58479edf\tae487d6e\t4136a639\t3e34a810\t"
+      "6ebe9ae5\t1278e772\tcc70f338\t22327d6c\t78d9cba2\t67b981bb\t"
+      "3013864e\t0f1dae53\t282d1286\teab6fa5e\t411c3e88\t51424331\t"
+      "5058ed17\tbd95c587\t3e236f8c\t33f54ada\t3c890531\ta78affef\t"
+      "49357cc8\t310b9f6a\n");
+  EXPECT_FLOAT_EQ(probability, 0.070622683F);
 }
 
 TEST(CriteoGeneratorTest, FilesHoldTheExamplesFromTheFirstOn) {

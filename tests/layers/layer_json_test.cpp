@@ -319,6 +319,23 @@ TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
   EXPECT_TRUE(at::equal(same_tags->forward(ids), tags->forward(ids)));
 }
 
+TEST(LayerJsonTest, ALayerThatWasMovedIsMovedAgain) {
+  Scale layer;
+  layer->forward(at::ones({1, 2}, at::kDouble));
+  const Json json = reread(to_json(layer));
+  EXPECT_EQ(json["build_config"]["dtype"], "Double");
+  EXPECT_EQ(from_json<Scale>(json)->parameters()[0].scalar_type(), at::kDouble);
+  Json other = json;
+  other["build_config"]["dtype"] = "Quarter";
+  EXPECT_VALUE_ERROR(layer_from_json(other), "but got 'Quarter'");
+}
+
+TEST(LayerJsonTest, ValuesOutOfRangeNameTheirPlace) {
+  EXPECT_VALUE_ERROR(
+      layer_from_json({{"class_name", "Dropout"}, {"config", {{"p", 2.0}}}}),
+      "[layer.Dropout]");
+}
+
 TEST(LayerJsonTest, RefusesWhatItDoesNotKnow) {
   EXPECT_VALUE_ERROR(
       layer_from_json({{"class_name", "Attention"}}),
@@ -412,7 +429,19 @@ class OtherScaleImpl : public LayerImpl<OtherScaleImpl, ScaleOptions> {
 };
 TORCH_MODULE(OtherScale);
 
+class OwnNameImpl : public LayerImpl<OwnNameImpl, ScaleOptions> {
+ public:
+  static constexpr const char* kClassName = "Cross";
+  using LayerImpl::LayerImpl;
+  at::Tensor forward(const at::Tensor& input) {
+    return input;
+  }
+};
+TORCH_MODULE(OwnName);
+
 TEST(LayerJsonTest, ANameIsTakenOnce) {
+  EXPECT_VALUE_ERROR(
+      register_layer<OwnName>(), "there is another class 'Cross'");
   EXPECT_TRUE(register_layer<Scale>());
   EXPECT_VALUE_ERROR(
       register_layer<OtherScale>(), "there is another class 'Scale'");
@@ -437,6 +466,25 @@ TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
   EXPECT_VALUE_ERROR(
       other->forward(at::Tensor()), "[Scale] expected a tensor with a batch");
   EXPECT_VALUE_ERROR(other->forward(at::ones({})), "but got a scalar");
+}
+
+TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {
+  torch::nn::Sequential model(
+      TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
+      DotInteraction(),
+      Cross(),
+      Scale(ScaleOptions{.initial_value = 3.0}));
+  const auto expected = model->forward(features_of_batch());
+  std::stringstream archive;
+  torch::save(model, archive);
+  torch::nn::Sequential other(
+      TPUEmbedding(
+          TPUEmbeddingOptions{.features = shared_features(), .seed = 1}),
+      DotInteraction(),
+      Cross(),
+      Scale());
+  torch::load(other, archive);
+  EXPECT_TRUE(at::equal(other->forward(features_of_batch()), expected));
 }
 
 TEST(LayerTest, ACloneHasParametersOfItsOwn) {
