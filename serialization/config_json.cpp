@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
+#include "serialization/features_json.h"
+
 #include <tessera/optim/json_value.h>
 #include <tessera/serialization/config_values.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -338,6 +341,12 @@ Json to_json(const Nest<FeatureConfig>& features) {
 }
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
+  return features_from_json(json, [](std::vector<TableConfig>&) {});
+}
+
+Nest<FeatureConfig> features_from_json(
+    const Json& json,
+    c10::function_ref<void(std::vector<TableConfig>&)> complete) {
   check_depth(json, "features");
   require_known_keys(json, {"tables", "features"}, "features");
   const Json& table_list = require_key(json, "tables", "features");
@@ -347,6 +356,7 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
     configs.push_back(read_fields<TableConfig>(
         table, "tables[" + std::to_string(configs.size()) + "]"));
   }
+  complete(configs);
   std::vector<TablePtr> tables;
   for (TableConfig& config : configs) {
     tables.push_back(make_table(std::move(config)));
