@@ -8,7 +8,8 @@ foreach(variable IN ITEMS DLRM SCRATCH)
 endforeach()
 
 file(REMOVE_RECURSE "${SCRATCH}")
-set(small --generate 20000 --folder "${SCRATCH}/data" --dim 8 --batch 500)
+set(small --generate 20000 --folder "${SCRATCH}/data" --dim 8 --batch 500 --learning-rate 0.02
+          --dense-learning-rate 0.01)
 
 function(auc_of result)
   execute_process(
@@ -16,8 +17,8 @@ function(auc_of result)
   string(JSON auc GET "${output}" auc)
   string(JSON bayes GET "${output}" bayes_auc)
   string(JSON is_served GET "${output}" equal_from_export)
-  if(NOT is_served OR auc LESS 0.68 OR bayes LESS auc)
-    message(FATAL_ERROR "expected 0.68 <= AUC <= that of the true probabilities, and equal_from_export, but got
+  if(NOT is_served OR auc LESS 0.67 OR bayes LESS auc)
+    message(FATAL_ERROR "expected 0.67 <= AUC <= that of the true probabilities, and equal_from_export, but got
 ${output}")
   endif()
   set(${result} "${auc}" PARENT_SCOPE)
@@ -26,7 +27,7 @@ endfunction()
 foreach(model IN ITEMS dlrm dcn)
   set(checkpoints "${SCRATCH}/${model}")
   set(arguments
-      --model ${model} --epochs 3 --every-steps 7 --checkpoint "${checkpoints}" --export "${SCRATCH}/${model}.pt")
+      --model ${model} --epochs 2 --every-steps 7 --checkpoint "${checkpoints}" --export "${SCRATCH}/${model}.pt")
   auc_of(straight ${arguments} --history "${SCRATCH}/history_${model}")
   foreach(file IN ITEMS history_${model}/history.csv history_${model}/history.svg ${model}.pt
                         ${model}.pt.pipeline.json ${model}/model.json ${model}/pipeline.json)
@@ -55,7 +56,7 @@ function(fails_with text)
   endif()
 endfunction()
 
-fails_with("is of a model with other options" ${small} --dim 16 --checkpoint "${SCRATCH}/dlrm")
+fails_with("is of a model with other options" ${small} --seed 5 --checkpoint "${SCRATCH}/dlrm")
 fails_with("nowhere.txt" --data nowhere.txt --test nowhere.txt)
 fails_with("--data needs --test" --data "${SCRATCH}/data/20000_train.txt")
 file(WRITE "${SCRATCH}/damaged.txt" "1\t2\n")
@@ -65,6 +66,6 @@ file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # whose last line is cut off
 execute_process(
   COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt" --malformed skip
   OUTPUT_QUIET ERROR_VARIABLE error COMMAND_ERROR_IS_FATAL ANY)
-if(NOT error MATCHES "lines skipped" AND NOT error MATCHES "line skipped")
+if(NOT error MATCHES "2 lines skipped")
   message(FATAL_ERROR "expected a report of skipped lines, but got ${error}")
 endif()
