@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <ranges>
 #include <set>
 
 namespace tessera {
@@ -21,7 +20,15 @@ std::string place_of(const PipelineOutput& output) {
   return c10::str("[FeaturePipeline '", output.name, "']");
 }
 
-std::string list(auto&& names) {
+std::vector<std::string> names_of(const Columns& columns) {
+  std::vector<std::string> names;
+  for (const auto& [name, column] : columns.entries()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+std::string list(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {
     text.append(text.empty() ? "" : ", ").append(name);
@@ -140,7 +147,7 @@ struct FeaturePipeline::State {
         "[FeaturePipeline] the batch does not fit:",
         problems,
         "\nColumns of the batch: ",
-        list(columns.entries() | std::views::keys),
+        list(names_of(columns)),
         ".");
     return found;
   }
@@ -185,21 +192,22 @@ int64_t FeaturePipeline::num_dense() const {
 }
 
 int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
-  const auto is_feature = [](const PipelineOutput& output) {
-    return !gives_numbers(output.transform);
-  };
-  auto features = outputs() | std::views::filter(is_feature);
-  for (const PipelineOutput& output : features) {
+  std::vector<std::string> known;
+  for (const PipelineOutput& output : outputs()) {
+    if (gives_numbers(output.transform)) {
+      continue;
+    }
     if (output.name == feature) {
       return tessera::vocabulary_size(output.transform);
     }
+    known.push_back(output.name);
   }
   TORCH_CHECK_VALUE(
       false,
       "[FeaturePipeline] no feature '",
       feature,
       "'. Known: ",
-      list(features | std::views::transform(&PipelineOutput::name)),
+      list(known),
       ".");
 }
 
