@@ -470,6 +470,19 @@ int run(Options options) {
   TORCH_CHECK_VALUE(
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
+  // What would fail after hours of training.
+  TORCH_CHECK_VALUE(
+      open_files(options.test, options).next().has_value(),
+      "[dlrm_criteo] the files of --test have no example.");
+  if (!options.exported.empty()) {
+    TORCH_CHECK_VALUE(
+        fs::is_directory(fs::absolute(options.exported).parent_path()) &&
+            !fs::is_directory(options.exported),
+        "[dlrm_criteo] --export must be a file in a folder that exists, but "
+        "got '",
+        options.exported,
+        "'.");
+  }
   const FeaturePipeline pipeline = find_pipeline(options);
   if (!options.arrays.empty()) {
     write_arrays(pipeline, options);
