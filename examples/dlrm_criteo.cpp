@@ -552,6 +552,7 @@ int run(Options options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::keep_memory_between_steps();
   Options options;
   CLI::App app(
       "Trains DLRM or DCN-v2 on click logs in Criteo's format, or on generated "

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/step_memory.h"
 
+#include <tessera/step_memory.h>
+
 #include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <bit>
@@ -168,6 +171,10 @@ at::Tensor empty_in_step_memory(c10::IntArrayRef shape, at::ScalarType dtype) {
       c10::DispatchKeySet(c10::DispatchKey::CPU),
       dtype,
       /*memory_format_opt=*/std::nullopt);
+}
+
+void keep_memory_between_steps() {
+  c10::SetCPUAllocator(step_allocator());
 }
 
 size_t kept_step_memory() {

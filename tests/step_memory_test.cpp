@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/step_memory.h"
 
+#include <tessera/step_memory.h>
+
 #include "src/buffer.h"
 #include "tests/test_util.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -72,6 +76,21 @@ TEST(StepMemoryTest, WhatNobodyWantsGoesBack) {
   EXPECT_EQ(kept_step_memory() - before > 10'000'000, kKeepsBlocks);
   pass_time();
   EXPECT_LE(kept_step_memory(), before);
+}
+
+TEST(StepMemoryTest, TensorsOfLibTorchTakeItWhenAsked) {
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  keep_memory_between_steps();
+  keep_memory_between_steps();
+  const void* first = nullptr;
+  {
+    const at::Tensor tensor = at::full({50'000}, 2.0F);
+    first = tensor.const_data_ptr();
+    EXPECT_EQ((tensor * 3).sum().item<float>(), 300'000.0F);
+  }
+  const at::Tensor next = at::full({50'000}, 1.0F);
+  EXPECT_EQ(next.const_data_ptr() == first, kKeepsBlocks);
+  c10::SetCPUAllocator(before);
 }
 
 TEST(StepMemoryTest, TensorsMayGrowAndOutliveTheirThread) {

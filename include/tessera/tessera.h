@@ -61,6 +61,7 @@
 #include <tessera/serving_lookup.h>
 #include <tessera/sharding.h>
 #include <tessera/sharding_plan.h>
+#include <tessera/step_memory.h>
 #include <tessera/strategy.h>
 #include <tessera/table_config.h>
 #include <torch/torch.h>

@@ -30,6 +30,7 @@ std::vector<KernelTable> collect() {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     KernelTable table;
     table.isa = isa_name(hwy::TargetName(target));
+    add_interaction_kernels(table);
     add_lookup_kernels(table);
     add_random_kernels(table);
     add_update_kernels(table);

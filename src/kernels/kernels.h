@@ -133,6 +133,32 @@ struct RandomArgs {
   float* out = nullptr;  // [end_row, dim]
 };
 
+/// A feature of a batch: example b's row [dim] begins at first + b * stride.
+template <class Float>
+struct FeatureRows {
+  Float* first = nullptr;
+  int64_t stride = 0;
+};
+
+/// Dot products of all pairs of features within examples [begin_example,
+/// end_example), and from the dots' gradient that of the features:
+///
+///   for b in begin_example .. end_example:
+///     for i in 0 .. num_features, for j in 0 .. i:  (i itself, too, with_self)
+///       dots[b][pair] = x[i][b] . x[j][b]
+///       gradients[i][b] += dots_gradient[b][pair] * x[j][b]  (and i, j swapped)
+struct PairwiseDotsArgs {
+  const FeatureRows<const float>* features = nullptr;  // [num_features]
+  int64_t num_features = 0;
+  int64_t dim = 0;
+  bool with_self = false;
+  int64_t begin_example = 0;
+  int64_t end_example = 0;
+  float* dots = nullptr;  // [batch, pairs]
+  FeatureRows<const float> dots_gradient = {};  // rows of [pairs]
+  const FeatureRows<float>* gradients = nullptr;  // [num_features], overwritten
+};
+
 /// The kernels of one instruction set.
 struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or what Highway calls its target.
@@ -161,6 +187,8 @@ struct KernelTable {
       const StoredRows& table,
       int64_t row,
       const float* values) = nullptr;
+  void (*pairwise_dots)(const PairwiseDotsArgs&) = nullptr;
+  void (*pairwise_dots_gradient)(const PairwiseDotsArgs&) = nullptr;
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(

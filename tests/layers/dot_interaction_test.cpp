@@ -4,6 +4,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -88,6 +89,58 @@ TEST(DotInteractionTest, GradientsAreThoseOfFiniteDifferences) {
         },
         {x});
   }
+}
+
+// float32 has kernels of its own, doubles go through LibTorch's operators.
+TEST(DotInteractionTest, Float32IsWhatDoublesAre) {
+  for (const DotInteractionOptions& options : kEveryOption) {
+    for (const int64_t dim : {1, 5, 16, 40}) {
+      SCOPED_TRACE(dim);
+      // A matrix, a slice of one, features with gaps, one row for all.
+      const std::vector<at::Tensor> leaves{
+          at::randn({70, dim}, at::kDouble),
+          at::randn({70, 3 * dim}, at::kDouble).narrow(1, dim, dim),
+          at::randn({70, dim, 9}, at::kDouble).transpose(1, 2),
+          at::randn({70, 8, dim}, at::kDouble).slice(1, 0, 8, 3),
+          at::randn({1, dim}, at::kDouble).expand({70, dim})};
+      const auto run = [&](at::ScalarType dtype) {
+        std::vector<at::Tensor> inputs;
+        for (const at::Tensor& leaf : leaves) {
+          inputs.push_back(leaf.to(dtype).detach().requires_grad_());
+        }
+        const at::Tensor dots =
+            DotInteraction(options)->forward(list_of(inputs));
+        dots.mul(dots.detach().sin()).sum().backward();
+        std::vector<at::Tensor> results{dots};
+        for (const at::Tensor& input : inputs) {
+          results.push_back(input.grad());
+        }
+        return results;
+      };
+      const auto results = run(at::kFloat);
+      const auto expected = run(at::kDouble);
+      for (size_t i = 0; i < results.size(); ++i) {
+        SCOPED_TRACE(i);
+        EXPECT_TRUE(at::allclose(
+            results[i].to(at::kDouble), expected[i], 1e-4, 1e-4 * dim));
+      }
+    }
+  }
+}
+
+TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
+  const at::Tensor x = at::randn({3, 4, 2}).requires_grad_();
+  const at::Tensor gradient = at::randn({3, 6});
+  const auto run = [&](const at::Tensor& given) {
+    return torch::autograd::grad(
+        {DotInteraction()->forward(x)}, {x}, {given})[0];
+  };
+  const at::Tensor expected = run(gradient);
+  EXPECT_TRUE(at::equal(run(gradient.t().contiguous().t()), expected));
+  EXPECT_TRUE(at::equal(
+      run(at::cat({gradient, gradient}, 1).narrow(1, 6, 6)), expected));
+  test::expect_close(
+      run(at::ones({1, 1}).expand({3, 6})), run(at::ones({3, 6})));
 }
 
 TEST(DotInteractionTest, SecondDerivativesAreThoseOfFiniteDifferences) {

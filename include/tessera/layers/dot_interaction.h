@@ -7,8 +7,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
-#include <optional>
 #include <type_traits>
 
 namespace tessera {
@@ -56,14 +54,6 @@ class DotInteractionImpl
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-
- private:
-  void make_parameters(const Nest<PartialShape>& input_shapes) override;
-
-  // What the features that it was built for need, on the CPU.
-  std::optional<int64_t> features_;
-  at::Tensor positions_;
-  at::Tensor columns_;
 };
 
 TORCH_MODULE(DotInteraction);
