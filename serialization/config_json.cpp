@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
+#include "optim/json_name.h"
 #include "serialization/features_json.h"
 
-#include <tessera/optim/json_value.h>
 #include <tessera/serialization/config_values.h>
 
 #include <algorithm>
@@ -26,20 +26,6 @@ std::string name_of(const Initializer& initializer) {
       "Callable"};
   static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
   return kNames[initializer.index()];
-}
-
-// `from_string` of a name; its error names the place.
-template <class FromString>
-auto read_name(
-    const Json& json,
-    FromString from_string,
-    const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  try {
-    return from_string(name);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
-  }
 }
 
 constexpr const char* kInBackward = "in_backward";
