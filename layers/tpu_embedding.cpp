@@ -152,15 +152,14 @@ void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
 
 Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  // Of a state without tables' memory, which this may change.
-  EmbeddingState trial = describe_state(
-      options_.features, options_.optimizer, "[TPUEmbeddingOptions]");
-  trial.features = state_->features;
+  EmbeddingState trial{
+      .fixed_batch_size = state_->fixed_batch_size,
+      .features = state_->features};
   build_output_shapes(trial, options_.features, input_shapes);
   std::vector<PartialShape> shapes;
   for (const FeatureState& feature : trial.features) {
     shapes.push_back(*feature.output_shape);
-    shapes.back().push_back(trial.tables[feature.table].config->dim);
+    shapes.back().push_back(state_->tables[feature.table].config->dim);
   }
   return options_.features.pack(std::move(shapes));
 }
