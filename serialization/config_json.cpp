@@ -2,7 +2,6 @@
 #include <tessera/serialization/config_json.h>
 
 #include "optim/json_name.h"
-#include "serialization/features_json.h"
 
 #include <tessera/serialization/config_values.h>
 
@@ -327,25 +326,14 @@ Json to_json(const Nest<FeatureConfig>& features) {
 }
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
-  return features_from_json(json, [](std::vector<TableConfig>&) {});
-}
-
-Nest<FeatureConfig> features_from_json(
-    const Json& json,
-    c10::function_ref<void(std::vector<TableConfig>&)> complete) {
   check_depth(json, "features");
   require_known_keys(json, {"tables", "features"}, "features");
   const Json& table_list = require_key(json, "tables", "features");
   require_kind(table_list.is_array(), table_list, "a list", "tables");
-  std::vector<TableConfig> configs;
-  for (const Json& table : table_list) {
-    configs.push_back(read_fields<TableConfig>(
-        table, "tables[" + std::to_string(configs.size()) + "]"));
-  }
-  complete(configs);
   std::vector<TablePtr> tables;
-  for (TableConfig& config : configs) {
-    tables.push_back(make_table(std::move(config)));
+  for (const Json& table : table_list) {
+    tables.push_back(make_table(read_fields<TableConfig>(
+        table, "tables[" + std::to_string(tables.size()) + "]")));
   }
   auto entries = JsonValue<std::vector<FeatureEntry>>::read(
       require_key(json, "features", "features"), "features");

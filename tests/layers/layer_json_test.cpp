@@ -211,6 +211,56 @@ TEST(LayerJsonTest, FunctionsAreAskedForByName) {
   EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
 }
 
+TEST(LayerJsonTest, RulesOfTablesAndLayerAreAskedForByName) {
+  const auto descent = [](const char* name) {
+    return optim::CustomRule(name, [](optim::CustomRows& rows) {
+      rows.weights.sub_(rows.gradients, rows.learning_rate);
+    });
+  };
+  const Callables callables{
+      .learning_rates =
+          {{"warm_up", optim::LearningRate("warm_up", [] { return 0.5; })}},
+      .rules = {{"own", descent("own")}, {"common", descent("common")}}};
+  const auto movies = make_table(
+      {.name = "movies",
+       .vocabulary_size = 9,
+       .dim = 4,
+       .optimizer = optim::CustomOptimizer{
+           .learning_rate = callables.learning_rates.at("warm_up"),
+           .rule = callables.rules.at("own")}});
+  const auto users = make_table({.vocabulary_size = 5, .dim = 4});
+  const Nest<FeatureConfig> features{
+      {"user", FeatureConfig{.table = users}},
+      {"movie", FeatureConfig{.table = movies}},
+      {"history", FeatureConfig{.table = movies, .max_sequence_length = 3}}};
+  const optim::CustomOptimizer common{.rule = callables.rules.at("common")};
+  Ranker model(RankerOptions{.features = features, .optimizer = common});
+  const Json json = reread(to_json(model));
+  EXPECT_VALUE_ERROR(
+      from_json<Ranker>(json),
+      "needs functions that a file can't hold:\n"
+      "  layer.Ranker, table 'movies': learning_rates 'warm_up'\n"
+      "  layer.Ranker, table 'movies': rules 'own'\n"
+      "  layer.Ranker: rules 'common'\n"
+      "Give them in Callables, by these names.");
+  auto again = from_json<Ranker>(json, {.callables = callables});
+  const auto& read = again->embedding->options();
+  EXPECT_EQ(*read.features["movie"].table, *movies);
+  EXPECT_EQ(read.features["movie"].table, read.features["history"].table);
+  EXPECT_EQ(read.optimizer, optim::OptimizerSpec(common));
+  EXPECT_EQ(reread(to_json(again)), json);
+  for (TPUEmbedding layer : {model->embedding, again->embedding}) {
+    const auto loss = layer->forward(features_of_batch()).flatten();
+    (loss[0].sum() + loss[1].square().sum()).backward();
+  }
+  test::expect_same_tables(again->embedding, test::tables_of(model->embedding));
+
+  Json unset = json;
+  unset["config"]["optimizer"]["config"]["rule"] = nullptr;
+  EXPECT_VALUE_ERROR(
+      from_json<Ranker>(unset, {.callables = callables}), "rule must be set");
+}
+
 TEST(LayerJsonTest, AModelIsOneJson) {
   auto options = embedding_options();
   options.strategy = Strategy::engine();
