@@ -180,8 +180,8 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                         : dense_->compute_output_shape(halves.dense));
 }
 
-void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
-  LayerImpl::build(input_shapes);
+void PartialTPUEmbeddingImpl::make_parameters(
+    const Nest<PartialShape>& input_shapes) {
   const auto halves = split(input_shapes, "input_shapes");
   if (!tpu_.is_empty()) {
     tpu_->build(halves.tpu);

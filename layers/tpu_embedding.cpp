@@ -142,10 +142,14 @@ Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
 }
 
 void TPUEmbeddingImpl::build(int64_t batch_size) {
-  build_output_shapes(*state_, batch_size);
+  build(input_shapes_of(*state_, options_.features, batch_size));
 }
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
+  if (input_shapes_) {
+    detail::require_same_shapes(class_name(), *input_shapes_, input_shapes);
+    return;
+  }
   build_output_shapes(*state_, options_.features, input_shapes);
   input_shapes_ = input_shapes;
 }

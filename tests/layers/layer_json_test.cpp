@@ -14,6 +14,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -338,6 +339,34 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
 }
 
+TEST(LayerJsonTest, ABatchSizeIsBuiltAgain) {
+  const auto table = make_table({.vocabulary_size = 9, .dim = 4});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"one", FeatureConfig{.table = table}},
+          {"grid", FeatureConfig{.table = table, .output_shape = {{2, 3}}}},
+          {"history",
+           FeatureConfig{.table = table, .max_sequence_length = 3}}}});
+  layer->build(2);
+  const Json json = reread(to_json(layer));
+  EXPECT_EQ(
+      json["build_config"]["input_shape"],
+      Json::parse(R"({"one":[2],"grid":[2,3,null],"history":[2]})"));
+  auto again = from_json<TPUEmbedding>(json);
+  EXPECT_EQ(reread(to_json(again)), json);
+  const auto batch = [](int64_t size) {
+    const RaggedFeature none{
+        at::zeros({0}, at::kLong), at::zeros({size + 1}, at::kLong)};
+    return Features{
+        {"one", at::zeros({size}, at::kLong)},
+        {"grid",
+         RaggedFeature{at::zeros({0}, at::kLong), at::zeros({7}, at::kLong)}},
+        {"history", none}};
+  };
+  EXPECT_EQ(again->forward(batch(2))["history"].sizes()[1], 3);
+  EXPECT_VALUE_ERROR(again->forward(batch(3)), "is set to [2]");
+}
+
 // Built, saved, rebuilt and loaded, each gives what it gave.
 TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
   torch::nn::Sequential model(
@@ -516,6 +545,37 @@ TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
   EXPECT_VALUE_ERROR(
       other->forward(at::Tensor()), "[Scale] expected a tensor with a batch");
   EXPECT_VALUE_ERROR(other->forward(at::ones({})), "but got a scalar");
+}
+
+TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
+  const auto shapes = [](std::optional<int64_t> batch, int64_t length) {
+    const PartialShape shape{batch, length};
+    return Nest<PartialShape>{
+        {"user", shape}, {"movie", shape}, {"history", shape}};
+  };
+  const auto expect_agreement = [&](auto& layer, const std::string& name) {
+    layer->build(shapes(std::nullopt, 1));
+    layer->build(shapes(std::nullopt, 1));
+    layer->build(shapes(7, 1));  // agrees, and fixes nothing
+    EXPECT_EQ(*layer->input_shapes(), shapes(std::nullopt, 1));
+    EXPECT_VALUE_ERROR(
+        layer->build(shapes(7, 2)),
+        "[" + name + " 'user'] was built for inputs [?, 1], but got [7, 2]");
+    EXPECT_EQ(layer->forward(features_of_batch())["user"].size(0), 2);
+  };
+  TPUEmbedding embedding(TPUEmbeddingOptions{.features = shared_features()});
+  expect_agreement(embedding, "TPUEmbedding");
+  PartialTPUEmbedding partial(PartialTPUEmbeddingOptions{
+      .features = shared_features(), .size_threshold = 6});
+  expect_agreement(partial, "PartialTPUEmbedding");
+
+  TPUEmbedding sized(TPUEmbeddingOptions{.features = shared_features()});
+  sized->build(2);
+  sized->build(2);
+  EXPECT_VALUE_ERROR(
+      sized->build(3),
+      "[TPUEmbedding 'user'] was built for inputs [2], but got [3]");
+  EXPECT_EQ(sized->input_shapes()->at("user").leaf(), PartialShape{2});
 }
 
 TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {
