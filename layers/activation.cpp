@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/activation.h>
 
+#include "optim/json_name.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/elu.h>
 #include <ATen/ops/exp.h>
@@ -107,12 +109,7 @@ Json JsonValue<Activation>::write(Activation value) {
 Activation JsonValue<Activation>::read(
     const Json& json,
     const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  try {
-    return activation_from_string(name);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
-  }
+  return read_name(json, activation_from_string, where);
 }
 
 }  // namespace tessera

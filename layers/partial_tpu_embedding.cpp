@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/partial_tpu_embedding.h>
 
+#include "src/embedding_state.h"
+
 #include <c10/util/Exception.h>
 
 #include <exception>
-#include <map>
-#include <string>
 #include <utility>
 
 namespace tessera {
-
-namespace {
-
-// Each half would number its unnamed tables anew, so they get their names here.
-Nest<FeatureConfig> with_named_tables(const Nest<FeatureConfig>& features) {
-  std::map<TablePtr, TablePtr> named;
-  std::vector<FeatureConfig> leaves = features.flatten();
-  for (FeatureConfig& feature : leaves) {
-    const size_t index = named.size();
-    const auto [found, is_new] =
-        named.try_emplace(feature.table, feature.table);
-    if (is_new && feature.table != nullptr && feature.table->name.empty()) {
-      TableConfig config = *feature.table;
-      config.name = c10::str("table_", index);
-      found->second = make_table(std::move(config));
-    }
-    feature.table = found->second;
-  }
-  return features.pack(std::move(leaves));
-}
-
-}  // namespace
 
 PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
     PartialTPUEmbeddingOptions options)
@@ -44,27 +22,28 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 }
 
 void PartialTPUEmbeddingImpl::reset() {
-  const Nest<FeatureConfig> features = with_named_tables(options().features);
+  const EmbeddingState whole = describe_state(
+      options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
+  // Each half would number its unnamed tables anew, so they get their names here.
+  std::vector<TablePtr> tables;
+  for (const TableState& table : whole.tables) {
+    tables.push_back(table.config);
+    if (table.config->name.empty()) {
+      TableConfig config = *table.config;
+      config.name = table.name;
+      tables.back() = make_table(std::move(config));
+    }
+  }
   is_tpu_.clear();
-  std::map<std::string, TablePtr> tables;
-  features.for_each([&](const std::string& path, const FeatureConfig& feature) {
-    validate(feature, path);
-    const auto [found, is_new] =
-        tables.try_emplace(feature.table->name, feature.table);
-    TORCH_CHECK_VALUE(
-        found->second == feature.table,
-        "[feature '",
-        path,
-        "'] there is another table '",
-        feature.table->name,
-        "'. Give each table a name of its own.");
+  std::vector<FeatureConfig> leaves = options().features.flatten();
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    leaves[i].table = tables[whole.features[i].table];
     is_tpu_.push_back(
         options().size_threshold &&
-        feature.table->vocabulary_size > *options().size_threshold);
-  });
-  TORCH_CHECK_VALUE(
-      !is_tpu_.empty(),
-      "[PartialTPUEmbedding] features must have one or more, but got none.");
+        leaves[i].table->vocabulary_size > *options().size_threshold);
+  }
+  const Nest<FeatureConfig> features =
+      options().features.pack(std::move(leaves));
   const auto halves = split(features, "features");
   const auto make = [&](const Nest<FeatureConfig>& half, Strategy strategy) {
     return TPUEmbedding(TPUEmbeddingOptions{
@@ -201,8 +180,8 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                         : dense_->compute_output_shape(halves.dense));
 }
 
-void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
-  LayerImpl::build(input_shapes);
+void PartialTPUEmbeddingImpl::make_parameters(
+    const Nest<PartialShape>& input_shapes) {
   const auto halves = split(input_shapes, "input_shapes");
   if (!tpu_.is_empty()) {
     tpu_->build(halves.tpu);

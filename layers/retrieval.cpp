@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/retrieval.h>
 
+#include "optim/json_name.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -194,12 +196,7 @@ Json JsonValue<LossReduction>::write(LossReduction value) {
 LossReduction JsonValue<LossReduction>::read(
     const Json& json,
     const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  try {
-    return loss_reduction_from_string(name);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
-  }
+  return read_name(json, loss_reduction_from_string, where);
 }
 
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)

@@ -142,25 +142,28 @@ Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
 }
 
 void TPUEmbeddingImpl::build(int64_t batch_size) {
-  build_output_shapes(*state_, batch_size);
+  build(input_shapes_of(*state_, options_.features, batch_size));
 }
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
+  if (input_shapes_) {
+    detail::require_same_shapes(class_name(), *input_shapes_, input_shapes);
+    return;
+  }
   build_output_shapes(*state_, options_.features, input_shapes);
   input_shapes_ = input_shapes;
 }
 
 Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  // Of a state without tables' memory, which this may change.
-  EmbeddingState trial = describe_state(
-      options_.features, options_.optimizer, "[TPUEmbeddingOptions]");
-  trial.features = state_->features;
+  EmbeddingState trial{
+      .fixed_batch_size = state_->fixed_batch_size,
+      .features = state_->features};
   build_output_shapes(trial, options_.features, input_shapes);
   std::vector<PartialShape> shapes;
   for (const FeatureState& feature : trial.features) {
     shapes.push_back(*feature.output_shape);
-    shapes.back().push_back(trial.tables[feature.table].config->dim);
+    shapes.back().push_back(state_->tables[feature.table].config->dim);
   }
   return options_.features.pack(std::move(shapes));
 }

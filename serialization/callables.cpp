@@ -34,7 +34,9 @@ void CallableBinder::bind(
 }
 
 void CallableBinder::bind(optim::CustomRule& value, const std::string& where) {
-  value = find(callables_.rules, where + ": rules", value.name(), value);
+  if (value.is_set()) {
+    value = find(callables_.rules, where + ": rules", value.name(), value);
+  }
 }
 
 void CallableBinder::bind(

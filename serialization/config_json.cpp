@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
-#include "serialization/features_json.h"
+#include "optim/json_name.h"
 
-#include <tessera/optim/json_value.h>
 #include <tessera/serialization/config_values.h>
 
 #include <algorithm>
@@ -26,20 +25,6 @@ std::string name_of(const Initializer& initializer) {
       "Callable"};
   static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
   return kNames[initializer.index()];
-}
-
-// `from_string` of a name; its error names the place.
-template <class FromString>
-auto read_name(
-    const Json& json,
-    FromString from_string,
-    const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  try {
-    return from_string(name);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
-  }
 }
 
 constexpr const char* kInBackward = "in_backward";
@@ -341,25 +326,14 @@ Json to_json(const Nest<FeatureConfig>& features) {
 }
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
-  return features_from_json(json, [](std::vector<TableConfig>&) {});
-}
-
-Nest<FeatureConfig> features_from_json(
-    const Json& json,
-    c10::function_ref<void(std::vector<TableConfig>&)> complete) {
   check_depth(json, "features");
   require_known_keys(json, {"tables", "features"}, "features");
   const Json& table_list = require_key(json, "tables", "features");
   require_kind(table_list.is_array(), table_list, "a list", "tables");
-  std::vector<TableConfig> configs;
-  for (const Json& table : table_list) {
-    configs.push_back(read_fields<TableConfig>(
-        table, "tables[" + std::to_string(configs.size()) + "]"));
-  }
-  complete(configs);
   std::vector<TablePtr> tables;
-  for (TableConfig& config : configs) {
-    tables.push_back(make_table(std::move(config)));
+  for (const Json& table : table_list) {
+    tables.push_back(make_table(read_fields<TableConfig>(
+        table, "tables[" + std::to_string(tables.size()) + "]")));
   }
   auto entries = JsonValue<std::vector<FeatureEntry>>::read(
       require_key(json, "features", "features"), "features");

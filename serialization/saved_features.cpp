@@ -2,7 +2,6 @@
 #include <tessera/serialization/saved_features.h>
 
 #include "serialization/checkpoint_reader.h"
-#include "serialization/features_json.h"
 
 #include <tessera/serialization/config_json.h>
 
@@ -27,14 +26,11 @@ Nest<FeatureConfig> features_from(
     TORCH_CHECK_VALUE(
         false, "[saved_features] the configuration is no JSON: ", error.what());
   }
-  // Before the tables are made, which a rule without its function could not be.
-  return features_from_json(json, [&](std::vector<TableConfig>& tables) {
-    CallableBinder binder(callables);
-    for (TableConfig& table : tables) {
-      binder.bind(table, c10::str("table '", table.name, "'"));
-    }
-    binder.finish("[saved_features]");
-  });
+  Nest<FeatureConfig> features = features_from_json(json);
+  CallableBinder binder(callables);
+  binder.bind(features, "");
+  binder.finish("[saved_features]");
+  return features;
 }
 
 }  // namespace

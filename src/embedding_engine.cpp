@@ -490,8 +490,11 @@ void EmbeddingEngine::build() {
 }
 
 void EmbeddingEngine::build(int64_t batch_size) {
-  impl_->build(
-      [&](EmbeddingState& state) { build_output_shapes(state, batch_size); });
+  impl_->build([&](EmbeddingState& state) {
+    const Nest<FeatureConfig>& features = options().features;
+    build_output_shapes(
+        state, features, input_shapes_of(state, features, batch_size));
+  });
 }
 
 void EmbeddingEngine::build(const Nest<PartialShape>& input_shapes) {

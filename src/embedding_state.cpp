@@ -211,6 +211,10 @@ EmbeddingState describe_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
+    if (table.optimizer) {  // make_table() lets JSON's placeholders pass
+      optim::validate(
+          *table.optimizer, c10::str("[TableConfig '", table.name, "']"));
+    }
   }
   return state;
 }

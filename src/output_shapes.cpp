@@ -115,15 +115,20 @@ std::optional<int64_t> common_batch_size(
   return common;
 }
 
-void build_from_outputs(
+}  // namespace
+
+void build_output_shapes(
     EmbeddingState& state,
-    const std::vector<PartialShape>& outputs) {
+    const Nest<FeatureConfig>& structure,
+    const Nest<PartialShape>& input_shapes) {
+  const auto inputs = leaves_like(structure, input_shapes, "input_shapes");
   std::vector<PartialShape> merged;
-  for (size_t i = 0; i < outputs.size(); ++i) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
     const FeatureState& feature = state.features[i];
+    PartialShape output = output_of(feature, *inputs[i]);
     merged.push_back(
-        feature.output_shape ? merge(feature, *feature.output_shape, outputs[i])
-                             : outputs[i]);
+        feature.output_shape ? merge(feature, *feature.output_shape, output)
+                             : std::move(output));
     for (size_t axis = 1; axis < merged[i].size(); ++axis) {
       TORCH_CHECK_VALUE(
           merged[i][axis].has_value(),
@@ -149,34 +154,24 @@ void build_from_outputs(
   state.is_built = is_final;
 }
 
-}  // namespace
-
-void build_output_shapes(
-    EmbeddingState& state,
+Nest<PartialShape> input_shapes_of(
+    const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
-    const Nest<PartialShape>& input_shapes) {
-  const auto inputs = leaves_like(structure, input_shapes, "input_shapes");
-  std::vector<PartialShape> outputs;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    outputs.push_back(output_of(state.features[i], *inputs[i]));
-  }
-  build_from_outputs(state, outputs);
-}
-
-void build_output_shapes(EmbeddingState& state, int64_t batch_size) {
+    int64_t batch_size) {
   TORCH_CHECK_VALUE(
       batch_size >= 1,
       "[build] batch_size must be >= 1, but got ",
       batch_size,
       ".");
-  std::vector<PartialShape> outputs;
+  std::vector<PartialShape> inputs;
   for (const FeatureState& feature : state.features) {
-    const bool is_set = feature.config.output_shape.has_value();
-    outputs.push_back(
-        is_set ? *feature.output_shape
-               : output_of(feature, PartialShape{batch_size}));
+    inputs.push_back({batch_size});
+    if (feature.config.output_shape) {
+      inputs.back() = *feature.output_shape;
+      inputs.back().emplace_back();  // combined
+    }
   }
-  build_from_outputs(state, outputs);
+  return structure.pack(std::move(inputs));
 }
 
 void learn_output_shapes(

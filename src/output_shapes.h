@@ -30,8 +30,13 @@ void build_output_shapes(
     const Nest<FeatureConfig>& structure,
     const Nest<PartialShape>& input_shapes);
 
-/// Every feature has `batch_size` bags or sequences.
-void build_output_shapes(EmbeddingState& state, int64_t batch_size);
+/// Of a build by the batch size alone: every feature without an output_shape has
+/// `batch_size` bags or sequences.
+/// Errors:  c10::ValueError unless batch_size >= 1.
+Nest<PartialShape> input_shapes_of(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    int64_t batch_size);
 
 /// Fixes rank and inner dimensions by a first batch; with
 /// EmbeddingState::fixed_batch_size the first dimension, too.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_rate_log.h>
 
+#include "src/embedding_state.h"
+
 #include <torch/optim/optimizer.h>
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <variant>
 
 namespace tessera {
@@ -26,27 +27,18 @@ void LearningRateLog::add(const std::vector<TPUEmbedding>& layers) {
     TORCH_CHECK_VALUE(
         !layer.is_empty(),
         "[LearningRateLog] expected a layer, but got an empty one.");
-    std::vector<TablePtr> seen;
-    layer->options().features.for_each([&](const std::string&,
-                                           const FeatureConfig& feature) {
-      if (std::find(seen.begin(), seen.end(), feature.table) != seen.end()) {
-        return;
-      }
-      // As the layer names a table that has no name.
-      const std::string name = feature.table->name.empty()
-          ? "table_" + std::to_string(seen.size())
-          : feature.table->name;
-      seen.push_back(feature.table);
-      const auto& spec = feature.table->optimizer ? feature.table->optimizer
-                                                  : layer->options().optimizer;
-      if (spec && feature.table->trainable) {
+    const TPUEmbeddingOptions& options = layer->options();
+    const EmbeddingState state = describe_state(
+        options.features, options.optimizer, "[LearningRateLog]");
+    for (const TableState& table : state.tables) {
+      if (table.optimizer) {
         std::visit(
             [&](const auto& optimizer) {
-              tables_.push_back({name, optimizer.learning_rate, layer});
+              tables_.push_back({table.name, optimizer.learning_rate, layer});
             },
-            *spec);
+            *table.optimizer);
       }
-    });
+    }
   }
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
+#include "optim/json_name.h"
 #include "src/data/utf8.h"
-
-#include <tessera/optim/json_value.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -18,13 +17,7 @@ struct JsonValue<Missing> {
     return to_string(value);
   }
   static Missing read(const Json& json, const std::string& where) {
-    const std::string name = JsonValue<std::string>::read(json, where);
-    try {
-      return missing_from_string(name);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(
-          false, "[", where, "] ", error.what_without_backtrace());
-    }
+    return read_name(json, missing_from_string, where);
   }
 };
 

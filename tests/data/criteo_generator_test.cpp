@@ -2,7 +2,7 @@
 #include <tessera/data/criteo_generator.h>
 
 #include "tests/data/area_under_curve.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/empty.h>

@@ -3,7 +3,7 @@
 
 #include "src/data/criteo_line.h"
 #include "tests/data/criteo_files.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <array>

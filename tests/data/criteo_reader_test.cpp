@@ -2,7 +2,7 @@
 #include <tessera/data/criteo_reader.h>
 
 #include "tests/data/criteo_files.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/cat.h>

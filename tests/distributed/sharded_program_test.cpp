@@ -47,7 +47,7 @@ class SharedFolder {
  public:
   SharedFolder() {
     path_ = group_->from_first(Meeting::kReadRows, [&] {
-      own_ = std::make_unique<TemporaryFolder>();
+      own_ = std::make_unique<MemoryFolder>();
       return own_->path().string();
     });
   }
@@ -63,7 +63,7 @@ class SharedFolder {
  private:
   std::shared_ptr<RankGroup> group_ =
       std::get<Strategy::Sharded>(sharded().options()).ranks;
-  std::unique_ptr<TemporaryFolder> own_;
+  std::unique_ptr<MemoryFolder> own_;
   std::string path_;
 };
 

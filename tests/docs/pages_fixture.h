@@ -29,7 +29,7 @@ class PagesTest : public testing::Test {
 
  private:
   std::filesystem::path before_ = std::filesystem::current_path();
-  std::optional<TemporaryFolder> temporary_;
+  std::optional<MemoryFolder> temporary_;
 };
 
 }  // namespace tessera::test

@@ -14,6 +14,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -211,6 +212,56 @@ TEST(LayerJsonTest, FunctionsAreAskedForByName) {
   EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
 }
 
+TEST(LayerJsonTest, RulesOfTablesAndLayerAreAskedForByName) {
+  const auto descent = [](const char* name) {
+    return optim::CustomRule(name, [](optim::CustomRows& rows) {
+      rows.weights.sub_(rows.gradients, rows.learning_rate);
+    });
+  };
+  const Callables callables{
+      .learning_rates =
+          {{"warm_up", optim::LearningRate("warm_up", [] { return 0.5; })}},
+      .rules = {{"own", descent("own")}, {"common", descent("common")}}};
+  const auto movies = make_table(
+      {.name = "movies",
+       .vocabulary_size = 9,
+       .dim = 4,
+       .optimizer = optim::CustomOptimizer{
+           .learning_rate = callables.learning_rates.at("warm_up"),
+           .rule = callables.rules.at("own")}});
+  const auto users = make_table({.vocabulary_size = 5, .dim = 4});
+  const Nest<FeatureConfig> features{
+      {"user", FeatureConfig{.table = users}},
+      {"movie", FeatureConfig{.table = movies}},
+      {"history", FeatureConfig{.table = movies, .max_sequence_length = 3}}};
+  const optim::CustomOptimizer common{.rule = callables.rules.at("common")};
+  Ranker model(RankerOptions{.features = features, .optimizer = common});
+  const Json json = reread(to_json(model));
+  EXPECT_VALUE_ERROR(
+      from_json<Ranker>(json),
+      "needs functions that a file can't hold:\n"
+      "  layer.Ranker, table 'movies': learning_rates 'warm_up'\n"
+      "  layer.Ranker, table 'movies': rules 'own'\n"
+      "  layer.Ranker: rules 'common'\n"
+      "Give them in Callables, by these names.");
+  auto again = from_json<Ranker>(json, {.callables = callables});
+  const auto& read = again->embedding->options();
+  EXPECT_EQ(*read.features["movie"].table, *movies);
+  EXPECT_EQ(read.features["movie"].table, read.features["history"].table);
+  EXPECT_EQ(read.optimizer, optim::OptimizerSpec(common));
+  EXPECT_EQ(reread(to_json(again)), json);
+  for (TPUEmbedding layer : {model->embedding, again->embedding}) {
+    const auto loss = layer->forward(features_of_batch()).flatten();
+    (loss[0].sum() + loss[1].square().sum()).backward();
+  }
+  test::expect_same_tables(again->embedding, test::tables_of(model->embedding));
+
+  Json unset = json;
+  unset["config"]["optimizer"]["config"]["rule"] = nullptr;
+  EXPECT_VALUE_ERROR(
+      from_json<Ranker>(unset, {.callables = callables}), "rule must be set");
+}
+
 TEST(LayerJsonTest, AModelIsOneJson) {
   auto options = embedding_options();
   options.strategy = Strategy::engine();
@@ -286,6 +337,34 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   const auto again = from_json<Scale>(reread(to_json(layer)));
   ASSERT_EQ(again->parameters().size(), 1U);
   EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
+}
+
+TEST(LayerJsonTest, ABatchSizeIsBuiltAgain) {
+  const auto table = make_table({.vocabulary_size = 9, .dim = 4});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"one", FeatureConfig{.table = table}},
+          {"grid", FeatureConfig{.table = table, .output_shape = {{2, 3}}}},
+          {"history",
+           FeatureConfig{.table = table, .max_sequence_length = 3}}}});
+  layer->build(2);
+  const Json json = reread(to_json(layer));
+  EXPECT_EQ(
+      json["build_config"]["input_shape"],
+      Json::parse(R"({"one":[2],"grid":[2,3,null],"history":[2]})"));
+  auto again = from_json<TPUEmbedding>(json);
+  EXPECT_EQ(reread(to_json(again)), json);
+  const auto batch = [](int64_t size) {
+    const RaggedFeature none{
+        at::zeros({0}, at::kLong), at::zeros({size + 1}, at::kLong)};
+    return Features{
+        {"one", at::zeros({size}, at::kLong)},
+        {"grid",
+         RaggedFeature{at::zeros({0}, at::kLong), at::zeros({7}, at::kLong)}},
+        {"history", none}};
+  };
+  EXPECT_EQ(again->forward(batch(2))["history"].sizes()[1], 3);
+  EXPECT_VALUE_ERROR(again->forward(batch(3)), "is set to [2]");
 }
 
 // Built, saved, rebuilt and loaded, each gives what it gave.
@@ -466,6 +545,37 @@ TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
   EXPECT_VALUE_ERROR(
       other->forward(at::Tensor()), "[Scale] expected a tensor with a batch");
   EXPECT_VALUE_ERROR(other->forward(at::ones({})), "but got a scalar");
+}
+
+TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
+  const auto shapes = [](std::optional<int64_t> batch, int64_t length) {
+    const PartialShape shape{batch, length};
+    return Nest<PartialShape>{
+        {"user", shape}, {"movie", shape}, {"history", shape}};
+  };
+  const auto expect_agreement = [&](auto& layer, const std::string& name) {
+    layer->build(shapes(std::nullopt, 1));
+    layer->build(shapes(std::nullopt, 1));
+    layer->build(shapes(7, 1));  // agrees, and fixes nothing
+    EXPECT_EQ(*layer->input_shapes(), shapes(std::nullopt, 1));
+    EXPECT_VALUE_ERROR(
+        layer->build(shapes(7, 2)),
+        "[" + name + " 'user'] was built for inputs [?, 1], but got [7, 2]");
+    EXPECT_EQ(layer->forward(features_of_batch())["user"].size(0), 2);
+  };
+  TPUEmbedding embedding(TPUEmbeddingOptions{.features = shared_features()});
+  expect_agreement(embedding, "TPUEmbedding");
+  PartialTPUEmbedding partial(PartialTPUEmbeddingOptions{
+      .features = shared_features(), .size_threshold = 6});
+  expect_agreement(partial, "PartialTPUEmbedding");
+
+  TPUEmbedding sized(TPUEmbeddingOptions{.features = shared_features()});
+  sized->build(2);
+  sized->build(2);
+  EXPECT_VALUE_ERROR(
+      sized->build(3),
+      "[TPUEmbedding 'user'] was built for inputs [2], but got [3]");
+  EXPECT_EQ(sized->input_shapes()->at("user").leaf(), PartialShape{2});
 }
 
 TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {

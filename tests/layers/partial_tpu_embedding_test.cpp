@@ -295,7 +295,7 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
       "size_threshold must be >= 0, but got -1");
   EXPECT_VALUE_ERROR(
       PartialTPUEmbedding(PartialTPUEmbeddingOptions{}),
-      "features must have one or more");
+      "[PartialTPUEmbeddingOptions] features must have at least one feature");
   EXPECT_VALUE_ERROR(
       PartialTPUEmbedding(
           PartialTPUEmbeddingOptions{.features = {{"a", FeatureConfig{}}}}),
@@ -308,7 +308,7 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
           .features =
               {{"a", FeatureConfig{.table = twin()}},
                {"b", FeatureConfig{.table = twin()}}}}),
-      "there is another table 'same'");
+      "[TableConfig 'same'] tables of one layer must have different names");
   PartialTPUEmbedding layer(options(10));
   EXPECT_VALUE_ERROR(
       layer->forward({{"a", test::int64s({1})}}), "missing entry");

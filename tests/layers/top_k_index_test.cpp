@@ -2,7 +2,7 @@
 #include <tessera/layers/top_k_index.h>
 #include <tessera/serialization/tensor_files.h>
 
-#include "tests/serialization/recording_disk.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <ATen/TensorOperators.h>

@@ -32,9 +32,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+using test::MemoryFolder;
 using test::read_file;
 using test::RecordingDisk;
-using test::TemporaryFolder;
 using test::write_file;
 
 Nest<FeatureConfig> configs() {
@@ -133,7 +133,7 @@ std::vector<fs::path> files_under(const fs::path& directory) {
 }
 
 TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   write_three(run);
   int64_t flips = 0;
@@ -158,7 +158,7 @@ TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
 }
 
 TEST(CheckpointDamageTest, ALaterChunkIsNamedByItsBytes) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   const Nest<FeatureConfig> wide{
       {"wide",
@@ -179,7 +179,7 @@ TEST(CheckpointDamageTest, ALaterChunkIsNamedByItsBytes) {
 }
 
 TEST(CheckpointDamageTest, TruncatedAndMissingFilesAreNamed) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   write_three(run);
   for (const fs::path& path : files_under(run)) {
@@ -224,7 +224,7 @@ class HostileManifestTest : public testing::Test {
     return load_error(run_);
   }
 
-  const TemporaryFolder folder_;
+  const MemoryFolder folder_;
   const fs::path run_ = folder_.path() / "run";
   fs::path path_;
   ordered_json json_;
@@ -360,7 +360,7 @@ TEST_F(HostileManifestTest, AWriterNeitherTrustsNorRemovesWhatItCannotRead) {
 }
 
 TEST(CheckpointDamageTest, NoIncrementGoesOntoADamagedBase) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::mt19937 random(1);
   Disk disk;
@@ -385,7 +385,7 @@ TEST(CheckpointDamageTest, NoIncrementGoesOntoADamagedBase) {
 
 // Below a checkpoint with all rows of a table, its older files do not matter.
 TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::mt19937 random(1);
   Disk disk;
@@ -411,7 +411,7 @@ TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
 // what any number of files holds.
 TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
   for (const int64_t file_rows : {1, 2, 5, 13, 100}) {
-    const TemporaryFolder folder;
+    const MemoryFolder folder;
     Disk disk;
     std::mt19937 random(static_cast<uint32_t>(file_rows));
     EmbeddingState state = make_test_state();
@@ -457,7 +457,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
   int64_t steps = 1;
   std::mt19937 coin(3);
   for (int64_t at = 0; at < steps; ++at) {
-    const TemporaryFolder folder;
+    const MemoryFolder folder;
     const fs::path run = folder.path() / "run";
     RecordingDisk disk(folder.path());
     std::mt19937 random(1);
@@ -482,7 +482,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
     }
     steps = is_over ? at : at + 2;
     for (int draw = 0; draw < 12; ++draw) {
-      const TemporaryFolder left;
+      const MemoryFolder left;
       disk.after_power_loss(left.path(), [&] {
         return draw == 0 ? false : draw == 1 || coin() % 2 == 0;
       });
@@ -511,7 +511,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
 TEST(CheckpointCrashTest, AFailingDiskLosesNothing) {
   int64_t steps = 1;
   for (int64_t at = 0; at < steps; ++at) {
-    const TemporaryFolder folder;
+    const MemoryFolder folder;
     const fs::path run = folder.path() / "run";
     RecordingDisk disk(folder.path());
     std::mt19937 random(1);
@@ -620,7 +620,7 @@ class KilledDisk : public RecordingDisk {
 
 // Each killed writer leaves a complete checkpoint, and the next goes on from it.
 TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::map<std::string, int> kills;
   int64_t most = 0;
@@ -670,7 +670,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
 
 // A real full disk: a small tmpfs in a mount namespace of its own.
 TEST(CheckpointCrashTest, AFullDiskIsAnError) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   constexpr int kNotPermitted = 77;
   const int status = run_in_child([&] {
     const int user = ::geteuid() == 0 ? 0 : CLONE_NEWUSER;
@@ -717,7 +717,7 @@ TEST(CheckpointCrashTest, AFullDiskIsAnError) {
 }
 
 TEST(CheckpointCrashTest, OneWriterAtATime) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   RecordingDisk disk(folder.path());
   EmbeddingState state = make_test_state();

@@ -26,8 +26,8 @@ namespace tessera {
 namespace {
 
 using test::int64s;
+using test::MemoryFolder;
 using test::saved;
-using test::TemporaryFolder;
 using Names = std::vector<std::string>;
 
 struct Setup {
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(CheckpointSpecTest, HalfWayThereAndOnGivesTheSameBits) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto straight = make_layer({.optimizer = GetParam().spec});
   train(straight, 0, 6);
   auto first = make_layer({.optimizer = GetParam().spec});
@@ -103,7 +103,7 @@ TEST_P(CheckpointSpecTest, HalfWayThereAndOnGivesTheSameBits) {
 
 // With a base every third time; rows that a rule touches unseen would be lost.
 TEST_P(CheckpointSpecTest, IncrementsLoadAsOne) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer({.optimizer = GetParam().spec});
   std::vector<std::string> expected;
   for (int64_t step = 0; step < 7; ++step) {
@@ -140,7 +140,7 @@ TEST(FreshProcessTest, DISABLED_GoesOn) {
 }
 
 TEST(FreshProcessTest, GivesTheSameBits) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   for (const test::NamedSpec& spec : test::spec_variants()) {
     auto layer = make_layer({.optimizer = spec.spec});
     train(layer, 0, 3);
@@ -166,7 +166,7 @@ TEST(FreshProcessTest, GivesTheSameBits) {
 // A layer is built anew from what was saved, with the functions that are given.
 TEST(SavedFeaturesTest, BuildTheSameLayer) {
   using optim::LearningRate;
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   double rate = 0.5;
   const LearningRate warm_up("warm_up", [&] { return rate; });
   const initializers::Callable halves(
@@ -238,7 +238,7 @@ int64_t bytes_of(const std::filesystem::path& folder) {
 }
 
 TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   const CheckpointOptions options{.keep_last = 100, .full_every = 100};
   const auto save = [&] { layer->save_checkpoint(folder / "run", options); };
@@ -274,7 +274,7 @@ TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
 
 // The touched rows count from the checkpoint that this layer wrote last.
 TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   auto other = make_layer({.seed = 5});
   const CheckpointOptions options{.keep_last = 100, .full_every = 100};
@@ -302,7 +302,7 @@ TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
 }
 
 TEST(CheckpointTest, KeepsTheLastAndWhatTheyBuildOn) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   for (int64_t step = 0; step < 6; ++step) {
     train(layer, step, step + 1);
@@ -322,7 +322,7 @@ TEST(CheckpointTest, KeepsTheLastAndWhatTheyBuildOn) {
 
 TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const TemporaryFolder folder;
+    const MemoryFolder folder;
     auto layer = make_layer({.dtype = dtype});
     train(layer, 0, 3);
     layer->save_checkpoint(folder / "layer");
@@ -341,7 +341,7 @@ TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
     test::expect_same_tables(serving, test::tables_of(layer));
   }
   // Slots too, where the host keeps them.
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
   train(engine, 0, 3);
   engine->save_checkpoint(folder / "run");
@@ -357,7 +357,7 @@ TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
 
 // Updates of the engine count as touched, whoever drives it.
 TEST(CheckpointTest, AnEngineSavesIncrements) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   EmbeddingEngine engine(
       {.features = configs(at::kFloat),
        .optimizer = optim::Adagrad{.learning_rate = 0.5}});
@@ -380,7 +380,7 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
 
 // The host's slots are the layer's, once it has an optimizer.
 TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const auto make_host = [](uint64_t seed) {
     return make_layer(
         {.optimizer = GetParam().spec,
@@ -420,7 +420,7 @@ TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
 
 // Slots that come between two checkpoints make the second a full one.
 TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const auto make_host = [] {
     return make_layer(
         {.optimizer = optim::Adagrad{.lazy = false},
@@ -438,7 +438,7 @@ TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
 
 // A checkpoint with slots, then rows alone: the slots are still missing.
 TEST(CheckpointTest, SkippedSlotsAreRemembered) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
   engine->save_checkpoint(folder / "run");
   auto host = make_layer(
@@ -450,7 +450,7 @@ TEST(CheckpointTest, SkippedSlotsAreRemembered) {
 }
 
 TEST(CheckpointTest, IncrementsFollowStepsOfACombined) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = configs(at::kFloat),
       .optimizer = optim::Adagrad{.learning_rate = 0.5},
@@ -473,7 +473,7 @@ TEST(CheckpointTest, IncrementsFollowStepsOfACombined) {
 }
 
 TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   const auto make_frozen = [](uint64_t seed) {
     const auto movies = make_table(
         {.name = "movies",
@@ -504,7 +504,7 @@ TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
 
 // Rows of more than a chunk, and more than one thread writes.
 TEST(CheckpointTest, RowsMayBeWide) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   constexpr int64_t kDim = 400'000;
   const auto wide =
       make_table({.name = "wide", .vocabulary_size = 5, .dim = kDim});
@@ -525,7 +525,7 @@ TEST(CheckpointTest, RowsMayBeWide) {
 }
 
 TEST(CheckpointTest, TablesOfInferenceModeAreLoaded) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto trained = make_layer();
   train(trained, 0, 2);
   trained->save_checkpoint(folder / "run");
@@ -539,7 +539,7 @@ TEST(CheckpointTest, TablesOfInferenceModeAreLoaded) {
 }
 
 TEST(CheckpointTest, AnEngineForgetsPilesWhenItLoads) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   EmbeddingEngine engine(
@@ -559,7 +559,7 @@ TEST(CheckpointTest, AnEngineForgetsPilesWhenItLoads) {
 }
 
 TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   EmbeddingEngine engine({.features = configs(at::kFloat)});
   EXPECT_TORCH_ERROR(
       engine.save_checkpoint(
@@ -587,7 +587,7 @@ TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
 }
 
 TEST(CheckpointTest, OthersFilesInTheDirectoryStay) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   std::filesystem::create_directories(folder / "run/.writing_notes");
   std::filesystem::create_directories(
@@ -602,7 +602,7 @@ TEST(CheckpointTest, OthersFilesInTheDirectoryStay) {
 }
 
 TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   auto layer = make_layer({.optimizer = adagrad});
@@ -618,7 +618,7 @@ TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
 }
 
 TEST(CheckpointTest, ExtraComesBackWithTheTables) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   const at::Tensor dense = test::floats({1.0F, 2.0F});
   layer->save_checkpoint(
@@ -638,7 +638,7 @@ TEST(CheckpointTest, ExtraComesBackWithTheTables) {
 }
 
 TEST(CheckpointTest, OptionsAreChecked) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(folder / "run", {.keep_last = 0}),
@@ -667,7 +667,7 @@ TEST(CheckpointTest, OptionsAreChecked) {
 }
 
 TEST(LoadOptionsOfAnArchiveTest, RefuseWhatOnlyADirectoryHas) {
-  const TemporaryFolder folder;
+  const MemoryFolder folder;
   auto layer = make_layer();
   torch::save(layer, folder / "layer.pt");
   torch::serialize::InputArchive archive;
@@ -700,7 +700,7 @@ class LoadOptionsTest : public testing::TestWithParam<bool> {
     }
   }
 
-  const TemporaryFolder folder_;
+  const MemoryFolder folder_;
 };
 
 INSTANTIATE_TEST_SUITE_P(

@@ -182,7 +182,8 @@ TEST_F(NpyTest, NamesWhatItCanNotRead) {
       error_at("all.safetensors"), "expected a .npy file, but this does not");
   EXPECT_TORCH_ERROR(
       load_npy(path("none.npy")), "none.npy: the file can't be read: No such");
-  EXPECT_VALUE_ERROR(load_npy(folder_), ": expected a file, but this is a");
+  EXPECT_VALUE_ERROR(
+      load_npy(folder_.path()), ": expected a file, but this is a");
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_VALUE_ERROR(load_npy(path("pipe")), "expected a file, but this is a");
   EXPECT_CONTAINS(error_of(""), "(it is empty)");
@@ -293,7 +294,8 @@ TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
 
 TEST_F(NpyTest, SavesToFilesOnly) {
   const at::Tensor tensor = at::ones({2});
-  EXPECT_VALUE_ERROR(save_npy(tensor, folder_), "this is a folder or a device");
+  EXPECT_VALUE_ERROR(
+      save_npy(tensor, folder_.path()), "this is a folder or a device");
   EXPECT_VALUE_ERROR(
       save_npy(tensor, "/dev/null"), "/dev/null: expected a path to a file");
   EXPECT_TORCH_ERROR(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "serialization/disk.h"
+#include "tests/temporary_folder.h"
 
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -19,33 +20,13 @@ namespace tessera::test {
 
 namespace fs = std::filesystem;
 
-/// A new folder, in memory where the system has such a place: thousands of
-/// fsync() take minutes on a disk. Removes itself.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    const fs::path memory = "/dev/shm";
-    const bool has_memory = ::access(memory.c_str(), W_OK) == 0;
-    std::string name =
-        (has_memory ? memory : fs::temp_directory_path()) / "tessera_XXXXXX";
-    TORCH_CHECK(::mkdtemp(name.data()) != nullptr, "mkdtemp failed");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    fs::remove_all(path_);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const fs::path& path() const {
-    return path_;
-  }
-  std::string operator/(const std::string& name) const {
-    return (path_ / name).string();
-  }
-
- private:
-  fs::path path_;
+/// In memory where the system has such a place: thousands of fsync() take minutes on
+/// a disk.
+struct MemoryFolder : TemporaryFolder {
+  MemoryFolder()
+      : TemporaryFolder(
+            ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm")
+                                            : fs::temp_directory_path()) {}
 };
 
 inline std::string read_file(const fs::path& path) {

@@ -3,6 +3,7 @@
 
 #include <tessera/serialization/tensor_files.h>
 
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -79,21 +79,14 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 /// A folder of its own for each test.
 class TensorFileTest : public testing::Test {
  protected:
-  TensorFileTest() {
-    std::string name = testing::TempDir() + "/tensor_files.XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~TensorFileTest() override {
-    std::filesystem::remove_all(folder_);
-  }
-
   std::string path(const std::string& name) const {
-    return folder_ + "/" + name;
+    return folder_ / name;
   }
 
   std::vector<std::string> files() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder_.path())) {
       names.push_back(entry.path().filename());
     }
     return names;
@@ -115,7 +108,7 @@ class TensorFileTest : public testing::Test {
     return "no error";
   }
 
-  std::string folder_;
+  const TemporaryFolder folder_;
 };
 
 /// The file with one byte changed, in several ways per byte of [0, end).

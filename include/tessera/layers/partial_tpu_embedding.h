@@ -92,7 +92,6 @@ class PartialTPUEmbeddingImpl
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  void build(const Nest<PartialShape>& input_shapes) override;
 
   /// The large tables; empty when there are none.
   const TPUEmbedding& tpu_embedding() const {
@@ -124,6 +123,7 @@ class PartialTPUEmbeddingImpl
   auto or_give_up(Work work);
   template <class T>
   Halves<T> split(const Nest<T>& nest, const char* what) const;
+  void make_parameters(const Nest<PartialShape>& input_shapes) override;
   template <class T>
   Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense) const;
 

@@ -159,13 +159,13 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// first dimension may be unknown; others only where
   /// FeatureConfig::output_shape says them.
   /// Errors:  c10::ValueError naming the feature, for shapes that contradict
-  ///          what is known; nothing is changed.
+  ///          what is known or was built before; nothing is changed.
   void build(const Nest<PartialShape>& input_shapes) override;
   /// Of the activations, with dim; nothing is fixed by it.
   /// Errors:  as build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  /// What build(input_shapes) was given, if it was; the tables are there without.
+  /// What build() has fixed, if it was called; the tables are there without.
   std::optional<Nest<PartialShape>> input_shapes() const override {
     return input_shapes_;
   }

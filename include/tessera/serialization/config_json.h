@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 // Configs as JSON and back. Reading refuses unknown keys and wrong types with a
 // c10::ValueError that names the place; a missing key means the default.
-// Of a callable (learning rate, initializer) only the name is written, and
+// Of a callable (learning rate, initializer, rule) only the name is written, and
 // reading gives a placeholder of that name.
 
 Json to_json(const Initializer& initializer);
