@@ -130,7 +130,7 @@ TEST(VocabularyBuilderTest, RefusesWhatItCanNotCount) {
 
 TEST(VocabularyBuilderTest, ErrorsNameTheColumn) {
   VocabularyBuilder builder("site");
-  EXPECT_VALUE_ERROR(builder.add({}), "[column 'site'] values must be");
+  EXPECT_VALUE_ERROR(builder.add({}), "[Columns 'site'] values must be");
   EXPECT_TYPE_ERROR(
       builder.add(numbers({1.0F})), "[VocabularyBuilder 'site'] expected");
   builder.add(text({"a"}));
