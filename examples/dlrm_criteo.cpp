@@ -2,17 +2,18 @@
 // Predicts clicks with DLRM or DCN-v2, on files in the format of the Criteo click
 // logs: reads them, makes vocabularies, trains, resumes, exports and serves.
 #include "examples/click_model.h"
+#include "examples/dlrm_options.h"
+#include "examples/dlrm_run.h"
 
 #include <tessera/tessera.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <torch/script.h>
 
+#include <unistd.h>
+
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -34,30 +35,6 @@ const std::vector<double> kBoundaries{
     -2,   -1,   0,    1,    2,    3,     4,     6,     8,     12,    16,   24,
     32,   48,   64,   96,   128,  192,   256,   384,   512,   768,   1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536};
-
-struct Options {
-  std::vector<std::string> data = {};  // training files
-  std::vector<std::string> test = {};
-  int64_t generate = 1'000'000;  // examples, without data
-  std::string folder = "criteo-generated";  // for them
-  std::string model = "dlrm";
-  int64_t dim = 16;
-  int64_t min_count = 2;
-  int64_t batch = 1024;
-  int64_t epochs = 1;
-  std::string optimizer = "adagrad";
-  double learning_rate = 0.1;  // of tables
-  double dense_learning_rate = 0.03;
-  int64_t seed = 0;
-  std::string malformed = "error";
-  std::string checkpoint = {};  // directory
-  int64_t every_steps = 0;
-  std::string exported = {};  // file
-  std::string history = {};  // directory
-  std::string arrays = {};  // directory
-  bool in_memory = false;
-  bool json = false;
-};
 
 // A batch as the model takes it.
 struct Batch {
@@ -114,12 +91,15 @@ class Clicks {
 // snippet: pipeline
 // Logarithms and intervals of the integers, a vocabulary for each category column.
 FeaturePipeline learn_pipeline(const Options& options) {
-  std::vector<tessera::VocabularyBuilder> builders(tessera::kCriteoCategories);
+  std::vector<tessera::VocabularyBuilder> builders;
+  for (int64_t i = 1; i <= tessera::kCriteoCategories; ++i) {
+    builders.emplace_back(c10::str("C", i));
+  }
   tessera::CriteoReader reader = open_files(options.data, options);
   for (const tessera::CriteoBatch& batch : reader) {
     const tessera::Columns columns = tessera::to_columns(batch);
-    for (size_t i = 0; i < builders.size(); ++i) {
-      builders[i].add(columns.at(c10::str("C", i + 1)));
+    for (tessera::VocabularyBuilder& builder : builders) {
+      builder.add(columns.at(builder.column()));
     }
   }
   for (const std::string& line : reader.report().first_malformed_lines) {
@@ -143,14 +123,13 @@ FeaturePipeline learn_pipeline(const Options& options) {
          .transform =
              tessera::transforms::Bucketize{.boundaries = kBoundaries}});
   }
-  for (size_t i = 0; i < builders.size(); ++i) {
-    const std::string name = c10::str("C", i + 1);
+  for (const tessera::VocabularyBuilder& builder : builders) {
     outputs.push_back(
-        {.name = name,
-         .columns = {name},
-         .transform = builders[i].size() == 0
+        {.name = builder.column(),
+         .columns = {builder.column()},
+         .transform = builder.size() == 0
              ? tessera::Transform(tessera::transforms::Hash{.num_bins = 2})
-             : builders[i].finish({.min_count = options.min_count})});
+             : builder.finish({.min_count = options.min_count})});
   }
   return FeaturePipeline(std::move(outputs));
 }
@@ -193,58 +172,11 @@ ClickModelOptions model_options(
 }
 // end snippet
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// With a checkpoint directory, the pipeline of its first run: what is resumed
-// must see the same ids.
-FeaturePipeline find_pipeline(const Options& options) {
-  if (options.checkpoint.empty()) {
-    return learn_pipeline(options);
-  }
-  const fs::path path = fs::path(options.checkpoint) / "pipeline.json";
-  if (fs::exists(path)) {
-    return tessera::load_pipeline(path.string());
-  }
-  FeaturePipeline pipeline = learn_pipeline(options);
-  fs::create_directories(options.checkpoint);
-  tessera::save_pipeline(pipeline, path.string());
-  return pipeline;
-}
-
-// The model's JSON stands beside its checkpoints, and must be the same.
-void keep_config(const ClickModel& model, const Options& options) {
-  if (options.checkpoint.empty()) {
-    return;
-  }
-  const fs::path path = fs::path(options.checkpoint) / "model.json";
-  const std::string text = tessera::to_json(model).dump(2);
-  if (!fs::exists(path)) {
-    const std::string partial = path.string() + ".partial";
-    std::ofstream file(partial);
-    file << text;
-    file.close();
-    TORCH_CHECK(
-        file.good(),
-        "[dlrm_criteo] expected to write ",
-        partial,
-        ", but it failed. Is the disk full?");
-    fs::rename(partial, path);
-    return;
-  }
-  TORCH_CHECK_VALUE(
-      read_text(path) == text,
-      "[dlrm_criteo] ",
-      path.string(),
-      " is of a model with other options. Give the same ones, or another "
-      "--checkpoint directory.");
-}
-
 tessera::Callbacks make_callbacks(
     const ClickModel& model,
+    const FeaturePipeline& pipeline,
     torch::optim::Optimizer& optimizer,
+    const RunDirectory& directory,
     const Options& options) {
   tessera::Callbacks callbacks{
       std::make_shared<tessera::ProgressBar>(),
@@ -258,12 +190,18 @@ tessera::Callbacks make_callbacks(
         std::make_shared<tessera::LearningCurves>(folder / "history.svg"));
   }
   if (!options.checkpoint.empty()) {
+    using Resume = tessera::TrainingCheckpointOptions::Resume;
     callbacks.push_back(std::make_shared<tessera::Checkpoint>(
         options.checkpoint,
         model.ptr(),
         optimizer,
         tessera::TrainingCheckpointOptions{
-            .every_steps = options.every_steps}));
+            .every_steps = options.every_steps,
+            .resume =
+                directory.is_resumed() ? Resume::kRequired : Resume::kNever}));
+    if (!directory.is_resumed()) {
+      callbacks.push_back(directory.make_keeper(model, pipeline));
+    }
   }
   return callbacks;
 }
@@ -285,14 +223,18 @@ std::unique_ptr<torch::optim::Optimizer> dense_optimizer(
 struct Training {
   int64_t examples = 0;
   double seconds = 0.0;
-  std::string stop_reason = {};
+  tessera::History history = {};
 };
 
 // snippet: fit
 // On the batches of `source`, once per epoch.
 template <class Source>
-Training train(ClickModel& model, Source&& source, const Options& options) {
-  const auto optimizer = dense_optimizer(*model, options);
+Training train(
+    ClickModel& model,
+    torch::optim::Optimizer& optimizer,
+    Source&& source,
+    int64_t epochs,
+    tessera::Callbacks callbacks) {
   Training training;
   const auto loss_of = [&](const Batch& batch) {
     const Tensor logits =
@@ -304,18 +246,17 @@ Training train(ClickModel& model, Source&& source, const Options& options) {
         .labels = batch.labels};
   };
   const auto begin = std::chrono::steady_clock::now();
-  const tessera::History history = tessera::fit(
+  training.history = tessera::fit(
       source,
-      tessera::make_train_step(*optimizer, loss_of),
-      {.epochs = options.epochs,
+      tessera::make_train_step(optimizer, loss_of),
+      {.epochs = epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<tessera::LogLoss>(
            tessera::LogLossOptions{.scores = tessera::ScoreKind::kLogits})},
-       .callbacks = make_callbacks(model, *optimizer, options)});
+       .callbacks = std::move(callbacks)});
   training.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
           .count();
-  training.stop_reason = history.stop_reason;
   return training;
 }
 // end snippet
@@ -323,17 +264,44 @@ Training train(ClickModel& model, Source&& source, const Options& options) {
 Training train(
     ClickModel& model,
     const FeaturePipeline& pipeline,
+    const RunDirectory& directory,
     const Options& options) {
+  const auto optimizer = dense_optimizer(*model, options);
+  const auto train_on = [&](auto&& source) {
+    return train(
+        model,
+        *optimizer,
+        source,
+        options.epochs,
+        make_callbacks(model, pipeline, *optimizer, directory, options));
+  };
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   if (!options.in_memory) {
-    return train(model, open, options);
+    return train_on(open);
   }
   std::vector<Batch> batches;
   Clicks clicks = open();
   while (auto batch = clicks.next()) {
     batches.push_back(std::move(*batch));
   }
-  return train(model, batches, options);
+  return train_on(batches);
+}
+
+// Why training ended early, for a person, and the exit status.
+int say_why_stopped(const tessera::History& history, const Options& options) {
+  if (history.is_stopped_by_signal()) {
+    std::cerr << "stopped by " << history.stop_reason;
+    if (!options.checkpoint.empty()) {
+      std::cerr << "; the same command goes on from '" << options.checkpoint
+                << "'";
+    }
+    std::cerr << "\n";
+    return 130;  // a shell's for Ctrl-C
+  }
+  std::cerr << "[dlrm_criteo] training ended with a non-finite loss: "
+            << history.stop_reason
+            << ". Lower --learning-rate or --dense-learning-rate.\n";
+  return 1;
 }
 
 struct Predictions {
@@ -445,11 +413,9 @@ double generate(Options& options) {
   const auto write = [&](const char* kind, int64_t first, int64_t count) {
     const tessera::CriteoGenerator generator(
         {.examples = count, .first_example = first});
-    const std::string partial = path(kind, ".partial");
-    tessera::save_npy(generator.write(partial), path(kind, ".npy"));
-    fs::rename(partial, path(kind, ".txt"));
+    tessera::save_npy(generator.write(path(kind, ".txt")), path(kind, ".npy"));
   };
-  if (!fs::exists(path("test", ".txt"))) {
+  if (!fs::exists(path("test", ".npy"))) {  // which comes last
     write("train", 0, options.generate);
     write("test", options.generate, tests);
   }
@@ -462,91 +428,133 @@ double generate(Options& options) {
   return auc_of(tessera::load_npy(path("test", ".npy")), torch::cat(labels));
 }
 
-int run(Options options) {
-  std::optional<double> bayes;
-  if (options.data.empty()) {
-    bayes = generate(options);
-  }
+// What would fail after hours of training.
+void check(const Options& options) {
   TORCH_CHECK_VALUE(
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
-  // What would fail after hours of training.
   TORCH_CHECK_VALUE(
       open_files(options.test, options).next().has_value(),
       "[dlrm_criteo] the files of --test have no example.");
-  if (!options.exported.empty()) {
-    TORCH_CHECK_VALUE(
-        fs::is_directory(fs::absolute(options.exported).parent_path()) &&
-            !fs::is_directory(options.exported),
-        "[dlrm_criteo] --export must be a file in a folder that exists, but "
-        "got '",
-        options.exported,
-        "'.");
+  if (options.exported.empty()) {
+    return;
   }
-  const FeaturePipeline pipeline = find_pipeline(options);
+  const fs::path folder = fs::absolute(options.exported).parent_path();
+  TORCH_CHECK_VALUE(
+      (fs::is_regular_file(options.exported) ||
+       fs::symlink_status(options.exported).type() ==
+           fs::file_type::not_found) &&
+          fs::path(options.exported).has_filename() &&
+          fs::is_directory(folder) && access(folder.c_str(), W_OK) == 0,
+      "[dlrm_criteo] --export must be a file in a folder that can be written to, "
+      "but got '",
+      options.exported,
+      "'.");
+}
+
+struct Report {
+  Training training = {};
+  int64_t test_examples = 0;
+  double auc = 0.0;
+  double log_loss = 0.0;
+  std::optional<double> bayes_auc = {};  // of the true probabilities
+  std::optional<bool> serves_the_same = {};
+
+  double examples_per_second() const {
+    return training.seconds > 0.0
+        ? static_cast<double>(training.examples) / training.seconds
+        : 0.0;
+  }
+};
+
+void print_json(
+    const Report& report,
+    const ClickModel& model,
+    const Options& options) {
+  nlohmann::ordered_json json = {
+      {"model", options.model},
+      {"seed", options.seed},
+      {"test_examples", report.test_examples},
+      {"auc", report.auc},
+      {"log_loss", report.log_loss},
+      {"examples", report.training.examples},
+      {"seconds", report.training.seconds},
+      {"examples_per_second", report.examples_per_second()},
+      {"updates", model->embedding()->iterations()}};
+  if (report.bayes_auc) {
+    json["bayes_auc"] = *report.bayes_auc;
+  }
+  if (report.serves_the_same) {
+    json["equal_from_export"] = *report.serves_the_same;
+  }
+  std::cout << json.dump(2) << "\n";
+}
+
+void print_text(const Report& report, const Options& options) {
+  std::cout << std::fixed << std::setprecision(4) << "\n"
+            << options.model << " on " << report.test_examples
+            << " held-out examples\n"
+            << "  AUC       " << report.auc << "\n"
+            << "  log loss  " << report.log_loss << "\n";
+  if (report.bayes_auc) {
+    std::cout << "  AUC of the true probabilities  " << *report.bayes_auc
+              << "\n";
+  }
+  std::cout << std::setprecision(1) << "\ntrained on "
+            << report.training.examples << " examples in "
+            << report.training.seconds << " s, " << std::setprecision(0)
+            << report.examples_per_second() << " examples per second\n";
+  if (report.serves_the_same) {
+    std::cout << "a batch served from the exported file: "
+              << (*report.serves_the_same ? "equal" : "DIFFERENT") << "\n";
+  }
+}
+
+int run(Options options) {
+  Report report;
+  if (options.data.empty()) {
+    report.bayes_auc = generate(options);
+  }
+  check(options);
+  const RunDirectory directory(options);
+  const FeaturePipeline pipeline = directory.is_resumed()
+      ? directory.load_pipeline()
+      : learn_pipeline(options);
   if (!options.arrays.empty()) {
     write_arrays(pipeline, options);
   }
   torch::manual_seed(options.seed);
   ClickModel model(model_options(pipeline, options));
   tessera::validate(pipeline, model->options().features);
-  keep_config(model, options);
+  directory.check(model);
   if (!options.json) {
     std::cout << model->summary() << std::flush;
   }
-  const Training training = train(model, pipeline, options);
-  const Predictions predicted = predict(model, pipeline, options);
-  const double auc = auc_of(predicted.logits, predicted.labels);
-  tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
-  log_loss.update(predicted.logits, predicted.labels);
-  const double speed = training.seconds > 0.0
-      ? static_cast<double>(training.examples) / training.seconds
-      : 0.0;
-  std::optional<bool> serves;
-  if (!options.exported.empty()) {
-    serves = serves_the_same(model, pipeline, predicted, options);
+  report.training = train(model, pipeline, directory, options);
+  const tessera::History& history = report.training.history;
+  if (!history.stop_reason.empty()) {
+    return say_why_stopped(history, options);
+  }
+  if (directory.is_resumed() && report.training.examples == 0) {
+    std::cerr << "already trained, " << history.epochs.size() << " epochs\n";
   }
 
-  if (options.json) {
-    nlohmann::ordered_json report = {
-        {"model", options.model},
-        {"seed", options.seed},
-        {"test_examples", predicted.labels.size(0)},
-        {"auc", auc},
-        {"log_loss", log_loss.result()},
-        {"examples", training.examples},
-        {"seconds", training.seconds},
-        {"examples_per_second", speed},
-        {"updates", model->embedding()->iterations()},
-        {"stopped", training.stop_reason}};
-    if (bayes) {
-      report["bayes_auc"] = *bayes;
-    }
-    if (serves) {
-      report["equal_from_export"] = *serves;
-    }
-    std::cout << report.dump(2) << "\n";
-  } else {
-    std::cout << std::fixed << std::setprecision(4) << "\n"
-              << options.model << " on " << predicted.labels.size(0)
-              << " held-out examples\n"
-              << "  AUC       " << auc << "\n"
-              << "  log loss  " << log_loss.result() << "\n";
-    if (bayes) {
-      std::cout << "  AUC of the true probabilities  " << *bayes << "\n";
-    }
-    std::cout << std::setprecision(1) << "\ntrained on " << training.examples
-              << " examples in " << training.seconds << " s, "
-              << std::setprecision(0) << speed << " examples per second\n";
-    if (!training.stop_reason.empty()) {
-      std::cout << "stopped early: " << training.stop_reason << "\n";
-    }
-    if (serves) {
-      std::cout << "a batch served from the exported file: "
-                << (*serves ? "equal" : "DIFFERENT") << "\n";
-    }
+  const Predictions predicted = predict(model, pipeline, options);
+  report.test_examples = predicted.labels.size(0);
+  report.auc = auc_of(predicted.logits, predicted.labels);
+  tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
+  log_loss.update(predicted.logits, predicted.labels);
+  report.log_loss = log_loss.result();
+  if (!options.exported.empty()) {
+    report.serves_the_same =
+        serves_the_same(model, pipeline, predicted, options);
   }
-  return serves.value_or(true) ? 0 : 1;
+  if (options.json) {
+    print_json(report, model, options);
+  } else {
+    print_text(report, options);
+  }
+  return report.serves_the_same.value_or(true) ? 0 : 1;
 }
 
 }  // namespace
@@ -554,84 +562,13 @@ int run(Options options) {
 int main(int argc, char** argv) {
   tessera::keep_memory_between_steps();
   Options options;
-  CLI::App app(
-      "Trains DLRM or DCN-v2 on click logs in Criteo's format, or on generated "
-      "ones, and reports on it.");
-  const auto count = CLI::Range(int64_t{1}, int64_t{1'000'000'000});
-  auto* data = app.add_option(
-      "--data", options.data, "training files, plain or gzip, in order");
-  app.add_option("--test", options.test, "files to evaluate on")->needs(data);
-  app.add_option(
-         "--generate",
-         options.generate,
-         "without --data: so many generated examples, and a fifth for the test")
-      ->check(CLI::Range(int64_t{1000}, int64_t{1'000'000'000}))
-      ->capture_default_str();
-  app.add_option("--folder", options.folder, "of the generated files")
-      ->capture_default_str();
-  app.add_option("--model", options.model, "how features interact")
-      ->check(CLI::IsMember({"dlrm", "dcn"}))
-      ->capture_default_str();
-  app.add_option("--dim", options.dim, "width of all embeddings")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-      ->capture_default_str();
-  app.add_option(
-         "--min-count",
-         options.min_count,
-         "rarer categories share the row of unknown ones")
-      ->check(count)
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "examples per step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "passes over the data")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->capture_default_str();
-  app.add_option(
-         "--optimizer", options.optimizer, "of tables and dense weights")
-      ->check(CLI::IsMember({"adam", "adagrad"}))
-      ->capture_default_str();
-  app.add_option(
-         "--learning-rate", options.learning_rate, "learning rate of tables")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option(
-         "--dense-learning-rate",
-         options.dense_learning_rate,
-         "that of dense weights")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of initial values")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--malformed", options.malformed, "lines that are no example")
-      ->check(CLI::IsMember({"error", "skip"}))
-      ->capture_default_str();
-  app.add_option(
-      "--checkpoint",
-      options.checkpoint,
-      "directory: save after each epoch and at Ctrl-C, resume from what is there");
-  app.add_option(
-         "--every-steps", options.every_steps, "save after so many steps, too")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option(
-      "--export",
-      options.exported,
-      "write TorchScript to this file, serve a batch from it");
-  app.add_option(
-      "--history", options.history, "directory for history.csv and .svg");
-  app.add_option(
-      "--write-arrays",
-      options.arrays,
-      "directory for ids, numbers and labels as .npy");
-  app.add_flag(
-      "--in-memory", options.in_memory, "read all batches before training");
-  app.add_flag("--json", options.json, "report as JSON");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = parse_arguments(argc, argv, options)) {
+    return *status;
+  }
   try {
     return run(std::move(options));
   } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << "\n";
+    std::cerr << with_flags(error.what_without_backtrace()) << "\n";
   } catch (const fs::filesystem_error& error) {
     std::cerr << "[dlrm_criteo] " << error.what() << "\n";
   }

@@ -72,7 +72,8 @@ std::vector<Batch> draw_batches(int64_t count, uint64_t seed) {
   return batches;
 }
 
-void train(const std::string& folder) {
+// The exit status.
+int train(const std::string& folder) {
   std::filesystem::create_directories(folder);
   torch::manual_seed(1);
   Ranker model;
@@ -120,19 +121,23 @@ void train(const std::string& folder) {
             << (history.stop_reason.empty() ? "" : ", stopped: ")
             << history.stop_reason << "\nvalidation AUC " << metrics["auc"]
             << "\n";
+  return history.is_stopped_by_signal() ? 130 : 0;  // a shell's for Ctrl-C
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
+  const std::string folder = argc == 2 ? argv[1] : "";
+  if (folder.empty() || folder[0] == '-') {
     std::cerr << "usage: fit FOLDER\n";
-    return 2;
+    return folder == "--help" ? 0 : 2;
   }
   try {
-    train(argv[1]);
+    return train(folder);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-    return 1;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << "[fit] " << error.what() << "\n";
   }
+  return 1;
 }

@@ -807,6 +807,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of split and initial values")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the training ratings")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
@@ -838,6 +839,8 @@ int main(int argc, char** argv) {
     return run(options);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-    return 1;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << "[movielens] " << error.what() << "\n";
   }
+  return 1;
 }

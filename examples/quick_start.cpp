@@ -43,7 +43,7 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-int main() {
+int main() try {
   torch::manual_seed(1);
   Ranker model;
   // The dense weights and the virtual variable; no table is in parameters().
@@ -69,5 +69,8 @@ int main() {
     }
   }
   torch::save(model, "ranker.pt");  // dense weights, tables, slots, steps
+} catch (const c10::Error& error) {
+  std::cerr << error.what_without_backtrace() << "\n";
+  return 1;
 }
 // end snippet

@@ -429,8 +429,12 @@ std::vector<std::vector<Moment>> shuffled(
   return batches;
 }
 
-// The seconds that it took.
-double train(
+struct Training {
+  double seconds = 0.0;
+  tessera::History history = {};
+};
+
+Training train(
     TwoTower& model,
     const Dataset& dataset,
     const Options& options,
@@ -440,7 +444,7 @@ double train(
       static_cast<double>((count + options.batch - 1) / options.batch * epochs);
   int64_t step = 0;
   const auto progress = std::make_shared<tessera::ProgressBar>();
-  tessera::fit(
+  const tessera::History history = tessera::fit(
       [&] { return shuffled(dataset.train(), options.batch); },
       [&](const std::vector<Moment>& batch) {
         model->remaining = 1.0 - static_cast<double>(step++) / steps;
@@ -451,7 +455,7 @@ double train(
             .examples = static_cast<int64_t>(batch.size())};
       },
       {.epochs = epochs, .callbacks = {progress}});
-  return progress->seconds();
+  return {progress->seconds(), history};
 }
 
 // For each depth, the part of the held-out movies that are so near the top.
@@ -517,10 +521,9 @@ class VectorFile {
   std::string path_;
 };
 
-// A model, and how long its training took.
 struct Trained {
   TwoTower model{nullptr};
-  double seconds = 0.0;
+  Training training = {};
 };
 
 Trained trained(
@@ -535,7 +538,7 @@ Trained trained(
     std::cout << result.model->user->embedding->summary()
               << result.model->movie->embedding->summary() << std::flush;
   }
-  result.seconds = train(result.model, dataset, options, epochs);
+  result.training = train(result.model, dataset, options, epochs);
   return result;
 }
 
@@ -630,12 +633,24 @@ std::vector<std::pair<std::string, double>> served_movies(
   return movies;
 }
 
-void run(const Options& options) {
+// The exit status.
+int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options);
   const Moment asked = asked_moment(dataset, options);
   Trained factorization =
       trained(dataset, kFactorization, options, options.baseline_epochs);
-  auto [model, seconds] = trained(dataset, kTwoTower, options, options.epochs);
+  Trained towers;
+  if (!factorization.training.history.is_stopped_by_signal()) {
+    towers = trained(dataset, kTwoTower, options, options.epochs);
+  }
+  for (const Trained* each : {&factorization, &towers}) {
+    if (each->training.history.is_stopped_by_signal()) {
+      std::cerr << "stopped by " << each->training.history.stop_reason
+                << ", without a result\n";
+      return 130;  // a shell's for Ctrl-C
+    }
+  }
+  TwoTower& model = towers.model;
 
   // What serves has the movies' vectors in a file, and the user's tower.
   const VectorFile file(options.vectors);
@@ -646,8 +661,8 @@ void run(const Options& options) {
 
   Report report{
       .test_users = dataset.test().size(),
-      .factorization_seconds = factorization.seconds,
-      .seconds = seconds};
+      .factorization_seconds = factorization.training.seconds,
+      .seconds = towers.training.seconds};
   report.recalls = {
       {"popularity", recalls_by_popularity(dataset)},
       {"matrix factorization",
@@ -669,6 +684,7 @@ void run(const Options& options) {
   } else {
     print_table(report, options);
   }
+  return 0;
 }
 
 }  // namespace
@@ -680,6 +696,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of initial values and order")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the ratings")
       ->check(positive)
@@ -704,10 +721,11 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.json, "report as JSON");
   CLI11_PARSE(app, argc, argv);
   try {
-    run(options);
-    return 0;
+    return run(options);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-    return 1;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << "[two_tower] " << error.what() << "\n";
   }
+  return 1;
 }

@@ -29,15 +29,12 @@
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
 #include <torch/csrc/jit/resource_guard.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
-#include <system_error>
 
 namespace tessera {
 
@@ -693,67 +690,23 @@ std::string reason_of(const std::exception& error) {
 
 // --- The file ----------------------------------------------------------------
 
-// Appears under its name when all is well, or not at all.
-class NewFile {
- public:
-  explicit NewFile(const std::string& path) : path_(path) {
-    namespace fs = std::filesystem;
-    TORCH_CHECK_VALUE(
-        !path.empty(),
-        "[export_torchscript] expected the path of a file to write, but got an "
-        "empty one.");
-    std::error_code ignored;  // then it is no folder
-    const fs::path folder = fs::absolute(path_, ignored).parent_path();
-    TORCH_CHECK_VALUE(
-        !fs::is_directory(path_, ignored) && path_.has_filename() &&
-            fs::is_directory(folder, ignored) &&
-            access(folder.c_str(), W_OK) == 0,
-        "[export_torchscript] expected the path of a file in a folder that can "
-        "be written to, but got '",
-        path,
-        "'. Create the folder, or name a file in another one.");
-    partial_ = path_;
-    partial_ += fmt::format(".{}.partial", getpid());
-  }
-  ~NewFile() {
-    std::error_code ignored;
-    std::filesystem::remove(partial_, ignored);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+constexpr const char* kWhere = "[export_torchscript]";
 
-  jit::Module save_and_load(const jit::Module& module) const {
-    try {
-      module.save(partial_.string());
-    } catch (const std::exception& error) {
-      TORCH_CHECK_VALUE(
-          false,
-          "[export_torchscript] '",
-          path_.string(),
-          "' can't be written: ",
-          reason_of(error));
-    }
-    return jit::load(partial_.string());
-  }
-
-  void keep() const {
-    sync_file(partial_.string(), "[export_torchscript]");
-    std::error_code error;
-    std::filesystem::rename(partial_, path_, error);
-    TORCH_CHECK_VALUE(
-        !error,
-        "[export_torchscript] '",
-        path_.string(),
+// What programs will load once the file is committed.
+jit::Module save_and_load(const jit::Module& module, const DurableFile& file) {
+  try {
+    module.save(file.written_path());
+  } catch (const std::exception& error) {
+    TORCH_CHECK(
+        false,
+        kWhere,
+        " '",
+        file.written_path(),
         "' can't be written: ",
-        error.message(),
-        ".");
-    sync_folder_of(path_.string(), "[export_torchscript]");
+        reason_of(error));
   }
-
- private:
-  std::filesystem::path path_;
-  std::filesystem::path partial_;
-};
+  return jit::load(file.written_path());
+}
 
 void check_dtype(const ExportOptions& options) {
   const at::ScalarType dtype = options.dtype.value_or(at::kFloat);
@@ -1552,12 +1505,12 @@ void export_torchscript(
       !embedding.is_empty(),
       "[export_torchscript] expected a layer, but got an empty one.");
   check_dtype(options);
-  const NewFile file(path);
+  DurableFile file(path, kWhere);
   const at::NoGradGuard no_grad;
   const ExportedLayer layer = export_layer(*embedding, options);
   detach_tensors(layer.module);
-  check_embedding(layer, file.save_and_load(layer.module));
-  file.keep();
+  check_embedding(layer, save_and_load(layer.module, file));
+  file.commit();
 }
 
 void detail::export_torchscript(
@@ -1581,7 +1534,7 @@ void detail::export_torchscript(
       model.takes_weights || example.weights.empty(),
       "[export_torchscript] example.weights are given, but forward() takes no "
       "Weights. Leave them out.");
-  const NewFile file(path);
+  DurableFile file(path, kWhere);
   const at::NoGradGuard no_grad;
   const ExportExample parts = in_parts(example);
   check_unique(parts.features.paths());
@@ -1589,8 +1542,8 @@ void detail::export_torchscript(
   const EvalMode eval_mode(model.module);
   ModelExport exporter(model, options);
   const jit::Module scripted = exporter.script(parts);
-  check_model(exporter, model, parts, file.save_and_load(scripted));
-  file.keep();
+  check_model(exporter, model, parts, save_and_load(scripted, file));
+  file.commit();
 }
 
 }  // namespace tessera

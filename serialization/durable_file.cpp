@@ -25,6 +25,28 @@ int open_new(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
+// Returns when the file's name is on the disk.
+void sync_folder_of(const std::string& path, const std::string& where) {
+  // Not every folder may be read, and not every file system can sync one.
+  const auto folder = std::filesystem::path(path).parent_path();
+  const int descriptor = ::open(
+      folder.empty() ? "." : folder.c_str(),
+      O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return;
+  }
+  const int number = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  TORCH_CHECK(
+      number == 0 || number == EINVAL,
+      where,
+      " ",
+      path,
+      ": the file can't be synced in its folder: ",
+      std::strerror(number),
+      ".");
+}
+
 }  // namespace
 
 DurableFile::DurableFile(const std::string& path, std::string where)
@@ -39,11 +61,13 @@ DurableFile::DurableFile(const std::string& path, std::string where)
   const auto status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);
   TORCH_CHECK_VALUE(
-      !exists || std::filesystem::is_regular_file(status),
+      exists ? std::filesystem::is_regular_file(status)
+             : !std::filesystem::is_symlink(path, error),
       where_,
       " ",
       path_,
-      ": expected a path to a file, but this is a folder or a device.");
+      ": expected a path to a file, but this is a folder, a device or a link to "
+      "nothing.");
   if (exists) {
     path_ = std::filesystem::canonical(path, error).string();
     path_ = error ? path : path_;
@@ -111,44 +135,6 @@ void DurableFile::commit() {
   }
   is_committed_ = true;
   sync_folder_of(path_, where_);
-}
-
-void sync_file(const std::string& path, const std::string& where) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool is_done = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int number = errno;
-  if (descriptor >= 0) {
-    ::close(descriptor);
-  }
-  TORCH_CHECK(
-      is_done,
-      where,
-      " ",
-      path,
-      ": the file can't be synced: ",
-      std::strerror(number),
-      ".");
-}
-
-void sync_folder_of(const std::string& path, const std::string& where) {
-  // Not every folder may be read, and not every file system can sync one.
-  const auto folder = std::filesystem::path(path).parent_path();
-  const int descriptor = ::open(
-      folder.empty() ? "." : folder.c_str(),
-      O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
-    return;
-  }
-  const int number = ::fsync(descriptor) == 0 ? 0 : errno;
-  ::close(descriptor);
-  TORCH_CHECK(
-      number == 0 || number == EINVAL,
-      where,
-      " ",
-      path,
-      ": the file can't be synced in its folder: ",
-      std::strerror(number),
-      ".");
 }
 
 }  // namespace tessera

@@ -16,7 +16,8 @@ namespace tessera {
 /// A process that dies before leaves `<path>.tmp-<random>`, which may be deleted.
 /// What `path` held before, also through a symbolic link, is replaced; its
 /// permissions stay.
-/// Errors:  c10::ValueError where `path` is something else than a file;
+/// Errors:  c10::ValueError where `path` is something else than a file, such as a
+///          link to nothing;
 ///          c10::Error for what the system refuses. Both begin with `where`.
 class DurableFile {
  public:
@@ -28,6 +29,10 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   void write(const void* data, size_t size);
+  /// Where it is until then, for what writes by a path.
+  const std::string& written_path() const {
+    return written_path_;
+  }
 
   /// After it, the file is on the disk under its name.
   void commit();
@@ -41,13 +46,5 @@ class DurableFile {
   int descriptor_ = -1;
   bool is_committed_ = false;
 };
-
-/// Returns when the file's content is on the disk.
-/// Errors:  c10::Error beginning with `where`.
-void sync_file(const std::string& path, const std::string& where);
-
-/// Returns when the file's name is on the disk.
-/// Errors:  c10::Error beginning with `where`.
-void sync_folder_of(const std::string& path, const std::string& where);
 
 }  // namespace tessera

@@ -45,6 +45,11 @@ Checkpoint::Checkpoint(
 
 void Checkpoint::on_train_begin(Training& /*training*/) {
   check_model_directory(directory_, "[Checkpoint]");
+  lock_ = lock_for_training(*model_, directory_);
+}
+
+void Checkpoint::on_train_end(Training& /*training*/) {
+  lock_.reset();
 }
 
 void Checkpoint::resume(Training& training) {

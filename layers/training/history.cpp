@@ -104,6 +104,10 @@ double Logs::operator[](std::string_view name) const {
   return *value;
 }
 
+bool History::is_stopped_by_signal() const {
+  return stop_reason == "SIGINT" || stop_reason == "SIGTERM";
+}
+
 std::vector<std::string> History::names() const {
   std::vector<std::string> names;
   for (const EpochRecord& record : epochs) {

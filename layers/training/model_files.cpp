@@ -24,7 +24,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -283,41 +282,32 @@ void remove_orphans(const std::string& directory, size_t layers) {
   }
 }
 
-// One writer at a time, from the first layer that is saved to the last.
-class SaveLock {
- public:
-  explicit SaveLock(const std::string& directory)
-      : descriptor_(::open(
-            (directory + "/.lock").c_str(),
-            O_RDWR | O_CREAT | O_CLOEXEC,
-            0666)) {
-    if (descriptor_ < 0 || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      const std::string reason = std::strerror(errno);
-      close();
-      TORCH_CHECK(
-          false,
-          "[save_model] can't lock '",
-          directory,
-          "/.lock': ",
-          reason,
-          ". Let one process at a time save into a directory.");
+// Makes the file; `lock` gives 0 where it is free. Held until the result goes.
+DirectoryLock lock_file(
+    const std::string& path,
+    int (*lock)(int descriptor),
+    const char* where,
+    const char* advice) {
+  const int descriptor =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const bool is_locked = descriptor >= 0 && lock(descriptor) == 0;
+  const int number = errno;
+  DirectoryLock held(nullptr, [descriptor](void*) {
+    if (descriptor >= 0) {
+      ::close(descriptor);
     }
-  }
-  ~SaveLock() {
-    close();
-  }
-  SaveLock(const SaveLock&) = delete;
-  SaveLock& operator=(const SaveLock&) = delete;
-
- private:
-  void close() const {
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-    }
-  }
-
-  int descriptor_;
-};
+  });
+  TORCH_CHECK(
+      is_locked,
+      where,
+      " can't lock '",
+      path,
+      "': ",
+      std::strerror(number),
+      ". ",
+      advice);
+  return held;
+}
 
 bool has_files(const Layers& layers, const std::string& directory) {
   return layers.empty() ? std::filesystem::exists(file_of(directory))
@@ -357,11 +347,16 @@ void save_model(
   const Layers layers = layers_of(model);
   const auto ranks = ranks_of(layers);
   const auto meeting = Meeting::kSaveCheckpoint;
-  std::optional<SaveLock> lock;  // on rank 0
+  // On rank 0, from the first layer that is saved to the last.
+  DirectoryLock lock;
   if (layers.size() > 1) {
     on_first(ranks, meeting, [&] {
       std::filesystem::create_directories(directory);
-      lock.emplace(directory);
+      lock = lock_file(
+          directory + "/.lock",
+          [](int file) { return ::flock(file, LOCK_EX | LOCK_NB); },
+          "[save_model]",
+          "Let one process at a time save into a directory.");
       remove_orphans(directory, layers.size());
       return std::string();
     });
@@ -501,6 +496,23 @@ void check_model_directory(
       error.message(),
       ".");
   const DurableFile probe(directory + "/probe", where);
+}
+
+DirectoryLock lock_for_training(
+    torch::nn::Module& model,
+    const std::string& directory) {
+  DirectoryLock lock;
+  on_first(ranks_of(model), Meeting::kLoadCheckpoint, [&] {
+    // A process's own: what an exception has left behind keeps no later training
+    // of the same process out.
+    lock = lock_file(
+        directory + "/.training_lock",
+        [](int file) { return ::lockf(file, F_TLOCK, 0); },
+        "[Checkpoint]",
+        "Let one process at a time train with a directory.");
+    return std::string();
+  });
+  return lock;
 }
 
 std::string model_to_bytes(const torch::nn::Module& model) {

@@ -60,6 +60,15 @@ void check_model_directory(
     const std::string& directory,
     const std::string& where);
 
+using DirectoryLock = std::shared_ptr<void>;
+
+/// Keeps other processes from training with the directory, which is there, as long
+/// as the result lives. On shards all ranks call it; rank 0 has the lock.
+/// Errors:  c10::Error naming the path.
+DirectoryLock lock_for_training(
+    torch::nn::Module& model,
+    const std::string& directory);
+
 /// As torch::save and torch::load.
 std::string model_to_bytes(const torch::nn::Module& model);
 void model_from_bytes(torch::nn::Module& model, const std::string& bytes);

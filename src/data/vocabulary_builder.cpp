@@ -72,13 +72,14 @@ struct VocabularyBuilder::Counts {
   std::variant<std::monostate, IntegerCounts, TextCounts> values;
 
   template <class Map>
-  Map& as() {
+  Map& as(const std::string& where) {
     if (std::holds_alternative<std::monostate>(values)) {
       values.emplace<Map>();
     }
     TORCH_CHECK_TYPE(
         std::holds_alternative<Map>(values),
-        "[VocabularyBuilder] expected ",
+        where,
+        " expected ",
         std::same_as<Map, TextCounts> ? "integers" : "text",
         ", as before, but got ",
         std::same_as<Map, TextCounts> ? "text" : "integers",
@@ -87,26 +88,32 @@ struct VocabularyBuilder::Counts {
   }
 };
 
-VocabularyBuilder::VocabularyBuilder() : counts_(std::make_unique<Counts>()) {}
+VocabularyBuilder::VocabularyBuilder(std::string column)
+    : column_(std::move(column)), counts_(std::make_unique<Counts>()) {}
 VocabularyBuilder::~VocabularyBuilder() = default;
 VocabularyBuilder::VocabularyBuilder(VocabularyBuilder&&) noexcept = default;
 VocabularyBuilder& VocabularyBuilder::operator=(VocabularyBuilder&&) noexcept =
     default;
 
+std::string VocabularyBuilder::where() const {
+  return column_.empty() ? "[VocabularyBuilder]"
+                         : c10::str("[VocabularyBuilder '", column_, "']");
+}
+
 void VocabularyBuilder::add(const Column& column) {
-  validate(column, "VocabularyBuilder");
+  validate(column, column_.empty() ? "VocabularyBuilder" : column_);
   visit_values(column, [&]<class T>(std::span<const T> values) {
     if constexpr (std::same_as<T, float>) {
       TORCH_CHECK_TYPE(
           false,
-          "[VocabularyBuilder] expected integers or text, but got floats. "
-          "Bucketize is for those.");
+          where(),
+          " expected integers or text, but got floats. Bucketize is for those.");
     } else {
       using Map = std::conditional_t<
           std::same_as<T, std::string>,
           TextCounts,
           IntegerCounts>;
-      Map& counts = counts_->as<Map>();
+      Map& counts = counts_->as<Map>(where());
       for (const T& value : values) {
         if (!is_missing(value)) {
           ++counts[value];
@@ -120,7 +127,7 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
   std::visit(
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
-          Map& counts = counts_->as<Map>();
+          Map& counts = counts_->as<Map>(where());
           if (&counts == &added) {  // with itself: adding would move entries
             for (auto& [value, count] : counts) {
               count *= 2;
@@ -151,7 +158,8 @@ transforms::Vocabulary VocabularyBuilder::finish(
     const VocabularyLimits& limits) const {
   TORCH_CHECK_VALUE(
       limits.min_count >= 1 && limits.max_size.value_or(1) >= 1,
-      "[VocabularyBuilder] min_count and max_size must be >= 1, but got ",
+      where(),
+      " min_count and max_size must be >= 1, but got ",
       limits.min_count,
       " and ",
       limits.max_size.value_or(1),
@@ -168,7 +176,8 @@ transforms::Vocabulary VocabularyBuilder::finish(
       [](const auto& values) { return values.empty(); }, vocabulary.values);
   TORCH_CHECK_VALUE(
       !is_empty,
-      "[VocabularyBuilder] none of ",
+      where(),
+      " none of ",
       size(),
       " different values was seen ",
       limits.min_count,

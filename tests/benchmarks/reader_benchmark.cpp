@@ -2,7 +2,7 @@
 // Speed of the reader of click logs: of the parser alone, of plain files and of
 // gzip files, in wall time and in the time of all threads' cores.
 #include "src/data/criteo_line.h"
-#include "tests/data/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 #include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>

@@ -315,6 +315,9 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
   EXPECT_TORCH_ERROR(
       save_pipeline(full_pipeline(), (folder_ / "no" / "x").string()),
       "[save_pipeline]");
+  EXPECT_VALUE_ERROR(
+      save_pipeline(full_pipeline(), "/dev/null"),
+      "[save_pipeline] /dev/null: expected a path to a file");
 }
 
 }  // namespace

@@ -128,6 +128,22 @@ TEST(VocabularyBuilderTest, RefusesWhatItCanNotCount) {
   EXPECT_EQ(builder.size(), 1);
 }
 
+TEST(VocabularyBuilderTest, ErrorsNameTheColumn) {
+  VocabularyBuilder builder("site");
+  EXPECT_VALUE_ERROR(builder.add({}), "[Columns 'site'] values must be");
+  EXPECT_TYPE_ERROR(
+      builder.add(numbers({1.0F})), "[VocabularyBuilder 'site'] expected");
+  builder.add(text({"a"}));
+  EXPECT_TYPE_ERROR(
+      builder.add(integers({1})), "[VocabularyBuilder 'site'] expected text");
+  EXPECT_VALUE_ERROR(
+      builder.finish({.min_count = 2}),
+      "[VocabularyBuilder 'site'] none of 1 different values was seen 2 times");
+  EXPECT_VALUE_ERROR(
+      builder.finish({.max_size = 0}),
+      "[VocabularyBuilder 'site'] min_count and max_size must be >= 1");
+}
+
 TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
   VocabularyBuilder builder;
   EXPECT_VALUE_ERROR(

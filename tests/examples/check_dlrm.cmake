@@ -26,11 +26,13 @@ endfunction()
 
 foreach(model IN ITEMS dlrm dcn)
   set(checkpoints "${SCRATCH}/${model}")
+  # As left by a run with other options that ended before its first checkpoint.
+  file(WRITE "${checkpoints}/run.json" [[{"options": {"batch": 7}, "model": {}}]])
   set(arguments
       --model ${model} --epochs 2 --every-steps 7 --checkpoint "${checkpoints}" --export "${SCRATCH}/${model}.pt")
   auc_of(straight ${arguments} --history "${SCRATCH}/history_${model}")
   foreach(file IN ITEMS history_${model}/history.csv history_${model}/history.svg ${model}.pt
-                        ${model}.pt.pipeline.json ${model}/model.json ${model}/pipeline.json)
+                        ${model}.pt.pipeline.json ${model}/run.json ${model}/pipeline.json)
     if(NOT EXISTS "${SCRATCH}/${file}")
       message(FATAL_ERROR "expected ${SCRATCH}/${file}")
     endif()
@@ -47,20 +49,67 @@ foreach(model IN ITEMS dlrm dcn)
   endif()
 endforeach()
 
-# fails_with(TEXT ARGUMENTS...): the program ends with 1 and names the problem.
-function(fails_with text)
-  execute_process(COMMAND "${DLRM}" ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
+# says(STATUS TEXT COMMAND...): standard error has the text.
+function(says expected text)
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
   string(FIND "${error}" "${text}" place)
-  if(NOT status EQUAL 1 OR place EQUAL -1)
-    message(FATAL_ERROR "expected status 1 and '${text}', but got ${status} and\n${error}")
+  if(NOT status MATCHES "^${expected}$" OR place EQUAL -1)
+    message(FATAL_ERROR "expected status ${expected} and '${text}', but got ${status} and\n${error}")
   endif()
 endfunction()
+# fails_with(TEXT ARGUMENTS...): the program ends with 1 and names the problem.
+function(fails_with text)
+  says(1 "${text}" "${DLRM}" ${ARGN})
+endfunction()
 
-fails_with("is of a model with other options" ${small} --seed 5 --checkpoint "${SCRATCH}/dlrm")
+# The checkpoints are whole: nothing is left to do, and other options are refused by name.
+set(trained --epochs 2 --checkpoint "${SCRATCH}/dlrm")
+says(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
+list(TRANSFORM small REPLACE "^500$" 250 OUTPUT_VARIABLE other)
+fails_with("was trained with --batch 500, but got --batch 250. Give" ${other} ${trained})
+list(TRANSFORM small REPLACE "^0.01$" 0.03 OUTPUT_VARIABLE other)
+fails_with("with --dense-learning-rate 0.01, but got --dense-learning-rate 0.03. Give" ${other} ${trained})
+fails_with("with --min-count 2 --seed 0, but got --min-count 3 --seed 5. Give" ${small} ${trained} --min-count 3 --seed 5)
+list(REMOVE_AT small 0 1 2 3)
+set(data "${SCRATCH}/data/20000_train.txt")
+set(test "${SCRATCH}/data/20000_test.txt")
+fails_with("20000_test.txt, " ${small} ${trained} --data "${data}" --test "${data}")
+set(small --data "${data}" --test "${test}" ${small})
+says(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
+
+# What fails early leaves nothing that would be in the way of the corrected command.
+set(new --checkpoint "${SCRATCH}/new")
+fails_with("[VocabularyBuilder 'C1'] none of" ${small} ${new} --min-count 1000000)
+fails_with("here: --min-count" ${small} ${new} --min-count 1000000)
+file(MAKE_DIRECTORY "${SCRATCH}/new_history/history.csv")
+fails_with("this is a folder" ${small} ${new} --history "${SCRATCH}/new_history")
+file(GLOB left "${SCRATCH}/new/*.json")
+if(left)
+  message(FATAL_ERROR "expected no files of a training that did not begin, but got ${left}")
+endif()
+file(WRITE "${SCRATCH}/foreign/pipeline.json" "mine")
+fails_with("expected a new directory or one of this program" ${small} --checkpoint "${SCRATCH}/foreign")
+file(READ "${SCRATCH}/foreign/pipeline.json" text)
+if(NOT text STREQUAL "mine")
+  message(FATAL_ERROR "expected another program's file to stay, but got ${text}")
+endif()
+fails_with("--export must be a file" ${small} --export /dev/null)
+file(CREATE_LINK /dev/null "${SCRATCH}/device.pt" SYMBOLIC)
+fails_with("--export must be a file" ${small} --export "${SCRATCH}/device.pt")
+
+# Trainings that end early.
+list(TRANSFORM small REPLACE "^0.0[12]$" 1e30 OUTPUT_VARIABLE diverging)
+fails_with("ended with a non-finite loss: the loss of step" ${diverging})
+find_program(BASH bash REQUIRED)
+says(130 "stopped by SIGINT; the same command goes on from" "${BASH}" "${CMAKE_CURRENT_LIST_DIR}/interrupt.sh" epoch
+     "${DLRM}" ${small} ${new} --epochs 1000000)
+
+says("1[0-9]+" "--every-steps requires --checkpoint" "${DLRM}" --every-steps 5)
+says("1[0-9]+" "--every-steps" "${DLRM}" ${new} --every-steps 99999999999999999999)
 fails_with("nowhere.txt" --data nowhere.txt --test nowhere.txt)
 fails_with("--data needs --test" --data "${SCRATCH}/data/20000_train.txt")
 file(WRITE "${SCRATCH}/damaged.txt" "1\t2\n")
-fails_with("damaged.txt" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt")
+fails_with("here: --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt")
 file(READ "${SCRATCH}/data/20000_test.txt" lines LIMIT 20000)
 file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # whose last line is cut off
 execute_process(

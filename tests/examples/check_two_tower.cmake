@@ -76,3 +76,17 @@ endforeach()
 if(NOT served EQUAL 5 OR NOT next IN_LIST titles)
   message(FATAL_ERROR "expected five movies for user 3, ${next} among them, but got ${titles}")
 endif()
+
+execute_process(COMMAND "${TWO_TOWER}" --seed -1 OUTPUT_VARIABLE error ERROR_VARIABLE error RESULT_VARIABLE status)
+if(status EQUAL 0 OR NOT error MATCHES "--seed")
+  message(FATAL_ERROR "expected --seed -1 to be refused, but got ${status} and ${error}")
+endif()
+find_program(BASH bash REQUIRED)
+foreach(epochs IN ITEMS "--baseline-epochs;1000000" "--baseline-epochs;1;--epochs;1000000")
+  execute_process(
+    COMMAND "${BASH}" "${CMAKE_CURRENT_LIST_DIR}/interrupt.sh" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs}
+    ERROR_VARIABLE error RESULT_VARIABLE status)
+  if(NOT status EQUAL 130 OR NOT error MATCHES "stopped by SIGINT, without a result")
+    message(FATAL_ERROR "expected to hear of the stop and the status 130, but got ${status} and\n${error}")
+  endif()
+endforeach()

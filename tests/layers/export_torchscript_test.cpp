@@ -13,6 +13,8 @@
 #include <torch/csrc/jit/ir/ir.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <set>
@@ -489,6 +491,30 @@ TEST(ExportTest, LaterTrainingDoesNotReachTheFile) {
   EXPECT_TRUE(at::equal(loaded.attr("table_0").toTensor(), before));
 }
 
+TEST(ExportTest, ReplacesFilesOnly) {
+  namespace fs = std::filesystem;
+  const TPUEmbedding layer = nested_layer();
+  const std::string path = test::new_file();
+  const std::string problem =
+      "expected a path to a file, but this is a folder, a device or a link";
+  EXPECT_VALUE_ERROR(export_torchscript(layer, testing::TempDir()), problem);
+  fs::create_symlink("/dev/null", path);
+  EXPECT_VALUE_ERROR(export_torchscript(layer, path), problem);
+  EXPECT_EQ(fs::read_symlink(path), "/dev/null");
+  fs::remove(path);
+  fs::create_symlink(path + ".linked", path);
+  EXPECT_VALUE_ERROR(export_torchscript(layer, path), problem);
+  EXPECT_TRUE(fs::is_symlink(path));
+  // Through a link, as for every other file.
+  std::ofstream(path + ".linked") << "old";
+  export_torchscript(layer, path);
+  EXPECT_TRUE(fs::is_symlink(path));
+  EXPECT_GT(fs::file_size(path + ".linked"), 3U);
+  fs::remove(path);
+  fs::remove(path + ".linked");
+  test::expect_nothing_at(path);
+}
+
 TEST(ExportTest, BadArgumentsAreNamed) {
   const TPUEmbedding layer = nested_layer();
   const std::string path = test::new_file();
@@ -504,12 +530,10 @@ TEST(ExportTest, BadArgumentsAreNamed) {
       export_torchscript(TPUEmbedding(nullptr), path), "got an empty one");
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, ""),
-      "expected the path of a file to write, but got an empty one");
-  EXPECT_VALUE_ERROR(
+      "[export_torchscript] expected the path of a file, but got ''");
+  EXPECT_TORCH_ERROR(
       export_torchscript(layer, testing::TempDir() + "no/such/folder.pt"),
-      "expected the path of a file in a folder that can be written to, but got");
-  EXPECT_VALUE_ERROR(
-      export_torchscript(layer, testing::TempDir()), "in a folder that can");
+      "folder.pt: the file can't be created: No such file");
   test::expect_nothing_at(path);
   const auto table = make_table({.vocabulary_size = 2, .dim = 1});
   const TPUEmbedding twice(TPUEmbeddingOptions{

@@ -295,11 +295,14 @@ TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
 TEST_F(NpyTest, SavesToFilesOnly) {
   const at::Tensor tensor = at::ones({2});
   EXPECT_VALUE_ERROR(
-      save_npy(tensor, folder_.path()), "this is a folder or a device");
+      save_npy(tensor, folder_.path()), "this is a folder, a device");
   EXPECT_VALUE_ERROR(
       save_npy(tensor, "/dev/null"), "/dev/null: expected a path to a file");
   EXPECT_TORCH_ERROR(
       save_npy(tensor, path("none/tensor.npy")), "can't be created: No such");
+  std::filesystem::create_symlink("nothing", path("link.npy"));
+  EXPECT_VALUE_ERROR(save_npy(tensor, path("link.npy")), "a link to nothing");
+  std::filesystem::remove(path("link.npy"));
   EXPECT_TRUE(files().empty());
 }
 

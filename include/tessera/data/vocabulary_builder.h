@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -23,7 +24,7 @@ struct VocabularyLimits {
 
 /// Counts the values of a column, batch by batch, and makes a vocabulary of them.
 ///
-///   VocabularyBuilder builder;
+///   VocabularyBuilder builder("C3");
 ///   while (auto batch = reader.next()) builder.add(to_columns(*batch).at("C3"));
 ///   transforms::Vocabulary site = builder.finish({.min_count = 10});
 ///
@@ -31,7 +32,8 @@ struct VocabularyLimits {
 /// 24 to 48 bytes for an integer, 80 bytes and the text for text.
 class VocabularyBuilder {
  public:
-  VocabularyBuilder();
+  /// Errors name `column`.
+  explicit VocabularyBuilder(std::string column = {});
   ~VocabularyBuilder();
   VocabularyBuilder(VocabularyBuilder&&) noexcept;
   VocabularyBuilder& operator=(VocabularyBuilder&&) noexcept;
@@ -43,6 +45,9 @@ class VocabularyBuilder {
   /// Errors:  c10::TypeError when one has text and the other integers.
   void merge(const VocabularyBuilder& other);
 
+  const std::string& column() const {
+    return column_;
+  }
   /// Different values so far.
   int64_t size() const;
 
@@ -53,6 +58,10 @@ class VocabularyBuilder {
 
  private:
   struct Counts;
+  // How errors begin.
+  std::string where() const;
+
+  std::string column_;
   std::unique_ptr<Counts> counts_;
 };
 

@@ -63,9 +63,9 @@ static_assert(std::is_aggregate_v<ExportExample>);
 ///
 /// Before it returns, the file is loaded and compared with the layer on
 /// made-up batches. It appears under its name only then.
-/// Errors:  c10::ValueError for an unknown feature, a dtype, a path that can't
-///          be written, rows that the dtype can't hold; c10::Error when the
-///          results differ. No file is left.
+/// Errors:  c10::ValueError for an unknown feature, a dtype, a path of something
+///          else than a file, rows that the dtype can't hold; c10::Error when
+///          it can't be written or the results differ. No file is left.
 void export_torchscript(
     const TPUEmbedding& embedding,
     const std::string& path,

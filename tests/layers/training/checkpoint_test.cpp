@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <optional>
 #include <stdexcept>
@@ -233,6 +235,59 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
           load_weights(*other.model, folder / "run"), "TPUEmbedding layers");
     }
   }
+}
+
+// What a child process is told that would train with the same directory.
+enum class Told { kNothing, kOneAtATime, kSomethingElse };
+
+Told another_process_is_told(Checkpoint& checkpoint, Training& training) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Told told = Told::kNothing;
+    try {
+      checkpoint.on_train_begin(training);
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      told = text.find("[Checkpoint] can't lock") == 0 &&
+              text.find("one process at a time") != std::string::npos
+          ? Told::kOneAtATime
+          : Told::kSomethingElse;
+    }
+    ::_exit(static_cast<int>(told));
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? static_cast<Told>(WEXITSTATUS(status))
+                           : Told::kSomethingElse;
+}
+
+TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
+  const TemporaryFolder folder;
+  const auto batches = click_batches(2, 1);
+  ClickRun run;
+  const auto checkpoint = std::make_shared<Checkpoint>(
+      folder / "run", run.model.ptr(), run.optimizer);
+  Checkpoint other(folder / "run", run.model.ptr(), run.optimizer);
+  const auto hooks = std::make_shared<Hooks>();
+  const auto train = [&] {
+    fit(batches, run.train_step(), {.callbacks = {hooks, checkpoint}});
+  };
+  hooks->step_end = [&](Training& training) {
+    EXPECT_EQ(another_process_is_told(other, training), Told::kOneAtATime);
+    throw std::runtime_error("enough");
+  };
+  EXPECT_THROW(train(), std::runtime_error);
+  hooks->step_end = nullptr;
+  // The process that failed may try again, with another Checkpoint, too.
+  fit(batches,
+      run.train_step(),
+      {.callbacks = {std::make_shared<Checkpoint>(
+           folder / "run", run.model.ptr(), run.optimizer)}});
+  hooks->train_end = [&](Training& training) {
+    checkpoint->on_train_end(training);
+    EXPECT_EQ(another_process_is_told(other, training), Told::kNothing);
+  };
+  train();
 }
 
 TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {

@@ -54,7 +54,8 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// step that was saved are skipped. Saves when fit() stops early, too, unless the
 /// last loss is not finite.
 ///
-/// A checkpoint that is refused leaves the model as it is.
+/// A checkpoint that is refused leaves the model as it is. While it trains, another
+/// process's training with the same directory is refused.
 ///
 /// A model with TPUEmbedding layers goes through their save_checkpoint(), any
 /// other into one file. On shards all ranks give one, for a directory that all of
@@ -82,6 +83,7 @@ class Checkpoint : public Callback {
   void on_train_begin(Training& training) override;
   void on_step_end(Training& training) override;
   void on_epoch_end(Training& training) override;
+  void on_train_end(Training& training) override;
 
   /// What fit() calls before the first epoch.
   void resume(Training& training);
@@ -92,6 +94,7 @@ class Checkpoint : public Callback {
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;
   TrainingCheckpointOptions options_;
+  std::shared_ptr<void> lock_ = {};
 };
 
 /// The weights of the newest checkpoint that a Checkpoint, or an EarlyStopping

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/dlrm_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <utility>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+CLI::Range up_to(int64_t most, int64_t least = 1) {
+  return {least, most};
+}
+
+std::vector<std::string> with_sizes(const std::vector<std::string>& files) {
+  std::vector<std::string> described;
+  for (const std::string& file : files) {
+    std::error_code error;
+    const auto size = fs::file_size(file, error);
+    described.push_back(
+        fs::absolute(file).lexically_normal().string() + ", " +
+        (error ? "missing" : std::to_string(size) + " bytes"));
+  }
+  return described;
+}
+
+void add_data(CLI::App& app, Options& options) {
+  auto* data = app.add_option(
+      "--data", options.data, "training files, plain or gzip, in order");
+  app.add_option("--test", options.test, "files to evaluate on")->needs(data);
+  app.add_option(
+         "--generate",
+         options.generate,
+         "without --data: so many generated examples, and a fifth for the test")
+      ->check(up_to(1'000'000'000, 1000))
+      ->capture_default_str();
+  app.add_option("--folder", options.folder, "of the generated files")
+      ->capture_default_str();
+  app.add_option("--malformed", options.malformed, "lines that are no example")
+      ->check(CLI::IsMember({"error", "skip"}))
+      ->capture_default_str();
+  app.add_option(
+         "--min-count",
+         options.min_count,
+         "rarer categories share the row of unknown ones")
+      ->check(up_to(1'000'000'000))
+      ->capture_default_str();
+}
+
+void add_training(CLI::App& app, Options& options) {
+  app.add_option("--model", options.model, "how features interact")
+      ->check(CLI::IsMember({"dlrm", "dcn"}))
+      ->capture_default_str();
+  app.add_option("--dim", options.dim, "width of all embeddings")
+      ->check(up_to(4096))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "examples per step")
+      ->check(up_to(1'000'000))
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "passes over the data")
+      ->check(up_to(1'000'000))
+      ->capture_default_str();
+  app.add_option(
+         "--optimizer", options.optimizer, "of tables and dense weights")
+      ->check(CLI::IsMember({"adam", "adagrad"}))
+      ->capture_default_str();
+  app.add_option(
+         "--learning-rate", options.learning_rate, "learning rate of tables")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option(
+         "--dense-learning-rate",
+         options.dense_learning_rate,
+         "that of dense weights")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of initial values")
+      ->check(up_to(1'000'000'000, 0))
+      ->capture_default_str();
+  app.add_flag(
+      "--in-memory", options.in_memory, "read all batches before training");
+}
+
+void add_results(CLI::App& app, Options& options) {
+  auto* checkpoint = app.add_option(
+      "--checkpoint",
+      options.checkpoint,
+      "directory: save after each epoch and at Ctrl-C, resume from what is there");
+  app.add_option(
+         "--every-steps", options.every_steps, "save after so many steps, too")
+      ->check(up_to(1'000'000'000))
+      ->needs(checkpoint);
+  app.add_option(
+      "--export",
+      options.exported,
+      "write TorchScript to this file, serve a batch from it");
+  app.add_option(
+      "--history", options.history, "directory for history.csv and .svg");
+  app.add_option(
+      "--write-arrays",
+      options.arrays,
+      "directory for ids, numbers and labels as .npy");
+  app.add_flag("--json", options.json, "report as JSON");
+}
+
+}  // namespace
+
+std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
+  CLI::App app(
+      "Trains DLRM or DCN-v2 on click logs in Criteo's format, or on generated "
+      "ones, and reports on it.");
+  add_data(app, options);
+  add_training(app, options);
+  add_results(app, options);
+  CLI11_PARSE(app, argc, argv);
+  return std::nullopt;
+}
+
+nlohmann::ordered_json deciding_options(const Options& options) {
+  return {
+      {"model", options.model},
+      {"dim", options.dim},
+      {"min-count", options.min_count},
+      {"batch", options.batch},
+      {"optimizer", options.optimizer},
+      {"learning-rate", options.learning_rate},
+      {"dense-learning-rate", options.dense_learning_rate},
+      {"seed", options.seed},
+      {"malformed", options.malformed},
+      {"data", with_sizes(options.data)},
+      {"test", with_sizes(options.test)}};
+}
+
+std::string with_flags(const std::string& message) {
+  constexpr std::pair<const char*, const char*> kFlags[] = {
+      {"MalformedLines::kSkip", "--malformed skip"},
+      {"Lower min_count", "--min-count"},
+      {"LoadOptions::checkpoint",
+       "move the newest checkpoint_* out of the --checkpoint directory"}};
+  std::string text = message;
+  for (const auto& [advice, flag] : kFlags) {
+    if (message.find(advice) != std::string::npos) {
+      text.append("\nhere: ").append(flag);
+    }
+  }
+  return text;
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/dlrm_run.h"
+
+#include <fstream>
+#include <utility>
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using tessera::FeaturePipeline;
+
+namespace {
+
+void write_text(const fs::path& path, const std::string& text) {
+  const std::string partial = path.string() + ".partial";
+  std::ofstream file(partial);
+  file << text;
+  file.close();
+  TORCH_CHECK(
+      file.good(),
+      "[dlrm_criteo] expected to write ",
+      partial,
+      ", but it failed. Is the disk full?");
+  fs::rename(partial, path);
+}
+
+class Keeper : public tessera::Callback {
+ public:
+  Keeper(fs::path directory, Json run, FeaturePipeline pipeline)
+      : directory_(std::move(directory)),
+        run_(std::move(run)),
+        pipeline_(std::move(pipeline)) {}
+
+  // The directory is there, and no other process trains with it.
+  void on_epoch_begin(tessera::Training& training) override {
+    if (training.progress().step == 0) {
+      write_text(directory_ / "run.json", run_.dump(2) + "\n");
+      tessera::save_pipeline(
+          pipeline_, (directory_ / "pipeline.json").string());
+    }
+  }
+
+ private:
+  fs::path directory_;
+  Json run_;
+  FeaturePipeline pipeline_;
+};
+
+// The flags that differ, with the values of `options`.
+std::string flags_of(const Json& options, const Json& other) {
+  std::string text;
+  for (const auto& [flag, value] : options.items()) {
+    if (!other.contains(flag) || other[flag] != value) {
+      text.append(" --").append(flag).append(" ").append(
+          value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const Options& options)
+    : directory_(options.checkpoint), options_(deciding_options(options)) {
+  if (options.checkpoint.empty()) {
+    return;
+  }
+  is_resumed_ = !tessera::list_checkpoints(options.checkpoint).empty();
+  const fs::path path = directory_ / "run.json";
+  if (!is_resumed_ && !fs::exists(path) &&
+      !fs::exists(directory_ / "pipeline.json")) {
+    return;
+  }
+  std::ifstream file(path);
+  const Json run = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  TORCH_CHECK_VALUE(
+      run.is_object() && run.contains("options") && run.contains("model") &&
+          run["options"].is_object(),
+      "[dlrm_criteo] expected a new directory or one of this program, but '",
+      options.checkpoint,
+      "' has checkpoints or a pipeline without the run.json that belongs to "
+      "them. Give another --checkpoint directory.");
+  if (!is_resumed_) {
+    return;  // one that ended before its first checkpoint
+  }
+  TORCH_CHECK_VALUE(
+      run["options"] == options_,
+      "[dlrm_criteo] '",
+      options.checkpoint,
+      "' was trained with",
+      flags_of(run["options"], options_),
+      ", but got",
+      flags_of(options_, run["options"]),
+      ". Give the same, or another --checkpoint directory.");
+  model_ = run["model"];
+}
+
+FeaturePipeline RunDirectory::load_pipeline() const {
+  return tessera::load_pipeline((directory_ / "pipeline.json").string());
+}
+
+void RunDirectory::check(const ClickModel& model) const {
+  TORCH_CHECK_VALUE(
+      !is_resumed_ || tessera::to_json(model) == model_,
+      "[dlrm_criteo] '",
+      directory_.string(),
+      "' has checkpoints of a model with another config: its run.json was made "
+      "by another version. Give another --checkpoint directory.");
+}
+
+std::shared_ptr<tessera::Callback> RunDirectory::make_keeper(
+    const ClickModel& model,
+    const FeaturePipeline& pipeline) const {
+  return std::make_shared<Keeper>(
+      directory_,
+      Json{{"options", options_}, {"model", tessera::to_json(model)}},
+      pipeline);
+}
