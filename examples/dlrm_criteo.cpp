@@ -569,7 +569,7 @@ int main(int argc, char** argv) {
     return run(std::move(options));
   } catch (const c10::Error& error) {
     std::cerr << with_flags(error.what_without_backtrace()) << "\n";
-  } catch (const fs::filesystem_error& error) {
+  } catch (const std::exception& error) {
     std::cerr << "[dlrm_criteo] " << error.what() << "\n";
   }
   return 1;

@@ -2,6 +2,7 @@
 #include "examples/dlrm_run.h"
 
 #include <fstream>
+#include <string>
 #include <utility>
 
 namespace fs = std::filesystem;
@@ -33,7 +34,9 @@ class Keeper : public tessera::Callback {
   // The directory is there, and no other process trains with it.
   void on_epoch_begin(tessera::Training& training) override {
     if (training.progress().step == 0) {
-      write_text(directory_ / "run.json", run_.dump(2) + "\n");
+      write_text(
+          directory_ / "run.json",
+          run_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
       tessera::save_pipeline(
           pipeline_, (directory_ / "pipeline.json").string());
     }
@@ -82,14 +85,16 @@ RunDirectory::RunDirectory(const Options& options)
   if (!is_resumed_) {
     return;  // one that ended before its first checkpoint
   }
+  const std::string before = flags_of(run["options"], options_);
+  const std::string now = flags_of(options_, run["options"]);
   TORCH_CHECK_VALUE(
-      run["options"] == options_,
+      before.empty() && now.empty(),
       "[dlrm_criteo] '",
       options.checkpoint,
       "' was trained with",
-      flags_of(run["options"], options_),
+      before,
       ", but got",
-      flags_of(options_, run["options"]),
+      now,
       ". Give the same, or another --checkpoint directory.");
   model_ = run["model"];
 }

@@ -15,10 +15,12 @@
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/resource_guard.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -82,6 +84,8 @@ at::Tensor positions_of_pairs(
     int64_t features,
     const DotInteractionOptions& options,
     at::Device device) {
+  // Traced, they are a constant of the graph.
+  const torch::jit::ResourceGuard resume(torch::jit::tracer::pauseTracing());
   const at::Tensor rows_columns = at::tril_indices(
       features,
       features,
@@ -111,10 +115,15 @@ at::Tensor columns_of_positions(
   return (begin + smaller).clamp_max(last).flatten();
 }
 
+// [batch, features, dim]
+at::Tensor joined(at::TensorList blocks) {
+  return blocks.size() == 1 ? blocks[0] : at::cat(blocks, 1);
+}
+
 at::Tensor dots_by_operators(
     at::TensorList blocks,
     const DotInteractionOptions& options) {
-  const at::Tensor x = at::cat(blocks, 1);  // [batch, features, dim]
+  const at::Tensor x = joined(blocks);
   const at::Tensor dots = at::bmm(x, x.transpose(1, 2));
   return options.skip_gather
       ? dots.tril(options.self_interaction ? 0 : -1).flatten(1)
@@ -128,7 +137,7 @@ std::vector<at::Tensor> gradients_by_operators(
     at::TensorList blocks,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
-  const at::Tensor x = at::cat(blocks, 1);
+  const at::Tensor x = joined(blocks);
   const int64_t features = x.size(1);
   std::vector<int64_t> counts;
   for (const at::Tensor& block : blocks) {
@@ -252,8 +261,9 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
         .self_interaction = context->saved_data["self_interaction"].toBool(),
         .skip_gather = context->saved_data["skip_gather"].toBool()};
     // Only operators can be differentiated once more.
-    variable_list result =
-        has_kernel(blocks, options) && !at::GradMode::is_enabled()
+    const bool uses_kernel = has_kernel(blocks, options) &&
+        gradients[0].numel() > 0 && !at::GradMode::is_enabled();
+    variable_list result = uses_kernel
         ? gradients_by_kernel(blocks, gradients[0], options)
         : gradients_by_operators(blocks, gradients[0], options);
     result.emplace_back();  // of the options
@@ -294,6 +304,9 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
     require_floating(leaf, c10::str("feature '", path, "'"), kClassName);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
+    if (leaf.is_inference() && !c10::InferenceMode::is_enabled()) {
+      blocks.back() = blocks.back().clone();  // LibTorch saves no such tensor
+    }
     TORCH_CHECK_TYPE(
         leaf.scalar_type() == blocks[0].scalar_type(),
         where(path),

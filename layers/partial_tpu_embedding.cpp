@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -24,7 +25,7 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 void PartialTPUEmbeddingImpl::reset() {
   const EmbeddingState whole = describe_state(
       options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
-  // Each half would number its unnamed tables anew, so they get their names here.
+  // Each half would number its unnamed tables anew: they get their names here.
   std::vector<TablePtr> tables;
   for (const TableState& table : whole.tables) {
     tables.push_back(table.config);

@@ -26,6 +26,18 @@ namespace {
 
 thread_local const ForwardInterception::Answer* current_answer = nullptr;
 
+// Of shapes that agree, what both fix. Ranks differ where one is a batch size.
+PartialShape join(const PartialShape& before, const PartialShape& now) {
+  if (before.size() != now.size()) {
+    return now[0] ? now : before;
+  }
+  PartialShape joined = now;
+  for (size_t i = 0; i < now.size(); ++i) {
+    joined[i] = now[i] ? now[i] : before[i];
+  }
+  return joined;
+}
+
 }  // namespace
 
 ForwardInterception::ForwardInterception(Answer answer)
@@ -146,12 +158,17 @@ void TPUEmbeddingImpl::build(int64_t batch_size) {
 }
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
-  if (input_shapes_) {
-    detail::require_same_shapes(class_name(), *input_shapes_, input_shapes);
-    return;
-  }
   build_output_shapes(*state_, options_.features, input_shapes);
-  input_shapes_ = input_shapes;
+  const auto now = leaves_like(options_.features, input_shapes, "input_shapes");
+  std::vector<PartialShape> before;
+  if (input_shapes_) {
+    before = input_shapes_->flatten();
+  }
+  std::vector<PartialShape> fixed;
+  for (size_t i = 0; i < now.size(); ++i) {
+    fixed.push_back(before.empty() ? *now[i] : join(before[i], *now[i]));
+  }
+  input_shapes_ = options_.features.pack(std::move(fixed));
 }
 
 Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(

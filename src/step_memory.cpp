@@ -5,6 +5,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
@@ -113,7 +114,13 @@ Blocks& all_blocks() {
 class StepAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* memory = bytes == 0 ? nullptr : take_step_memory(bytes);
+    void* memory = nullptr;
+    try {
+      memory = bytes == 0 ? nullptr : take_step_memory(bytes);
+    } catch (const std::bad_alloc&) {
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, false, "[tensor] can't get ", bytes, " bytes.");
+    }
     return {memory, memory, &give_step_memory, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override {
@@ -160,7 +167,7 @@ void give_step_memory(void* memory) noexcept {
 }
 
 c10::Allocator* step_allocator() {
-  static StepAllocator allocator;
+  static StepAllocator& allocator = *new StepAllocator;  // as all_blocks()
   return &allocator;
 }
 

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kMaxVocabulary =
     static_cast<int64_t>(std::numeric_limits<uint32_t>::max()) - 1;
 
-// Of a rule that was read from JSON: it may get its function until a layer is made,
-// which validates it, too.
+// Of a rule that was read from JSON: it may get its function until a layer is
+// made, which validates it, too.
 bool is_placeholder(const optim::OptimizerSpec& optimizer) {
   const auto* custom = std::get_if<optim::CustomOptimizer>(&optimizer);
   return custom != nullptr && custom->rule.is_set() &&

@@ -86,10 +86,27 @@ TEST(StepMemoryTest, TensorsOfLibTorchTakeItWhenAsked) {
   {
     const at::Tensor tensor = at::full({50'000}, 2.0F);
     first = tensor.const_data_ptr();
-    EXPECT_EQ((tensor * 3).sum().item<float>(), 300'000.0F);
+    EXPECT_EQ(tensor.sum().item<float>(), 100'000.0F);
   }
   const at::Tensor next = at::full({50'000}, 1.0F);
   EXPECT_EQ(next.const_data_ptr() == first, kKeepsBlocks);
+  at::Tensor grown = at::full({3}, 7.0F);
+  grown.resize_({100'000});
+  EXPECT_EQ(grown[2].item<float>(), 7.0F);
+  EXPECT_EQ(grown.resize_({0}).numel(), 0);
+  EXPECT_EQ(at::full({0}, 1.0F).sum().item<float>(), 0.0F);
+  c10::Allocator* const allocator = c10::GetCPUAllocator();
+  void* const raw = allocator->raw_allocate(5000);
+  std::memset(raw, 1, 5000);
+  allocator->raw_deallocate(raw);
+  try {
+    at::full({int64_t{1} << 60}, 1.0F);
+    ADD_FAILURE() << "expected an error";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_STREQ(
+        error.what_without_backtrace(),
+        "[tensor] can't get 4611686018427387904 bytes.");
+  }
   c10::SetCPUAllocator(before);
 }
 

@@ -118,7 +118,8 @@ using TablePtr = std::shared_ptr<const TableConfig>;
 /// Errors:  c10::ValueError from validate().
 TablePtr make_table(TableConfig config);
 
-/// Refuses sizes < 1 and unusable initializers and optimizers.
+/// Refuses sizes < 1 and unusable initializers and optimizers. A CustomOptimizer
+/// whose rule is a name without a function passes; the layer refuses what is left.
 /// Errors:  c10::ValueError naming the table and the option.
 void validate(const TableConfig& config);
 

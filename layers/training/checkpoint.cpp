@@ -45,6 +45,7 @@ Checkpoint::Checkpoint(
 
 void Checkpoint::on_train_begin(Training& /*training*/) {
   check_model_directory(directory_, "[Checkpoint]");
+  lock_.reset();  // closing it later would drop the new one, too
   lock_ = lock_for_training(*model_, directory_);
 }
 

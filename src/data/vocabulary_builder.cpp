@@ -88,6 +88,7 @@ struct VocabularyBuilder::Counts {
   }
 };
 
+VocabularyBuilder::VocabularyBuilder() : VocabularyBuilder(std::string()) {}
 VocabularyBuilder::VocabularyBuilder(std::string column)
     : column_(std::move(column)), counts_(std::make_unique<Counts>()) {}
 VocabularyBuilder::~VocabularyBuilder() = default;

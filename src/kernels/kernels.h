@@ -159,6 +159,30 @@ struct PairwiseDotsArgs {
   const FeatureRows<float>* gradients = nullptr;  // [num_features], overwritten
 };
 
+/// What a cross does beside its matrix products, with product = x W, and the
+/// same for gradients:
+///
+///   for r in 0 .. rows:
+///     out[r] = x0[r] * (product[r] + bias) + x[r]
+///
+///   for r in 0 .. rows:
+///     x0_gradient[r] += gradient[r] * (product[r] + bias)
+///     product_gradient[r] = gradient[r] * x0[r]
+///     bias_gradient += product_gradient[r]
+struct CrossArgs {
+  int64_t rows = 0;
+  int64_t dim = 0;
+  const float* x0 = nullptr;  // [rows, dim], like all that have r
+  const float* product = nullptr;
+  const float* bias = nullptr;  // [dim]; nullptr: zeros
+  const float* x = nullptr;
+  float* out = nullptr;
+  const float* gradient = nullptr;
+  float* x0_gradient = nullptr;
+  float* product_gradient = nullptr;
+  float* bias_gradient = nullptr;  // [dim]; nullptr: not asked for
+};
+
 /// The kernels of one instruction set.
 struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or what Highway calls its target.
@@ -189,6 +213,8 @@ struct KernelTable {
       const float* values) = nullptr;
   void (*pairwise_dots)(const PairwiseDotsArgs&) = nullptr;
   void (*pairwise_dots_gradient)(const PairwiseDotsArgs&) = nullptr;
+  void (*cross)(const CrossArgs&) = nullptr;
+  void (*cross_gradient)(const CrossArgs&) = nullptr;
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(

@@ -127,5 +127,54 @@ TEST(InteractionKernelsTest, GradientsAreThoseOfEachPair) {
   });
 }
 
+TEST(InteractionKernelsTest, CrossesAreThoseOfEachColumn) {
+  constexpr int64_t kRows = 3;
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    for (const bool has_bias : {false, true}) {
+      for (const int64_t dim : {1, 3, 4, 16, 21, 64}) {
+        SCOPED_TRACE(dim);
+        const auto x0 = numbers(kRows * dim, 0.7);
+        const auto x = numbers(kRows * dim, 0.3);
+        const auto product = numbers(kRows * dim, 0.9);
+        const auto gradient = numbers(kRows * dim, 1.1);
+        const auto bias = numbers(dim, 0.2);
+        std::vector<float> out(x0.size());
+        const auto old = numbers(kRows * dim, 1.9);
+        std::vector<float> of_x0 = old;
+        std::vector<float> of_product(x0.size());
+        std::vector<float> of_bias(static_cast<size_t>(dim), 2.0F);
+        const CrossArgs args{
+            .rows = kRows,
+            .dim = dim,
+            .x0 = x0.data(),
+            .product = product.data(),
+            .bias = has_bias ? bias.data() : nullptr,
+            .x = x.data(),
+            .out = out.data(),
+            .gradient = gradient.data(),
+            .x0_gradient = of_x0.data(),
+            .product_gradient = of_product.data(),
+            .bias_gradient = has_bias ? of_bias.data() : nullptr};
+        kernels.cross(args);
+        kernels.cross_gradient(args);
+        std::vector<double> bias_sums(of_bias.size(), 2.0);
+        for (size_t i = 0; i < x0.size(); ++i) {
+          const size_t column = i % static_cast<size_t>(dim);
+          const double factor =
+              double{product[i]} + (has_bias ? bias[column] : 0.0F);
+          ASSERT_NEAR(out[i], x0[i] * factor + x[i], 1e-5);
+          ASSERT_NEAR(of_x0[i], old[i] + gradient[i] * factor, 1e-5);
+          ASSERT_NEAR(of_product[i], double{gradient[i]} * x0[i], 1e-5);
+          bias_sums[column] += has_bias ? double{gradient[i]} * x0[i] : 0.0;
+        }
+        for (size_t i = 0; i < of_bias.size(); ++i) {
+          ASSERT_NEAR(of_bias[i], bias_sums[i], 1e-5);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::kernels

@@ -10,6 +10,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -126,6 +127,25 @@ TEST(DotInteractionTest, Float32IsWhatDoublesAre) {
       }
     }
   }
+}
+
+TEST(DotInteractionTest, OneFeatureHasNoPairsAndNoGradient) {
+  const at::Tensor x = floats({1, INFINITY}).view({2, 1}).requires_grad_();
+  const at::Tensor dots = DotInteraction()->forward(x);
+  EXPECT_EQ(dots.sizes(), (std::vector<int64_t>{2, 0}));
+  dots.sum().backward();
+  test::expect_close(x.grad(), floats({0, 0}).view({2, 1}));
+}
+
+TEST(DotInteractionTest, TakesInferenceTensorsBesideOthers) {
+  at::Tensor frozen;
+  {
+    const c10::InferenceMode guard;
+    frozen = at::randn({3, 2});
+  }
+  const at::Tensor x = at::randn({3, 2}).requires_grad_();
+  DotInteraction()->forward({{"a", frozen}, {"b", x}}).sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), frozen));
 }
 
 TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {

@@ -4,10 +4,13 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
 #include <string>
@@ -57,7 +60,75 @@ TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
   for (const auto& child : stack->children()) {
     x = std::dynamic_pointer_cast<CrossImpl>(child)->forward(x0, x);
   }
-  EXPECT_TRUE(at::equal(x, result));
+  EXPECT_TRUE(at::allclose(x, result, 1e-5, 1e-6));
+}
+
+// float32 has kernels of its own, doubles go through LibTorch's operators.
+TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
+  for (const bool use_bias : {false, true}) {
+    for (const int64_t dim : {1, 5, 40, 3000}) {
+      SCOPED_TRACE(dim);
+      MultiLayerDCN layer(MultiLayerDCNOptions{
+          .projection_dim = 3,
+          .num_layers = 3,
+          .use_bias = use_bias,
+          .kernel_initializer = initializers::Normal{.stddev = 0.1},
+          .bias_initializer = initializers::Normal{.stddev = 1.0}});
+      layer->build(PartialShape{std::nullopt, dim});
+      // Several blocks of rows, the last one short; columns of something wider.
+      const at::Tensor x0 =
+          at::randn({7, 11, 2 * dim}, at::kDouble).narrow(2, 1, dim);
+      const auto run = [&](at::ScalarType dtype) {
+        layer->to(dtype);
+        layer->zero_grad();
+        const at::Tensor input = x0.to(dtype).detach().requires_grad_();
+        const at::Tensor result = layer->forward(input);
+        result.mul(result.detach().sin()).sum().backward();
+        std::vector<at::Tensor> results{result, input.grad()};
+        for (const at::Tensor& parameter : layer->parameters()) {
+          results.push_back(parameter.grad().clone());
+        }
+        return results;
+      };
+      const auto results = run(at::kFloat);
+      const auto expected = run(at::kDouble);
+      ASSERT_EQ(results.size(), expected.size());
+      for (size_t i = 0; i < results.size(); ++i) {
+        EXPECT_EQ(results[i].sizes(), expected[i].sizes());
+        const double size = expected[i].abs().max().item<double>();
+        EXPECT_TRUE(at::allclose(
+            results[i].to(at::kDouble), expected[i], 1e-4, 1e-5 * size))
+            << i;
+      }
+    }
+  }
+}
+
+TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
+  layer->build(PartialShape{std::nullopt, 4});
+  const at::Tensor x0 = at::randn({3, 4}, at::kDouble);
+  const auto run = [&](at::ScalarType dtype) {
+    layer->to(dtype);
+    std::vector<at::Tensor> inputs = layer->parameters();
+    inputs.push_back(x0.to(dtype).detach().requires_grad_());
+    const at::Tensor energy = layer->forward(inputs.back()).pow(3).sum();
+    at::Tensor penalty = at::zeros({}, dtype);
+    for (const at::Tensor& gradient : torch::autograd::grad(
+             {energy}, inputs, {}, std::nullopt, /*create_graph=*/true)) {
+      penalty = penalty + gradient.square().sum();
+    }
+    return torch::autograd::grad({penalty}, inputs);
+  };
+  const auto results = run(at::kFloat);
+  const auto expected = run(at::kDouble);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const double size = expected[i].abs().max().item<double>();
+    EXPECT_GT(size, 0.0);
+    EXPECT_TRUE(at::allclose(
+        results[i].to(at::kDouble), expected[i], 1e-3, 1e-4 * size))
+        << i;
+  }
 }
 
 TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {

@@ -20,8 +20,8 @@ namespace tessera::test {
 
 namespace fs = std::filesystem;
 
-/// In memory where the system has such a place: thousands of fsync() take minutes on
-/// a disk.
+/// In memory where the system has such a place: thousands of fsync() take minutes
+/// on a disk.
 struct MemoryFolder : TemporaryFolder {
   MemoryFolder()
       : TemporaryFolder(

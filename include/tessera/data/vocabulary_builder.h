@@ -32,8 +32,9 @@ struct VocabularyLimits {
 /// 24 to 48 bytes for an integer, 80 bytes and the text for text.
 class VocabularyBuilder {
  public:
+  VocabularyBuilder();
   /// Errors name `column`.
-  explicit VocabularyBuilder(std::string column = {});
+  explicit VocabularyBuilder(std::string column);
   ~VocabularyBuilder();
   VocabularyBuilder(VocabularyBuilder&&) noexcept;
   VocabularyBuilder& operator=(VocabularyBuilder&&) noexcept;

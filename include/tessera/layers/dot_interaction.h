@@ -37,6 +37,8 @@ static_assert(std::is_aggregate_v<DotInteractionOptions>);
 /// with self_interaction (0, 0), (1, 0), (1, 1), ... A nest's features are in
 /// its order.
 ///
+/// The backward pass reads the features, which must not have changed by then.
+///
 /// Shapes:  leaves [batch, dim], a feature each, or [batch, n, dim], n features;
 ///          one such tensor alone will do. Of F features in all the result is
 ///          [batch, F (F - 1) / 2], with self_interaction [batch, F (F + 1) / 2],

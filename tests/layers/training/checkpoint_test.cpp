@@ -277,6 +277,7 @@ TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
     throw std::runtime_error("enough");
   };
   EXPECT_THROW(train(), std::runtime_error);
+  EXPECT_THROW(train(), std::runtime_error);  // it has the lock once more
   hooks->step_end = nullptr;
   // The process that failed may try again, with another Checkpoint, too.
   fit(batches,
