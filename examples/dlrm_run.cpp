@@ -34,9 +34,7 @@ class Keeper : public tessera::Callback {
   // The directory is there, and no other process trains with it.
   void on_epoch_begin(tessera::Training& training) override {
     if (training.progress().step == 0) {
-      write_text(
-          directory_ / "run.json",
-          run_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+      write_text(directory_ / "run.json", run_.dump(2) + "\n");
       tessera::save_pipeline(
           pipeline_, (directory_ / "pipeline.json").string());
     }
@@ -63,7 +61,11 @@ std::string flags_of(const Json& options, const Json& other) {
 }  // namespace
 
 RunDirectory::RunDirectory(const Options& options)
-    : directory_(options.checkpoint), options_(deciding_options(options)) {
+    : directory_(options.checkpoint),
+      // As the file will have it, also where a path is no UTF-8.
+      options_(Json::parse(
+          deciding_options(options)
+              .dump(-1, ' ', false, Json::error_handler_t::replace))) {
   if (options.checkpoint.empty()) {
     return;
   }

@@ -12,9 +12,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/FunctionRef.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -53,13 +55,16 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
 // Rows are cut into blocks, a task each.
 class RowBlocks {
  public:
-  explicit RowBlocks(const at::Tensor& rows) : rows_(rows.size(0)) {
+  RowBlocks(int64_t rows, int64_t dim)
+      : rows_(rows), row_bytes_(dim * int64_t{sizeof(float)}) {
     constexpr int64_t kBytes = int64_t{256} * 1024;
     constexpr int64_t kTile = 32;  // of matrix products
-    row_bytes_ = rows.size(1) * int64_t{sizeof(float)};
     size_ = std::max<int64_t>(kBytes / row_bytes_ / kTile, 1) * kTile;
   }
 
+  int64_t size() const {
+    return size_;
+  }
   int64_t count() const {
     return (rows_ + size_ - 1) / size_;
   }
@@ -71,7 +76,10 @@ class RowBlocks {
 
   void for_each(c10::function_ref<void(int64_t)> task) const {
     run_tasks(count(), rows_ * row_bytes_, [&](int64_t block) {
-      const at::AutoDispatchBelowADInplaceOrView guard;  // of this thread
+      // Of this thread.
+      const at::AutoDispatchBelowADInplaceOrView no_gradients;
+      const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+          c10::autocast_dispatch_keyset);
       task(block);
     });
   }
@@ -89,18 +97,38 @@ struct Saved {
   at::Tensor product;
 };
 
-at::Tensor by_operators(
+// In the order of Crosses::forward()'s arguments, in what can be differentiated
+// once more.
+variable_list gradients_by_operators(
     const at::Tensor& x0,
-    const std::vector<LowRankCross>& layers) {
+    const std::vector<LowRankCross>& layers,
+    at::Tensor gradient) {
+  std::vector<Saved> saved;
   at::Tensor x = x0;
   for (const LowRankCross& layer : layers) {
-    at::Tensor product = at::mm(at::mm(x, layer.u), layer.v);
+    const at::Tensor projected = at::mm(x, layer.u);
+    at::Tensor product = at::mm(projected, layer.v);
     if (layer.bias.defined()) {
       product = product + layer.bias;
     }
+    saved.push_back({x, projected, product});
     x = at::addcmul(x, x0, product);
   }
-  return x;
+  std::vector<LowRankCross> of_layers(layers.size());
+  at::Tensor of_x0 = at::zeros_like(x0);
+  for (size_t i = layers.size(); i-- > 0;) {
+    of_x0 = of_x0 + gradient * saved[i].product;
+    const at::Tensor of_product = gradient * x0;
+    const at::Tensor of_projected = at::mm(of_product, layers[i].v.t());
+    of_layers[i] = {
+        at::mm(saved[i].x.t(), of_projected),
+        at::mm(saved[i].projected.t(), of_product),
+        layers[i].bias.defined() ? of_product.sum(0) : at::Tensor()};
+    gradient = gradient + at::mm(of_projected, layers[i].u.t());
+  }
+  variable_list result = flatten(of_layers);
+  result.insert(result.begin(), of_x0 + gradient);
+  return result;
 }
 
 const float* data_or_null(const at::Tensor& tensor) {
@@ -110,7 +138,7 @@ const float* data_or_null(const at::Tensor& tensor) {
 struct Crosses : torch::autograd::Function<Crosses> {
   static at::Tensor forward(
       AutogradContext* context,
-      const at::Tensor& x0,  // contiguous, as parameters
+      const at::Tensor& x0,  // contiguous
       at::TensorList parameters) {
     const std::vector<LowRankCross> layers = unflatten(parameters);
     const int64_t rows = x0.size(0);
@@ -123,7 +151,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
           empty_in_step_memory({rows, dim})};
     }
     const at::Tensor result = empty_in_step_memory({rows, dim});
-    const RowBlocks blocks(x0);
+    const RowBlocks blocks(x0.size(0), x0.size(1));
     blocks.for_each([&](int64_t block) {
       const at::Tensor first = blocks.part(x0, block);
       for (size_t i = 0; i < layers.size(); ++i) {
@@ -165,21 +193,11 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const at::TensorList parameters(kept.data() + 1, count);
     const std::vector<LowRankCross> layers = unflatten(parameters);
     if (at::GradMode::is_enabled()) {
-      // Only operators can be differentiated once more.
-      const variable_list inputs(kept.begin(), kept.begin() + 1 + count);
-      return torch::autograd::grad(
-          {by_operators(kept[0], layers)},
-          inputs,
-          {gradients[0]},
-          std::nullopt,
-          /*create_graph=*/true,
-          /*allow_unused=*/true);
+      return gradients_by_operators(kept[0], layers, gradients[0]);
     }
-    std::vector<Saved> saved;
-    for (size_t i = 1 + count; i<kept.size(); i += saved.size()> 1 ? 3 : 2) {
-      saved.push_back(
-          saved.empty() ? Saved{kept[0], kept[i], kept[i + 1]}
-                        : Saved{kept[i], kept[i + 1], kept[i + 2]});
+    std::vector<Saved> saved{{kept[0], kept[1 + count], kept[2 + count]}};
+    for (size_t i = 3 + count; i + 2 < kept.size(); i += 3) {
+      saved.push_back({kept[i], kept[i + 1], kept[i + 2]});
     }
     return by_blocks(layers, saved, gradients[0]);
   }
@@ -192,7 +210,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
       const at::Tensor& gradient) {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
-    const RowBlocks blocks(x0);
+    const RowBlocks blocks(x0.size(0), x0.size(1));
     // Of each block, to be summed in their order.
     std::vector<LowRankCross> sums;
     for (const LowRankCross& layer : layers) {
@@ -251,10 +269,40 @@ struct Crosses : torch::autograd::Function<Crosses> {
 
 }  // namespace
 
+bool has_low_rank_crosses(
+    const at::Tensor& x0,
+    const std::vector<LowRankCross>& layers) {
+  const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
+    return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
+        tensor.sizes() == shape;
+  };
+  if (layers.empty() || x0.dim() < 2 || x0.numel() == 0 ||
+      !at::GradMode::is_enabled() || torch::jit::tracer::isTracing()) {
+    return false;
+  }
+  const int64_t dim = x0.size(-1);
+  const RowBlocks blocks(x0.numel() / dim, dim);
+  bool has_gradient = x0.requires_grad();
+  bool has_all = fits(x0, x0.sizes()) && blocks.count() >= thread_count();
+  for (const LowRankCross& layer : layers) {
+    const int64_t rank = layer.u.size(-1);
+    has_all = has_all && rank <= blocks.size() && fits(layer.u, {dim, rank}) &&
+        fits(layer.v, {rank, dim}) &&
+        layer.bias.defined() == layers[0].bias.defined() &&
+        (!layer.bias.defined() || fits(layer.bias, {dim}));
+    has_gradient =
+        has_gradient || layer.u.requires_grad() || layer.v.requires_grad();
+  }
+  return has_all && has_gradient;
+}
+
 at::Tensor low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
-  return Crosses::apply(x0.contiguous(), at::TensorList(flatten(layers)));
+  const at::Tensor rows = x0.reshape({-1, x0.size(-1)}).contiguous();
+  const at::Tensor result =
+      Crosses::apply(rows, at::TensorList(flatten(layers)));
+  return x0.dim() == 2 ? result : result.view(x0.sizes());
 }
 
 }  // namespace tessera

@@ -14,13 +14,20 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// A stack of crosses over one x0, in float32 on the CPU:
+/// Whether low_rank_crosses() is to be called: in float32 on the CPU, where there
+/// is a gradient to compute, for ranks so small that a sum of the weights'
+/// gradient for each block of rows takes less memory than the rows.
+bool has_low_rank_crosses(
+    const at::Tensor& x0,
+    const std::vector<LowRankCross>& layers);
+
+/// A stack of crosses over one x0:
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i u_i v_i + bias_i) + x_i
 ///
 /// Some rows go through all layers, forward and backward, on one thread and while
 /// they are in its cache.
-/// Shapes:  x0 and the result [rows, dim]; rows and layers >= 1.
+/// Shapes:  x0 and the result [batch, ..., dim].
 at::Tensor low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers);

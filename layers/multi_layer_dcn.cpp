@@ -6,9 +6,7 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/jit/frontend/tracer.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -66,27 +64,15 @@ void MultiLayerDCNImpl::make_parameters(
   }
 }
 
-// The kernels take float32 in this machine's memory, and are not traced.
-bool MultiLayerDCNImpl::has_kernels(const at::Tensor& x0) const {
-  const auto fits = [](const at::Tensor& tensor) {
-    return tensor.is_cpu() && tensor.scalar_type() == at::kFloat;
-  };
-  const std::vector<at::Tensor> own = parameters();
-  return !layers_.empty() && fits(x0) && x0.numel() > 0 &&
-      std::all_of(own.begin(), own.end(), fits) &&
-      x0.size(-1) == own.front().size(0) && !torch::jit::tracer::isTracing();
-}
-
 at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {
   require_floating(x0, "x0", kClassName);
   build_on_first_call(x0);
-  if (has_kernels(x0)) {
-    std::vector<LowRankCross> crosses;
-    for (const Cross& layer : layers_) {
-      crosses.push_back(parameters_of(*layer));
-    }
-    return low_rank_crosses(x0.reshape({-1, x0.size(-1)}), crosses)
-        .view(x0.sizes());
+  std::vector<LowRankCross> crosses;
+  for (const Cross& layer : layers_) {
+    crosses.push_back(parameters_of(*layer));
+  }
+  if (has_low_rank_crosses(x0, crosses)) {
+    return low_rank_crosses(x0, crosses);
   }
   at::Tensor x = x0;
   for (Cross& layer : layers_) {

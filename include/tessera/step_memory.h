@@ -10,14 +10,14 @@ namespace tessera {
 ///     tessera::keep_memory_between_steps();
 ///
 /// Without it malloc() hands large blocks back to the system after each step, and
-/// the next one waits while their pages are made anew: a third of the time of
-/// examples/dlrm_criteo with --model dcn. While steps go on, what none of them has
+/// the next one waits while their pages are made anew: up to a third of the time
+/// where many activations are wide. While steps go on, what none of them has
 /// wanted for a while is given back; a process that then idles keeps the rest.
 ///
 /// For the whole process and for good: it sets LibTorch's CPU allocator, whose
 /// memory LibTorch's profiler then does not see. Call it before other threads make
 /// tensors; again it changes nothing.
-/// Errors:  none; afterwards LibTorch's own c10::OutOfMemoryError, as without.
+/// Errors:  none; tensors that get no memory raise c10::OutOfMemoryError.
 void keep_memory_between_steps();
 
 }  // namespace tessera

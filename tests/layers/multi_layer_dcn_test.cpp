@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/multi_layer_dcn.h>
 
+#include "layers/low_rank_crosses.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -18,6 +20,31 @@
 
 namespace tessera {
 namespace {
+
+// A block of rows is a task, and few rows are one block.
+class OneThread {
+ public:
+  OneThread() {
+    at::set_num_threads(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    at::set_num_threads(before_);
+  }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+bool has_kernels(const MultiLayerDCN& layer, const at::Tensor& x0) {
+  std::vector<LowRankCross> crosses;
+  for (const auto& child : layer->children()) {
+    const auto own = child->parameters();
+    crosses.push_back({own[0], own[1], own.size() > 2 ? own[2] : at::Tensor()});
+  }
+  return has_low_rank_crosses(x0, crosses);
+}
 
 TEST(MultiLayerDCNTest, GradientsAreThoseOfFiniteDifferences) {
   for (const int64_t projection_dim : {1, 3}) {
@@ -65,6 +92,7 @@ TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
 
 // float32 has kernels of its own, doubles go through LibTorch's operators.
 TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
+  const OneThread one;
   for (const bool use_bias : {false, true}) {
     for (const int64_t dim : {1, 5, 40, 3000}) {
       SCOPED_TRACE(dim);
@@ -82,6 +110,7 @@ TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
         layer->to(dtype);
         layer->zero_grad();
         const at::Tensor input = x0.to(dtype).detach().requires_grad_();
+        EXPECT_EQ(has_kernels(layer, input), dtype == at::kFloat);
         const at::Tensor result = layer->forward(input);
         result.mul(result.detach().sin()).sum().backward();
         std::vector<at::Tensor> results{result, input.grad()};
@@ -105,6 +134,7 @@ TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
 }
 
 TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
+  const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
   layer->build(PartialShape{std::nullopt, 4});
   const at::Tensor x0 = at::randn({3, 4}, at::kDouble);
@@ -112,7 +142,9 @@ TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
     layer->to(dtype);
     std::vector<at::Tensor> inputs = layer->parameters();
     inputs.push_back(x0.to(dtype).detach().requires_grad_());
-    const at::Tensor energy = layer->forward(inputs.back()).pow(3).sum();
+    // Twice: what is behind x0 has the same parameters.
+    const at::Tensor twice = layer->forward(layer->forward(inputs.back()));
+    const at::Tensor energy = twice.pow(3).sum();
     at::Tensor penalty = at::zeros({}, dtype);
     for (const at::Tensor& gradient : torch::autograd::grad(
              {energy}, inputs, {}, std::nullopt, /*create_graph=*/true)) {
@@ -144,6 +176,35 @@ TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
   }
   EXPECT_FALSE(at::equal(copy->forward(x), expected));
   EXPECT_TRUE(at::equal(layer->forward(x), expected));
+}
+
+TEST(MultiLayerDCNTest, LeavesToOperatorsWhatKernelsDoNotFit) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
+  const at::Tensor x0 = at::randn({3, 4}).requires_grad_();
+  layer->forward(x0);
+  EXPECT_TRUE(has_kernels(layer, x0));
+  EXPECT_FALSE(has_kernels(layer, at::randn({0, 4})));
+  EXPECT_FALSE(has_kernels(layer, x0.to(at::kBFloat16)));
+  {
+    const at::NoGradGuard no_grad;  // nothing has to be kept
+    EXPECT_FALSE(has_kernels(layer, x0));
+  }
+  for (at::Tensor& parameter : layer->parameters()) {
+    parameter.requires_grad_(false);
+  }
+  EXPECT_TRUE(has_kernels(layer, x0));
+  EXPECT_FALSE(has_kernels(layer, x0.detach()));
+  // A sum for each block of 32 rows would be larger than they are.
+  MultiLayerDCN wide(MultiLayerDCNOptions{.projection_dim = 40});
+  const at::Tensor rows = at::randn({3, 3000});
+  wide->forward(rows);
+  EXPECT_FALSE(has_kernels(wide, rows));
+  // Someone's own bias, one number for all columns.
+  layer->parameters()[2].set_data(at::ones({1}));
+  EXPECT_FALSE(has_kernels(layer, x0));
+  EXPECT_EQ(layer->forward(x0).sizes(), x0.sizes());
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({4})), "[Cross]");
 }
 
 TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {

@@ -60,7 +60,6 @@ class MultiLayerDCNImpl
 
  private:
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
-  bool has_kernels(const at::Tensor& x0) const;
 
   std::vector<Cross> layers_;
 };

@@ -165,7 +165,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// Errors:  as build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  /// What build() has fixed, if it was called; the tables are there without.
+  /// What build() was given, of several the more precise; the tables are there
+  /// without.
   std::optional<Nest<PartialShape>> input_shapes() const override {
     return input_shapes_;
   }
