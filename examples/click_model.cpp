@@ -73,6 +73,8 @@ void ClickModelImpl::reset() {
 Tensor ClickModelImpl::forward(
     const tessera::Features& features,
     const Tensor& dense) {
+  // One example has no variance of its own.
+  normalise_->train(is_training() && dense.size(0) > 1);
   std::vector<tessera::Nest<Tensor>> embedded;
   embedded.emplace_back(bottom_->forward(normalise_->forward(dense)));
   for (const Tensor& activation : embedding_->forward(features).flatten()) {

@@ -342,12 +342,12 @@ bool serves_the_same(
     const Options& options) {
   const fs::path path = options.exported;
   const std::string features = path.string() + ".pipeline.json";
-  tessera::save_pipeline(pipeline, features);
   const Batch example = *Clicks(options.test, pipeline, options).next();
   tessera::export_torchscript(
       model,
       path.string(),
       {.features = example.inputs.features, .inputs = {example.inputs.dense}});
+  tessera::save_pipeline(pipeline, features);
 
   torch::jit::Module served = torch::jit::load(path.string());
   const Batch batch =
@@ -434,6 +434,9 @@ void check(const Options& options) {
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
   TORCH_CHECK_VALUE(
+      open_files(options.data, options).next().has_value(),
+      "[dlrm_criteo] the files of --data have no example.");
+  TORCH_CHECK_VALUE(
       open_files(options.test, options).next().has_value(),
       "[dlrm_criteo] the files of --test have no example.");
   if (options.exported.empty()) {
@@ -450,6 +453,16 @@ void check(const Options& options) {
       "but got '",
       options.exported,
       "'.");
+  for (const auto* files : {&options.data, &options.test}) {
+    for (const std::string& file : *files) {
+      TORCH_CHECK_VALUE(
+          !fs::exists(options.exported) ||
+              !fs::equivalent(options.exported, file),
+          "[dlrm_criteo] --export must not be a file that is read, but got '",
+          options.exported,
+          "'.");
+    }
+  }
 }
 
 struct Report {

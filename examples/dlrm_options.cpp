@@ -26,6 +26,11 @@ std::vector<std::string> with_sizes(const std::vector<std::string>& files) {
   return described;
 }
 
+// Such as an unset variable of a shell gives.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "must not be empty" : "";
+}
+
 void add_data(CLI::App& app, Options& options) {
   auto* data = app.add_option(
       "--data", options.data, "training files, plain or gzip, in order");
@@ -37,6 +42,7 @@ void add_data(CLI::App& app, Options& options) {
       ->check(up_to(1'000'000'000, 1000))
       ->capture_default_str();
   app.add_option("--folder", options.folder, "of the generated files")
+      ->check(refuse_empty)
       ->capture_default_str();
   app.add_option("--malformed", options.malformed, "lines that are no example")
       ->check(CLI::IsMember({"error", "skip"}))
@@ -68,13 +74,13 @@ void add_training(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option(
          "--learning-rate", options.learning_rate, "learning rate of tables")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-30, 1e37))
       ->capture_default_str();
   app.add_option(
          "--dense-learning-rate",
          options.dense_learning_rate,
          "that of dense weights")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-30, 1e37))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of initial values")
       ->check(up_to(1'000'000'000, 0))
@@ -88,20 +94,24 @@ void add_results(CLI::App& app, Options& options) {
       "--checkpoint",
       options.checkpoint,
       "directory: save after each epoch and at Ctrl-C, resume from what is there");
+  checkpoint->check(refuse_empty);
   app.add_option(
          "--every-steps", options.every_steps, "save after so many steps, too")
       ->check(up_to(1'000'000'000))
       ->needs(checkpoint);
   app.add_option(
-      "--export",
-      options.exported,
-      "write TorchScript to this file, serve a batch from it");
+         "--export",
+         options.exported,
+         "write TorchScript to this file, serve a batch from it")
+      ->check(refuse_empty);
   app.add_option(
-      "--history", options.history, "directory for history.csv and .svg");
+         "--history", options.history, "directory for history.csv and .svg")
+      ->check(refuse_empty);
   app.add_option(
-      "--write-arrays",
-      options.arrays,
-      "directory for ids, numbers and labels as .npy");
+         "--write-arrays",
+         options.arrays,
+         "directory for ids, numbers and labels as .npy")
+      ->check(refuse_empty);
   app.add_flag("--json", options.json, "report as JSON");
 }
 

@@ -839,7 +839,7 @@ int main(int argc, char** argv) {
     return run(options);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::exception& error) {
     std::cerr << "[movielens] " << error.what() << "\n";
   }
   return 1;

@@ -72,5 +72,8 @@ int main() try {
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << "\n";
   return 1;
+} catch (const std::exception& error) {
+  std::cerr << "[quick_start] " << error.what() << "\n";
+  return 1;
 }
 // end snippet

@@ -28,10 +28,12 @@
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
 #include <torch/csrc/jit/resource_guard.h>
+#include <torch/csrc/jit/serialization/export.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
 #include <cctype>
+#include <exception>
 #include <map>
 #include <memory>
 #include <set>
@@ -693,17 +695,22 @@ std::string reason_of(const std::exception& error) {
 constexpr const char* kWhere = "[export_torchscript]";
 
 // What programs will load once the file is committed.
-jit::Module save_and_load(const jit::Module& module, const DurableFile& file) {
-  try {
-    module.save(file.written_path());
-  } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false,
-        kWhere,
-        " '",
-        file.written_path(),
-        "' can't be written: ",
-        reason_of(error));
+jit::Module save_and_load(const jit::Module& module, DurableFile& file) {
+  // LibTorch's writer checks itself in its destructor, and a failure there would
+  // end the program: it never hears of one.
+  std::exception_ptr failure;
+  jit::ExportModule(module, [&](const void* data, size_t size) {
+    try {
+      if (!failure) {
+        file.write(data, size);
+      }
+    } catch (const c10::Error&) {
+      failure = std::current_exception();
+    }
+    return size;
+  });
+  if (failure) {
+    std::rethrow_exception(failure);
   }
   return jit::load(file.written_path());
 }

@@ -62,6 +62,15 @@ function(fails_with text)
   says(1 "${text}" "${DLRM}" ${ARGN})
 endfunction()
 
+# A last batch of one example.
+says(0 "" "${DLRM}" --generate 2001 --folder "${SCRATCH}/odd" --batch 100)
+foreach(option IN ITEMS checkpoint export history write-arrays folder)
+  says("[1-9][0-9]*" "--${option}: must not be empty" sh -c "'${DLRM}' --${option} ''")
+endforeach()
+execute_process(COMMAND "${CMAKE_COMMAND}" -E copy "${SCRATCH}/odd/2001_test.txt" "${SCRATCH}/read.txt")
+fails_with("--export must not be a file that is read" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/odd/2001_test.txt"
+           --export "${SCRATCH}/read.txt")
+
 # The checkpoints are whole: nothing is left to do, and other options are refused by name.
 set(trained --epochs 2 --checkpoint "${SCRATCH}/dlrm")
 says(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})

@@ -12,7 +12,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/ir/ir.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -512,6 +515,24 @@ TEST(ExportTest, ReplacesFilesOnly) {
   EXPECT_GT(fs::file_size(path + ".linked"), 3U);
   fs::remove(path);
   fs::remove(path + ".linked");
+  test::expect_nothing_at(path);
+}
+
+TEST(ExportTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
+  const TPUEmbedding layer = nested_layer();
+  const std::string path = test::new_file();
+  std::ofstream(path) << "old";
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small{.rlim_cur = 200, .rlim_max = limit.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_TORCH_ERROR(
+      export_torchscript(layer, path), "can't be written: File too large.");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(std::filesystem::file_size(path), 3U);
+  std::filesystem::remove(path);
   test::expect_nothing_at(path);
 }
 
