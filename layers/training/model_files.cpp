@@ -283,7 +283,7 @@ void remove_orphans(const std::string& directory, size_t layers) {
 }
 
 // Makes the file; `lock` gives 0 where it is free. Held until the result goes.
-DirectoryLock lock_file(
+FileLock lock_file(
     const std::string& path,
     int (*lock)(int descriptor),
     const char* where,
@@ -292,7 +292,7 @@ DirectoryLock lock_file(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   const bool is_locked = descriptor >= 0 && lock(descriptor) == 0;
   const int number = errno;
-  DirectoryLock held(nullptr, [descriptor](void*) {
+  FileLock held(nullptr, [descriptor](void*) {
     if (descriptor >= 0) {
       ::close(descriptor);
     }
@@ -348,7 +348,7 @@ void save_model(
   const auto ranks = ranks_of(layers);
   const auto meeting = Meeting::kSaveCheckpoint;
   // On rank 0, from the first layer that is saved to the last.
-  DirectoryLock lock;
+  FileLock lock;
   if (layers.size() > 1) {
     on_first(ranks, meeting, [&] {
       std::filesystem::create_directories(directory);
@@ -498,10 +498,10 @@ void check_model_directory(
   const DurableFile probe(directory + "/probe", where);
 }
 
-DirectoryLock lock_for_training(
+FileLock lock_for_training(
     torch::nn::Module& model,
     const std::string& directory) {
-  DirectoryLock lock;
+  FileLock lock;
   on_first(ranks_of(model), Meeting::kLoadCheckpoint, [&] {
     // A process's own: what an exception has left behind keeps no later training
     // of the same process out.

@@ -60,12 +60,12 @@ void check_model_directory(
     const std::string& directory,
     const std::string& where);
 
-using DirectoryLock = std::shared_ptr<void>;
+using FileLock = std::shared_ptr<void>;
 
 /// Keeps other processes from training with the directory, which is there, as long
 /// as the result lives. On shards all ranks call it; rank 0 has the lock.
 /// Errors:  c10::Error naming the path.
-DirectoryLock lock_for_training(
+FileLock lock_for_training(
     torch::nn::Module& model,
     const std::string& directory);
 
