@@ -8,6 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/native/CPUBlas.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
@@ -32,7 +33,8 @@ using torch::autograd::variable_list;
 variable_list flatten(const std::vector<LowRankCross>& layers) {
   variable_list parameters;
   for (const LowRankCross& layer : layers) {
-    parameters.insert(parameters.end(), {layer.u, layer.v});
+    parameters.insert(
+        parameters.end(), {layer.u.contiguous(), layer.v.contiguous()});
     if (layer.bias.defined()) {
       parameters.push_back(layer.bias.contiguous());
     }
@@ -131,8 +133,64 @@ variable_list gradients_by_operators(
   return result;
 }
 
+// out (+)= a b, all contiguous, on the calling thread: by oneDNN's kernels where
+// the processor has them, and else by at::mm's, which are half as fast on a block.
+void multiply(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Tensor& out,
+    bool add = false) {
+  at::native::cpublas::brgemm(
+      a.size(0),
+      b.size(1),
+      a.size(1),
+      a.size(1),
+      b.size(1),
+      b.size(1),
+      add,
+      a.const_data_ptr<float>(),
+      b.const_data_ptr<float>(),
+      out.mutable_data_ptr<float>());
+}
+
 const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+
+// One layer for some rows; out may be their x.
+void cross(
+    const at::Tensor& x0,
+    const LowRankCross& layer,
+    const Saved& rows,
+    const at::Tensor& out) {
+  multiply(rows.x, layer.u, rows.projected);
+  multiply(rows.projected, layer.v, rows.product);
+  active_kernels().cross(
+      {.rows = x0.size(0),
+       .dim = x0.size(1),
+       .x0 = x0.const_data_ptr<float>(),
+       .product = rows.product.const_data_ptr<float>(),
+       .bias = data_or_null(layer.bias),
+       .x = rows.x.const_data_ptr<float>(),
+       .out = out.mutable_data_ptr<float>()});
+}
+
+at::Tensor crosses_without_gradients(
+    const at::Tensor& x0,
+    const std::vector<LowRankCross>& layers) {
+  const at::Tensor result = empty_in_step_memory(x0.sizes());
+  const RowBlocks blocks(x0.size(0), x0.size(1));
+  blocks.for_each([&](int64_t block) {
+    const at::Tensor first = blocks.part(x0, block);
+    const at::Tensor out = blocks.part(result, block);
+    const at::Tensor product = at::empty_like(first);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const at::Tensor projected =
+          at::empty({first.size(0), layers[i].u.size(1)}, first.options());
+      cross(first, layers[i], {i == 0 ? first : out, projected, product}, out);
+    }
+  });
+  return result;
 }
 
 struct Crosses : torch::autograd::Function<Crosses> {
@@ -155,21 +213,14 @@ struct Crosses : torch::autograd::Function<Crosses> {
     blocks.for_each([&](int64_t block) {
       const at::Tensor first = blocks.part(x0, block);
       for (size_t i = 0; i < layers.size(); ++i) {
-        const at::Tensor x = blocks.part(saved[i].x, block);
-        at::Tensor projected = blocks.part(saved[i].projected, block);
-        at::Tensor product = blocks.part(saved[i].product, block);
-        const at::Tensor out =
-            blocks.part(i + 1 < layers.size() ? saved[i + 1].x : result, block);
-        at::mm_out(projected, x, layers[i].u);
-        at::mm_out(product, projected, layers[i].v);
-        active_kernels().cross(
-            {.rows = x.size(0),
-             .dim = dim,
-             .x0 = first.const_data_ptr<float>(),
-             .product = product.const_data_ptr<float>(),
-             .bias = data_or_null(layers[i].bias),
-             .x = x.const_data_ptr<float>(),
-             .out = out.mutable_data_ptr<float>()});
+        cross(
+            first,
+            layers[i],
+            {blocks.part(saved[i].x, block),
+             blocks.part(saved[i].projected, block),
+             blocks.part(saved[i].product, block)},
+            blocks.part(
+                i + 1 < layers.size() ? saved[i + 1].x : result, block));
       }
     });
     variable_list kept{x0};
@@ -211,12 +262,15 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
     const RowBlocks blocks(x0.size(0), x0.size(1));
-    // Of each block, to be summed in their order.
+    // Of each block, to be summed in their order; u's transposed.
     std::vector<LowRankCross> sums;
+    std::vector<LowRankCross> transposed;
     for (const LowRankCross& layer : layers) {
       const int64_t rank = layer.u.size(1);
+      transposed.push_back(
+          {layer.u.t().contiguous(), layer.v.t().contiguous(), {}});
       sums.push_back(
-          {empty_in_step_memory({blocks.count(), dim, rank}),
+          {empty_in_step_memory({blocks.count(), rank, dim}),
            empty_in_step_memory({blocks.count(), rank, dim}),
            layer.bias.defined() ? empty_in_step_memory({blocks.count(), dim})
                                 : at::Tensor()});
@@ -227,11 +281,9 @@ struct Crosses : torch::autograd::Function<Crosses> {
       at::Tensor of_first = blocks.part(x0_gradient, block).zero_();
       at::Tensor of_x =
           blocks.part(gradient, block).clone(at::MemoryFormat::Contiguous);
-      at::Tensor of_product = at::empty_like(of_x);
+      const at::Tensor of_product = at::empty_like(of_x);
       for (size_t i = layers.size(); i-- > 0;) {
         const LowRankCross& layer = layers[i];
-        at::Tensor of_u = sums[i].u.select(0, block);
-        at::Tensor of_v = sums[i].v.select(0, block);
         const at::Tensor of_bias = layer.bias.defined()
             ? sums[i].bias.select(0, block).zero_()
             : at::Tensor();
@@ -248,17 +300,22 @@ struct Crosses : torch::autograd::Function<Crosses> {
              .bias_gradient = of_bias.defined()
                  ? of_bias.mutable_data_ptr<float>()
                  : nullptr});
-        const at::Tensor of_projected = at::mm(of_product, layer.v.t());
-        at::mm_out(
-            of_v, blocks.part(saved[i].projected, block).t(), of_product);
-        at::mm_out(of_u, blocks.part(saved[i].x, block).t(), of_projected);
-        of_x.addmm_(of_projected, layer.u.t());
+        const at::Tensor projected = blocks.part(saved[i].projected, block);
+        const at::Tensor of_projected = at::empty_like(projected);
+        multiply(of_product, transposed[i].v, of_projected);
+        multiply(
+            projected.t().contiguous(), of_product, sums[i].v.select(0, block));
+        multiply(
+            of_projected.t().contiguous(),
+            blocks.part(saved[i].x, block),
+            sums[i].u.select(0, block));
+        multiply(of_projected, transposed[i].u, of_x, /*add=*/true);
       }
       of_first.add_(of_x);
     });
     variable_list result{x0_gradient};
     for (const LowRankCross& sum : sums) {
-      result.insert(result.end(), {sum.u.sum(0), sum.v.sum(0)});
+      result.insert(result.end(), {sum.u.sum(0).t(), sum.v.sum(0)});
       if (sum.bias.defined()) {
         result.push_back(sum.bias.sum(0));
       }
@@ -277,12 +334,11 @@ bool has_low_rank_crosses(
         tensor.sizes() == shape;
   };
   if (layers.empty() || x0.dim() < 2 || x0.numel() == 0 ||
-      !at::GradMode::is_enabled() || torch::jit::tracer::isTracing()) {
+      torch::jit::tracer::isTracing()) {
     return false;
   }
   const int64_t dim = x0.size(-1);
   const RowBlocks blocks(x0.numel() / dim, dim);
-  bool has_gradient = x0.requires_grad();
   bool has_all = fits(x0, x0.sizes()) && blocks.count() >= thread_count();
   for (const LowRankCross& layer : layers) {
     const int64_t rank = layer.u.size(-1);
@@ -290,18 +346,23 @@ bool has_low_rank_crosses(
         fits(layer.v, {rank, dim}) &&
         layer.bias.defined() == layers[0].bias.defined() &&
         (!layer.bias.defined() || fits(layer.bias, {dim}));
-    has_gradient =
-        has_gradient || layer.u.requires_grad() || layer.v.requires_grad();
   }
-  return has_all && has_gradient;
+  return has_all;
 }
 
 at::Tensor low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
   const at::Tensor rows = x0.reshape({-1, x0.size(-1)}).contiguous();
-  const at::Tensor result =
-      Crosses::apply(rows, at::TensorList(flatten(layers)));
+  const variable_list parameters = flatten(layers);
+  const auto requires_grad = [](const at::Tensor& t) {
+    return t.requires_grad();
+  };
+  const bool has_gradient = at::GradMode::is_enabled() &&
+      (rows.requires_grad() || std::ranges::any_of(parameters, requires_grad));
+  const at::Tensor result = has_gradient
+      ? Crosses::apply(rows, at::TensorList(parameters))
+      : crosses_without_gradients(rows, unflatten(parameters));
   return x0.dim() == 2 ? result : result.view(x0.sizes());
 }
 

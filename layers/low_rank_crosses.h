@@ -14,9 +14,9 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Whether low_rank_crosses() is to be called: in float32 on the CPU, where there
-/// is a gradient to compute, for ranks so small that a sum of the weights'
-/// gradient for each block of rows takes less memory than the rows.
+/// Whether low_rank_crosses() is to be called: in float32 on the CPU, for ranks so
+/// small that a sum of the weights' gradient for each block of rows takes less
+/// memory than the rows.
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers);

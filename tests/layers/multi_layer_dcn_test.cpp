@@ -133,6 +133,56 @@ TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
   }
 }
 
+TEST(MultiLayerDCNTest, GivesTheSameWhereNothingIsKept) {
+  const OneThread one;
+  for (const int64_t num_layers : {1, 3}) {
+    MultiLayerDCN layer(
+        MultiLayerDCNOptions{.projection_dim = 3, .num_layers = num_layers});
+    const at::Tensor x0 = at::randn({70, 3001});  // three blocks
+    const at::Tensor before = x0.clone();
+    const at::Tensor expected = layer->forward(x0);
+    EXPECT_TRUE(expected.requires_grad());
+    at::Tensor result;
+    {
+      const at::NoGradGuard no_grad;
+      EXPECT_TRUE(has_kernels(layer, x0));
+      result = layer->forward(x0);
+    }
+    EXPECT_FALSE(result.requires_grad());
+    EXPECT_TRUE(at::equal(result, expected));
+    EXPECT_TRUE(at::equal(x0, before));
+    for (at::Tensor& parameter : layer->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    EXPECT_TRUE(at::equal(layer->forward(x0), expected));
+  }
+}
+
+// Someone's own parameters need not be contiguous.
+TEST(MultiLayerDCNTest, ParametersMayBeTransposed) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
+  const at::Tensor x0 = at::randn({3, 5}).requires_grad_();
+  const at::Tensor expected = layer->forward(x0);
+  const auto gradients = [&](const at::Tensor& result) {
+    return torch::autograd::grad(
+        {result.square().sum()}, layer->parameters(), {}, true);
+  };
+  const auto expected_gradients = gradients(expected);
+  for (at::Tensor& parameter : layer->parameters()) {
+    if (parameter.dim() == 2) {
+      parameter.set_data(parameter.t().contiguous().t());
+      ASSERT_FALSE(parameter.is_contiguous());
+    }
+  }
+  const at::Tensor result = layer->forward(x0);
+  EXPECT_TRUE(at::equal(result, expected));
+  const auto results = gradients(result);
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_TRUE(at::equal(results[i], expected_gradients[i])) << i;
+  }
+}
+
 TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
@@ -186,15 +236,6 @@ TEST(MultiLayerDCNTest, LeavesToOperatorsWhatKernelsDoNotFit) {
   EXPECT_TRUE(has_kernels(layer, x0));
   EXPECT_FALSE(has_kernels(layer, at::randn({0, 4})));
   EXPECT_FALSE(has_kernels(layer, x0.to(at::kBFloat16)));
-  {
-    const at::NoGradGuard no_grad;  // nothing has to be kept
-    EXPECT_FALSE(has_kernels(layer, x0));
-  }
-  for (at::Tensor& parameter : layer->parameters()) {
-    parameter.requires_grad_(false);
-  }
-  EXPECT_TRUE(has_kernels(layer, x0));
-  EXPECT_FALSE(has_kernels(layer, x0.detach()));
   // A sum for each block of 32 rows would be larger than they are.
   MultiLayerDCN wide(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor rows = at::randn({3, 3000});
