@@ -4,6 +4,7 @@
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
+#include "serialization/file_lock.h"
 #include "serialization/manifest.h"
 #include "src/parallel.h"
 #include "src/random_key.h"
@@ -13,11 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -46,25 +43,6 @@ struct FileContent {
   /// Unset: the first `rows`.
   const uint32_t* touched = nullptr;
   ManifestFile* file = nullptr;  // where size and checksums go
-};
-
-// One writer at a time: the lock of another process or thread is an error.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const fs::path& directory)
-      : file_(directory, ::open(directory.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TORCH_CHECK(
-        file_.descriptor() >= 0 &&
-            ::flock(file_.descriptor(), LOCK_EX | LOCK_NB) == 0,
-        "[save_checkpoint] can't lock '",
-        directory.string(),
-        "': ",
-        std::strerror(errno),
-        ". Let one process at a time save into a directory.");
-  }
-
- private:
-  OutputFile file_;
 };
 
 class CheckpointWriter {
@@ -127,7 +105,10 @@ class CheckpointWriter {
   // Gives what the other ranks need: the name and what it builds on.
   std::string prepare() {
     make_directory();
-    lock_.emplace(directory_);
+    lock_.emplace(FileLock::of_holder(
+        directory_.string(),
+        kWhere,
+        "Let one process at a time save into a directory."));
     remove_leftovers();
     complete_ = list_checkpoints(directory_.string());
     name_ = checkpoint_name(
@@ -564,7 +545,7 @@ class CheckpointWriter {
   const fs::path directory_;
   const CheckpointOptions& options_;
   Disk& disk_;
-  std::optional<DirectoryLock> lock_;  // on rank 0
+  std::optional<FileLock> lock_;  // on rank 0
   std::string name_;
   fs::path hidden_;
   bool is_renamed_ = false;

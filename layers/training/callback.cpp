@@ -71,6 +71,10 @@ const Progress& Training::progress() const {
   return state_.progress;
 }
 
+const Strategy& Training::strategy() const {
+  return state_.strategy;
+}
+
 const History& Training::history() const {
   return state_.history;
 }

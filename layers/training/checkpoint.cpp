@@ -43,10 +43,10 @@ Checkpoint::Checkpoint(
       ".");
 }
 
-void Checkpoint::on_train_begin(Training& /*training*/) {
+void Checkpoint::on_train_begin(Training& training) {
   check_model_directory(directory_, "[Checkpoint]");
   lock_.reset();  // closing it later would drop the new one, too
-  lock_ = lock_for_training(*model_, directory_);
+  lock_ = lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
 void Checkpoint::on_train_end(Training& /*training*/) {
@@ -55,16 +55,17 @@ void Checkpoint::on_train_end(Training& /*training*/) {
 
 void Checkpoint::resume(Training& training) {
   using Resume = TrainingCheckpointOptions::Resume;
+  const Ranks ranks = ranks_of(*model_, training.strategy());
   if (options_.resume == Resume::kNever) {
     TORCH_CHECK_VALUE(
-        !has_model(*model_, directory_),
+        !has_model(*model_, ranks, directory_),
         "[Checkpoint] '",
         directory_,
         "' has a checkpoint already. Give another directory, or resume.");
     return;
   }
   const bool is_there = load_model(
-      *model_, directory_, [&](torch::serialize::InputArchive& archive) {
+      *model_, ranks, directory_, [&](torch::serialize::InputArchive& archive) {
         torch::serialize::InputArchive state, optimizer;
         TORCH_CHECK_VALUE(
             archive.try_read("fit", state) &&
@@ -86,6 +87,7 @@ void Checkpoint::resume(Training& training) {
 void Checkpoint::save(Training& training) {
   save_model(
       *model_,
+      ranks_of(*model_, training.strategy()),
       directory_,
       {.keep_last = options_.keep_last,
        .full_every = options_.full_every,
@@ -120,7 +122,7 @@ void Checkpoint::on_epoch_end(Training& training) {
 
 void load_weights(torch::nn::Module& model, const std::string& directory) {
   TORCH_CHECK_VALUE(
-      load_model(model, directory),
+      load_model(model, ranks_of(model), directory),
       "[load_weights] '",
       directory,
       "' has no checkpoint.");

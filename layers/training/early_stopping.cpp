@@ -61,6 +61,17 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
       "training.");
 }
 
+// All ranks save together, so they must find the same epochs better.
+double agreed(double value, const Ranks& ranks) {
+  if (ranks == nullptr) {
+    return value;
+  }
+  const std::string bits = ranks->from_first(Meeting::kSaveCheckpoint, [&] {
+    return std::to_string(std::bit_cast<uint64_t>(value));
+  });
+  return std::bit_cast<double>(uint64_t{std::stoull(bits)});
+}
+
 }  // namespace
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
@@ -128,35 +139,25 @@ void EarlyStopping::on_epoch_begin(Training& training) {
 }
 
 void EarlyStopping::on_epoch_end(Training& training) {
-  const double value = agreed(training.logs()[options_.monitor]);
+  const double value = agreed(
+      training.logs()[options_.monitor],
+      options_.restore_best == nullptr
+          ? nullptr
+          : ranks_of(*options_.restore_best, training.strategy()));
   const double gain = is_higher_better_ ? value - best_ : best_ - value;
   const bool is_first = best_epoch_ < 0 && !std::isnan(value);
   if (is_first || (best_epoch_ >= 0 && gain > options_.min_delta)) {
     best_ = value;
     best_epoch_ = training.progress().epoch;
     waited_ = 0;
-    keep_best();
+    keep_best(training);
     return;
   }
   ++waited_;
   stop_if_done(training);
 }
 
-// All ranks save together, so they must find the same epochs better.
-double EarlyStopping::agreed(double value) const {
-  const auto ranks = options_.restore_best == nullptr
-      ? nullptr
-      : ranks_of(*options_.restore_best);
-  if (ranks == nullptr) {
-    return value;
-  }
-  const std::string bits = ranks->from_first(Meeting::kSaveCheckpoint, [&] {
-    return std::to_string(std::bit_cast<uint64_t>(value));
-  });
-  return std::bit_cast<double>(uint64_t{std::stoull(bits)});
-}
-
-void EarlyStopping::keep_best() {
+void EarlyStopping::keep_best(const Training& training) {
   if (options_.restore_best == nullptr) {
     return;
   }
@@ -165,6 +166,7 @@ void EarlyStopping::keep_best() {
   } else {
     save_model(
         *options_.restore_best,
+        ranks_of(*options_.restore_best, training.strategy()),
         options_.directory,
         {.keep_last = 1,
          .extra = [&](torch::serialize::OutputArchive& archive) {
@@ -185,6 +187,7 @@ void EarlyStopping::on_train_end(Training& training) {
   } else {
     const bool is_there = load_model(
         *options_.restore_best,
+        ranks_of(*options_.restore_best, training.strategy()),
         options_.directory,
         [&](torch::serialize::InputArchive& archive) {
           const SavedBest saved = read_saved(archive);

@@ -294,6 +294,7 @@ class TrainingLoop {
     state_.progress.epochs = options_.epochs;
     state_.progress.steps_per_epoch = options_.steps_per_epoch;
     state_.metrics = options_.metrics;
+    state_.strategy = options_.strategy;
     if (options_.validation) {
       validation_metrics_ = options_.validation->metrics;
       if (validation_metrics_.empty()) {

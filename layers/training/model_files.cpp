@@ -7,6 +7,7 @@
 #include "layers/forward_interception.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
+#include "serialization/file_lock.h"
 #include "src/rank_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -15,19 +16,13 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace tessera {
@@ -68,26 +63,15 @@ Layers layers_of(torch::nn::Module& model) {
   return layers;
 }
 
-// nullptr without shards.
-std::shared_ptr<RankGroup> ranks_of(const Layers& layers) {
-  if (layers.empty() || !strategy_of(*layers[0]).is_sharded()) {
-    return nullptr;
-  }
-  return std::get<Strategy::Sharded>(strategy_of(*layers[0]).options()).ranks;
-}
-
 // What `work` gives on rank 0, which alone runs it.
 template <class Work>
-std::string on_first(
-    const std::shared_ptr<RankGroup>& ranks,
-    Meeting meeting,
-    Work work) {
+std::string on_first(const Ranks& ranks, Meeting meeting, Work work) {
   return ranks == nullptr ? work() : ranks->from_first(meeting, work);
 }
 
 // On all ranks; an error of one is an error of all.
 template <class Work>
-void together(const std::shared_ptr<RankGroup>& ranks, Work work) {
+void together(const Ranks& ranks, Work work) {
   if (ranks == nullptr) {
     work();
   } else {
@@ -282,33 +266,6 @@ void remove_orphans(const std::string& directory, size_t layers) {
   }
 }
 
-// Makes the file; `lock` gives 0 where it is free. Held until the result goes.
-FileLock lock_file(
-    const std::string& path,
-    int (*lock)(int descriptor),
-    const char* where,
-    const char* advice) {
-  const int descriptor =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  const bool is_locked = descriptor >= 0 && lock(descriptor) == 0;
-  const int number = errno;
-  FileLock held(nullptr, [descriptor](void*) {
-    if (descriptor >= 0) {
-      ::close(descriptor);
-    }
-  });
-  TORCH_CHECK(
-      is_locked,
-      where,
-      " can't lock '",
-      path,
-      "': ",
-      std::strerror(number),
-      ". ",
-      advice);
-  return held;
-}
-
 bool has_files(const Layers& layers, const std::string& directory) {
   return layers.empty() ? std::filesystem::exists(file_of(directory))
                         : !list_checkpoints(directory).empty();
@@ -316,6 +273,20 @@ bool has_files(const Layers& layers, const std::string& directory) {
 
 std::string newest_of(const Layers& layers, const std::string& directory) {
   return layers.empty() ? std::string() : list_checkpoints(directory).back();
+}
+
+// model.pt, with what `write` gives.
+template <class Write>
+void save_file(const std::string& directory, Write write) {
+  torch::serialize::OutputArchive archive;
+  write(archive);
+  std::filesystem::create_directories(directory);
+  DurableFile file(file_of(directory), "[save_model]");
+  archive.save_to([&](const void* data, size_t size) {
+    file.write(data, size);
+    return size;
+  });
+  file.commit();
 }
 
 // Raises what a load of layer `i` would raise, and changes nothing.
@@ -336,27 +307,29 @@ void check_layer(
 
 }  // namespace
 
-std::shared_ptr<RankGroup> ranks_of(torch::nn::Module& model) {
-  return ranks_of(layers_of(model));
+Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
+  const Layers layers = layers_of(model);
+  const Ranks own =
+      layers.empty() ? nullptr : ranks_of(strategy_of(*layers[0]));
+  return own == nullptr ? ranks_of(strategy) : own;
 }
 
 void save_model(
     torch::nn::Module& model,
+    const Ranks& ranks,
     const std::string& directory,
     CheckpointOptions options) {
   const Layers layers = layers_of(model);
-  const auto ranks = ranks_of(layers);
   const auto meeting = Meeting::kSaveCheckpoint;
   // On rank 0, from the first layer that is saved to the last.
-  FileLock lock;
+  std::optional<FileLock> lock;
   if (layers.size() > 1) {
     on_first(ranks, meeting, [&] {
       std::filesystem::create_directories(directory);
-      lock = lock_file(
+      lock.emplace(FileLock::of_holder(
           directory + "/.lock",
-          [](int file) { return ::flock(file, LOCK_EX | LOCK_NB); },
           "[save_model]",
-          "Let one process at a time save into a directory.");
+          "Let one process at a time save into a directory."));
       remove_orphans(directory, layers.size());
       return std::string();
     });
@@ -388,26 +361,29 @@ void save_model(
       options.extra(archive);
     }
   };
-  if (!layers.empty()) {
-    CheckpointOptions own = options;
-    own.extra = write;
-    layers[0]->save_checkpoint(directory, own);
-    return;
+  const auto save = [&] {
+    if (!layers.empty()) {
+      CheckpointOptions own = options;
+      own.extra = write;
+      layers[0]->save_checkpoint(directory, own);
+    } else {
+      save_file(directory, write);
+    }
+    return std::string();
+  };
+  if (!layers.empty() && strategy_of(*layers[0]).is_sharded()) {
+    save();
+  } else {
+    on_first(ranks, meeting, save);
   }
-  torch::serialize::OutputArchive archive;
-  write(archive);
-  std::filesystem::create_directories(directory);
-  DurableFile file(file_of(directory), "[save_model]");
-  archive.save_to([&](const void* data, size_t size) {
-    file.write(data, size);
-    return size;
-  });
-  file.commit();
 }
 
-bool has_model(torch::nn::Module& model, const std::string& directory) {
+bool has_model(
+    torch::nn::Module& model,
+    const Ranks& ranks,
+    const std::string& directory) {
   const Layers layers = layers_of(model);
-  return !on_first(ranks_of(layers), Meeting::kLoadCheckpoint, [&] {
+  return !on_first(ranks, Meeting::kLoadCheckpoint, [&] {
             return std::string(has_files(layers, directory) ? "yes" : "");
           }).empty();
 }
@@ -427,13 +403,13 @@ bool peek_model(
 
 bool load_model(
     torch::nn::Module& model,
+    const Ranks& ranks,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
-  if (!has_model(model, directory)) {
+  if (!has_model(model, ranks, directory)) {
     return false;
   }
   const Layers layers = layers_of(model);
-  const auto ranks = ranks_of(layers);
   const auto dense = dense_of(model, layers);
   // One rank chooses: a newer checkpoint may appear meanwhile.
   std::vector<std::string> names{on_first(ranks, Meeting::kLoadCheckpoint, [&] {
@@ -498,23 +474,15 @@ void check_model_directory(
   const DurableFile probe(directory + "/probe", where);
 }
 
-FileLock lock_for_training(
-    torch::nn::Module& model,
+std::shared_ptr<void> lock_for_training(
+    const Ranks& ranks,
     const std::string& directory) {
-  FileLock lock;
-  on_first(ranks_of(model), Meeting::kLoadCheckpoint, [&] {
-    // A process's own: what an exception has left behind keeps no later training
-    // of the same process out.
-    lock = lock_file(
+  std::shared_ptr<void> lock;
+  on_first(ranks, Meeting::kLoadCheckpoint, [&] {
+    lock = std::make_shared<FileLock>(FileLock::of_process(
         directory + "/.training_lock",
-        [](int file) {
-          // Not every file system has locks, and training needs none.
-          const bool is_free = ::lockf(file, F_TLOCK, 0) == 0 ||
-              errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
-          return is_free ? 0 : -1;
-        },
         "[Checkpoint]",
-        "Let one process at a time train with a directory.");
+        "Let one process at a time train with a directory."));
     return std::string();
   });
   return lock;

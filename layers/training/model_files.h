@@ -2,16 +2,17 @@
 #pragma once
 
 #include <tessera/checkpoint_options.h>
+#include <tessera/strategy.h>
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
+
+#include "layers/training/ranks.h"
 
 #include <functional>
 #include <memory>
 #include <string>
 
 namespace tessera {
-
-class RankGroup;
 
 // A model in a directory. With TPUEmbedding layers it is the checkpoint directory
 // of the first of them (sharded ones come before engines, these before others),
@@ -25,20 +26,27 @@ class RankGroup;
 // and what the caller adds. Without such a layer it is one file, model.pt, with
 // the same entries.
 
+/// Those of the model's tables, or else of `strategy`.
+Ranks ranks_of(
+    torch::nn::Module& model,
+    const Strategy& strategy = Strategy::engine());
+
 /// Whatever a process that dies meanwhile leaves behind, the checkpoint before
-/// stays whole. On shards all ranks call it: rank 0 alone saves what is not sharded
-/// and runs `extra`.
+/// stays whole. All ranks call it: rank 0 alone saves what is not sharded and runs
+/// `extra`.
 void save_model(
     torch::nn::Module& model,
+    const Ranks& ranks,
     const std::string& directory,
     CheckpointOptions options);
 
 /// The newest. False when there is none. `extra` reads what the caller has added,
 /// when everything has been compared and nothing is changed yet: what it throws
-/// leaves the model as it is. On shards all ranks call it, and all run `extra`.
+/// leaves the model as it is. All ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError when it is another model's; c10::Error for files.
 bool load_model(
     torch::nn::Module& model,
+    const Ranks& ranks,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
@@ -48,11 +56,11 @@ bool peek_model(
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra);
 
-/// Whether load_model() would find one. On shards all ranks call it.
-bool has_model(torch::nn::Module& model, const std::string& directory);
-
-/// The processes that share its tables; nullptr when none is sharded.
-std::shared_ptr<RankGroup> ranks_of(torch::nn::Module& model);
+/// Whether load_model() would find one. All ranks call it.
+bool has_model(
+    torch::nn::Module& model,
+    const Ranks& ranks,
+    const std::string& directory);
 
 /// Makes the directory.
 /// Errors:  c10::Error beginning with `where` when it can't be written to.
@@ -60,13 +68,11 @@ void check_model_directory(
     const std::string& directory,
     const std::string& where);
 
-using FileLock = std::shared_ptr<void>;
-
 /// Keeps other processes from training with the directory, which is there, as long
-/// as the result lives. On shards all ranks call it; rank 0 has the lock.
+/// as the result lives. All ranks call it; rank 0 has the lock.
 /// Errors:  c10::Error naming the path.
-FileLock lock_for_training(
-    torch::nn::Module& model,
+std::shared_ptr<void> lock_for_training(
+    const Ranks& ranks,
     const std::string& directory);
 
 /// As torch::save and torch::load.

@@ -6,7 +6,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <variant>
+
 namespace tessera {
+
+Ranks ranks_of(const Strategy& strategy) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  return sharded == nullptr ? nullptr : sharded->ranks;
+}
 
 bool on_any_rank(bool is_so, const Strategy& strategy) {
   return on_any_rank(std::vector<bool>{is_so}, strategy)[0];

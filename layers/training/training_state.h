@@ -26,6 +26,7 @@ struct TrainingState {
   History history = {};
   Metrics metrics = {};
   Callbacks callbacks = {};
+  Strategy strategy = Strategy::engine();
   std::vector<std::string> log_names = {};
   std::map<std::string, Better> better = {};
   /// Of the callback whose on_epoch_end() runs.

@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <limits>
 #include <memory>
@@ -279,6 +280,82 @@ TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAll) {
   ASSERT_EQ(after.size(), 4U);
   EXPECT_TRUE(at::equal(run.weights(), after[1]));
   EXPECT_FALSE(at::equal(run.weights(), after[3]));
+}
+
+// Every rank has all of it.
+struct ReplicatedModelImpl : torch::nn::Module {
+  explicit ReplicatedModelImpl(bool has_layer) {
+    at::manual_seed(3);
+    if (has_layer) {
+      layer = register_module(
+          "layer",
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features = {{"movie", feature("movies", 10)}},
+              .strategy = Strategy::host()}));
+    } else {
+      rows = register_module("rows", torch::nn::Embedding(10, 4));
+    }
+    tower = register_module("tower", torch::nn::Linear(4, 1));
+  }
+
+  at::Tensor forward(const ClickBatch& batch) {
+    const at::Tensor movie = layer.is_empty()
+        ? rows->forward(batch.movie)
+        : layer->forward({{"movie", batch.movie}})["movie"];
+    return tower->forward(movie).squeeze(1);
+  }
+
+  TPUEmbedding layer{nullptr};
+  torch::nn::Embedding rows{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(ReplicatedModel);
+
+// Its weights after training, which goes on with what the directory has.
+at::Tensor train_replicated(
+    const std::string& directory,
+    bool has_layer,
+    int64_t epochs) {
+  const Strategy strategy = test::sharded();
+  ReplicatedModel model(has_layer);
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  const auto loss_of = [&](const ClickBatch& batch) {
+    return at::binary_cross_entropy_with_logits(
+               model->forward(batch), batch.click) /
+        static_cast<double>(ranks());
+  };
+  fit(own_batches(),
+      make_train_step(
+          optimizer,
+          loss_of,
+          {.strategy = strategy, .dense_parameters = model->parameters()}),
+      {.epochs = epochs,
+       .model = model.ptr(),
+       .callbacks =
+           {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+                .monitor = "loss", .patience = 9, .restore_best = model.ptr()}),
+            std::make_shared<Checkpoint>(directory, model.ptr(), optimizer)},
+       .strategy = strategy});
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& parameter : model->parameters()) {
+    weights.push_back(parameter.detach().flatten());
+  }
+  return at::cat(weights);
+}
+
+TEST(ShardedTrainingTest, AModelWithoutShardsIsSavedByRankZero) {
+  const SharedFolder folder;
+  for (const bool has_layer : {false, true}) {
+    SCOPED_TRACE(has_layer);
+    const std::string kind = has_layer ? "layer_" : "dense_";
+    const at::Tensor straight =
+        train_replicated(folder / (kind + "straight"), has_layer, 3);
+    const at::Tensor stopped =
+        train_replicated(folder / (kind + "parts"), has_layer, 1);
+    EXPECT_FALSE(at::equal(stopped, straight));
+    EXPECT_TRUE(at::equal(
+        train_replicated(folder / (kind + "parts"), has_layer, 3), straight));
+  }
 }
 
 TEST(ShardedTrainingTest, RefusesBeforeTrainingWhatCanNotWork) {

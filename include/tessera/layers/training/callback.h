@@ -3,6 +3,7 @@
 
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/metrics.h>
+#include <tessera/strategy.h>
 
 #include <cstdint>
 #include <memory>
@@ -64,6 +65,9 @@ class Training {
   bool is_loss_finite() const;
   /// Whether the last step left out its update: its loss was not finite.
   bool is_skipped() const;
+
+  /// FitOptions::strategy.
+  const Strategy& strategy() const;
 
   /// All names that the logs of an epoch will have.
   std::vector<std::string> log_names() const;

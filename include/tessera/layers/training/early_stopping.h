@@ -37,9 +37,9 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
 /// Stops when a logged number no longer improves. NaN is no improvement.
 ///
-/// Where `restore_best` has tables on shards, rank 0's number counts for all
-/// ranks. Otherwise each rank judges its own, such as the loss of its own batches,
-/// and all end with the first that stops.
+/// On shards rank 0's number counts for all ranks where there is a `restore_best`.
+/// Otherwise each rank judges its own, such as the loss of its own batches, and all
+/// end with the first that stops.
 /// Errors:  c10::ValueError for a monitor that is not logged, listing the names,
 ///          when nobody says which values are better, and when the directory does
 ///          not hold the best weights that a resumed or ended training needs.
@@ -71,8 +71,7 @@ class EarlyStopping : public Callback {
 
  private:
   void stop_if_done(Training& training) const;
-  void keep_best();
-  double agreed(double value) const;
+  void keep_best(const Training& training);
 
   EarlyStoppingOptions options_;
   bool is_higher_better_ = false;

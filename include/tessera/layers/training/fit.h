@@ -58,7 +58,8 @@ struct FitOptions {
   std::optional<Validation> validation = {};
   Callbacks callbacks = {};
   Signals signals = Signals::kStop;
-  /// On shards all ranks end with the first that stops. That of the model's tables.
+  /// That of the model's tables, or of the gradients' sums where no table is on
+  /// shards. On shards all ranks end with the first that stops.
   Strategy strategy = Strategy::engine();
 };
 static_assert(std::is_aggregate_v<FitOptions>);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serialization/file_lock.h"
+
+#include <c10/util/Exception.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace tessera {
+
+namespace {
+
+// `lock` returns 0, or -1 with errno.
+OutputFile open_locked(
+    const std::string& path,
+    int (*lock)(int descriptor),
+    const char* where,
+    const char* advice) {
+  constexpr mode_t kReadable = 0666;
+  std::error_code not_there;
+  const int flags = std::filesystem::is_directory(path, not_there)
+      ? O_RDONLY
+      : O_RDWR | O_CREAT;
+  OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kReadable));
+  const bool is_open = file.descriptor() >= 0;
+  const bool is_locked = is_open && lock(file.descriptor()) == 0;
+  const bool is_held = is_open && (errno == EAGAIN || errno == EACCES);
+  TORCH_CHECK(
+      is_locked,
+      where,
+      " can't lock '",
+      path,
+      "': ",
+      is_held ? "it is in use" : std::strerror(errno),
+      ". ",
+      advice);
+  return file;
+}
+
+}  // namespace
+
+FileLock FileLock::of_holder(
+    const std::string& path,
+    const char* where,
+    const char* advice) {
+  return FileLock(open_locked(
+      path,
+      [](int file) { return ::flock(file, LOCK_EX | LOCK_NB); },
+      where,
+      advice));
+}
+
+FileLock FileLock::of_process(
+    const std::string& path,
+    const char* where,
+    const char* advice) {
+  const auto lock = [](int file) {
+    const bool is_free = ::lockf(file, F_TLOCK, 0) == 0 || errno == ENOLCK ||
+        errno == ENOSYS || errno == EOPNOTSUPP;
+    return is_free ? 0 : -1;
+  };
+  return FileLock(open_locked(path, lock, where, advice));
+}
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "serialization/disk.h"
+
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+/// Keeps others from using what a path stands for, as long as it lives: a directory
+/// that is there, or a file, which is made.
+/// Errors:  c10::Error beginning with `where`, naming the path and ending with
+///          `advice`.
+class FileLock {
+ public:
+  /// One holder at a time, also in one process.
+  static FileLock of_holder(
+      const std::string& path,
+      const char* where,
+      const char* advice);
+
+  /// One process at a time: what an exception has left behind keeps the same
+  /// process out of nothing. Closing any of its locks of this path ends all of
+  /// them. No lock on file systems that have none.
+  static FileLock of_process(
+      const std::string& path,
+      const char* where,
+      const char* advice);
+
+ private:
+  explicit FileLock(OutputFile file) : file_(std::move(file)) {}
+
+  OutputFile file_;
+};
+
+}  // namespace tessera
