@@ -15,7 +15,7 @@
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -246,6 +246,9 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
       AutogradContext* context,
       at::TensorList blocks,  // [batch, n, dim] each
       const DotInteractionOptions& options) {
+    // One dtype for kernels, operators and the backward pass.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::autocast_dispatch_keyset);
     context->save_for_backward(blocks.vec());
     context->saved_data["self_interaction"] = options.self_interaction;
     context->saved_data["skip_gather"] = options.skip_gather;
@@ -304,7 +307,7 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
     require_floating(leaf, c10::str("feature '", path, "'"), kClassName);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
-    if (leaf.is_inference() && !c10::InferenceMode::is_enabled()) {
+    if (leaf.is_inference() && at::GradMode::is_enabled()) {
       blocks.back() = blocks.back().clone();  // LibTorch saves no such tensor
     }
     TORCH_CHECK_TYPE(

@@ -696,22 +696,7 @@ constexpr const char* kWhere = "[export_torchscript]";
 
 // What programs will load once the file is committed.
 jit::Module save_and_load(const jit::Module& module, DurableFile& file) {
-  // LibTorch's writer checks itself in its destructor, and a failure there would
-  // end the program: it never hears of one.
-  std::exception_ptr failure;
-  jit::ExportModule(module, [&](const void* data, size_t size) {
-    try {
-      if (!failure) {
-        file.write(data, size);
-      }
-    } catch (const c10::Error&) {
-      failure = std::current_exception();
-    }
-    return size;
-  });
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  file.write_by([&](auto write) { jit::ExportModule(module, write); });
   return jit::load(file.written_path());
 }
 

@@ -9,6 +9,8 @@
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/retrieval.h>
+#include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <torch/nn/modules/container/sequential.h>
@@ -87,6 +89,8 @@ class Registry {
     known.push_back(detail::layer_class<EmbedReduce>());
     known.push_back(detail::layer_class<MultiLayerDCN>());
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
+    known.push_back(detail::layer_class<Retrieval>());
+    known.push_back(detail::layer_class<SamplingProbability>());
     known.push_back(detail::layer_class<TPUEmbedding>());
     for (detail::LayerClass& layer_class : known) {
       classes_.emplace(layer_class.name, layer_class);

@@ -58,26 +58,37 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
 class RowBlocks {
  public:
   RowBlocks(int64_t rows, int64_t dim)
-      : rows_(rows), row_bytes_(dim * int64_t{sizeof(float)}) {
+      : row_bytes_(dim * int64_t{sizeof(float)}) {
     constexpr int64_t kBytes = int64_t{256} * 1024;
-    constexpr int64_t kTile = 32;  // of matrix products
+    constexpr int64_t kTile = 32;
     size_ = std::max<int64_t>(kBytes / row_bytes_ / kTile, 1) * kTile;
+    while (begins_.back() + size_ <= rows) {
+      begins_.push_back(begins_.back() + size_);
+    }
+    // Few lengths whatever the batch: each thread compiles products for each.
+    const int64_t left = rows - begins_.back();
+    if (left >= kTile) {
+      begins_.push_back(begins_.back() + left / kTile * kTile);
+    }
+    if (begins_.back() < rows) {
+      begins_.push_back(rows);
+    }
   }
 
   int64_t size() const {
     return size_;
   }
   int64_t count() const {
-    return (rows_ + size_ - 1) / size_;
+    return static_cast<int64_t>(begins_.size()) - 1;
   }
 
   at::Tensor part(const at::Tensor& tensor, int64_t block) const {
-    const int64_t begin = block * size_;
-    return tensor.narrow(0, begin, std::min(size_, rows_ - begin));
+    return tensor.narrow(
+        0, begins_[block], begins_[block + 1] - begins_[block]);
   }
 
   void for_each(c10::function_ref<void(int64_t)> task) const {
-    run_tasks(count(), rows_ * row_bytes_, [&](int64_t block) {
+    run_tasks(count(), begins_.back() * row_bytes_, [&](int64_t block) {
       // Of this thread.
       const at::AutoDispatchBelowADInplaceOrView no_gradients;
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(
@@ -87,9 +98,9 @@ class RowBlocks {
   }
 
  private:
-  int64_t rows_;
   int64_t row_bytes_;
   int64_t size_;
+  std::vector<int64_t> begins_{0};  // and the end of the last
 };
 
 // What the backward pass needs of a layer: its input, x u and x u v.
@@ -250,30 +261,37 @@ struct Crosses : torch::autograd::Function<Crosses> {
     for (size_t i = 3 + count; i + 2 < kept.size(); i += 3) {
       saved.push_back({kept[i], kept[i + 1], kept[i + 2]});
     }
-    return by_blocks(layers, saved, gradients[0]);
+    const bool is_training =
+        context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
+    variable_list result = by_blocks(layers, saved, gradients[0], is_training);
+    result.resize(1 + count);
+    return result;
   }
 
  private:
-  // In the order of forward()'s arguments.
+  // In the order of forward()'s arguments; unless `is_training`, x0's alone.
   static variable_list by_blocks(
       const std::vector<LowRankCross>& layers,
       const std::vector<Saved>& saved,
-      const at::Tensor& gradient) {
+      const at::Tensor& gradient,
+      bool is_training) {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
     const RowBlocks blocks(x0.size(0), x0.size(1));
     // Of each block, to be summed in their order; u's transposed.
-    std::vector<LowRankCross> sums;
+    std::vector<LowRankCross> sums(layers.size());
     std::vector<LowRankCross> transposed;
-    for (const LowRankCross& layer : layers) {
-      const int64_t rank = layer.u.size(1);
-      transposed.push_back(
-          {layer.u.t().contiguous(), layer.v.t().contiguous(), {}});
-      sums.push_back(
-          {empty_in_step_memory({blocks.count(), rank, dim}),
-           empty_in_step_memory({blocks.count(), rank, dim}),
-           layer.bias.defined() ? empty_in_step_memory({blocks.count(), dim})
-                                : at::Tensor()});
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto& [u, v, bias] = layers[i];
+      transposed.push_back({u.t().contiguous(), v.t().contiguous(), {}});
+      if (is_training) {
+        const std::vector<int64_t> shape{blocks.count(), u.size(1), dim};
+        sums[i] = {
+            empty_in_step_memory(shape),
+            empty_in_step_memory(shape),
+            bias.defined() ? empty_in_step_memory({blocks.count(), dim})
+                           : at::Tensor()};
+      }
     }
     const at::Tensor x0_gradient = empty_in_step_memory(x0.sizes());
     blocks.for_each([&](int64_t block) {
@@ -284,7 +302,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
       const at::Tensor of_product = at::empty_like(of_x);
       for (size_t i = layers.size(); i-- > 0;) {
         const LowRankCross& layer = layers[i];
-        const at::Tensor of_bias = layer.bias.defined()
+        const at::Tensor of_bias = sums[i].bias.defined()
             ? sums[i].bias.select(0, block).zero_()
             : at::Tensor();
         active_kernels().cross_gradient(
@@ -303,17 +321,24 @@ struct Crosses : torch::autograd::Function<Crosses> {
         const at::Tensor projected = blocks.part(saved[i].projected, block);
         const at::Tensor of_projected = at::empty_like(projected);
         multiply(of_product, transposed[i].v, of_projected);
-        multiply(
-            projected.t().contiguous(), of_product, sums[i].v.select(0, block));
-        multiply(
-            of_projected.t().contiguous(),
-            blocks.part(saved[i].x, block),
-            sums[i].u.select(0, block));
+        if (is_training) {
+          multiply(
+              projected.t().contiguous(),
+              of_product,
+              sums[i].v.select(0, block));
+          multiply(
+              of_projected.t().contiguous(),
+              blocks.part(saved[i].x, block),
+              sums[i].u.select(0, block));
+        }
         multiply(of_projected, transposed[i].u, of_x, /*add=*/true);
       }
       of_first.add_(of_x);
     });
     variable_list result{x0_gradient};
+    if (!is_training) {
+      return result;
+    }
     for (const LowRankCross& sum : sums) {
       result.insert(result.end(), {sum.u.sum(0).t(), sum.v.sum(0)});
       if (sum.bias.defined()) {

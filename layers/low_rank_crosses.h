@@ -14,9 +14,10 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Whether low_rank_crosses() is to be called: in float32 on the CPU, for ranks so
-/// small that a sum of the weights' gradient for each block of rows takes less
-/// memory than the rows.
+/// Whether low_rank_crosses() is to be called: in float32 on the CPU and outside of
+/// a trace, with a block of rows for each thread at least, for ranks so small that
+/// sums of the weights' gradients for each block take less memory than what is kept
+/// of the rows.
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers);

@@ -14,8 +14,10 @@ namespace tessera {
 namespace {
 
 LowRankCross parameters_of(const CrossImpl& layer) {
-  const std::vector<at::Tensor> own = layer.parameters();
-  return {own[0], own[1], own.size() > 2 ? own[2] : at::Tensor()};
+  const auto own = layer.named_parameters(/*recurse=*/false);
+  const at::Tensor* bias = own.find("bias");
+  return {
+      own["kernel_u"], own["kernel_v"], bias == nullptr ? at::Tensor() : *bias};
 }
 
 }  // namespace

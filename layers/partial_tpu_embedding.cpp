@@ -23,6 +23,7 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 }
 
 void PartialTPUEmbeddingImpl::reset() {
+  const auto shapes = input_shapes();  // of a copy: the original's halves
   const EmbeddingState whole = describe_state(
       options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
   // Each half would number its unnamed tables anew: they get their names here.
@@ -61,6 +62,9 @@ void PartialTPUEmbeddingImpl::reset() {
   if (!halves.dense.empty()) {
     dense_ = register_module(
         "dense_embedding", make(halves.dense, Strategy::host()));
+  }
+  if (shapes) {
+    make_parameters(*shapes);
   }
 }
 
@@ -179,6 +183,25 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                       : tpu_->compute_output_shape(halves.tpu),
       dense_.is_empty() ? Nest<PartialShape>()
                         : dense_->compute_output_shape(halves.dense));
+}
+
+void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
+  const bool is_again = this->input_shapes().has_value();
+  LayerImpl::build(input_shapes);
+  if (is_again) {
+    make_parameters(input_shapes);  // each half keeps what several builds fix
+  }
+}
+
+std::optional<Nest<PartialShape>> PartialTPUEmbeddingImpl::input_shapes()
+    const {
+  if (!LayerImpl::input_shapes()) {
+    return std::nullopt;
+  }
+  const auto of = [](const TPUEmbedding& half) {
+    return half.is_empty() ? Nest<PartialShape>() : *half->input_shapes();
+  };
+  return merge(of(tpu_), of(dense_));
 }
 
 void PartialTPUEmbeddingImpl::make_parameters(

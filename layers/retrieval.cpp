@@ -15,8 +15,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <ostream>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -200,17 +201,39 @@ LossReduction JsonValue<LossReduction>::read(
 }
 
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)
-    : options_(std::move(options)) {
+    : LayerImpl(std::move(options)) {
+  const RetrievalOptions& checked = this->options();
   TORCH_CHECK_VALUE(
-      std::isfinite(options_.temperature) && options_.temperature > 0.0,
+      std::isfinite(checked.temperature) && checked.temperature > 0.0,
       "[Retrieval] temperature must be > 0 and finite, but got ",
-      options_.temperature,
+      checked.temperature,
       ".");
   TORCH_CHECK_VALUE(
-      !options_.num_hard_negatives || *options_.num_hard_negatives >= 1,
+      !checked.num_hard_negatives || *checked.num_hard_negatives >= 1,
       "[Retrieval] num_hard_negatives must be >= 1, but got ",
-      options_.num_hard_negatives.value_or(0),
+      checked.num_hard_negatives.value_or(0),
       ". Leave it unset for all negatives.");
+}
+
+Nest<PartialShape> RetrievalImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  const std::vector<PartialShape> shapes = input_shapes.flatten();
+  TORCH_CHECK_VALUE(
+      shapes.size() == 2,
+      "[Retrieval] expected the shapes of query and candidate, but got ",
+      shapes.size(),
+      ".");
+  const auto& [query, candidate] = std::tie(shapes[0], shapes[1]);
+  TORCH_CHECK_VALUE(
+      query.size() == 2 && candidate.size() == 2 &&
+          (!query[1] || !candidate[1] || *query[1] == *candidate[1]),
+      "[Retrieval] expected a query [batch, dim] and a candidate "
+      "[candidates, dim], but got ",
+      to_string(query),
+      " and ",
+      to_string(candidate),
+      ".");
+  return PartialShape{};
 }
 
 at::Tensor RetrievalImpl::forward(
@@ -218,7 +241,7 @@ at::Tensor RetrievalImpl::forward(
     const at::Tensor& candidate,
     const RetrievalBatch& batch) {
   check_pair(query, candidate);
-  check_ids(options_, batch.candidate_ids, candidate);
+  check_ids(options(), batch.candidate_ids, candidate);
   const at::Tensor& probability = batch.candidate_sampling_probability;
   if (probability.defined()) {
     check_probability(probability, candidate);
@@ -226,17 +249,18 @@ at::Tensor RetrievalImpl::forward(
   if (batch.sample_weights.defined()) {
     check_weights(batch.sample_weights, query);
   }
+  build_on_first_call(Nest<at::Tensor>::list({query, candidate}));
   const int64_t queries = query.size(0);
   const int64_t candidates = candidate.size(0);
 
-  at::Tensor scores = at::matmul(query, candidate.t()) / options_.temperature;
+  at::Tensor scores = at::matmul(query, candidate.t()) / options().temperature;
   if (probability.defined()) {
     // In float64, as a small share may be denormal in float32.
     scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
   }
 
   const at::Tensor positive = scores.diagonal();  // [batch]
-  if (options_.remove_accidental_hits) {
+  if (options().remove_accidental_hits) {
     const at::Tensor& ids = batch.candidate_ids;
     const at::Tensor is_own =
         at::eye(queries, candidates, scores.options().dtype(at::kBool));
@@ -246,8 +270,8 @@ at::Tensor RetrievalImpl::forward(
     scores =
         scores.masked_fill(is_hit.logical_and(is_own.logical_not()), kNever);
   }
-  const int64_t hard =
-      options_.num_hard_negatives.value_or(std::numeric_limits<int64_t>::max());
+  const int64_t hard = options().num_hard_negatives.value_or(
+      std::numeric_limits<int64_t>::max());
   if (hard < candidates - 1) {
     const at::Tensor is_own =
         at::eye(queries, candidates, scores.options().dtype(at::kBool));
@@ -261,7 +285,7 @@ at::Tensor RetrievalImpl::forward(
     losses = losses * batch.sample_weights.to(losses.dtype());
   }
   const at::Tensor loss =
-      options_.reduction == LossReduction::kSum ? losses.sum() : losses.mean();
+      options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
   TORCH_CHECK_VALUE(
       is_finite(loss),
       "[Retrieval] the scores, the losses or their weights are beyond ",
@@ -270,16 +294,6 @@ at::Tensor RetrievalImpl::forward(
       loss.item<double>(),
       ". Scale the vectors or the weights down, or raise the temperature.");
   return loss;
-}
-
-void RetrievalImpl::pretty_print(std::ostream& stream) const {
-  stream << "tessera::Retrieval(temperature=" << options_.temperature;
-  if (options_.num_hard_negatives) {
-    stream << ", num_hard_negatives=" << *options_.num_hard_negatives;
-  }
-  stream << ", remove_accidental_hits="
-         << (options_.remove_accidental_hits ? "true" : "false")
-         << ", reduction=" << to_string(options_.reduction) << ")";
 }
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,27 +54,28 @@ void check_ids(const at::Tensor& ids) {
 
 SamplingProbabilityImpl::SamplingProbabilityImpl(
     SamplingProbabilityOptions options)
-    : options_(std::move(options)) {
+    : LayerImpl(std::move(options)) {
+  const SamplingProbabilityOptions& checked = this->options();
   constexpr int64_t kMost = int64_t{1} << 40;  // elements: 12 TiB
   TORCH_CHECK_VALUE(
-      options_.num_buckets >= 1 && options_.num_hashes >= 1 &&
-          options_.num_buckets <= kMost / options_.num_hashes,
+      checked.num_buckets >= 1 && checked.num_hashes >= 1 &&
+          checked.num_buckets <= kMost / checked.num_hashes,
       "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at"
       " most 2^40 together, but got ",
-      options_.num_buckets,
+      checked.num_buckets,
       " and ",
-      options_.num_hashes,
+      checked.num_hashes,
       ".");
   TORCH_CHECK_VALUE(
-      options_.learning_rate > 0.0 && options_.learning_rate <= 1.0,
+      checked.learning_rate > 0.0 && checked.learning_rate <= 1.0,
       "[SamplingProbability] learning_rate must be in (0, 1], but got ",
-      options_.learning_rate,
+      checked.learning_rate,
       ".");
   SamplingProbabilityImpl::reset();
 }
 
 void SamplingProbabilityImpl::reset() {
-  const auto shape = {options_.num_hashes, options_.num_buckets};
+  const auto shape = {options().num_hashes, options().num_buckets};
   if (named_buffers(/*recurse=*/false).contains("seen")) {
     seen_.zero_();
     last_position_.zero_();
@@ -89,7 +90,8 @@ void SamplingProbabilityImpl::reset() {
 
 void SamplingProbabilityImpl::check_buffers() const {
   const auto is_right = [&](const at::Tensor& buffer, at::ScalarType dtype) {
-    const std::vector<int64_t> shape{options_.num_hashes, options_.num_buckets};
+    const std::vector<int64_t> shape{
+        options().num_hashes, options().num_buckets};
     return buffer.scalar_type() == dtype && buffer.is_contiguous() &&
         buffer.device().is_cpu() && buffer.sizes() == shape;
   };
@@ -99,9 +101,9 @@ void SamplingProbabilityImpl::check_buffers() const {
           seen_.scalar_type() == at::kLong && seen_.numel() == 1,
       "[SamplingProbability] the buffers must be on the CPU, float32 and of shape"
       " [num_hashes, num_buckets] = [",
-      options_.num_hashes,
+      options().num_hashes,
       ", ",
-      options_.num_buckets,
+      options().num_buckets,
       "], but are of shape ",
       last_position_.sizes(),
       ". Load what was saved with the same options, and leave dtype and device"
@@ -109,14 +111,14 @@ void SamplingProbabilityImpl::check_buffers() const {
 }
 
 void SamplingProbabilityImpl::learn(std::span<const int64_t> ids) {
-  const Buckets bucket(options_);
-  const auto rate = static_cast<float>(options_.learning_rate);
+  const Buckets bucket(options());
+  const auto rate = static_cast<float>(options().learning_rate);
   int64_t* position = last_position_.mutable_data_ptr<int64_t>();
   float* gap = average_gap_.mutable_data_ptr<float>();
   int64_t& seen = *seen_.mutable_data_ptr<int64_t>();
   for (const int64_t id : ids) {
     ++seen;
-    for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
+    for (int64_t hash = 0; hash < options().num_hashes; ++hash) {
       const int64_t at = bucket(id, hash);
       const auto newest = static_cast<float>(seen - position[at]);
       gap[at] =
@@ -128,7 +130,7 @@ void SamplingProbabilityImpl::learn(std::span<const int64_t> ids) {
 
 at::Tensor SamplingProbabilityImpl::estimate(
     std::span<const int64_t> ids) const {
-  const Buckets bucket(options_);
+  const Buckets bucket(options());
   const int64_t* position = last_position_.const_data_ptr<int64_t>();
   const float* gap = average_gap_.const_data_ptr<float>();
   const auto unseen = static_cast<float>(*seen_.const_data_ptr<int64_t>() + 1);
@@ -137,7 +139,7 @@ at::Tensor SamplingProbabilityImpl::estimate(
   float* out = probability.mutable_data_ptr<float>();
   for (const int64_t id : ids) {
     float longest = 1.0F;
-    for (int64_t hash = 0; hash < options_.num_hashes; ++hash) {
+    for (int64_t hash = 0; hash < options().num_hashes; ++hash) {
       const int64_t at = bucket(id, hash);
       longest = std::max(longest, position[at] == 0 ? unseen : gap[at]);
     }
@@ -146,8 +148,20 @@ at::Tensor SamplingProbabilityImpl::estimate(
   return probability;
 }
 
+Nest<PartialShape> SamplingProbabilityImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  TORCH_CHECK_VALUE(
+      input_shapes.is_leaf() && input_shapes.leaf().size() == 1,
+      "[SamplingProbability] expected ids [batch], but got ",
+      input_shapes.is_leaf() ? to_string(input_shapes.leaf())
+                             : std::string(input_shapes.kind()),
+      ".");
+  return input_shapes;
+}
+
 at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
   check_ids(ids);
+  build_on_first_call(ids);
   check_buffers();
   const at::Tensor wide = ids.to(at::kLong).contiguous();
   const std::span<const int64_t> values(
@@ -156,12 +170,6 @@ at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
     learn(values);
   }
   return estimate(values);
-}
-
-void SamplingProbabilityImpl::pretty_print(std::ostream& stream) const {
-  stream << "tessera::SamplingProbability(num_buckets=" << options_.num_buckets
-         << ", num_hashes=" << options_.num_hashes
-         << ", learning_rate=" << options_.learning_rate << ")";
 }
 
 }  // namespace tessera

@@ -66,8 +66,11 @@ DurableFile::DurableFile(const std::string& path, std::string where)
       where_,
       " ",
       path_,
-      ": expected a path to a file, but this is a folder, a device or a link to "
-      "nothing.");
+      ": expected the path of a file, but this is ",
+      std::filesystem::is_directory(status) ? "a folder"
+          : exists                          ? "a device, a pipe or a socket"
+                                            : "a link to nothing",
+      ". Name another.");
   if (exists) {
     path_ = std::filesystem::canonical(path, error).string();
     path_ = error ? path : path_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <string>
 
 namespace tessera {
@@ -29,7 +30,12 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   void write(const void* data, size_t size);
-  /// Where it is until then, for what writes by a path.
+  /// What `save(write)` writes, for LibTorch's writers: an exception of theirs in
+  /// write() would end the program.
+  template <class Save>
+  void write_by(Save save);
+
+  /// Where it is before commit(), to be read.
   const std::string& written_path() const {
     return written_path_;
   }
@@ -46,5 +52,23 @@ class DurableFile {
   int descriptor_ = -1;
   bool is_committed_ = false;
 };
+
+template <class Save>
+void DurableFile::write_by(Save save) {
+  std::exception_ptr failure;
+  save([&](const void* data, size_t size) {
+    try {
+      if (!failure) {
+        write(data, size);
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    return size;
+  });
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
 
 }  // namespace tessera

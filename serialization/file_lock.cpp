@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,15 +22,26 @@ OutputFile open_locked(
     int (*lock)(int descriptor),
     const char* where,
     const char* advice) {
-  constexpr mode_t kReadable = 0666;
+  constexpr mode_t kAnybody = 0666;
   std::error_code not_there;
   const int flags = std::filesystem::is_directory(path, not_there)
       ? O_RDONLY
       : O_RDWR | O_CREAT;
-  OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kReadable));
-  const bool is_open = file.descriptor() >= 0;
-  const bool is_locked = is_open && lock(file.descriptor()) == 0;
-  const bool is_held = is_open && (errno == EAGAIN || errno == EACCES);
+  OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kAnybody));
+  TORCH_CHECK(
+      file.descriptor() >= 0,
+      where,
+      " can't open '",
+      path,
+      "' to lock it: ",
+      std::strerror(errno),
+      ". It must be writable.");
+  if (flags != O_RDONLY) {
+    // Who may write to the folder may go on when its owner is done.
+    (void)::fchmod(file.descriptor(), kAnybody);
+  }
+  const bool is_locked = lock(file.descriptor()) == 0;
+  const bool is_held = errno == EAGAIN || errno == EACCES;
   TORCH_CHECK(
       is_locked,
       where,

@@ -77,6 +77,14 @@ class Blocks {
     return true;
   }
 
+  void release_all() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [capacity, blocks] : kept_) {
+      blocks.unwanted = blocks.blocks.size();
+    }
+    release_unwanted();
+  }
+
   size_t bytes() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return bytes_;
@@ -119,7 +127,11 @@ class StepAllocator : public c10::Allocator {
       memory = bytes == 0 ? nullptr : take_step_memory(bytes);
     } catch (const std::bad_alloc&) {
       TORCH_CHECK_WITH(
-          OutOfMemoryError, false, "[tensor] can't get ", bytes, " bytes.");
+          OutOfMemoryError,
+          false,
+          "[step_memory] can't get ",
+          bytes,
+          " bytes for a tensor. Use smaller batches, or free some.");
     }
     return {memory, memory, &give_step_memory, c10::Device(c10::kCPU)};
   }
@@ -146,6 +158,10 @@ void* take_step_memory(size_t bytes) {
     const size_t size = sizeof(Header) + capacity;
     const size_t padded = (size + kAlignment - 1) / kAlignment * kAlignment;
     void* memory = std::aligned_alloc(kAlignment, padded);
+    if (memory == nullptr) {
+      all_blocks().release_all();
+      memory = std::aligned_alloc(kAlignment, padded);
+    }
     if (memory == nullptr) {
       throw std::bad_alloc();
     }

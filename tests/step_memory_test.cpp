@@ -11,9 +11,12 @@
 #include <ATen/ops/sum.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <new>
 #include <thread>
@@ -78,6 +81,26 @@ TEST(StepMemoryTest, WhatNobodyWantsGoesBack) {
   EXPECT_LE(kept_step_memory(), before);
 }
 
+TEST(StepMemoryTest, WhatIsKeptComesBackWhereMemoryEnds) {
+  if (!kKeepsBlocks) {
+    GTEST_SKIP() << "nothing is kept";
+  }
+  constexpr size_t kBytes = size_t{256} << 20;
+  give_step_memory(take_step_memory(kBytes));
+  EXPECT_GE(kept_step_memory(), kBytes);
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlimit now = before;  // what there is, and half of what is kept
+  now.rlim_cur = static_cast<rlim_t>(pages * ::getpagesize()) + kBytes / 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);
+  void* memory = nullptr;
+  EXPECT_NO_THROW(memory = take_step_memory(kBytes / 4 * 3));
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  give_step_memory(memory);
+}
+
 TEST(StepMemoryTest, TensorsOfLibTorchTakeItWhenAsked) {
   c10::Allocator* const before = c10::GetCPUAllocator();
   keep_memory_between_steps();
@@ -105,7 +128,8 @@ TEST(StepMemoryTest, TensorsOfLibTorchTakeItWhenAsked) {
   } catch (const c10::OutOfMemoryError& error) {
     EXPECT_STREQ(
         error.what_without_backtrace(),
-        "[tensor] can't get 4611686018427387904 bytes.");
+        "[step_memory] can't get 4611686018427387904 bytes for a tensor. Use "
+        "smaller batches, or free some.");
   }
   c10::SetCPUAllocator(before);
 }

@@ -282,10 +282,7 @@ void save_file(const std::string& directory, Write write) {
   write(archive);
   std::filesystem::create_directories(directory);
   DurableFile file(file_of(directory), "[save_model]");
-  archive.save_to([&](const void* data, size_t size) {
-    file.write(data, size);
-    return size;
-  });
+  file.write_by([&](auto write) { archive.save_to(write); });
   file.commit();
 }
 

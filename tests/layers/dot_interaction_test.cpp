@@ -4,6 +4,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -161,6 +162,23 @@ TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
       run(at::cat({gradient, gradient}, 1).narrow(1, 6, 6)), expected));
   test::expect_close(
       run(at::ones({1, 1}).expand({3, 6})), run(at::ones({3, 6})));
+}
+
+// By kernels or operators: one dtype.
+TEST(DotInteractionTest, AutocastDoesNotReachIt) {
+  for (const bool skip_gather : {false, true}) {
+    DotInteraction layer(DotInteractionOptions{.skip_gather = skip_gather});
+    const at::Tensor x = at::randn({3, 4, 5}).requires_grad_();
+    const at::Tensor expected = layer->forward(x);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const at::Tensor result = layer->forward(x);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(result.scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(result, expected));
+    result.sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    x.mutable_grad() = at::Tensor();
+  }
 }
 
 TEST(DotInteractionTest, SecondDerivativesAreThoseOfFiniteDifferences) {

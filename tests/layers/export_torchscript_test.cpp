@@ -5,6 +5,7 @@
 #include "tests/golden_layer.h"
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
+#include "tests/small_files.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -12,10 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/ir/ir.h>
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -498,8 +496,7 @@ TEST(ExportTest, ReplacesFilesOnly) {
   namespace fs = std::filesystem;
   const TPUEmbedding layer = nested_layer();
   const std::string path = test::new_file();
-  const std::string problem =
-      "expected a path to a file, but this is a folder, a device or a link";
+  const std::string problem = "expected the path of a file, but this is a ";
   EXPECT_VALUE_ERROR(export_torchscript(layer, testing::TempDir()), problem);
   fs::create_symlink("/dev/null", path);
   EXPECT_VALUE_ERROR(export_torchscript(layer, path), problem);
@@ -522,15 +519,11 @@ TEST(ExportTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   const TPUEmbedding layer = nested_layer();
   const std::string path = test::new_file();
   std::ofstream(path) << "old";
-  rlimit limit = {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const rlimit small{.rlim_cur = 200, .rlim_max = limit.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  EXPECT_TORCH_ERROR(
-      export_torchscript(layer, path), "can't be written: File too large.");
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  std::signal(SIGXFSZ, handler);
+  {
+    const test::SmallFiles small(200);
+    EXPECT_TORCH_ERROR(
+        export_torchscript(layer, path), "can't be written: File too large.");
+  }
   EXPECT_EQ(std::filesystem::file_size(path), 3U);
   std::filesystem::remove(path);
   test::expect_nothing_at(path);

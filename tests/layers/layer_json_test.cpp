@@ -7,6 +7,8 @@
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/retrieval.h>
+#include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include "tests/layers/layer_test_util.h"
@@ -14,6 +16,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -396,6 +399,23 @@ TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
   torch::load(same_tags, tags_archive);
   const Feature ids = test::int64s({0, 4});
   EXPECT_TRUE(at::equal(same_tags->forward(ids), tags->forward(ids)));
+
+  Retrieval retrieval(
+      RetrievalOptions{.temperature = 0.5, .reduction = LossReduction::kMean});
+  const at::Tensor query = at::randn({3, 4});
+  const at::Tensor candidate = at::randn({5, 4});
+  const at::Tensor loss = retrieval->forward(query, candidate);
+  auto same_retrieval = from_json<Retrieval>(reread(to_json(retrieval)));
+  EXPECT_EQ(same_retrieval->options(), retrieval->options());
+  EXPECT_TRUE(same_retrieval->input_shapes().has_value());
+  EXPECT_TRUE(at::equal(same_retrieval->forward(query, candidate), loss));
+
+  SamplingProbability share(SamplingProbabilityOptions{.num_buckets = 8});
+  share->forward(test::int64s({1, 2, 1}));
+  auto same_share = from_json<SamplingProbability>(reread(to_json(share)));
+  EXPECT_EQ(same_share->options(), share->options());
+  EXPECT_EQ(
+      share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
 }
 
 TEST(LayerJsonTest, ALayerThatWasMovedIsMovedAgain) {

@@ -138,7 +138,7 @@ TEST(MultiLayerDCNTest, GivesTheSameWhereNothingIsKept) {
   for (const int64_t num_layers : {1, 3}) {
     MultiLayerDCN layer(
         MultiLayerDCNOptions{.projection_dim = 3, .num_layers = num_layers});
-    const at::Tensor x0 = at::randn({70, 3001});  // three blocks
+    const at::Tensor x0 = at::randn({100, 3001});  // four blocks, the last of 4
     const at::Tensor before = x0.clone();
     const at::Tensor expected = layer->forward(x0);
     EXPECT_TRUE(expected.requires_grad());
@@ -155,6 +155,28 @@ TEST(MultiLayerDCNTest, GivesTheSameWhereNothingIsKept) {
       parameter.requires_grad_(false);
     }
     EXPECT_TRUE(at::equal(layer->forward(x0), expected));
+  }
+}
+
+TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
+  const at::Tensor x0 = at::randn({70, 3000}).requires_grad_();
+  const auto gradient = [&] {
+    x0.mutable_grad() = at::Tensor();
+    layer->forward(x0).square().sum().backward();
+    return x0.grad();
+  };
+  const at::Tensor expected = gradient();
+  layer->zero_grad();
+  for (at::Tensor& parameter : layer->parameters()) {
+    parameter.requires_grad_(false);
+  }
+  EXPECT_TRUE(at::equal(gradient(), expected));
+  layer->parameters()[1].requires_grad_();
+  EXPECT_TRUE(at::equal(gradient(), expected));
+  for (const at::Tensor& parameter : layer->parameters()) {
+    EXPECT_EQ(parameter.grad().defined(), parameter.requires_grad());
   }
 }
 

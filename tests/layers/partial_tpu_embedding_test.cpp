@@ -265,6 +265,41 @@ TEST(PartialTPUEmbeddingTest, SaysItsOutputShapeAndBuilds) {
   EXPECT_EQ(activations.at("c")[1].sizes(), (std::vector<int64_t>{2, 2, 2}));
 }
 
+TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMore) {
+  PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
+      .features =
+          {{"large",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "large", .vocabulary_size = 20, .dim = 2})}},
+           {"small",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "small", .vocabulary_size = 5, .dim = 2})}}},
+      .optimizer = optim::SGD{},
+      .size_threshold = 10});
+  const auto build = [&](std::optional<int64_t> batch) {
+    layer->build(Nest<PartialShape>{
+        {"large", PartialShape{batch}}, {"small", PartialShape{batch}}});
+  };
+  const auto forward = [](PartialTPUEmbedding& of, int64_t batch) {
+    const at::Tensor ids = at::zeros({batch}, at::kLong);
+    return of->forward({{"large", ids}, {"small", ids}});
+  };
+  build(std::nullopt);
+  forward(layer, 4);
+  build(2);
+  EXPECT_VALUE_ERROR(forward(layer, 4), "");
+  EXPECT_EQ((*layer->input_shapes())["small"], PartialShape{2});
+  PartialTPUEmbedding copy(
+      std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone()));
+  EXPECT_VALUE_ERROR(forward(copy, 4), "");
+  auto again = from_json<PartialTPUEmbedding>(to_json(layer));
+  EXPECT_VALUE_ERROR(forward(again, 4), "");
+  EXPECT_EQ(forward(again, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
+  EXPECT_VALUE_ERROR(build(3), "");
+}
+
 struct ModelImpl : torch::nn::Module {
   ModelImpl() {
     embedding = register_module("embedding", PartialTPUEmbedding(options(10)));

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/serialization/tensor_file_fixture.h"
+#include "tests/small_files.h"
 
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -295,9 +294,9 @@ TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
 TEST_F(NpyTest, SavesToFilesOnly) {
   const at::Tensor tensor = at::ones({2});
   EXPECT_VALUE_ERROR(
-      save_npy(tensor, folder_.path()), "this is a folder, a device");
+      save_npy(tensor, folder_.path()), "this is a folder. Name another.");
   EXPECT_VALUE_ERROR(
-      save_npy(tensor, "/dev/null"), "/dev/null: expected a path to a file");
+      save_npy(tensor, "/dev/null"), "/dev/null: expected the path of a file");
   EXPECT_TORCH_ERROR(
       save_npy(tensor, path("none/tensor.npy")), "can't be created: No such");
   std::filesystem::create_symlink("nothing", path("link.npy"));
@@ -322,16 +321,12 @@ TEST_F(NpyTest, KeepsPermissionsAndLinks) {
 TEST_F(NpyTest, AFailedWriteLeavesTheOldFileAndNoOther) {
   const at::Tensor old = counting(at::kFloat, {4});
   save_npy(old, path("tensor.npy"));
-  rlimit limit = {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const rlimit small{.rlim_cur = 4096, .rlim_max = limit.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  EXPECT_TORCH_ERROR(
-      save_npy(at::ones({10000}), path("tensor.npy")),
-      "tensor.npy: the file can't be written: File too large.");
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  std::signal(SIGXFSZ, handler);
+  {
+    const test::SmallFiles small(4096);
+    EXPECT_TORCH_ERROR(
+        save_npy(at::ones({10000}), path("tensor.npy")),
+        "tensor.npy: the file can't be written: File too large.");
+  }
   expect_same(load_npy(path("tensor.npy")), old);
   EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
 }

@@ -38,6 +38,7 @@ static_assert(std::is_aggregate_v<DotInteractionOptions>);
 /// its order.
 ///
 /// The backward pass reads the features, which must not have changed by then.
+/// All is computed in the features' dtype, under autocast, too.
 ///
 /// Shapes:  leaves [batch, dim], a feature each, or [batch, n, dim], n features;
 ///          one such tensor alone will do. Of F features in all the result is

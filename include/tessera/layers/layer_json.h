@@ -109,6 +109,7 @@ Options options_from_json(
 template <class Holder>
 LayerClass layer_class() {
   using Impl = typename Holder::ContainedType;
+  static_assert(std::is_base_of_v<Layer, Impl>, "derive it from LayerImpl");
   return {
       .name = Impl::kClassName,
       .type = typeid(Impl),
@@ -154,8 +155,8 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
   return Holder(std::move(layer));
 }
 
-/// Makes a class of one's own known to to_json() and layer_from_json(): Impl has
-/// kClassName, Options and a constructor from them, as a LayerImpl does.
+/// Makes a class of one's own known to to_json() and layer_from_json(): a Layer with
+/// kClassName, Options and a constructor from them, as a LayerImpl has them.
 ///
 ///   const bool is_registered = tessera::register_layer<Ranker>();
 ///

@@ -102,6 +102,11 @@ class PartialTPUEmbeddingImpl
     return dense_;
   }
 
+  /// As TPUEmbedding's: of several builds the last counts, with what it leaves
+  /// unknown from those before.
+  void build(const Nest<PartialShape>& input_shapes) override;
+  std::optional<Nest<PartialShape>> input_shapes() const override;
+
   void reset() override;
 
  protected:

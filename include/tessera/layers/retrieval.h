@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/layers/layer.h>
 #include <tessera/optim/json_value.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
-#include <iosfwd>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -90,29 +89,25 @@ struct RetrievalBatch {
 ///          among them NaN and infinity, and a loss that overflows. A negative
 ///          whose score is below the dtype's range adds nothing to the loss.
 /// Source:  tfrs.tasks.Retrieval; Yi et al. 2019, doi:10.1145/3298689.3346996.
-class RetrievalImpl : public torch::nn::Cloneable<RetrievalImpl> {
+class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
  public:
+  static constexpr const char* kClassName = "Retrieval";
+
   /// Errors:  c10::ValueError for a temperature that is not positive and finite,
   ///          or num_hard_negatives < 1.
   explicit RetrievalImpl(RetrievalOptions options = {});
-
-  void reset() override {}
 
   at::Tensor forward(
       const at::Tensor& query,
       const at::Tensor& candidate,
       const RetrievalBatch& batch = {});
 
-  const RetrievalOptions& options() const {
-    return options_;
-  }
-  void pretty_print(std::ostream& stream) const override;
+  /// Of a list of query and candidate.
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(RetrievalBatch{})})
-
- private:
-  RetrievalOptions options_;
 };
 
 TORCH_MODULE(Retrieval);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/layers/layer.h>
+
 #include <ATen/core/Tensor.h>
-#include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
-#include <iosfwd>
 #include <span>
 #include <type_traits>
 
@@ -53,8 +53,10 @@ static_assert(std::is_aggregate_v<SamplingProbabilityOptions>);
 /// Errors:  c10::ValueError or TypeError for another shape, dtype or device.
 /// Source:  Yi et al. 2019, algorithm 2, doi:10.1145/3298689.3346996.
 class SamplingProbabilityImpl
-    : public torch::nn::Cloneable<SamplingProbabilityImpl> {
+    : public LayerImpl<SamplingProbabilityImpl, SamplingProbabilityOptions> {
  public:
+  static constexpr const char* kClassName = "SamplingProbability";
+
   /// Errors:  c10::ValueError unless num_buckets and num_hashes are >= 1 and
   ///          learning_rate is in (0, 1].
   explicit SamplingProbabilityImpl(SamplingProbabilityOptions options = {});
@@ -63,17 +65,14 @@ class SamplingProbabilityImpl
   void reset() override;
   at::Tensor forward(const at::Tensor& ids);
 
-  const SamplingProbabilityOptions& options() const {
-    return options_;
-  }
-  void pretty_print(std::ostream& stream) const override;
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
 
  private:
   void check_buffers() const;
   void learn(std::span<const int64_t> ids);
   at::Tensor estimate(std::span<const int64_t> ids) const;
 
-  SamplingProbabilityOptions options_;
   at::Tensor seen_;  // [] int64, ids so far
   at::Tensor last_position_;  // [num_hashes, num_buckets] int64, 0: never
   at::Tensor average_gap_;  // [num_hashes, num_buckets] float32

@@ -6,6 +6,7 @@
 #include <tessera/layers/training/history_files.h>
 
 #include "tests/layers/training/training_fixture.h"
+#include "tests/small_files.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/equal.h>
@@ -234,6 +235,31 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
       EXPECT_VALUE_ERROR(
           load_weights(*other.model, folder / "run"), "TPUEmbedding layers");
     }
+  }
+}
+
+TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
+  for (const int64_t layers : {0, 1}) {
+    const TemporaryFolder folder;
+    ClickRun run(layers), loaded(layers);
+    const auto train = [&](int64_t epochs) {
+      fit(click_batches(2, 1),
+          run.train_step(),
+          {.epochs = epochs,
+           .callbacks = {std::make_shared<Checkpoint>(
+               folder / "run", run.model.ptr(), run.optimizer)}});
+    };
+    train(1);
+    run.model->eval();
+    const ClickBatch batch = click_batches(1, 5)[0];
+    const at::Tensor expected = run.model->forward(batch);
+    {
+      const test::SmallFiles small(200);
+      EXPECT_THROW(train(2), c10::Error);
+    }
+    load_weights(*loaded.model, folder / "run");
+    loaded.model->eval();
+    EXPECT_TRUE(at::equal(loaded.model->forward(batch), expected));
   }
 }
 
