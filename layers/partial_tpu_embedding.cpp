@@ -23,7 +23,6 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 }
 
 void PartialTPUEmbeddingImpl::reset() {
-  const auto shapes = input_shapes();  // of a copy: the original's halves
   const EmbeddingState whole = describe_state(
       options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
   // Each half would number its unnamed tables anew: they get their names here.
@@ -62,9 +61,6 @@ void PartialTPUEmbeddingImpl::reset() {
   if (!halves.dense.empty()) {
     dense_ = register_module(
         "dense_embedding", make(halves.dense, Strategy::host()));
-  }
-  if (shapes) {
-    make_parameters(*shapes);
   }
 }
 
