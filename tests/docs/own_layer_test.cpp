@@ -58,10 +58,9 @@ const bool is_registered = tessera::register_layer<Scale>();  // for JSON
 class OwnLayerTest : public tessera::test::PagesTest {};
 
 TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
+  // snippet: json
   const auto users =
       tessera::make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
-  const tessera::Features features{{"user", torch::tensor({7, 3})}};
-  // snippet: json
   torch::nn::Sequential model(
       tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
           .features = {{"user", tessera::FeatureConfig{.table = users}}},
@@ -69,6 +68,7 @@ TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
       tessera::Concatenate(),
       Scale(ScaleOptions{.initial_value = 0.5}),
       torch::nn::Linear(4, 1));
+  const tessera::Features features{{"user", torch::tensor({7, 3})}};
   const auto scores = model->forward(features);
   const std::string text = tessera::to_json(model).dump();  // no weights
   torch::save(model, "weights.pt");
