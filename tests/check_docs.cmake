@@ -12,6 +12,10 @@
 #   <!-- not ours: TensorFlow Recommenders -->                 somebody else's code, not checked
 #
 # Only ```sh, ```text and a bare ``` need none.
+#
+# The docstring of a public header, too, shows code that is compiled where the line before it is
+#
+#   // snippet: tests/docs/own_layer_test.cpp own_layer      the docstring has it after "///   "
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -239,6 +243,26 @@ function(check_page)
   endif()
 endfunction()
 
+function(check_header)
+  file(READ "${ROOT}/${page}" header)
+  string(REGEX MATCHALL "\n// snippet: [^ \n]+ [^ \n]+" markers "${header}")
+  foreach(marker IN LISTS markers)
+    string(REGEX MATCH "([^ ]+) ([^ ]+)$" match "${marker}")
+    set(source "${CMAKE_MATCH_1}")
+    set(name "${CMAKE_MATCH_2}")
+    find_snippet("${source}" "${name}" snippet what)
+    string(REGEX REPLACE "([^\n]*)\n" "///   \\1\n" snippet "${snippet}")
+    string(REPLACE "///   \n" "///\n" snippet "${snippet}")
+    string(FIND "${header}" "${snippet}" position)
+    if(what STREQUAL "" AND position EQUAL -1)
+      set(what "no docstring has '${name}' as it is in ${source}. Copy it, with \"///   \" before each line.")
+    endif()
+    if(NOT what STREQUAL "")
+      message(SEND_ERROR "${page}: ${what}")
+    endif()
+  endforeach()
+endfunction()
+
 cmake_path(ABSOLUTE_PATH ROOT NORMALIZE)
 file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/README.md" "${ROOT}/docs/*.md")
 if(NOT "README.md" IN_LIST pages)
@@ -246,4 +270,8 @@ if(NOT "README.md" IN_LIST pages)
 endif()
 foreach(page IN LISTS pages)
   check_page()
+endforeach()
+file(GLOB_RECURSE headers RELATIVE "${ROOT}" "${ROOT}/include/*.h")
+foreach(page IN LISTS headers)
+  check_header()
 endforeach()

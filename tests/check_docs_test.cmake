@@ -60,6 +60,18 @@ expect("README.md:2: begin code with" "- one\n  ```cpp\n  int a;\n  ```\n")
 expect("README.md:1: begin code with" "~~~cpp\nint a;\n~~~\n")
 expect("README.md:2: the code has no end" "One\n```sh\nx\n")
 
+# Docstrings.
+set(docstring "\n// snippet: a.cpp sum\n/// Adds:\n///\n///   int a[] = {1, 2};\n///\n///     a[0] += 1;  // \"\\n\"; x\n///\n/// Well.\n")
+file(WRITE "${SCRATCH}/include/b/a.h" "#pragma once\n${docstring}")
+expect(passes "One\n")
+string(REPLACE "1, 2" "1, 3" other "${docstring}")
+file(WRITE "${SCRATCH}/include/b/a.h" "${other}")
+expect("include/b/a.h: no docstring has 'sum' as it is in a.cpp" "One\n")
+string(REPLACE "a.cpp sum" "a.cpp su" other "${docstring}")
+file(WRITE "${SCRATCH}/include/b/a.h" "${other}")
+expect("include/b/a.h: a.cpp has no snippet 'su'" "One\n")
+file(REMOVE_RECURSE "${SCRATCH}/include")
+
 # Links.
 file(WRITE "${SCRATCH}/docs/other.md" "# The `other` page, 2nd\n\n```sh\n# no heading\n```\n\n[up](../README.md) and [down](other.md#the-other-page-2nd)\n")
 expect(passes "# Top\n[a](docs/other.md), [b](a.cpp)[c](#top) [d](https://nowhere/x)\n[e](docs/other.md#the-other-page-2nd) `a[0](no)`\n")

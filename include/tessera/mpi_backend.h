@@ -14,6 +14,7 @@ class Backend : public c10::intrusive_ptr_target {};
 
 namespace tessera {
 
+/// Of make_mpi_backend().
 struct MpiBackendOptions {
   /// How long a rank waits in one collective for the others, >= 1 ms. Not for the
   /// start of MPI, which waits for all processes of mpirun.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keras's preprocessing layers give, for tests/data/transforms_test.cpp.
+"""What Keras's preprocessing layers give, for tests/data/keras_transforms_test.cpp.
 
     python tests/data/make_transform_fixtures.py     # needs keras and tensorflow
 

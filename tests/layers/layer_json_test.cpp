@@ -29,8 +29,10 @@
 #include <torch/serialize.h>
 
 #include <limits>
+#include <map>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -159,6 +161,23 @@ Features features_of_batch() {
 // Text and back: what a file would hold.
 Json reread(const Json& json) {
   return Json::parse(json.dump());
+}
+
+// All that JSON has a layer for, as an unknown one's error lists them.
+std::vector<std::string> known_classes() {
+  std::vector<std::string> names;
+  try {
+    layer_from_json({{"class_name", "none"}});
+  } catch (const c10::ValueError& error) {
+    const std::string text = error.what_without_backtrace();
+    const std::string before = "Known: ";
+    const size_t begin = text.find(before) + before.size();
+    std::istringstream list(text.substr(begin, text.find('.', begin) - begin));
+    for (std::string name; std::getline(list >> std::ws, name, ',');) {
+      names.push_back(name);
+    }
+  }
+  return names;
 }
 
 TEST(LayerJsonTest, AnEmbeddingHasEqualOptionsAndSharedTables) {
@@ -368,6 +387,35 @@ TEST(LayerJsonTest, ABatchSizeIsBuiltAgain) {
   };
   EXPECT_EQ(again->forward(batch(2))["history"].sizes()[1], 3);
   EXPECT_VALUE_ERROR(again->forward(batch(3)), "is set to [2]");
+}
+
+// A class whose options have no defaults needs its config here.
+TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
+  const Json features =
+      JsonValue<Nest<FeatureConfig>>::write(shared_features());
+  const std::map<std::string, Json> configs{
+      {"BatchNorm1d", {{"num_features", 2}}},
+      {"EmbedReduce", {{"input_dim", 5}, {"output_dim", 2}}},
+      {"LayerNorm", {{"normalized_shape", {2}}}},
+      {"Linear", {{"in_features", 2}, {"out_features", 1}}},
+      {"PartialTPUEmbedding", {{"features", features}}},
+      {"Ranker", {{"features", features}}},
+      {"Sequential", {{"layers", Json::array()}}},
+      {"Softmax", {{"dim", 1}}},
+      {"TPUEmbedding", {{"features", features}}}};
+  const std::vector<std::string> names = known_classes();
+  EXPECT_GE(names.size(), 20U);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    const auto config = configs.find(name);
+    const auto layer = layer_from_json(
+        {{"class_name", name},
+         {"config",
+          config == configs.end() ? Json::object() : config->second}});
+    const Json json = reread(to_json(*layer));
+    EXPECT_EQ(json.at("class_name"), name);
+    EXPECT_EQ(reread(to_json(*layer_from_json(json))), json);
+  }
 }
 
 // Built, saved, rebuilt and loaded, each gives what it gave.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorFlow Recommenders and Keras-RS compute, for interaction_test.
+"""What TensorFlow Recommenders and Keras-RS compute, for layers_golden_test.
 
 Writes tests/golden/layers.json: options, weights, inputs, outputs and the
 gradients of sum(output * slopes), and the inputs that the originals refuse.

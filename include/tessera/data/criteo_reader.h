@@ -44,6 +44,7 @@ struct CriteoShard {
   bool operator==(const CriteoShard&) const = default;
 };
 
+/// What a CriteoReader reads, and how.
 struct CriteoReaderOptions {
   /// Text or gzip, told by their first bytes; read one after the other.
   std::vector<std::string> files = {};

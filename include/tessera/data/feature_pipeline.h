@@ -101,19 +101,19 @@ void validate(
     const FeaturePipeline& pipeline,
     const Nest<FeatureConfig>& features);
 
-// A pipeline as JSON and back, with its vocabularies:
-//
-//   {"format_version": 1,
-//    "outputs": [{"name": "site", "columns": ["C3"],
-//                 "transform": {"class_name": "Hash", "config": {...}},
-//                 "max_length": 0}]}
-//
-// Vocabulary text that is no UTF-8 is written as {"hex": "ff00"}. Reading refuses
-// unknown keys, wrong types and what the constructor refuses with a
-// c10::ValueError that names the place; a missing option means the default.
-// save_pipeline() and load_pipeline() do it with files.
-
+/// A pipeline as JSON, with its vocabularies; save_pipeline() writes a file of it.
+///
+///   {"format_version": 1,
+///    "outputs": [{"name": "site", "columns": ["C3"],
+///                 "transform": {"class_name": "Hash", "config": {...}},
+///                 "max_length": 0}]}
+///
+/// Vocabulary text that is no UTF-8 is written as {"hex": "ff00"}.
 Json to_json(const FeaturePipeline& pipeline);
+
+/// The pipeline that to_json() wrote; a missing option means the default.
+/// Errors:  c10::ValueError naming the place of an unknown key, a wrong type, or
+///          what the constructor refuses.
 FeaturePipeline pipeline_from_json(const Json& json);
 
 }  // namespace tessera

@@ -199,6 +199,7 @@ static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 /// "Hash", "Bucketize", ...; the class_name in JSON.
 const char* name_of(const Transform& transform);
 
+/// Whether it is one to numbers, Log1p or Normalize, and not to ids.
 bool gives_numbers(const Transform& transform);
 
 /// Rows of a table for the transform's ids, which are in [0, vocabulary_size).

@@ -32,6 +32,7 @@ enum class NonFinite {
   kError
 };
 
+/// How a Combined steps.
 struct CombinedOptions {
   Accumulation accumulation = Accumulation::kSum;
   NonFinite non_finite = NonFinite::kPass;

@@ -16,6 +16,7 @@
 
 namespace tessera {
 
+/// The config of a Cross layer.
 struct CrossOptions {
   /// Unset: W is a full matrix [dim, dim]. Else it is U V, with U
   /// [dim, projection_dim] and V [projection_dim, dim]; dim / 4 keeps most of

@@ -11,6 +11,7 @@
 
 namespace tessera {
 
+/// The config of a DotInteraction layer.
 struct DotInteractionOptions {
   /// Each feature with itself, too.
   bool self_interaction = false;

@@ -17,6 +17,7 @@
 
 namespace tessera {
 
+/// The config of an EmbedReduce layer.
 struct EmbedReduceOptions {
   /// Rows of the table: ids are in [0, input_dim).
   int64_t input_dim = 0;

@@ -18,6 +18,7 @@
 
 namespace tessera {
 
+/// What export_torchscript() writes.
 struct ExportOptions {
   /// Paths of the features to export, of an embedding alone. Empty: all.
   std::vector<std::string> features = {};

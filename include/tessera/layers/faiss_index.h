@@ -13,6 +13,7 @@
 
 namespace tessera {
 
+/// Which index make_faiss_index() makes, and how it is searched.
 struct FaissIndexOptions {
   /// What faiss::index_factory() makes: "HNSW32" is a graph of neighbours,
   /// "IVF1024,Flat" 1024 clusters, "IVF1024,PQ16" the same with compressed

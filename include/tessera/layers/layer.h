@@ -82,7 +82,8 @@ Nest<PartialShape> shapes_from_value(
 
 }  // namespace detail
 
-/// A layer whose config is its options. A class of one's own:
+// snippet: tests/docs/own_layer_test.cpp own_layer
+/// A layer whose config is its options. A class of one's own, with layer_json.h:
 ///
 ///   struct ScaleOptions {
 ///     double initial_value = 1.0;
@@ -102,15 +103,17 @@ Nest<PartialShape> shapes_from_value(
 ///       build_on_first_call(x);
 ///       return x * scale_;
 ///     }
-///     Nest<PartialShape> compute_output_shape(
-///         const Nest<PartialShape>& inputs) const override {
+///     tessera::Nest<tessera::PartialShape> compute_output_shape(
+///         const tessera::Nest<tessera::PartialShape>& inputs) const override {
 ///       return inputs;
 ///     }
 ///
 ///    private:
-///     void make_parameters(const Nest<PartialShape>& inputs) override {
-///       scale_ = register_parameter("scale", torch::full({*inputs.leaf()[1]},
-///                                                options().initial_value));
+///     void make_parameters(
+///         const tessera::Nest<tessera::PartialShape>& inputs) override {
+///       const int64_t dim = *inputs.leaf()[1];
+///       scale_ = register_parameter(
+///           "scale", torch::full({dim}, options().initial_value));
 ///     }
 ///     torch::Tensor scale_;
 ///   };

@@ -24,7 +24,9 @@ namespace tessera {
 struct FromJson {
   /// By the names that stand for them.
   Callables callables = {};
-  /// In place of every strategy that the JSON has.
+  /// In place of the strategy of every layer whose options have a field of type
+  /// Strategy. One deeper in options, such as that of a TPUEmbeddingOptions among
+  /// those of a model, stays as the JSON has it.
   std::optional<Strategy> strategy = {};
 };
 static_assert(std::is_aggregate_v<FromJson>);
@@ -37,7 +39,9 @@ static_assert(std::is_aggregate_v<FromJson>);
 /// Of layers of Tessera, registered classes, a torch::nn::Sequential of them, and
 /// these of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
 /// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. A layer that
-/// stands in a Sequential twice is one layer after reading, too.
+/// stands in a Sequential twice is one layer after reading, too; a table that
+/// features share is one again for those of one Nest<FeatureConfig>, and one each
+/// for two such nests.
 /// Errors:  c10::ValueError naming a class that is not known.
 /// Source:  Keras's serialize_keras_object.
 Json to_json(const torch::nn::Module& layer);

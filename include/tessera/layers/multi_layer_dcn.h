@@ -13,6 +13,7 @@
 
 namespace tessera {
 
+/// The config of a MultiLayerDCN layer.
 struct MultiLayerDCNOptions {
   /// Of each layer's matrix: see CrossOptions.
   int64_t projection_dim = 1;

@@ -33,6 +33,7 @@ struct JsonValue<LossReduction> {
   static LossReduction read(const Json& json, const std::string& where);
 };
 
+/// The config of a Retrieval layer.
 struct RetrievalOptions {
   /// Scores are divided by it. Vectors of length one need about 0.05 to 0.2.
   double temperature = 1.0;

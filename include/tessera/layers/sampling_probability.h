@@ -12,6 +12,7 @@
 
 namespace tessera {
 
+/// The config of a SamplingProbability layer.
 struct SamplingProbabilityOptions {
   /// Of each hashed array. A few times the number of distinct ids.
   int64_t num_buckets = 1 << 20;

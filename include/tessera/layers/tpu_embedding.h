@@ -152,7 +152,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   Nest<at::Tensor> finish_forward(PendingForward&& pending);
 
   /// Fixes the activations' shapes, which without it may change from batch to
-  /// batch: `batch_size` bags or sequences in each feature.
+  /// batch: `batch_size` bags or sequences in each feature without an
+  /// output_shape.
+  /// Errors:  c10::ValueError for batch_size < 1, and as the other build().
   void build(int64_t batch_size);
   /// By the shapes of sparse or ragged inputs, of which the last dimension is
   /// combined: [B, n] gives [B]; a dense input [B, K] counts as [B, K, 1]. The
@@ -165,8 +167,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// Errors:  as build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  /// What build() was given, of several the more precise; the tables are there
-  /// without.
+  /// What the builds were given: the last one, with what it left unknown from
+  /// those before. The tables are there without.
   std::optional<Nest<PartialShape>> input_shapes() const override {
     return input_shapes_;
   }

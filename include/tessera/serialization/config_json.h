@@ -13,18 +13,22 @@ namespace tessera {
 /// Keys keep their order.
 using Json = nlohmann::ordered_json;
 
-// Configs as JSON and back. Reading refuses unknown keys and wrong types with a
-// c10::ValueError that names the place; a missing key means the default.
-// Of a callable (learning rate, initializer, rule) only the name is written, and
-// reading gives a placeholder of that name.
-
+/// A config as JSON. Of a callable (learning rate, initializer, rule, slot
+/// creation) only the name is written.
 Json to_json(const Initializer& initializer);
+/// What to_json() wrote, with a placeholder of its name for each callable; a
+/// missing key means the default.
+/// Errors:  c10::ValueError naming the place of an unknown key or a wrong type.
 Initializer initializer_from_json(const Json& json);
 
+/// As that of an Initializer.
 Json to_json(const optim::OptimizerSpec& optimizer);
+/// As initializer_from_json().
 optim::OptimizerSpec optimizer_from_json(const Json& json);
 
+/// As that of an Initializer.
 Json to_json(const TableConfig& table);
+/// As initializer_from_json().
 TableConfig table_from_json(const Json& json);
 
 /// Feature configs with the tables that they share:
@@ -35,6 +39,7 @@ TableConfig table_from_json(const Json& json);
 /// A path holds a string per map key and a number per list index; "table" is
 /// the index of a table, so that features share it again after reading.
 Json to_json(const Nest<FeatureConfig>& features);
+/// As initializer_from_json().
 Nest<FeatureConfig> features_from_json(const Json& json);
 
 }  // namespace tessera

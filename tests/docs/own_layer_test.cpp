@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of one's own, and models as JSON: the code of docs/keras.md and of
+// LayerImpl's docstring, which check_docs.cmake compares.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/layer_json.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
+
+#include "tests/docs/pages_fixture.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace {
+
+// snippet: own_layer
+struct ScaleOptions {
+  double initial_value = 1.0;
+  bool operator==(const ScaleOptions&) const = default;
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("initial_value", self.initial_value);
+  }
+};
+
+class ScaleImpl : public tessera::LayerImpl<ScaleImpl, ScaleOptions> {
+ public:
+  static constexpr const char* kClassName = "Scale";
+  using LayerImpl::LayerImpl;
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    build_on_first_call(x);
+    return x * scale_;
+  }
+  tessera::Nest<tessera::PartialShape> compute_output_shape(
+      const tessera::Nest<tessera::PartialShape>& inputs) const override {
+    return inputs;
+  }
+
+ private:
+  void make_parameters(
+      const tessera::Nest<tessera::PartialShape>& inputs) override {
+    const int64_t dim = *inputs.leaf()[1];
+    scale_ = register_parameter(
+        "scale", torch::full({dim}, options().initial_value));
+  }
+  torch::Tensor scale_;
+};
+TORCH_MODULE(Scale);
+const bool is_registered = tessera::register_layer<Scale>();  // for JSON
+// end snippet
+
+class OwnLayerTest : public tessera::test::PagesTest {};
+
+TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
+  // snippet: json
+  const auto users =
+      tessera::make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
+  torch::nn::Sequential model(
+      tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+          .features = {{"user", tessera::FeatureConfig{.table = users}}},
+          .optimizer = tessera::optim::Adagrad{.learning_rate = 0.1}}),
+      tessera::Concatenate(),
+      Scale(ScaleOptions{.initial_value = 0.5}),
+      torch::nn::Linear(4, 1));
+  const tessera::Features features{{"user", torch::tensor({7, 3})}};
+  const auto scores = model->forward(features);
+  const std::string text = tessera::to_json(model).dump();  // no weights
+  torch::save(model, "weights.pt");
+
+  auto again =
+      tessera::from_json<torch::nn::Sequential>(tessera::Json::parse(text));
+  torch::load(again, "weights.pt");
+  // end snippet
+  EXPECT_TRUE(is_registered);
+  EXPECT_EQ(again->ptr(2)->name(), "tessera::Scale");
+  EXPECT_EQ(tessera::to_json(again).dump(), text);
+  EXPECT_TRUE(at::equal(again->forward(features), scores));
+}
+
+}  // namespace
