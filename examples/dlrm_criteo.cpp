@@ -4,16 +4,16 @@
 #include "examples/click_model.h"
 #include "examples/dlrm_options.h"
 #include "examples/dlrm_run.h"
+#include "examples/outputs.h"
 
 #include <tessera/tessera.h>
 
 #include <nlohmann/json.hpp>
 #include <torch/script.h>
 
-#include <unistd.h>
-
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -182,7 +182,6 @@ tessera::Callbacks make_callbacks(
       std::make_shared<tessera::ProgressBar>(),
       std::make_shared<tessera::TerminateOnNonFinite>()};
   if (!options.history.empty()) {
-    fs::create_directories(options.history);
     const fs::path folder(options.history);
     callbacks.push_back(
         std::make_shared<tessera::CsvHistory>(folder / "history.csv"));
@@ -289,14 +288,8 @@ Training train(
 
 // Why training ended early, for a person, and the exit status.
 int say_why_stopped(const tessera::History& history, const Options& options) {
-  if (history.is_stopped_by_signal()) {
-    std::cerr << "stopped by " << history.stop_reason;
-    if (!options.checkpoint.empty()) {
-      std::cerr << "; the same command goes on from '" << options.checkpoint
-                << "'";
-    }
-    std::cerr << "\n";
-    return 130;  // a shell's for Ctrl-C
+  if (history.stop_signal() != 0) {
+    return say_stopped(history, options.checkpoint);
   }
   std::cerr << "[dlrm_criteo] training ended with a non-finite loss: "
             << history.stop_reason
@@ -365,7 +358,6 @@ bool serves_the_same(
 
 // What the peers' script trains on: the same ids, numbers and labels.
 void write_arrays(const FeaturePipeline& pipeline, const Options& options) {
-  fs::create_directories(options.arrays);
   const auto write = [&](const std::vector<std::string>& files,
                          const std::string& name) {
     std::vector<Tensor> ids;
@@ -401,24 +393,37 @@ void write_arrays(const FeaturePipeline& pipeline, const Options& options) {
       (fs::path(options.arrays) / "vocabulary_sizes.npy").string());
 }
 
+// Whether a file is there, and wasn't cut off later.
+bool ends_with(const std::string& path, const std::string& line) {
+  std::string end(line.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-static_cast<std::streamoff>(line.size()), std::ios::end);
+  file.read(end.data(), static_cast<std::streamsize>(end.size()));
+  return file.good() && end == line;
+}
+
 // Files of generated examples, made once; the AUC of their true probabilities.
 double generate(Options& options) {
-  fs::create_directories(options.folder);
+  make_output_folder("[dlrm_criteo] --folder", options.folder);
   const auto path = [&](const char* kind, const char* suffix) {
     return (fs::path(options.folder) /
             (std::to_string(options.generate) + "_" + kind + suffix))
         .string();
   };
   const int64_t tests = std::max<int64_t>(options.generate / 5, 1000);
-  const auto write = [&](const char* kind, int64_t first, int64_t count) {
+  const auto make = [&](const char* kind, int64_t first, int64_t count) {
     const tessera::CriteoGenerator generator(
         {.examples = count, .first_example = first});
-    tessera::save_npy(generator.write(path(kind, ".txt")), path(kind, ".npy"));
+    std::string last;
+    generator.append_line(first + count - 1, last);
+    if (!ends_with(path(kind, ".txt"), last) ||
+        !fs::exists(path(kind, ".npy"))) {
+      tessera::save_npy(
+          generator.write(path(kind, ".txt")), path(kind, ".npy"));
+    }
   };
-  if (!fs::exists(path("test", ".npy"))) {  // which comes last
-    write("train", 0, options.generate);
-    write("test", options.generate, tests);
-  }
+  make("train", 0, options.generate);
+  make("test", options.generate, tests);
   options.data = {path("train", ".txt")};
   options.test = {path("test", ".txt")};
   std::vector<Tensor> labels;
@@ -433,36 +438,32 @@ void check(const Options& options) {
   TORCH_CHECK_VALUE(
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
+  for (const auto* files : {&options.data, &options.test}) {
+    for (const std::string& file : *files) {
+      std::error_code error;
+      TORCH_CHECK_VALUE(
+          !fs::exists(file) || fs::is_regular_file(file),
+          "[dlrm_criteo] --data and --test must be regular files, as they are "
+          "read several times, but got '",
+          file,
+          "'.");
+      TORCH_CHECK_VALUE(
+          !fs::equivalent(options.exported, file, error),
+          "[dlrm_criteo] --export must not be a file that is read, but got '",
+          options.exported,
+          "'.");
+    }
+  }
   TORCH_CHECK_VALUE(
       open_files(options.data, options).next().has_value(),
       "[dlrm_criteo] the files of --data have no example.");
   TORCH_CHECK_VALUE(
       open_files(options.test, options).next().has_value(),
       "[dlrm_criteo] the files of --test have no example.");
-  if (options.exported.empty()) {
-    return;
-  }
-  const fs::path folder = fs::absolute(options.exported).parent_path();
-  TORCH_CHECK_VALUE(
-      (fs::is_regular_file(options.exported) ||
-       fs::symlink_status(options.exported).type() ==
-           fs::file_type::not_found) &&
-          fs::path(options.exported).has_filename() &&
-          fs::is_directory(folder) && access(folder.c_str(), W_OK) == 0,
-      "[dlrm_criteo] --export must be a file in a folder that can be written to, "
-      "but got '",
-      options.exported,
-      "'.");
-  for (const auto* files : {&options.data, &options.test}) {
-    for (const std::string& file : *files) {
-      TORCH_CHECK_VALUE(
-          !fs::exists(options.exported) ||
-              !fs::equivalent(options.exported, file),
-          "[dlrm_criteo] --export must not be a file that is read, but got '",
-          options.exported,
-          "'.");
-    }
-  }
+  check_output_file("[dlrm_criteo] --export", options.exported);
+  make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
+  make_output_folder("[dlrm_criteo] --history", options.history);
+  make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);
 }
 
 struct Report {
@@ -567,6 +568,7 @@ int run(Options options) {
   } else {
     print_text(report, options);
   }
+  finish_report("dlrm_criteo");
   return report.serves_the_same.value_or(true) ? 0 : 1;
 }
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -31,6 +32,13 @@ std::string refuse_empty(const std::string& text) {
   return text.empty() ? "must not be empty" : "";
 }
 
+std::string refuse_rate(const std::string& text) {
+  const double rate = std::strtod(text.c_str(), nullptr);
+  return rate >= 1e-30 && rate <= 1e37
+      ? ""
+      : std::string("must be in [1e-30, 1e37], but got ").append(text);
+}
+
 void add_data(CLI::App& app, Options& options) {
   auto* data = app.add_option(
       "--data", options.data, "training files, plain or gzip, in order");
@@ -38,7 +46,8 @@ void add_data(CLI::App& app, Options& options) {
   app.add_option(
          "--generate",
          options.generate,
-         "without --data: so many generated examples, and a fifth for the test")
+         "without --data: so many generated examples, and for the test a fifth, "
+         "at least 1000")
       ->check(up_to(1'000'000'000, 1000))
       ->capture_default_str();
   app.add_option("--folder", options.folder, "of the generated files")
@@ -74,13 +83,13 @@ void add_training(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option(
          "--learning-rate", options.learning_rate, "learning rate of tables")
-      ->check(CLI::Range(1e-30, 1e37))
+      ->check(refuse_rate)
       ->capture_default_str();
   app.add_option(
          "--dense-learning-rate",
          options.dense_learning_rate,
          "that of dense weights")
-      ->check(CLI::Range(1e-30, 1e37))
+      ->check(refuse_rate)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of initial values")
       ->check(up_to(1'000'000'000, 0))

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+namespace fs = std::filesystem;
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
 
@@ -74,7 +75,12 @@ std::vector<Batch> draw_batches(int64_t count, uint64_t seed) {
 
 // The exit status.
 int train(const std::string& folder) {
-  std::filesystem::create_directories(folder);
+  fs::create_directories(folder);
+  TORCH_CHECK_VALUE(
+      fs::is_empty(folder) || fs::exists(folder + "/checkpoints"),
+      "[fit] expected a new folder or one of this program, but '",
+      folder,
+      "' has other files. Give another.");
   torch::manual_seed(1);
   Ranker model;
   torch::optim::Adam optimizer(model->parameters(), 1e-3);
@@ -121,7 +127,9 @@ int train(const std::string& folder) {
             << (history.stop_reason.empty() ? "" : ", stopped: ")
             << history.stop_reason << "\nvalidation AUC " << metrics["auc"]
             << "\n";
-  return history.is_stopped_by_signal() ? 130 : 0;  // a shell's for Ctrl-C
+  TORCH_CHECK(std::cout.flush(), "[fit] standard output failed.");
+  const int signal = history.stop_signal();
+  return signal == 0 ? 0 : 128 + signal;  // as a shell has it
 }
 
 }  // namespace
@@ -136,7 +144,7 @@ int main(int argc, char** argv) {
     return train(folder);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const fs::filesystem_error& error) {
     std::cerr << "[fit] " << error.what() << "\n";
   }
   return 1;

@@ -7,6 +7,7 @@
 // movies rated before) and `movie` what is known of the movie (id, genres,
 // year, the users who rated it before).
 #include "examples/movielens_data.h"
+#include "examples/outputs.h"
 
 #include <tessera/mpi_backend.h>
 #include <tessera/tessera.h>
@@ -15,7 +16,6 @@
 #include <nlohmann/json.hpp>
 #include <torch/script.h>
 
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -367,67 +367,66 @@ Tensor predict(Rater& model, const Dataset& dataset, const Ratings& ratings) {
   return torch::cat(parts);
 }
 
-// Tables, and in the same checkpoint the tower, its optimizer, the epochs that
-// have been trained and what they depend on.
-void save_checkpoint(
-    Rater& model,
-    const torch::optim::Optimizer& optimizer,
-    int64_t epochs,
-    const Options& options) {
-  model->embedding->save_checkpoint(
-      options.checkpoint,
-      {.extra = [&](torch::serialize::OutputArchive& archive) {
-        torch::serialize::OutputArchive tower, dense;
-        model->tower->save(tower);
-        optimizer.save(dense);
-        archive.write("tower", tower);
-        archive.write("optimizer", dense);
-        archive.write("epochs", c10::IValue(epochs));
-        archive.write("seed", c10::IValue(options.seed));
-        archive.write("batch", c10::IValue(options.batch));
-      }});
-}
+// Learning rates that fall to zero, and in checkpoints what a training must not
+// be resumed without.
+class Schedule : public tessera::Callback {
+ public:
+  Schedule(
+      Rater model,
+      torch::optim::AdamWOptions& dense,
+      const Options& options,
+      int64_t steps)
+      : model_(std::move(model)),
+        dense_(dense),
+        options_(options),
+        steps_(static_cast<double>(steps)) {}
 
-// The epochs that have been trained: 0 where there is no checkpoint.
-int64_t load_checkpoint(
-    Rater& model,
-    torch::optim::Optimizer& optimizer,
-    const Options& options) {
-  if (options.checkpoint.empty() ||
-      tessera::list_checkpoints(options.checkpoint).empty()) {
-    return 0;
+  void on_epoch_begin(tessera::Training& training) override {
+    set_rates(training);
   }
-  c10::IValue epochs;
-  model->embedding->load_checkpoint(
-      options.checkpoint,
-      {.extra = [&](torch::serialize::InputArchive& archive) {
-        torch::serialize::InputArchive tower, dense;
-        archive.read("tower", tower);
-        archive.read("optimizer", dense);
-        archive.read("epochs", epochs);
-        c10::IValue seed, batch;
-        archive.read("seed", seed);
-        archive.read("batch", batch);
-        // Another seed would hold out ratings that have been trained on.
-        TORCH_CHECK_VALUE(
-            seed.toInt() == options.seed && batch.toInt() == options.batch,
-            "[movielens] '",
-            options.checkpoint,
-            "' was trained with --seed ",
-            seed.toInt(),
-            " --batch ",
-            batch.toInt(),
-            ", but got --seed ",
-            options.seed,
-            " --batch ",
-            options.batch,
-            ". Use the same, or another directory.");
-        model->tower->load(tower);
-        optimizer.load(dense);
-      }});
-  std::cerr << "resumed after epoch " << epochs.toInt() << "\n";
-  return epochs.toInt();
-}
+  void on_step_end(tessera::Training& training) override {
+    set_rates(training);
+  }
+
+  std::string state_name() const override {
+    return "schedule";
+  }
+  void save_state(torch::serialize::OutputArchive& archive) const override {
+    archive.write("seed", c10::IValue(options_.seed));
+    archive.write("batch", c10::IValue(options_.batch));
+  }
+  void load_state(torch::serialize::InputArchive& archive) override {
+    c10::IValue seed, batch;
+    archive.read("seed", seed);
+    archive.read("batch", batch);
+    // Another seed would hold out ratings that have been trained on.
+    TORCH_CHECK_VALUE(
+        seed.toInt() == options_.seed && batch.toInt() == options_.batch,
+        "[movielens] '",
+        options_.checkpoint,
+        "' was trained with --seed ",
+        seed.toInt(),
+        " --batch ",
+        batch.toInt(),
+        ", but got --seed ",
+        options_.seed,
+        " --batch ",
+        options_.batch,
+        ". Use the same, or another directory.");
+  }
+
+ private:
+  void set_rates(const tessera::Training& training) {
+    const auto step = static_cast<double>(training.progress().step);
+    model_->remaining = 1.0 - step / steps_;
+    dense_.lr(3e-4 * model_->remaining);
+  }
+
+  Rater model_;
+  torch::optim::AdamWOptions& dense_;
+  const Options& options_;
+  double steps_;
+};
 
 // This rank's share of a batch.
 Ratings share_of(const Ratings& batch, const Place& place) {
@@ -439,8 +438,9 @@ Ratings share_of(const Ratings& batch, const Place& place) {
 }
 
 struct Training {
+  int64_t examples = 0;  // 0 when a resumed run had nothing to do
   double seconds = 0.0;
-  double examples_per_second = 0.0;  // 0 when a resumed run had nothing to do
+  tessera::History history = {};
 };
 
 Training train(
@@ -452,73 +452,64 @@ Training train(
   tessera::broadcast_parameters(dense_weights, place.strategy);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
-  auto& dense = static_cast<torch::optim::AdamWOptions&>(
-      optimizer.param_groups().front().options());
   const auto count = static_cast<int64_t>(dataset.train().size());
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
-  const int64_t steps = steps_per_epoch * options.epochs;
-  std::optional<tessera::ProgressBar> progress;
+  const auto progress = std::make_shared<tessera::ProgressBar>();
+  tessera::Callbacks callbacks{std::make_shared<Schedule>(
+      model,
+      static_cast<torch::optim::AdamWOptions&>(
+          optimizer.param_groups().front().options()),
+      options,
+      steps_per_epoch * options.epochs)};
   if (place.rank == 0) {
-    progress.emplace();
+    callbacks.push_back(progress);
   }
-  const int64_t trained = load_checkpoint(model, optimizer, options);
-  int64_t step = trained * steps_per_epoch;
-  for (int64_t epoch = trained; epoch < options.epochs; ++epoch) {
+  if (!options.checkpoint.empty()) {
+    callbacks.push_back(std::make_shared<tessera::Checkpoint>(
+        options.checkpoint, model.ptr(), optimizer));
+  }
+
+  const auto batches_of = [&](int64_t epoch) {
     // By epoch, so that a resumed run goes on as a straight one does.
-    torch::manual_seed(static_cast<uint64_t>(options.seed * 1'000'000 + epoch));
+    const int64_t seed = options.seed * 1'000'000 + epoch;
+    torch::manual_seed(static_cast<uint64_t>(seed));
     const std::vector<int64_t> order = random_order(dataset.train().size());
-    torch::manual_seed(  // dropout, another one on each rank
-        static_cast<uint64_t>(
-            (options.seed * 1'000'000 + epoch) * place.ranks + place.rank));
-    double squares = 0.0;
-    int64_t seen = 0;
-    const auto progress_now = [&] {
-      return tessera::Progress{
-          .epochs = options.epochs,
-          .steps_per_epoch = steps_per_epoch,
-          .epoch = epoch,
-          .step_in_epoch = step - epoch * steps_per_epoch,
-          .step = step,
-          .examples = epoch * count + seen * place.ranks};
-    };
-    const auto training_rmse = [&] {
-      const auto ratings = static_cast<double>(std::max<int64_t>(1, seen));
-      return tessera::Logs{{"rmse", std::sqrt(squares / ratings)}};
-    };
+    std::vector<Ratings> batches;
     for (int64_t begin = 0; begin < count; begin += options.batch) {
-      const Ratings whole = slice(dataset.train(), order, begin, options.batch);
-      const Dataset::Batch batch = dataset.batch(share_of(whole, place));
-      model->remaining =
-          1.0 - static_cast<double>(step) / static_cast<double>(steps);
-      dense.lr(3e-4 * model->remaining);
-
-      optimizer.zero_grad();
-      const auto sums = model->look_up(batch.features, batch.weights);
-      const Tensor error = (model->stars_of(sums) - batch.stars).square().sum();
-      // Ranks add up to the mean over the whole batch.
-      ((error + 0.03 * sums.penalty) / static_cast<double>(whole.size()))
-          .backward();
-      tessera::sum_gradients(dense_weights, place.strategy);
-      optimizer.step();
-
-      ++step;
-      seen += batch.stars.size(0);
-      squares += error.item<double>();
-      if (progress) {
-        progress->show(progress_now(), training_rmse());
-      }
+      batches.push_back(slice(dataset.train(), order, begin, options.batch));
     }
-    if (progress) {
-      progress->end_epoch(progress_now(), training_rmse());
-    }
-    if (!options.checkpoint.empty()) {
-      save_checkpoint(model, optimizer, epoch + 1, options);
-    }
-  }
-  const double seconds = progress ? progress->seconds() : 0.0;
-  const auto examples = static_cast<double>(
-      count * std::max<int64_t>(0, options.epochs - trained));
-  return {seconds, seconds > 0.0 ? examples / seconds : 0.0};
+    torch::manual_seed(  // dropout, another one on each rank
+        static_cast<uint64_t>(seed * place.ranks + place.rank));
+    return batches;
+  };
+  Training training;
+  const auto loss_of = [&](const Ratings& whole) {
+    const Dataset::Batch batch = dataset.batch(share_of(whole, place));
+    const auto sums = model->look_up(batch.features, batch.weights);
+    const Tensor stars = model->stars_of(sums);
+    const Tensor error = (stars - batch.stars).square().sum();
+    const auto size = static_cast<int64_t>(whole.size());
+    training.examples += size;
+    return tessera::StepResult{
+        // Ranks add up to the mean over the whole batch.
+        .loss = (error + 0.03 * sums.penalty) / static_cast<double>(size),
+        .predictions = stars,
+        .labels = batch.stars,
+        .examples = size};
+  };
+  training.history = tessera::fit(
+      batches_of,
+      tessera::make_train_step(
+          optimizer,
+          loss_of,
+          {.strategy = place.strategy, .dense_parameters = dense_weights}),
+      {.epochs = options.epochs,
+       .model = model.ptr(),
+       .metrics = {std::make_shared<tessera::RMSE>()},
+       .callbacks = std::move(callbacks),
+       .strategy = place.strategy});
+  training.seconds = progress->seconds();
+  return training;
 }
 
 double rmse(const Tensor& predicted, const Tensor& stars) {
@@ -730,12 +721,18 @@ int run(const Options& options) {
       "], but got ",
       options.user,
       ".");
+  check_output_file("[movielens] --save", options.save);
+  check_output_file("[movielens] --export", options.exported);
+  make_output_folder("[movielens] --checkpoint", options.checkpoint);
   const Place place = find_place(options);
   Rater model(dataset, options, place.strategy);
   if (!options.json && place.rank == 0) {
     std::cout << model->embedding->summary() << std::flush;
   }
   const Training training = train(model, dataset, options, place);
+  if (!training.history.stop_reason.empty()) {
+    return say_stopped(training.history, options.checkpoint);
+  }
   const Tensor while_sharded = predict(model, dataset, dataset.test());
   if (options.sharded) {
     model = collect(model, dataset, options);
@@ -754,6 +751,8 @@ int run(const Options& options) {
   const bool same_exported =
       export_gives_same(model, dataset, options, predicted);
   const bool same_over_ranks = torch::equal(while_sharded, predicted);
+  const double examples_per_second =
+      static_cast<double>(training.examples) / training.seconds;
 
   if (options.json) {
     nlohmann::ordered_json report = {
@@ -763,7 +762,7 @@ int run(const Options& options) {
         {"rmse", by_model},
         {"test_ratings", dataset.test().size()},
         {"seconds", training.seconds},
-        {"examples_per_second", training.examples_per_second},
+        {"examples_per_second", examples_per_second},
         {"equal_after_reload", same},
         {"equal_from_export", same_exported},
         {"ranks", place.ranks},
@@ -780,7 +779,7 @@ int run(const Options& options) {
               << "  user + movie bias  " << by_biases << "\n"
               << "  model              " << by_model << "\n"
               << std::setprecision(1) << "\ntrained in " << training.seconds
-              << " s, " << std::setprecision(0) << training.examples_per_second
+              << " s, " << std::setprecision(0) << examples_per_second
               << " examples per second\n"
               << "\nfor user " << options.user << "\n"
               << std::setprecision(2);
@@ -796,6 +795,7 @@ int run(const Options& options) {
                 << (same_over_ranks ? "equal" : "DIFFERENT") << "\n";
     }
   }
+  finish_report("movielens");
   return same && same_exported && same_over_ranks ? 0 : 1;
 }
 
@@ -824,7 +824,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--checkpoint",
       options.checkpoint,
-      "directory: save after each epoch, resume from what is there");
+      "directory: save after each epoch and at Ctrl-C, resume from what is there");
   app.add_option(
       "--export",
       options.exported,

@@ -9,6 +9,7 @@
 // what is known of the movie (id, genres, year). Each user's last movie is held
 // out. Movies that the user has rated before are not candidates.
 #include "examples/movielens_data.h"
+#include "examples/outputs.h"
 
 #include <tessera/tessera.h>
 
@@ -637,17 +638,16 @@ std::vector<std::pair<std::string, double>> served_movies(
 int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options);
   const Moment asked = asked_moment(dataset, options);
+  check_output_file("[two_tower] --vectors", options.vectors);
   Trained factorization =
       trained(dataset, kFactorization, options, options.baseline_epochs);
   Trained towers;
-  if (!factorization.training.history.is_stopped_by_signal()) {
+  if (factorization.training.history.stop_signal() == 0) {
     towers = trained(dataset, kTwoTower, options, options.epochs);
   }
   for (const Trained* each : {&factorization, &towers}) {
-    if (each->training.history.is_stopped_by_signal()) {
-      std::cerr << "stopped by " << each->training.history.stop_reason
-                << ", without a result\n";
-      return 130;  // a shell's for Ctrl-C
+    if (each->training.history.stop_signal() != 0) {
+      return say_stopped(each->training.history, "");
     }
   }
   TwoTower& model = towers.model;
@@ -684,6 +684,7 @@ int run(const Options& options) {
   } else {
     print_table(report, options);
   }
+  finish_report("two_tower");
   return 0;
 }
 

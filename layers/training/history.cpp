@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 namespace tessera {
@@ -104,8 +105,10 @@ double Logs::operator[](std::string_view name) const {
   return *value;
 }
 
-bool History::is_stopped_by_signal() const {
-  return stop_reason == "SIGINT" || stop_reason == "SIGTERM";
+int History::stop_signal() const {
+  return stop_reason == "SIGINT" ? SIGINT
+      : stop_reason == "SIGTERM" ? SIGTERM
+                                 : 0;
 }
 
 std::vector<std::string> History::names() const {

@@ -6,6 +6,7 @@ foreach(variable IN ITEMS DLRM SCRATCH)
     message(FATAL_ERROR "check_dlrm.cmake needs -D ${variable}=...")
   endif()
 endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 set(small --generate 20000 --folder "${SCRATCH}/data" --dim 8 --batch 500 --learning-rate 0.02
@@ -49,25 +50,35 @@ foreach(model IN ITEMS dlrm dcn)
   endif()
 endforeach()
 
-# says(STATUS TEXT COMMAND...): standard error has the text.
-function(says expected text)
-  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
-  string(FIND "${error}" "${text}" place)
-  if(NOT status MATCHES "^${expected}$" OR place EQUAL -1)
-    message(FATAL_ERROR "expected status ${expected} and '${text}', but got ${status} and\n${error}")
-  endif()
-endfunction()
 # fails_with(TEXT ARGUMENTS...): the program ends with 1 and names the problem.
 function(fails_with text)
   says(1 "${text}" "${DLRM}" ${ARGN})
 endfunction()
 
 # A last batch of one example.
-says(0 "" "${DLRM}" --generate 2001 --folder "${SCRATCH}/odd" --batch 100)
+set(odd --generate 2001 --folder "${SCRATCH}/odd" --batch 100)
+says(0 "" "${DLRM}" ${odd})
+# Generated files that were cut are made again.
+set(cut "${SCRATCH}/odd/2001_train.txt")
+file(SHA256 "${cut}" whole)
+file(READ "${cut}" lines LIMIT 100000)
+file(WRITE "${cut}" "${lines}")
+says_when_full("${DLRM}" ${odd})
+file(SHA256 "${cut}" again)
+if(NOT again STREQUAL whole)
+  message(FATAL_ERROR "expected ${cut} to be whole again")
+endif()
 foreach(option IN ITEMS checkpoint export history write-arrays folder)
   says("[1-9][0-9]*" "--${option}: must not be empty" sh -c "'${DLRM}' --${option} ''")
 endforeach()
 execute_process(COMMAND "${CMAKE_COMMAND}" -E copy "${SCRATCH}/odd/2001_test.txt" "${SCRATCH}/read.txt")
+foreach(option IN ITEMS checkpoint history write-arrays)
+  fails_with("--${option} must be a folder" ${odd} --${option} "${SCRATCH}/read.txt/folder")
+endforeach()
+fails_with("--folder must be a folder" --folder "${SCRATCH}/read.txt/folder")
+execute_process(COMMAND mkfifo "${SCRATCH}/pipe" COMMAND_ERROR_IS_FATAL ANY)
+fails_with("must be regular files" --data "${SCRATCH}/pipe" --test "${SCRATCH}/read.txt")
+fails_with("must be regular files" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/pipe")
 fails_with("--export must not be a file that is read" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/odd/2001_test.txt"
            --export "${SCRATCH}/read.txt")
 
@@ -109,10 +120,11 @@ fails_with("--export must be a file" ${small} --export "${SCRATCH}/device.pt")
 # Trainings that end early.
 list(TRANSFORM small REPLACE "^0.0[12]$" 1e30 OUTPUT_VARIABLE diverging)
 fails_with("ended with a non-finite loss: the loss of step" ${diverging})
-find_program(BASH bash REQUIRED)
-says(130 "stopped by SIGINT; the same command goes on from" "${BASH}" "${CMAKE_CURRENT_LIST_DIR}/interrupt.sh" epoch
-     "${DLRM}" ${small} ${new} --epochs 1000000)
+says_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch "${DLRM}" ${small} ${new} --epochs
+                  1000000)
+says_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch "${DLRM}" ${small} --epochs 1000000)
 
+says("1[0-9]+" "--learning-rate: must be in [1e-30, 1e37], but got 0" "${DLRM}" --learning-rate 0)
 says("1[0-9]+" "--every-steps requires --checkpoint" "${DLRM}" --every-steps 5)
 says("1[0-9]+" "--every-steps" "${DLRM}" ${new} --every-steps 99999999999999999999)
 fails_with("nowhere.txt" --data nowhere.txt --test nowhere.txt)

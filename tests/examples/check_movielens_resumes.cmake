@@ -6,6 +6,7 @@ foreach(variable IN ITEMS MOVIELENS DATA SCRATCH)
     message(FATAL_ERROR "check_movielens_resumes.cmake needs -D ${variable}=...")
   endif()
 endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
 
 function(rmse_of result)
   execute_process(
@@ -32,3 +33,14 @@ message("straight ${straight}, resumed ${resumed}")
 if(NOT resumed STREQUAL straight OR NOT EXISTS "${SCRATCH}/rater.pt")
   message(FATAL_ERROR "expected equal RMSE and an exported file")
 endif()
+
+foreach(option IN ITEMS save export)
+  says(1 "--${option} must be a file in a folder" "${MOVIELENS}" --data "${DATA}" --${option} "${SCRATCH}/no/file")
+endforeach()
+says(1 "--checkpoint must be a folder" "${MOVIELENS}" --data "${DATA}" --checkpoint "${SCRATCH}/rater.pt/folder")
+says(1 "was trained with --seed 0 --batch 20, but got --seed 1 --batch 20" "${MOVIELENS}" --data "${DATA}" --epochs 4
+     --batch 20 --checkpoint "${checkpoints}" --seed 1)
+says_when_full("${MOVIELENS}" --data "${DATA}" --epochs 1)
+set(endless "${MOVIELENS}" --data "${DATA}" --epochs 1000000)
+says_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch ${endless} --checkpoint "${SCRATCH}/new")
+says_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch ${endless})

@@ -7,6 +7,7 @@ foreach(variable IN ITEMS TWO_TOWER SCRATCH)
     message(FATAL_ERROR "check_two_tower.cmake needs -D ${variable}=...")
   endif()
 endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
 
 # 80 users of 15 ratings, 160 movies of 4 kinds, which are known by the ratings alone.
 set(data "${SCRATCH}/data")
@@ -81,12 +82,8 @@ execute_process(COMMAND "${TWO_TOWER}" --seed -1 OUTPUT_VARIABLE error ERROR_VAR
 if(status EQUAL 0 OR NOT error MATCHES "--seed")
   message(FATAL_ERROR "expected --seed -1 to be refused, but got ${status} and ${error}")
 endif()
-find_program(BASH bash REQUIRED)
+says(1 "--vectors must be a file in a folder" "${TWO_TOWER}" --data "${data}" --vectors "${SCRATCH}/no/movies.npy")
+says_when_full("${TWO_TOWER}" --data "${data}" --epochs 1 --baseline-epochs 1)
 foreach(epochs IN ITEMS "--baseline-epochs;1000000" "--baseline-epochs;1;--epochs;1000000")
-  execute_process(
-    COMMAND "${BASH}" "${CMAKE_CURRENT_LIST_DIR}/interrupt.sh" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs}
-    ERROR_VARIABLE error RESULT_VARIABLE status)
-  if(NOT status EQUAL 130 OR NOT error MATCHES "stopped by SIGINT, without a result")
-    message(FATAL_ERROR "expected to hear of the stop and the status 130, but got ${status} and\n${error}")
-  endif()
+  says_when_stopped(INT 130 "stopped by SIGINT, without a result" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs})
 endforeach()

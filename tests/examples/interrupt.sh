@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# interrupt.sh TEXT PROGRAM ARGUMENTS...
+# interrupt.sh SIGNAL TEXT PROGRAM ARGUMENTS...
 #
-# Sends Ctrl-C's signal once the program has written TEXT to standard error. Writes the same, ends as the program does.
+# Sends the signal, INT is that of Ctrl-C, once the program has written TEXT to standard error. Writes the same, ends as the program does.
 set -m # without job control, a process in the background ignores SIGINT
-text="$1"
-shift
+signal="$1"
+text="$2"
+shift 2
 errors="$(mktemp)"
 trap 'rm -f "$errors"' EXIT
 "$@" >/dev/null 2>"$errors" &
 until grep -q "$text" "$errors" || ! kill -0 $!; do
   sleep 0.05
 done
-kill -INT $!
+kill -"$signal" $!
 wait $!
 status=$?
 cat "$errors" >&2

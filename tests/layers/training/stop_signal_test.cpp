@@ -82,7 +82,7 @@ TEST_P(StopSignalTest, EndsAfterTheStepAndRestoresTheHandlers) {
   const Disposition own(GetParam(), mine);
   const History history = fit_with([] { ::raise(GetParam()); });
   EXPECT_EQ(history.stop_reason, GetParam() == SIGINT ? "SIGINT" : "SIGTERM");
-  EXPECT_TRUE(history.is_stopped_by_signal());
+  EXPECT_EQ(history.stop_signal(), GetParam());
   EXPECT_TRUE(history.epochs.empty());
   EXPECT_EQ(handler_of(GetParam()), mine);
   // The next one knows nothing of it.
@@ -121,7 +121,7 @@ TEST_P(StopSignalTest, OneThatComesTooLateDoesWhatItDidBefore) {
   heard = 0;
   const History history = fit_with([] {}, {.callbacks = {hooks}});
   EXPECT_EQ(history.stop_reason, "");
-  EXPECT_FALSE(history.is_stopped_by_signal());
+  EXPECT_EQ(history.stop_signal(), 0);
   EXPECT_EQ(heard, 1);
   // One that came to stop has done its work.
   fit_with([] { ::raise(GetParam()); });

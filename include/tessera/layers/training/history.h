@@ -47,9 +47,9 @@ struct History {
   /// Why training ended before all epochs were done; empty when they were.
   std::string stop_reason = {};
 
-  /// Whether a signal to this process ended it, whose name, "SIGINT" or
-  /// "SIGTERM", is the stop_reason.
-  bool is_stopped_by_signal() const;
+  /// The number of the signal to this process that ended it, whose name, "SIGINT"
+  /// or "SIGTERM", is the stop_reason; 0: none did.
+  int stop_signal() const;
   /// All names, in the order of their first appearance.
   std::vector<std::string> names() const;
   /// One value per epoch; NaN for epochs without it.

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/outputs.h"
+
+#include <c10/util/Exception.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+
+namespace fs = std::filesystem;
+
+void check_output_file(const std::string& where, const std::string& path) {
+  if (path.empty()) {
+    return;
+  }
+  std::error_code error;
+  const fs::path folder = fs::absolute(path).parent_path();
+  TORCH_CHECK_VALUE(
+      (fs::is_regular_file(path, error) ||
+       fs::symlink_status(path, error).type() == fs::file_type::not_found) &&
+          fs::path(path).has_filename() && fs::is_directory(folder, error) &&
+          access(folder.c_str(), W_OK) == 0,
+      where,
+      " must be a file in a folder that can be written to, but got '",
+      path,
+      "'.");
+}
+
+void make_output_folder(const std::string& where, const std::string& path) {
+  if (path.empty()) {
+    return;
+  }
+  std::error_code error;
+  fs::create_directories(path, error);
+  TORCH_CHECK_VALUE(
+      !error && access(path.c_str(), W_OK) == 0,
+      where,
+      " must be a folder that can be made and written to, but got '",
+      path,
+      "'.");
+}
+
+int say_stopped(
+    const tessera::History& history,
+    const std::string& checkpoint) {
+  std::cerr << "stopped by " << history.stop_reason;
+  if (checkpoint.empty()) {
+    std::cerr << ", without a result\n";
+  } else {
+    std::cerr << "; the same command goes on from '" << checkpoint << "'\n";
+  }
+  return 128 + history.stop_signal();
+}
+
+void finish_report(const std::string& program) {
+  TORCH_CHECK(
+      std::cout.flush(),
+      "[",
+      program,
+      "] expected to write the report, but standard output failed. Is the disk "
+      "full?");
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/history.h>
+
+#include <string>
+
+// What fails is said before training; `where` is the program and its flag, such
+// as "[two_tower] --vectors", and an empty path a flag that was not given.
+
+/// Errors:  c10::ValueError where the file can't be written.
+void check_output_file(const std::string& where, const std::string& path);
+
+/// Makes the folder.
+/// Errors:  c10::ValueError where it can't be, or can't be written to.
+void make_output_folder(const std::string& where, const std::string& path);
+
+/// Tells a person of the signal that ended a training, and gives the exit status:
+/// a shell's for that signal.
+int say_stopped(const tessera::History& history, const std::string& checkpoint);
+
+/// Writes what std::cout holds back.
+/// Errors:  c10::Error where any of the report was lost, as on a full disk.
+void finish_report(const std::string& program);
