@@ -56,7 +56,17 @@ tessera::CriteoReader open_files(
        .batch_size = options.batch,
        .malformed_lines = options.malformed == "skip"
            ? tessera::MalformedLines::kSkip
-           : tessera::MalformedLines::kError});
+           : tessera::MalformedLines::kError,
+       .most_malformed_lines = options.most_malformed});
+}
+
+void say_skipped(const tessera::CriteoReport& report) {
+  for (const std::string& line : report.first_malformed_lines) {
+    std::cerr << "skipped " << line << "\n";
+  }
+  if (report.malformed_lines > 0) {
+    std::cerr << report.malformed_lines << " lines skipped\n";
+  }
 }
 
 // snippet: clicks
@@ -81,6 +91,9 @@ class Clicks {
     }
     return skipped;
   }
+  tessera::CriteoReport report() const {
+    return reader_.report();
+  }
 
  private:
   tessera::CriteoReader reader_;
@@ -102,12 +115,7 @@ FeaturePipeline learn_pipeline(const Options& options) {
       builder.add(columns.at(builder.column()));
     }
   }
-  for (const std::string& line : reader.report().first_malformed_lines) {
-    std::cerr << "skipped " << line << "\n";
-  }
-  if (reader.report().malformed_lines > 0) {
-    std::cerr << reader.report().malformed_lines << " lines skipped\n";
-  }
+  say_skipped(reader.report());
   // A missing number is not a zero.
   tessera::PipelineOutput numbers{
       .name = "numbers",
@@ -316,6 +324,7 @@ Predictions predict(
         model->forward(batch->inputs.features, batch->inputs.dense));
     labels.push_back(batch->labels);
   }
+  say_skipped(clicks.report());
   return {torch::cat(logits), torch::cat(labels)};
 }
 

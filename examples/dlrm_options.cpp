@@ -57,6 +57,11 @@ void add_data(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   app.add_option(
+         "--most-malformed",
+         options.most_malformed,
+         "with --malformed skip: more in one pass are an error, after all")
+      ->check(up_to(1'000'000'000, 0));
+  app.add_option(
          "--min-count",
          options.min_count,
          "rarer categories share the row of unknown ones")
@@ -155,6 +160,7 @@ nlohmann::ordered_json deciding_options(const Options& options) {
 std::string with_flags(const std::string& message) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"MalformedLines::kSkip", "--malformed skip"},
+      {"most_malformed_lines", "--most-malformed"},
       {"Lower min_count", "--min-count"},
       {"LoadOptions::checkpoint",
        "move the newest checkpoint_* out of the --checkpoint directory"}};

@@ -43,11 +43,7 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-int main(int argc, char** argv) try {
-  if (argc > 1) {
-    std::cerr << "usage: quick_start\n";
-    return std::string(argv[1]) == "--help" ? 0 : 2;
-  }
+int main() try {
   torch::manual_seed(1);
   Ranker model;
   // The dense weights and the virtual variable; no table is in parameters().
@@ -73,7 +69,6 @@ int main(int argc, char** argv) try {
     }
   }
   torch::save(model, "ranker.pt");  // dense weights, tables, slots, steps
-  TORCH_CHECK(std::cout.flush(), "[quick_start] standard output failed.");
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << "\n";
   return 1;

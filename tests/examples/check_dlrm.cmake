@@ -133,9 +133,13 @@ file(WRITE "${SCRATCH}/damaged.txt" "1\t2\n")
 fails_with("here: --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt")
 file(READ "${SCRATCH}/data/20000_test.txt" lines LIMIT 20000)
 file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # whose last line is cut off
+# Also in the test's files.
 execute_process(
-  COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt" --malformed skip
+  COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt" --malformed skip --most-malformed 2
   OUTPUT_QUIET ERROR_VARIABLE error COMMAND_ERROR_IS_FATAL ANY)
-if(NOT error MATCHES "2 lines skipped")
-  message(FATAL_ERROR "expected a report of skipped lines, but got ${error}")
+if(NOT error MATCHES "2 lines skipped.*2 lines skipped")
+  message(FATAL_ERROR "expected two reports of skipped lines, but got ${error}")
 endif()
+fails_with("at most 1 malformed lines, but got one more" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
+           --malformed skip --most-malformed 1)
+fails_with("here: --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt" --most-malformed 1)
