@@ -24,6 +24,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -203,6 +204,36 @@ TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
 
 TEST(ShardedTrainingTest, ASignalOfOneRankIsResumedBitForBit) {
   expect_resumes([](Training&) { ::raise(SIGINT); }, "SIGINT");
+}
+
+TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
+  const SharedFolder folder;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->epoch_end = [](Training& training) {
+    if (is_last() && training.progress().epoch == 1) {
+      throw std::runtime_error("enough");
+    }
+  };
+  const auto train = [&](ShardedRun& run, const char* name) {
+    return fit(
+        own_batches(),
+        run.train_step(),
+        run.options(3, {hooks, run.checkpoint(folder / name)}));
+  };
+  ShardedRun straight, failed, resumed;
+  if (is_last()) {
+    EXPECT_THROW(train(failed, "parts"), std::runtime_error);
+  } else {
+    EXPECT_EQ(train(failed, "parts").stop_reason, "another rank");
+  }
+  int64_t steps = 0;
+  hooks->epoch_end = nullptr;
+  hooks->step_end = [&](Training&) { ++steps; };
+  train(resumed, "parts");
+  const int64_t resumed_steps = steps;
+  train(straight, "straight");
+  EXPECT_EQ(3 * resumed_steps, steps - resumed_steps);
+  EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
 }
 
 TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
