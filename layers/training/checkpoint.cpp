@@ -43,14 +43,12 @@ Checkpoint::Checkpoint(
       ".");
 }
 
-void Checkpoint::on_train_begin(Training& training) {
+void Checkpoint::on_train_begin(Training& /*training*/) {
   check_model_directory(directory_, "[Checkpoint]");
-  lock_.reset();  // closing it later would drop the new one, too
-  lock_ = lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
-void Checkpoint::on_train_end(Training& /*training*/) {
-  lock_.reset();
+std::shared_ptr<void> Checkpoint::lock(Training& training) const {
+  return lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
 void Checkpoint::resume(Training& training) {

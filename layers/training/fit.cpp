@@ -314,7 +314,9 @@ class TrainingLoop {
     }
     modes_.emplace(options_.model);
     for_each(&Callback::on_train_begin);
+    std::shared_ptr<void> lock;  // until this ends, also by an exception
     if (checkpoint_ != nullptr) {
+      lock = checkpoint_->lock(training_);
       checkpoint_->resume(training_);
       if (state_.loaded_generator.defined()) {
         use_generator(state_.loaded_generator);

@@ -54,8 +54,9 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// step that was saved are skipped. Saves when fit() stops early, too, unless the
 /// last loss is not finite.
 ///
-/// A checkpoint that is refused leaves the model as it is. While it trains, another
-/// process's training with the same directory is refused.
+/// A checkpoint that is refused leaves the model as it is. Until fit() ends, another
+/// process's training with the same directory is refused, by a lock on the file
+/// `.training_lock`, which stays there. Within one process nothing is refused.
 ///
 /// A model with TPUEmbedding layers goes through their save_checkpoint(), any
 /// other into one file. On shards all ranks give one, for a directory that all of
@@ -66,7 +67,8 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// resumed in its middle, loss and metrics of the other ranks go on from rank 0's.
 /// It saves unless the last loss is not finite on some rank.
 /// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
-///          another model or training; c10::Error naming the path for files.
+///          another model or training; c10::Error naming the path for files, and
+///          for a directory in use.
 class Checkpoint : public Callback {
  public:
   /// `optimizer` must outlive it.
@@ -83,9 +85,10 @@ class Checkpoint : public Callback {
   void on_train_begin(Training& training) override;
   void on_step_end(Training& training) override;
   void on_epoch_end(Training& training) override;
-  void on_train_end(Training& training) override;
 
-  /// What fit() calls before the first epoch.
+  /// What fit() calls before the first epoch: lock(), whose result keeps other
+  /// processes out as long as it lives, and resume().
+  std::shared_ptr<void> lock(Training& training) const;
   void resume(Training& training);
   void save(Training& training);
 
@@ -94,7 +97,6 @@ class Checkpoint : public Callback {
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;
   TrainingCheckpointOptions options_;
-  std::shared_ptr<void> lock_ = {};
 };
 
 /// The weights of the newest checkpoint that a Checkpoint, or an EarlyStopping

@@ -90,8 +90,8 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// when fit() is done, what it did before.
 ///
 /// After an exception the model is in the mode that it had, signals do what they
-/// did, and on_train_end() is not called; the checkpoints and files of the epochs
-/// before are whole.
+/// did, the Checkpoint's directory is free for others, and on_train_end() is not
+/// called; the checkpoints and files of the epochs before are whole.
 ///
 /// On shards every rank calls it with as many batches, and logs its own. Give
 /// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
