@@ -64,7 +64,7 @@ struct FitOptions {
 };
 static_assert(std::is_aggregate_v<FitOptions>);
 
-/// Trains for some epochs; the loop of own_loop.cpp, with what one adds to it.
+/// Trains for some epochs; the loop of quick_start.cpp, with what one adds to it.
 ///
 ///   const auto loss_of = [&](const Batch& batch) {
 ///     const auto scores = model->forward(batch.features);
