@@ -4,10 +4,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
+#include <tessera/layers/training/stop_signal.h>
 #include <torch/nn/module.h>
 
 #include "layers/training/ranks.h"
-#include "layers/training/stop_signal.h"
 #include "layers/training/training_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
