@@ -456,6 +456,22 @@ TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
   EXPECT_VALUE_ERROR(EarlyStopping({.min_delta = -1}), "min_delta must be");
 }
 
+TEST(EarlyStoppingTest, WorksAlone) {
+  EarlyStopping stopping({.patience = 2, .better = Better::kHigher});
+  EXPECT_FALSE(stopping.update(0, std::nan("")));
+  EXPECT_TRUE(stopping.update(1, 0.5));
+  EXPECT_FALSE(stopping.update(2, 0.5));
+  EXPECT_FALSE(stopping.is_done());
+  EXPECT_FALSE(stopping.update(3, std::nan("")));
+  EXPECT_TRUE(stopping.is_done());
+  EXPECT_EQ(stopping.best_epoch(), 1);
+  EXPECT_EQ(stopping.best(), 0.5);
+  EXPECT_VALUE_ERROR(stopping.update(-1, 0.6), "epoch must be >= 0");
+  EXPECT_VALUE_ERROR(
+      EarlyStopping({.monitor = "auc"}).update(0, 0.5),
+      "whether 'auc' should rise or fall is not known");
+}
+
 TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
   for (const bool on_disk : {false, true}) {
     SCOPED_TRACE(on_disk ? "on disk" : "in memory");
