@@ -347,6 +347,10 @@ TEST(FitTest, LearningRatesAreLogged) {
           "learning_rate_movies"}));
   EXPECT_EQ(history["learning_rate"][1], 0.01);
   EXPECT_EQ(history["learning_rate_users"][0], 0.05);
+  EXPECT_EQ(learning_rates(run.model->embeddings).entries().size(), 2U);
+  EXPECT_VALUE_ERROR(
+      learning_rates(run.optimizer, {TPUEmbedding(nullptr)}),
+      "expected a layer, but got an empty one");
 
   TPUEmbedding scheduled(TPUEmbeddingOptions{
       .features =
