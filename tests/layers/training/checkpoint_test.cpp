@@ -221,6 +221,7 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
     ClickRun run(layers), loaded(layers), other(layers == 1 ? 2 : 1);
     EXPECT_VALUE_ERROR(
         load_weights(*loaded.model, folder / "run"), "has no checkpoint");
+    EXPECT_VALUE_ERROR(save_weights(*run.model, ""), "expected a directory");
     fit(click_batches(2, 1),
         run.train_step(),
         {.callbacks = {std::make_shared<Checkpoint>(

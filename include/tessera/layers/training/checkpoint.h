@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/layers/training/callback.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -99,9 +101,29 @@ class Checkpoint : public Callback {
   TrainingCheckpointOptions options_;
 };
 
-/// The weights of the newest checkpoint that a Checkpoint, or an EarlyStopping
-/// with a directory, has saved: tables with their slots, dense weights, buffers.
+/// What a Checkpoint saves of the model, for a loop of one's own: tables with their
+/// slots, dense weights, buffers. `options` as in TPUEmbedding::save_checkpoint(),
+/// of models with tables; `extra` of all, for the optimizer and the loop's own state,
+/// under other names than "dense", "dense_names" and "layers". With tables on shards
+/// all ranks call it, otherwise one.
+/// Errors:  c10::ValueError for an empty path; c10::Error naming the path for files.
+void save_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    CheckpointOptions options = {});
+
+/// Whether load_weights() would find a checkpoint. With tables on shards all ranks
+/// call it.
+bool has_weights(torch::nn::Module& model, const std::string& directory);
+
+/// The weights of the newest checkpoint that save_weights(), a Checkpoint, or an
+/// EarlyStopping with a directory, has saved. `extra` reads what else is in it, before
+/// anything is changed: what it throws leaves the model as it is. With tables on
+/// shards all ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError when there is none, or it is of another model.
-void load_weights(torch::nn::Module& model, const std::string& directory);
+void load_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
 }  // namespace tessera
