@@ -8,6 +8,7 @@
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/serialization/checkpoint.h>
 
+#include "layers/training/model_files.h"
 #include "src/rank_group.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/training/training_fixture.h"
@@ -234,6 +235,23 @@ TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
   train(straight, "straight");
   EXPECT_EQ(3 * resumed_steps, steps - resumed_steps);
   EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
+}
+
+TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one process keeps itself out of nothing";
+  }
+  const SharedFolder folder;
+  std::shared_ptr<void> lock;
+  if (is_last()) {
+    lock = lock_for_training(nullptr, folder / "");
+  }
+  ShardedRun run;  // all ranks meet
+  EXPECT_TORCH_ERROR(
+      fit(own_batches(),
+          run.train_step(),
+          run.options(1, {run.checkpoint(folder / "")})),
+      rank() == 0 ? "it is in use" : "stops in fit(), since rank 0 raised");
 }
 
 TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
