@@ -197,6 +197,18 @@ void expect_resumes(Act act, const std::string& reason) {
   ShardedRun loaded;
   load_weights(*loaded.model, folder / "parts");
   EXPECT_TRUE(at::equal(loaded.weights(), straight.weights()));
+  ShardedRun copied;
+  EXPECT_FALSE(has_weights(*copied.model, folder / "copy"));
+  save_weights(*loaded.model, folder / "copy", {.extra = [](auto& archive) {
+    archive.write("mine", c10::IValue(int64_t{7}));
+  }});
+  EXPECT_TRUE(has_weights(*copied.model, folder / "copy"));
+  c10::IValue mine;
+  load_weights(*copied.model, folder / "copy", [&](auto& archive) {
+    archive.read("mine", mine);
+  });
+  EXPECT_EQ(mine.toInt(), 7);
+  EXPECT_TRUE(at::equal(copied.weights(), straight.weights()));
 }
 
 TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
