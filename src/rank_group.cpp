@@ -38,7 +38,8 @@ const char* name_of(int64_t meeting) {
       "save_checkpoint()",
       "load_checkpoint()",
       "sum_gradients()",
-      "broadcast_parameters()"};
+      "broadcast_parameters()",
+      "fit()"};
   static_assert(kNames.size() == static_cast<size_t>(Meeting::kCount));
   const auto index = static_cast<size_t>(meeting);
   return index < kNames.size() ? kNames[index] : "something else";

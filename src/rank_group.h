@@ -34,6 +34,7 @@ enum class Meeting : int64_t {
   kLoadCheckpoint,
   kSumGradients,
   kBroadcastParameters,
+  kTrain,
   kCount
 };
 

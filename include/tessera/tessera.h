@@ -45,6 +45,7 @@
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/metrics.h>
 #include <tessera/layers/training/progress_bar.h>
+#include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
 #include <tessera/nest.h>

@@ -43,14 +43,12 @@ Checkpoint::Checkpoint(
       ".");
 }
 
-void Checkpoint::on_train_begin(Training& training) {
+void Checkpoint::on_train_begin(Training& /*training*/) {
   check_model_directory(directory_, "[Checkpoint]");
-  lock_.reset();  // closing it later would drop the new one, too
-  lock_ = lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
-void Checkpoint::on_train_end(Training& /*training*/) {
-  lock_.reset();
+std::shared_ptr<void> Checkpoint::lock(Training& training) const {
+  return lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
 void Checkpoint::resume(Training& training) {
@@ -120,9 +118,26 @@ void Checkpoint::on_epoch_end(Training& training) {
   }
 }
 
-void load_weights(torch::nn::Module& model, const std::string& directory) {
+void save_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    CheckpointOptions options) {
   TORCH_CHECK_VALUE(
-      load_model(model, ranks_of(model), directory),
+      !directory.empty(),
+      "[save_weights] expected a directory, but got an empty path.");
+  save_model(model, ranks_of(model), directory, std::move(options));
+}
+
+bool has_weights(torch::nn::Module& model, const std::string& directory) {
+  return has_model(model, ranks_of(model), directory);
+}
+
+void load_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra) {
+  TORCH_CHECK_VALUE(
+      load_model(model, ranks_of(model), directory, extra),
       "[load_weights] '",
       directory,
       "' has no checkpoint.");

@@ -75,7 +75,7 @@ double agreed(double value, const Ranks& ranks) {
 }  // namespace
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
-    : options_(std::move(options)) {
+    : options_(std::move(options)), better_(options_.better) {
   TORCH_CHECK_VALUE(
       options_.patience >= 0,
       "[EarlyStopping] patience must be >= 0, but got ",
@@ -94,6 +94,14 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 
 EarlyStopping::~EarlyStopping() = default;
 
+void EarlyStopping::check_better() const {
+  TORCH_CHECK_VALUE(
+      better_ != Better::kUnknown,
+      "[EarlyStopping] whether '",
+      options_.monitor,
+      "' should rise or fall is not known. Set EarlyStoppingOptions::better.");
+}
+
 void EarlyStopping::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
   TORCH_CHECK_VALUE(
@@ -103,14 +111,10 @@ void EarlyStopping::on_train_begin(Training& training) {
       "' is not logged. Monitor one of ",
       fmt::format("{}", fmt::join(names, ", ")),
       ".");
-  const Better better = options_.better == Better::kUnknown
+  better_ = options_.better == Better::kUnknown
       ? training.better(options_.monitor)
       : options_.better;
-  TORCH_CHECK_VALUE(
-      better != Better::kUnknown,
-      "[EarlyStopping] whether '",
-      options_.monitor,
-      "' should rise or fall is not known. Set EarlyStoppingOptions::better.");
+  check_better();
   TORCH_CHECK_VALUE(
       options_.restore_best == nullptr || !options_.directory.empty() ||
           ranks_of(*options_.restore_best) == nullptr,
@@ -119,15 +123,34 @@ void EarlyStopping::on_train_begin(Training& training) {
   if (!options_.directory.empty()) {
     check_model_directory(options_.directory, "[EarlyStopping]");
   }
-  is_higher_better_ = better == Better::kHigher;
   best_epoch_ = -1;
   best_ = 0.0;
   waited_ = 0;
   best_weights_.clear();
 }
 
+bool EarlyStopping::is_done() const {
+  return waited_ >= std::max<int64_t>(1, options_.patience);
+}
+
+bool EarlyStopping::update(int64_t epoch, double value) {
+  check_better();
+  TORCH_CHECK_VALUE(
+      epoch >= 0, "[EarlyStopping] epoch must be >= 0, but got ", epoch, ".");
+  const double gain =
+      better_ == Better::kHigher ? value - best_ : best_ - value;
+  const bool is_best =
+      best_epoch_ < 0 ? !std::isnan(value) : gain > options_.min_delta;
+  if (is_best) {
+    best_ = value;
+    best_epoch_ = epoch;
+  }
+  waited_ = is_best ? 0 : waited_ + 1;
+  return is_best;
+}
+
 void EarlyStopping::stop_if_done(Training& training) const {
-  if (waited_ >= std::max<int64_t>(1, options_.patience)) {
+  if (is_done()) {
     training.stop(fmt::format(
         "{} has not improved for {} epochs", options_.monitor, waited_));
   }
@@ -144,16 +167,9 @@ void EarlyStopping::on_epoch_end(Training& training) {
       options_.restore_best == nullptr
           ? nullptr
           : ranks_of(*options_.restore_best, training.strategy()));
-  const double gain = is_higher_better_ ? value - best_ : best_ - value;
-  const bool is_first = best_epoch_ < 0 && !std::isnan(value);
-  if (is_first || (best_epoch_ >= 0 && gain > options_.min_delta)) {
-    best_ = value;
-    best_epoch_ = training.progress().epoch;
-    waited_ = 0;
+  if (update(training.progress().epoch, value)) {
     keep_best(training);
-    return;
   }
-  ++waited_;
   stop_if_done(training);
 }
 

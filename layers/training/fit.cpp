@@ -4,10 +4,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
+#include <tessera/layers/training/stop_signal.h>
 #include <torch/nn/module.h>
 
 #include "layers/training/ranks.h"
-#include "layers/training/stop_signal.h"
 #include "layers/training/training_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -313,7 +314,9 @@ class TrainingLoop {
     }
     modes_.emplace(options_.model);
     for_each(&Callback::on_train_begin);
+    std::shared_ptr<void> lock;  // until this ends, also by an exception
     if (checkpoint_ != nullptr) {
+      lock = checkpoint_->lock(training_);
       checkpoint_->resume(training_);
       if (state_.loaded_generator.defined()) {
         use_generator(state_.loaded_generator);
@@ -595,23 +598,48 @@ class TrainingLoop {
       state_.epoch_logs.set(name, value);
     }
     state_.is_at_epoch_end = true;
+    std::exception_ptr error;  // waits until the epoch is saved
+    bool has_lost_state = false;
     const auto end_for = [&](bool is_logging) {
       for (const auto& callback : state_.callbacks) {
         std::vector<std::string> names = callback->log_names();
-        if (names.empty() != is_logging) {
-          state_.own_log_names = std::move(names);
+        if (names.empty() == is_logging) {
+          continue;
+        }
+        state_.own_log_names = std::move(names);
+        try {
           callback->on_epoch_end(training_);
+        } catch (...) {
+          error = error ? error : std::current_exception();
+          has_lost_state = has_lost_state || !callback->state_name().empty();
         }
       }
     };
     end_for(true);
     state_.history.epochs.push_back({progress.epoch, state_.epoch_logs});
     end_for(false);
-    agree_on_stop();
     state_.is_at_epoch_end = false;
     ++progress.epoch;
     progress.step_in_epoch = 0;
-    if (checkpoint_ != nullptr) {
+    try {
+      save_epoch(error != nullptr, has_lost_state);
+    } catch (...) {
+      error = error ? error : std::current_exception();
+    }
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  void save_epoch(bool has_failed, bool has_lost_state) {
+    state_.is_stopping = state_.is_stopping || has_failed;
+    const std::vector<bool> agreed =
+        on_any_rank({state_.is_stopping, has_lost_state}, options_.strategy);
+    if (agreed[0]) {
+      training_.stop("another rank");
+    }
+    // What a callback that failed would save of itself may lack the epoch.
+    if (checkpoint_ != nullptr && !agreed[1]) {
       checkpoint_->on_epoch_end(training_);
     }
   }

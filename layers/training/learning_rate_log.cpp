@@ -7,76 +7,96 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
 #include <variant>
 
 namespace tessera {
 
-LearningRateLog::LearningRateLog(
-    torch::optim::Optimizer& optimizer,
-    std::vector<TPUEmbedding> layers)
-    : optimizer_(&optimizer) {
-  add(layers);
-}
+namespace {
 
-LearningRateLog::LearningRateLog(std::vector<TPUEmbedding> layers) {
-  add(layers);
-}
-
-void LearningRateLog::add(const std::vector<TPUEmbedding>& layers) {
+// Calls `visit` with each one's name and a function that gives its value.
+template <class Visit>
+void visit_rates(
+    const torch::optim::Optimizer* optimizer,
+    const std::vector<TPUEmbedding>& layers,
+    Visit visit) {
+  if (optimizer != nullptr) {
+    const auto& groups = optimizer->param_groups();
+    for (size_t i = 0; i < groups.size(); ++i) {
+      visit(
+          i == 0 ? "learning_rate" : "learning_rate_" + std::to_string(i),
+          [&] { return groups[i].options().get_lr(); });
+    }
+  }
   for (const TPUEmbedding& layer : layers) {
     TORCH_CHECK_VALUE(
         !layer.is_empty(),
-        "[LearningRateLog] expected a layer, but got an empty one.");
+        "[learning_rates] expected a layer, but got an empty one.");
     const TPUEmbeddingOptions& options = layer->options();
-    const EmbeddingState state = describe_state(
-        options.features, options.optimizer, "[LearningRateLog]");
+    const EmbeddingState state =
+        describe_state(options.features, options.optimizer, "[learning_rates]");
     for (const TableState& table : state.tables) {
       if (table.optimizer) {
-        std::visit(
-            [&](const auto& optimizer) {
-              tables_.push_back({table.name, optimizer.learning_rate, layer});
-            },
-            *table.optimizer);
+        visit(std::string("learning_rate_").append(table.name), [&] {
+          return std::visit(
+              [&](const auto& rule) {
+                return rule.learning_rate.value(
+                    layer->iterations(), "[table '" + table.name + "']");
+              },
+              *table.optimizer);
+        });
       }
     }
   }
 }
 
-std::vector<std::pair<std::string, double>> LearningRateLog::dense_rates()
-    const {
-  std::vector<std::pair<std::string, double>> rates;
-  if (optimizer_ != nullptr) {
-    for (const auto& group : optimizer_->param_groups()) {
-      const std::string name = rates.empty()
-          ? "learning_rate"
-          : "learning_rate_" + std::to_string(rates.size());
-      rates.emplace_back(name, group.options().get_lr());
-    }
-  }
+Logs rates_of(
+    const torch::optim::Optimizer* optimizer,
+    const std::vector<TPUEmbedding>& layers) {
+  Logs rates;
+  visit_rates(optimizer, layers, [&](const std::string& name, auto value) {
+    rates.set(name, value());
+  });
   return rates;
+}
+
+}  // namespace
+
+Logs learning_rates(
+    const torch::optim::Optimizer& optimizer,
+    const std::vector<TPUEmbedding>& layers) {
+  return rates_of(&optimizer, layers);
+}
+
+Logs learning_rates(const std::vector<TPUEmbedding>& layers) {
+  return rates_of(nullptr, layers);
+}
+
+LearningRateLog::LearningRateLog(
+    torch::optim::Optimizer& optimizer,
+    std::vector<TPUEmbedding> layers)
+    : optimizer_(&optimizer), layers_(std::move(layers)) {
+  log_names();  // refuses empty ones
+}
+
+LearningRateLog::LearningRateLog(std::vector<TPUEmbedding> layers)
+    : layers_(std::move(layers)) {
+  log_names();
 }
 
 std::vector<std::string> LearningRateLog::log_names() const {
   std::vector<std::string> names;
-  for (const auto& [name, rate] : dense_rates()) {
-    names.push_back(name);
-  }
-  for (const Table& table : tables_) {
-    names.push_back(std::string("learning_rate_").append(table.name));
-  }
+  visit_rates(
+      optimizer_, layers_, [&](std::string name, const auto& /*value*/) {
+        names.push_back(std::move(name));
+      });
   return names;
 }
 
 void LearningRateLog::on_epoch_end(Training& training) {
-  for (const auto& [name, rate] : dense_rates()) {
-    training.log(name, rate);
-  }
-  for (const Table& table : tables_) {
-    training.log(
-        std::string("learning_rate_").append(table.name),
-        table.rate.value(
-            table.layer->iterations(), "[table '" + table.name + "']"));
-  }
+  visit_rates(optimizer_, layers_, [&](const std::string& name, auto value) {
+    training.log(name, value());
+  });
 }
 
 }  // namespace tessera

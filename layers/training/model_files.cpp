@@ -475,7 +475,7 @@ std::shared_ptr<void> lock_for_training(
     const Ranks& ranks,
     const std::string& directory) {
   std::shared_ptr<void> lock;
-  on_first(ranks, Meeting::kLoadCheckpoint, [&] {
+  on_first(ranks, Meeting::kTrain, [&] {
     lock = std::make_shared<FileLock>(FileLock::of_process(
         directory + "/.training_lock",
         "[Checkpoint]",

@@ -79,8 +79,10 @@ bool ProgressBar::is_redrawn() const {
 }
 
 bool ProgressBar::is_due() const {
-  const std::chrono::duration<double> since = Clock::now() - drawn_;
-  return is_redrawn() && since.count() >= options_.interval;
+  const std::chrono::duration<double> since =
+      Clock::now() - std::max(begin_, drawn_);
+  return since.count() >=
+      (is_redrawn() ? options_.interval : options_.plain_interval);
 }
 
 double ProgressBar::seconds() const {
@@ -161,7 +163,9 @@ void ProgressBar::show(const Progress& progress, const Logs& logs) {
             progress.step_in_epoch,
             *steps)
       : fmt::format("  step {}", progress.step_in_epoch);
-  draw(line + time_left(progress) + speed(progress) + numbers(logs), false);
+  draw(
+      line + time_left(progress) + speed(progress) + numbers(logs),
+      /*is_last=*/!is_redrawn());
 }
 
 void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {

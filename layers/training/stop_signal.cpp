@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/training/stop_signal.h"
+#include <tessera/layers/training/stop_signal.h>
 
 #include <signal.h>
 

@@ -76,6 +76,18 @@ TEST(ProgressBarTest, PrintsALinePerEpochWhereNothingCanBeRedrawn) {
   EXPECT_EQ(count(text, "examples/s  loss 2\n"), 2) << text;
 }
 
+TEST(ProgressBarTest, PrintsLinesWithinAnEpochThatTakesLong) {
+  const std::string text = printed([](std::FILE* stream) {
+    train({std::make_shared<ProgressBar>(
+        ProgressBarOptions{.stream = stream, .plain_interval = 0.0})});
+  });
+  EXPECT_EQ(count(text, "\n"), 8) << text;
+  EXPECT_EQ(count(text, "\r"), 0) << text;
+  EXPECT_EQ(
+      text.find("epoch 1/2 [========>...............] 1/3  ETA 0:00  "), 0U)
+      << text;
+}
+
 TEST(ProgressBarTest, RedrawsItsLineAndLeavesTheLastOfAnEpoch) {
   const std::string text = printed([](std::FILE* stream) {
     train({std::make_shared<ProgressBar>(ProgressBarOptions{

@@ -5,6 +5,7 @@
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
 
+#include "layers/training/model_files.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/small_files.h"
 #include "tests/test_util.h"
@@ -221,6 +222,7 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
     ClickRun run(layers), loaded(layers), other(layers == 1 ? 2 : 1);
     EXPECT_VALUE_ERROR(
         load_weights(*loaded.model, folder / "run"), "has no checkpoint");
+    EXPECT_VALUE_ERROR(save_weights(*run.model, ""), "expected a directory");
     fit(click_batches(2, 1),
         run.train_step(),
         {.callbacks = {std::make_shared<Checkpoint>(
@@ -266,12 +268,12 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
 // What a child process is told that would train with the same directory.
 enum class Told { kNothing, kOneAtATime, kSomethingElse };
 
-Told another_process_is_told(Checkpoint& checkpoint, Training& training) {
+Told another_process_is_told(const std::string& directory) {
   const pid_t child = ::fork();
   if (child == 0) {
     Told told = Told::kNothing;
     try {
-      checkpoint.on_train_begin(training);
+      lock_for_training(nullptr, directory);
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       told = text.find("[Checkpoint] can't lock") == 0 &&
@@ -289,32 +291,32 @@ Told another_process_is_told(Checkpoint& checkpoint, Training& training) {
 
 TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
   const TemporaryFolder folder;
-  const auto batches = click_batches(2, 1);
+  const std::string directory = folder / "run";
   ClickRun run;
-  const auto checkpoint = std::make_shared<Checkpoint>(
-      folder / "run", run.model.ptr(), run.optimizer);
-  Checkpoint other(folder / "run", run.model.ptr(), run.optimizer);
   const auto hooks = std::make_shared<Hooks>();
-  const auto train = [&] {
-    fit(batches, run.train_step(), {.callbacks = {hooks, checkpoint}});
+  const auto make = [&] {
+    return std::make_shared<Checkpoint>(
+        directory, run.model.ptr(), run.optimizer);
   };
-  hooks->step_end = [&](Training& training) {
-    EXPECT_EQ(another_process_is_told(other, training), Told::kOneAtATime);
+  const auto train = [&](std::shared_ptr<Checkpoint> checkpoint) {
+    fit(click_batches(2, 1),
+        run.train_step(),
+        {.callbacks = {hooks, std::move(checkpoint)}});
+  };
+  const auto failed = make(), ended = make();
+  hooks->step_end = [&](Training&) {
+    EXPECT_EQ(another_process_is_told(directory), Told::kOneAtATime);
     throw std::runtime_error("enough");
   };
-  EXPECT_THROW(train(), std::runtime_error);
-  EXPECT_THROW(train(), std::runtime_error);  // it has the lock once more
+  EXPECT_THROW(train(failed), std::runtime_error);
+  EXPECT_EQ(another_process_is_told(directory), Told::kNothing);
+  EXPECT_THROW(train(failed), std::runtime_error);  // it has the lock once more
   hooks->step_end = nullptr;
-  // The process that failed may try again, with another Checkpoint, too.
-  fit(batches,
-      run.train_step(),
-      {.callbacks = {std::make_shared<Checkpoint>(
-           folder / "run", run.model.ptr(), run.optimizer)}});
-  hooks->train_end = [&](Training& training) {
-    checkpoint->on_train_end(training);
-    EXPECT_EQ(another_process_is_told(other, training), Told::kNothing);
+  hooks->train_end = [&](Training&) {
+    EXPECT_EQ(another_process_is_told(directory), Told::kOneAtATime);
   };
-  train();
+  train(ended);
+  EXPECT_EQ(another_process_is_told(directory), Told::kNothing);
 }
 
 TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {

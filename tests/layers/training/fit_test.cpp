@@ -347,6 +347,10 @@ TEST(FitTest, LearningRatesAreLogged) {
           "learning_rate_movies"}));
   EXPECT_EQ(history["learning_rate"][1], 0.01);
   EXPECT_EQ(history["learning_rate_users"][0], 0.05);
+  EXPECT_EQ(learning_rates(run.model->embeddings).entries().size(), 2U);
+  EXPECT_VALUE_ERROR(
+      learning_rates(run.optimizer, {TPUEmbedding(nullptr)}),
+      "expected a layer, but got an empty one");
 
   TPUEmbedding scheduled(TPUEmbeddingOptions{
       .features =
@@ -454,6 +458,22 @@ TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
   EXPECT_EQ(run({.better = Better::kHigher}), Result(2, 0));
   EXPECT_VALUE_ERROR(EarlyStopping({.patience = -1}), "patience must be >= 0");
   EXPECT_VALUE_ERROR(EarlyStopping({.min_delta = -1}), "min_delta must be");
+}
+
+TEST(EarlyStoppingTest, WorksAlone) {
+  EarlyStopping stopping({.patience = 2, .better = Better::kHigher});
+  EXPECT_FALSE(stopping.update(0, std::nan("")));
+  EXPECT_TRUE(stopping.update(1, 0.5));
+  EXPECT_FALSE(stopping.update(2, 0.5));
+  EXPECT_FALSE(stopping.is_done());
+  EXPECT_FALSE(stopping.update(3, std::nan("")));
+  EXPECT_TRUE(stopping.is_done());
+  EXPECT_EQ(stopping.best_epoch(), 1);
+  EXPECT_EQ(stopping.best(), 0.5);
+  EXPECT_VALUE_ERROR(stopping.update(-1, 0.6), "epoch must be >= 0");
+  EXPECT_VALUE_ERROR(
+      EarlyStopping({.monitor = "auc"}).update(0, 0.5),
+      "whether 'auc' should rise or fall is not known");
 }
 
 TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {

@@ -3,6 +3,7 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/history_files.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "tests/layers/training/training_fixture.h"
@@ -16,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -141,6 +143,72 @@ TEST(TrainingResumeTest, TheReasonOfTheStopBeforeIsGone) {
   const auto history =
       train(second, folder / "run", {.epochs = 2, .callbacks = {hooks}});
   EXPECT_EQ(history.epochs.size(), 2U);
+}
+
+TEST(TrainingResumeTest, AFileThatFailsAtAnEpochsEndDoesNotCostTheEpoch) {
+  const TemporaryFolder folder;
+  const std::string where = folder / "history";
+  int64_t steps = 0, epochs = 0;
+  const auto run_in = [&](ClickRun& run, const char* name, bool fails) {
+    std::filesystem::create_directories(where);
+    const auto before = std::make_shared<Hooks>();
+    before->epoch_begin = [&](Training& training) {
+      if (fails && training.progress().epoch == 1) {
+        std::filesystem::remove_all(where);
+      }
+    };
+    const auto after = std::make_shared<Hooks>();
+    after->step_end = [&](Training&) { ++steps; };
+    after->epoch_end = [&](Training&) { ++epochs; };
+    at::manual_seed(11);
+    const History history = train(
+        run,
+        folder / name,
+        {.epochs = 3,
+         .callbacks = {
+             before,
+             std::make_shared<CsvHistory>(where + "/history.csv"),
+             after}});
+    EXPECT_EQ(test::read_text(where + "/history.csv"), to_csv(history));
+    return to_csv(history) + run.bytes();
+  };
+  ClickRun straight, failed, resumed;
+  const std::string expected = run_in(straight, "straight", false);
+  epochs = 0;
+  EXPECT_TORCH_ERROR(run_in(failed, "parts", true), "history.csv");
+  EXPECT_EQ(epochs, 2);  // the callbacks behind it saw the epoch, too
+  steps = 0;
+  EXPECT_EQ(run_in(resumed, "parts", false), expected);
+  EXPECT_EQ(steps, 4);
+}
+
+// What such a one would save of itself may lack the epoch.
+TEST(
+    TrainingResumeTest,
+    ACallbackWithAStateThatFailsLeavesTheCheckpointBefore) {
+  struct Counting : Hooks {
+    std::string state_name() const override {
+      return "counting";
+    }
+  };
+  const TemporaryFolder folder;
+  const auto counting = std::make_shared<Counting>();
+  counting->epoch_end = [](Training& training) {
+    if (training.progress().epoch == 1) {
+      throw std::runtime_error("enough");
+    }
+  };
+  ClickRun first, second;
+  const auto run = [&](ClickRun& clicks) {
+    return train(
+        clicks, folder / "run", {.epochs = 2, .callbacks = {counting}});
+  };
+  EXPECT_THROW(run(first), std::runtime_error);
+  int64_t steps = 0;
+  counting->epoch_end = nullptr;
+  counting->step_end = [&](Training&) { ++steps; };
+  EXPECT_EQ(run(second).epochs.size(), 2U);
+  EXPECT_EQ(steps, 4);
 }
 
 TEST(TrainingResumeTest, LoadsDeleteNothingAndSavesRemoveWhatWasNotFinished) {

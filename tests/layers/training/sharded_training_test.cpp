@@ -8,6 +8,7 @@
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/serialization/checkpoint.h>
 
+#include "layers/training/model_files.h"
 #include "src/rank_group.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/training/training_fixture.h"
@@ -24,6 +25,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -195,6 +197,18 @@ void expect_resumes(Act act, const std::string& reason) {
   ShardedRun loaded;
   load_weights(*loaded.model, folder / "parts");
   EXPECT_TRUE(at::equal(loaded.weights(), straight.weights()));
+  ShardedRun copied;
+  EXPECT_FALSE(has_weights(*copied.model, folder / "copy"));
+  save_weights(*loaded.model, folder / "copy", {.extra = [](auto& archive) {
+    archive.write("mine", c10::IValue(int64_t{7}));
+  }});
+  EXPECT_TRUE(has_weights(*copied.model, folder / "copy"));
+  c10::IValue mine;
+  load_weights(*copied.model, folder / "copy", [&](auto& archive) {
+    archive.read("mine", mine);
+  });
+  EXPECT_EQ(mine.toInt(), 7);
+  EXPECT_TRUE(at::equal(copied.weights(), straight.weights()));
 }
 
 TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
@@ -203,6 +217,53 @@ TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
 
 TEST(ShardedTrainingTest, ASignalOfOneRankIsResumedBitForBit) {
   expect_resumes([](Training&) { ::raise(SIGINT); }, "SIGINT");
+}
+
+TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
+  const SharedFolder folder;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->epoch_end = [](Training& training) {
+    if (is_last() && training.progress().epoch == 1) {
+      throw std::runtime_error("enough");
+    }
+  };
+  const auto train = [&](ShardedRun& run, const char* name) {
+    return fit(
+        own_batches(),
+        run.train_step(),
+        run.options(3, {hooks, run.checkpoint(folder / name)}));
+  };
+  ShardedRun straight, failed, resumed;
+  if (is_last()) {
+    EXPECT_THROW(train(failed, "parts"), std::runtime_error);
+  } else {
+    EXPECT_EQ(train(failed, "parts").stop_reason, "another rank");
+  }
+  int64_t steps = 0;
+  hooks->epoch_end = nullptr;
+  hooks->step_end = [&](Training&) { ++steps; };
+  train(resumed, "parts");
+  const int64_t resumed_steps = steps;
+  train(straight, "straight");
+  EXPECT_EQ(3 * resumed_steps, steps - resumed_steps);
+  EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
+}
+
+TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one process keeps itself out of nothing";
+  }
+  const SharedFolder folder;
+  std::shared_ptr<void> lock;
+  if (is_last()) {
+    lock = lock_for_training(nullptr, folder / "");
+  }
+  ShardedRun run;  // all ranks meet
+  EXPECT_TORCH_ERROR(
+      fit(own_batches(),
+          run.train_step(),
+          run.options(1, {run.checkpoint(folder / "")})),
+      rank() == 0 ? "it is in use" : "stops in fit(), since rank 0 raised");
 }
 
 TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {

@@ -97,7 +97,9 @@ class Training {
 /// Something that happens along with a training. All calls come from the thread
 /// that called fit(), in the order of FitOptions::callbacks; a Checkpoint comes
 /// last, and callbacks with log_names() first in on_epoch_end(). What a callback
-/// throws ends fit().
+/// throws ends fit(); in on_epoch_end() only when the others have been called and
+/// the Checkpoint has saved the epoch, unless the one that threw has a state, which may
+/// lack the epoch.
 class Callback {
  public:
   virtual ~Callback() = default;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/layers/training/callback.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -54,8 +56,9 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// step that was saved are skipped. Saves when fit() stops early, too, unless the
 /// last loss is not finite.
 ///
-/// A checkpoint that is refused leaves the model as it is. While it trains, another
-/// process's training with the same directory is refused.
+/// A checkpoint that is refused leaves the model as it is. Until fit() ends, another
+/// process's training with the same directory is refused, by a lock on the file
+/// `.training_lock`, which stays there. Within one process nothing is refused.
 ///
 /// A model with TPUEmbedding layers goes through their save_checkpoint(), any
 /// other into one file. On shards all ranks give one, for a directory that all of
@@ -66,7 +69,8 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// resumed in its middle, loss and metrics of the other ranks go on from rank 0's.
 /// It saves unless the last loss is not finite on some rank.
 /// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
-///          another model or training; c10::Error naming the path for files.
+///          another model or training; c10::Error naming the path for files, and
+///          for a directory in use.
 class Checkpoint : public Callback {
  public:
   /// `optimizer` must outlive it.
@@ -83,9 +87,10 @@ class Checkpoint : public Callback {
   void on_train_begin(Training& training) override;
   void on_step_end(Training& training) override;
   void on_epoch_end(Training& training) override;
-  void on_train_end(Training& training) override;
 
-  /// What fit() calls before the first epoch.
+  /// What fit() calls before the first epoch: lock(), whose result keeps other
+  /// processes out as long as it lives, and resume().
+  std::shared_ptr<void> lock(Training& training) const;
   void resume(Training& training);
   void save(Training& training);
 
@@ -94,12 +99,31 @@ class Checkpoint : public Callback {
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;
   TrainingCheckpointOptions options_;
-  std::shared_ptr<void> lock_ = {};
 };
 
-/// The weights of the newest checkpoint that a Checkpoint, or an EarlyStopping
-/// with a directory, has saved: tables with their slots, dense weights, buffers.
+/// What a Checkpoint saves of the model, for a loop of one's own: tables with their
+/// slots, dense weights, buffers. `options` as in TPUEmbedding::save_checkpoint(),
+/// of models with tables; `extra` of all, for the optimizer and the loop's own state,
+/// under other names than "dense", "dense_names" and "layers". With tables on shards
+/// all ranks call it, otherwise one.
+/// Errors:  c10::ValueError for an empty path; c10::Error naming the path for files.
+void save_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    CheckpointOptions options = {});
+
+/// Whether load_weights() would find a checkpoint. With tables on shards all ranks
+/// call it.
+bool has_weights(torch::nn::Module& model, const std::string& directory);
+
+/// The weights of the newest checkpoint that save_weights(), a Checkpoint, or an
+/// EarlyStopping with a directory, has saved. `extra` reads what else is in it, before
+/// anything is changed: what it throws leaves the model as it is. With tables on
+/// shards all ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError when there is none, or it is of another model.
-void load_weights(torch::nn::Module& model, const std::string& directory);
+void load_weights(
+    torch::nn::Module& model,
+    const std::string& directory,
+    const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
 }  // namespace tessera

@@ -43,6 +43,17 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 /// Errors:  c10::ValueError for a monitor that is not logged, listing the names,
 ///          when nobody says which values are better, and when the directory does
 ///          not hold the best weights that a resumed or ended training needs.
+///
+/// Alone, in a loop of one's own, where the weights are the loop's to keep:
+///
+///   EarlyStopping stopping({.patience = 2, .better = Better::kLower});
+///   for (int64_t epoch = 0; epoch < 10 && !stopping.is_done(); ++epoch) {
+///     ...
+///     if (stopping.update(epoch, loss)) {
+///       save_weights(*model, "run/best");
+///     }
+///   }
+///
 /// Source:  keras.callbacks.EarlyStopping.
 class EarlyStopping : public Callback {
  public:
@@ -60,6 +71,12 @@ class EarlyStopping : public Callback {
   double best() const {
     return best_;
   }
+  /// Whether the patience is at its end.
+  bool is_done() const;
+
+  /// The number of an epoch >= 0; gives whether it is the best so far.
+  /// Errors:  c10::ValueError when nobody has said which values are better.
+  bool update(int64_t epoch, double value);
 
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
@@ -70,11 +87,12 @@ class EarlyStopping : public Callback {
   void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
+  void check_better() const;
   void stop_if_done(Training& training) const;
   void keep_best(const Training& training);
 
   EarlyStoppingOptions options_;
-  bool is_higher_better_ = false;
+  Better better_ = Better::kUnknown;
   int64_t best_epoch_ = -1;
   double best_ = 0.0;
   int64_t waited_ = 0;

@@ -64,7 +64,7 @@ struct FitOptions {
 };
 static_assert(std::is_aggregate_v<FitOptions>);
 
-/// Trains for some epochs; the loop of own_loop.cpp, with what one adds to it.
+/// Trains for some epochs; the loop of quick_start.cpp, with what one adds to it.
 ///
 ///   const auto loss_of = [&](const Batch& batch) {
 ///     const auto scores = model->forward(batch.features);
@@ -90,8 +90,8 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// when fit() is done, what it did before.
 ///
 /// After an exception the model is in the mode that it had, signals do what they
-/// did, and on_train_end() is not called; the checkpoints and files of the epochs
-/// before are whole.
+/// did, the Checkpoint's directory is free for others, and on_train_end() is not
+/// called; the checkpoints and files of the epochs before are whole.
 ///
 /// On shards every rank calls it with as many batches, and logs its own. Give
 /// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,

@@ -5,7 +5,6 @@
 #include <tessera/layers/training/callback.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -14,11 +13,17 @@ class Optimizer;
 
 namespace tessera {
 
-/// Logs the learning rates at the end of each epoch, those of the next step: the
-/// dense optimizer's as "learning_rate" ("learning_rate_1", ... for further
-/// param groups), a table's as "learning_rate_<table>", at the step counter of
-/// its layer. Tables without an optimizer have none. A callable is called once
-/// more for it.
+/// The learning rates of the next step: the dense optimizer's as "learning_rate"
+/// ("learning_rate_1", ... for further param groups), a table's as
+/// "learning_rate_<table>", at the step counter of its layer. Tables without an
+/// optimizer have none. A callable is called once more for it.
+/// Errors:  c10::ValueError for an empty layer.
+Logs learning_rates(
+    const torch::optim::Optimizer& optimizer,
+    const std::vector<TPUEmbedding>& layers = {});
+Logs learning_rates(const std::vector<TPUEmbedding>& layers);
+
+/// Logs learning_rates() at the end of each epoch.
 class LearningRateLog : public Callback {
  public:
   /// `optimizer` must outlive it.
@@ -31,17 +36,8 @@ class LearningRateLog : public Callback {
   std::vector<std::string> log_names() const override;
 
  private:
-  struct Table {
-    std::string name;
-    optim::LearningRate rate;
-    TPUEmbedding layer;
-  };
-
-  void add(const std::vector<TPUEmbedding>& layers);
-  std::vector<std::pair<std::string, double>> dense_rates() const;
-
   torch::optim::Optimizer* optimizer_ = nullptr;
-  std::vector<Table> tables_;
+  std::vector<TPUEmbedding> layers_;
 };
 
 }  // namespace tessera

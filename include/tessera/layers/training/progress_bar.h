@@ -17,7 +17,7 @@ struct ProgressBarOptions {
     kAutomatic,
     /// One line that is redrawn after steps, and stays at the end of an epoch.
     kRedrawn,
-    /// A line per epoch.
+    /// A line per epoch, and some within long ones.
     kPlain
   };
 
@@ -25,6 +25,8 @@ struct ProgressBarOptions {
   Style style = Style::kAutomatic;
   /// Seconds between two drawings within an epoch.
   double interval = 0.1;
+  /// The same for plain lines.
+  double plain_interval = 30.0;
 };
 
 /// Progress of a training: steps, throughput, the time left for all epochs,
