@@ -20,6 +20,7 @@ class Optimizer;
 
 namespace tessera {
 
+/// When a Checkpoint saves, how many stay, and whether it resumes.
 struct TrainingCheckpointOptions {
   enum class Resume {
     /// Where the directory has a checkpoint.

@@ -14,6 +14,7 @@ class Module;
 
 namespace tessera {
 
+/// What an EarlyStopping watches, how patiently, and what it keeps.
 struct EarlyStoppingOptions {
   /// A name of the logs.
   std::string monitor = "val_loss";

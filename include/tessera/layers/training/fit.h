@@ -43,6 +43,7 @@ enum class Signals {
   kLeave
 };
 
+/// What fit() does beside the steps.
 struct FitOptions {
   /// >= 0, with those before a resume.
   int64_t epochs = 1;

@@ -11,6 +11,7 @@
 
 namespace tessera {
 
+/// Which learning curves are drawn, and how large.
 struct LearningCurvesOptions {
   /// What is drawn, each in a panel of its own together with its "val_". Empty:
   /// all that was logged.

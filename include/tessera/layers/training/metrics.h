@@ -133,6 +133,7 @@ class AUC : public Metric {
 /// What the predictions of a classifier are.
 enum class ScoreKind { kProbabilities, kLogits };
 
+/// What a LogLoss is given, and its name in logs.
 struct LogLossOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
   std::string name = "log_loss";
@@ -182,6 +183,7 @@ class RMSE : public MeanMetric {
   double result_of(double mean) const override;
 };
 
+/// What counts as a positive for an Accuracy, and its name in logs.
 struct AccuracyOptions {
   /// Of one score per example: above it is class 1. Logits: 0.
   double threshold = 0.5;
@@ -209,6 +211,7 @@ class Accuracy : public MeanMetric {
   AccuracyOptions options_;
 };
 
+/// How many places count for a TopKAccuracy, and its name in logs.
 struct TopKAccuracyOptions {
   int64_t k = 5;
   /// Empty: "top_5_accuracy", with k.

@@ -11,6 +11,7 @@
 
 namespace tessera {
 
+/// Where and how often progress is shown.
 struct ProgressBarOptions {
   enum class Style {
     /// Redrawn where the stream is a terminal, plain lines elsewhere.

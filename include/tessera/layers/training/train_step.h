@@ -33,6 +33,7 @@ struct StepResult {
 };
 static_assert(std::is_aggregate_v<StepResult>);
 
+/// What a training step does on shards.
 struct TrainStepOptions {
   /// The tables'. On shards the gradients of `dense_parameters` are summed, and
   /// a loss that is not finite on one rank leaves out the update on all.
