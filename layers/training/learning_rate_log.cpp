@@ -76,12 +76,12 @@ LearningRateLog::LearningRateLog(
     torch::optim::Optimizer& optimizer,
     std::vector<TPUEmbedding> layers)
     : optimizer_(&optimizer), layers_(std::move(layers)) {
-  log_names();  // refuses empty ones
+  LearningRateLog::log_names();  // refuses empty ones
 }
 
 LearningRateLog::LearningRateLog(std::vector<TPUEmbedding> layers)
     : layers_(std::move(layers)) {
-  log_names();
+  LearningRateLog::log_names();
 }
 
 std::vector<std::string> LearningRateLog::log_names() const {
