@@ -334,6 +334,11 @@ double auc_of(const Tensor& scores, const Tensor& labels) {
   return auc.result();
 }
 
+// Beside the exported model.
+std::string pipeline_file(const Options& options) {
+  return options.exported + ".pipeline.json";
+}
+
 // snippet: serve
 // Exports the model, and answers the first test batch as a server would: from the
 // exported file, which has no Tessera in it, and the pipeline's file.
@@ -343,7 +348,7 @@ bool serves_the_same(
     const Predictions& expected,
     const Options& options) {
   const fs::path path = options.exported;
-  const std::string features = path.string() + ".pipeline.json";
+  const std::string features = pipeline_file(options);
   const Batch example = *Clicks(options.test, pipeline, options).next();
   tessera::export_torchscript(
       model,
@@ -443,7 +448,10 @@ double generate(Options& options) {
 }
 
 // What would fail after hours of training.
-void check(const Options& options) {
+void check_inputs(const Options& options) {
+  TORCH_CHECK_VALUE(
+      !options.most_malformed || options.malformed == "skip",
+      "[dlrm_criteo] --most-malformed needs --malformed skip.");
   TORCH_CHECK_VALUE(
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
@@ -469,7 +477,14 @@ void check(const Options& options) {
   TORCH_CHECK_VALUE(
       open_files(options.test, options).next().has_value(),
       "[dlrm_criteo] the files of --test have no example.");
+}
+
+void check_outputs(const Options& options) {
   check_output_file("[dlrm_criteo] --export", options.exported);
+  if (!options.exported.empty()) {
+    check_output_file(
+        "[dlrm_criteo] --export's pipeline", pipeline_file(options));
+  }
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);
   make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);
@@ -535,10 +550,11 @@ void print_text(const Report& report, const Options& options) {
 
 int run(Options options) {
   Report report;
+  check_outputs(options);
   if (options.data.empty()) {
     report.bayes_auc = generate(options);
   }
-  check(options);
+  check_inputs(options);
   const RunDirectory directory(options);
   const FeaturePipeline pipeline = directory.is_resumed()
       ? directory.load_pipeline()

@@ -160,7 +160,6 @@ nlohmann::ordered_json deciding_options(const Options& options) {
 std::string with_flags(const std::string& message) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"MalformedLines::kSkip", "--malformed skip"},
-      {"most_malformed_lines", "--most-malformed"},
       {"Lower min_count", "--min-count"},
       {"LoadOptions::checkpoint",
        "move the newest checkpoint_* out of the --checkpoint directory"}};

@@ -127,7 +127,9 @@ int train(const std::string& folder) {
             << (history.stop_reason.empty() ? "" : ", stopped: ")
             << history.stop_reason << "\nvalidation AUC " << metrics["auc"]
             << "\n";
-  TORCH_CHECK(std::cout.flush(), "[fit] standard output failed.");
+  TORCH_CHECK(
+      std::cout.flush(),
+      "[fit] expected to write the report, but standard output failed.");
   const int signal = history.stop_signal();
   return signal == 0 ? 0 : 128 + signal;  // as a shell has it
 }

@@ -17,7 +17,7 @@ void check_output_file(const std::string& where, const std::string& path) {
   std::error_code error;
   const fs::path folder = fs::absolute(path).parent_path();
   TORCH_CHECK_VALUE(
-      (fs::is_regular_file(path, error) ||
+      ((fs::is_regular_file(path, error) && access(path.c_str(), W_OK) == 0) ||
        fs::symlink_status(path, error).type() == fs::file_type::not_found) &&
           fs::path(path).has_filename() && fs::is_directory(folder, error) &&
           access(folder.c_str(), W_OK) == 0,
@@ -50,7 +50,8 @@ int say_stopped(
   } else {
     std::cerr << "; the same command goes on from '" << checkpoint << "'\n";
   }
-  return 128 + history.stop_signal();
+  const int signal = history.stop_signal();
+  return signal == 0 ? 1 : 128 + signal;
 }
 
 void finish_report(const std::string& program) {

@@ -15,8 +15,8 @@ void check_output_file(const std::string& where, const std::string& path);
 /// Errors:  c10::ValueError where it can't be, or can't be written to.
 void make_output_folder(const std::string& where, const std::string& path);
 
-/// Tells a person of the signal that ended a training, and gives the exit status:
-/// a shell's for that signal.
+/// Tells a person why a training ended, and gives the exit status: a shell's for a
+/// signal, 1 where another rank had it.
 int say_stopped(const tessera::History& history, const std::string& checkpoint);
 
 /// Writes what std::cout holds back.

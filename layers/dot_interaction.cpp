@@ -159,7 +159,7 @@ std::vector<at::Tensor> gradients_by_operators(
 bool has_kernel(at::TensorList blocks, const DotInteractionOptions& options) {
   return !options.skip_gather && !torch::jit::tracer::isTracing() &&
       std::all_of(blocks.begin(), blocks.end(), [](const at::Tensor& block) {
-        return block.is_cpu() && block.numel() > 0 &&
+        return block.is_cpu() && block.numel() > 0 && !block.is_neg() &&
             block.scalar_type() == at::kFloat &&
             (block.size(2) == 1 || block.stride(2) == 1);
       });
@@ -259,6 +259,8 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::autocast_dispatch_keyset);
     const variable_list blocks = context->get_saved_variables();
     const DotInteractionOptions options{
         .self_interaction = context->saved_data["self_interaction"].toBool(),

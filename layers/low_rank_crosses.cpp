@@ -354,9 +354,11 @@ struct Crosses : torch::autograd::Function<Crosses> {
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
+  // Not what only operators understand: tangents, a minus that is still to be done.
   const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
     return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
-        tensor.sizes() == shape;
+        tensor.sizes() == shape && !tensor.is_neg() &&
+        !tensor._fw_grad(/*level=*/0).defined();
   };
   if (layers.empty() || x0.dim() < 2 || x0.numel() == 0 ||
       torch::jit::tracer::isTracing()) {

@@ -185,7 +185,8 @@ void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   const bool is_again = this->input_shapes().has_value();
   LayerImpl::build(input_shapes);
   if (is_again) {
-    make_parameters(input_shapes);  // each half keeps what several builds fix
+    compute_output_shape(input_shapes);  // refuses for both halves or none
+    make_parameters(input_shapes);
   }
 }
 

@@ -24,9 +24,8 @@ OutputFile open_locked(
     const char* advice) {
   constexpr mode_t kAnybody = 0666;
   std::error_code not_there;
-  const int flags = std::filesystem::is_directory(path, not_there)
-      ? O_RDONLY
-      : O_RDWR | O_CREAT;
+  const bool is_directory = std::filesystem::is_directory(path, not_there);
+  const int flags = is_directory ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
   OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kAnybody));
   TORCH_CHECK(
       file.descriptor() >= 0,
@@ -35,10 +34,12 @@ OutputFile open_locked(
       path,
       "' to lock it: ",
       std::strerror(errno),
-      ". It must be writable.");
-  if (flags != O_RDONLY) {
-    // Who may write to the folder may go on when its owner is done.
-    (void)::fchmod(file.descriptor(), kAnybody);
+      is_directory ? ". It must be readable." : ". It must be writable.");
+  struct stat folder = {};
+  if (!is_directory &&
+      ::stat(file.path().parent_path().c_str(), &folder) == 0) {
+    // Who may write to the folder may go on when this one is done.
+    (void)::fchmod(file.descriptor(), folder.st_mode & kAnybody);
   }
   const bool is_locked = lock(file.descriptor()) == 0;
   const bool is_held = errno == EAGAIN || errno == EACCES;

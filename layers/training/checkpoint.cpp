@@ -13,6 +13,17 @@
 
 namespace tessera {
 
+namespace {
+
+void require_directory(const std::string& directory, const char* where) {
+  TORCH_CHECK_VALUE(
+      !directory.empty(),
+      where,
+      " expected a directory, but got an empty path.");
+}
+
+}  // namespace
+
 Checkpoint::Checkpoint(
     std::string directory,
     std::shared_ptr<torch::nn::Module> model,
@@ -22,9 +33,7 @@ Checkpoint::Checkpoint(
       model_(std::move(model)),
       optimizer_(optimizer),
       options_(options) {
-  TORCH_CHECK_VALUE(
-      !directory_.empty(),
-      "[Checkpoint] expected a directory, but got an empty path.");
+  require_directory(directory_, "[Checkpoint]");
   TORCH_CHECK_VALUE(
       model_ != nullptr, "[Checkpoint] expected a model, but got nullptr.");
   TORCH_CHECK_VALUE(
@@ -122,13 +131,12 @@ void save_weights(
     torch::nn::Module& model,
     const std::string& directory,
     CheckpointOptions options) {
-  TORCH_CHECK_VALUE(
-      !directory.empty(),
-      "[save_weights] expected a directory, but got an empty path.");
+  require_directory(directory, "[save_weights]");
   save_model(model, ranks_of(model), directory, std::move(options));
 }
 
 bool has_weights(torch::nn::Module& model, const std::string& directory) {
+  require_directory(directory, "[has_weights]");
   return has_model(model, ranks_of(model), directory);
 }
 
@@ -136,6 +144,7 @@ void load_weights(
     torch::nn::Module& model,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
+  require_directory(directory, "[load_weights]");
   TORCH_CHECK_VALUE(
       load_model(model, ranks_of(model), directory, extra),
       "[load_weights] '",

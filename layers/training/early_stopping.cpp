@@ -62,12 +62,13 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
 }
 
 // All ranks save together, so they must find the same epochs better.
-double agreed(double value, const Ranks& ranks) {
+template <class Value>
+double agreed(const Value& value, const Ranks& ranks) {
   if (ranks == nullptr) {
-    return value;
+    return value();
   }
-  const std::string bits = ranks->from_first(Meeting::kSaveCheckpoint, [&] {
-    return std::to_string(std::bit_cast<uint64_t>(value));
+  const std::string bits = ranks->from_first(Meeting::kTrain, [&] {
+    return std::to_string(std::bit_cast<uint64_t>(value()));
   });
   return std::bit_cast<double>(uint64_t{std::stoull(bits)});
 }
@@ -163,7 +164,7 @@ void EarlyStopping::on_epoch_begin(Training& training) {
 
 void EarlyStopping::on_epoch_end(Training& training) {
   const double value = agreed(
-      training.logs()[options_.monitor],
+      [&] { return training.logs()[options_.monitor]; },
       options_.restore_best == nullptr
           ? nullptr
           : ranks_of(*options_.restore_best, training.strategy()));

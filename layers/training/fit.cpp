@@ -633,8 +633,8 @@ class TrainingLoop {
 
   void save_epoch(bool has_failed, bool has_lost_state) {
     state_.is_stopping = state_.is_stopping || has_failed;
-    const std::vector<bool> agreed =
-        on_any_rank({state_.is_stopping, has_lost_state}, options_.strategy);
+    const std::vector<bool> agreed = on_any_rank(
+        {state_.is_stopping, has_lost_state, has_failed}, options_.strategy);
     if (agreed[0]) {
       training_.stop("another rank");
     }
@@ -642,6 +642,11 @@ class TrainingLoop {
     if (checkpoint_ != nullptr && !agreed[1]) {
       checkpoint_->on_epoch_end(training_);
     }
+    TORCH_CHECK(
+        has_failed || !agreed[2],
+        "[fit] a callback of another rank failed at the end of epoch ",
+        state_.progress.epoch - 1,
+        ". That rank's error says why.");
   }
 
   // False when a signal came meanwhile.

@@ -55,6 +55,11 @@ Logs rates_of(
     const std::vector<TPUEmbedding>& layers) {
   Logs rates;
   visit_rates(optimizer, layers, [&](const std::string& name, auto value) {
+    TORCH_CHECK_VALUE(
+        rates.find(name) == nullptr,
+        "[learning_rates] two of them would be '",
+        name,
+        "'. Ask for the layers one by one, or rename a table.");
     rates.set(name, value());
   });
   return rates;

@@ -124,10 +124,10 @@ nlohmann::json read_json(
   };
   TORCH_CHECK_VALUE(
       json.is_array() && std::all_of(json.begin(), json.end(), is_text),
-      "[load_model] '",
+      "[load_weights] '",
       directory,
-      "' has a checkpoint, but not of a model that was saved by a Checkpoint. "
-      "Use another directory.");
+      "' has a checkpoint, but not one of save_weights() or a Checkpoint. Use "
+      "another directory.");
   return json;
 }
 
@@ -159,7 +159,7 @@ std::vector<at::Tensor> read_dense(
                          .get<std::vector<std::string>>();
   TORCH_CHECK_VALUE(
       saved == names,
-      "[load_model] '",
+      "[load_weights] '",
       directory,
       "' was made of a model with [",
       fmt::format("{}", fmt::join(saved, ", ")),
@@ -174,7 +174,7 @@ std::vector<at::Tensor> read_dense(
     TORCH_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
-        "[load_model] '",
+        "[load_weights] '",
         directory,
         "': ",
         dense[i].name,
@@ -213,12 +213,13 @@ torch::serialize::InputArchive read_rest(
     archive.load_from(file_of(directory));
     return archive;
   }
-  const CheckpointLink link = read_link(directory, checkpoint, "[load_model]");
+  const CheckpointLink link =
+      read_link(directory, checkpoint, "[load_weights]");
   TORCH_CHECK_VALUE(
       link.manifest.extra.has_value(),
-      "[load_model] '",
+      "[load_weights] '",
       directory,
-      "' has tables, but not a model that was saved by a Checkpoint. Use "
+      "' has tables, but not a model of save_weights() or a Checkpoint. Use "
       "another directory.");
   std::istringstream stream(
       CheckpointReader(directory, checkpoint).read_extra());
@@ -281,8 +282,8 @@ void save_file(const std::string& directory, Write write) {
   torch::serialize::OutputArchive archive;
   write(archive);
   std::filesystem::create_directories(directory);
-  DurableFile file(file_of(directory), "[save_model]");
-  file.write_by([&](auto write) { archive.save_to(write); });
+  DurableFile file(file_of(directory), "[save_weights]");
+  file.write_by([&](auto to) { archive.save_to(to); });
   file.commit();
 }
 
@@ -295,7 +296,10 @@ void check_layer(
   const std::string folder = folder_of(directory, i);
   CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
   const LoadPlan plan = plan_load(
-      ForwardInterception::state_of(layer), reader.saved(), {}, "[load_model]");
+      ForwardInterception::state_of(layer),
+      reader.saved(),
+      {},
+      "[load_weights]");
   // The first one's load verifies its files before anything is changed.
   if (i > 0) {
     reader.verify(plan.copies);
@@ -325,7 +329,7 @@ void save_model(
       std::filesystem::create_directories(directory);
       lock.emplace(FileLock::of_holder(
           directory + "/.lock",
-          "[save_model]",
+          "[save_weights]",
           "Let one process at a time save into a directory."));
       remove_orphans(directory, layers.size());
       return std::string();
@@ -420,7 +424,7 @@ bool load_model(
     }
     TORCH_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
-        "[load_model] '",
+        "[load_weights] '",
         directory,
         "' was made of a model with ",
         names.size(),

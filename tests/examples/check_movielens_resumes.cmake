@@ -8,9 +8,9 @@ foreach(variable IN ITEMS MOVIELENS DATA SCRATCH)
 endforeach()
 include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
 
-function(rmse_of result)
+function(rmse_of result epochs)
   execute_process(
-    COMMAND "${MOVIELENS}" --data "${DATA}" --json --epochs 4 --batch 20 ${ARGN}
+    COMMAND "${MOVIELENS}" --data "${DATA}" --json --epochs ${epochs} --batch 20 ${ARGN}
     OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
   string(JSON rmse GET "${output}" rmse)
   set(${result} "${rmse}" PARENT_SCOPE)
@@ -18,7 +18,7 @@ endfunction()
 
 file(REMOVE_RECURSE "${SCRATCH}")
 set(checkpoints "${SCRATCH}/checkpoints")
-rmse_of(straight --checkpoint "${checkpoints}")
+rmse_of(straight 4 --checkpoint "${checkpoints}")
 # As if it had been killed in the last epoch.
 file(GLOB saved LIST_DIRECTORIES true "${checkpoints}/checkpoint_*")
 list(SORT saved)
@@ -28,7 +28,7 @@ if(NOT count EQUAL 2)
 endif()
 list(GET saved 1 newest)
 file(REMOVE_RECURSE "${newest}")
-rmse_of(resumed --checkpoint "${checkpoints}" --export "${SCRATCH}/rater.pt")
+rmse_of(resumed 4 --checkpoint "${checkpoints}" --export "${SCRATCH}/rater.pt")
 message("straight ${straight}, resumed ${resumed}")
 if(NOT resumed STREQUAL straight OR NOT EXISTS "${SCRATCH}/rater.pt")
   message(FATAL_ERROR "expected equal RMSE and an exported file")
@@ -44,3 +44,11 @@ says_when_full("${MOVIELENS}" --data "${DATA}" --epochs 1)
 set(endless "${MOVIELENS}" --data "${DATA}" --epochs 1000000)
 says_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch ${endless} --checkpoint "${SCRATCH}/new")
 says_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch ${endless})
+# Wherever in an epoch the signal came.
+says_when_stopped(INT 130 "the same command goes on from" epoch "${MOVIELENS}" --data "${DATA}" --epochs 300 --batch 20
+                  --checkpoint "${SCRATCH}/interrupted")
+rmse_of(interrupted 300 --checkpoint "${SCRATCH}/interrupted")
+rmse_of(straight 300)
+if(NOT interrupted STREQUAL straight)
+  message(FATAL_ERROR "expected the RMSE ${straight} after an interruption, too, but got ${interrupted}")
+endif()

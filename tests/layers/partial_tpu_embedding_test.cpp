@@ -14,7 +14,9 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -289,15 +291,21 @@ TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMore) {
   build(std::nullopt);
   forward(layer, 4);
   build(2);
-  EXPECT_VALUE_ERROR(forward(layer, 4), "");
+  const char* const problem = "the output shape is set to [2]";
+  EXPECT_VALUE_ERROR(forward(layer, 4), problem);
   EXPECT_EQ((*layer->input_shapes())["small"], PartialShape{2});
   PartialTPUEmbedding copy(
       std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone()));
-  EXPECT_VALUE_ERROR(forward(copy, 4), "");
+  EXPECT_VALUE_ERROR(forward(copy, 4), problem);
   auto again = from_json<PartialTPUEmbedding>(to_json(layer));
-  EXPECT_VALUE_ERROR(forward(again, 4), "");
+  EXPECT_VALUE_ERROR(forward(again, 4), problem);
+  PartialTPUEmbedding loaded(layer->options());
+  std::stringstream archive;
+  torch::save(layer, archive);
+  torch::load(loaded, archive);
+  EXPECT_VALUE_ERROR(forward(loaded, 4), problem);
   EXPECT_EQ(forward(again, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
-  EXPECT_VALUE_ERROR(build(3), "");
+  EXPECT_VALUE_ERROR(build(3), problem);
 }
 
 struct ModelImpl : torch::nn::Module {

@@ -183,8 +183,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   /// With what it was built for, so that a layer that is not built yet can load.
   void save(torch::serialize::OutputArchive& archive) const override {
     torch::nn::Module::save(archive);
-    if (input_shapes_) {
-      archive.write("input_shape", detail::to_value(*input_shapes_));
+    if (const auto shapes = input_shapes()) {
+      archive.write("input_shape", detail::to_value(*shapes));
     }
   }
   void load(torch::serialize::InputArchive& archive) override {

@@ -257,7 +257,7 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
     const at::Tensor expected = run.model->forward(batch);
     {
       const test::SmallFiles small(200);
-      EXPECT_THROW(train(2), c10::Error);
+      EXPECT_TORCH_ERROR(train(2), "File too large");
     }
     load_weights(*loaded.model, folder / "run");
     loaded.model->eval();

@@ -91,7 +91,7 @@ tessera::History train(
         return history;
       }
     }
-    auto logs = tessera::learning_rates(optimizer, model->embeddings);
+    auto logs = tessera::learning_rates(optimizer);
     logs.set("log_loss", log_loss.result());
     bar.end_epoch(progress, logs);
     history.epochs.push_back({progress.epoch, logs});

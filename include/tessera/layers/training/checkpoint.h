@@ -90,8 +90,9 @@ class Checkpoint : public Callback {
   void on_epoch_end(Training& training) override;
 
   /// What fit() calls before the first epoch: lock(), whose result keeps other
-  /// processes out as long as it lives, and resume().
-  std::shared_ptr<void> lock(Training& training) const;
+  /// processes out as long as it lives, and resume(). Of several locks that a process
+  /// has on a directory, the first that goes ends all.
+  [[nodiscard]] std::shared_ptr<void> lock(Training& training) const;
   void resume(Training& training);
   void save(Training& training);
 

@@ -92,7 +92,9 @@ static_assert(std::is_aggregate_v<FitOptions>);
 ///
 /// After an exception the model is in the mode that it had, signals do what they
 /// did, the Checkpoint's directory is free for others, and on_train_end() is not
-/// called; the checkpoints and files of the epochs before are whole.
+/// called; the checkpoints and files of the epochs before are whole. One from
+/// on_epoch_end() comes when the epoch is saved, and the other ranks get an error of
+/// their own.
 ///
 /// On shards every rank calls it with as many batches, and logs its own. Give
 /// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,

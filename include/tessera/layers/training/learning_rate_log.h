@@ -17,7 +17,7 @@ namespace tessera {
 /// ("learning_rate_1", ... for further param groups), a table's as
 /// "learning_rate_<table>", at the step counter of its layer. Tables without an
 /// optimizer have none. A callable is called once more for it.
-/// Errors:  c10::ValueError for an empty layer.
+/// Errors:  c10::ValueError for an empty layer, and for two tables of one name.
 Logs learning_rates(
     const torch::optim::Optimizer& optimizer,
     const std::vector<TPUEmbedding>& layers = {});
