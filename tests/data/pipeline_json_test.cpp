@@ -317,7 +317,7 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
       "[save_pipeline]");
   EXPECT_VALUE_ERROR(
       save_pipeline(full_pipeline(), "/dev/null"),
-      "[save_pipeline] /dev/null: expected a path to a file");
+      "[save_pipeline] /dev/null: expected the path of a file");
 }
 
 }  // namespace
