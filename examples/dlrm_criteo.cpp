@@ -450,24 +450,15 @@ double generate(Options& options) {
 // What would fail after hours of training.
 void check_inputs(const Options& options) {
   TORCH_CHECK_VALUE(
-      !options.most_malformed || options.malformed == "skip",
-      "[dlrm_criteo] --most-malformed needs --malformed skip.");
-  TORCH_CHECK_VALUE(
       !options.test.empty(),
       "[dlrm_criteo] --data needs --test: other files of the same format.");
   for (const auto* files : {&options.data, &options.test}) {
     for (const std::string& file : *files) {
-      std::error_code error;
       TORCH_CHECK_VALUE(
           !fs::exists(file) || fs::is_regular_file(file),
           "[dlrm_criteo] --data and --test must be regular files, as they are "
           "read several times, but got '",
           file,
-          "'.");
-      TORCH_CHECK_VALUE(
-          !fs::equivalent(options.exported, file, error),
-          "[dlrm_criteo] --export must not be a file that is read, but got '",
-          options.exported,
           "'.");
     }
   }
@@ -479,15 +470,24 @@ void check_inputs(const Options& options) {
       "[dlrm_criteo] the files of --test have no example.");
 }
 
-void check_outputs(const Options& options) {
-  check_output_file("[dlrm_criteo] --export", options.exported);
-  if (!options.exported.empty()) {
-    check_output_file(
-        "[dlrm_criteo] --export's pipeline", pipeline_file(options));
-  }
+void check_arguments(const Options& options) {
+  TORCH_CHECK_VALUE(
+      !options.most_malformed || options.malformed == "skip",
+      "[dlrm_criteo] --most-malformed needs --malformed skip.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);
   make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);
+  if (options.exported.empty()) {
+    return;
+  }
+  std::vector<std::string> inputs = options.data;
+  inputs.insert(inputs.end(), options.test.begin(), options.test.end());
+  if (inputs.empty()) {
+    inputs = {options.folder};
+  }
+  for (const auto& file : {options.exported, pipeline_file(options)}) {
+    check_output_file("[dlrm_criteo] --export", file, inputs);
+  }
 }
 
 struct Report {
@@ -550,7 +550,7 @@ void print_text(const Report& report, const Options& options) {
 
 int run(Options options) {
   Report report;
-  check_outputs(options);
+  check_arguments(options);
   if (options.data.empty()) {
     report.bayes_auc = generate(options);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dlrm_options.h"
 
+#include "examples/outputs.h"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
@@ -25,11 +27,6 @@ std::vector<std::string> with_sizes(const std::vector<std::string>& files) {
         (error ? "missing" : std::to_string(size) + " bytes"));
   }
   return described;
-}
-
-// Such as an unset variable of a shell gives.
-std::string refuse_empty(const std::string& text) {
-  return text.empty() ? "must not be empty" : "";
 }
 
 std::string refuse_rate(const std::string& text) {

@@ -721,9 +721,14 @@ int run(const Options& options) {
       "], but got ",
       options.user,
       ".");
-  check_output_file("[movielens] --save", options.save);
-  check_output_file("[movielens] --export", options.exported);
   make_output_folder("[movielens] --checkpoint", options.checkpoint);
+  check_output_file("[movielens] --save", options.save, {options.data});
+  check_output_file("[movielens] --export", options.exported, {options.data});
+  TORCH_CHECK_VALUE(
+      options.save.empty() || options.save != options.exported,
+      "[movielens] --save and --export must be two files, but both are '",
+      options.save,
+      "'.");
   const Place place = find_place(options);
   Rater model(dataset, options, place.strategy);
   if (!options.json && place.rank == 0) {
@@ -820,15 +825,18 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--user", options.user, "whom to recommend movies to, from 1")
       ->capture_default_str();
-  app.add_option("--save", options.save, "keep the trained model in this file");
+  app.add_option("--save", options.save, "keep the trained model in this file")
+      ->check(refuse_empty);
   app.add_option(
-      "--checkpoint",
-      options.checkpoint,
-      "directory: save after each epoch and at Ctrl-C, resume from what is there");
+         "--checkpoint",
+         options.checkpoint,
+         "directory: save after each epoch and at Ctrl-C, resume from what is there")
+      ->check(refuse_empty);
   app.add_option(
-      "--export",
-      options.exported,
-      "keep the exported TorchScript in this file");
+         "--export",
+         options.exported,
+         "keep the exported TorchScript in this file")
+      ->check(refuse_empty);
   app.add_flag("--json", options.json, "report as JSON");
   app.add_flag(
       "--sharded",

@@ -10,7 +10,10 @@
 
 namespace fs = std::filesystem;
 
-void check_output_file(const std::string& where, const std::string& path) {
+void check_output_file(
+    const std::string& where,
+    const std::string& path,
+    const std::vector<std::string>& inputs) {
   if (path.empty()) {
     return;
   }
@@ -25,6 +28,20 @@ void check_output_file(const std::string& where, const std::string& path) {
       " must be a file in a folder that can be written to, but got '",
       path,
       "'.");
+  for (const std::string& input : inputs) {
+    TORCH_CHECK_VALUE(
+        !fs::exists(path) ||
+            !(fs::equivalent(path, input, error) ||
+              fs::equivalent(folder, input, error)),
+        where,
+        " must not be a file that is read, but got '",
+        path,
+        "'.");
+  }
+}
+
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "must not be empty" : "";
 }
 
 void make_output_folder(const std::string& where, const std::string& path) {

@@ -4,16 +4,24 @@
 #include <tessera/layers/training/history.h>
 
 #include <string>
+#include <vector>
 
 // What fails is said before training; `where` is the program and its flag, such
 // as "[two_tower] --vectors", and an empty path a flag that was not given.
 
-/// Errors:  c10::ValueError where the file can't be written.
-void check_output_file(const std::string& where, const std::string& path);
+/// Errors:  c10::ValueError where the file can't be written, or is one of `inputs`
+///          or in a folder of them.
+void check_output_file(
+    const std::string& where,
+    const std::string& path,
+    const std::vector<std::string>& inputs);
 
 /// Makes the folder.
 /// Errors:  c10::ValueError where it can't be, or can't be written to.
 void make_output_folder(const std::string& where, const std::string& path);
+
+/// What is wrong with an option's text that an unset variable of a shell gives.
+std::string refuse_empty(const std::string& text);
 
 /// Tells a person why a training ended, and gives the exit status: a shell's for a
 /// signal, 1 where another rank had it.

@@ -638,7 +638,7 @@ std::vector<std::pair<std::string, double>> served_movies(
 int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options);
   const Moment asked = asked_moment(dataset, options);
-  check_output_file("[two_tower] --vectors", options.vectors);
+  check_output_file("[two_tower] --vectors", options.vectors, {options.data});
   Trained factorization =
       trained(dataset, kFactorization, options, options.baseline_epochs);
   Trained towers;
@@ -714,7 +714,8 @@ int main(int argc, char** argv) {
   app.add_option("--user", options.user, "whom to show movies for, from 1")
       ->capture_default_str();
   app.add_option(
-      "--vectors", options.vectors, "keep the movies' vectors in this file");
+         "--vectors", options.vectors, "keep the movies' vectors in this file")
+      ->check(refuse_empty);
   app.add_flag(
       "--validation",
       options.validation,

@@ -60,10 +60,10 @@ void MultiLayerDCNImpl::make_parameters(
     layers.emplace_back(cross);
     layers.back()->build(input_shapes);
   }
-  layers_ = std::move(layers);  // of a copy: no longer the original's
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    register_module(c10::str("cross_", i), layers_[i]);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    register_module(c10::str("cross_", i), layers[i]);
   }
+  layers_ = std::move(layers);  // of a copy: no longer the original's
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {

@@ -106,6 +106,10 @@ void SamplingProbabilityImpl::check_buffers() const {
       options().num_buckets,
       "], but are of shape ",
       last_position_.sizes(),
+      " and ",
+      average_gap_.scalar_type(),
+      " on ",
+      average_gap_.device(),
       ". Load what was saved with the same options, and leave dtype and device"
       " as they are.");
 }

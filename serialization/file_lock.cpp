@@ -19,12 +19,11 @@ namespace {
 // `lock` returns 0, or -1 with errno.
 OutputFile open_locked(
     const std::string& path,
+    bool is_directory,
     int (*lock)(int descriptor),
     const char* where,
     const char* advice) {
   constexpr mode_t kAnybody = 0666;
-  std::error_code not_there;
-  const bool is_directory = std::filesystem::is_directory(path, not_there);
   const int flags = is_directory ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
   OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kAnybody));
   TORCH_CHECK(
@@ -61,8 +60,10 @@ FileLock FileLock::of_holder(
     const std::string& path,
     const char* where,
     const char* advice) {
+  std::error_code not_there;
   return FileLock(open_locked(
       path,
+      std::filesystem::is_directory(path, not_there),
       [](int file) { return ::flock(file, LOCK_EX | LOCK_NB); },
       where,
       advice));
@@ -77,7 +78,8 @@ FileLock FileLock::of_process(
         errno == ENOSYS || errno == EOPNOTSUPP;
     return is_free ? 0 : -1;
   };
-  return FileLock(open_locked(path, lock, where, advice));
+  return FileLock(
+      open_locked(path, /*is_directory=*/false, lock, where, advice));
 }
 
 }  // namespace tessera

@@ -210,7 +210,17 @@ torch::serialize::InputArchive read_rest(
     const std::string& checkpoint) {
   torch::serialize::InputArchive archive;
   if (checkpoint.empty()) {
-    archive.load_from(file_of(directory));
+    try {
+      archive.load_from(file_of(directory));
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(
+          false,
+          "[load_weights] '",
+          file_of(directory),
+          "' can't be read: ",
+          error.what_without_backtrace(),
+          ". Is it cut off?");
+    }
     return archive;
   }
   const CheckpointLink link =
@@ -268,8 +278,32 @@ void remove_orphans(const std::string& directory, size_t layers) {
 }
 
 bool has_files(const Layers& layers, const std::string& directory) {
-  return layers.empty() ? std::filesystem::exists(file_of(directory))
-                        : !list_checkpoints(directory).empty();
+  if (!layers.empty()) {
+    return !list_checkpoints(directory).empty();
+  }
+  std::error_code error;
+  const auto type = std::filesystem::status(file_of(directory), error).type();
+  TORCH_CHECK(
+      type != std::filesystem::file_type::none,
+      "[load_weights] '",
+      file_of(directory),
+      "' can't be looked for: ",
+      error.message(),
+      ".");
+  return type == std::filesystem::file_type::regular;
+}
+
+void make_directory(const std::string& directory, const std::string& where) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  TORCH_CHECK(
+      !error,
+      where,
+      " ",
+      directory,
+      ": the directory can't be made: ",
+      error.message(),
+      ".");
 }
 
 std::string newest_of(const Layers& layers, const std::string& directory) {
@@ -281,7 +315,7 @@ template <class Write>
 void save_file(const std::string& directory, Write write) {
   torch::serialize::OutputArchive archive;
   write(archive);
-  std::filesystem::create_directories(directory);
+  make_directory(directory, "[save_weights]");
   DurableFile file(file_of(directory), "[save_weights]");
   file.write_by([&](auto to) { archive.save_to(to); });
   file.commit();
@@ -326,7 +360,7 @@ void save_model(
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
     on_first(ranks, meeting, [&] {
-      std::filesystem::create_directories(directory);
+      make_directory(directory, "[save_weights]");
       lock.emplace(FileLock::of_holder(
           directory + "/.lock",
           "[save_weights]",
@@ -462,16 +496,7 @@ void check_model_directory(
     const std::string& where) {
   TORCH_CHECK_VALUE(
       !directory.empty(), where, " expected a directory, but got none.");
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  TORCH_CHECK(
-      std::filesystem::is_directory(directory),
-      where,
-      " ",
-      directory,
-      ": the directory can't be made: ",
-      error.message(),
-      ".");
+  make_directory(directory, where);
   const DurableFile probe(directory + "/probe", where);
 }
 

@@ -142,5 +142,5 @@ if(NOT error MATCHES "2 lines skipped.*2 lines skipped")
 endif()
 fails_with("at most 1 malformed lines, but got one more" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
            --malformed skip --most-malformed 1)
-fails_with("--most-malformed needs --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
-           --most-malformed 1)
+fails_with("--most-malformed needs --malformed skip" --most-malformed 1)
+fails_with("--export must not be a file that is read" --folder "${SCRATCH}/data" --export "${SCRATCH}/data/20000_test.npy")

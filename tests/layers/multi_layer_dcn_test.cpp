@@ -250,6 +250,14 @@ TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
   EXPECT_TRUE(at::equal(layer->forward(x), expected));
 }
 
+TEST(MultiLayerDCNTest, AResetThatFailsLeavesItsParameters) {
+  MultiLayerDCN layer;
+  const at::Tensor x = at::randn({2, 4});
+  const at::Tensor expected = layer->forward(x);
+  EXPECT_THROW(layer->reset(), c10::Error);  // a copy's alone
+  EXPECT_TRUE(at::equal(layer->forward(x), expected));
+}
+
 TEST(MultiLayerDCNTest, LeavesToOperatorsWhatKernelsDoNotFit) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
