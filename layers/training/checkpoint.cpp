@@ -13,17 +13,6 @@
 
 namespace tessera {
 
-namespace {
-
-void require_directory(const std::string& directory, const char* where) {
-  TORCH_CHECK_VALUE(
-      !directory.empty(),
-      where,
-      " expected a directory, but got an empty path.");
-}
-
-}  // namespace
-
 Checkpoint::Checkpoint(
     std::string directory,
     std::shared_ptr<torch::nn::Module> model,

@@ -23,7 +23,6 @@
 #include <set>
 #include <system_error>
 #include <utility>
-#include <variant>
 
 namespace tessera {
 
@@ -176,18 +175,16 @@ void check_directories(const Callbacks& callbacks) {
 
 // All that the ranks do together goes over one group.
 void check_strategy(const FitOptions& options) {
-  using Sharded = Strategy::Sharded;
   if (options.model == nullptr) {
     return;
   }
-  const auto* own = std::get_if<Sharded>(&options.strategy.options());
+  const Ranks own = ranks_of(options.strategy);
   for (const auto& part : options.model->modules()) {
     const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.get());
-    const auto* sharded = layer == nullptr
-        ? nullptr
-        : std::get_if<Sharded>(&layer->options().strategy.options());
+    const Ranks ranks =
+        layer == nullptr ? nullptr : ranks_of(layer->options().strategy);
     TORCH_CHECK_VALUE(
-        sharded == nullptr || (own != nullptr && own->ranks == sharded->ranks),
+        ranks == nullptr || ranks == own,
         "[fit] the model has tables on shards, but FitOptions::strategy is ",
         own == nullptr ? options.strategy.name() : "of another backend",
         ". Set it to the strategy of the tables.");

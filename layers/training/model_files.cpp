@@ -491,11 +491,17 @@ bool load_model(
   return true;
 }
 
+void require_directory(const std::string& directory, const std::string& where) {
+  TORCH_CHECK_VALUE(
+      !directory.empty(),
+      where,
+      " expected a directory, but got an empty path.");
+}
+
 void check_model_directory(
     const std::string& directory,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
-      !directory.empty(), where, " expected a directory, but got none.");
+  require_directory(directory, where);
   make_directory(directory, where);
   const DurableFile probe(directory + "/probe", where);
 }

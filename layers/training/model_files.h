@@ -62,8 +62,11 @@ bool has_model(
     const Ranks& ranks,
     const std::string& directory);
 
+/// Errors:  c10::ValueError beginning with `where` for an empty path.
+void require_directory(const std::string& directory, const std::string& where);
+
 /// Makes the directory.
-/// Errors:  c10::Error beginning with `where` when it can't be written to.
+/// Errors:  as require_directory(); c10::Error beginning with `where` when it can't be written to.
 void check_model_directory(
     const std::string& directory,
     const std::string& where);
