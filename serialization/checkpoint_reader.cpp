@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWhere = "[load_checkpoint]";
+constexpr const char* kLoad = "[load_checkpoint]";
 
 // A data file that is being read. Closes itself.
 class InputFile {
@@ -72,7 +72,7 @@ class InputFile {
   void check(bool is_right, const char* problem, const char* reason) const {
     TORCH_CHECK_VALUE(
         is_right,
-        kWhere,
+        kLoad,
         " '",
         path_.string(),
         "' ",
@@ -104,7 +104,7 @@ void append_stretches(
   const int64_t size = InputFile(path).size();
   TORCH_CHECK_VALUE(
       size == file.bytes,
-      kWhere,
+      kLoad,
       " '",
       path.string(),
       "' must have ",
@@ -131,7 +131,7 @@ void verify(const Stretch& stretch) {
     input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
     TORCH_CHECK_VALUE(
         checksum_of(bytes) == stretch.file->xxh3[i],
-        kWhere,
+        kLoad,
         " '",
         stretch.path.string(),
         "' bytes [",
@@ -381,7 +381,7 @@ std::string choose_checkpoint(
   const std::vector<std::string> names = list_checkpoints(directory);
   TORCH_CHECK_VALUE(
       !names.empty(),
-      kWhere,
+      kLoad,
       " there is no checkpoint in '",
       directory,
       "'. Name the directory that was given to save_checkpoint().");
@@ -392,7 +392,7 @@ std::string choose_checkpoint(
   TORCH_CHECK_VALUE(
       checkpoint.empty() ||
           std::find(names.begin(), names.end(), checkpoint) != names.end(),
-      kWhere,
+      kLoad,
       " LoadOptions::checkpoint must be one of ",
       known,
       ", but got '",
@@ -404,7 +404,7 @@ std::string choose_checkpoint(
 CheckpointReader::CheckpointReader(
     const std::string& directory,
     const std::string& checkpoint)
-    : directory_(directory), chain_(read_chain(directory, checkpoint, kWhere)) {
+    : directory_(directory), chain_(read_chain(directory, checkpoint, kLoad)) {
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
   saved_.iterations = newest.iterations;
@@ -478,7 +478,7 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
       rows.end();
   TORCH_CHECK_VALUE(
       is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
-      kWhere,
+      kLoad,
       " '",
       path.string(),
       "' must hold different rows of the table, ascending. Load another "
@@ -529,7 +529,7 @@ std::string CheckpointReader::read_extra() const {
   const std::optional<ManifestFile>& extra = newest.manifest.extra;
   TORCH_CHECK_VALUE(
       extra.has_value(),
-      kWhere,
+      kLoad,
       " LoadOptions::extra is set, but '",
       newest.name,
       "' was saved without CheckpointOptions::extra.");
@@ -570,7 +570,7 @@ void load_checkpoint(
   torch::serialize::InputArchive extra;
   ranks.together(place, [&] {
     reader.emplace(directory, checkpoint);
-    plan = plan_load(state, reader->saved(), options, kWhere);
+    plan = plan_load(state, reader->saved(), options, kLoad);
     reader->verify(plan.copies);
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
@@ -590,7 +590,7 @@ void load_checkpoint(
     } catch (const c10::Error& error) {
       TORCH_CHECK(
           false,
-          kWhere,
+          kLoad,
           " the files were whole a moment ago, but now: ",
           error.what_without_backtrace(),
           " The tables hold rows of before and after: load again. Keep more "

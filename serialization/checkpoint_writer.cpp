@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWhere = "[save_checkpoint]";
+constexpr const char* kSave = "[save_checkpoint]";
 constexpr std::string_view kHidden = ".writing_";
 constexpr std::string_view kRemoved = ".removed_";
 
@@ -107,7 +107,7 @@ class CheckpointWriter {
     make_directory();
     lock_.emplace(FileLock::of_holder(
         directory_.string(),
-        kWhere,
+        kSave,
         "Let one process at a time save into a directory."));
     remove_leftovers();
     complete_ = list_checkpoints(directory_.string());
@@ -138,7 +138,7 @@ class CheckpointWriter {
     write_extra();
     const std::string text = to_text(manifest_);
     if (state_.ranks->size() > 1) {
-      (void)manifest_from_text(text, kWhere);  // put together from all ranks'
+      (void)manifest_from_text(text, kSave);  // put together from all ranks'
     }
     ManifestFile file{.name = kManifestFile};
     write_file(file, text);
@@ -220,7 +220,7 @@ class CheckpointWriter {
     }
     std::vector<CheckpointLink> chain;
     try {
-      chain = read_chain(directory_, complete_.back(), kWhere);
+      chain = read_chain(directory_, complete_.back(), kSave);
     } catch (const c10::Error&) {
       return;  // A damaged one is nothing to build on.
     }
@@ -518,7 +518,7 @@ class CheckpointWriter {
          ++i) {
       try {
         for (CheckpointLink& link :
-             read_chain(directory_, complete_[i], kWhere)) {
+             read_chain(directory_, complete_[i], kSave)) {
           kept.insert(std::move(link.name));
         }
       } catch (const c10::Error&) {

@@ -25,7 +25,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace embedding_engine_test {
 
 using std::chrono::milliseconds;
 using test::floats;
@@ -570,5 +570,5 @@ TEST(EngineTest, CountsIdsOutOfRange) {
   EXPECT_EQ(engine.out_of_range_count(), 2);
 }
 
-}  // namespace
+}  // namespace embedding_engine_test
 }  // namespace tessera

@@ -10,7 +10,7 @@
 #include <thread>
 
 namespace tessera {
-namespace {
+namespace engine_pipelining_test {
 
 using test::int64s;
 
@@ -184,5 +184,5 @@ TEST_F(PipeliningTest, AProducerAndATrainerLoseNothing) {
   EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -kSteps);
 }
 
-}  // namespace
+}  // namespace engine_pipelining_test
 }  // namespace tessera

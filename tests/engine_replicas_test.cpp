@@ -11,7 +11,7 @@
 #include <utility>
 
 namespace tessera {
-namespace {
+namespace engine_replicas_test {
 
 using test::floats;
 using test::int64s;
@@ -251,5 +251,5 @@ TEST_F(EngineFixtureTest, ARefusedBatchIsNotCounted) {
   EXPECT_EQ(engine.out_of_range_count(), 1);
 }
 
-}  // namespace
+}  // namespace engine_replicas_test
 }  // namespace tessera

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace feature_config_test {
 
 TablePtr users() {
   return make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
@@ -107,5 +107,5 @@ TEST(OutOfRangeTest, AnUnknownNameListsTheChoices) {
       "out_of_range must be one of error, zero, but got 'clip'");
 }
 
-}  // namespace
+}  // namespace feature_config_test
 }  // namespace tessera

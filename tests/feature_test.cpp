@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera {
-namespace {
+namespace feature_test {
 
 using test::floats;
 using test::int32s;
@@ -122,5 +122,5 @@ TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
       "values is no tensor");
 }
 
-}  // namespace
+}  // namespace feature_test
 }  // namespace tessera

@@ -27,7 +27,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace golden_lookup_test {
 
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
@@ -214,5 +214,5 @@ TEST(GoldenFolderTest, HasLookupCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace
+}  // namespace golden_lookup_test
 }  // namespace tessera

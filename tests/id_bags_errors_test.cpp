@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace id_bags_errors_test {
 
 using test::feature_state;
 using test::floats;
@@ -374,5 +374,5 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "[feature 'clicks'] weights is an undefined tensor.");
 }
 
-}  // namespace
+}  // namespace id_bags_errors_test
 }  // namespace tessera

@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace id_bags_test {
 
 using test::feature_state;
 using test::floats;
@@ -405,5 +405,5 @@ TEST(IdBagsTest, TheIdsAreACopy) {
   EXPECT_EQ(second.weights, (Buffer<float>{1, 2, 3, 4}));
 }
 
-}  // namespace
+}  // namespace id_bags_test
 }  // namespace tessera

@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace initializer_test {
 
 namespace init = initializers;
 
@@ -343,5 +343,5 @@ TEST(InitializerTest, ValidateRefusesUnusableValues) {
       validate(init::Normal{.stddev = NAN}, where), "stddev must be >= 0");
 }
 
-}  // namespace
+}  // namespace initializer_test
 }  // namespace tessera

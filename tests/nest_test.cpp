@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace nest_test {
 
 using Ints = Nest<int>;
 
@@ -208,5 +208,5 @@ TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
       "[features 'history'] expected a list of 2, but got 1 entries");
 }
 
-}  // namespace
+}  // namespace nest_test
 }  // namespace tessera

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace output_shapes_test {
 
 using test::int64s;
 using test::ragged;
@@ -272,5 +272,5 @@ TEST(OutputShapesTest, AFixedBatchSizeIsOneForAllFeatures) {
   EXPECT_VALUE_ERROR(enqueue(*unknown, 3, 3), "is set to [4]");
 }
 
-}  // namespace
+}  // namespace output_shapes_test
 }  // namespace tessera

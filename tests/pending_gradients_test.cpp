@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace pending_gradients_test {
 
 using test::int64s;
 
@@ -106,5 +106,5 @@ TEST_F(PendingGradientsTest, AreClaimedByOneAtATime) {
   pending_.claim();
 }
 
-}  // namespace
+}  // namespace pending_gradients_test
 }  // namespace tessera

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace serving_lookup_test {
 
 using test::floats;
 using test::int64s;
@@ -212,5 +212,5 @@ TEST_F(ServingLookupTest, DoesNotRoundToBuckets) {
   test::expect_close(activations["user"], floats({6, 7}).view({1, 2}));
 }
 
-}  // namespace
+}  // namespace serving_lookup_test
 }  // namespace tessera

@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace step_memory_test {
 
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kKeepsBlocks = false;
@@ -171,5 +171,5 @@ TEST(StepMemoryTest, ServesSeveralThreads) {
   second.join();
 }
 
-}  // namespace
+}  // namespace step_memory_test
 }  // namespace tessera

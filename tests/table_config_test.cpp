@@ -8,7 +8,7 @@
 #include <limits>
 
 namespace tessera {
-namespace {
+namespace table_config_test {
 
 TableConfig users() {
   return {.name = "users", .vocabulary_size = 10, .dim = 4};
@@ -136,5 +136,5 @@ TEST(CombinerTest, AnUnknownNameListsTheChoices) {
   EXPECT_VALUE_ERROR(combiner_from_string("Mean"), "but got 'Mean'");
 }
 
-}  // namespace
+}  // namespace table_config_test
 }  // namespace tessera

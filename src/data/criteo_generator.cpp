@@ -115,7 +115,7 @@ void append_integer(int64_t value, std::string& text) {
   text.append(digits.data(), end);
 }
 
-void check_range(const char* name, double value, double low, double high) {
+void check_option(const char* name, double value, double low, double high) {
   TORCH_CHECK_VALUE(
       value >= low && value <= high,
       "[CriteoGenerator] ",
@@ -157,10 +157,10 @@ void validate(const CriteoGeneratorOptions& options) {
       options.vocabulary_sizes.size(),
       ".");
   for (const int64_t size : options.vocabulary_sizes) {
-    check_range("vocabulary_sizes", static_cast<double>(size), 1, 1e7);
+    check_option("vocabulary_sizes", static_cast<double>(size), 1, 1e7);
   }
-  check_range("missing_rate", options.missing_rate, 0, 1);
-  check_range("effect_strength", options.effect_strength, 0, 10);
+  check_option("missing_rate", options.missing_rate, 0, 1);
+  check_option("effect_strength", options.effect_strength, 0, 10);
   TORCH_CHECK_VALUE(
       options.click_rate > 0 && options.click_rate < 1,
       "[CriteoGenerator] click_rate must be in (0, 1), but got ",

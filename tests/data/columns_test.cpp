@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera {
-namespace {
+namespace columns_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -66,5 +66,5 @@ TEST(ColumnsTest, RefuseRowSplitsThatDoNotFitTheValues) {
   EXPECT_TRUE(columns.entries().empty());
 }
 
-}  // namespace
+}  // namespace columns_test
 }  // namespace tessera

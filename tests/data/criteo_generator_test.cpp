@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace criteo_generator_test {
 
 using test::area_under_curve;
 using test::read_text;
@@ -250,5 +250,5 @@ TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {
       "expected to write '/nowhere/clicks.tsv', but it failed: No such file");
 }
 
-}  // namespace
+}  // namespace criteo_generator_test
 }  // namespace tessera

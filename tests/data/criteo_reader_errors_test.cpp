@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace criteo_reader_errors_test {
 
 using test::expect_same;
 using test::join;
@@ -391,5 +391,5 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   }
 }
 
-}  // namespace
+}  // namespace criteo_reader_errors_test
 }  // namespace tessera

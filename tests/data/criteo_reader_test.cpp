@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace criteo_reader_test {
 
 using test::expect_examples;
 using test::expect_same;
@@ -341,5 +341,5 @@ TEST(CriteoReaderTest, RejectsOptionsOutOfRange) {
       "Set it to MalformedLines::kSkip");
 }
 
-}  // namespace
+}  // namespace criteo_reader_test
 }  // namespace tessera

@@ -21,7 +21,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace criteo_reader_threads_test {
 
 using test::make_gzip;
 using test::parse_slowly;
@@ -207,5 +207,5 @@ TEST(CriteoReaderThreadsTest, BatchesOutliveTheirReader) {
   test::expect_same(batch, parse_slowly(text));
 }
 
-}  // namespace
+}  // namespace criteo_reader_threads_test
 }  // namespace tessera

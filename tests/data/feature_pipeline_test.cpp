@@ -11,7 +11,7 @@
 #include <thread>
 
 namespace tessera {
-namespace {
+namespace feature_pipeline_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -261,5 +261,5 @@ TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
   EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
 }
 
-}  // namespace
+}  // namespace feature_pipeline_test
 }  // namespace tessera

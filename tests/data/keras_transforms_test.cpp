@@ -15,7 +15,7 @@
 #include <limits>
 
 namespace tessera {
-namespace {
+namespace keras_transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -130,5 +130,5 @@ TEST(KerasTransformsTest, NormalizeGivesTheNumbersOfNormalization) {
   }
 }
 
-}  // namespace
+}  // namespace keras_transforms_test
 }  // namespace tessera

@@ -14,7 +14,7 @@
 #include <limits>
 
 namespace tessera {
-namespace {
+namespace pipeline_json_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -320,5 +320,5 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
       "[save_pipeline] /dev/null: expected the path of a file");
 }
 
-}  // namespace
+}  // namespace pipeline_json_test
 }  // namespace tessera

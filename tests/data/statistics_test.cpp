@@ -12,7 +12,7 @@
 #include <random>
 
 namespace tessera {
-namespace {
+namespace statistics_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -91,5 +91,5 @@ TEST(NormalizeBuilderTest, RefusesDataWithoutNumbers) {
   EXPECT_TYPE_ERROR(builder.add(text({"a"})), "but got text");
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace tessera

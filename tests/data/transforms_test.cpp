@@ -13,7 +13,7 @@
 #include <set>
 
 namespace tessera {
-namespace {
+namespace transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -373,5 +373,5 @@ TEST(TransformTest, MissingHasNamesForEachPolicy) {
       "must be one of own_id, drop, as_value, error, but got 'skip'");
 }
 
-}  // namespace
+}  // namespace transforms_test
 }  // namespace tessera

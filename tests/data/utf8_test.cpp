@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace utf8_test {
 
 // The code point in so many bytes, were they too many or not.
 std::string encode(uint32_t code, int length) {
@@ -83,5 +83,5 @@ TEST(Utf8Test, AgreesWithJson) {
   }
 }
 
-}  // namespace
+}  // namespace utf8_test
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include <random>
 
 namespace tessera {
-namespace {
+namespace vocabulary_builder_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using transforms::VocabularyValues;
@@ -156,5 +156,5 @@ TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
   EXPECT_VALUE_ERROR(builder.finish({.max_size = 0}), "must be >= 1");
 }
 
-}  // namespace
+}  // namespace vocabulary_builder_test
 }  // namespace tessera

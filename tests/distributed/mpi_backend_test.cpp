@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-namespace {
+namespace mpi_backend_test {
 
 using std::chrono::milliseconds;
 using test::backend;
@@ -451,6 +451,6 @@ TEST_F(MpiArgumentsTest, ReductionsAndRootsAreNamed) {
       "expected rootRank in 0 .. ");
 }
 
-}  // namespace
+}  // namespace mpi_backend_test
 
 }  // namespace tessera

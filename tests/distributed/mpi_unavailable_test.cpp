@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-namespace {
+namespace mpi_unavailable_test {
 
 TEST(MpiUnavailableTest, SaysWhatToInstall) {
   EXPECT_FALSE(has_mpi());
@@ -19,6 +19,6 @@ TEST(MpiUnavailableTest, SaysWhatToInstall) {
       " openmpi-bin, or libmpich-dev and mpich)");
 }
 
-}  // namespace
+}  // namespace mpi_unavailable_test
 
 }  // namespace tessera

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace partition_test {
 
 const std::vector<TablePlacement> kSplit{
     TablePlacement::rows(),
@@ -89,5 +89,5 @@ TEST(PartitionTest, ARankThatIsNoneIsRefused) {
   EXPECT_EQ(placement_of("movies", options, 4), TablePlacement::rows());
 }
 
-}  // namespace
+}  // namespace partition_test
 }  // namespace tessera

@@ -28,7 +28,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace sharded_program_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -522,5 +522,5 @@ TEST(ShardedErrorTest, TablesOnOneRankAreSharedAllTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace sharded_program_test
 }  // namespace tessera

@@ -31,7 +31,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace sharded_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -590,5 +590,5 @@ TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace sharded_test
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include <string>
 
 namespace tessera {
-namespace {
+namespace sharding_plan_test {
 
 using Kind = TablePlacement::Kind;
 
@@ -165,5 +165,5 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
       "[plan_sharding] features must have at least one feature");
 }
 
-}  // namespace
+}  // namespace sharding_plan_test
 }  // namespace tessera

@@ -21,7 +21,7 @@
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
 
-namespace {
+namespace keras_test {
 
 TEST(KerasPageTest, TheLayerTrainsTablesAndTower) {
   // snippet: tables
@@ -178,4 +178,4 @@ TEST(KerasPageTest, TablesOfOnesOwnAreLookedUp) {
   EXPECT_TRUE(at::equal(activations["user"][1], rows[0]));
 }
 
-}  // namespace
+}  // namespace keras_test

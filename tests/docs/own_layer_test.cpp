@@ -16,7 +16,7 @@
 
 #include <string>
 
-namespace {
+namespace own_layer_test {
 
 // snippet: own_layer
 struct ScaleOptions {
@@ -83,4 +83,4 @@ TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
   EXPECT_TRUE(at::equal(again->forward(features), scores));
 }
 
-}  // namespace
+}  // namespace own_layer_test

@@ -18,7 +18,7 @@
 #include <string>
 
 namespace tessera {
-namespace {
+namespace readme_test {
 
 class ReadmeTest : public test::PagesTest {};
 
@@ -122,5 +122,5 @@ TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
   test::expect_close(ranker({inputs}).toTensor(), model->forward(batch));
 }
 
-}  // namespace
+}  // namespace readme_test
 }  // namespace tessera

@@ -20,7 +20,7 @@
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
 
-namespace {
+namespace torchrec_test {
 
 // snippet: keyed_jagged
 // The parts of a KeyedJaggedTensor: values of one key after the other, and
@@ -175,4 +175,4 @@ TEST(TorchrecPageTest, APlanNamesAPlaceForEachTable) {
   EXPECT_EQ(options.placement.at("small").kind, Kind::kReplicated);
 }
 
-}  // namespace
+}  // namespace torchrec_test

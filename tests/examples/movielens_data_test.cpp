@@ -8,7 +8,7 @@
 #include "examples/movielens_data.h"
 #include "tests/test_util.h"
 
-namespace {
+namespace movielens_data_test {
 
 namespace fs = std::filesystem;
 
@@ -83,4 +83,4 @@ TEST_F(MovieLensDataTest, DamagedDateNamesTheLine) {
   EXPECT_VALUE_ERROR(load(), "line 16: expected a release date");
 }
 
-}  // namespace
+}  // namespace movielens_data_test

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace interaction_kernels_test {
 
 constexpr int64_t kBatch = 5;
 constexpr float kUntouched = -77.0F;
@@ -176,5 +176,5 @@ TEST(InteractionKernelsTest, CrossesAreThoseOfEachColumn) {
   }
 }
 
-}  // namespace
+}  // namespace interaction_kernels_test
 }  // namespace tessera::kernels

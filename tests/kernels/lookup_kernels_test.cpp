@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace lookup_kernels_test {
 
 // Around every multiple of a vector's width, and the widths of real tables.
 std::vector<int64_t> dims() {
@@ -289,5 +289,5 @@ TEST(AvailableKernelsTest, HaveDifferentNamesByWhichTheyAreFound) {
   EXPECT_EQ(find_kernels(""), nullptr);
 }
 
-}  // namespace
+}  // namespace lookup_kernels_test
 }  // namespace tessera::kernels

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace random_kernels_test {
 
 constexpr uint64_t kKey = 77;
 constexpr int64_t kFirstRow = int64_t{1} << 33;
@@ -105,5 +105,5 @@ TEST(RandomKernelsTest, NoTwoRowsOfMillionsAreEqual) {
   EXPECT_LE(equal, 1);
 }
 
-}  // namespace
+}  // namespace random_kernels_test
 }  // namespace tessera::kernels

@@ -11,7 +11,7 @@
 #include "src/kernels/kernels.h"
 
 namespace tessera::kernels {
-namespace {
+namespace row_rules_test {
 
 // One row in double precision: weights and up to three slots.
 struct Row {
@@ -504,5 +504,5 @@ TEST(RowRulesTest, SumRowsAddsDuplicatesInOrder) {
   }
 }
 
-}  // namespace
+}  // namespace row_rules_test
 }  // namespace tessera::kernels

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace row_sort_test {
 
 // The position before sorting is the source: equal rows must keep its order.
 std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
@@ -103,5 +103,5 @@ TEST(RowSortTest, SortedReversedAndEqualRowsComeOutSorted) {
   expect_sorted(std::vector<uint32_t>(3000, 9), 0, 11);
 }
 
-}  // namespace
+}  // namespace row_sort_test
 }  // namespace tessera::kernels

@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace storage_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -339,5 +339,5 @@ TYPED_TEST(StorageTest, AnUpdateIsTheOneOfFloat32Rounded) {
   }
 }
 
-}  // namespace
+}  // namespace storage_test
 }  // namespace tessera::kernels

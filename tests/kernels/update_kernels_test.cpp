@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace tessera::kernels {
-namespace {
+namespace update_kernels_test {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -385,5 +385,5 @@ TEST(UpdateKernelsTest, AGradientOfZeroStillDecaysAndClipsTheWeight) {
   }
 }
 
-}  // namespace
+}  // namespace update_kernels_test
 }  // namespace tessera::kernels

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera {
-namespace {
+namespace activation_test {
 
 // The values are in layers.json, through Cross.
 TEST(ActivationTest, EveryNameReadsBackAndHasItsGradient) {
@@ -38,5 +38,5 @@ TEST(ActivationTest, RefusesUnknownNames) {
       "expected an Activation, but got 99");
 }
 
-}  // namespace
+}  // namespace activation_test
 }  // namespace tessera

@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace archive_test {
 
 using test::int64s;
 using torch::serialize::OutputArchive;
@@ -412,5 +412,5 @@ TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   EXPECT_EQ(test::saved(loaded), whole);
 }
 
-}  // namespace
+}  // namespace archive_test
 }  // namespace tessera

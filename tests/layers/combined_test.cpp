@@ -26,7 +26,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace combined_test {
 
 using test::floats;
 using test::int64s;
@@ -610,5 +610,5 @@ TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
       "[table 't'] gradient_accumulation_steps = 4, but under Apply::kOnStep");
 }
 
-}  // namespace
+}  // namespace combined_test
 }  // namespace tessera

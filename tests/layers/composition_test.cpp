@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace composition_test {
 
 using test::int64s;
 using test::ragged;
@@ -228,5 +228,5 @@ TEST(ConcatenateTest, TakesBatchesOfZeroRowsAndPassesGradientsBack) {
   test::expect_close(activation.grad(), slopes.view({2, 2, 2}));
 }
 
-}  // namespace
+}  // namespace composition_test
 }  // namespace tessera

@@ -17,7 +17,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace cross_test {
 
 TEST(CrossTest, GradientsAreThoseOfFiniteDifferences) {
   for (const std::optional<int64_t> projection_dim :
@@ -192,5 +192,5 @@ TEST(CrossTest, OptionsRoundTripThroughJson) {
       CrossOptions());
 }
 
-}  // namespace
+}  // namespace cross_test
 }  // namespace tessera

@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace custom_optimizer_test {
 
 using optim::CustomOptimizer;
 using optim::CustomRows;
@@ -296,5 +296,5 @@ TEST(LearningRateTagsTest, EqualNumbersAndSchedulesShareATag) {
   EXPECT_TRUE(learning_rate_tags({}).empty());
 }
 
-}  // namespace
+}  // namespace custom_optimizer_test
 }  // namespace tessera

@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace dot_interaction_test {
 
 using test::floats;
 
@@ -294,5 +294,5 @@ TEST(DotInteractionTest, OptionsRoundTripThroughJson) {
   }
 }
 
-}  // namespace
+}  // namespace dot_interaction_test
 }  // namespace tessera

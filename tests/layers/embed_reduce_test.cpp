@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace embed_reduce_test {
 
 using test::floats;
 using test::int64s;
@@ -251,5 +251,5 @@ TEST(EmbedReduceTest, OptionsRoundTripThroughJson) {
   EXPECT_EQ(JsonValue<EmbedReduceOptions>::read(json, "x"), options);
 }
 
-}  // namespace
+}  // namespace embed_reduce_test
 }  // namespace tessera

@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace export_model_test {
 
 using test::int64s;
 using test::ragged;
@@ -717,5 +717,5 @@ TEST(ExportModelTest, UnusableExamplesAreNamed) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-}  // namespace
+}  // namespace export_model_test
 }  // namespace tessera

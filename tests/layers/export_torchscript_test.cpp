@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace export_torchscript_test {
 
 using nlohmann::ordered_json;
 using test::int64s;
@@ -594,5 +594,5 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::golden_files("lookup")),
     test::golden_test_name);
 
-}  // namespace
+}  // namespace export_torchscript_test
 }  // namespace tessera

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace failed_backward_test {
 
 using test::floats;
 using test::int64s;
@@ -322,5 +322,5 @@ TEST(NestedBackwardTest, EachPassIsAnUpdateOfItsOwn) {
       test::slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
 }
 
-}  // namespace
+}  // namespace failed_backward_test
 }  // namespace tessera

@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-namespace {
+namespace faiss_index_test {
 
 using test::int64s;
 
@@ -213,6 +213,6 @@ TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {
       make_faiss_index(vectors, int64s({1})), "[100], but got [1]");
 }
 
-}  // namespace
+}  // namespace faiss_index_test
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-namespace {
+namespace faiss_unavailable_test {
 
 TEST(FaissUnavailableTest, SaysWhatToInstall) {
   EXPECT_FALSE(has_faiss());
@@ -20,6 +20,6 @@ TEST(FaissUnavailableTest, SaysWhatToInstall) {
       c10::NotImplementedError, load_faiss_index("x"), "[load_faiss_index]");
 }
 
-}  // namespace
+}  // namespace faiss_unavailable_test
 
 }  // namespace tessera

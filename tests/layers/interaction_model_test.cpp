@@ -24,7 +24,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace interaction_model_test {
 
 using test::int64s;
 using test::ragged;
@@ -166,5 +166,5 @@ TEST(InteractionModelTest, ExportedModelsGiveTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace interaction_model_test
 }  // namespace tessera

@@ -122,7 +122,7 @@ class RankerImpl : public LayerImpl<RankerImpl, RankerOptions> {
 TORCH_MODULE(Ranker);
 const bool is_ranker_registered = register_layer<Ranker>();
 
-namespace {
+namespace layer_json_test {
 
 Nest<FeatureConfig> shared_features() {
   const auto movies = make_table(
@@ -722,6 +722,6 @@ TEST(LayerTest, SummaryListsPartsAndTables) {
   EXPECT_NE(summary(*unbuilt).find("not built"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace layer_json_test
 
 }  // namespace tessera

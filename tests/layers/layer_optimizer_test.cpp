@@ -17,7 +17,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace layer_optimizer_test {
 
 constexpr int64_t kVocab = 7;  // of which the last two are never looked up
 constexpr int64_t kDim = 5;
@@ -307,5 +307,5 @@ TEST(LayerOptimizerApiTest, ComesBeforeACheckpointWithSlots) {
       "[make_optimizer] the layer was loaded from a checkpoint with slots");
 }
 
-}  // namespace
+}  // namespace layer_optimizer_test
 }  // namespace tessera

@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace layers_golden_test {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
@@ -201,5 +201,5 @@ TEST(LayersGoldenTest, WhatTheOriginalsRefuse) {
   EXPECT_EQ(refused_here_alone, kRefusedHereAlone);
 }
 
-}  // namespace
+}  // namespace layers_golden_test
 }  // namespace tessera

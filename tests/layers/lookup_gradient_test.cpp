@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
 constexpr int64_t kLength = 3;  // of sequences and of grids
@@ -434,5 +434,5 @@ TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
   check_all(GetParam().kind, Ids::kOdd);
 }
 
-}  // namespace
+}  // namespace lookup_gradient_test
 }  // namespace tessera

@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace multi_layer_dcn_test {
 
 // A block of rows is a task, and few rows are one block.
 class OneThread {
@@ -320,5 +320,5 @@ TEST(MultiLayerDCNTest, OptionsRoundTripThroughJson) {
   EXPECT_EQ(JsonValue<MultiLayerDCNOptions>::read(json, "x"), options);
 }
 
-}  // namespace
+}  // namespace multi_layer_dcn_test
 }  // namespace tessera

@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace optimizer_reference_test {
 
 constexpr int64_t kVocab = 6;
 constexpr int64_t kDim = 5;
@@ -256,5 +256,5 @@ TEST_P(OptimizerReferenceTest, TwelveStepsAreTheDoubleArithmetic) {
   EXPECT_TRUE(at::equal(actual[kVocab - 1], initial[kVocab - 1]));
 }
 
-}  // namespace
+}  // namespace optimizer_reference_test
 }  // namespace tessera

@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace optimizer_steps_test {
 
 using test::floats;
 using test::int64s;
@@ -424,5 +424,5 @@ TEST(ManyTablesTest, ThirtyTablesLearnEachByItsOwnOptimizer) {
   }
 }
 
-}  // namespace
+}  // namespace optimizer_steps_test
 }  // namespace tessera

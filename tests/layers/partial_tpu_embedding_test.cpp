@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-namespace {
+namespace partial_tpu_embedding_test {
 
 // Upstream's test: vocabularies of 5, 20, 8, 9, 15 and a threshold of 10. Two
 // features share a small table, two a large one.
@@ -369,6 +369,6 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
       layer->forward(good, {{"a", std::nullopt}}), "missing entry");
 }
 
-}  // namespace
+}  // namespace partial_tpu_embedding_test
 
 }  // namespace tessera

@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace prefetch_test {
 
 using test::int64s;
 using test::numbered_table;
@@ -254,5 +254,5 @@ TEST(PendingForwardTest, BackgroundThreadsAreAnOption) {
       "[Strategy::Engine] lookup_threads must be in [0, 4096], but got -1");
 }
 
-}  // namespace
+}  // namespace prefetch_test
 }  // namespace tessera

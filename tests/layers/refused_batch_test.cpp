@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace tessera {
-namespace {
+namespace refused_batch_test {
 
 using test::floats;
 using test::int64s;
@@ -175,5 +175,5 @@ TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
   EXPECT_EQ(embedding->out_of_range_count(), 2 * (2 + 3 + 1));
 }
 
-}  // namespace
+}  // namespace refused_batch_test
 }  // namespace tessera

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-namespace {
+namespace retrieval_test {
 
 using test::expect_close;
 using test::floats;
@@ -290,6 +290,6 @@ TEST(RetrievalTest, RoundTripsThroughJson) {
       " 'none'");
 }
 
-}  // namespace
+}  // namespace retrieval_test
 
 }  // namespace tessera

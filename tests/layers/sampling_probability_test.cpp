@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-namespace {
+namespace sampling_probability_test {
 
 using test::expect_close;
 using test::floats;
@@ -129,6 +129,6 @@ TEST(SamplingProbabilityTest, RefusesWrongOptions) {
   }
 }
 
-}  // namespace
+}  // namespace sampling_probability_test
 
 }  // namespace tessera

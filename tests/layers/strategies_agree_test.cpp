@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace strategies_agree_test {
 
 constexpr int64_t kPlaces = 16;  // of the feature with an output shape
 constexpr int kSteps = 25;  // the first and the last have the same batch size
@@ -279,5 +279,5 @@ TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
   }
 }
 
-}  // namespace
+}  // namespace strategies_agree_test
 }  // namespace tessera

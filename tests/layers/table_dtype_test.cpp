@@ -22,7 +22,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace table_dtype_test {
 
 using test::ragged;
 
@@ -264,5 +264,5 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
       "[table 't'] dtype bfloat16 needs Strategy::engine()");
 }
 
-}  // namespace
+}  // namespace table_dtype_test
 }  // namespace tessera

@@ -26,7 +26,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace table_options_test {
 
 using test::int64s;
 using test::numbered_table;
@@ -411,5 +411,5 @@ TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
   }
 }
 
-}  // namespace
+}  // namespace table_options_test
 }  // namespace tessera

@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace threads_test {
 
 constexpr int64_t kManyBytes = 100 * kParallelBytes;
 
@@ -342,5 +342,5 @@ TEST(ThreadsTest, BigBatchesGiveThePlainSumToRounding) {
   EXPECT_LT(errors.max().item<double>(), 1e-6);
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace tessera

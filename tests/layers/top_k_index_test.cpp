@@ -25,7 +25,7 @@
 
 namespace tessera {
 
-namespace {
+namespace top_k_index_test {
 
 using test::expect_close;
 using test::floats;
@@ -276,6 +276,6 @@ TEST(ExactIndexTest, RefusesWrongExclusions) {
   EXPECT_VALUE_ERROR(run(int64s({1}), int64s({1, 1})), "must rise from 0 to 1");
 }
 
-}  // namespace
+}  // namespace top_k_index_test
 
 }  // namespace tessera

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace tpu_embedding_test {
 
 using test::floats;
 using test::int64s;
@@ -396,5 +396,5 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
   EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
 }
 
-}  // namespace
+}  // namespace tpu_embedding_test
 }  // namespace tessera

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace upstream_fixture_test {
 
 using test::floats;
 using test::ragged;
@@ -413,5 +413,5 @@ TEST_F(WeightedLookupTest, WithoutValidationNothingIsDropped) {
   }
 }
 
-}  // namespace
+}  // namespace upstream_fixture_test
 }  // namespace tessera

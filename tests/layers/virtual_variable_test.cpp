@@ -24,7 +24,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace virtual_variable_test {
 
 using test::floats;
 using test::int64s;
@@ -379,5 +379,5 @@ TEST(VirtualVariableTest, AGraphOfGradientsUpdatesOnce) {
   expect_table(layer, {0, 1 - 2, 2, 3});
 }
 
-}  // namespace
+}  // namespace virtual_variable_test
 }  // namespace tessera

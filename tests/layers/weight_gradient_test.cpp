@@ -15,7 +15,7 @@
 #include <string>
 
 namespace tessera {
-namespace {
+namespace weight_gradient_test {
 
 class WeightGradientTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -183,5 +183,5 @@ TEST(EngineWeightGradientTest, AloneUpdatesNoTable) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-}  // namespace
+}  // namespace weight_gradient_test
 }  // namespace tessera

@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera::optim {
-namespace {
+namespace keras_test {
 
 // What Keras 3 writes for `class_name`, as far as it isn't the default.
 Json keras3(const std::string& class_name, const Json& config) {
@@ -764,5 +764,5 @@ TEST(ToKerasTest, RefusesWhatKerasCantSay) {
       Adagrad{.slot_creation = SlotCreation("mine", nullptr)}, "slot_creation");
 }
 
-}  // namespace
+}  // namespace keras_test
 }  // namespace tessera::optim

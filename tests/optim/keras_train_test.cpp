@@ -19,7 +19,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace keras_train_test {
 
 // Adamax and Nadam may be refused instead, by name.
 bool may_be_refused(const std::string& class_name) {
@@ -227,5 +227,5 @@ TEST(GoldenFolderTest, HasTrainCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace
+}  // namespace keras_train_test
 }  // namespace tessera

@@ -21,7 +21,7 @@
 #include <vector>
 
 namespace tessera::optim {
-namespace {
+namespace make_optimizer_test {
 
 at::Tensor parameter(at::Tensor values) {
   return values.clone().requires_grad_(true);
@@ -386,5 +386,5 @@ TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {
       torch::load(*wide, stream), "slot accumulators is missing or of another");
 }
 
-}  // namespace
+}  // namespace make_optimizer_test
 }  // namespace tessera::optim

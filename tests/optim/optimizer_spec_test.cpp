@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace tessera::optim {
-namespace {
+namespace optimizer_spec_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -375,5 +375,5 @@ TEST(RowUpdateTest, AdamsEpsilonStandsInsideOrOutsideOfTheRoot) {
   EXPECT_EQ(outside.epsilon_outside, 0.5F);
 }
 
-}  // namespace
+}  // namespace optimizer_spec_test
 }  // namespace tessera::optim

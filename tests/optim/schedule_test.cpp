@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera::optim {
-namespace {
+namespace schedule_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -228,5 +228,5 @@ TEST(ScheduleTest, RefusesJsonOfAnotherShape) {
   EXPECT_VALUE_ERROR(read("[]"), "expected an object");
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace tessera::optim

@@ -28,7 +28,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace checkpoint_damage_test {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -736,5 +736,5 @@ TEST(CheckpointCrashTest, OneWriterAtATime) {
   EXPECT_EQ(list_checkpoints(run.string()).size(), 1U);
 }
 
-}  // namespace
+}  // namespace checkpoint_damage_test
 }  // namespace tessera

@@ -23,7 +23,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace checkpoint_test {
 
 using test::int64s;
 using test::MemoryFolder;
@@ -816,5 +816,5 @@ TEST_P(LoadOptionsTest, IntoATableThatHasGrown) {
       "[100, 3]");
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace tessera

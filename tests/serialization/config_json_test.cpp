@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace config_json_test {
 
 namespace init = initializers;
 
@@ -427,5 +427,5 @@ TEST(FeaturesJsonTest, BytesThatAreNotTextAreShownInMessages) {
       std::vector<std::string>{"\xff"});
 }
 
-}  // namespace
+}  // namespace config_json_test
 }  // namespace tessera

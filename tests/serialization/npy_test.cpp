@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace npy_test {
 
 using test::counting;
 using test::expect_same;
@@ -331,5 +331,5 @@ TEST_F(NpyTest, AFailedWriteLeavesTheOldFileAndNoOther) {
   EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
 }
 
-}  // namespace
+}  // namespace npy_test
 }  // namespace tessera

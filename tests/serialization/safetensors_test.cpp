@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace safetensors_test {
 
 using test::counting;
 using test::expect_same;
@@ -409,5 +409,5 @@ TEST(TensorFilesForPython, Write) {
   save_safetensors({}, prefix + "none.safetensors");
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace tessera

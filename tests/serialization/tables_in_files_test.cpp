@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace tables_in_files_test {
 
 using test::expect_same;
 
@@ -135,5 +135,5 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
     [](const auto& info) { return c10::toString(info.param); });
 
-}  // namespace
+}  // namespace tables_in_files_test
 }  // namespace tessera

@@ -24,7 +24,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace callbacks_test {
 
 using test::read_text;
 using test::TemporaryFolder;
@@ -286,5 +286,5 @@ TEST(LearningCurvesTest, KeepsItsFileUpToDate) {
       1);
 }
 
-}  // namespace
+}  // namespace callbacks_test
 }  // namespace tessera

@@ -22,7 +22,7 @@
 #include <string>
 
 namespace tessera {
-namespace {
+namespace checkpoint_test {
 
 using test::click_batches;
 using test::ClickBatch;
@@ -375,5 +375,5 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
   EXPECT_EQ(untouched.bytes(), before);
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace tessera

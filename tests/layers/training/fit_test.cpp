@@ -17,7 +17,7 @@
 #include <stdexcept>
 
 namespace tessera {
-namespace {
+namespace fit_test {
 
 using test::click_batches;
 using test::ClickBatch;
@@ -510,5 +510,5 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
   }
 }
 
-}  // namespace
+}  // namespace fit_test
 }  // namespace tessera

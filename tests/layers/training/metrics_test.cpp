@@ -16,7 +16,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace metrics_test {
 
 using test::floats;
 using test::int64s;
@@ -223,5 +223,5 @@ TEST(MetricsTest, RefuseWhatTheyCanNotMeasureAndCountNothing) {
       "the state of an AUC");
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace tessera

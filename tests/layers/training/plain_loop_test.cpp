@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace plain_loop_test {
 
 using tessera::test::ClickBatch;
 using tessera::test::ClickRun;
@@ -127,4 +127,4 @@ TEST(PlainLoopTest, GoesOnWhereItWasInterruptedBitForBit) {
   }
 }
 
-}  // namespace
+}  // namespace plain_loop_test

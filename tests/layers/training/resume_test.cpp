@@ -22,7 +22,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace resume_test {
 
 using test::click_batches;
 using test::ClickBatch;
@@ -353,5 +353,5 @@ TEST_F(BestOnDiskTest, TheCheckpointsDirectoryIsRefused) {
   EXPECT_TRUE(list_checkpoints(folder_ / "run").empty());
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace tessera

@@ -31,7 +31,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace sharded_training_test {
 
 using test::ClickBatch;
 using test::Hooks;
@@ -465,5 +465,5 @@ TEST(ShardedTrainingTest, RefusesBeforeTrainingWhatCanNotWork) {
   EXPECT_EQ(run.model->partial->tpu_embedding()->iterations(), 0);
 }
 
-}  // namespace
+}  // namespace sharded_training_test
 }  // namespace tessera

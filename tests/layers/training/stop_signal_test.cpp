@@ -18,7 +18,7 @@
 #include <thread>
 
 namespace tessera {
-namespace {
+namespace stop_signal_test {
 
 using test::click_batches;
 using test::ClickRun;
@@ -288,5 +288,5 @@ TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
       train_in(folder / "child", false), train_in(folder / "other", false));
 }
 
-}  // namespace
+}  // namespace stop_signal_test
 }  // namespace tessera

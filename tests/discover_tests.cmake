@@ -1,0 +1,50 @@
+# Lists the tests of a GoogleTest binary when ctest starts: one entry of ctest per source file, named after
+# its path below tests/ without _test.cpp. Starting LibTorch for each single test would take minutes.
+
+# discover_tests(PROGRAM ROOT TIMEOUT LABELS)
+function(discover_tests program root timeout labels)
+  if(NOT EXISTS "${program}")
+    add_test("${program}" "${program}") # fails, and says what has not been built
+    return()
+  endif()
+  set(list "${program}.tests.json")
+  if(NOT EXISTS "${list}" OR "${program}" IS_NEWER_THAN "${list}")
+    file(REMOVE "${list}")
+    execute_process(
+      COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${list}"
+      OUTPUT_QUIET
+      ERROR_VARIABLE errors
+      RESULT_VARIABLE status)
+    if(NOT status EQUAL 0)
+      file(REMOVE "${list}")
+      message(FATAL_ERROR "${program} --gtest_list_tests failed (${status}):\n${errors}")
+    endif()
+  endif()
+
+  # The names of a suite and of its first test follow each other; each test's name is followed by its file.
+  file(READ "${list}" text)
+  string(REGEX MATCHALL "\"(name|file)\": \"[^\"]*\"" entries "${text}")
+  set(files "")
+  foreach(entry IN LISTS entries)
+    string(REGEX MATCH "\"(name|file)\": \"(.*)\"" entry "${entry}")
+    if(CMAKE_MATCH_1 STREQUAL "name")
+      if(last STREQUAL "name")
+        set(suite "${name}")
+      endif()
+      set(name "${CMAKE_MATCH_2}")
+    else()
+      cmake_path(RELATIVE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${root}" OUTPUT_VARIABLE file)
+      string(REGEX REPLACE "(_test)?\\.cpp$" "" file "${file}")
+      list(APPEND files "${file}")
+      list(APPEND "tests_of_${file}" "${suite}.${name}")
+    endif()
+    set(last "${CMAKE_MATCH_1}")
+  endforeach()
+
+  list(REMOVE_DUPLICATES files)
+  foreach(file IN LISTS files)
+    list(JOIN "tests_of_${file}" ":" filter)
+    add_test("${file}" "${program}" "--gtest_filter=${filter}" --gtest_brief=1)
+    set_tests_properties("${file}" PROPERTIES TIMEOUT "${timeout}" LABELS "${labels}")
+  endforeach()
+endfunction()
