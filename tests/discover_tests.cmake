@@ -1,6 +1,8 @@
 # Lists the tests of a GoogleTest binary when ctest starts: one entry of ctest per source file, named after
 # its path below tests/ without _test.cpp. Starting LibTorch for each single test would take minutes.
 
+cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
+
 # discover_tests(PROGRAM ROOT TIMEOUT LABELS)
 function(discover_tests program root timeout labels)
   if(NOT EXISTS "${program}")
@@ -23,6 +25,7 @@ function(discover_tests program root timeout labels)
 
   # The names of a suite and of its first test follow each other; each test's name is followed by its file.
   file(READ "${list}" text)
+  string(REPLACE "\\/" "/" text "${text}")
   string(REGEX MATCHALL "\"(name|file)\": \"[^\"]*\"" entries "${text}")
   set(files "")
   foreach(entry IN LISTS entries)
