@@ -208,5 +208,34 @@ TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
       "[features 'history'] expected a list of 2, but got 1 entries");
 }
 
+TEST(NestTest, NamesTheFirstKeyThatIsThereAgain) {
+  EXPECT_VALUE_ERROR(
+      (Ints{{"b", 1}, {"a", 2}, {"c", 3}, {"a", 4}, {"b", 5}}),
+      "'a' is given twice");
+}
+
+// By comparing each key with each other one this would take many minutes.
+TEST(NestTest, ManyKeysAreFoundFast) {
+  constexpr int kKeys = 200'000;
+  Ints::Map forwards;
+  Ints::Map backwards;
+  for (int i = 0; i < kKeys; ++i) {
+    forwards.emplace_back("feature_" + std::to_string(i), i);
+    const int other = kKeys - 1 - i;
+    backwards.emplace_back("feature_" + std::to_string(other), other);
+  }
+  const Ints structure = Ints::map(std::move(forwards));
+  const Ints values = Ints::map(std::move(backwards));
+  const auto leaves = leaves_like(structure, values, "values");
+  ASSERT_EQ(leaves.size(), structure.size());
+  for (int i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(*leaves[i], i);
+  }
+  const auto packed = structure.pack(structure.flatten());
+  EXPECT_TRUE(packed == structure);
+  EXPECT_EQ(packed["feature_77777"], 77'777);
+  EXPECT_FALSE(packed.contains("feature_200000"));
+}
+
 }  // namespace nest_test
 }  // namespace tessera

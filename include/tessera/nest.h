@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <initializer_list>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -36,7 +37,7 @@ class Nest {
   using List = std::vector<Nest>;
 
   /// The empty map.
-  Nest() : value_(Map{}) {}
+  Nest() : value_(std::in_place_type<Keyed>) {}
 
   template <class U>
   requires(
@@ -48,17 +49,15 @@ class Nest {
   Nest(std::initializer_list<Entry> entries) : Nest(map(Map(entries))) {}
 
   static Nest map(Map entries) {
-    for (size_t i = 0; i < entries.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
-        TORCH_CHECK_VALUE(
-            entries[i].first != entries[j].first,
-            "[Nest] keys of one map must differ, but '",
-            entries[i].first,
-            "' is given twice. Rename one of them.");
-      }
-    }
+    Keyed keyed(std::move(entries));
+    const size_t repeated = keyed.first_repeated();
+    TORCH_CHECK_VALUE(
+        repeated == keyed.entries.size(),
+        "[Nest] keys of one map must differ, but '",
+        keyed.entries[repeated].first,
+        "' is given twice. Rename one of them.");
     Nest nest;
-    nest.value_ = std::move(entries);
+    nest.value_ = std::move(keyed);
     return nest;
   }
 
@@ -75,7 +74,7 @@ class Nest {
     return std::holds_alternative<List>(value_);
   }
   bool is_map() const {
-    return std::holds_alternative<Map>(value_);
+    return std::holds_alternative<Keyed>(value_);
   }
 
   /// Direct children of a list or map; 1 for a leaf.
@@ -84,7 +83,7 @@ class Nest {
       return 1;
     }
     return is_list() ? std::get<List>(value_).size()
-                     : std::get<Map>(value_).size();
+                     : std::get<Keyed>(value_).entries.size();
   }
   bool empty() const {
     return size() == 0;
@@ -93,7 +92,7 @@ class Nest {
   /// Children of a map, in insertion order.
   const Map& entries() const {
     TORCH_CHECK_VALUE(is_map(), "[Nest] expected a map, but got ", kind(), ".");
-    return std::get<Map>(value_);
+    return std::get<Keyed>(value_).entries;
   }
   /// Children of a list.
   const List& items() const {
@@ -194,7 +193,7 @@ class Nest {
   std::string known_keys() const {
     std::string keys;
     if (is_map()) {
-      for (const auto& [key, child] : std::get<Map>(value_)) {
+      for (const auto& [key, child] : entries()) {
         keys += (keys.empty() ? "" : ", ") + key;
       }
     }
@@ -207,13 +206,54 @@ class Nest {
   template <class U>
   friend class Nest;
 
-  const Nest* find(std::string_view key) const {
-    for (const auto& [name, child] : std::get<Map>(value_)) {
-      if (name == key) {
-        return &child;
-      }
+  // A map whose keys are found by binary search: the layers look every feature up
+  // in each batch.
+  struct Keyed {
+    Keyed() = default;
+
+    explicit Keyed(Map unsorted)
+        : entries(std::move(unsorted)), order(entries.size()) {
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(
+          order.begin(), order.end(), [this](size_t left, size_t right) {
+            return entries[left].first < entries[right].first;
+          });
     }
-    return nullptr;
+
+    Keyed(Map sorted, std::vector<size_t> its_order)
+        : entries(std::move(sorted)), order(std::move(its_order)) {}
+
+    // The first entry whose key an entry before it has; entries.size() if none.
+    size_t first_repeated() const {
+      size_t repeated = entries.size();
+      for (size_t i = 1; i < order.size(); ++i) {
+        if (entries[order[i]].first == entries[order[i - 1]].first) {
+          repeated = std::min(repeated, order[i]);
+        }
+      }
+      return repeated;
+    }
+
+    const Nest* find(std::string_view key) const {
+      const auto found = std::lower_bound(
+          order.begin(), order.end(), key, [this](size_t i, auto wanted) {
+            return entries[i].first < wanted;
+          });
+      return found != order.end() && entries[*found].first == key
+          ? &entries[*found].second
+          : nullptr;
+    }
+
+    bool operator==(const Keyed& other) const {
+      return entries == other.entries;
+    }
+
+    Map entries;
+    std::vector<size_t> order;  // of the entries by key
+  };
+
+  const Nest* find(std::string_view key) const {
+    return std::get<Keyed>(value_).find(key);
   }
 
   template <class Visit>
@@ -254,11 +294,12 @@ class Nest {
       children.emplace_back(key, child.pack_from(leaves, next));
     }
     Nest<U> packed;
-    packed.value_ = std::move(children);
+    packed.value_ = typename Nest<U>::Keyed(
+        std::move(children), std::get<Keyed>(value_).order);
     return packed;
   }
 
-  std::variant<T, List, Map> value_;
+  std::variant<T, List, Keyed> value_;
 };
 
 namespace detail {
