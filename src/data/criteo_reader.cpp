@@ -108,7 +108,7 @@ Columns to_columns(const CriteoBatch& batch) {
   const auto add = [&](const char* prefix, const at::Tensor& values) {
     for (int64_t i = 0; i < values.size(1); ++i) {
       columns.add(
-          c10::str(prefix, i + 1),
+          prefix + std::to_string(i + 1),
           {.values = values.select(1, i).contiguous()});
     }
   };
@@ -331,16 +331,24 @@ CriteoReader::CriteoReader(CriteoReader&&) noexcept = default;
 CriteoReader& CriteoReader::operator=(CriteoReader&&) noexcept = default;
 CriteoReader::~CriteoReader() = default;
 
+CriteoReader::Batches& CriteoReader::batches() const {
+  TORCH_CHECK(
+      batches_ != nullptr,
+      "[CriteoReader] expected a reader, but got one that was moved from. Use "
+      "the reader that it was moved to.");
+  return *batches_;
+}
+
 std::optional<CriteoBatch> CriteoReader::next() {
-  return batches_->next();
+  return batches().next();
 }
 
 int64_t CriteoReader::next_line() const {
-  return batches_->next_line();
+  return batches().next_line();
 }
 
 const CriteoReport& CriteoReader::report() const {
-  return batches_->report();
+  return batches().report();
 }
 
 }  // namespace tessera

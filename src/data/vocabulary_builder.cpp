@@ -96,6 +96,14 @@ VocabularyBuilder::VocabularyBuilder(VocabularyBuilder&&) noexcept = default;
 VocabularyBuilder& VocabularyBuilder::operator=(VocabularyBuilder&&) noexcept =
     default;
 
+VocabularyBuilder::Counts& VocabularyBuilder::counts() const {
+  TORCH_CHECK(
+      counts_ != nullptr,
+      "[VocabularyBuilder] expected a builder, but got one that was moved from. "
+      "Use the builder that it was moved to.");
+  return *counts_;
+}
+
 std::string VocabularyBuilder::where() const {
   return column_.empty() ? "[VocabularyBuilder]"
                          : c10::str("[VocabularyBuilder '", column_, "']");
@@ -114,7 +122,7 @@ void VocabularyBuilder::add(const Column& column) {
           std::same_as<T, std::string>,
           TextCounts,
           IntegerCounts>;
-      Map& counts = counts_->as<Map>(where());
+      Map& counts = this->counts().as<Map>(where());
       for (const T& value : values) {
         if (!is_missing(value)) {
           ++counts[value];
@@ -128,7 +136,7 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
   std::visit(
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
-          Map& counts = counts_->as<Map>(where());
+          Map& counts = this->counts().as<Map>(where());
           if (&counts == &added) {  // with itself: adding would move entries
             for (auto& [value, count] : counts) {
               count *= 2;
@@ -140,7 +148,7 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
           }
         }
       },
-      other.counts_->values);
+      other.counts().values);
 }
 
 int64_t VocabularyBuilder::size() const {
@@ -152,7 +160,7 @@ int64_t VocabularyBuilder::size() const {
           return static_cast<int64_t>(counts.size());
         }
       },
-      counts_->values);
+      this->counts().values);
 }
 
 transforms::Vocabulary VocabularyBuilder::finish(
@@ -172,7 +180,7 @@ transforms::Vocabulary VocabularyBuilder::finish(
           vocabulary.values = most_frequent(counts, limits);
         }
       },
-      counts_->values);
+      this->counts().values);
   const bool is_empty = std::visit(
       [](const auto& values) { return values.empty(); }, vocabulary.values);
   TORCH_CHECK_VALUE(

@@ -391,5 +391,23 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   }
 }
 
+TEST(CriteoReaderErrorsTest, OneThatWasMovedFromSaysSo) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(1);
+  const std::string file = folder.write("day", random_text(random, 3));
+  CriteoReader from({.files = {file}});
+  CriteoReader to = std::move(from);
+  const std::string text = "got one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_TORCH_ERROR(from.next(), text);
+  EXPECT_TORCH_ERROR(from.begin(), text);
+  EXPECT_TORCH_ERROR(from.next_line(), text);
+  EXPECT_TORCH_ERROR(from.report(), text);
+  // NOLINTEND(bugprone-use-after-move)
+  EXPECT_EQ(to.next()->labels.size(0), 3);
+  from = std::move(to);
+  EXPECT_EQ(from.report().examples, 3);
+}
+
 }  // namespace criteo_reader_errors_test
 }  // namespace tessera

@@ -261,5 +261,16 @@ TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
   EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
 }
 
+TEST(FeaturePipelineTest, AMoveLeavesItAsItWas) {
+  FeaturePipeline from = sample_pipeline();
+  const FeaturePipeline to = std::move(from);
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_EQ(from, to);
+  EXPECT_EQ(from.num_dense(), 3);
+  EXPECT_TRUE(at::equal(
+      from.apply(sample_columns()).dense, to.apply(sample_columns()).dense));
+  // NOLINTEND(bugprone-use-after-move)
+}
+
 }  // namespace feature_pipeline_test
 }  // namespace tessera

@@ -156,5 +156,25 @@ TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
   EXPECT_VALUE_ERROR(builder.finish({.max_size = 0}), "must be >= 1");
 }
 
+TEST(VocabularyBuilderTest, OneThatWasMovedFromSaysSo) {
+  VocabularyBuilder from("C1");
+  from.add(integers({1, 2}));
+  VocabularyBuilder to = std::move(from);
+  EXPECT_EQ(to.size(), 2);
+  const std::string text = "got one that was moved from";
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_TORCH_ERROR(from.add(integers({1})), text);
+  EXPECT_TORCH_ERROR(from.add(test::text({"a"})), text);
+  EXPECT_TORCH_ERROR(from.merge(to), text);
+  EXPECT_TORCH_ERROR(from.merge(VocabularyBuilder()), text);
+  EXPECT_TORCH_ERROR(to.merge(from), text);
+  EXPECT_TORCH_ERROR(from.size(), text);
+  EXPECT_TORCH_ERROR(from.finish(), text);
+  // NOLINTEND(bugprone-use-after-move)
+  EXPECT_EQ(to.size(), 2);
+  from = VocabularyBuilder("C2");
+  EXPECT_EQ(from.size(), 0);
+}
+
 }  // namespace vocabulary_builder_test
 }  // namespace tessera

@@ -64,11 +64,15 @@ struct PipelineBatch {
 ///        .transform = transforms::Hash{.num_bins = 100'000}}});
 ///   auto [features, dense] = pipeline.apply(to_columns(batch));
 ///
-/// Copies share what they hold, and threads may use one pipeline together.
+/// Copies share what they hold, a move is a copy, and threads may use one pipeline
+/// together.
 /// Errors:  c10::ValueError from the constructor naming the output and the field.
 class FeaturePipeline {
  public:
   explicit FeaturePipeline(std::vector<PipelineOutput> outputs);
+  // Without moves, so that no pipeline is left empty.
+  FeaturePipeline(const FeaturePipeline&) = default;
+  FeaturePipeline& operator=(const FeaturePipeline&) = default;
 
   /// Columns that no output names may be there, too. Runs on the calling thread:
   /// overlap whole batches with the training step instead.

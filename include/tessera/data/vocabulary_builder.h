@@ -30,6 +30,7 @@ struct VocabularyLimits {
 ///
 /// Missing values are not counted. Memory grows with the different values: about
 /// 24 to 48 bytes for an integer, 80 bytes and the text for text.
+/// Errors:  c10::Error from the members of a builder that was moved from.
 class VocabularyBuilder {
  public:
   VocabularyBuilder();
@@ -59,6 +60,8 @@ class VocabularyBuilder {
 
  private:
   struct Counts;
+  // Errors:  c10::Error when they were moved away.
+  Counts& counts() const;
   // How errors begin.
   std::string where() const;
 
