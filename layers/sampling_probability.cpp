@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/sampling_probability.h>
 
+#include "optim/tensor_text.h"
 #include "src/random_key.h"
 
 #include <ATen/ops/empty.h>
@@ -99,17 +100,18 @@ void SamplingProbabilityImpl::check_buffers() const {
       is_right(last_position_, at::kLong) &&
           is_right(average_gap_, at::kFloat) &&
           seen_.scalar_type() == at::kLong && seen_.numel() == 1,
-      "[SamplingProbability] the buffers must be on the CPU, float32 and of shape"
+      "[SamplingProbability] the buffers must be on the CPU, last_position int64"
+      " and average_gap float32, both contiguous and of shape"
       " [num_hashes, num_buckets] = [",
       options().num_hashes,
       ", ",
       options().num_buckets,
-      "], but are of shape ",
-      last_position_.sizes(),
-      " and ",
-      average_gap_.scalar_type(),
-      " on ",
-      average_gap_.device(),
+      "] and seen a single number, but got last_position: ",
+      describe(last_position_),
+      ", average_gap: ",
+      describe(average_gap_),
+      " and seen: ",
+      describe(seen_),
       ". Load what was saved with the same options, and leave dtype and device"
       " as they are.");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/slot_creation.h>
 
+#include "optim/tensor_text.h"
+
 #include <c10/util/Exception.h>
 
 namespace tessera::optim {
@@ -25,9 +27,7 @@ at::Tensor SlotCreation::create(const SlotRequest& request) const {
       "slot_creation must return a contiguous float32 cpu tensor of shape ",
       c10::IntArrayRef(request.shape),
       ", but got ",
-      slot.defined() ? c10::toString(slot.scalar_type()) : "no tensor",
-      " of shape ",
-      slot.defined() ? slot.sizes() : c10::IntArrayRef{},
+      describe(slot),
       ".");
   return slot;
 }

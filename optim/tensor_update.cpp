@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/tensor_update.h"
 
+#include "optim/tensor_text.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/copysign.h>
@@ -242,13 +244,9 @@ void check_result(
       " the custom rule must leave ",
       what,
       " as ",
-      c10::toString(c10::typeMetaToScalarType(layout.options.dtype())),
-      " of shape ",
-      at::IntArrayRef(layout.sizes),
+      describe(layout.options, layout.sizes),
       ", but left ",
-      wrong.defined() ? c10::toString(wrong.scalar_type()) : "no tensor",
-      " of shape ",
-      wrong.defined() ? wrong.sizes() : at::IntArrayRef{},
+      describe(wrong),
       ".");
 }
 

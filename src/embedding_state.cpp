@@ -2,6 +2,7 @@
 #include "src/embedding_state.h"
 
 #include "optim/row_update.h"
+#include "optim/tensor_text.h"
 #include "optim/tensor_update.h"
 #include "src/random_key.h"
 #include "src/table_memory.h"
@@ -314,7 +315,7 @@ void assign_table(TableState& table, const at::Tensor& values) {
       "[update_embedding_table] table '",
       table.name,
       "': expected a dense tensor of a floating-point type, but got ",
-      values.defined() ? c10::toString(values.scalar_type()) : "no tensor",
+      describe(values),
       ".");
   TORCH_CHECK_VALUE(
       values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/initializer.h>
 
+#include "optim/tensor_text.h"
 #include "src/active_kernels.h"
 #include "src/kernels/kernels.h"
 #include "src/parallel.h"
@@ -103,9 +104,7 @@ struct Fill {
         " initializer must return float32 of shape ",
         rows.sizes(),
         ", but got ",
-        values.defined() ? c10::toString(values.scalar_type()) : "nothing",
-        " of shape ",
-        values.defined() ? values.sizes() : c10::IntArrayRef{},
+        describe(values),
         ".");
     TORCH_CHECK_VALUE(
         at::isfinite(values).all().item<bool>(),
@@ -136,9 +135,7 @@ void initialize_rows(
           row_step >= 1,
       "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank "
       "2, first_row >= 0 and row_step >= 1, but got ",
-      rows.defined() ? c10::toString(rows.scalar_type()) : "no tensor",
-      " of shape ",
-      rows.defined() ? rows.sizes() : c10::IntArrayRef{},
+      describe(rows),
       ", ",
       first_row,
       " and ",

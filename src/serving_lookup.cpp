@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving_lookup.h>
 
+#include "optim/tensor_text.h"
 #include "src/batch.h"
 #include "src/lookup.h"
 #include "src/operator_lookup.h"
@@ -96,15 +97,7 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
       " ",
       c10::IntArrayRef(shape),
       ", but got ",
-      rows.defined() ? c10::str(
-                           rows.scalar_type(),
-                           " ",
-                           rows.sizes(),
-                           " of strides ",
-                           rows.strides(),
-                           " on ",
-                           rows.device())
-                     : std::string("no tensor"),
+      describe(rows),
       ". A clone() of a view is contiguous.");
 }
 

@@ -3,6 +3,7 @@
 
 #include "optim/rate_reader.h"
 #include "optim/row_update.h"
+#include "optim/tensor_text.h"
 #include "src/active_kernels.h"
 #include "src/lookup.h"
 #include "src/parallel.h"
@@ -200,14 +201,8 @@ void TableEngine::check(const LookupGradients& gradients) const {
         state_->features[i].path,
         "'] the gradient must be a dense float32 cpu tensor of shape ",
         c10::IntArrayRef(expected),
-        ", but got a ",
-        gradient.layout(),
-        " ",
-        c10::toString(gradient.scalar_type()),
-        " one of shape ",
-        gradient.sizes(),
-        " on ",
-        gradient.device(),
+        ", but got ",
+        describe(gradient),
         ". Convert it, or use operators that give such gradients.");
   }
 }

@@ -280,7 +280,7 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
       "but got Float of shape [3, 1].");
   EXPECT_VALUE_ERROR(
       fill_with(at::zeros({3, 2}, at::kDouble)), "but got Double of shape");
-  EXPECT_VALUE_ERROR(fill_with(at::Tensor()), "but got nothing");
+  EXPECT_VALUE_ERROR(fill_with(at::Tensor()), "but got no tensor");
   EXPECT_VALUE_ERROR(
       fill_with(at::full({3, 2}, NAN, at::kFloat)),
       "initializer returned values that are not finite");

@@ -5,7 +5,9 @@
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -188,6 +190,15 @@ TEST_F(ServingLookupTest, RefusesWhatDoesNotFit) {
         look_up({{"user", int64s({0})}}),
         "the tensor of its table 'users' must be a contiguous cpu one of float32 "
         "[4, 2]");
+  }
+  const std::vector<std::pair<at::Tensor, std::string>> of_this_shape{
+      {at::zeros({2, 4}).t(), "Float of shape [4, 2] with strides [1, 4]"},
+      {at::zeros({4, 2}).to_sparse(), "Float of shape [4, 2] in Sparse layout"},
+      {at::_neg_view(at::zeros({4, 2})), "[4, 2] as a negative view"},
+      {at::empty({4, 2}, at::TensorOptions(at::kMeta)), "[4, 2] on meta"}};
+  for (const auto& [wrong, text] : of_this_shape) {
+    user_rows_ = wrong;
+    EXPECT_VALUE_ERROR(look_up({{"user", int64s({0})}}), text);
   }
 }
 

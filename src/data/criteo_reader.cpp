@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
 
+#include "optim/tensor_text.h"
 #include "src/data/criteo_blocks.h"
 
 #include <ATen/ops/empty.h>
@@ -87,8 +88,7 @@ void check_shape(
       " ",
       shape,
       ", but got ",
-      tensor.defined() ? c10::str(tensor.scalar_type(), " ", tensor.sizes())
-                       : "an undefined tensor",
+      describe(tensor),
       ".");
 }
 
@@ -97,7 +97,9 @@ void check_shape(
 Columns to_columns(const CriteoBatch& batch) {
   TORCH_CHECK_VALUE(
       batch.labels.defined() && batch.labels.dim() == 1,
-      "[CriteoBatch] labels must be float32 [batch].");
+      "[CriteoBatch] labels must be float32 [batch], but got ",
+      describe(batch.labels),
+      ".");
   const int64_t size = batch.labels.numel();
   check_shape("labels", batch.labels, at::kFloat, {size});
   check_shape("integers", batch.integers, at::kLong, {size, kCriteoIntegers});

@@ -166,6 +166,10 @@ TEST(FailedUpdateTest, LeavesEveryByteAsItWas) {
       }),
       "must leave slot 'slot' as Float of shape [2, 2], but left Double");
   expect_refused(
+      rule([](CustomRows& rows) { rows.weights = rows.weights.to_sparse(); }),
+      "as Float of shape [2, 2], but left Float of shape [2, 2] in Sparse "
+      "layout");
+  expect_refused(
       rule([](CustomRows& rows) { rows.slots.clear(); }),
       "must leave 1 slots, but left 0");
   expect_refused(

@@ -292,7 +292,7 @@ TEST(WrongGradientTest, ASparseOneIsAnErrorThatNamesTheFeature) {
   EXPECT_VALUE_ERROR(
       chosen.sum().backward(),
       "the gradient must be a dense float32 cpu tensor of shape [3, 1], but "
-      "got a Sparse Float one of shape [3, 1] on cpu");
+      "got Float of shape [3, 1] in Sparse layout");
   before.expect_unchanged(layer);
 }
 

@@ -7,6 +7,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -250,6 +251,41 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnTensor) {
       make_layer(adam, Strategy::engine()),
       "[table 't'] slot 'velocities': slot_creation must return a new tensor "
       "each time");
+}
+
+TEST(LayerOptimizerApiTest, ARefusedSlotShowsWhatDiffers) {
+  const auto make = [](const auto& slot_of_shape) {
+    make_layer(
+        optim::Adagrad{
+            .slot_creation = optim::SlotCreation(
+                "mine",
+                [=](const optim::SlotRequest& request) {
+                  return slot_of_shape(request.shape);
+                })},
+        Strategy::engine());
+  };
+  EXPECT_VALUE_ERROR(
+      make([](at::IntArrayRef shape) {
+        return at::zeros({shape[1], shape[0]}).t();
+      }),
+      c10::str(
+          "but got Float of shape [",
+          kVocab,
+          ", ",
+          kDim,
+          "] with strides [1, ",
+          kVocab,
+          "]."));
+  EXPECT_VALUE_ERROR(
+      make([](at::IntArrayRef shape) {
+        return at::empty(shape, at::TensorOptions(at::kMeta));
+      }),
+      "] on meta.");
+  EXPECT_VALUE_ERROR(
+      make([](at::IntArrayRef shape) { return at::zeros(shape).to_sparse(); }),
+      "] in Sparse layout.");
+  EXPECT_VALUE_ERROR(
+      make([](at::IntArrayRef) { return at::Tensor(); }), "but got no tensor.");
 }
 
 TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {

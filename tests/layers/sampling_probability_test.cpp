@@ -110,7 +110,9 @@ TEST(SamplingProbabilityTest, RefusesBuffersOfOtherOptions) {
   torch::save(estimate, file);
   SamplingProbability other(SamplingProbabilityOptions{.num_buckets = 200});
   torch::load(other, file);
-  EXPECT_VALUE_ERROR(other->forward(int64s({1})), "but are of shape [3, 100]");
+  EXPECT_VALUE_ERROR(
+      other->forward(int64s({1})),
+      "but got last_position: Long of shape [3, 100]");
   estimate->to(at::kDouble);
   EXPECT_VALUE_ERROR(estimate->forward(int64s({1})), "leave dtype and device");
 }
