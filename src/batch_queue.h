@@ -2,11 +2,11 @@
 #pragma once
 
 #include "src/id_bags.h"
+#include "src/lookup_worker.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <future>
 #include <list>
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ struct BatchSlice {
   bool is_dequeued = false;
   std::shared_ptr<const std::vector<IdBags>> bags = nullptr;
   /// Of a lookup in the background.
-  std::shared_future<std::vector<at::Tensor>> lookup = {};
+  JobResult<std::vector<at::Tensor>> lookup = {};
   /// One per feature once they have come.
   std::vector<at::Tensor> gradients = {};
 };

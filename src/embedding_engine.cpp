@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <future>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
@@ -444,10 +443,8 @@ class EmbeddingEngine::Impl {
   }
 
   void start_lookup(BatchSlice& slice) {
-    const auto task = std::make_shared<std::packaged_task<Activations()>>(
+    slice.lookup = engine_.worker().submit(
         [this, bags = slice.bags] { return engine_.lookup(*bags); });
-    slice.lookup = task->get_future().share();
-    engine_.worker().submit([task] { (*task)(); });
   }
 
   void update(const QueuedBatch& batch) {

@@ -4,8 +4,12 @@
 #include "src/parallel.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
-#include <utility>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 
 namespace tessera {
 
@@ -21,48 +25,99 @@ void check_lookup_threads(int64_t threads, const std::string& where) {
       ".");
 }
 
-LookupWorker::LookupWorker(int64_t threads)
-    : thread_([this, count = threads > 0 ? threads : thread_count()] {
-        run(count);
-      }) {}
+ThreadOwner::ThreadOwner() : process_(::getpid()) {}
 
-LookupWorker::~LookupWorker() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_closing_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+bool ThreadOwner::is_this_process() const {
+  return process_ == ::getpid();
 }
 
-void LookupWorker::submit(std::function<void()> job) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    jobs_.push_back(std::move(job));
+void ThreadOwner::check_may_wait() const {
+  TORCH_CHECK(
+      is_this_process(),
+      "[LookupWorker] expected the process ",
+      process_,
+      ", whose thread runs the lookups in the background, but got its forked "
+      "child ",
+      ::getpid(),
+      ", which does not have that thread. Fork while no lookup runs in the "
+      "background, and call forward() in the child, or make the layer there.");
+}
+
+struct LookupWorker::Thread {
+  explicit Thread(int64_t threads)
+      : thread([this, threads] { run(threads); }) {}
+
+  ~Thread() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      is_closing = true;
+    }
+    changed.notify_all();
+    thread.join();
   }
-  changed_.notify_all();
+
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+
+  void run(int64_t threads) {
+    set_thread_count(threads);
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return is_closing || !jobs.empty(); });
+      if (jobs.empty()) {
+        return;
+      }
+      const std::function<void()>& job = jobs.front();
+      lock.unlock();
+      job();
+      lock.lock();
+      jobs.pop_front();
+      --unfinished;
+      changed.notify_all();
+    }
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> jobs;  // the first is running
+  bool is_closing = false;
+  // As many as there are jobs, to be read in a forked child, where the mutex may be
+  // locked for ever.
+  std::atomic<int64_t> unfinished = 0;
+  std::thread thread;  // the last member: it uses the others
+};
+
+LookupWorker::LookupWorker(int64_t threads)
+    : thread_(
+          std::make_unique<Thread>(threads > 0 ? threads : thread_count())) {}
+
+LookupWorker::~LookupWorker() {
+  if (!owner_.is_this_process()) {
+    // Joining a thread and destroying what it waits for would wait for ever.
+    (void)thread_.release();
+  }
+}
+
+void LookupWorker::push(std::function<void()> job) {
+  {
+    const std::lock_guard<std::mutex> lock(thread_->mutex);
+    thread_->jobs.push_back(std::move(job));
+    ++thread_->unfinished;
+  }
+  thread_->changed.notify_all();
 }
 
 void LookupWorker::wait_idle() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return jobs_.empty(); });
+  if (!owner_.is_this_process() && thread_->unfinished == 0) {
+    return;
+  }
+  owner_.check_may_wait();
+  std::unique_lock<std::mutex> lock(thread_->mutex);
+  thread_->changed.wait(lock, [&] { return thread_->jobs.empty(); });
 }
 
-void LookupWorker::run(int64_t threads) {
-  set_thread_count(threads);
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return is_closing_ || !jobs_.empty(); });
-    if (jobs_.empty()) {
-      return;
-    }
-    const std::function<void()>& job = jobs_.front();
-    lock.unlock();
-    job();
-    lock.lock();
-    jobs_.pop_front();
-    changed_.notify_all();
-  }
+bool LookupWorker::is_current() const {
+  return std::this_thread::get_id() == thread_->thread.get_id();
 }
 
 }  // namespace tessera

@@ -1,49 +1,115 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <mutex>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 namespace tessera {
 
 /// Errors:  c10::ValueError beginning with `where`, for no count of threads.
 void check_lookup_threads(int64_t threads, const std::string& where);
 
-/// Runs jobs one after another on a thread of its own.
+/// The process that has the threads of an object: a child that is forked later has a
+/// copy of the object, but none of its threads.
+class ThreadOwner {
+ public:
+  ThreadOwner();
+
+  bool is_this_process() const;
+
+  /// Errors:  c10::Error in a forked child, where waiting would never end.
+  void check_may_wait() const;
+
+ private:
+  pid_t process_;
+};
+
+/// What a job of a LookupWorker returns.
+template <class T>
+class JobResult {
+ public:
+  JobResult() = default;
+  explicit JobResult(std::future<T> future) : future_(future.share()) {}
+
+  bool valid() const {
+    return future_.valid();
+  }
+
+  /// Waits for the job.
+  /// Errors:  what the job throws; c10::Error in a child that was forked before the
+  ///          job was done.
+  const T& get() const {
+    if (future_.wait_for(std::chrono::seconds(0)) !=
+        std::future_status::ready) {
+      owner_.check_may_wait();
+    }
+    return future_.get();
+  }
+
+ private:
+  std::shared_future<T> future_;
+  ThreadOwner owner_;
+};
+
+/// Runs jobs one after another on a thread of its own. A forked child can't use it.
 class LookupWorker {
  public:
   /// `threads`: intra-op threads of a job; 0: as many as the caller has.
   explicit LookupWorker(int64_t threads);
-  /// Waits for all jobs.
+  /// Waits for all jobs; in a forked child for none.
   ~LookupWorker();
 
   LookupWorker(const LookupWorker&) = delete;
   LookupWorker& operator=(const LookupWorker&) = delete;
 
-  /// `job` must not throw: a std::packaged_task keeps what it throws.
-  void submit(std::function<void()> job);
+  /// In a forked child the job does not run, and the result has the error of
+  /// check_may_submit().
+  template <class Job>
+  JobResult<std::invoke_result_t<Job&>> submit(Job job) {
+    using Result = std::invoke_result_t<Job&>;
+    const auto task = std::make_shared<std::packaged_task<Result()>>(
+        [this, job = std::move(job)]() mutable {
+          check_may_submit();
+          return job();
+        });
+    JobResult<Result> result(task->get_future());
+    if (owner_.is_this_process()) {
+      push([task] { (*task)(); });
+    } else {
+      (*task)();
+    }
+    return result;
+  }
+
+  /// Errors:  c10::Error in a forked child.
+  void check_may_submit() const {
+    owner_.check_may_wait();
+  }
 
   /// Until all submitted jobs are done.
+  /// Errors:  c10::Error in a child that was forked before they were: what they use
+  ///          may stay locked there.
   void wait_idle();
 
   /// Whether the calling thread is the worker's.
-  bool is_current() const {
-    return std::this_thread::get_id() == thread_.get_id();
-  }
+  bool is_current() const;
 
  private:
-  void run(int64_t threads);
+  struct Thread;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;  // the first is running
-  bool is_closing_ = false;
-  std::thread thread_;
+  void push(std::function<void()> job);
+
+  ThreadOwner owner_;
+  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace tessera

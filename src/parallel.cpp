@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -44,6 +45,14 @@ void mark_task_end() {}
 void mark_join() {}
 #endif
 
+// The process in which this thread has run tasks on several threads, or 0. OpenMP
+// keeps these threads, and a forked child waits for them for ever.
+thread_local pid_t process_of_threads = 0;
+
+bool has_lost_its_threads() {
+  return process_of_threads != 0 && process_of_threads != ::getpid();
+}
+
 }  // namespace
 
 int64_t thread_count() {
@@ -61,7 +70,7 @@ void run_tasks(
     c10::function_ref<void(int64_t)> task) {
   const int64_t threads = std::min<int64_t>(
       count, bytes < kParallelBytes ? 1 : at::get_num_threads());
-  if (threads <= 1 || at::in_parallel_region()) {
+  if (threads <= 1 || at::in_parallel_region() || has_lost_its_threads()) {
     for (int64_t i = 0; i < count; ++i) {
       task(i);
     }
@@ -85,6 +94,7 @@ void run_tasks(
     }
     mark_task_end();
   };
+  process_of_threads = ::getpid();
   mark_fork();
   at::parallel_for(0, threads, 1, work);
   mark_join();

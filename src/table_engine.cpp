@@ -435,6 +435,14 @@ std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
   return std::unique_lock<std::shared_mutex>(tables_in_use_);
 }
 
+void TableEngine::end_lookups() const noexcept {
+  try {
+    stop_lookups();
+  } catch (const c10::Error&) {
+    // Raised before anything is waited for.
+  }
+}
+
 void TableEngine::forget() {
   for (GradientPile& pile : piles_) {
     pile.clear();

@@ -87,6 +87,10 @@ class TableEngine {
   /// No lookup runs, in the background or elsewhere, while the lock is held.
   std::unique_lock<std::shared_mutex> stop_lookups() const;
 
+  /// As stop_lookups(), for destructors: in a forked child, where lookups of its
+  /// parent don't run, it does not wait.
+  void end_lookups() const noexcept;
+
   /// Refuses gradients that plan() can't use.
   /// Errors:  c10::ValueError naming feature, expected and got.
   void check(const LookupGradients& gradients) const;

@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <functional>
-#include <future>
 #include <map>
 #include <mutex>
 
@@ -245,7 +244,7 @@ class EngineStrategy : public EmbeddingStrategy {
 
   // Lookups in the background use this object.
   ~EngineStrategy() override {
-    engine_->stop_lookups();
+    engine_->end_lookups();
   }
 
   void forget() override {
@@ -281,14 +280,12 @@ class EngineStrategy : public EmbeddingStrategy {
       return EmbeddingStrategy::begin_forward(std::move(batch));
     }
     check_claimed();
-    using Result = std::shared_ptr<LookedUp>;
-    const auto task = std::make_shared<std::packaged_task<Result()>>(
-        [this, batch = std::move(batch)]() mutable {
+    engine_->worker().check_may_submit();
+    const JobResult<std::shared_ptr<LookedUp>> result =
+        engine_->worker().submit([this, batch = std::move(batch)]() mutable {
           return std::make_shared<LookedUp>(
               look_up(std::move(batch), /*with_gradients=*/true));
         });
-    const std::shared_future<Result> result = task->get_future().share();
-    engine_->worker().submit([task] { (*task)(); });
     return [this, result] { return tie(std::move(*result.get())); };
   }
 

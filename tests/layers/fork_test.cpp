@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// A forked child has none of its parent's threads, and must not wait for them.
+#include <tessera/embedding_engine.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include "src/lookup_worker.h"
+#include "src/parallel.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace fork_test {
+
+using test::int64s;
+using test::numbered_table;
+
+// What `work` writes in a forked child, which ends by a signal when it waits for
+// longer than a minute.
+std::string in_child(const std::function<std::string()>& work) {
+  int ends[2];
+  TORCH_CHECK(::pipe(ends) == 0, "no pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    const std::string text = work();
+    const bool is_written = ::write(ends[1], text.data(), text.size()) ==
+        static_cast<ssize_t>(text.size());
+    ::_exit(is_written ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count = 0; (count = ::read(ends[0], buffer, 4096)) > 0;) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << "the child has ended by signal " << WTERMSIG(status);
+  return text;
+}
+
+// "done", or the error.
+template <class Work>
+std::string result_of(Work work) {
+  try {
+    work();
+    return "done";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+bool says_it_is_forked(const std::string& text) {
+  return text.find("but got its forked child") != std::string::npos;
+}
+
+TEST(ForkTest, AChildDoesNotWaitForTheJobsOfItsParent) {
+  auto worker = std::make_unique<LookupWorker>(1);
+  std::promise<void> may_end;
+  const JobResult<int> before = worker->submit([] { return 1; });
+  worker->wait_idle();
+  const JobResult<int> running =
+      worker->submit([end = may_end.get_future().share()] {
+        end.wait();
+        return 2;
+      });
+  const std::string text = in_child([&] {
+    if (before.get() != 1) {
+      return std::string("lost a result from before");
+    }
+    const JobResult<int> refused = worker->submit([] { return 3; });
+    for (const auto& wait : std::vector<std::function<void()>>{
+             [&] { running.get(); },
+             [&] { refused.get(); },
+             [&] { worker->check_may_submit(); },
+             [&] { worker->wait_idle(); }}) {
+      const std::string result = result_of(wait);
+      if (!says_it_is_forked(result)) {
+        return result;
+      }
+    }
+    worker.reset();
+    return std::string("refused");
+  });
+  EXPECT_EQ(text, "refused");
+  may_end.set_value();
+  EXPECT_EQ(running.get(), 2);
+}
+
+TEST(ForkTest, AChildOfAnIdleParentHasNothingToWaitFor) {
+  auto worker = std::make_unique<LookupWorker>(1);
+  worker->submit([] { return 1; }).get();
+  worker->wait_idle();
+  EXPECT_EQ(
+      in_child([&] {
+        return result_of([&] {
+          worker->wait_idle();
+          worker.reset();
+        });
+      }),
+      "done");
+}
+
+// Large enough for a lookup that still runs when the process is forked.
+constexpr int64_t kManyIds = int64_t{1} << 20;
+
+TPUEmbedding make_layer() {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = numbered_table("t", 1000, 64)},
+      .optimizer = optim::SGD{.learning_rate = 1.0}});
+}
+
+TEST(ForkTest, AChildRefusesTheForwardThatItsParentBegan) {
+  std::optional<TPUEmbedding> layer(make_layer());
+  const at::Tensor ids = at::arange(kManyIds).remainder_(1000);
+  const at::Tensor small = int64s({1, 2});
+  PendingForward pending = (*layer)->begin_forward(ids);
+  const std::string text = in_child([&] {
+    const std::string finished =
+        result_of([&] { (*layer)->finish_forward(std::move(pending)); });
+    const std::string begun =
+        result_of([&] { (*layer)->begin_forward(small); });
+    const std::string updated =
+        result_of([&] { (*layer)->forward(small).leaf().sum().backward(); });
+    const std::string tables = result_of([&] { (*layer)->embedding_tables(); });
+    layer.reset();
+    for (const std::string& result : {finished, begun, updated, tables}) {
+      if (!says_it_is_forked(result)) {
+        return result;
+      }
+    }
+    return std::string("refused");
+  });
+  EXPECT_EQ(text, "refused");
+  const auto activations = (*layer)->finish_forward(std::move(pending));
+  EXPECT_EQ(activations.leaf().size(0), kManyIds);
+}
+
+TEST(ForkTest, AChildOfAnIdleParentTrainsWithForward) {
+  TPUEmbedding layer = make_layer();
+  const at::Tensor ids = int64s({1, 2});
+  layer->finish_forward(layer->begin_forward(ids)).leaf().sum().backward();
+  const std::string text = in_child([&] {
+    const std::string begun = result_of([&] { layer->begin_forward(ids); });
+    if (!says_it_is_forked(begun)) {
+      return begun;
+    }
+    return result_of([&] {
+      layer->forward(ids).leaf().sum().backward();
+      TORCH_CHECK(layer->iterations() == 2, "no second update");
+    });
+  });
+  EXPECT_EQ(text, "done");
+}
+
+TEST(ForkTest, AChildRunsTasksWithoutItsParentsThreads) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  std::atomic<int> count = 0;
+  const auto run = [&] {
+    run_tasks(8, 100 * kParallelBytes, [&](int64_t) { ++count; });
+  };
+  run();
+  EXPECT_EQ(count, 8);
+  EXPECT_EQ(
+      in_child([&] {
+        run();
+        return count == 16 ? "all" : "some";
+      }),
+      "all");
+  at::set_num_threads(before);
+}
+
+TEST(ForkTest, AChildRefusesTheBatchesThatItsParentEnqueued) {
+  std::optional<EmbeddingEngine> engine(
+      std::in_place,
+      EmbeddingEngineOptions{
+          .features = FeatureConfig{.table = numbered_table("t", 1000, 64)},
+          .optimizer = optim::SGD{.learning_rate = 1.0},
+          .pipelining = Pipelining::kOn});
+  engine->enqueue(at::arange(kManyIds).remainder_(1000));
+  const std::string text = in_child([&] {
+    const std::string dequeued = result_of([&] { engine->dequeue(); });
+    engine.reset();
+    return dequeued;
+  });
+  EXPECT_TRUE(says_it_is_forked(text)) << text;
+  EXPECT_EQ(engine->dequeue().leaf().size(0), kManyIds);
+}
+
+}  // namespace fork_test
+
+}  // namespace tessera
