@@ -87,16 +87,23 @@ Axis value_axis(const std::vector<Curve>& curves) {
   return std::isfinite(axis.high - axis.low) ? axis : Axis{low, high, step};
 }
 
+// Counted from 1.
+double shown_epoch(const EpochRecord& record) {
+  return static_cast<double>(record.epoch) + 1.0;
+}
+
 Axis epoch_axis(const History& history) {
   if (history.epochs.empty()) {
     return {};
   }
-  const auto low = static_cast<double>(history.epochs.front().epoch + 1);
-  const auto high = static_cast<double>(history.epochs.back().epoch + 1);
+  const double low = shown_epoch(history.epochs.front());
+  const double high = shown_epoch(history.epochs.back());
+  // From 2^53 on, neighbours are further apart than 1.
+  const double least = std::max(1.0, 1e-15 * std::max(-low, high));
   if (!(low < high)) {
-    return {low - 1.0, low + 1.0, 1.0};
+    return {low - least, low + least, least};
   }
-  return {low, high, std::max(1.0, tick_step(high - low, 7.0))};
+  return {low, high, std::max(least, tick_step(high - low, 7.0))};
 }
 
 // Text that XML can hold.
@@ -194,8 +201,10 @@ template <class Visit>
 void for_each_tick(const Axis& axis, Visit visit) {
   const double first = std::ceil(axis.low / axis.step - 1e-6);
   const double last = std::floor(axis.high / axis.step + 1e-6);
-  for (double tick = first; tick <= last; tick += 1.0) {
-    const double value = tick * axis.step;
+  // Counted apart from `first`: a large double does not change when 1 is added.
+  const auto ticks = static_cast<int>(last - first) + 1;
+  for (int i = 0; i < ticks; ++i) {
+    const double value = (first + i) * axis.step;
     // Not 1e-17 for 0.
     visit(std::abs(value) < axis.step * 1e-6 ? 0.0 : value);
   }
@@ -291,7 +300,7 @@ std::vector<Point> points_of(const History& history, const std::string& name) {
   for (const EpochRecord& record : history.epochs) {
     const double* value = record.logs.find(name);
     points.push_back(
-        {static_cast<double>(record.epoch + 1),
+        {shown_epoch(record),
          value == nullptr ? std::numeric_limits<double>::quiet_NaN() : *value});
   }
   return points;

@@ -274,6 +274,25 @@ TEST(LearningCurvesTest, DrawsWhatIsHardToDraw) {
       learning_curves_svg({}, {.width = 10}), "width must be in [200, 10000]");
 }
 
+TEST(LearningCurvesTest, DrawsEpochsThatDoublesCanNotTellApart) {
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  for (const std::vector<int64_t>& epochs : std::vector<std::vector<int64_t>>{
+           {kLast},
+           {kLast - 1, kLast},
+           {kLast - 5000, kLast - 2500, kLast},
+           {(int64_t{1} << 53) - 2, int64_t{1} << 53, (int64_t{1} << 53) + 2},
+           {0, kLast}}) {
+    History history;
+    for (const int64_t epoch : epochs) {
+      history.epochs.push_back({epoch, {{"loss", 0.5}}});
+    }
+    const std::string svg = learning_curves_svg(history);
+    expect_xml(svg);
+    EXPECT_EQ(count(svg, "nan"), 0);
+    EXPECT_LT(count(svg, "<text"), 30);
+  }
+}
+
 TEST(LearningCurvesTest, KeepsItsFileUpToDate) {
   const TemporaryFolder folder;
   const std::string path = folder / "curves.svg";
