@@ -3,6 +3,7 @@
 // upstream, and one day another format replaces this file and nothing else.
 #include <tessera/layers/export_torchscript.h>
 
+#include "layers/classic_locale.h"
 #include "layers/forward_interception.h"
 #include "serialization/durable_file.h"
 #include "src/batch.h"
@@ -1498,6 +1499,7 @@ void export_torchscript(
       "[export_torchscript] expected a layer, but got an empty one.");
   check_dtype(options);
   DurableFile file(path, kWhere);
+  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
   const at::NoGradGuard no_grad;
   const ExportedLayer layer = export_layer(*embedding, options);
   detach_tensors(layer.module);
@@ -1527,6 +1529,7 @@ void detail::export_torchscript(
       "[export_torchscript] example.weights are given, but forward() takes no "
       "Weights. Leave them out.");
   DurableFile file(path, kWhere);
+  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
   const at::NoGradGuard no_grad;
   const ExportExample parts = in_parts(example);
   check_unique(parts.features.paths());

@@ -5,8 +5,8 @@
 #include "layers/low_rank_crosses.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -61,7 +61,7 @@ void MultiLayerDCNImpl::make_parameters(
     layers.back()->build(input_shapes);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
-    register_module(c10::str("cross_", i), layers[i]);
+    register_module("cross_" + std::to_string(i), layers[i]);
   }
   layers_ = std::move(layers);  // of a copy: no longer the original's
 }

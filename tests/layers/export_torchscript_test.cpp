@@ -3,6 +3,7 @@
 #include <tessera/layers/export_torchscript.h>
 
 #include "tests/golden_layer.h"
+#include "tests/grouping_locale.h"
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/small_files.h"
@@ -14,9 +15,11 @@
 #include <torch/csrc/jit/ir/ir.h>
 
 #include <algorithm>
+#include <clocale>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <locale>
 #include <map>
 #include <set>
 #include <string>
@@ -527,6 +530,34 @@ TEST(ExportTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   EXPECT_EQ(std::filesystem::file_size(path), 3U);
   std::filesystem::remove(path);
   test::expect_nothing_at(path);
+}
+
+TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
+  const TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"user",
+           FeatureConfig{
+               .table = make_table(
+                   {.name = "users", .vocabulary_size = 1234, .dim = 2}),
+               .output_shape = PartialShape{1500}}}}});
+  const at::Tensor ids = at::arange(1500, at::kLong).remainder(1234);
+  const std::string path = test::new_file();
+  {
+    const test::GroupingLocale locale;
+    const std::string before = std::setlocale(LC_ALL, nullptr);
+    export_torchscript(layer, path);
+    EXPECT_VALUE_ERROR(
+        export_torchscript(layer, path, {.features = {"movie"}}),
+        "Known: user");
+    const std::locale now;
+    EXPECT_EQ(std::use_facet<std::numpunct<char>>(now).grouping(), "\3");
+    EXPECT_EQ(std::setlocale(LC_ALL, nullptr), before);
+  }
+  torch::jit::Module loaded = torch::jit::load(path);
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(
+      run_embedding(loaded, {{"user", {ids}}}).at("user"),
+      layer->forward({{"user", ids}})["user"]));
 }
 
 TEST(ExportTest, BadArgumentsAreNamed) {

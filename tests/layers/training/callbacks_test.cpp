@@ -5,6 +5,7 @@
 #include <tessera/layers/training/learning_curves.h>
 #include <tessera/layers/training/progress_bar.h>
 
+#include "tests/grouping_locale.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
@@ -291,6 +292,19 @@ TEST(LearningCurvesTest, DrawsEpochsThatDoublesCanNotTellApart) {
     EXPECT_EQ(count(svg, "nan"), 0);
     EXPECT_LT(count(svg, "<text"), 30);
   }
+}
+
+TEST(HistoryTest, AGlobalLocaleDoesNotGroupTheDigitsOfFiles) {
+  History history = sample(2);
+  history.epochs[1].epoch = 1'234'567;
+  history.epochs[1].logs = {{"loss", 1234.5}};
+  const std::string svg = learning_curves_svg(history);
+  const std::string csv = to_csv(history);
+  const std::string json = to_json(history).dump();
+  const test::GroupingLocale locale;
+  EXPECT_EQ(learning_curves_svg(history), svg);
+  EXPECT_EQ(to_csv(history), csv);
+  EXPECT_EQ(to_json(history).dump(), json);
 }
 
 TEST(LearningCurvesTest, KeepsItsFileUpToDate) {
