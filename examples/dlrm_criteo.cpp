@@ -584,9 +584,10 @@ int run(Options options) {
   tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
   log_loss.update(predicted.logits, predicted.labels);
   report.log_loss = log_loss.result();
+  FileErrors errors;
   if (!options.exported.empty()) {
-    report.serves_the_same =
-        serves_the_same(model, pipeline, predicted, options);
+    report.serves_the_same = errors.run(
+        [&] { return serves_the_same(model, pipeline, predicted, options); });
   }
   if (options.json) {
     print_json(report, model, options);
@@ -594,7 +595,7 @@ int run(Options options) {
     print_text(report, options);
   }
   finish_report("dlrm_criteo");
-  return report.serves_the_same.value_or(true) ? 0 : 1;
+  return !errors.say() && report.serves_the_same.value_or(true) ? 0 : 1;
 }
 
 }  // namespace

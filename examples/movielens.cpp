@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 #include <torch/script.h>
 
-#include <filesystem>
 #include <iostream>
 #include <optional>
+#include <sstream>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
@@ -578,47 +578,24 @@ std::vector<std::pair<std::string, double>> recommend(
   return titles;
 }
 
-// The user's file, or one that is removed at the end.
-class TemporaryFile {
- public:
-  TemporaryFile(const std::string& path, const std::string& suffix)
-      : is_kept_(!path.empty()),
-        path_(
-            is_kept_
-                ? path
-                : (std::filesystem::temp_directory_path() /
-                   ("tessera-movielens-" + std::to_string(getpid()) + suffix))
-                      .string()) {}
-  ~TemporaryFile() {
-    if (!is_kept_) {
-      std::error_code ignored;
-      std::filesystem::remove(path_, ignored);
-    }
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::string& path() const {
-    return path_;
-  }
-
- private:
-  bool is_kept_;
-  std::string path_;
-};
-
-// Whether a model loaded from a file predicts exactly what this one does.
+// Whether a model loaded from the saved one predicts exactly what this one does.
+// It is saved to the user's file, or to memory.
 bool reload_gives_same(
     Rater& model,
     const Dataset& dataset,
     const Options& options,
     const Tensor& expected) {
-  const TemporaryFile file(options.save, ".pt");
-  torch::save(model, file.path());
   Options other = options;
   other.seed = options.seed + 1;  // loading must replace everything
   Rater loaded(dataset, other);
-  torch::load(loaded, file.path());
+  if (options.save.empty()) {
+    std::stringstream memory;
+    torch::save(model, memory);
+    torch::load(loaded, memory);
+  } else {
+    tessera::save_to_file(model, options.save);
+    torch::load(loaded, options.save);
+  }
   return torch::equal(predict(loaded, dataset, dataset.test()), expected);
 }
 
@@ -646,20 +623,17 @@ std::vector<c10::IValue> exported_inputs(const Dataset::Batch& batch) {
 bool export_gives_same(
     Rater& model,
     const Dataset& dataset,
-    const Options& options,
+    const std::string& path,
     const Tensor& expected) {
   const auto batch_of = [&](int64_t begin, int64_t size) {
     const auto count = static_cast<int64_t>(dataset.test().size());
     const auto first = dataset.test().begin() + begin;
     return dataset.batch({first, first + std::min(size, count - begin)});
   };
-  const TemporaryFile file(options.exported, ".export.pt");
   const Dataset::Batch example = batch_of(0, 8);
   tessera::export_torchscript(
-      model,
-      file.path(),
-      {.features = example.features, .weights = example.weights});
-  torch::jit::Module exported = torch::jit::load(file.path());
+      model, path, {.features = example.features, .weights = example.weights});
+  torch::jit::Module exported = torch::jit::load(path);
   constexpr int64_t kBatch = 1000;
   std::vector<Tensor> stars;
   for (int64_t begin = 0; begin < expected.size(0); begin += kBatch) {
@@ -706,6 +680,15 @@ Rater collect(Rater& model, const Dataset& dataset, const Options& options) {
   return whole;
 }
 
+// Of a comparison; nothing is one that failed.
+std::string text_of(std::optional<bool> same) {
+  return !same ? "FAILED" : *same ? "equal" : "DIFFERENT";
+}
+
+nlohmann::ordered_json json_of(std::optional<bool> same) {
+  return same ? nlohmann::ordered_json(*same) : nlohmann::ordered_json();
+}
+
 int run(const Options& options) {
   const Dataset dataset(load_movielens(options.data), options.seed);
   TORCH_CHECK_VALUE(
@@ -729,6 +712,10 @@ int run(const Options& options) {
       "[movielens] --save and --export must be two files, but both are '",
       options.save,
       "'.");
+  std::optional<TemporaryFile> temporary;  // of the export that nobody keeps
+  if (options.exported.empty()) {
+    temporary.emplace("movielens", ".export.pt");
+  }
   const Place place = find_place(options);
   Rater model(dataset, options, place.strategy);
   if (!options.json && place.rank == 0) {
@@ -752,9 +739,16 @@ int run(const Options& options) {
   const double by_biases = rmse(predict_by_biases(dataset), stars);
   const double by_model = rmse(predicted, stars);
   const auto titles = recommend(model, dataset, options.user - 1, 5);
-  const bool same = reload_gives_same(model, dataset, options, predicted);
-  const bool same_exported =
-      export_gives_same(model, dataset, options, predicted);
+  FileErrors errors;
+  const std::optional<bool> same = errors.run(
+      [&] { return reload_gives_same(model, dataset, options, predicted); });
+  const std::optional<bool> same_exported = errors.run([&] {
+    return export_gives_same(
+        model,
+        dataset,
+        temporary ? temporary->path() : options.exported,
+        predicted);
+  });
   const bool same_over_ranks = torch::equal(while_sharded, predicted);
   const double examples_per_second =
       static_cast<double>(training.examples) / training.seconds;
@@ -768,8 +762,8 @@ int run(const Options& options) {
         {"test_ratings", dataset.test().size()},
         {"seconds", training.seconds},
         {"examples_per_second", examples_per_second},
-        {"equal_after_reload", same},
-        {"equal_from_export", same_exported},
+        {"equal_after_reload", json_of(same)},
+        {"equal_from_export", json_of(same_exported)},
         {"ranks", place.ranks},
         {"equal_over_ranks", same_over_ranks},
         {"user", options.user}};
@@ -792,16 +786,16 @@ int run(const Options& options) {
       std::cout << "  " << value << "  " << title << "\n";
     }
     std::cout << "\npredictions after torch::save and torch::load: "
-              << (same ? "equal" : "DIFFERENT")
+              << text_of(same)
               << "\npredictions of the exported TorchScript file: "
-              << (same_exported ? "equal" : "DIFFERENT") << "\n";
+              << text_of(same_exported) << "\n";
     if (options.sharded) {
-      std::cout << "predictions of " << place.ranks << " ranks and of one: "
-                << (same_over_ranks ? "equal" : "DIFFERENT") << "\n";
+      std::cout << "predictions of " << place.ranks
+                << " ranks and of one: " << text_of(same_over_ranks) << "\n";
     }
   }
   finish_report("movielens");
-  return same && same_exported && same_over_ranks ? 0 : 1;
+  return !errors.say() && *same && *same_exported && same_over_ranks ? 0 : 1;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -56,6 +57,47 @@ void make_output_folder(const std::string& where, const std::string& path) {
       " must be a folder that can be made and written to, but got '",
       path,
       "'.");
+}
+
+TemporaryFile::TemporaryFile(
+    const std::string& program,
+    const std::string& suffix) {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  path_ = (folder / (program + "-XXXXXX" + suffix)).string();
+  const int file =
+      error ? -1 : mkstemps(path_.data(), static_cast<int>(suffix.size()));
+  TORCH_CHECK_VALUE(
+      file >= 0,
+      "[",
+      program,
+      "] expected a folder for temporary files that can be written to, but ",
+      error ? "TMPDIR is not a folder" : "'" + path_ + "' can't be made",
+      ". Set TMPDIR to such a folder.");
+  close(file);
+}
+
+TemporaryFile::~TemporaryFile() {
+  std::error_code ignored;
+  fs::remove(path_, ignored);
+}
+
+std::optional<bool> FileErrors::run(const std::function<bool()>& step) {
+  try {
+    return step();
+  } catch (const c10::Error& error) {
+    texts_.emplace_back(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    texts_.emplace_back(error.what());
+  }
+  return std::nullopt;
+}
+
+bool FileErrors::say() const {
+  for (const std::string& text : texts_) {
+    std::cerr << text << "\n";
+  }
+  return !texts_.empty();
 }
 
 int say_stopped(

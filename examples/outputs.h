@@ -3,6 +3,8 @@
 
 #include <tessera/layers/training/history.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,38 @@ void check_output_file(
 /// Makes the folder.
 /// Errors:  c10::ValueError where it can't be, or can't be written to.
 void make_output_folder(const std::string& where, const std::string& path);
+
+/// A file in the system's folder for temporary files, which is removed at the end.
+class TemporaryFile {
+ public:
+  /// Errors:  c10::ValueError where it can't be made, as when TMPDIR is no folder.
+  TemporaryFile(const std::string& program, const std::string& suffix);
+  ~TemporaryFile();
+
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+
+ private:
+  std::string path_;
+};
+
+/// Keeps the errors of what writes files after the training, so that they don't cost
+/// the report.
+class FileErrors {
+ public:
+  /// What `step` gives; nothing when it raises an error.
+  std::optional<bool> run(const std::function<bool()>& step);
+
+  /// Writes the errors to standard error, after the report. False when there are none.
+  bool say() const;
+
+ private:
+  std::vector<std::string> texts_;
+};
 
 /// What is wrong with an option's text that an unset variable of a shell gives.
 std::string refuse_empty(const std::string& text);

@@ -68,7 +68,7 @@ int main() try {
       std::cout << "step " << step << "  loss " << loss.item<float>() << "\n";
     }
   }
-  torch::save(model, "ranker.pt");  // dense weights, tables, slots, steps
+  tessera::save_to_file(model, "ranker.pt");  // weights, tables, slots, steps
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << "\n";
   return 1;

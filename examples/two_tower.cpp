@@ -16,11 +16,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <optional>
@@ -493,35 +490,6 @@ Recalls recalls_by_popularity(const Dataset& dataset) {
       dataset);
 }
 
-// The user's file, or one that is removed at the end.
-class VectorFile {
- public:
-  explicit VectorFile(const std::string& path)
-      : is_kept_(!path.empty()),
-        path_(
-            is_kept_
-                ? path
-                : (std::filesystem::temp_directory_path() /
-                   ("tessera-two-tower-" + std::to_string(getpid()) + ".npy"))
-                      .string()) {}
-  ~VectorFile() {
-    if (!is_kept_) {
-      std::error_code ignored;
-      std::filesystem::remove(path_, ignored);
-    }
-  }
-  VectorFile(const VectorFile&) = delete;
-  VectorFile& operator=(const VectorFile&) = delete;
-
-  const std::string& path() const {
-    return path_;
-  }
-
- private:
-  bool is_kept_;
-  std::string path_;
-};
-
 struct Trained {
   TwoTower model{nullptr};
   Training training = {};
@@ -652,10 +620,16 @@ int run(const Options& options) {
   }
   TwoTower& model = towers.model;
 
-  // What serves has the movies' vectors in a file, and the user's tower.
-  const VectorFile file(options.vectors);
-  tessera::save_npy(model->movie_vectors(dataset), file.path());
-  const Tensor vectors = tessera::load_npy(file.path());
+  // What serves has the movies' vectors, in a file if asked for, and the user's tower.
+  Tensor vectors = model->movie_vectors(dataset);
+  FileErrors errors;
+  if (!options.vectors.empty()) {
+    errors.run([&] {
+      tessera::save_npy(vectors, options.vectors);
+      vectors = tessera::load_npy(options.vectors);
+      return true;
+    });
+  }
   const auto exact = tessera::make_exact_index(vectors);
   const Tensor queries = model->user_vectors(dataset, dataset.test());
 
@@ -685,7 +659,7 @@ int run(const Options& options) {
     print_table(report, options);
   }
   finish_report("two_tower");
-  return 0;
+  return errors.say() ? 1 : 0;
 }
 
 }  // namespace
@@ -726,7 +700,7 @@ int main(int argc, char** argv) {
     return run(options);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::exception& error) {
     std::cerr << "[two_tower] " << error.what() << "\n";
   }
   return 1;

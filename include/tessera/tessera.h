@@ -57,6 +57,7 @@
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/pipeline_file.h>
+#include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 #include <tessera/serving_lookup.h>

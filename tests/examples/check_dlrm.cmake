@@ -114,6 +114,7 @@ if(NOT text STREQUAL "mine")
   message(FATAL_ERROR "expected another program's file to stay, but got ${text}")
 endif()
 fails_with("--export must be a file" ${small} --export /dev/null)
+reports_when_full("held-out examples" "[export_torchscript]" "${DLRM}" ${small} --export "${SCRATCH}/full.pt")
 file(CREATE_LINK /dev/null "${SCRATCH}/device.pt" SYMBOLIC)
 fails_with("--export must be a file" ${small} --export "${SCRATCH}/device.pt")
 

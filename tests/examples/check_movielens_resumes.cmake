@@ -44,6 +44,23 @@ says(1 "--checkpoint must be a folder" "${MOVIELENS}" --data "${DATA}" --checkpo
 says(1 "was trained with --seed 0 --batch 20, but got --seed 1 --batch 20" "${MOVIELENS}" --data "${DATA}" --epochs 4
      --batch 20 --checkpoint "${checkpoints}" --seed 1)
 says_when_full("${MOVIELENS}" --data "${DATA}" --epochs 1)
+
+# What can't be written after training does not cost the report, and leaves files as they were.
+file(WRITE "${SCRATCH}/kept.pt" "mine")
+reports_when_full("equal_after_reload\": null" "[save_to_file] ${SCRATCH}/kept.pt: the file can't be written" "${MOVIELENS}"
+                  --data "${DATA}" --epochs 1 --json --save "${SCRATCH}/kept.pt")
+reports_when_full("torch::load: equal" "[export_torchscript]" "${MOVIELENS}" --data "${DATA}" --epochs 1)
+file(READ "${SCRATCH}/kept.pt" text)
+file(GLOB parts "${SCRATCH}/kept.pt.*")
+if(NOT text STREQUAL "mine" OR parts)
+  message(FATAL_ERROR "expected the file to stay as it was and nothing beside it, but got '${text}' and ${parts}")
+endif()
+# A missing folder for temporary files is said before training.
+execute_process(COMMAND "${CMAKE_COMMAND}" -E env "TMPDIR=${SCRATCH}/no" "${MOVIELENS}" --data "${DATA}" --epochs 1
+                OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
+if(NOT status EQUAL 1 OR NOT error MATCHES "Set TMPDIR" OR error MATCHES "epoch")
+  message(FATAL_ERROR "expected a missing TMPDIR to be refused before training, but got ${status} and\n${error}")
+endif()
 set(endless "${MOVIELENS}" --data "${DATA}" --epochs 1000000)
 says_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch ${endless} --checkpoint "${SCRATCH}/new")
 says_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch ${endless})

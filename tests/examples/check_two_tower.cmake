@@ -88,6 +88,12 @@ if(status EQUAL 0 OR NOT error MATCHES "--seed")
 endif()
 says(1 "--vectors must be a file in a folder" "${TWO_TOWER}" --data "${data}" --vectors "${SCRATCH}/no/movies.npy")
 says_when_full("${TWO_TOWER}" --data "${data}" --epochs 1 --baseline-epochs 1)
+set(short --data "${data}" --epochs 1 --baseline-epochs 1)
+reports_when_full("for user 1" "vectors.npy: the file can't be written" "${TWO_TOWER}" ${short} --vectors
+                  "${SCRATCH}/vectors.npy")
+# Without --vectors it writes no file.
+execute_process(COMMAND "${CMAKE_COMMAND}" -E env "TMPDIR=${SCRATCH}/no" "${TWO_TOWER}" ${short} OUTPUT_QUIET ERROR_QUIET
+                COMMAND_ERROR_IS_FATAL ANY)
 foreach(epochs IN ITEMS "--baseline-epochs;1000000" "--baseline-epochs;1;--epochs;1000000")
   says_when_stopped(INT 130 "stopped by SIGINT, without a result" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs})
 endforeach()

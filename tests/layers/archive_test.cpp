@@ -3,20 +3,27 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/serialization/save_to_file.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
+#include "tests/small_files.h"
+#include "tests/temporary_folder.h"
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -410,6 +417,55 @@ TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   EXPECT_EQ(test::saved(loaded), before);
   load_bytes(loaded, whole);
   EXPECT_EQ(test::saved(loaded), whole);
+}
+
+TEST(SaveToFileTest, WritesWhatTorchLoads) {
+  const test::TemporaryFolder folder;
+  auto layer = make_layer();
+  train(layer, 0, 3);
+  save_to_file(layer, folder / "layer.pt");
+  auto loaded = make_layer({.seed = 99});
+  torch::load(loaded, folder / "layer.pt");
+  EXPECT_EQ(test::saved(loaded), test::saved(layer));
+
+  const std::vector<at::Tensor> tensors{at::ones({2, 3}), at::zeros({4})};
+  save_to_file(tensors, folder / "tensors.pt");
+  std::vector<at::Tensor> loaded_tensors;
+  torch::load(loaded_tensors, folder / "tensors.pt");
+  ASSERT_EQ(loaded_tensors.size(), 2U);
+  EXPECT_TRUE(at::equal(loaded_tensors[0], tensors[0]));
+  save_to_file(tensors[0], folder / "tensor.pt");
+  at::Tensor tensor;
+  torch::load(tensor, folder / "tensor.pt");
+  EXPECT_TRUE(at::equal(tensor, tensors[0]));
+
+  const torch::nn::Linear linear(2, 3);
+  torch::optim::SGD optimizer(linear->parameters(), 0.5);
+  save_to_file(optimizer, folder / "optimizer.pt");
+  torch::load(optimizer, folder / "optimizer.pt");
+}
+
+TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("layer.pt", "old");
+  const auto layer = make_layer();
+  {
+    const test::SmallFiles small(200);
+    EXPECT_TORCH_ERROR(
+        save_to_file(layer, path),
+        "[save_to_file] " + path +
+            ": the file can't be written: File too "
+            "large.");
+  }
+  EXPECT_EQ(test::read_text(path), "old");
+  EXPECT_TORCH_ERROR(
+      save_to_file(layer, folder / "no/layer.pt"), "can't be created");
+  EXPECT_VALUE_ERROR(save_to_file(layer, ""), "expected the path of a file");
+  EXPECT_EQ(
+      std::distance(
+          std::filesystem::directory_iterator(folder.path()),
+          std::filesystem::directory_iterator()),
+      1);
 }
 
 }  // namespace archive_test
