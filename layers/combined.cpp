@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/combined.h>
 
+#include "optim/checked_archive.h"
 #include "src/pending_gradients.h"
 
 #include <ATen/core/grad_mode.h>
@@ -329,14 +330,16 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   return total;
 }
 
-void Combined::save(torch::serialize::OutputArchive& archive) const {
+void Combined::save(torch::serialize::OutputArchive& output) const {
   check_idle("save");
+  CheckedArchive archive(output);
   // The groups come back before anyone can see that they were gone.
   const Loan loan(const_cast<Combined&>(*this));
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   dense_->save(dense);
   archive.write("dense_optimizer", c10::IValue(kind_of(*dense_)));
   archive.write("dense", dense);
+  archive.finish();
 }
 
 void Combined::load(torch::serialize::InputArchive& archive) {
@@ -348,6 +351,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
           archive.try_read("dense", dense),
       "[Combined::load] expected what a Combined saved, but the archive has no "
       "'dense_optimizer' and 'dense'.");
+  verify_checksums(archive, "[Combined::load]");
   TORCH_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),
       "[Combined::load] the dense optimizer is ",

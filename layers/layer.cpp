@@ -2,11 +2,14 @@
 #include <tessera/layers/layer.h>
 
 #include "layers/text_table.h"
+#include "optim/checked_archive.h"
 
 #include <tessera/layers/tpu_embedding.h>
 
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
+#include <typeinfo>
 #include <vector>
 
 namespace tessera {
@@ -39,6 +42,27 @@ int64_t count_of(const std::vector<at::Tensor>& tensors) {
     count += tensor.numel();
   }
   return count;
+}
+
+// What torch::nn::Module::save() writes. A class of the user's may save itself
+// another way; LibTorch's do not.
+void add_entries(
+    ArchiveChecksums& checksums,
+    const std::string& prefix,
+    const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    checksums.add(prefix + parameter.key(), parameter.value());
+  }
+  for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
+    checksums.add(prefix + buffer.key(), buffer.value());
+  }
+  for (const auto& child : module.named_children()) {
+    const torch::nn::Module& part = *child.value();
+    if (c10::demangle(typeid(part).name()).starts_with("torch::nn::") &&
+        part.is_serializable()) {
+      add_entries(checksums, prefix + child.key() + "/", part);
+    }
+  }
 }
 
 }  // namespace
@@ -141,6 +165,24 @@ Nest<PartialShape> shapes_from_value(
       !json.is_discarded(), "[", where, "] the archive is damaged: no shapes.");
   check_depth(json, where.c_str());
   return JsonValue<Nest<PartialShape>>::read(json, where);
+}
+
+void write_checksums(
+    const torch::nn::Module& module,
+    const std::optional<Nest<PartialShape>>& input_shapes,
+    torch::serialize::OutputArchive& archive) {
+  ArchiveChecksums checksums;
+  add_entries(checksums, "", module);
+  if (input_shapes) {
+    checksums.add("input_shape", to_value(*input_shapes));
+  }
+  checksums.write(archive);
+}
+
+void verify_layer(
+    torch::serialize::InputArchive& archive,
+    const std::string& class_name) {
+  verify_checksums(archive, c10::str("[", class_name, "::load]"));
 }
 
 }  // namespace detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/spec_optimizer.h"
 
+#include "optim/checked_archive.h"
 #include "optim/rate_reader.h"
 
 #include <ATen/core/grad_mode.h>
@@ -315,7 +316,8 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
   return loss;
 }
 
-void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
+void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
+  CheckedArchive archive(output);
   archive.write("format_version", c10::IValue(kFormatVersion));
   archive.write("iterations", c10::IValue(*iterations_));
   archive.write(
@@ -323,7 +325,7 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const auto& options =
         static_cast<const SpecOptimizerOptions&>(param_groups_[g].options());
-    torch::serialize::OutputArchive group(archive.compilation_unit());
+    CheckedArchive group(archive.compilation_unit());
     group.write("optimizer", c10::IValue(name_of(options.spec())));
     const LearningRate& rate = learning_rate_of(options.spec());
     if (rate.is_constant()) {
@@ -338,7 +340,7 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
         continue;  // never updated
       }
       const auto& state = static_cast<const State&>(*found->second);
-      torch::serialize::OutputArchive entry(archive.compilation_unit());
+      CheckedArchive entry(archive.compilation_unit());
       const std::vector<SlotSpec> slots = slots_of(options.spec());
       for (size_t slot = 0; slot < slots.size(); ++slot) {
         entry.write(
@@ -348,6 +350,7 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& archive) const {
     }
     archive.write(key_of("group", g), group);
   }
+  archive.finish();
 }
 
 void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
@@ -363,6 +366,7 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
       "saved, format_version ",
       kFormatVersion,
       ".");
+  verify_checksums(archive, "[SpecOptimizer::load]");
   c10::IValue iterations;
   expect(
       archive.try_read("iterations", iterations) && iterations.isInt() &&

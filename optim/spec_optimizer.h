@@ -61,7 +61,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
 
   /// Everything that can fail does so before the first parameter changes.
   at::Tensor step(LossClosure closure = nullptr) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
+  void save(torch::serialize::OutputArchive& output) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  private:

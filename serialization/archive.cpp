@@ -3,6 +3,7 @@
 
 #include <tessera/serialization/config_json.h>
 
+#include "optim/checked_archive.h"
 #include "optim/row_update.h"
 #include "serialization/load_plan.h"
 
@@ -82,6 +83,7 @@ void read_table(
 
 ArchivedState read_archive(torch::serialize::InputArchive& archive) {
   read_version(archive);
+  verify_checksums(archive, "[TPUEmbedding::load]");
   ArchivedState archived;
   c10::IValue iterations;
   if (archive.try_read("iterations", iterations) && iterations.isInt() &&
@@ -119,13 +121,14 @@ std::string config_text(
 void save_state(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features,
-    torch::serialize::OutputArchive& archive) {
+    torch::serialize::OutputArchive& output) {
+  CheckedArchive archive(output);
   archive.write("format_version", c10::IValue(kFormatVersion));
   archive.write("config", c10::IValue(config_text(state, features)));
   archive.write("iterations", c10::IValue(state.iterations));
   for (size_t i = 0; i < state.tables.size(); ++i) {
     const TableState& table = state.tables[i];
-    torch::serialize::OutputArchive entry(archive.compilation_unit());
+    CheckedArchive entry(archive.compilation_unit());
     entry.write("name", c10::IValue(table.name));
     if (table.optimizer && state.with_slots == WithSlots::kYes) {
       entry.write("optimizer", c10::IValue(optim::name_of(*table.optimizer)));
@@ -136,6 +139,7 @@ void save_state(
     }
     archive.write(key_of(i), entry);
   }
+  archive.finish();
 }
 
 void load_state(

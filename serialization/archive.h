@@ -16,6 +16,7 @@ namespace tessera {
 //   config           the feature configs as JSON
 //   iterations       updates applied
 //   table_{i}/name, optimizer, parameters, and each slot by its name
+//   tessera_checksums   of all that: see optim/checked_archive.h
 //
 // Entries are numbered: a tensor named `class` can be saved but not loaded.
 
@@ -23,7 +24,7 @@ namespace tessera {
 void save_state(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features,
-    torch::serialize::OutputArchive& archive);
+    torch::serialize::OutputArchive& output);
 
 /// The feature configs as JSON text, as saved_features() reads it.
 std::string config_text(
@@ -32,7 +33,8 @@ std::string config_text(
 
 /// Copies tables, slots and step counter into `state`. A table without
 /// optimizer, and one on the host, takes its rows and ignores the slots.
-/// Errors:  c10::ValueError listing all differences; nothing is changed then.
+/// Errors:  c10::ValueError listing damaged entries or all differences; nothing
+///          is changed then.
 void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,

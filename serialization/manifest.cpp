@@ -8,8 +8,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <charconv>
@@ -22,7 +20,6 @@ namespace {
 
 constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kPrefix = "checkpoint_";
-constexpr size_t kDigits = 16;
 constexpr std::string_view kBeforeDigits = ",\"xxh3\":\"";
 constexpr std::string_view kAfterDigits = "\"}\n";
 
@@ -69,7 +66,7 @@ struct JsonValue<T> {
 namespace {
 
 bool is_checksum(std::string_view text) {
-  return text.size() == kDigits &&
+  return text.size() == kChecksumDigits &&
       text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
@@ -212,10 +209,6 @@ class ManifestCheck {
 
 }  // namespace
 
-std::string checksum_of(std::string_view bytes) {
-  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
-}
-
 int64_t ManifestTensor::row_bytes() const {
   const int64_t width = shape.size() == 1 ? 1 : shape[1];
   return width *
@@ -250,11 +243,12 @@ std::vector<ManifestTable> tables_from_text(const std::string& text) {
 }
 
 std::string checksum_in(const std::string& text) {
-  return text.substr(text.size() - kAfterDigits.size() - kDigits, kDigits);
+  return text.substr(
+      text.size() - kAfterDigits.size() - kChecksumDigits, kChecksumDigits);
 }
 
 Manifest manifest_from_text(const std::string& text, const std::string& where) {
-  const size_t tail = kDigits + kAfterDigits.size();
+  const size_t tail = kChecksumDigits + kAfterDigits.size();
   const size_t content = text.size() < tail ? 0 : text.size() - tail;
   TORCH_CHECK_VALUE(
       text.size() >= tail &&

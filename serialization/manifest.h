@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "optim/checksum.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -18,9 +19,6 @@ inline constexpr const char* kManifestFile = "manifest.json";
 
 /// Each has a checksum; an error names one of them.
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
-
-/// The XXH3 checksum of some bytes, as 16 hexadecimal digits.
-std::string checksum_of(std::string_view bytes);
 
 /// One data file.
 struct ManifestFile {

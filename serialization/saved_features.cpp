@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/saved_features.h>
 
+#include "optim/checked_archive.h"
 #include "serialization/checkpoint_reader.h"
 
 #include <tessera/serialization/config_json.h>
@@ -43,6 +44,7 @@ Nest<FeatureConfig> saved_features(
       archive.try_read("config", config) && config.isString(),
       "[saved_features] the archive has no config: expected what TPUEmbedding "
       "saved. Of a model's archive, read the layer's by its name.");
+  verify_checksums(archive, "[saved_features]", "config");
   return features_from(config.toStringRef(), callables);
 }
 

@@ -5,9 +5,11 @@
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/forward_interception.h"
+#include "optim/checksum.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
+#include "serialization/mapped_file.h"
 #include "src/rank_group.h"
 
 #include <ATen/core/grad_mode.h>
@@ -203,6 +205,41 @@ std::string folder_of(const std::string& directory, size_t layer) {
   return layer == 0 ? directory : layer_directory(directory, layer);
 }
 
+// model.pt ends with a checksum of all bytes before it, and its archive has an
+// entry that says so. LibTorch's own reader passes over such an end.
+constexpr std::string_view kBeforeDigits = "\nxxh3 ";
+constexpr size_t kEndBytes = kBeforeDigits.size() + kChecksumDigits + 1;
+constexpr const char* kHasChecksum = "ends_with_checksum";
+
+std::string end_of_file(const std::string& checksum) {
+  return fmt::format("{}{}\n", kBeforeDigits, checksum);
+}
+
+// The archive in model.pt. Files of before they had checksums are read, too.
+// Errors:  c10::Error for a damaged file.
+void read_model_file(
+    const std::string& path,
+    torch::serialize::InputArchive& archive) {
+  const MappedFile file(path, "[load_weights]");
+  std::string_view bytes = file.text();
+  const std::string_view end =
+      bytes.substr(bytes.size() - std::min(bytes.size(), kEndBytes));
+  const bool has_checksum = end.starts_with(kBeforeDigits);
+  if (has_checksum) {
+    bytes.remove_suffix(kEndBytes);
+    TORCH_CHECK_VALUE(
+        end == end_of_file(checksum_of(bytes)),
+        "its ",
+        bytes.size(),
+        " bytes do not agree with the checksum at their end");
+  }
+  archive.load_from(bytes.data(), bytes.size());
+  c10::IValue unused;
+  TORCH_CHECK_VALUE(
+      has_checksum || !archive.try_read(kHasChecksum, unused),
+      "it does not end with its checksum");
+}
+
 // What the first layer's checkpoint says about the rest, or what model.pt says
 // where `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
@@ -211,7 +248,7 @@ torch::serialize::InputArchive read_rest(
   torch::serialize::InputArchive archive;
   if (checkpoint.empty()) {
     try {
-      archive.load_from(file_of(directory));
+      read_model_file(file_of(directory), archive);
     } catch (const c10::Error& error) {
       TORCH_CHECK(
           false,
@@ -219,7 +256,7 @@ torch::serialize::InputArchive read_rest(
           file_of(directory),
           "' can't be read: ",
           error.what_without_backtrace(),
-          ". Is it cut off?");
+          ". Is it cut off or damaged? Use another copy.");
     }
     return archive;
   }
@@ -315,9 +352,18 @@ template <class Write>
 void save_file(const std::string& directory, Write write) {
   torch::serialize::OutputArchive archive;
   write(archive);
+  archive.write(kHasChecksum, c10::IValue(true));
   make_directory(directory, "[save_weights]");
   DurableFile file(file_of(directory), "[save_weights]");
-  file.write_by([&](auto to) { archive.save_to(to); });
+  Checksum checksum;
+  file.write_by([&](auto to) {
+    archive.save_to([&](const void* data, size_t size) {
+      checksum.add(data, size);
+      return to(data, size);
+    });
+  });
+  const std::string end = end_of_file(checksum.digits());
+  file.write(end.data(), end.size());
   file.commit();
 }
 

@@ -240,7 +240,13 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
     archive.load_from(stream);
     EXPECT_EQ(
         keys_of(archive),
-        (Keys{"config", "format_version", "iterations", "table_0", "table_1"}));
+        (Keys{
+            "config",
+            "format_version",
+            "iterations",
+            "table_0",
+            "table_1",
+            "tessera_checksums"}));
     torch::serialize::InputArchive table;
     archive.read("table_0", table);
     EXPECT_EQ(

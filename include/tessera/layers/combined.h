@@ -106,7 +106,7 @@ class Combined : public torch::optim::Optimizer {
   }
 
   /// The dense optimizer's own.
-  void save(torch::serialize::OutputArchive& archive) const override;
+  void save(torch::serialize::OutputArchive& output) const override;
   /// Errors:  c10::ValueError when no Combined with a dense optimizer of this
   ///          type saved it.
   void load(torch::serialize::InputArchive& archive) override;

@@ -80,6 +80,17 @@ Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name);
 
+/// Those of the entries that LayerImpl::save() writes, except of other layers in
+/// it, which write their own.
+void write_checksums(
+    const torch::nn::Module& module,
+    const std::optional<Nest<PartialShape>>& input_shapes,
+    torch::serialize::OutputArchive& archive);
+/// Errors:  c10::ValueError listing damaged entries.
+void verify_layer(
+    torch::serialize::InputArchive& archive,
+    const std::string& class_name);
+
 }  // namespace detail
 
 // snippet: tests/docs/own_layer_test.cpp own_layer
@@ -186,8 +197,12 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     if (const auto shapes = input_shapes()) {
       archive.write("input_shape", detail::to_value(*shapes));
     }
+    detail::write_checksums(*this, input_shapes(), archive);
   }
+  /// Errors:  c10::ValueError listing damaged entries of the layer and of the
+  ///          layers in it; nothing is changed then.
   void load(torch::serialize::InputArchive& archive) override {
+    detail::verify_layer(archive, class_name());
     c10::IValue shapes;
     if (!input_shapes_ && archive.try_read("input_shape", shapes)) {
       build(detail::shapes_from_value(shapes, class_name()));

@@ -240,6 +240,79 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
   }
 }
 
+// A model without tables is one file.
+TEST(TrainingCheckpointTest, ADamagedFileIsRefusedOrTheSame) {
+  const TemporaryFolder folder;
+  ClickRun run(0), loaded(0);
+  const auto batches = click_batches(2, 1);
+  const auto checkpoint = [&](ClickRun& run) {
+    return std::make_shared<Checkpoint>(
+        folder / "run", run.model.ptr(), run.optimizer);
+  };
+  const auto resume = [&](ClickRun& run) {
+    fit(batches, run.train_step(), {.callbacks = {checkpoint(run)}});
+  };
+  resume(run);
+  const std::string path = folder / "run/model.pt";
+  const std::string whole = test::read_text(path);
+  const std::string before = loaded.bytes();
+  size_t files = 0;
+  const auto expect_refused = [&](const std::string& damaged) {
+    SCOPED_TRACE(++files);
+    folder.write("run/model.pt", damaged);
+    EXPECT_TORCH_ERROR(
+        load_weights(*loaded.model, folder / "run"),
+        "model.pt' can't be read: ");
+    EXPECT_TRUE(loaded.bytes() == before);
+  };
+  for (size_t i = 0; i < whole.size(); i += 7) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
+    expect_refused(damaged);
+  }
+  for (size_t i = whole.size() - 30; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 4);
+    expect_refused(damaged);
+    expect_refused(whole.substr(0, i));
+  }
+  EXPECT_GT(files, 400U);
+  EXPECT_TORCH_ERROR(resume(loaded), "model.pt' can't be read: ");
+  EXPECT_TRUE(loaded.bytes() == before);
+  folder.write("run/model.pt", whole);
+  resume(loaded);
+  EXPECT_TRUE(loaded.bytes() == run.bytes());
+}
+
+TEST(TrainingCheckpointTest, AFileWithoutAChecksumIsStillRead) {
+  const TemporaryFolder folder;
+  ClickRun run(0), loaded(0);
+  run.model->parameters()[0].data().fill_(0.5);
+  torch::serialize::OutputArchive archive;
+  torch::serialize::OutputArchive dense(archive.compilation_unit());
+  nlohmann::json names = nlohmann::json::array();
+  for (const auto& parameter : run.model->named_parameters()) {
+    dense.write(
+        "tensor_" + std::to_string(names.size()),
+        parameter.value().detach(),
+        /*is_buffer=*/true);
+    names.push_back(parameter.key());
+  }
+  archive.write("dense", dense);
+  archive.write("dense_names", c10::IValue(names.dump()));
+  archive.write("layers", c10::IValue("[]"));
+  archive.save_to(folder / "model.pt");
+  load_weights(*loaded.model, folder.path());
+  EXPECT_TRUE(loaded.bytes() == run.bytes());
+
+  // LibTorch reads today's, as libraries did that knew of no checksum.
+  save_weights(*run.model, folder.path());
+  torch::serialize::InputArchive read;
+  read.load_from(folder / "model.pt");
+  c10::IValue layers;
+  EXPECT_TRUE(read.try_read("layers", layers));
+}
+
 TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   for (const int64_t layers : {0, 1}) {
     const TemporaryFolder folder;

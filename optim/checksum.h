@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// The hexadecimal digits of a checksum.
+inline constexpr size_t kChecksumDigits = 16;
+
+/// The XXH3 checksum of some bytes, as 16 hexadecimal digits.
+std::string checksum_of(std::string_view bytes);
+
+/// checksum_of() of bytes that come one part after the other.
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+
+  void add(const void* data, size_t size);
+  void add(std::string_view bytes) {
+    add(bytes.data(), bytes.size());
+  }
+  std::string digits() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera
