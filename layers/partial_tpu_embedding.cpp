@@ -52,7 +52,8 @@ void PartialTPUEmbeddingImpl::reset() {
         .optimizer = options().optimizer,
         .strategy = std::move(strategy),
         .apply = options().apply,
-        .seed = options().seed});
+        .seed = options().seed,
+        .missing_slots = options().missing_slots});
   };
   if (!halves.tpu.empty()) {
     tpu_ =

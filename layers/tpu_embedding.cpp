@@ -68,6 +68,7 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
         slots_under(options_.strategy),
         "[TPUEmbeddingOptions]",
         shards_under(options_.strategy))));
+    state_->missing_slots = options_.missing_slots;
     return fmt::format(
         "{}, seed = {}, apply = {}",
         config_text(*state_, options_.features),

@@ -84,6 +84,24 @@ Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
   return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
 }
 
+Json JsonValue<MissingSlots>::write(MissingSlots value) {
+  return value == MissingSlots::kKeep ? "keep" : "error";
+}
+
+MissingSlots JsonValue<MissingSlots>::read(
+    const Json& json,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  TORCH_CHECK_VALUE(
+      name == "error" || name == "keep",
+      "[",
+      where,
+      "] expected error or keep, but got '",
+      name,
+      "'.");
+  return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
+}
+
 Json JsonValue<Strategy>::write(const Strategy& value) {
   const auto write_as = [&](Json config) {
     return Json{{"class_name", value.name()}, {"config", std::move(config)}};

@@ -69,7 +69,7 @@ class LoadPlanner {
         " what was saved does not fit this layer; nothing was changed:\n  ",
         fmt::format("{}", fmt::join(problems_, "\n  ")),
         "\nBuild the layer with the configuration that was saved, or ask for "
-        "less by LoadOptions.");
+        "less by LoadOptions or the layer's option missing_slots.");
     if (options_.tables.empty() && options_.slots) {
       plan_.iterations = saved_.iterations;
     }
@@ -116,6 +116,9 @@ class LoadPlanner {
     if (!options_.slots) {
       return;
     }
+    if (state_.missing_slots == MissingSlots::kKeep && has_no_slots(*saved)) {
+      return;
+    }
     compare_optimizer(table, *saved);
     for (const Slot& slot : table.slots) {
       compare_tensor(
@@ -125,6 +128,17 @@ class LoadPlanner {
           "slot " + slot.name,
           slot.values);
     }
+  }
+
+  static bool has_no_slots(const SavedTable& saved) {
+    const std::string slot = optim::slot_key("");
+    return !saved.optimizer &&
+        std::none_of(
+               saved.tensors.begin(),
+               saved.tensors.end(),
+               [&](const SavedTensor& tensor) {
+                 return tensor.key.starts_with(slot);
+               });
   }
 
   // Another optimizer's slots must not be dropped without a word; a layer that

@@ -69,6 +69,7 @@ std::shared_ptr<EmbeddingState> make_engine_state(
       WithSlots::kYes,
       "[EmbeddingEngineOptions]"));
   state->fixed_batch_size = options.fixed_batch_size;
+  state->missing_slots = options.missing_slots;
   for (FeatureState& feature : state->features) {
     feature.verifies_shape = options.verify_output_shapes;
   }

@@ -7,6 +7,7 @@
 #include "src/rank_group.h"
 #include "src/touched_rows.h"
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature_config.h>
 #include <tessera/optim/optimizer.h>
@@ -83,6 +84,7 @@ struct EmbeddingState {
   int64_t out_of_range_count = 0;
   /// What TableState::touched counts from: path and checksum of a checkpoint.
   std::string last_checkpoint = {};
+  MissingSlots missing_slots = MissingSlots::kError;
   /// A load has left slots of the archive out, for want of a place.
   bool has_skipped_slots = false;
 };

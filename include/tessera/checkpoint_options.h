@@ -33,6 +33,17 @@ struct CheckpointOptions {
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
 
+/// What a load does with a table that was saved without optimizer and slots, as
+/// Strategy::host() and layers for serving save them, when the layer keeps slots
+/// for it.
+enum class MissingSlots {
+  /// Refuses it.
+  kError,
+  /// Takes its rows, and its slots stay as they are: the initial ones, in a new
+  /// layer. The slots of another optimizer are refused all the same.
+  kKeep
+};
+
 /// What a load takes from a checkpoint or an archive. By default all of it;
 /// then names, shapes, optimizers and slots must agree.
 struct LoadOptions {

@@ -59,6 +59,8 @@ struct EmbeddingEngineOptions {
   bool fixed_batch_size = false;
   /// Of the tables' random initial values.
   uint64_t seed = 0;
+  /// Of every load.
+  MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;
 };

@@ -40,6 +40,7 @@ struct Setup {
       optim::Adagrad{.learning_rate = 0.5};
   Strategy strategy = Strategy::engine();
   uint64_t seed = 0;
+  MissingSlots missing_slots = MissingSlots::kError;
 };
 
 // `class` can't be the name of a tensor in an archive.
@@ -54,7 +55,8 @@ TPUEmbedding make_layer(const Setup& setup = {}) {
            {"c", FeatureConfig{.table = named}}},
       .optimizer = setup.optimizer,
       .strategy = setup.strategy,
-      .seed = setup.seed});
+      .seed = setup.seed,
+      .missing_slots = setup.missing_slots});
 }
 
 Features batch(int step) {
@@ -310,6 +312,53 @@ TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
       load_error(trained, test::saved(host)),
       {"table 'class': slot accumulators was not saved",
        "table 'table_1': slot accumulators was not saved"});
+}
+
+// An option of the layer, as torch::load of a model takes none.
+TEST(LayerArchiveTest, AnEngineGoesOnFromTheHostWhereItMayKeepItsSlots) {
+  const auto make_model = [](TPUEmbedding layer) {
+    return torch::nn::Sequential(
+        std::move(layer), Concatenate(), torch::nn::Linear(8, 1));
+  };
+  auto host = make_layer({.strategy = Strategy::host()});
+  auto host_model = make_model(host);
+  std::ostringstream stream;
+  torch::save(host_model, stream);
+
+  auto engine = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
+  train(engine, 0, 2);
+  const auto slots_of = [](const TPUEmbedding& layer) {
+    std::istringstream bytes(test::saved(layer));
+    torch::serialize::InputArchive archive, table;
+    archive.load_from(bytes);
+    archive.read("table_0", table);
+    at::Tensor slots;
+    table.read("slot_accumulators", slots, /*is_buffer=*/true);
+    return slots;
+  };
+  const at::Tensor slots = slots_of(engine);
+  auto engine_model = make_model(engine);
+  load_bytes(engine_model, stream.str());
+  test::expect_same_tables(engine, test::tables_of(host));
+  EXPECT_EQ(engine->iterations(), 0);
+  EXPECT_TRUE(at::equal(slots_of(engine), slots));
+  EXPECT_TRUE(at::equal(
+      engine_model->forward(batch(0)), host_model->forward(batch(0))));
+
+  // A clone has the option, too.
+  auto clone = TPUEmbedding(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(engine->clone()));
+  load_bytes(clone, test::saved(host));
+
+  // Slots that were saved are loaded, and others are refused.
+  auto trained = make_layer();
+  train(trained, 0, 3);
+  load_bytes(engine, test::saved(trained));
+  EXPECT_EQ(test::saved(engine), test::saved(trained));
+  EXPECT_EQ(engine->iterations(), 3);
+  expect_lines(
+      load_error(engine, test::saved(make_layer({.optimizer = optim::Adam{}}))),
+      {"table 'class': the optimizer is Adagrad, but saved was Adam"});
 }
 
 TEST(LayerArchiveTest, AnotherOptimizerIsAnError) {

@@ -147,7 +147,8 @@ TPUEmbeddingOptions embedding_options() {
                       .initial_learning_rate = 0.1, .decay_steps = 10}},
       .strategy = Strategy::host({.sparse_gradients = true}),
       .apply = Apply::kOnStep,
-      .seed = std::numeric_limits<uint64_t>::max()};
+      .seed = std::numeric_limits<uint64_t>::max(),
+      .missing_slots = MissingSlots::kKeep};
 }
 
 Features features_of_batch() {
@@ -194,6 +195,7 @@ TEST(LayerJsonTest, AnEmbeddingHasEqualOptionsAndSharedTables) {
   EXPECT_EQ(again->options().strategy, layer->options().strategy);
   EXPECT_EQ(again->options().apply, Apply::kOnStep);
   EXPECT_EQ(again->options().seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(again->options().missing_slots, MissingSlots::kKeep);
   test::expect_same_tables(again, test::tables_of(layer));
   EXPECT_EQ(to_json(again), to_json(layer));
   const auto by_config = from_config<TPUEmbedding>(layer->get_config());
@@ -205,10 +207,15 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
   json["config"].erase("seed");
   json["config"].erase("strategy");
   json["config"].erase("apply");
+  json["config"].erase("missing_slots");
   const auto layer = from_json<TPUEmbedding>(json);
   EXPECT_EQ(layer->options().seed, 0U);
   EXPECT_EQ(layer->options().strategy, Strategy::engine());
   EXPECT_EQ(layer->options().apply, Apply::kInBackward);
+  EXPECT_EQ(layer->options().missing_slots, MissingSlots::kError);
+  json["config"]["missing_slots"] = "lose";
+  EXPECT_VALUE_ERROR(
+      from_json<TPUEmbedding>(json), "expected error or keep, but got 'lose'");
 }
 
 TEST(LayerJsonTest, TheStrategyMayBeGiven) {

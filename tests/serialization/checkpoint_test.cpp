@@ -36,6 +36,7 @@ struct Setup {
   Strategy strategy = Strategy::engine();
   uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
+  MissingSlots missing_slots = MissingSlots::kError;
 };
 
 constexpr int64_t kMovies = 70;
@@ -59,7 +60,8 @@ TPUEmbedding make_layer(const Setup& setup = {}) {
       .features = configs(setup.dtype),
       .optimizer = setup.optimizer,
       .strategy = setup.strategy,
-      .seed = setup.seed});
+      .seed = setup.seed,
+      .missing_slots = setup.missing_slots});
 }
 
 Features batch(int64_t step) {
@@ -447,6 +449,21 @@ TEST(CheckpointTest, SkippedSlotsAreRemembered) {
   host->load_checkpoint(folder / "run");
   host->load_checkpoint(folder / "run", {.slots = false});
   EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
+}
+
+TEST(CheckpointTest, MissingSlotsAreKeptWhereTheLayerSaysSo) {
+  const MemoryFolder folder;
+  const auto host = make_layer({.strategy = Strategy::host()});
+  host->save_checkpoint(folder / "run");
+  auto strict = make_layer({.seed = 99});
+  EXPECT_VALUE_ERROR(
+      strict->load_checkpoint(folder / "run"),
+      "slot accumulators was not saved");
+  auto engine = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
+  engine->load_checkpoint(folder / "run");
+  auto fresh = make_layer();
+  fresh->load_checkpoint(folder / "run", {.slots = false});
+  EXPECT_TRUE(saved(engine) == saved(fresh));
 }
 
 TEST(CheckpointTest, IncrementsFollowStepsOfACombined) {

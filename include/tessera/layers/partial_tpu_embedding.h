@@ -26,10 +26,11 @@ struct PartialTPUEmbeddingOptions {
   /// Tables with more rows are in the TPUEmbedding, the others are parameters.
   /// 0: all in the TPUEmbedding; unset: all are parameters.
   std::optional<int64_t> size_threshold = 10'000;
-  /// Of the TPUEmbedding, as are the next two.
+  /// Of the TPUEmbedding, as are the next three.
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
+  MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const PartialTPUEmbeddingOptions&) const = default;
 
@@ -41,6 +42,7 @@ struct PartialTPUEmbeddingOptions {
     visit("strategy", self.strategy);
     visit("apply", self.apply);
     visit("seed", self.seed);
+    visit("missing_slots", self.missing_slots);
   }
 };
 static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);

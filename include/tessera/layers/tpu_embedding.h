@@ -63,6 +63,10 @@ struct TPUEmbeddingOptions {
   Apply apply = Apply::kInBackward;
   /// Of the tables' random initial values; torch::manual_seed has no part.
   uint64_t seed = 0;
+  /// Of every load, torch::load of a whole model too. kKeep lets the engine go on
+  /// from what Strategy::host() has saved; where slots were saved, they are
+  /// loaded.
+  MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
 
@@ -73,6 +77,7 @@ struct TPUEmbeddingOptions {
     visit("strategy", self.strategy);
     visit("apply", self.apply);
     visit("seed", self.seed);
+    visit("missing_slots", self.missing_slots);
   }
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);

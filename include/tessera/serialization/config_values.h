@@ -3,6 +3,7 @@
 
 // How the configs of embeddings look in JSON, for options that hold some.
 
+#include <tessera/checkpoint_options.h>
 #include <tessera/feature_config.h>
 #include <tessera/initializer.h>
 #include <tessera/nest.h>
@@ -43,6 +44,13 @@ template <>
 struct JsonValue<Apply> {
   static Json write(Apply value);
   static Apply read(const Json& json, const std::string& where);
+};
+
+/// "error" or "keep".
+template <>
+struct JsonValue<MissingSlots> {
+  static Json write(MissingSlots value);
+  static MissingSlots read(const Json& json, const std::string& where);
 };
 
 /// {"class_name": "engine", "config": {...}}; null for a sharded one, whose
