@@ -4,9 +4,11 @@
 #include <tessera/layers/export_torchscript.h>
 
 #include "layers/classic_locale.h"
-#include "layers/forward_interception.h"
+#include "layers/table_module.h"
 #include "serialization/durable_file.h"
 #include "src/batch.h"
+#include "src/engine_access.h"
+#include "src/forward_interception.h"
 #include "src/lookup.h"
 
 #include <ATen/TensorOperators.h>
@@ -561,18 +563,17 @@ void check_unique(const std::vector<std::string>& paths) {
 }
 
 ExportedLayer export_layer(
-    const TPUEmbeddingImpl& embedding,
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
     const ExportOptions& options) {
   ExportedLayer layer;
-  layer.state = &ForwardInterception::state_of(embedding);
+  layer.state = &state;
   check_holds_all_rows(
       *layer.state,
       "[export_torchscript]",
       "Save a checkpoint, load it into a layer on Strategy::engine() in one "
       "process, and export that.");
-  // Until no lookup runs in the background.
-  embedding.embedding_tables();
-  layer.structure = embedding.options().features;
+  layer.structure = structure;
   layer.paths = layer.structure.paths();
   check_unique(layer.paths);
   for (const FeatureState& feature : layer.state->features) {
@@ -588,8 +589,8 @@ ExportedLayer export_layer(
     if (stored.rows.defined()) {
       continue;  // shared, and written once
     }
-    const TableState& state = layer.state->tables[table];
-    stored = store(state, options.dtype.value_or(state.config->dtype));
+    const TableState& source = state.tables[table];
+    stored = store(source, options.dtype.value_or(source.config->dtype));
     const std::string name = "table_" + std::to_string(table);
     layer.module.register_buffer(name, stored.rows);
     if (stored.scales.defined()) {
@@ -1049,13 +1050,15 @@ class ModelExport {
         "[export_torchscript] expected a model whose forward() calls a "
         "TPUEmbedding, but ",
         model_.module.name(),
-        " calls none. Such a model is for LibTorch's own tools.");
+        " calls none, and looks nothing up in an EmbeddingEngineModule either. "
+        "Such a model is for LibTorch's own tools.");
     jit::Module root = mirror(model_.module);
-    for (const auto& [layer, exported] : layers_) {
+    for (const auto& [state, exported] : layers_) {
       TORCH_CHECK_VALUE(
-          mirrored_.count(layer) > 0,
-          "[export_torchscript] the model calls a TPUEmbedding that is none of "
-          "its submodules. Hold it by register_module().");
+          mirrored_.count(state) > 0,
+          "[export_torchscript] the model calls a TPUEmbedding or an "
+          "EmbeddingEngine that is none of its submodules. Hold it by "
+          "register_module(). An engine is one as an EmbeddingEngineModule.");
     }
     root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
         c10::QualifiedName(*root.type()->name(), "compute"),
@@ -1067,26 +1070,31 @@ class ModelExport {
 
   // Of the model itself, its tables as they are in the file.
   std::vector<at::Tensor> model_outputs(const ExportExample& batch) {
-    const ForwardInterception interception(
-        [this](auto& layer, const auto& features, const auto& weights) {
-          return look_up_all(layer, features, weights);
-        });
+    const ForwardInterception interception([this](
+                                               const auto& state,
+                                               const auto& structure,
+                                               const auto& features,
+                                               const auto& weights) {
+      return look_up_all(exported(state, structure), features, weights);
+    });
     return model_.forward(batch);
   }
 
  private:
-  ExportedLayer& exported(const TPUEmbeddingImpl& layer) {
-    const auto found = layers_.find(&layer);
+  ExportedLayer& exported(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure) {
+    const auto found = layers_.find(&state);
     return found != layers_.end()
         ? found->second
-        : layers_.emplace(&layer, export_layer(layer, options_)).first->second;
+        : layers_.emplace(&state, export_layer(state, structure, options_))
+              .first->second;
   }
 
-  Nest<at::Tensor> look_up_all(
-      const TPUEmbeddingImpl& layer,
+  static Nest<at::Tensor> look_up_all(
+      const ExportedLayer& exported_layer,
       const Features& features,
       const Weights& weights) {
-    const ExportedLayer& exported_layer = exported(layer);
     Batch batch = read_batch(
         exported_layer.structure, exported_layer.features, features, weights);
     std::vector<at::Tensor> activations;
@@ -1100,8 +1108,11 @@ class ModelExport {
   // The model's tree of modules, with its parameters and buffers; an embedding
   // in it becomes a script.
   jit::Module mirror(const torch::nn::Module& module) {
-    if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
-      return mirrored_.emplace(layer, exported(*layer).module).first->second;
+    if (const auto tables = TableModule::of(module)) {
+      return mirrored_
+          .emplace(
+              tables->state, exported(*tables->state, *tables->features).module)
+          .first->second;
     }
     if (const auto found = mirrored_.find(&module); found != mirrored_.end()) {
       return found->second;
@@ -1121,9 +1132,8 @@ class ModelExport {
       copy.register_buffer(name_of(entry.key()), entry.value());
     }
     for (const auto& entry : module.named_children()) {
-      const auto* layer =
-          dynamic_cast<const TPUEmbeddingImpl*>(entry.value().get());
-      if (layer == nullptr || layers_.count(layer) > 0) {
+      const auto tables = TableModule::of(*entry.value());
+      if (!tables || layers_.count(tables->state) > 0) {
         copy.register_module(name_of(entry.key()), mirror(*entry.value()));
       }
     }
@@ -1144,10 +1154,13 @@ class ModelExport {
   std::shared_ptr<jit::Graph> trace(
       jit::Module& root,
       const ExportExample& example) {
-    const ForwardInterception interception(
-        [this](auto& layer, const auto& features, const auto& weights) {
-          return call_script(layer, features, weights);
-        });
+    const ForwardInterception interception([this](
+                                               const auto& state,
+                                               const auto& structure,
+                                               const auto& features,
+                                               const auto& weights) {
+      return call_script(exported(state, structure), features, weights);
+    });
     jit::Stack inputs;
     for (const at::Tensor& tensor : flatten(example)) {
       inputs.emplace_back(tensor);
@@ -1215,16 +1228,15 @@ class ModelExport {
   }
 
   // While tracing: the lookup is a call of the embedding's script.
-  Nest<at::Tensor> call_script(
-      const TPUEmbeddingImpl& layer,
+  static Nest<at::Tensor> call_script(
+      const ExportedLayer& exported_layer,
       const Features& features,
       const Weights& weights) {
     Nest<at::Tensor> activations;
     {
       const jit::ResourceGuard resume(jit::tracer::pauseTracing());
-      activations = look_up_all(layer, features, weights);
+      activations = look_up_all(exported_layer, features, weights);
     }
-    const ExportedLayer& exported_layer = exported(layer);
     const auto inputs =
         leaves_like(exported_layer.structure, features, "features");
     std::vector<const std::optional<Feature>*> input_weights(inputs.size());
@@ -1374,8 +1386,10 @@ class ModelExport {
 
   const detail::ExportedModel& model_;
   const ExportOptions& options_;
-  std::map<const TPUEmbeddingImpl*, ExportedLayer> layers_;  // that are called
-  std::map<const torch::nn::Module*, jit::Module> mirrored_;
+  // Those that are called.
+  std::map<const EmbeddingState*, ExportedLayer> layers_;
+  // By their address, those with tables by their state's.
+  std::map<const void*, jit::Module> mirrored_;
 };
 
 std::vector<at::Tensor> file_outputs(
@@ -1431,8 +1445,8 @@ std::string difference(
 bool has_output_shape(const torch::nn::Module& model) {
   bool found = false;
   model.apply([&](const torch::nn::Module& part) {
-    if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
-      layer->options().features.for_each(
+    if (const auto tables = TableModule::of(part)) {
+      tables->features->for_each(
           [&](const std::string&, const FeatureConfig& config) {
             found = found || config.output_shape.has_value();
           });
@@ -1488,6 +1502,21 @@ void check_model(
       ". An input that belongs to the batch has its size first.");
 }
 
+void write_embedding(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const std::string& path,
+    const ExportOptions& options) {
+  check_dtype(options);
+  DurableFile file(path, kWhere);
+  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
+  const at::NoGradGuard no_grad;
+  const ExportedLayer layer = export_layer(state, structure, options);
+  detach_tensors(layer.module);
+  check_embedding(layer, save_and_load(layer.module, file));
+  file.commit();
+}
+
 }  // namespace
 
 void export_torchscript(
@@ -1497,14 +1526,18 @@ void export_torchscript(
   TORCH_CHECK_VALUE(
       !embedding.is_empty(),
       "[export_torchscript] expected a layer, but got an empty one.");
-  check_dtype(options);
-  DurableFile file(path, kWhere);
-  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
-  const at::NoGradGuard no_grad;
-  const ExportedLayer layer = export_layer(*embedding, options);
-  detach_tensors(layer.module);
-  check_embedding(layer, save_and_load(layer.module, file));
-  file.commit();
+  TableModule::wait_for_lookups(*embedding);
+  const auto tables = TableModule::of(*embedding);
+  write_embedding(*tables->state, *tables->features, path, options);
+}
+
+void export_torchscript(
+    const EmbeddingEngine& engine,
+    const std::string& path,
+    const ExportOptions& options) {
+  EngineAccess::read(engine, [&](const EmbeddingState& state) {
+    write_embedding(state, engine.options().features, path, options);
+  });
 }
 
 void detail::export_torchscript(
@@ -1535,6 +1568,9 @@ void detail::export_torchscript(
   check_unique(parts.features.paths());
   batch_size_of(parts.features);
   const EvalMode eval_mode(model.module);
+  model.module.apply([](const torch::nn::Module& part) {
+    TableModule::wait_for_lookups(part);
+  });
   ModelExport exporter(model, options);
   const jit::Module scripted = exporter.script(parts);
   check_model(exporter, model, parts, save_and_load(scripted, file));

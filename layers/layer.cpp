@@ -4,6 +4,7 @@
 #include "layers/text_table.h"
 #include "optim/checked_archive.h"
 
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <c10/util/Type.h>
@@ -97,9 +98,17 @@ std::string summary(const torch::nn::Module& model) {
   const auto visit = [&](const std::string& path,
                          const torch::nn::Module& part) {
     const std::string name = path.empty() ? "(model)" : path;
-    if (const auto* embedding = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
+    const auto list_tables = [&](const std::string& text) {
       lines.push_back({name, class_of(part), "-", "tables below"});
-      tables += fmt::format("\n{}\n{}", name, embedding->summary());
+      tables += fmt::format("\n{}\n{}", name, text);
+    };
+    if (const auto* embedding = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
+      list_tables(embedding->summary());
+      return;
+    }
+    if (const auto* engine =
+            dynamic_cast<const EmbeddingEngineModuleImpl*>(&part)) {
+      list_tables(engine->summary());
       return;
     }
     const std::vector<at::Tensor> own = part.parameters(/*recurse=*/false);

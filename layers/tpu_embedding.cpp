@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/tpu_embedding.h>
 
-#include "layers/forward_interception.h"
-#include "layers/text_table.h"
-#include "optim/row_update.h"
+#include "layers/table_module.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "src/batch.h"
 #include "src/embedding_state.h"
+#include "src/forward_interception.h"
 #include "src/output_shapes.h"
 #include "src/strategies/embedding_strategy.h"
 
@@ -24,8 +23,6 @@ namespace tessera {
 
 namespace {
 
-thread_local const ForwardInterception::Answer* current_answer = nullptr;
-
 // Of shapes that agree, what both fix. Ranks differ where one is a batch size.
 PartialShape join(const PartialShape& before, const PartialShape& now) {
   if (before.size() != now.size()) {
@@ -39,24 +36,6 @@ PartialShape join(const PartialShape& before, const PartialShape& now) {
 }
 
 }  // namespace
-
-ForwardInterception::ForwardInterception(Answer answer)
-    : answer_(std::move(answer)), previous_(current_answer) {
-  current_answer = &answer_;
-}
-
-ForwardInterception::~ForwardInterception() {
-  current_answer = previous_;
-}
-
-const ForwardInterception::Answer* ForwardInterception::current() {
-  return current_answer;
-}
-
-const EmbeddingState& ForwardInterception::state_of(
-    const TPUEmbeddingImpl& layer) {
-  return *layer.state_;
-}
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
@@ -109,8 +88,8 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
-  if (const auto* answer = ForwardInterception::current()) {
-    return (*answer)(*this, features, weights);
+  if (const auto* interception = ForwardInterception::current()) {
+    return interception->answer(*state_, options_.features, features, weights);
   }
   return options_.features.pack(strategy_->forward(read(features, weights)));
 }
@@ -238,47 +217,7 @@ int64_t TPUEmbeddingImpl::out_of_range_count() const {
 }
 
 std::string TPUEmbeddingImpl::summary() const {
-  std::vector<std::vector<std::string>> lines{
-      {"table",
-       "rows",
-       "dim",
-       "dtype",
-       "combiner",
-       "optimizer",
-       "slots",
-       state_->ranks->size() == 1 ? "memory" : "memory here"}};
-  int64_t total = 0;
-  for (const TableState& table : state_->tables) {
-    std::string slots;
-    int64_t bytes = static_cast<int64_t>(table.parameters.nbytes());
-    for (const Slot& slot : table.slots) {
-      slots += (slots.empty() ? "" : ", ") + slot.name;
-      bytes += static_cast<int64_t>(slot.values.nbytes());
-    }
-    total += bytes;
-    lines.push_back(
-        {table.name,
-         std::to_string(table.config->vocabulary_size),
-         std::to_string(table.config->dim),
-         to_string(table.config->dtype),
-         to_string(table.config->combiner),
-         table.optimizer ? optim::name_of(*table.optimizer) : "-",
-         slots.empty() ? "-" : slots,
-         megabytes(bytes)});
-  }
-  std::string text = align(lines);
-  text += fmt::format(
-      "{} tables, {} features, {}, strategy {}{}\n",
-      state_->tables.size(),
-      state_->features.size(),
-      megabytes(total),
-      options_.strategy.name(),
-      state_->ranks->size() == 1 ? ""
-                                 : fmt::format(
-                                       ", rank {} of {}",
-                                       state_->ranks->rank(),
-                                       state_->ranks->size()));
-  return text;
+  return summary_of(*state_, "strategy " + options_.strategy.name());
 }
 
 void TPUEmbeddingImpl::pretty_print(std::ostream& stream) const {
@@ -308,17 +247,7 @@ void TPUEmbeddingImpl::clone_(
 void TPUEmbeddingImpl::check_target(
     const std::optional<torch::Device>& device,
     const std::optional<torch::Dtype>& dtype) {
-  TORCH_CHECK_VALUE(
-      !device || device->is_cpu(),
-      "[TPUEmbedding::to] tables live on the cpu, but got ",
-      *device,
-      ". Move the activations instead.");
-  TORCH_CHECK_VALUE(
-      !dtype || *dtype == torch::kFloat,
-      "[TPUEmbedding::to] activations are float32, but got ",
-      c10::toString(*dtype),
-      ". Convert them after the layer; TableConfig::dtype chooses what the "
-      "tables are stored as.");
+  check_table_target("[TPUEmbedding::to]", device, dtype);
 }
 
 void TPUEmbeddingImpl::to(

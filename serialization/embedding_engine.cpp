@@ -4,6 +4,7 @@
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
+#include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "src/embedding_state.h"
@@ -147,6 +148,20 @@ Json EmbeddingEngine::config() const {
   visit_state(
       [&](const EmbeddingState& state) { json = config_of(state, options()); });
   return json;
+}
+
+void EmbeddingEngine::save(torch::serialize::OutputArchive& archive) const {
+  read_state([&](const EmbeddingState& state) {
+    save_state(state, options().features, archive);
+  });
+}
+
+void EmbeddingEngine::load(
+    torch::serialize::InputArchive& archive,
+    const LoadOptions& options) {
+  change_state(
+      [&](EmbeddingState& state) { load_state(state, archive, options); });
+  forget_piles();
 }
 
 void EmbeddingEngine::save_checkpoint(

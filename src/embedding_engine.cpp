@@ -6,6 +6,8 @@
 #include "src/batch.h"
 #include "src/batch_queue.h"
 #include "src/embedding_state.h"
+#include "src/engine_access.h"
+#include "src/forward_interception.h"
 #include "src/output_shapes.h"
 #include "src/table_engine.h"
 
@@ -76,13 +78,46 @@ std::shared_ptr<EmbeddingState> make_engine_state(
   return state;
 }
 
+void check_not_intercepted(const char* where, const char* rule) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      ForwardInterception::current() == nullptr,
+      "[",
+      where,
+      "] the forward() of a model that is exported ",
+      rule,
+      ". Leave it to the training loop.");
+}
+
+// An exported lookup rounds rows, as training does.
+void check_not_quantized(const EmbeddingState& state) {
+  for (const TableState& table : state.tables) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !table.config->quantization,
+        "[embedding_lookup] the rows of table '",
+        table.name,
+        "' are rounded to its quantization in training and in an exported file, "
+        "but not by embedding_lookup(). Call enqueue() and dequeue() in the "
+        "forward() of a model that is exported.");
+  }
+}
+
 }  // namespace
 
 class EmbeddingEngine::Impl {
  public:
   explicit Impl(EmbeddingEngineOptions options)
+      : Impl(options, make_engine_state(options)) {}
+
+  // A copy without batches.
+  explicit Impl(Impl& source) : Impl(source.options_, source.copy_state()) {
+    is_ready_ = source.is_ready_.load();
+    iterations_ = source.iterations_.load();
+    out_of_range_count_ = source.out_of_range_count_.load();
+  }
+
+  Impl(EmbeddingEngineOptions options, std::shared_ptr<EmbeddingState> state)
       : options_(std::move(options)),
-        state_(make_engine_state(options_)),
+        state_(std::move(state)),
         queue_(options_.replicas, options_.queue_depth),
         engine_(state_, options_.lookup_threads) {}
 
@@ -92,8 +127,11 @@ class EmbeddingEngine::Impl {
     changed_.wait(lock, [&] { return calls_ == 0; });
   }
 
-  Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  const EmbeddingState& state() const {
+    return *state_;
+  }
 
   // Not within an update, which holds the lock.
   void check_not_updating() const {
@@ -264,6 +302,15 @@ class EmbeddingEngine::Impl {
     const Call call(*this);
     const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
     visit(*state_);
+  }
+
+  std::shared_ptr<EmbeddingState> copy_state() {
+    std::shared_ptr<EmbeddingState> copy;
+    change_state([&](EmbeddingState& state) {
+      const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+      copy = std::make_shared<EmbeddingState>(deep_copy(state));
+    });
+    return copy;
   }
 
   void change_state(c10::function_ref<void(EmbeddingState&)> change) {
@@ -481,7 +528,14 @@ class EmbeddingEngine::Impl {
 EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {}
 
+EmbeddingEngine::EmbeddingEngine(const EmbeddingEngine& source, Copy)
+    : impl_(std::make_unique<Impl>(*source.impl_)) {}
+
 EmbeddingEngine::~EmbeddingEngine() = default;
+
+void EmbeddingEngine::copy_from(const EmbeddingEngine& source) {
+  impl_ = std::make_unique<Impl>(*source.impl_);
+}
 
 void EmbeddingEngine::build() {
   impl_->build([](EmbeddingState&) {});
@@ -505,12 +559,26 @@ void EmbeddingEngine::enqueue(
     const Features& features,
     const Weights& weights,
     const EnqueueOptions& options) {
+  if (auto* interception = ForwardInterception::current()) {
+    interception->enqueue(
+        {.state = &impl_->state(),
+         .name = options.name,
+         .replica = options.replica,
+         .features = features,
+         .weights = weights});
+    return;
+  }
   impl_->enqueue(features, weights, options);
 }
 
 Nest<at::Tensor> EmbeddingEngine::dequeue(
     const std::string& name,
     int64_t replica) {
+  if (auto* interception = ForwardInterception::current()) {
+    const auto batch = interception->dequeue(impl_->state(), name, replica);
+    return interception->answer(
+        impl_->state(), options().features, batch.features, batch.weights);
+  }
   return impl_->dequeue(name, replica);
 }
 
@@ -518,16 +586,23 @@ void EmbeddingEngine::apply_gradients(
     const Nest<at::Tensor>& gradients,
     const std::string& name,
     int64_t replica) {
+  check_not_intercepted("apply_gradients", "must not train");
   impl_->apply_gradients(gradients, name, replica);
 }
 
 void EmbeddingEngine::drop(const std::string& name) {
+  check_not_intercepted("drop", "must dequeue what it enqueues");
   impl_->drop(name);
 }
 
 Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     const Features& features,
     const Weights& weights) const {
+  if (auto* interception = ForwardInterception::current()) {
+    check_not_quantized(impl_->state());
+    return interception->answer(
+        impl_->state(), options().features, features, weights);
+  }
   return impl_->embedding_lookup(features, weights, options().features);
 }
 
@@ -535,6 +610,10 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     const Features& features,
     const Weights& weights,
     const Nest<FeatureConfig>& serving_config) const {
+  check_not_intercepted(
+      "embedding_lookup",
+      "must look up by the engine's own feature configs, without a "
+      "serving_config");
   return impl_->embedding_lookup(features, weights, serving_config);
 }
 
@@ -570,6 +649,21 @@ const EmbeddingEngineOptions& EmbeddingEngine::options() const {
 void EmbeddingEngine::visit_state(
     c10::function_ref<void(const EmbeddingState&)> visit) const {
   impl_->visit_state(visit);
+}
+
+void EmbeddingEngine::read_state(
+    c10::function_ref<void(const EmbeddingState&)> read) const {
+  impl_->change_state([&](EmbeddingState& state) { read(state); });
+}
+
+const EmbeddingState& EngineAccess::state(const EmbeddingEngine& engine) {
+  return engine.impl_->state();
+}
+
+void EngineAccess::read(
+    const EmbeddingEngine& engine,
+    c10::function_ref<void(const EmbeddingState&)> read) {
+  engine.read_state(read);
 }
 
 void EmbeddingEngine::change_state(

@@ -207,6 +207,16 @@ class EmbeddingEngine {
       const std::string& directory,
       const LoadOptions& options = {});
 
+  /// Writes tables, slots and step counter into an archive, as TPUEmbedding::save()
+  /// does; either loads the other's. Otherwise as save_checkpoint().
+  void save(torch::serialize::OutputArchive& archive) const;
+  /// As load_checkpoint().
+  /// Errors:  c10::ValueError listing damaged entries, or every difference in
+  ///          tables, shapes, optimizers and slots; nothing is changed.
+  void load(
+      torch::serialize::InputArchive& archive,
+      const LoadOptions& options = {});
+
   /// Updates applied so far.
   int64_t iterations() const;
 
@@ -232,10 +242,21 @@ class EmbeddingEngine {
   /// the queue, raise c10::Error.
   void shutdown();
 
+ protected:
+  struct Copy {};
+
+  /// With a copy of the tables, slots and output shapes; no batches.
+  EmbeddingEngine(const EmbeddingEngine& source, Copy);
+  /// The same, where nobody else uses the engine yet.
+  void copy_from(const EmbeddingEngine& source);
+
  private:
+  friend struct EngineAccess;
   class Impl;
 
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
+  // While neither lookups nor updates run.
+  void read_state(c10::function_ref<void(const EmbeddingState&)> read) const;
   // While neither lookups nor updates run.
   void change_state(c10::function_ref<void(EmbeddingState&)> change);
   // Drops what gradient_accumulation_steps has collected.

@@ -22,6 +22,7 @@
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer.h>

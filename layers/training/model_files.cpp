@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/model_files.h"
 
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serialization/checkpoint.h>
 
-#include "layers/forward_interception.h"
+#include "layers/table_module.h"
 #include "optim/checksum.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
@@ -25,16 +26,58 @@
 #include <set>
 #include <sstream>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera {
 
 namespace {
 
-using Layers = std::vector<std::shared_ptr<TPUEmbeddingImpl>>;
+// A module with tables, which writes its own checkpoints.
+using TableLayer = std::variant<
+    std::shared_ptr<TPUEmbeddingImpl>,
+    std::shared_ptr<EmbeddingEngineModuleImpl>>;
+using Layers = std::vector<TableLayer>;
 
-const Strategy& strategy_of(const TPUEmbeddingImpl& layer) {
-  return layer.options().strategy;
+const torch::nn::Module& module_of(const TableLayer& layer) {
+  return std::visit(
+      [](const auto& part) -> const torch::nn::Module& { return *part; },
+      layer);
+}
+
+Strategy strategy_of(const TableLayer& layer) {
+  const auto* part = std::get_if<std::shared_ptr<TPUEmbeddingImpl>>(&layer);
+  return part == nullptr ? Strategy::engine() : (*part)->options().strategy;
+}
+
+void save_layer(
+    const TableLayer& layer,
+    const std::string& directory,
+    const CheckpointOptions& options) {
+  std::visit(
+      [&](const auto& part) { part->save_checkpoint(directory, options); },
+      layer);
+}
+
+void load_layer(
+    const TableLayer& layer,
+    const std::string& directory,
+    const LoadOptions& options) {
+  std::visit(
+      [&](const auto& part) { part->load_checkpoint(directory, options); },
+      layer);
+}
+
+std::optional<TableLayer> table_layer(
+    const std::shared_ptr<torch::nn::Module>& module) {
+  if (auto layer = std::dynamic_pointer_cast<TPUEmbeddingImpl>(module)) {
+    return layer;
+  }
+  if (auto engine =
+          std::dynamic_pointer_cast<EmbeddingEngineModuleImpl>(module)) {
+    return engine;
+  }
+  return std::nullopt;
 }
 
 // Sharded ones first, whose checkpoint all ranks write and rank 0 completes; then
@@ -43,19 +86,17 @@ Layers layers_of(torch::nn::Module& model) {
   Layers layers;
   // A model on the stack has no shared_ptr of itself, and is no such layer.
   for (const auto& part : model.modules(/*include_self=*/false)) {
-    if (auto layer = std::dynamic_pointer_cast<TPUEmbeddingImpl>(part)) {
-      if (std::find(layers.begin(), layers.end(), layer) == layers.end()) {
-        layers.push_back(std::move(layer));
+    if (auto layer = table_layer(part)) {
+      if (std::find(layers.begin(), layers.end(), *layer) == layers.end()) {
+        layers.push_back(*std::move(layer));
       }
     }
   }
-  if (dynamic_cast<TPUEmbeddingImpl*>(&model) != nullptr) {
-    layers.insert(
-        layers.begin(),
-        std::dynamic_pointer_cast<TPUEmbeddingImpl>(model.shared_from_this()));
+  if (TableModule::of(model)) {
+    layers.insert(layers.begin(), *table_layer(model.shared_from_this()));
   }
-  const auto place_of = [](const auto& layer) {
-    const Strategy& strategy = strategy_of(*layer);
+  const auto place_of = [](const TableLayer& layer) {
+    const Strategy strategy = strategy_of(layer);
     return strategy.is_sharded() ? 0 : strategy.is_engine() ? 1 : 2;
   };
   std::stable_sort(
@@ -92,10 +133,10 @@ std::vector<NamedTensor> dense_of(
     const Layers& layers) {
   std::set<const at::TensorImpl*> of_layers;
   for (const auto& layer : layers) {
-    for (const auto& tensor : layer->parameters()) {
+    for (const auto& tensor : module_of(layer).parameters()) {
       of_layers.insert(tensor.unsafeGetTensorImpl());
     }
-    for (const auto& tensor : layer->buffers()) {
+    for (const auto& tensor : module_of(layer).buffers()) {
       of_layers.insert(tensor.unsafeGetTensorImpl());
     }
   }
@@ -369,14 +410,14 @@ void save_file(const std::string& directory, Write write) {
 
 // Raises what a load of layer `i` would raise, and changes nothing.
 void check_layer(
-    const TPUEmbeddingImpl& layer,
+    const TableLayer& layer,
     const std::string& directory,
     size_t i,
     const std::string& checkpoint) {
   const std::string folder = folder_of(directory, i);
   CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
   const LoadPlan plan = plan_load(
-      ForwardInterception::state_of(layer),
+      *TableModule::of(module_of(layer))->state,
       reader.saved(),
       {},
       "[load_weights]");
@@ -390,8 +431,7 @@ void check_layer(
 
 Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
   const Layers layers = layers_of(model);
-  const Ranks own =
-      layers.empty() ? nullptr : ranks_of(strategy_of(*layers[0]));
+  const Ranks own = layers.empty() ? nullptr : ranks_of(strategy_of(layers[0]));
   return own == nullptr ? ranks_of(strategy) : own;
 }
 
@@ -422,14 +462,14 @@ void save_model(
     own.extra = nullptr;
     ++own.keep_last;
     const std::string folder = layer_directory(directory, i);
-    const bool is_sharded = strategy_of(*layers[i]).is_sharded();
+    const bool is_sharded = strategy_of(layers[i]).is_sharded();
     if (is_sharded) {
-      layers[i]->save_checkpoint(folder, own);
+      save_layer(layers[i], folder, own);
     }
     // What is not on shards is the same on all ranks.
     names.push_back(on_first(ranks, meeting, [&] {
       if (!is_sharded) {
-        layers[i]->save_checkpoint(folder, own);
+        save_layer(layers[i], folder, own);
       }
       return list_checkpoints(folder).back();
     }));
@@ -446,13 +486,13 @@ void save_model(
     if (!layers.empty()) {
       CheckpointOptions own = options;
       own.extra = write;
-      layers[0]->save_checkpoint(directory, own);
+      save_layer(layers[0], directory, own);
     } else {
       save_file(directory, write);
     }
     return std::string();
   };
-  if (!layers.empty() && strategy_of(*layers[0]).is_sharded()) {
+  if (!layers.empty() && strategy_of(layers[0]).is_sharded()) {
     save();
   } else {
     on_first(ranks, meeting, save);
@@ -513,7 +553,7 @@ bool load_model(
         ".");
     values = read_dense(dense, archive, directory);
     for (size_t i = 0; i < layers.size(); ++i) {
-      check_layer(*layers[i], directory, i, names[i]);
+      check_layer(layers[i], directory, i, names[i]);
     }
     if (extra != nullptr) {
       extra(archive);
@@ -521,10 +561,9 @@ bool load_model(
   });
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto load = [&] {
-      layers[i]->load_checkpoint(
-          folder_of(directory, i), {.checkpoint = names[i]});
+      load_layer(layers[i], folder_of(directory, i), {.checkpoint = names[i]});
     };
-    if (strategy_of(*layers[i]).is_sharded()) {
+    if (strategy_of(layers[i]).is_sharded()) {
       load();
     } else {
       together(ranks, load);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer on everything that reads bytes from outside: the manifest of a
-// checkpoint, a layer's archive, .npy and safetensors files, lines of click logs,
+// checkpoint, a layer's archive, whole or damaged, .npy and safetensors files, lines of click logs,
 // a pipeline of features. Whatever they hold, a reader gives a value or a
 // c10::Error.
+#include "optim/checked_archive.h"
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
 #include "src/data/criteo_line.h"
@@ -99,9 +100,10 @@ void write_entries(
       "name",
       "optimizer",
       "parameters",
-      "slot_accumulators"};
+      "slot_accumulators",
+      kChecksumsKey};
   for (const char* name : names) {
-    switch (data.ConsumeIntegralInRange(0, 6)) {
+    switch (data.ConsumeIntegralInRange(0, 7)) {
       case 0:
         break;
       case 1:
@@ -152,6 +154,57 @@ void fuzz_archive(FuzzedDataProvider& data) {
            at::equal(state.tables[0].parameters, initial.tables[0].parameters)),
       "a load that failed has changed the layer");
   reads([&] { saved_features(archive); });
+}
+
+// The bytes of an archive, some of which have changed or are missing: a load
+// raises an error, or gives what the whole archive gives.
+void fuzz_damaged_archive(FuzzedDataProvider& data) {
+  static const EmbeddingState initial =
+      make_state(configs(), optim::Adagrad{}, 0, WithSlots::kYes, "[fuzz]");
+  static const EmbeddingState saved = [] {
+    EmbeddingState state = deep_copy(initial);
+    state.iterations = 5;
+    state.tables[0].parameters.fill_(0.5F);
+    state.tables[0].slots[0].values.fill_(2.0F);
+    return state;
+  }();
+  static const std::string whole = [] {
+    torch::serialize::OutputArchive archive;
+    save_state(saved, configs(), archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    return stream.str();
+  }();
+  std::string bytes = whole;
+  if (data.ConsumeBool()) {
+    bytes.resize(data.ConsumeIntegralInRange<size_t>(0, bytes.size() - 1));
+  }
+  for (int i = data.ConsumeIntegralInRange(0, 4); i > 0 && !bytes.empty();
+       --i) {
+    const size_t at = data.ConsumeIntegralInRange<size_t>(0, bytes.size() - 1);
+    bytes[at] = static_cast<char>(bytes[at] ^ data.ConsumeIntegral<uint8_t>());
+  }
+  torch::serialize::InputArchive archive;
+  try {
+    archive.load_from(bytes.data(), bytes.size());
+  } catch (const std::exception&) {
+    return;  // LibTorch's reader has errors of other types, too.
+  }
+  c10::IValue checksums;
+  if (!archive.try_read(kChecksumsKey, checksums)) {
+    return;  // An archive of before there were checksums.
+  }
+  EmbeddingState state = deep_copy(initial);
+  const bool is_loaded = reads([&] { load_state(state, archive, {}); });
+  const EmbeddingState& expected = is_loaded ? saved : initial;
+  require(
+      state.iterations == expected.iterations &&
+          at::equal(
+              state.tables[0].parameters, expected.tables[0].parameters) &&
+          at::equal(
+              state.tables[0].slots[0].values,
+              expected.tables[0].slots[0].values),
+      "a damaged archive gives other values, or has changed the layer");
 }
 
 void fuzz_config(FuzzedDataProvider& data) {
@@ -246,8 +299,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     case 5:
       tessera::fuzz_criteo_line(data);
       break;
-    default:
+    case 6:
       tessera::fuzz_pipeline(data);
+      break;
+    default:
+      tessera::fuzz_damaged_archive(data);
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <tessera/embedding_engine.h>
 #include <tessera/feature.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/nn/module.h>
@@ -69,6 +70,13 @@ static_assert(std::is_aggregate_v<ExportExample>);
 ///          it can't be written or the results differ. No file is left.
 void export_torchscript(
     const TPUEmbedding& embedding,
+    const std::string& path,
+    const ExportOptions& options = {});
+
+/// The same of an engine, such as an EmbeddingEngineModule, whose other calls wait
+/// meanwhile.
+void export_torchscript(
+    const EmbeddingEngine& engine,
     const std::string& path,
     const ExportOptions& options = {});
 
@@ -185,7 +193,10 @@ ExportedModel exported_model(Impl& model) {
 ///
 /// The model's forward() takes Features, perhaps Weights, then any number of
 /// tensors, and returns a tensor or a vector of them; it calls one or more
-/// registered TPUEmbedding layers. LibTorch's tracer runs it on the example, in
+/// registered TPUEmbedding layers, or looks all features of a registered
+/// EmbeddingEngineModule up by embedding_lookup(), or by enqueue() and dequeue().
+/// A forward() that calls apply_gradients() is refused: training is no part of the
+/// file. LibTorch's tracer runs it on the example, in
 /// eval mode: whatever is not an operator on tensors stays as the example had
 /// it, kinds of features and C++ sizes too. Write flatten(1) or
 /// view({-1, 8}), not view({x.size(0), 8}).
@@ -199,7 +210,7 @@ ExportedModel exported_model(Impl& model) {
 ///          it what does not come from the inputs by operators, or whose
 ///          results differ, as those of a frozen batch size.
 template <class Holder>
-requires(!std::is_same_v<Holder, TPUEmbedding>) void export_torchscript(
+requires(!std::is_same_v<Holder, TPUEmbedding> && !std::is_convertible_v<Holder*, EmbeddingEngine*>) void export_torchscript(
     Holder model,
     const std::string& path,
     const ExportExample& example,

@@ -271,8 +271,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
  private:
   friend class Combined;
-  friend class ForwardInterception;
   friend class PartialTPUEmbeddingImpl;
+  friend struct TableModule;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
   struct Copy {};

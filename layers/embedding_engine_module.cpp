@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/embedding_engine_module.h>
+
+#include "layers/table_module.h"
+
+#include <c10/util/Exception.h>
+
+#include <ostream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kEngineModule = "tessera::EmbeddingEngineModule";
+
+void check_engine_target(
+    const std::optional<torch::Device>& device,
+    const std::optional<torch::Dtype>& dtype) {
+  check_table_target("[EmbeddingEngineModule::to]", device, dtype);
+}
+
+}  // namespace
+
+EmbeddingEngineModuleImpl::EmbeddingEngineModuleImpl(
+    EmbeddingEngineOptions options)
+    : torch::nn::Module(kEngineModule), EmbeddingEngine(std::move(options)) {}
+
+EmbeddingEngineModuleImpl::EmbeddingEngineModuleImpl(
+    const EmbeddingEngineModuleImpl& source,
+    Copy copy)
+    : torch::nn::Module(kEngineModule), EmbeddingEngine(source, copy) {
+  train(source.is_training());
+}
+
+std::string EmbeddingEngineModuleImpl::summary() const {
+  return summary_of(*TableModule::of(*this)->state, "EmbeddingEngine");
+}
+
+void EmbeddingEngineModuleImpl::pretty_print(std::ostream& stream) const {
+  stream << kEngineModule << "(\n" << summary() << ")";
+}
+
+std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  check_engine_target(device, std::nullopt);
+  return std::shared_ptr<EmbeddingEngineModuleImpl>(
+      new EmbeddingEngineModuleImpl(*this, Copy{}));
+}
+
+// Called by the clone() of a module that holds this one, on the fresh copy.
+void EmbeddingEngineModuleImpl::clone_(
+    torch::nn::Module& other,
+    const std::optional<torch::Device>& device) {
+  check_engine_target(device, std::nullopt);
+  const auto* source = dynamic_cast<const EmbeddingEngineModuleImpl*>(&other);
+  TORCH_CHECK(
+      source != nullptr,
+      "[EmbeddingEngineModule::clone] expected to copy an "
+      "EmbeddingEngineModule, but got ",
+      other.name(),
+      ".");
+  copy_from(*source);
+  train(source->is_training());
+}
+
+void EmbeddingEngineModuleImpl::to(
+    torch::Device device,
+    torch::Dtype dtype,
+    bool /*non_blocking*/) {
+  check_engine_target(device, dtype);
+}
+
+void EmbeddingEngineModuleImpl::to(torch::Dtype dtype, bool /*non_blocking*/) {
+  check_engine_target(std::nullopt, dtype);
+}
+
+void EmbeddingEngineModuleImpl::to(
+    torch::Device device,
+    bool /*non_blocking*/) {
+  check_engine_target(device, std::nullopt);
+}
+
+void EmbeddingEngineModuleImpl::save(
+    torch::serialize::OutputArchive& archive) const {
+  EmbeddingEngine::save(archive);
+}
+
+void EmbeddingEngineModuleImpl::load(torch::serialize::InputArchive& archive) {
+  EmbeddingEngine::load(archive);
+}
+
+void EmbeddingEngineModuleImpl::load(
+    torch::serialize::InputArchive& archive,
+    const LoadOptions& options) {
+  EmbeddingEngine::load(archive, options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/table_module.h"
+
+#include <tessera/layers/embedding_engine_module.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include "layers/text_table.h"
+#include "optim/row_update.h"
+#include "src/engine_access.h"
+#include "src/strategies/embedding_strategy.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tessera {
+
+std::optional<TableModule> TableModule::of(const torch::nn::Module& module) {
+  if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
+    return TableModule{
+        .state = layer->state_.get(), .features = &layer->options().features};
+  }
+  if (const auto* engine =
+          dynamic_cast<const EmbeddingEngineModuleImpl*>(&module)) {
+    return TableModule{
+        .state = &EngineAccess::state(*engine),
+        .features = &engine->options().features};
+  }
+  return std::nullopt;
+}
+
+void TableModule::wait_for_lookups(const torch::nn::Module& module) {
+  if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
+    layer->strategy_->wait_for_lookups();
+  } else if (
+      const auto* engine =
+          dynamic_cast<const EmbeddingEngineModuleImpl*>(&module)) {
+    engine->embedding_tables();
+  }
+}
+
+std::string summary_of(
+    const EmbeddingState& state,
+    const std::string& strategy) {
+  std::vector<std::vector<std::string>> lines{
+      {"table",
+       "rows",
+       "dim",
+       "dtype",
+       "combiner",
+       "optimizer",
+       "slots",
+       state.ranks->size() == 1 ? "memory" : "memory here"}};
+  int64_t total = 0;
+  for (const TableState& table : state.tables) {
+    std::string slots;
+    int64_t bytes = static_cast<int64_t>(table.parameters.nbytes());
+    for (const Slot& slot : table.slots) {
+      slots += (slots.empty() ? "" : ", ") + slot.name;
+      bytes += static_cast<int64_t>(slot.values.nbytes());
+    }
+    total += bytes;
+    lines.push_back(
+        {table.name,
+         std::to_string(table.config->vocabulary_size),
+         std::to_string(table.config->dim),
+         to_string(table.config->dtype),
+         to_string(table.config->combiner),
+         table.optimizer ? optim::name_of(*table.optimizer) : "-",
+         slots.empty() ? "-" : slots,
+         megabytes(bytes)});
+  }
+  std::string text = align(lines);
+  text += fmt::format(
+      "{} tables, {} features, {}, {}{}\n",
+      state.tables.size(),
+      state.features.size(),
+      megabytes(total),
+      strategy,
+      state.ranks->size() == 1
+          ? ""
+          : fmt::format(
+                ", rank {} of {}", state.ranks->rank(), state.ranks->size()));
+  return text;
+}
+
+void check_table_target(
+    const char* where,
+    const std::optional<torch::Device>& device,
+    const std::optional<torch::Dtype>& dtype) {
+  TORCH_CHECK_VALUE(
+      !device || device->is_cpu(),
+      where,
+      " tables live on the cpu, but got ",
+      *device,
+      ". Move the activations instead.");
+  TORCH_CHECK_VALUE(
+      !dtype || *dtype == torch::kFloat,
+      where,
+      " activations are float32, but got ",
+      c10::toString(*dtype),
+      ". Convert them after the layer; TableConfig::dtype chooses what the "
+      "tables are stored as.");
+}
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/forward_interception.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+thread_local ForwardInterception* current_interception = nullptr;
+
+}  // namespace
+
+ForwardInterception::ForwardInterception(Answer answer)
+    : answer_(std::move(answer)), previous_(current_interception) {
+  current_interception = this;
+}
+
+ForwardInterception::~ForwardInterception() {
+  current_interception = previous_;
+}
+
+ForwardInterception* ForwardInterception::current() {
+  return current_interception;
+}
+
+void ForwardInterception::enqueue(Batch batch) {
+  batches_.push_back(std::move(batch));
+}
+
+ForwardInterception::Batch ForwardInterception::dequeue(
+    const EmbeddingState& state,
+    const std::string& name,
+    int64_t replica) {
+  const auto found =
+      std::find_if(batches_.begin(), batches_.end(), [&](const Batch& batch) {
+        return batch.state == &state && batch.name == name &&
+            batch.replica == replica;
+      });
+  TORCH_CHECK_VALUE(
+      found != batches_.end(),
+      "[dequeue] the forward() of a model that is exported must enqueue the "
+      "batch '",
+      name,
+      "' of replica ",
+      replica,
+      " before it dequeues it, but it did not. Call enqueue() in forward(), or "
+      "embedding_lookup().");
+  Batch batch = std::move(*found);
+  batches_.erase(found);
+  return batch;
+}
+
+}  // namespace tessera
