@@ -134,11 +134,11 @@ class LoadPlanner {
     const std::string slot = optim::slot_key("");
     return !saved.optimizer &&
         std::none_of(
-               saved.tensors.begin(),
-               saved.tensors.end(),
-               [&](const SavedTensor& tensor) {
-                 return tensor.key.starts_with(slot);
-               });
+            saved.tensors.begin(),
+            saved.tensors.end(),
+            [&](const SavedTensor& tensor) {
+              return tensor.key.starts_with(slot);
+            });
   }
 
   // Another optimizer's slots must not be dropped without a word; a layer that
