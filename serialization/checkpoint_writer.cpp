@@ -261,6 +261,12 @@ class CheckpointWriter {
         .shape = std::move(shape)};
   }
 
+  // Whether this rank compares the rows of `table` with the checkpoint before.
+  // Interleaved rows are always saved whole.
+  bool compares(const TableState& table) const {
+    return writes(table) && table.rows.numbers.step == 1;
+  }
+
   // An increment of a table has the rows that some rank has touched; all of them
   // where one rank does not know, or where the ranks' rows interleave.
   void find_touched() {
@@ -269,18 +275,14 @@ class CheckpointWriter {
     touched_.resize(tables);
     first_touched_.resize(tables, 0);
     for (size_t i = 0; i < tables; ++i) {
-      TableState& table = state_.tables[i];
-      bool is_known = table.touched && table.rows.numbers.step == 1;
-      if (is_known) {
-        table.touched->notice_writes(table);
-        is_known = !table.touched->is_all();
-      }
-      std::vector<uint32_t> rows;
+      const TableState& table = state_.tables[i];
+      const bool is_known =
+          !writes(table) || (compares(table) && table.touched);
       if (is_known && writes(table)) {
-        rows = table.touched->rows();
+        touched_[i] = table.touched->rows(table);
       }
       const std::vector<double> counts = state_.ranks->all_gather(
-          is_known ? static_cast<double>(rows.size()) : -1.0);
+          is_known ? static_cast<double>(touched_[i].size()) : -1.0);
       if (*std::min_element(counts.begin(), counts.end()) < 0.0) {
         continue;
       }
@@ -290,8 +292,10 @@ class CheckpointWriter {
             static_cast<int64_t>(rank) == own ? total : first_touched_[i];
         total += static_cast<int64_t>(counts[rank]);
       }
-      manifest_.tables[i].touched = ManifestTouched{.count = total};
-      touched_[i] = std::move(rows);
+      // Without the list of rows that is less to write.
+      if (total < table.config->vocabulary_size) {
+        manifest_.tables[i].touched = ManifestTouched{.count = total};
+      }
     }
   }
 
@@ -501,10 +505,18 @@ class CheckpointWriter {
     if (options_.full_every == 1) {
       return;
     }
-    state_.last_checkpoint = id;
-    for (TableState& table : state_.tables) {
-      table.touched.emplace(table);
+    for (size_t i = 0; i < state_.tables.size(); ++i) {
+      TableState& table = state_.tables[i];
+      if (!compares(table)) {
+        continue;
+      }
+      if (manifest_.parent && table.touched) {
+        table.touched->accept(table, touched_[i]);
+      } else {
+        table.touched.emplace(table);
+      }
     }
+    state_.last_checkpoint = id;
   }
 
   // All but the newest, and what these build on. First under a name that is no

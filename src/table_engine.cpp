@@ -77,9 +77,6 @@ CustomUpdate run_custom_rule(
 
 void write(const CustomUpdate& update) {
   TableState& table = *update.table;
-  if (table.touched) {
-    table.touched->notice_writes(table);
-  }
   kernels::StoredRows stored = mutable_rows(table.parameters);
   stored.rounding = update.rounding;
   const int64_t* ids = update.ids.const_data_ptr<int64_t>();
@@ -97,29 +94,6 @@ void write(const CustomUpdate& update) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < table.slots.size(); ++i) {
     table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);
-  }
-  if (table.touched) {
-    for (int64_t i = 0; i < rows; ++i) {
-      const auto row = static_cast<uint32_t>(ids[i]);
-      table.touched->mark(&row, 1);
-    }
-    table.touched->note_version(table);
-  }
-}
-
-// Notes the rows that `update` is about to write.
-void mark_touched(const TableUpdate& update) {
-  if (!update.table->touched) {
-    return;
-  }
-  TouchedRows& touched = *update.table->touched;
-  touched.notice_writes(*update.table);
-  if (update.rows.sweep) {
-    touched.mark_all();
-    return;
-  }
-  for (const TableUpdate::Term& term : update.terms) {
-    touched.mark(term.bags->ids.data(), term.bags->nnz());
   }
 }
 
@@ -393,9 +367,6 @@ TableEngine::Update TableEngine::plan(
 
 void TableEngine::apply(Update update) {
   const auto writing = stop_lookups();
-  for (const TableUpdate& table : update.tables) {
-    mark_touched(table);
-  }
   updater_.update(update.tables);
   for (const CustomUpdate& custom : update.custom) {
     write(custom);

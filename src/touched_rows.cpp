@@ -2,68 +2,109 @@
 #include "src/touched_rows.h"
 
 #include "src/embedding_state.h"
+#include "src/parallel.h"
 
-#include <bit>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
 
 namespace tessera {
 
 namespace {
 
-constexpr int64_t kBits = 64;
+constexpr int64_t kBytesPerTask = int64_t{1} << 22;
 
-// Grows with each write of an operator into one of the table's tensors; -1 for
-// tensors that do not count.
-int64_t version_of(const TableState& table) {
-  if (table.parameters.is_inference()) {
-    return -1;
-  }
-  auto version = static_cast<int64_t>(table.parameters._version());
-  for (const Slot& slot : table.slots) {
-    if (slot.values.is_inference()) {
-      return -1;
+// Gives the checksum of each row of a table, over all of its tensors.
+class RowReader {
+ public:
+  explicit RowReader(const TableState& table) : rows_(table.rows.count) {
+    add(table.parameters);
+    for (const Slot& slot : table.slots) {
+      add(slot.values);
     }
-    version += static_cast<int64_t>(slot.values._version());
   }
-  return version;
-}
+
+  uint64_t checksum(int64_t row) const {
+    uint64_t checksum = 0;
+    for (const Column& column : columns_) {
+      checksum = XXH3_64bits_withSeed(
+          column.data + row * column.row_bytes, column.row_bytes, checksum);
+    }
+    return checksum;
+  }
+
+  int64_t rows_per_task() const {
+    return std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, bytes_));
+  }
+  int64_t tasks() const {
+    return (rows_ + rows_per_task() - 1) / rows_per_task();
+  }
+
+  // Calls visit(task, begin, end) for ranges of rows, several at a time.
+  template <class Visit>
+  void visit_ranges(Visit visit) const {
+    run_tasks(tasks(), rows_ * bytes_, [&](int64_t task) {
+      const int64_t begin = task * rows_per_task();
+      visit(task, begin, std::min(rows_, begin + rows_per_task()));
+    });
+  }
+
+ private:
+  struct Column {
+    const char* data = nullptr;
+    int64_t row_bytes = 0;
+  };
+
+  void add(const at::Tensor& values) {
+    const int64_t row_bytes =
+        rows_ == 0 ? 0 : static_cast<int64_t>(values.nbytes()) / rows_;
+    columns_.push_back(
+        {static_cast<const char*>(values.const_data_ptr()), row_bytes});
+    bytes_ += row_bytes;
+  }
+
+  int64_t rows_ = 0;
+  int64_t bytes_ = 0;  // of one row
+  std::vector<Column> columns_;
+};
 
 }  // namespace
 
 TouchedRows::TouchedRows(const TableState& table)
-    : bits_((table.parameters.size(0) + kBits - 1) / kBits, 0) {
-  note_version(table);
-}
-
-void TouchedRows::notice_writes(const TableState& table) {
-  const int64_t version = version_of(table);
-  if (version < 0 || version != version_) {
-    mark_all();
-  }
-}
-
-void TouchedRows::mark(const uint32_t* rows, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    bits_[rows[i] / kBits] |= uint64_t{1} << (rows[i] % kBits);
-  }
-}
-
-void TouchedRows::mark_all() {
-  is_all_ = true;
-}
-
-void TouchedRows::note_version(const TableState& table) {
-  version_ = version_of(table);
-}
-
-std::vector<uint32_t> TouchedRows::rows() const {
-  std::vector<uint32_t> rows;
-  for (size_t word = 0; word < bits_.size(); ++word) {
-    for (uint64_t left = bits_[word]; left != 0; left &= left - 1) {
-      rows.push_back(
-          static_cast<uint32_t>(word * kBits + std::countr_zero(left)));
+    : checksums_(table.rows.count) {
+  const RowReader reader(table);
+  reader.visit_ranges([&](int64_t /*task*/, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      checksums_[row] = reader.checksum(row);
     }
+  });
+}
+
+std::vector<uint32_t> TouchedRows::rows(const TableState& table) const {
+  const RowReader reader(table);
+  std::vector<std::vector<uint32_t>> found(reader.tasks());
+  reader.visit_ranges([&](int64_t task, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (reader.checksum(row) != checksums_[row]) {
+        found[task].push_back(static_cast<uint32_t>(row));
+      }
+    }
+  });
+  std::vector<uint32_t> rows;
+  for (const std::vector<uint32_t>& part : found) {
+    rows.insert(rows.end(), part.begin(), part.end());
   }
   return rows;
+}
+
+void TouchedRows::accept(
+    const TableState& table,
+    const std::vector<uint32_t>& rows) {
+  const RowReader reader(table);
+  for (const uint32_t row : rows) {
+    checksums_[row] = reader.checksum(row);
+  }
 }
 
 }  // namespace tessera

@@ -8,33 +8,22 @@ namespace tessera {
 
 struct TableState;
 
-/// Which rows of a table have changed since the last checkpoint.
-///
-/// Updates mark rows. Whatever else writes into the table's tensors does it by
-/// LibTorch's operators, whose version counters show that it happened, but not
-/// where: then all rows count as touched.
+/// Which rows of a table have changed since the last checkpoint: those whose
+/// checksum is another one now, whoever wrote them. One checksum, XXH3, per
+/// local row covers its weights and slots.
 class TouchedRows {
  public:
+  /// Rows count as touched when they differ from what they are now.
   explicit TouchedRows(const TableState& table);
 
-  /// Before an update of the table: notices what others have written.
-  void notice_writes(const TableState& table);
-  /// What an update writes.
-  void mark(const uint32_t* rows, int64_t count);
-  void mark_all();
-  /// After an update.
-  void note_version(const TableState& table);
+  /// Ascending. Reads the whole table, on all threads.
+  std::vector<uint32_t> rows(const TableState& table) const;
 
-  bool is_all() const {
-    return is_all_;
-  }
-  /// Ascending. Not when is_all().
-  std::vector<uint32_t> rows() const;
+  /// After a checkpoint: `rows`, and no others, have changed and are saved.
+  void accept(const TableState& table, const std::vector<uint32_t>& rows);
 
  private:
-  std::vector<uint64_t> bits_;  // [vocab / 64]
-  bool is_all_ = false;
-  int64_t version_ = 0;
+  std::vector<uint64_t> checksums_;  // [local rows]
 };
 
 }  // namespace tessera

@@ -18,11 +18,11 @@ namespace tessera {
 struct CheckpointOptions {
   /// Complete checkpoints to keep, >= 1, besides those that they build on.
   int64_t keep_last = 2;
-  /// Every n-th checkpoint is full; those between hold the rows touched since
-  /// the one before. 1: all are full. Tables split by RowSplit::kMod are always
-  /// saved whole. The engine's updates mark rows; what
-  /// operators of LibTorch write into, torch::optim on Strategy::host() too, is
-  /// saved whole; what goes through a raw pointer is not seen.
+  /// Every n-th checkpoint is full; those between hold the rows that have
+  /// changed since the one before. 1: all are full. Tables split by
+  /// RowSplit::kMod are always saved whole. Changed rows are found by a checksum
+  /// of each row, whoever wrote them. It takes 8 bytes of memory per row, and
+  /// each checkpoint reads all tables from memory.
   int64_t full_every = 1;
   /// Rows of one table go to several files of at most this size, >= 1.
   int64_t file_bytes = int64_t{1} << 30;

@@ -60,9 +60,6 @@ void change(EmbeddingState& state, std::mt19937& random) {
   for (TableState& table : state.tables) {
     const auto row =
         static_cast<uint32_t>(random() % table.config->vocabulary_size);
-    if (table.touched) {
-      table.touched->mark(&row, 1);
-    }
     auto* values = table.parameters.mutable_data_ptr<float>();
     auto* slot = table.slots[0].values.mutable_data_ptr<float>();
     for (int64_t i = 0; i < table.config->dim; ++i) {

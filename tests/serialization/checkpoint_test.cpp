@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -272,6 +273,64 @@ TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
   auto loaded = make_layer({.seed = 99});
   loaded->load_checkpoint(folder / "run");
   EXPECT_TRUE(saved(loaded) == saved(layer));
+}
+
+// Whoever writes, by whatever way: torch::optim's SGD writes through data().
+TEST(CheckpointTest, AnIncrementHoldsWhatOthersHaveWritten) {
+  struct Writer {
+    std::string name;
+    Strategy strategy;
+    std::function<void(TPUEmbedding& layer)> write;
+  };
+  const auto sgd = [](double momentum) {
+    return [momentum](TPUEmbedding& layer) {
+      torch::optim::SGD optimizer(
+          layer->parameters(),
+          torch::optim::SGDOptions(0.1).momentum(momentum));
+      for (int64_t step = 0; step < 2; ++step) {
+        train(layer, step, step + 1);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    };
+  };
+  const auto movies = [](TPUEmbedding& layer) {
+    return layer->embedding_tables()["movies"];
+  };
+  const std::vector<Writer> writers{
+      {"sparse SGD", Strategy::host({.sparse_gradients = true}), sgd(0.0)},
+      {"dense SGD", Strategy::host(), sgd(0.0)},
+      {"momentum", Strategy::host(), sgd(0.9)},
+      {"padded", Strategy::dense(), sgd(0.9)},
+      {"SGD beside the engine",
+       Strategy::engine(),
+       [&](TPUEmbedding& layer) {
+         const at::Tensor rows = movies(layer).detach().requires_grad_(true);
+         torch::optim::SGD optimizer({rows}, torch::optim::SGDOptions(0.1));
+         rows.square().sum().backward();
+         optimizer.step();
+       }},
+      {"data()",
+       Strategy::engine(),
+       [&](TPUEmbedding& layer) { movies(layer).data()[3].add_(1.0); }},
+      {"a pointer", Strategy::engine(), [&](TPUEmbedding& layer) {
+         movies(layer).mutable_data_ptr<float>()[kMovies * 3 - 1] = 7.0F;
+       }}};
+  for (const Writer& writer : writers) {
+    SCOPED_TRACE(writer.name);
+    const MemoryFolder folder;
+    auto layer = make_layer({.strategy = writer.strategy});
+    layer->save_checkpoint(folder / "run", {.full_every = 100});
+    const auto before = test::tables_of(layer);
+    for (int round = 0; round < 2; ++round) {
+      writer.write(layer);
+      layer->save_checkpoint(folder / "run", {.full_every = 100});
+      auto loaded = make_layer({.strategy = writer.strategy, .seed = 99});
+      loaded->load_checkpoint(folder / "run");
+      test::expect_same_tables(loaded, test::tables_of(layer));
+    }
+    EXPECT_FALSE(at::equal(movies(layer), before[0]));
+  }
 }
 
 // The touched rows count from the checkpoint that this layer wrote last.
