@@ -63,13 +63,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "it had no place for. Make the optimizer first, then load.");
   add_slots(*state);
   std::vector<optim::SpecOptimizer::Bound> tables;
-  for (const TableState& table : state->tables) {
+  for (TableState& table : state->tables) {
     if (!table.optimizer) {
       continue;
+    }
+    if (table.gradient_sum == nullptr) {
+      table.gradient_sum = std::make_shared<at::Tensor>();
     }
     optim::SpecOptimizer::Bound bound{
         .spec = *table.optimizer,
         .parameter = table.parameters,
+        .sum = table.gradient_sum,
         .where = "[table '" + table.name + "']"};
     for (const Slot& slot : table.slots) {
       bound.slots.push_back(slot.values);

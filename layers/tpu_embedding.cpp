@@ -5,6 +5,7 @@
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
+#include "src/accumulated_gradients.h"
 #include "src/batch.h"
 #include "src/embedding_state.h"
 #include "src/forward_interception.h"
@@ -209,6 +210,10 @@ at::Tensor TPUEmbeddingImpl::read_rows(
 }
 
 int64_t TPUEmbeddingImpl::iterations() const {
+  return updates_applied(*state_);
+}
+
+int64_t TPUEmbeddingImpl::schedule_step() const {
   return state_->iterations;
 }
 

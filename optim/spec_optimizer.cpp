@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
@@ -59,6 +60,58 @@ at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
   return sum.layout() == at::kSparse ? sum.coalesce() : sum;
 }
 
+constexpr const char* kAccumulationSteps = "accumulation_steps";
+constexpr const char* kSum = "sum";
+constexpr const char* kSumIndices = "sum_indices";
+constexpr const char* kSumValues = "sum_values";
+
+void save_sum(
+    const at::Tensor& sum,
+    int64_t steps,
+    torch::serialize::OutputArchive& archive) {
+  archive.write(kAccumulationSteps, c10::IValue(steps));
+  if (sum.layout() == at::kSparse) {
+    archive.write(kSumIndices, sum._indices(), /*is_buffer=*/true);
+    archive.write(kSumValues, sum._values(), /*is_buffer=*/true);
+  } else {
+    archive.write(kSum, sum, /*is_buffer=*/true);
+  }
+}
+
+// The sum that save_sum() has written for `parameter`; undefined when it does
+// not fit.
+at::Tensor load_sum(
+    torch::serialize::InputArchive& archive,
+    const at::Tensor& parameter) {
+  const auto fits = [&](const at::Tensor& tensor, at::IntArrayRef shape) {
+    return tensor.layout() == at::kStrided && tensor.sizes() == shape &&
+        tensor.scalar_type() == parameter.scalar_type();
+  };
+  at::Tensor sum;
+  if (archive.try_read(kSum, sum, /*is_buffer=*/true)) {
+    return fits(sum, parameter.sizes()) ? sum.to(parameter.options())
+                                        : at::Tensor();
+  }
+  at::Tensor indices;
+  at::Tensor values;
+  if (parameter.dim() < 2 ||
+      !archive.try_read(kSumIndices, indices, /*is_buffer=*/true) ||
+      !archive.try_read(kSumValues, values, /*is_buffer=*/true) ||
+      indices.scalar_type() != at::kLong || indices.dim() != 2 ||
+      indices.size(0) != 1) {
+    return {};
+  }
+  std::vector<int64_t> shape = parameter.sizes().vec();
+  shape[0] = indices.size(1);
+  if (!fits(values, shape) || indices.lt(0).any().item<bool>() ||
+      indices.ge(parameter.size(0)).any().item<bool>()) {
+    return {};
+  }
+  return at::sparse_coo_tensor(
+             indices, values.to(parameter.device()), parameter.sizes())
+      .coalesce();
+}
+
 }  // namespace
 
 void check_off_engine(const OptimizerSpec& spec, const std::string& where) {
@@ -90,9 +143,8 @@ void SpecOptimizerOptions::set_lr(double learning_rate) {
 struct SpecOptimizer::State
     : torch::optim::OptimizerCloneableParamState<State> {
   std::vector<at::Tensor> slots;  // in the order of slots_of()
-  // With gradient_accumulation_steps > 1.
-  at::Tensor sum;
-  int64_t passes = 0;
+  // With gradient_accumulation_steps > 1: undefined while there is none.
+  std::shared_ptr<at::Tensor> sum = std::make_shared<at::Tensor>();
 };
 
 // What one step does to one parameter.
@@ -168,6 +220,7 @@ SpecOptimizer::SpecOptimizer(
     add(entry.spec, {entry.parameter});
     auto state = std::make_unique<State>();
     state->slots = entry.slots;
+    state->sum = entry.sum;
     state_[entry.parameter.unsafeGetTensorImpl()] = std::move(state);
     places_.push_back(entry.where);
   }
@@ -209,6 +262,23 @@ SpecOptimizer::State& SpecOptimizer::state_of(
   return result;
 }
 
+bool SpecOptimizer::has_gradients() const {
+  for (const auto& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+at::Tensor SpecOptimizer::sum_for(const at::Tensor& parameter) const {
+  const auto found = state_.find(parameter.unsafeGetTensorImpl());
+  return found == state_.end() ? at::Tensor()
+                               : *static_cast<State&>(*found->second).sum;
+}
+
 std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
   std::vector<Update> updates;
   std::set<const void*> seen;
@@ -219,16 +289,21 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
     sources.push_back(learning_rate_of(options.spec()));
   }
   RateReader rates(learning_rate_tags(sources), *iterations_);
+  const bool is_step = has_gradients();
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const OptimizerSpec& spec =
         static_cast<const SpecOptimizerOptions&>(param_groups_[g].options())
             .spec();
     check_off_engine(spec, place_of(g, 0));
     const int64_t passes = gradient_accumulation_steps_of(spec);
+    const bool is_due = (*iterations_ + 1) % passes == 0;
     const std::vector<SlotSpec> slots = slots_of(spec);
     for (size_t i = 0; i < param_groups_[g].params().size(); ++i) {
       const at::Tensor& parameter = param_groups_[g].params()[i];
-      const at::Tensor& gradient = parameter.grad();
+      at::Tensor gradient = parameter.grad();
+      if (!gradient.defined() && is_step && is_due) {
+        gradient = sum_for(parameter);  // a pass without gradient adds zeros
+      }
       if (!gradient.defined()) {
         continue;
       }
@@ -264,9 +339,9 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
           .rows = {.weights = parameter.detach(), .slots = state.slots},
           .state = &state,
           .gradient = readable(gradient, sweeps_all_rows(spec))};
-      update.only_collects = state.passes + 1 < passes;
-      if (passes > 1) {
-        update.gradient = sum_of(state.sum, update.gradient);
+      update.only_collects = !is_due;
+      if (passes > 1 && parameter.grad().defined()) {
+        update.gradient = sum_of(*state.sum, update.gradient);
       }
       if (!update.only_collects) {
         update.moment = {
@@ -304,13 +379,11 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
   std::vector<Update> updates = plan();
   for (Update& update : updates) {
     if (update.only_collects) {
-      update.state->sum = update.gradient;
-      ++update.state->passes;
+      *update.state->sum = update.gradient;
       continue;
     }
     update.apply();
-    update.state->sum = at::Tensor();
-    update.state->passes = 0;
+    *update.state->sum = at::Tensor();
   }
   *iterations_ += updates.empty() ? 0 : 1;
   return loss;
@@ -346,6 +419,10 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
         entry.write(
             slot_key(slots[slot].name), state.slots[slot], /*is_buffer=*/true);
       }
+      if (state.sum->defined()) {
+        save_sum(
+            *state.sum, gradient_accumulation_steps_of(options.spec()), entry);
+      }
       group.write(key_of("parameter", i), entry);
     }
     archive.write(key_of("group", g), group);
@@ -380,7 +457,12 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
           std::to_string(param_groups_.size()));
 
   std::vector<std::pair<SpecOptimizerOptions*, double>> rates;
-  std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> slots;
+  struct Loaded {
+    at::Tensor parameter = {};
+    std::vector<at::Tensor> slots = {};
+    at::Tensor sum = {};
+  };
+  std::vector<Loaded> states;
   for (size_t g = 0; problems.empty() && g < param_groups_.size(); ++g) {
     auto& options =
         static_cast<SpecOptimizerOptions&>(param_groups_[g].options());
@@ -416,7 +498,7 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
       if (!group.try_read(key_of("parameter", i), entry)) {
         continue;
       }
-      std::vector<at::Tensor> values;
+      Loaded loaded{.parameter = parameters[i]};
       for (const SlotSpec& slot : slots_of(options.spec())) {
         at::Tensor value;
         const bool fits =
@@ -428,9 +510,24 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
             fits,
             place_of(g, i) + " slot " + slot.name +
                 " is missing or of another shape or type");
-        values.push_back(value);
+        loaded.slots.push_back(value);
       }
-      slots.emplace_back(parameters[i], std::move(values));
+      c10::IValue steps;
+      if (entry.try_read(kAccumulationSteps, steps)) {
+        const int64_t expected = gradient_accumulation_steps_of(options.spec());
+        expect(
+            steps.isInt() && steps.toInt() == expected,
+            place_of(g, i) +
+                " was saved in the middle of another gradient accumulation "
+                "than over " +
+                std::to_string(expected) + " steps");
+        loaded.sum = load_sum(entry, parameters[i]);
+        expect(
+            loaded.sum.defined(),
+            place_of(g, i) +
+                " has no collected gradient of its shape and type");
+      }
+      states.push_back(std::move(loaded));
     }
   }
   TORCH_CHECK_VALUE(
@@ -442,21 +539,17 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     options->set_lr(rate);
   }
   if (!owns_slots_) {
-    // Counter and slots are loaded with what they belong to.
-    for (auto& [parameter, state] : state_) {
-      static_cast<State&>(*state).sum = at::Tensor();
-      static_cast<State&>(*state).passes = 0;
-    }
-    return;
+    return;  // Counter, slots and sums are loaded with what they belong to.
   }
   *iterations_ = iterations.toInt();
   state_.clear();
-  for (auto& [parameter, values] : slots) {
+  for (const Loaded& loaded : states) {
     auto state = std::make_unique<State>();
-    for (const at::Tensor& value : values) {
-      state->slots.push_back(value.to(parameter.options()));
+    for (const at::Tensor& value : loaded.slots) {
+      state->slots.push_back(value.to(loaded.parameter.options()));
     }
-    state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+    *state->sum = loaded.sum;
+    state_[loaded.parameter.unsafeGetTensorImpl()] = std::move(state);
   }
 }
 

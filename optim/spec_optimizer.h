@@ -47,14 +47,16 @@ class SpecOptimizer : public torch::optim::Optimizer {
     OptimizerSpec spec = {};
     at::Tensor parameter = {};
     std::vector<at::Tensor> slots = {};
+    /// What gradient_accumulation_steps collects: dense, sparse or undefined.
+    std::shared_ptr<at::Tensor> sum = {};
     std::string where = {};  // begins the messages
   };
 
   /// `groups` is not empty.
   explicit SpecOptimizer(std::vector<SpecGroup> groups);
 
-  /// One group per entry; their slots and the counter are updated here, but
-  /// not saved.
+  /// One group per entry; their slots, sums and the counter are updated here,
+  /// but not saved.
   SpecOptimizer(
       const std::vector<Bound>& bound,
       std::shared_ptr<int64_t> iterations);
@@ -72,6 +74,9 @@ class SpecOptimizer : public torch::optim::Optimizer {
   void add(const OptimizerSpec& spec, std::vector<at::Tensor> parameters);
 
   State& state_of(const at::Tensor& parameter, const OptimizerSpec& spec);
+  bool has_gradients() const;
+  // What has been collected for `parameter`; undefined when nothing has.
+  at::Tensor sum_for(const at::Tensor& parameter) const;
   std::vector<Update> plan();
 
   std::string place_of(size_t group, size_t parameter) const;

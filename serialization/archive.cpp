@@ -6,11 +6,13 @@
 #include "optim/checked_archive.h"
 #include "optim/row_update.h"
 #include "serialization/load_plan.h"
+#include "src/accumulated_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include <bit>
 #include <map>
 #include <string>
 #include <utility>
@@ -21,6 +23,10 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kFormatVersion = 1;
+
+constexpr const char* kAccumulationSteps = "accumulation_steps";
+constexpr const char* kAccumulatedRows = "accumulated_rows";
+constexpr const char* kAccumulatedSums = "accumulated_sums";
 
 std::string key_of(size_t table) {
   return "table_" + std::to_string(table);
@@ -66,7 +72,11 @@ void read_table(
              .shape = tensor.sizes().vec()});
         tensors.emplace(key, std::move(tensor));
       }
-    } else if (archive.try_read(key, value) && value.isString()) {
+    } else if (!archive.try_read(key, value)) {
+      continue;
+    } else if (key == kAccumulationSteps && value.isInt()) {
+      table.accumulation_steps = value.toInt();
+    } else if (value.isString()) {
       if (key == "name") {
         table.name = value.toStringRef();
       } else if (key == "optimizer") {
@@ -92,12 +102,39 @@ ArchivedState read_archive(torch::serialize::InputArchive& archive) {
   } else {
     archived.problems.emplace_back("iterations is missing or negative");
   }
+  c10::IValue seed;
+  if (archive.try_read("seed", seed) && seed.isInt()) {
+    archived.state.seed = std::bit_cast<uint64_t>(seed.toInt());
+  }
   torch::serialize::InputArchive table;
   for (size_t i = 0; archive.try_read(key_of(i), table); ++i) {
     read_table(table, key_of(i), archived);
     table = torch::serialize::InputArchive();
   }
   return archived;
+}
+
+void save_accumulated(
+    const TableState& table,
+    torch::serialize::OutputArchive& archive) {
+  const AccumulatedGradients gradients = accumulated_gradients(table);
+  archive.write(kAccumulationSteps, c10::IValue(accumulation_steps_of(table)));
+  archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);
+  archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
+}
+
+// Errors:  c10::ValueError when the archive's are not of the table.
+AccumulatedGradients load_accumulated(
+    const std::map<std::string, at::Tensor>& tensors,
+    const TableState& table) {
+  const auto find = [&](const char* key) {
+    const auto found = tensors.find(key);
+    return found == tensors.end() ? at::Tensor() : found->second;
+  };
+  AccumulatedGradients gradients{
+      .rows = find(kAccumulatedRows), .sums = find(kAccumulatedSums)};
+  check_accumulated(gradients, table, "[TPUEmbedding::load]");
+  return gradients;
 }
 
 }  // namespace
@@ -126,6 +163,7 @@ void save_state(
   archive.write("format_version", c10::IValue(kFormatVersion));
   archive.write("config", c10::IValue(config_text(state, features)));
   archive.write("iterations", c10::IValue(state.iterations));
+  archive.write("seed", c10::IValue(std::bit_cast<int64_t>(state.seed)));
   for (size_t i = 0; i < state.tables.size(); ++i) {
     const TableState& table = state.tables[i];
     CheckedArchive entry(archive.compilation_unit());
@@ -136,6 +174,9 @@ void save_state(
     entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
     for (const Slot& slot : table.slots) {
       entry.write(optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
+    }
+    if (is_accumulating(state, table)) {
+      save_accumulated(table, entry);
     }
     archive.write(key_of(i), entry);
   }
@@ -153,12 +194,16 @@ void load_state(
       "read what else the archive holds yourself.");
   const at::NoGradGuard no_grad;
   const ArchivedState archived = read_archive(archive);
-  const LoadPlan plan = plan_load(
+  LoadPlan plan = plan_load(
       state,
       archived.state,
       options,
       "[TPUEmbedding::load]",
       archived.problems);
+  for (LoadPlan::Accumulated& entry : plan.accumulated) {
+    entry.gradients =
+        load_accumulated(archived.tensors[entry.table], state.tables[entry.to]);
+  }
   for (const LoadPlan::Copy& copy : plan.copies) {
     at::Tensor to = copy.to;
     if (to.size(0) > 0) {

@@ -14,8 +14,11 @@ namespace tessera {
 //
 //   format_version   1
 //   config           the feature configs as JSON
-//   iterations       updates applied
-//   table_{i}/name, optimizer, parameters, and each slot by its name
+//   iterations       passes, of which gradient_accumulation_steps make an update
+//   seed             of random rounding, as int64
+//   table_{i}/name, optimizer, parameters, and each slot by its name; in the
+//             middle of a gradient accumulation, accumulation_steps,
+//             accumulated_rows and accumulated_sums
 //   tessera_checksums   of all that: see optim/checked_archive.h
 //
 // Entries are numbered: a tensor named `class` can be saved but not loaded.
@@ -31,7 +34,8 @@ std::string config_text(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features);
 
-/// Copies tables, slots and step counter into `state`. A table without
+/// Copies tables, slots, step counter, seed and collected gradients into `state`.
+/// A table without
 /// optimizer, and one on the host, takes its rows and ignores the slots.
 /// Errors:  c10::ValueError listing damaged entries or all differences; nothing
 ///          is changed then.

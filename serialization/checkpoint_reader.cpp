@@ -5,6 +5,8 @@
 #include "src/random_key.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -408,6 +410,7 @@ CheckpointReader::CheckpointReader(
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
   saved_.iterations = newest.iterations;
+  saved_.seed = newest.seed;
   for (const ManifestTable& table : newest.tables) {
     SavedTable entry{.name = table.name, .optimizer = table.optimizer};
     for (const ManifestTensor& tensor : table.tensors) {
@@ -416,6 +419,7 @@ CheckpointReader::CheckpointReader(
            .dtype = dtype_from_string(tensor.dtype),
            .shape = tensor.shape});
     }
+    entry.accumulation_steps = table.accumulated ? table.accumulated->steps : 0;
     saved_.tables.push_back(std::move(entry));
   }
 }
@@ -533,13 +537,52 @@ std::string CheckpointReader::read_extra() const {
       " LoadOptions::extra is set, but '",
       newest.name,
       "' was saved without CheckpointOptions::extra.");
-  const fs::path path = directory_ / newest.name / extra->name;
+  return read_whole(*extra);
+}
+
+std::string CheckpointReader::read_whole(const ManifestFile& file) const {
+  const fs::path path = folder_of(chain_.size() - 1) / file.name;
   std::vector<Stretch> stretches;
-  append_stretches(path, *extra, stretches);
+  append_stretches(path, file, stretches);
   tessera::verify(stretches);
-  std::string bytes(extra->bytes, '\0');
-  InputFile(path).read(0, extra->bytes, bytes.data());
+  std::string bytes(file.bytes, '\0');
+  InputFile(path).read(0, file.bytes, bytes.data());
   return bytes;
+}
+
+AccumulatedGradients CheckpointReader::read_accumulated(
+    size_t table,
+    const LocalRows& rows) const {
+  const ManifestTable& entry = table_of(chain_.size() - 1, table);
+  const int64_t dim = entry.tensors[0].shape.back();
+  // Ranks whose rows interleave have written one part each.
+  std::vector<at::Tensor> parts_rows{at::empty({0}, at::kLong)};
+  std::vector<at::Tensor> parts_sums{at::empty({0, dim}, at::kFloat)};
+  for (const ManifestGradients& part : entry.accumulated->parts) {
+    const std::string rows_bytes = read_whole(part.rows);
+    const std::string sums_bytes = read_whole(part.sums);
+    if (part.count == 0) {
+      continue;
+    }
+    std::vector<uint32_t> numbers(part.count);
+    std::memcpy(numbers.data(), rows_bytes.data(), rows_bytes.size());
+    AccumulatedGradients gradients{
+        .rows = at::empty({part.count}, at::kLong),
+        .sums = at::empty({part.count, dim}, at::kFloat)};
+    std::memcpy(
+        gradients.sums.mutable_data_ptr(),
+        sums_bytes.data(),
+        sums_bytes.size());
+    std::copy(
+        numbers.begin(),
+        numbers.end(),
+        gradients.rows.mutable_data_ptr<int64_t>());
+    gradients = local_part(gradients, rows);
+    parts_rows.push_back(std::move(gradients.rows));
+    parts_sums.push_back(std::move(gradients.sums));
+  }
+  const auto [sorted, order] = at::cat(parts_rows).sort();
+  return {.rows = sorted, .sums = at::cat(parts_sums).index_select(0, order)};
 }
 
 void load_checkpoint(
@@ -572,6 +615,11 @@ void load_checkpoint(
     reader.emplace(directory, checkpoint);
     plan = plan_load(state, reader->saved(), options, kLoad);
     reader->verify(plan.copies);
+    for (LoadPlan::Accumulated& entry : plan.accumulated) {
+      const TableState& table = state.tables[entry.to];
+      entry.gradients = reader->read_accumulated(entry.table, table.rows);
+      check_accumulated(entry.gradients, table, kLoad);
+    }
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
       extra.load_from(stream);

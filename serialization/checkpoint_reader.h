@@ -3,6 +3,7 @@
 
 #include "serialization/load_plan.h"
 #include "serialization/manifest.h"
+#include "src/accumulated_gradients.h"
 #include "src/embedding_state.h"
 
 #include <tessera/serialization/checkpoint.h>
@@ -75,6 +76,11 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
+  /// The local part of what gradient_accumulation_steps had collected.
+  /// Errors:  c10::ValueError when a file can't be read or is damaged.
+  AccumulatedGradients read_accumulated(size_t table, const LocalRows& rows)
+      const;
+
   /// The archive of CheckpointOptions::extra.
   /// Errors:  c10::ValueError when there is none, or it is damaged.
   std::string read_extra() const;
@@ -89,6 +95,8 @@ class CheckpointReader {
   // Positions in the chain that hold rows of a table, one with all rows first.
   std::vector<size_t> links_of(size_t table) const;
   void read_touched(size_t link, size_t table);
+  // One of the newest checkpoint's files, compared with its checksums.
+  std::string read_whole(const ManifestFile& file) const;
 
   std::filesystem::path directory_;
   std::vector<CheckpointLink> chain_;  // the full one first

@@ -6,6 +6,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
+#include "src/accumulated_gradients.h"
 #include "src/parallel.h"
 #include "src/random_key.h"
 
@@ -66,6 +67,7 @@ class CheckpointWriter {
     ranks.together(place_, [&] {
       manifest_.config = config_text(state_, features);
       manifest_.iterations = state_.iterations;
+      manifest_.seed = state_.seed;
       describe_tables();
     });
     if (manifest_.parent) {
@@ -78,7 +80,10 @@ class CheckpointWriter {
         disk_.make_directory(hidden_);
         return std::string();
       });
-      ranks.together(place_, [&] { write_tables(); });
+      ranks.together(place_, [&] {
+        write_tables();
+        write_accumulated();
+      });
       gather_tables();
       id = ranks.from_first(place_, [&] {
         const std::string text = write_manifest();
@@ -244,6 +249,10 @@ class CheckpointWriter {
         entry.tensors.push_back(
             describe(table, optim::slot_key(slot.name), slot.values));
       }
+      if (is_accumulating(state_, table)) {
+        entry.accumulated =
+            ManifestAccumulated{.steps = accumulation_steps_of(table)};
+      }
       manifest_.tables.push_back(std::move(entry));
     }
   }
@@ -325,10 +334,7 @@ class CheckpointWriter {
       return;
     }
     ManifestTable& entry = manifest_.tables[index];
-    // Files of all ranks lie in one folder.
-    const std::string prefix = state_.ranks->size() == 1
-        ? fmt::format("table_{}.", index)
-        : fmt::format("rank_{}.table_{}.", state_.ranks->rank(), index);
+    const std::string prefix = prefix_of(index);
     for (size_t i = 0; i < entry.tensors.size(); ++i) {
       ManifestTensor& tensor = entry.tensors[i];
       const at::Tensor& values =
@@ -353,6 +359,41 @@ class CheckpointWriter {
         }
         contents.push_back(content);
       }
+    }
+  }
+
+  // Files of all ranks lie in one folder.
+  std::string prefix_of(size_t table) const {
+    return state_.ranks->size() == 1
+        ? fmt::format("table_{}.", table)
+        : fmt::format("rank_{}.table_{}.", state_.ranks->rank(), table);
+  }
+
+  // What this rank has collected for its rows.
+  void write_accumulated() {
+    for (size_t i = 0; i < manifest_.tables.size(); ++i) {
+      std::optional<ManifestAccumulated>& entry =
+          manifest_.tables[i].accumulated;
+      if (!entry || !writes(state_.tables[i])) {
+        continue;
+      }
+      const AccumulatedGradients gradients =
+          accumulated_gradients(state_.tables[i]);
+      const auto* first = gradients.rows.const_data_ptr<int64_t>();
+      const std::vector<uint32_t> rows(first, first + gradients.rows.numel());
+      ManifestGradients part{
+          .count = gradients.rows.numel(),
+          .rows = {.name = prefix_of(i) + "accumulated_rows"},
+          .sums = {.name = prefix_of(i) + "accumulated_sums"}};
+      write_file(
+          part.rows,
+          {reinterpret_cast<const char*>(rows.data()),
+           rows.size() * sizeof(uint32_t)});
+      write_file(
+          part.sums,
+          {static_cast<const char*>(gradients.sums.const_data_ptr()),
+           gradients.sums.nbytes()});
+      entry->parts.push_back(std::move(part));
     }
   }
 
@@ -410,6 +451,11 @@ class CheckpointWriter {
             to.end(),
             std::make_move_iterator(from.begin()),
             std::make_move_iterator(from.end()));
+      }
+      if (others[i].accumulated) {
+        for (ManifestGradients& part : others[i].accumulated->parts) {
+          manifest_.tables[i].accumulated->parts.push_back(std::move(part));
+        }
       }
     }
   }

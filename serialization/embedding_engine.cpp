@@ -180,7 +180,6 @@ void EmbeddingEngine::load_checkpoint(
   change_state([&](EmbeddingState& state) {
     tessera::load_checkpoint(state, directory, options);
   });
-  forget_piles();
 }
 
 }  // namespace tessera

@@ -72,6 +72,7 @@ class LoadPlanner {
         "less by LoadOptions or the layer's option missing_slots.");
     if (options_.tables.empty() && options_.slots) {
       plan_.iterations = saved_.iterations;
+      plan_.seed = saved_.seed;
     }
     return std::move(plan_);
   }
@@ -112,6 +113,7 @@ class LoadPlanner {
           "table '{}': not saved, there is {}", name, names_of(saved_.tables)));
       return;
     }
+    plan_.tables.push_back(&table - state_.tables.data());
     compare_tensor(table, *saved, "parameters", "parameters", table.parameters);
     if (!options_.slots) {
       return;
@@ -128,6 +130,37 @@ class LoadPlanner {
           "slot " + slot.name,
           slot.values);
     }
+    if (options_.tables.empty()) {
+      compare_accumulation(table, *saved);
+    }
+  }
+
+  // Gradients that the saved layer had collected belong to its step counter.
+  void compare_accumulation(const TableState& table, const SavedTable& saved) {
+    if (!saved.optimizer || !table.optimizer ||
+        state_.with_slots == WithSlots::kNo) {
+      return;
+    }
+    const int64_t steps = accumulation_steps_of(table);
+    if (saved.accumulation_steps == 0) {
+      if (saved_.iterations % steps != 0) {
+        plan_.without_gradients += fmt::format(
+            "{}'{}'", plan_.without_gradients.empty() ? "" : ", ", table.name);
+      }
+      return;
+    }
+    if (saved.accumulation_steps != steps) {
+      problems_.push_back(fmt::format(
+          "table '{}': gradient_accumulation_steps is {}, but the gradients "
+          "that were saved are a part of {}",
+          table.name,
+          steps,
+          saved.accumulation_steps));
+      return;
+    }
+    plan_.accumulated.push_back(
+        {.table = static_cast<size_t>(&saved - saved_.tables.data()),
+         .to = static_cast<size_t>(&table - state_.tables.data())});
   }
 
   static bool has_no_slots(const SavedTable& saved) {
@@ -225,6 +258,26 @@ void LoadPlan::finish(EmbeddingState& state) const {
   state.has_skipped_slots =
       has_skipped_slots || (!iterations && state.has_skipped_slots);
   state.iterations = iterations.value_or(state.iterations);
+  state.seed = seed.value_or(state.seed);
+  for (const size_t table : tables) {
+    clear_accumulated(state.tables[table]);
+  }
+  for (const Accumulated& entry : accumulated) {
+    TableState& table = state.tables[entry.to];
+    set_accumulated(
+        table,
+        entry.gradients,
+        state.iterations % accumulation_steps_of(table));
+  }
+  if (!without_gradients.empty()) {
+    TORCH_WARN(
+        "What was loaded was saved after pass ",
+        state.iterations,
+        ", in the middle of a gradient accumulation, but has no collected "
+        "gradients for ",
+        without_gradients,
+        ": these passes count as zeros in the next update.");
+  }
 }
 
 LoadPlan plan_load(

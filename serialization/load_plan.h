@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/accumulated_gradients.h"
 #include "src/embedding_state.h"
 
 #include <tessera/checkpoint_options.h>
@@ -23,10 +24,15 @@ struct SavedTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
   std::vector<SavedTensor> tensors = {};
+  /// gradient_accumulation_steps, where the collected gradients were saved; 0
+  /// between two accumulations.
+  int64_t accumulation_steps = 0;
 };
 
 struct SavedState {
   int64_t iterations = 0;
+  /// Unset in files written before it was saved.
+  std::optional<uint64_t> seed = {};
   std::vector<SavedTable> tables = {};
 };
 
@@ -39,9 +45,23 @@ struct LoadPlan {
     kernels::RowNumbers rows = {};  // which these are
   };
 
+  /// Collected gradients, which whoever carries out the plan reads.
+  struct Accumulated {
+    size_t table = 0;  // of SavedState::tables
+    size_t to = 0;  // of EmbeddingState::tables
+    AccumulatedGradients gradients = {};
+  };
+
   std::vector<Copy> copies = {};
+  std::vector<Accumulated> accumulated = {};
+  /// Of EmbeddingState::tables: those whose rows are replaced. What they have
+  /// collected themselves is dropped.
+  std::vector<size_t> tables = {};
   std::optional<int64_t> iterations = {};
+  std::optional<uint64_t> seed = {};
   bool has_skipped_slots = false;
+  /// Names of tables whose collected gradients are missing in an older file.
+  std::string without_gradients = {};
 
   /// After the copies: what else becomes of the state.
   void finish(EmbeddingState& state) const;

@@ -30,12 +30,20 @@ template <class T>
 concept ManifestStruct = HasFields<T> && OneOf<
     T,
     Manifest,
+    ManifestAccumulated,
     ManifestFile,
+    ManifestGradients,
     ManifestParent,
     ManifestPart,
     ManifestTable,
     ManifestTensor,
     ManifestTouched>;
+
+// Fields that older manifests lack. Where they say nothing new they are left
+// out.
+bool may_be_missing(std::string_view name) {
+  return name == "step" || name == "seed" || name == "accumulated";
+}
 
 }  // namespace
 
@@ -48,14 +56,18 @@ struct JsonValue<T> {
         json.erase("step");  // as before tables could be sharded
       }
     }
+    for (const char* name : {"seed", "accumulated"}) {
+      if (json.contains(name) && json[name].is_null()) {
+        json.erase(name);
+      }
+    }
     return json;
   }
   static T read(const Json& json, const std::string& where) {
     require_kind(json.is_object(), json, "an object", where);
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
-      // Manifests of before tables could be sharded have no steps.
-      if (std::string_view(name) != "step") {
+      if (!may_be_missing(name)) {
         require_key(json, name, where);
       }
     });
@@ -158,6 +170,30 @@ class ManifestCheck {
     }
     for (const ManifestTensor& tensor : table.tensors) {
       check_parts(tensor, rows);
+    }
+    if (table.accumulated) {
+      check(*table.accumulated, table.tensors[0]);
+    }
+  }
+
+  void check(
+      const ManifestAccumulated& accumulated,
+      const ManifestTensor& parameters) {
+    require(accumulated.steps > 1, "accumulated steps must be more than 1");
+    for (const ManifestGradients& part : accumulated.parts) {
+      require(
+          part.count >= 0 && part.count <= parameters.shape[0],
+          "rows with accumulated gradients must be some of the table's");
+      check(part.rows);
+      check(part.sums);
+      const int64_t width =
+          parameters.shape.size() == 1 ? 1 : parameters.shape[1];
+      require(
+          part.rows.bytes ==
+                  part.count * static_cast<int64_t>(sizeof(uint32_t)) &&
+              part.sums.bytes ==
+                  part.count * width * static_cast<int64_t>(sizeof(float)),
+          "a file of accumulated gradients has another size");
     }
   }
 

@@ -86,12 +86,41 @@ struct ManifestTouched {
   }
 };
 
+/// Gradients that one rank has collected: some rows of the table, ascending, as
+/// uint32, and a sum [dim] of float32 for each.
+struct ManifestGradients {
+  int64_t count = 0;
+  ManifestFile rows = {};
+  ManifestFile sums = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("count", self.count);
+    visit("rows", self.rows);
+    visit("sums", self.sums);
+  }
+};
+
+/// What gradient_accumulation_steps has collected since the table's last update.
+struct ManifestAccumulated {
+  int64_t steps = 0;  // gradient_accumulation_steps
+  std::vector<ManifestGradients> parts = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("steps", self.steps);
+    visit("parts", self.parts);
+  }
+};
+
 struct ManifestTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
   /// Unset: all rows are here.
   std::optional<ManifestTouched> touched = {};
   std::vector<ManifestTensor> tensors = {};
+  /// Set in the middle of a gradient accumulation. Whole in increments, too.
+  std::optional<ManifestAccumulated> accumulated = {};
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
@@ -99,6 +128,7 @@ struct ManifestTable {
     visit("optimizer", self.optimizer);
     visit("touched", self.touched);
     visit("tensors", self.tensors);
+    visit("accumulated", self.accumulated);
   }
 };
 
@@ -117,6 +147,8 @@ struct ManifestParent {
 struct Manifest {
   int64_t format_version = 1;
   int64_t iterations = 0;
+  /// Of random rounding. Unset in manifests written before it was saved.
+  std::optional<uint64_t> seed = {};
   std::optional<ManifestParent> parent = {};
   /// Increments since the full one; 0 for a full one.
   int64_t increments = 0;
@@ -129,6 +161,7 @@ struct Manifest {
   static void visit_fields(Self& self, Visit&& visit) {
     visit("format_version", self.format_version);
     visit("iterations", self.iterations);
+    visit("seed", self.seed);
     visit("parent", self.parent);
     visit("increments", self.increments);
     visit("config", self.config);

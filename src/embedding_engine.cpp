@@ -3,6 +3,7 @@
 
 #include <tessera/serving_lookup.h>
 
+#include "src/accumulated_gradients.h"
 #include "src/batch.h"
 #include "src/batch_queue.h"
 #include "src/embedding_state.h"
@@ -320,15 +321,9 @@ class EmbeddingEngine::Impl {
     updating_thread_ = std::this_thread::get_id();
     const auto at_the_end = c10::make_scope_exit([&] {
       updating_thread_ = std::thread::id();
-      iterations_ = state_->iterations;
+      iterations_ = updates_applied(*state_);
     });
     change(*state_);
-  }
-
-  void forget_piles() {
-    const Call call(*this);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    engine_.forget();
   }
 
   EmbeddingTables embedding_tables() {
@@ -505,7 +500,7 @@ class EmbeddingEngine::Impl {
     const auto no_longer =
         c10::make_scope_exit([&] { updating_thread_ = std::thread::id(); });
     engine_.apply(engine_.plan(lookups));
-    iterations_ = state_->iterations;
+    iterations_ = updates_applied(*state_);
   }
 
   const EmbeddingEngineOptions options_;
@@ -669,10 +664,6 @@ void EngineAccess::read(
 void EmbeddingEngine::change_state(
     c10::function_ref<void(EmbeddingState&)> change) {
   impl_->change_state(change);
-}
-
-void EmbeddingEngine::forget_piles() {
-  impl_->forget_piles();
 }
 
 void EmbeddingEngine::shutdown() {

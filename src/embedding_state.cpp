@@ -288,6 +288,11 @@ EmbeddingState deep_copy(const EmbeddingState& state) {
     for (Slot& slot : table.slots) {
       slot.values = copy_rows(slot.values);
     }
+    if (table.gradient_sum != nullptr) {
+      table.gradient_sum = std::make_shared<at::Tensor>(
+          table.gradient_sum->defined() ? table.gradient_sum->clone()
+                                        : at::Tensor());
+    }
   }
   return copy;
 }

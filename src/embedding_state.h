@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/gradient_pile.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
 #include "src/local_rows.h"
@@ -45,8 +46,14 @@ struct TableState {
   LocalRows rows = {};
   at::Tensor parameters = {};  // [rows.count, dim]
   std::vector<Slot> slots = {};
-  /// Local rows, since the last checkpoint; nullopt unless checkpoints are incremental.
+  /// Local rows, since the last checkpoint; nullopt unless checkpoints are
+  /// incremental.
   std::optional<TouchedRows> touched = {};
+  /// What gradient_accumulation_steps has collected on an engine.
+  GradientPile pile = {};
+  /// The same for an optimizer on the host, which shares it; nullptr without
+  /// one.
+  std::shared_ptr<at::Tensor> gradient_sum = {};
 };
 
 /// One feature: its path in the nest, its config, the table it reads.
@@ -77,9 +84,11 @@ struct EmbeddingState {
   bool fixed_batch_size = false;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
-  /// Not in checkpoints: updates that round at random go on bit for bit only
-  /// in a layer of the same seed.
+  /// Of initial values and of random rounding. A load takes over the one that
+  /// was saved, so that rounding goes on bit for bit.
   uint64_t seed = 0;
+  /// Keras's raw counter: passes, of which gradient_accumulation_steps = n make
+  /// one update of a table. Schedules are read at it.
   int64_t iterations = 0;
   int64_t out_of_range_count = 0;
   /// What TableState::touched counts from: path and checksum of a checkpoint.

@@ -37,6 +37,10 @@ class GradientPile {
         .gain = gain};
   }
 
+  /// Local rows, each once, in no order.
+  const Buffer<uint32_t>& rows() const {
+    return bags_.ids;
+  }
   /// [distinct rows, dim]
   const Buffer<float>& sums() const {
     return sums_;

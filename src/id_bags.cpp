@@ -2,6 +2,7 @@
 #include "src/id_bags.h"
 
 #include "src/active_kernels.h"
+#include "src/embedding_state.h"
 
 #include <ATen/ops/equal.h>
 #include <c10/util/Exception.h>

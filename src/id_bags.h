@@ -2,17 +2,20 @@
 #pragma once
 
 #include "src/buffer.h"
-#include "src/embedding_state.h"
 
 #include <tessera/feature.h>
+#include <tessera/table_config.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace tessera {
+
+struct FeatureState;
 
 /// Looks up zeros: an id >= vocabulary_size under OutOfRange::kZero.
 inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();

@@ -4,6 +4,7 @@
 #include "optim/rate_reader.h"
 #include "optim/row_update.h"
 #include "optim/tensor_text.h"
+#include "src/accumulated_gradients.h"
 #include "src/active_kernels.h"
 #include "src/lookup.h"
 #include "src/parallel.h"
@@ -37,10 +38,6 @@ void check_count(const TableUpdate& update) {
       " one update must have fewer than 2^32 - 1 ids and bags, but got ",
       count,
       ". Split the batch.");
-}
-
-int64_t passes_per_update(const TableState& table) {
-  return optim::gradient_accumulation_steps_of(*table.optimizer);
 }
 
 // What `table` keeps, as an optimizer off the engine sees it.
@@ -112,7 +109,6 @@ TableEngine::TableEngine(
   }
   rate_tags_ = optim::learning_rate_tags(rates);
   zero_row_.assign(widest, 0.0F);
-  piles_.resize(state_->tables.size());
 }
 
 std::vector<at::Tensor> TableEngine::lookup(
@@ -245,8 +241,12 @@ bool TableEngine::is_reached(
   return false;
 }
 
+bool TableEngine::is_due(const TableState& table) const {
+  return (state_->iterations + 1) % accumulation_steps_of(table) == 0;
+}
+
 std::vector<GradientPile> TableEngine::sum(
-    const std::vector<GradientPile>& piles,
+    const std::vector<const GradientPile*>& piles,
     std::vector<TableUpdate>& updates) {
   std::vector<TableUpdate> summed;
   std::vector<size_t> tables;
@@ -255,8 +255,8 @@ std::vector<GradientPile> TableEngine::sum(
       continue;
     }
     TableUpdate update{.table = updates[i].table};
-    if (piles[i].passes() > 0) {
-      update.terms.push_back(piles[i].term());
+    if (piles[i]->passes() > 0) {
+      update.terms.push_back(piles[i]->term());
     }
     update.terms.insert(
         update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
@@ -270,7 +270,7 @@ std::vector<GradientPile> TableEngine::sum(
     result[tables[i]] = GradientPile(
         std::move(sums[i]),
         summed[i].table->config->dim,
-        piles[tables[i]].passes() + 1);
+        piles[tables[i]]->passes() + 1);
   }
   return result;
 }
@@ -287,7 +287,7 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
     const optim::UpdateMoment moment{
         .learning_rate =
             rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
-        .update = state_->iterations / passes_per_update(table) + 1};
+        .update = state_->iterations / accumulation_steps_of(table) + 1};
     update.rates.push_back(moment.learning_rate);
     if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
@@ -322,24 +322,23 @@ TableEngine::Update TableEngine::plan(
     }
   }
   std::vector<TableUpdate> collecting(updates.size());
+  std::vector<const GradientPile*> piles;
   bool collects = false;
   for (size_t i = 0; i < updates.size(); ++i) {
+    piles.push_back(&state_->tables[i].pile);
     if (updates[i].table != nullptr &&
-        passes_per_update(*updates[i].table) > 1) {
+        accumulation_steps_of(*updates[i].table) > 1) {
       std::swap(collecting[i], updates[i]);
       collects = true;
     }
   }
   if (collects) {
-    update.piles = sum(piles_, collecting);
+    update.piles = sum(piles, collecting);
   }
   for (size_t i = 0; i < update.piles.size(); ++i) {
     const GradientPile& pile = update.piles[i];
-    if (pile.passes() == 0) {
-      continue;
-    }
-    const int64_t passes = passes_per_update(*collecting[i].table);
-    if (pile.passes() == passes) {
+    if (pile.passes() > 0 && is_due(*collecting[i].table)) {
+      const int64_t passes = accumulation_steps_of(*collecting[i].table);
       updates[i].table = collecting[i].table;
       updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
     }
@@ -375,9 +374,8 @@ void TableEngine::apply(Update update) {
     if (update.piles[i].passes() == 0) {
       continue;
     }
-    const bool is_applied =
-        update.piles[i].passes() == passes_per_update(state_->tables[i]);
-    piles_[i] = is_applied ? GradientPile() : std::move(update.piles[i]);
+    TableState& table = state_->tables[i];
+    table.pile = is_due(table) ? GradientPile() : std::move(update.piles[i]);
   }
   ++state_->iterations;
 }
@@ -414,18 +412,16 @@ void TableEngine::end_lookups() const noexcept {
   }
 }
 
-void TableEngine::forget() {
-  for (GradientPile& pile : piles_) {
-    pile.clear();
-  }
-}
-
 std::vector<GradientPile> TableEngine::collect(
     const std::vector<GradientPile>& piles,
     const std::vector<LookupGradients>& lookups) {
   Update update;
   std::vector<TableUpdate> updates = read(lookups, update);
-  return sum(piles, updates);
+  std::vector<const GradientPile*> pointers;
+  for (const GradientPile& pile : piles) {
+    pointers.push_back(&pile);
+  }
+  return sum(pointers, updates);
 }
 
 }  // namespace tessera

@@ -99,7 +99,7 @@ class TableEngine {
   struct Update {
     std::vector<TableUpdate> tables = {};
     std::vector<CustomUpdate> custom = {};
-    /// [tables], what the engine's own piles become.
+    /// [tables], what TableState::pile becomes, or is applied.
     std::vector<GradientPile> piles = {};
     std::vector<at::Tensor> gradients = {};  // what the terms point to
     std::list<IdBags> bags = {};  // likewise
@@ -108,8 +108,8 @@ class TableEngine {
 
   /// One update from the gradients of all lookups, summed per row.
   ///
-  /// Tables with gradient_accumulation_steps = n only collect, and every n-th
-  /// time apply the mean. Reads each learning rate once, runs custom rules.
+  /// Tables with gradient_accumulation_steps = n only collect, and when the step
+  /// counter reaches a multiple of n apply the mean. Reads each learning rate once, runs custom rules.
   /// Errors:  c10::ValueError; nothing is changed.
   Update plan(const std::vector<LookupGradients>& lookups);
 
@@ -134,9 +134,6 @@ class TableEngine {
   std::vector<GradientPile> collect(
       const std::vector<GradientPile>& piles,
       const std::vector<LookupGradients>& lookups);
-
-  /// Drops what tables with gradient_accumulation_steps have collected.
-  void forget();
 
   /// What each rank has given, in order; all must have the same `options`.
   virtual std::vector<double> gather(double value, uint64_t /*options*/) {
@@ -195,10 +192,13 @@ class TableEngine {
   bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
       const;
 
+  // Whether the coming update is one of the table, or only collects for it.
+  bool is_due(const TableState& table) const;
+
   // One sum per row: of the pile, if it holds any, and the update's own terms.
   // The updates without table are skipped.
   std::vector<GradientPile> sum(
-      const std::vector<GradientPile>& piles,
+      const std::vector<const GradientPile*>& piles,
       std::vector<TableUpdate>& updates);
 
   // Reads learning rates and runs custom rules.
@@ -209,7 +209,6 @@ class TableEngine {
   mutable std::shared_mutex tables_in_use_;  // shared by lookups
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
-  std::vector<GradientPile> piles_;  // one per table
   std::vector<int64_t> rate_tags_;  // [tables]
   bool has_warned_ = false;  // of a missing gradient
   mutable std::mutex worker_mutex_;  // its creation

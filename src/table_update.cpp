@@ -2,6 +2,7 @@
 #include "src/table_update.h"
 
 #include "src/active_kernels.h"
+#include "src/embedding_state.h"
 #include "src/kernels/row_sort.h"
 #include "src/parallel.h"
 #include "src/table_memory.h"

@@ -3,7 +3,6 @@
 
 #include "optim/row_update.h"
 #include "src/buffer.h"
-#include "src/embedding_state.h"
 #include "src/id_bags.h"
 #include "src/kernels/kernels.h"
 
@@ -13,6 +12,8 @@
 #include <vector>
 
 namespace tessera {
+
+struct TableState;
 
 /// What one update does to one table.
 struct TableUpdate {

@@ -47,9 +47,9 @@ enum class MissingSlots {
 /// What a load takes from a checkpoint or an archive. By default all of it;
 /// then names, shapes, optimizers and slots must agree.
 struct LoadOptions {
-  /// Only these tables, by name; the layer keeps its step counter.
+  /// Only these tables, by name; the layer keeps its step counter and seed.
   std::vector<std::string> tables = {};
-  /// No: rows alone; slots and step counter stay as they are.
+  /// No: rows alone; slots, step counter and seed stay as they are.
   bool slots = true;
   /// Whether a table may have more rows than were saved. The further ones keep
   /// their values: the initial ones, in a new layer.

@@ -57,7 +57,8 @@ struct EmbeddingEngineOptions {
   /// Whether all features of all batches have one batch size, which build() or
   /// the first batch fixes.
   bool fixed_batch_size = false;
-  /// Of the tables' random initial values.
+  /// Of the tables' random initial values and of stochastic rounding, for which
+  /// load_checkpoint() takes over the seed that was saved.
   uint64_t seed = 0;
   /// Of every load.
   MissingSlots missing_slots = MissingSlots::kError;
@@ -190,8 +191,9 @@ class EmbeddingEngine {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
 
-  /// Writes a checkpoint of tables, slots and step counter into `directory`, as
-  /// TPUEmbedding does; either loads the other's. Batches in flight are no part
+  /// Writes a checkpoint of tables, slots, step counter, seed and what
+  /// gradient_accumulation_steps has collected into `directory`, as TPUEmbedding
+  /// does; either loads the other's. Batches in flight are no part
   /// of it: their gradients count for the next one. Other calls wait meanwhile,
   /// and those with a timeout count the time.
   /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
@@ -200,7 +202,7 @@ class EmbeddingEngine {
       const CheckpointOptions& options = {});
   /// Batches in flight keep the activations that have been looked up; their
   /// gradients go to the loaded tables. What gradient_accumulation_steps has
-  /// collected is dropped.
+  /// collected for them is replaced, too, as in TPUEmbedding.
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
@@ -217,7 +219,8 @@ class EmbeddingEngine {
       torch::serialize::InputArchive& archive,
       const LoadOptions& options = {});
 
-  /// Updates applied so far.
+  /// Updates applied so far. Under gradient_accumulation_steps = n, n batches
+  /// make one; where tables differ in n, the smallest n counts.
   int64_t iterations() const;
 
   /// Ids that OutOfRange::kZero has answered with zeros, over all batches.
@@ -259,8 +262,6 @@ class EmbeddingEngine {
   void read_state(c10::function_ref<void(const EmbeddingState&)> read) const;
   // While neither lookups nor updates run.
   void change_state(c10::function_ref<void(EmbeddingState&)> change);
-  // Drops what gradient_accumulation_steps has collected.
-  void forget_piles();
 
   std::unique_ptr<Impl> impl_;
 };

@@ -41,7 +41,7 @@ void visit_rates(
           return std::visit(
               [&](const auto& rule) {
                 return rule.learning_rate.value(
-                    layer->iterations(), "[table '" + table.name + "']");
+                    layer->schedule_step(), "[table '" + table.name + "']");
               },
               *table.optimizer);
         });

@@ -48,7 +48,7 @@ class EmbeddingStrategy {
   /// Until no lookup runs in the background: the tables are to be replaced.
   virtual void wait_for_lookups() {}
 
-  /// Drops gradients that wait for an update: the tables have been replaced.
+  /// Drops gradients that wait for a step: the tables have been replaced.
   virtual void forget() {}
 
   /// What the next step of an optimizer applies; nullptr unless this is an

@@ -248,7 +248,6 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   void forget() override {
-    engine_->forget();
     if (pending_ != nullptr) {
       pending_->discard();
     }

@@ -182,6 +182,56 @@ TEST(ShardedProgramTest, GradientsAreAccumulatedOverPasses) {
   }
 }
 
+// In the middle of an accumulation; from any placement into any other.
+TEST(ShardedProgramTest, AnAccumulationGoesOnFromACheckpoint) {
+  const optim::Adam optimizer{
+      .learning_rate = 0.1,
+      .bias_correction = true,
+      .gradient_accumulation_steps = 3};
+  const SharedFolder folder;
+  TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+  train(one, ids_of_all(), 8);
+  for (const TablePlacement& from : kPlacements) {
+    const std::string run = folder / to_string(from);
+    TPUEmbedding straight(small_options(placed(from), optimizer));
+    train(straight, own_ids(), 4);
+    straight->save_checkpoint(run, {.full_every = 5});
+    train(straight, own_ids(), 1);
+    straight->save_checkpoint(run, {.full_every = 5});
+    train(straight, own_ids(), 3);
+    EXPECT_EQ(straight->iterations(), 2);
+    for (const TablePlacement& to : kPlacements) {
+      SCOPED_TRACE(to_string(from) + " to " + to_string(to));
+      TPUEmbedding resumed(small_options(placed(to), optimizer));
+      train(resumed, own_ids(), 1);
+      resumed->load_checkpoint(run);
+      EXPECT_EQ(resumed->iterations(), 1);
+      train(resumed, own_ids(), 3);
+      if (from == to) {
+        EXPECT_TRUE(at::equal(all_rows(resumed), all_rows(straight)));
+      }
+      expect_same_state(resumed, one);
+    }
+  }
+}
+
+TEST(ShardedProgramTest, AnArchiveOfAnAccumulationLoadsIntoShards) {
+  const optim::Adagrad optimizer{
+      .learning_rate = 0.1, .gradient_accumulation_steps = 3};
+  TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+  train(one, ids_of_all(), 5);
+  const std::string bytes = saved(one);
+  train(one, ids_of_all(), 2);
+  for (const TablePlacement& placement : kPlacements) {
+    SCOPED_TRACE(to_string(placement));
+    TPUEmbedding shard(small_options(placed(placement), optimizer));
+    std::istringstream stream(bytes);
+    torch::load(shard, stream);
+    train(shard, own_ids(), 2);
+    expect_same_state(shard, one);
+  }
+}
+
 TEST(ShardedProgramTest, ACustomRuleIsNotCalledWithoutRows) {
   const auto rule = optim::CustomRule("last", [](optim::CustomRows& rows) {
     TORCH_CHECK_VALUE(rows.weights.size(0) > 0, "no rows");

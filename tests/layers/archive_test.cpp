@@ -246,6 +246,7 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
             "config",
             "format_version",
             "iterations",
+            "seed",
             "table_0",
             "table_1",
             "tessera_checksums"}));

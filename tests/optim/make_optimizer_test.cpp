@@ -8,6 +8,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/test_util.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -18,6 +19,8 @@
 
 #include <memory>
 #include <sstream>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera::optim {
@@ -213,6 +216,109 @@ TEST(SpecOptimizerTest, AccumulatesTheMeanOfSeveralSteps) {
   }
   test::expect_close(dense, at::full({2, 1}, -2.0F));
   test::expect_close(sparse, at::tensor({0.0F, -2.0F}).view({2, 1}));
+}
+
+TEST(SpecOptimizerTest, APassWithoutGradientCountsAsZeros) {
+  at::Tensor always = parameter(at::zeros({1}));
+  at::Tensor once = parameter(at::zeros({1}));
+  const auto optimizer = make_optimizer(
+      SGD{.learning_rate = 1.0, .gradient_accumulation_steps = 2},
+      {always, once});
+  always.mutable_grad() = at::ones({1});
+  once.mutable_grad() = at::ones({1});
+  optimizer->step();
+  once.mutable_grad() = at::Tensor();
+  optimizer->step();
+  EXPECT_EQ(always.item<float>(), -1.0F);
+  EXPECT_EQ(once.item<float>(), -0.5F);
+  always.mutable_grad() = at::Tensor();
+  optimizer->step();  // not a step at all
+  always.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_EQ(always.item<float>(), -1.0F);
+  optimizer->step();
+  EXPECT_EQ(always.item<float>(), -2.0F);
+}
+
+// Dense and sparse gradients, stopped after each number of steps.
+TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
+  OptimizerSpec spec = GetParam().spec;
+  std::visit([](auto& held) { held.gradient_accumulation_steps = 3; }, spec);
+  const at::Tensor initial = at::rand({4, 3}) - 0.5;
+  const std::vector<at::Tensor> gradients = random_gradients(8);
+  struct Trained {
+    Trained(const OptimizerSpec& spec, const at::Tensor& initial)
+        : dense(parameter(initial)),
+          sparse(parameter(initial)),
+          optimizer(make_optimizer(spec, {dense, sparse})) {}
+    void step(const at::Tensor& gradient, int64_t index) {
+      dense.mutable_grad() = gradient;
+      sparse.mutable_grad() =
+          sparse_rows({index % 4}, gradient.slice(0, 0, 1), 4);
+      optimizer->step();
+    }
+    at::Tensor dense;
+    at::Tensor sparse;
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+  };
+  Trained straight(spec, initial);
+  for (int64_t i = 0; i < 8; ++i) {
+    straight.step(gradients[i], i);
+  }
+  for (const int64_t stop : {1, 2, 3, 5}) {
+    Trained first(spec, initial);
+    for (int64_t i = 0; i < stop; ++i) {
+      first.step(gradients[i], i);
+    }
+    std::stringstream stream;
+    torch::save(*first.optimizer, stream);
+    Trained second(spec, first.dense.detach());
+    {
+      const at::NoGradGuard no_grad;
+      second.sparse.copy_(first.sparse);
+    }
+    second.step(gradients[7], 7);  // is forgotten, but for the parameters
+    {
+      const at::NoGradGuard no_grad;
+      second.dense.copy_(first.dense);
+      second.sparse.copy_(first.sparse);
+    }
+    torch::load(*second.optimizer, stream);
+    for (int64_t i = stop; i < 8; ++i) {
+      second.step(gradients[i], i);
+    }
+    EXPECT_TRUE(at::equal(second.dense, straight.dense)) << stop;
+    EXPECT_TRUE(at::equal(second.sparse, straight.sparse)) << stop;
+  }
+}
+
+TEST(SpecOptimizerTest, AnAccumulationOverOtherStepsOrShapesIsRefused) {
+  const auto optimizer_of = [](int64_t steps, at::Tensor weights) {
+    return make_optimizer(
+        SGD{.learning_rate = 1.0, .gradient_accumulation_steps = steps},
+        {std::move(weights)});
+  };
+  at::Tensor weights = parameter(at::zeros({4, 3}));
+  for (const bool is_sparse : {false, true}) {
+    const auto optimizer = optimizer_of(3, weights);
+    weights.mutable_grad() =
+        is_sparse ? sparse_rows({3}, at::ones({1, 3}), 4) : at::ones({4, 3});
+    optimizer->step();
+    const auto load_into = [&](torch::optim::Optimizer& other) {
+      std::stringstream stream;
+      torch::save(*optimizer, stream);
+      torch::load(other, stream);
+    };
+    EXPECT_VALUE_ERROR(
+        load_into(*optimizer_of(2, weights)),
+        "in the middle of another gradient accumulation than over 2 steps");
+    EXPECT_VALUE_ERROR(
+        load_into(*optimizer_of(3, parameter(at::zeros({3, 3})))),
+        "no collected gradient of its shape and type");
+    EXPECT_VALUE_ERROR(
+        load_into(*optimizer_of(3, parameter(at::zeros({4, 2})))),
+        "no collected gradient of its shape and type");
+  }
 }
 
 TEST(SpecOptimizerTest, TheClosureIsCalledOnceWithGradients) {

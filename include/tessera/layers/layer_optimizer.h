@@ -16,8 +16,8 @@ namespace tessera {
 ///   loss.backward();
 ///   tables->step();
 ///
-/// One param group per table that has an optimizer, in order. The slots belong
-/// to the layer: they are saved and loaded with it, under the same keys as on
+/// One param group per table that has an optimizer, in order. The slots, and
+/// what gradient_accumulation_steps collects, belong to the layer: they are saved and loaded with it, under the same keys as on
 /// the engine, so make the optimizer before loading or saving. So does the step
 /// counter, which a step with gradients advances by one. A feature without
 /// gradient leaves its rows untouched. Don't add param groups to it.

@@ -61,7 +61,11 @@ struct TPUEmbeddingOptions {
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
-  /// Of the tables' random initial values; torch::manual_seed has no part.
+  /// Of the tables' random initial values and of stochastic rounding;
+  /// torch::manual_seed has no part. A load that takes over the step counter
+  /// takes over the saved seed for rounding, too, so that training goes on with
+  /// the same bits. Initial values, such as those of a table that has grown, and
+  /// this option stay.
   uint64_t seed = 0;
   /// Of every load, torch::load of a whole model too. kKeep lets the engine go on
   /// from what Strategy::host() has saved; where slots were saved, they are
@@ -210,8 +214,13 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
 
-  /// Updates applied so far.
+  /// Updates applied so far. On Strategy::host() and dense(), those of
+  /// make_optimizer(layer). Under gradient_accumulation_steps = n, n passes make
+  /// one; where tables differ in n, the smallest n counts.
   int64_t iterations() const;
+  /// What the next update's schedules are read at: passes so far, of which
+  /// gradient_accumulation_steps = n make one update.
+  int64_t schedule_step() const;
 
   /// Ids that OutOfRange::kZero has answered with zeros, over all forwards; on
   /// shards, this rank's.
@@ -221,7 +230,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy: tables, slots and step counter; nothing pending.
+  /// A deep copy: tables, slots, step counter and what
+  /// gradient_accumulation_steps has collected; not the gradients that wait for
+  /// a step under Apply::kOnStep.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
@@ -231,11 +242,16 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
 
-  /// Tables, slots, step counter, feature configs and format version, under
-  /// the same keys on every strategy; the host has no slots to save.
+  /// Tables, slots, step counter, seed, what gradient_accumulation_steps has
+  /// collected, feature configs and format version, under the same keys on every
+  /// strategy; the host has slots once it has an optimizer. Gradients that wait
+  /// for a step under Apply::kOnStep are not saved, as `.grad` is not: save after
+  /// step().
   /// Errors:  c10::Error on shards: an archive has whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Gradients that wait in the engine are dropped.
+  /// Gradients that wait for a step, and those that the loaded tables have
+  /// collected, are dropped; collected ones that were saved take their place.
+  /// Warns when an archive of the middle of an accumulation has none.
   /// Errors:  c10::ValueError listing every difference in tables, shapes,
   ///          optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;
@@ -259,7 +275,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
-  /// Gradients that wait in the engine are dropped.
+  /// Waiting and collected gradients as in load().
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(

@@ -33,7 +33,8 @@ namespace tessera::optim {
 //                              batch has none, which sweeps the whole table
 //   gradient_accumulation_steps
 //                              n > 1: gradients are collected, and every n-th
-//                              update applies their mean
+//                              pass applies their mean. Schedules are read at
+//                              the counter of passes, as in Keras
 //   slot_creation              makes the slot tensors; unset: zeros or the
 //                              spec's own initial value
 //

@@ -1,0 +1,670 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is saved beside tables and slots: gradients that are being accumulated,
+// the counter, and the seed of random rounding.
+#include <tessera/embedding_engine.h>
+#include <tessera/layers/combined.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/serialization/checkpoint.h>
+#include <torch/optim/sgd.h>
+
+#include "serialization/manifest.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/optim/all_specs.h"
+#include "tests/serialization/recording_disk.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+namespace accumulation_test {
+
+using test::int64s;
+using test::MemoryFolder;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+constexpr int64_t kMovies = 30;
+
+struct Case {
+  optim::OptimizerSpec optimizer = optim::SGD{};
+  Strategy strategy = Strategy::engine();
+  uint64_t seed = 0;
+  at::ScalarType dtype = at::kFloat;
+};
+
+optim::OptimizerSpec with_steps(optim::OptimizerSpec spec, int64_t steps) {
+  std::visit(
+      [&](auto& held) { held.gradient_accumulation_steps = steps; }, spec);
+  return spec;
+}
+
+Nest<FeatureConfig> configs(at::ScalarType dtype = at::kFloat) {
+  const auto movies = make_table(
+      {.name = "movies",
+       .vocabulary_size = kMovies,
+       .dim = 3,
+       .dtype = dtype,
+       .stochastic_rounding = dtype != at::kFloat});
+  const auto users = make_table(
+      {.name = "users",
+       .vocabulary_size = 4,
+       .dim = 2,
+       .dtype = dtype,
+       .stochastic_rounding = dtype != at::kFloat});
+  return {
+      {"seen", FeatureConfig{.table = movies}},
+      {"user", FeatureConfig{.table = users}}};
+}
+
+Features batch(int64_t step) {
+  return {
+      {"seen", test::ragged({{step * 7 % kMovies, 2, 2, 29}, {step, 5}})},
+      {"user", int64s({step % 4, 3})}};
+}
+
+// A layer and, on the host, the optimizer of its tables.
+struct Trainee {
+  explicit Trainee(const Case& setup)
+      : layer(TPUEmbeddingOptions{
+            .features = configs(setup.dtype),
+            .optimizer = setup.optimizer,
+            .strategy = setup.strategy,
+            .seed = setup.seed}),
+        optimizer(
+            setup.strategy.is_engine() ? nullptr : make_optimizer(layer)) {}
+
+  void train(int64_t begin, int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      at::Tensor loss = at::zeros({});
+      for (const auto& activation : layer->forward(batch(step)).flatten()) {
+        loss = loss + (activation - 0.5).square().sum();
+      }
+      loss.backward();
+      if (optimizer != nullptr) {
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+    }
+  }
+
+  std::string bytes() const {
+    return test::saved(layer);
+  }
+
+  TPUEmbedding layer;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+void load_bytes(TPUEmbedding& layer, const std::string& bytes) {
+  std::istringstream stream(bytes);
+  torch::load(layer, stream);
+}
+
+// Stops after 4 and after 5 of 10 passes, of which 3 make an update, and goes
+// on from an archive, a full checkpoint and an increment.
+void expect_same_bits(const Case& setup) {
+  Case other = setup;
+  other.seed = 99;
+  Trainee straight(setup);
+  straight.train(0, 10);
+  Trainee first(setup);
+  const MemoryFolder folder;
+  first.layer->save_checkpoint(folder / "increments", {.full_every = 100});
+  first.train(0, 4);
+  for (const int64_t stop : {4, 5}) {
+    first.train(std::max<int64_t>(4, stop - 1), stop);
+    const std::string bytes = first.bytes();
+    const std::string full = folder / std::to_string(stop);
+    first.layer->save_checkpoint(full);
+    first.layer->save_checkpoint(folder / "increments", {.full_every = 100});
+    const std::vector<std::function<void(TPUEmbedding&)>> loads{
+        [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },
+        [&](TPUEmbedding& layer) { layer->load_checkpoint(full); },
+        [&](TPUEmbedding& layer) {
+          layer->load_checkpoint(folder / "increments");
+        }};
+    for (size_t i = 0; i < loads.size(); ++i) {
+      SCOPED_TRACE(c10::str("stopped after ", stop, ", load ", i));
+      Trainee second(other);
+      second.train(0, 2);  // what it has collected itself is dropped
+      loads[i](second.layer);
+      EXPECT_TRUE(second.bytes() == bytes);
+      second.train(stop, 10);
+      EXPECT_TRUE(second.bytes() == straight.bytes());
+    }
+  }
+}
+
+class AccumulationSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs,
+    AccumulationSpecTest,
+    testing::ValuesIn(test::spec_variants()),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(AccumulationSpecTest, SavedInItsMiddleGoesOnWithTheSameBits) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+    SCOPED_TRACE(strategy.name());
+    expect_same_bits(
+        {.optimizer = with_steps(GetParam().spec, 3), .strategy = strategy});
+  }
+}
+
+TEST(AccumulationTest, DenseGradientsGoOnWithTheSameBits) {
+  const optim::OptimizerSpec adam = with_steps(
+      optim::Adam{
+          .learning_rate = 0.1, .lazy_adam = false, .bias_correction = true},
+      3);
+  for (const Strategy& strategy :
+       {Strategy::host(), Strategy::dense(), Strategy::engine()}) {
+    SCOPED_TRACE(strategy.name());
+    expect_same_bits({.optimizer = adam, .strategy = strategy});
+  }
+}
+
+TEST(AccumulationTest, GoesBetweenTheHostAndAnEngine) {
+  const optim::OptimizerSpec adagrad =
+      with_steps(optim::Adagrad{.learning_rate = 0.5}, 3);
+  const Strategy host = Strategy::host({.sparse_gradients = true});
+  Trainee straight({.optimizer = adagrad});
+  straight.train(0, 8);
+  for (const bool begins_on_host : {true, false}) {
+    Trainee first(
+        {.optimizer = adagrad,
+         .strategy = begins_on_host ? host : Strategy::engine()});
+    Trainee second(
+        {.optimizer = adagrad,
+         .strategy = begins_on_host ? Strategy::engine() : host,
+         .seed = 99});
+    first.train(0, 5);
+    load_bytes(second.layer, first.bytes());
+    second.train(5, 8);
+    for (const char* table : {"movies", "users"}) {
+      test::expect_close(
+          second.layer->embedding_tables()[table],
+          straight.layer->embedding_tables()[table],
+          1e-5,
+          1e-5);
+    }
+  }
+}
+
+TEST(AccumulationTest, AnEmbeddingEngineGoesOn) {
+  const EmbeddingEngineOptions options{
+      .features = configs(),
+      .optimizer = with_steps(
+          optim::Adam{.learning_rate = 0.1, .bias_correction = true}, 3)};
+  const auto train = [](EmbeddingEngine& engine, int64_t begin, int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      engine.enqueue(batch(step));
+      engine.apply_gradients(engine.dequeue());
+    }
+  };
+  const MemoryFolder folder;
+  EmbeddingEngine straight(options), first(options), second(options);
+  train(straight, 0, 10);
+  train(first, 0, 5);
+  first.save_checkpoint(folder / "run");
+  second.load_checkpoint(folder / "run");
+  EXPECT_EQ(second.iterations(), 1);
+  train(second, 5, 10);
+  EXPECT_EQ(second.iterations(), 3);
+  for (const char* table : {"movies", "users"}) {
+    const int64_t rows = table == std::string("movies") ? kMovies : 4;
+    EXPECT_TRUE(at::equal(
+        second.read_rows(table, 0, rows), straight.read_rows(table, 0, rows)));
+  }
+}
+
+TEST(AccumulationTest, ACloneGoesOn) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+    const Case setup{
+        .optimizer = with_steps(optim::Adagrad{}, 3), .strategy = strategy};
+    Trainee straight(setup), first(setup), second(setup);
+    straight.train(0, 7);
+    first.train(0, 5);
+    second.layer = TPUEmbedding(
+        std::dynamic_pointer_cast<TPUEmbeddingImpl>(first.layer->clone()));
+    if (!strategy.is_engine()) {
+      second.optimizer = make_optimizer(second.layer);
+    }
+    first.train(8, 9);  // the copy has its own
+    second.train(5, 7);
+    EXPECT_TRUE(second.bytes() == straight.bytes()) << strategy.name();
+  }
+}
+
+// Other tables keep what they have collected.
+TEST(AccumulationTest, LoadingSomeTablesDropsTheirGradientsAlone) {
+  const Case setup{
+      .optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 2)};
+  const MemoryFolder folder;
+  Trainee run(setup), expected(setup);
+  run.layer->save_checkpoint(folder / "run");
+  run.train(0, 1);
+  run.layer->load_checkpoint(folder / "run", {.tables = {"movies"}});
+  run.train(1, 2);
+  expected.train(0, 2);
+  EXPECT_TRUE(at::equal(
+      run.layer->embedding_tables()["users"],
+      expected.layer->embedding_tables()["users"]));
+  EXPECT_FALSE(at::equal(
+      run.layer->embedding_tables()["movies"],
+      expected.layer->embedding_tables()["movies"]));
+}
+
+// The message of the ValueError; nothing is changed.
+template <class Load>
+std::string error_of(const Trainee& run, Load load) {
+  const std::string before = run.bytes();
+  std::string message = "no error";
+  try {
+    load();
+  } catch (const c10::ValueError& error) {
+    message = error.what_without_backtrace();
+  }
+  EXPECT_TRUE(run.bytes() == before) << "changed by: " << message;
+  return message;
+}
+
+TEST(AccumulationTest, OverAnotherNumberOfStepsIsRefused) {
+  const MemoryFolder folder;
+  Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
+  run.train(0, 4);
+  run.layer->save_checkpoint(folder / "run");
+  for (const int64_t steps : {1, 2}) {
+    Trainee other({.optimizer = with_steps(optim::SGD{}, steps), .seed = 99});
+    other.train(0, 1);
+    const std::string expected = c10::str(
+        "table 'movies': gradient_accumulation_steps is ",
+        steps,
+        ", but the gradients that were saved are a part of 3");
+    for (const std::string& message :
+         {error_of(other, [&] { load_bytes(other.layer, run.bytes()); }),
+          error_of(
+              other, [&] { other.layer->load_checkpoint(folder / "run"); })}) {
+      EXPECT_NE(message.find(expected), std::string::npos) << message;
+    }
+    other.layer->load_checkpoint(folder / "run", {.slots = false});
+  }
+}
+
+// A copy in which `change` may replace a tensor, or leave an entry out by false.
+void copy_archive(
+    InputArchive& from,
+    OutputArchive& to,
+    const std::function<bool(const std::string& key, at::Tensor& value)>&
+        change) {
+  for (const std::string& key : from.keys()) {
+    InputArchive child;
+    at::Tensor tensor;
+    c10::IValue value;
+    if (from.try_read(key, tensor, /*is_buffer=*/true)) {
+      if (change(key, tensor)) {
+        to.write(key, tensor, /*is_buffer=*/true);
+      }
+    } else if (from.try_read(key, child)) {
+      OutputArchive entry(to.compilation_unit());
+      copy_archive(child, entry, change);
+      to.write(key, entry);
+    } else if (from.try_read(key, value) && change(key, tensor)) {
+      to.write(key, value);
+    }
+  }
+}
+
+std::string changed(
+    const std::string& bytes,
+    const std::function<bool(const std::string& key, at::Tensor& value)>&
+        change) {
+  std::istringstream stream(bytes);
+  InputArchive from;
+  from.load_from(stream);
+  OutputArchive to;
+  copy_archive(from, to, change);
+  std::ostringstream result;
+  to.save_to(result);
+  return result.str();
+}
+
+TEST(AccumulationTest, DamagedGradientsAreRefused) {
+  Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
+  run.train(0, 4);
+  Trainee other({.optimizer = with_steps(optim::SGD{}, 3), .seed = 99});
+  other.train(0, 2);
+  const auto expect_refused = [&](const std::string& key,
+                                  const std::function<void(at::Tensor&)>& spoil,
+                                  const char* text) {
+    const std::string bytes =
+        changed(run.bytes(), [&](const std::string& name, at::Tensor& value) {
+          if (name == key) {
+            spoil(value);
+          }
+          return value.defined() || name != key;
+        });
+    const std::string message =
+        error_of(other, [&] { load_bytes(other.layer, bytes); });
+    EXPECT_NE(message.find(text), std::string::npos) << message;
+  };
+  const char* rows = "accumulated_rows";
+  const char* sums = "accumulated_sums";
+  expect_refused(
+      rows,
+      [](at::Tensor& tensor) { tensor[0] = -1; },
+      "rows must be in [0, vocabulary_size)");
+  expect_refused(
+      rows,
+      [](at::Tensor& tensor) { tensor[-1] = kMovies; },
+      "rows must be in [0, vocabulary_size)");
+  expect_refused(
+      rows,
+      [](at::Tensor& tensor) { tensor[1] = tensor[0].clone(); },
+      "rows must ascend");
+  expect_refused(
+      rows,
+      [](at::Tensor& tensor) { tensor = tensor.to(at::kFloat); },
+      "rows must be int64 [n]");
+  expect_refused(
+      rows,
+      [](at::Tensor& tensor) { tensor = at::Tensor(); },
+      "rows must be int64 [n]");
+  expect_refused(
+      sums,
+      [](at::Tensor& tensor) { tensor = tensor.slice(1, 0, 1).clone(); },
+      "sums must be float32 [n, dim]");
+}
+
+TEST(AccumulationTest, EveryFlippedByteOfACheckpointIsNoticed) {
+  const MemoryFolder folder;
+  Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
+  run.train(0, 4);
+  run.layer->save_checkpoint(folder / "run");
+  Trainee other({.optimizer = with_steps(optim::SGD{}, 3), .seed = 99});
+  other.train(0, 2);
+  int64_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           folder.path() / "run" / "checkpoint_000001")) {
+    const std::string name = entry.path().filename();
+    if (name.find("accumulated") == std::string::npos) {
+      continue;
+    }
+    ++files;
+    const std::string good = test::read_file(entry.path());
+    std::string bad = good;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
+    for (const std::string& bytes : {bad, good.substr(1)}) {
+      test::write_file(entry.path(), bytes);
+      const std::string message = error_of(
+          other, [&] { other.layer->load_checkpoint(folder / "run"); });
+      EXPECT_NE(message.find(name), std::string::npos) << message;
+    }
+    test::write_file(entry.path(), good);
+  }
+  EXPECT_EQ(files, 4);
+  other.layer->load_checkpoint(folder / "run");
+  EXPECT_TRUE(other.bytes() == run.bytes());
+}
+
+TEST(AccumulationTest, AWrongManifestIsRefused) {
+  const MemoryFolder folder;
+  Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
+  run.train(0, 4);
+  run.layer->save_checkpoint(folder / "run");
+  const Manifest good = manifest_from_text(
+      test::read_file(folder / "run/checkpoint_000001/manifest.json"),
+      "[test]");
+  const auto refuse =
+      [&](const std::function<void(ManifestAccumulated&)>& spoil,
+          const char* text) {
+        Manifest bad = good;
+        spoil(*bad.tables[0].accumulated);
+        EXPECT_VALUE_ERROR(manifest_from_text(to_text(bad), "[test]"), text);
+      };
+  refuse(
+      [](ManifestAccumulated& accumulated) { accumulated.steps = 1; },
+      "accumulated steps must be more than 1");
+  refuse(
+      [](ManifestAccumulated& accumulated) { accumulated.parts[0].count = -1; },
+      "must be some of the table's");
+  refuse(
+      [](ManifestAccumulated& accumulated) { --accumulated.parts[0].count; },
+      "a file of accumulated gradients has another size");
+  refuse(
+      [](ManifestAccumulated& accumulated) {
+        accumulated.parts[0].rows.name = "../rows";
+      },
+      "a file's name must be letters");
+}
+
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+bool is_old_key(const std::string& key, at::Tensor& /*value*/) {
+  return !key.starts_with("accumul") && key != "seed";
+}
+
+// Files of before gradients were saved: they load, and say what is missing.
+TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
+  const MemoryFolder folder;
+  const Case setup{
+      .optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 2)};
+  Trainee run(setup);
+  run.train(0, 3);
+  run.layer->save_checkpoint(folder / "run");
+  const std::string path = folder / "run/checkpoint_000001/manifest.json";
+  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  manifest.seed = {};
+  for (ManifestTable& table : manifest.tables) {
+    table.accumulated = {};
+  }
+  test::write_file(path, to_text(manifest));
+  EXPECT_EQ(test::read_file(path).find("accumulated"), std::string::npos);
+  EXPECT_EQ(test::read_file(path).find("seed"), std::string::npos);
+  const std::string bytes = changed(run.bytes(), is_old_key);
+
+  for (const bool is_archive : {true, false}) {
+    Warnings warnings;
+    Trainee loaded(setup);
+    {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+      if (is_archive) {
+        load_bytes(loaded.layer, bytes);
+      } else {
+        loaded.layer->load_checkpoint(folder / "run");
+      }
+    }
+    ASSERT_EQ(warnings.texts.size(), 1U);
+    EXPECT_NE(
+        warnings.texts[0].find(
+            "after pass 3, in the middle of a gradient accumulation, but has no "
+            "collected gradients for 'movies', 'users'"),
+        std::string::npos)
+        << warnings.texts[0];
+    EXPECT_EQ(loaded.layer->iterations(), 1);
+    const at::Tensor before = loaded.layer->embedding_tables()["users"].clone();
+    // The mean of nothing and of gradients of 1 for rows 0 and 3.
+    loaded.layer
+        ->forward(
+            {{"seen", test::ragged({{1}, {}})},
+             {"user", int64s({0, 3})}})["user"]
+        .sum()
+        .backward();
+    EXPECT_EQ(loaded.layer->iterations(), 2);
+    at::Tensor expected = before;
+    expected[0] -= 0.5;
+    expected[3] -= 0.5;
+    test::expect_close(
+        loaded.layer->embedding_tables()["users"], expected, 1e-6, 1e-6);
+  }
+}
+
+TEST(AccumulationTest, IterationsAreUpdatesNotPasses) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+    SCOPED_TRACE(strategy.name());
+    Trainee run(
+        {.optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 3),
+         .strategy = strategy});
+    at::Tensor before = test::tables_of(run.layer)[0];
+    for (int64_t pass = 1; pass <= 7; ++pass) {
+      run.train(pass, pass + 1);
+      EXPECT_EQ(run.layer->iterations(), pass / 3);
+      EXPECT_EQ(run.layer->schedule_step(), pass);
+      const at::Tensor now = test::tables_of(run.layer)[0];
+      EXPECT_EQ(at::equal(now, before), pass % 3 != 0) << pass;
+      before = now;
+    }
+    Trainee loaded(
+        {.optimizer = with_steps(optim::SGD{}, 3), .strategy = strategy});
+    load_bytes(loaded.layer, run.bytes());
+    EXPECT_EQ(loaded.layer->iterations(), 2);
+    EXPECT_EQ(loaded.layer->schedule_step(), 7);
+  }
+}
+
+TEST(AccumulationTest, TheTableThatIsUpdatedMostOftenCounts) {
+  const auto table = [](const char* name, int64_t steps) {
+    return FeatureConfig{
+        .table = make_table(
+            {.name = name,
+             .vocabulary_size = 4,
+             .dim = 2,
+             .optimizer = with_steps(optim::SGD{}, steps)})};
+  };
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"a", table("a", 2)}, {"b", table("b", 3)}}});
+  for (int64_t pass = 1; pass <= 7; ++pass) {
+    const auto activations =
+        layer->forward({{"a", int64s({0})}, {"b", int64s({1})}});
+    (activations["a"].sum() + activations["b"].sum()).backward();
+    EXPECT_EQ(layer->iterations(), pass / 2);
+  }
+}
+
+// As the gradients of ordinary parameters: they are the optimizer's to apply.
+TEST(AccumulationTest, GradientsThatWaitForAStepAreNotSaved) {
+  const MemoryFolder folder;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = configs(),
+      .optimizer = optim::SGD{.learning_rate = 1.0},
+      .apply = Apply::kOnStep});
+  Combined optimizer(
+      std::make_unique<torch::optim::SGD>(
+          layer->parameters(), torch::optim::SGDOptions(0.1)),
+      {layer});
+  const auto before = test::tables_of(layer);
+  layer->forward(batch(0))["user"].sum().backward();
+  layer->save_checkpoint(folder / "run");
+  layer->load_checkpoint(folder / "run");
+  optimizer.step();
+  test::expect_same_tables(layer, before);
+  EXPECT_EQ(layer->iterations(), 0);
+}
+
+// --- the seed -------------------------------------------------------------------
+
+TEST(SavedSeedTest, RandomRoundingGoesOnWithTheSameBits) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    for (const int64_t steps : {1, 3}) {
+      expect_same_bits(
+          {.optimizer = with_steps(optim::Adagrad{.learning_rate = 0.1}, steps),
+           .seed = 0x8000'0000'0000'0001,
+           .dtype = dtype});
+    }
+  }
+}
+
+TEST(SavedSeedTest, AnEmbeddingEngineTakesItOver) {
+  const MemoryFolder folder;
+  EmbeddingEngineOptions options{
+      .features = configs(at::kBFloat16),
+      .optimizer = optim::SGD{.learning_rate = 0.1},
+      .seed = 1};
+  EmbeddingEngine first(options);
+  options.seed = 2;
+  EmbeddingEngine second(options);
+  first.save_checkpoint(folder / "run");
+  second.load_checkpoint(folder / "run");
+  for (EmbeddingEngine* engine : {&first, &second}) {
+    for (int64_t step = 0; step < 5; ++step) {
+      engine->enqueue(batch(step));
+      engine->apply_gradients(engine->dequeue());
+    }
+  }
+  EXPECT_TRUE(at::equal(
+      first.read_rows("movies", 0, kMovies),
+      second.read_rows("movies", 0, kMovies)));
+}
+
+// Without the step counter, and from files of before it was saved.
+TEST(SavedSeedTest, ALayerKeepsItsOwnOtherwise) {
+  const Case setup{
+      .optimizer = optim::SGD{.learning_rate = 0.1},
+      .seed = 1,
+      .dtype = at::kBFloat16};
+  Case other = setup;
+  other.seed = 2;
+  const MemoryFolder folder;
+  Trainee run(setup);
+  run.layer->save_checkpoint(folder / "run");
+  run.layer->save_checkpoint(folder / "old");
+  const std::string path = folder / "old/checkpoint_000001/manifest.json";
+  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  manifest.seed = {};
+  test::write_file(path, to_text(manifest));
+  const std::string bytes = changed(run.bytes(), is_old_key);
+  const std::vector<std::function<void(TPUEmbedding&)>> loads{
+      [&](TPUEmbedding& layer) { layer->load_checkpoint(folder / "old"); },
+      [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },
+      [&](TPUEmbedding& layer) {
+        layer->load_checkpoint(folder / "run", {.slots = false});
+      },
+      [&](TPUEmbedding& layer) {
+        layer->load_checkpoint(folder / "run", {.tables = {"movies", "users"}});
+      }};
+  // A layer of the other seed with the same rows.
+  const auto trained = [&](const std::function<void(TPUEmbedding&)>& load) {
+    Trainee loaded(other);
+    load(loaded.layer);
+    loaded.train(0, 5);
+    return test::tables_of(loaded.layer);
+  };
+  const auto expected = trained([&](TPUEmbedding& layer) {
+    for (const char* table : {"movies", "users"}) {
+      layer->update_embedding_table(
+          table, run.layer->embedding_tables()[table]);
+    }
+  });
+  for (const auto& load : loads) {
+    const auto actual = trained(load);
+    EXPECT_TRUE(at::equal(actual[0], expected[0]));
+    EXPECT_TRUE(at::equal(actual[1], expected[1]));
+  }
+  run.train(0, 5);
+  EXPECT_FALSE(at::equal(test::tables_of(run.layer)[0], expected[0]));
+}
+
+}  // namespace accumulation_test
+}  // namespace tessera
