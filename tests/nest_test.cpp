@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,48 @@ TEST(NestTest, ForEachGivesEachLeafWithItsPath) {
     seen += path + "=" + std::to_string(leaf) + " ";
   });
   EXPECT_EQ(seen, "user=1 history/0=2 history/1/deep=3 movie=4 ");
+}
+
+TEST(NestTest, ARangeForGivesEachLeafWithItsPath) {
+  std::string seen;
+  for (const auto& [path, leaf] : sample()) {
+    seen += path + "=" + std::to_string(leaf) + " ";
+  }
+  EXPECT_EQ(seen, "user=1 history/0=2 history/1/deep=3 movie=4 ");
+  for (const auto& [path, leaf] : Ints(7)) {
+    EXPECT_EQ(path, "");
+    EXPECT_EQ(leaf, 7);
+  }
+  // The leaves are those of the nest, and empty parts have none.
+  const Ints nest{{"empty", Ints()}, {"none", Ints::list({})}, {"one", 1}};
+  for (const auto& [path, leaf] : nest) {
+    EXPECT_EQ(path, "one");
+    EXPECT_EQ(&leaf, &nest["one"]);
+  }
+  static_assert(std::ranges::input_range<const Ints>);
+}
+
+TEST(NestTest, BracesAroundSeveralValuesAreAList) {
+  const Ints list{1, 2, 3};
+  EXPECT_EQ(list, Ints::list({1, 2, 3}));
+  const Ints nested{list, 4, Ints{{"deep", 5}}};
+  EXPECT_EQ(nested, Ints::list({list, 4, Ints{{"deep", 5}}}));
+  const Ints map{{"a", 1}, {"b", {2, 3}}};
+  EXPECT_EQ(map.at("b"), Ints::list({2, 3}));
+  const Nest<std::string> text{"a", "b"};
+  EXPECT_EQ(text, Nest<std::string>::list({"a", "b"}));
+  const auto given = [](const Ints& nest) { return nest; };
+  EXPECT_EQ(given({7, 8}), Ints::list({7, 8}));
+}
+
+TEST(NestTest, BracesAroundOneValueAreThatValue) {
+  const Ints list{1, 2};
+  const Ints copy{list};
+  EXPECT_EQ(copy, list);
+  const Ints assigned = {list};
+  EXPECT_EQ(assigned, list);
+  const Ints leaf{1};
+  EXPECT_TRUE(leaf.is_leaf());
 }
 
 TEST(NestTest, IndexGivesTheLeafAndAtTheSubNest) {

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ namespace tessera {
 ///   Nest<int> scores{{"user", 1}, {"movie", 2}};
 ///   scores["user"];           // 1: operator[] gives the leaf
 ///   scores.at("user");        // Nest<int>: at() gives the sub-nest
+///   for (const auto& [path, score] : scores) {}  // each leaf with its path
+///   Nest<int> list{1, 2};     // two or more values: a list
+///   Nest<int>::list({1});     // of one: braces around one value are a leaf
 ///
 /// Flattening order is insertion order. Two maps are equal when they have the
 /// same entries in the same order.
@@ -36,6 +40,11 @@ class Nest {
   using Map = std::vector<Entry>;
   using List = std::vector<Nest>;
 
+  /// What may stand in a list: a leaf or a nest.
+  template <class U>
+  static constexpr bool IsItem =
+      std::convertible_to<U&&, T> || std::same_as<std::remove_cvref_t<U>, Nest>;
+
   /// The empty map.
   Nest() : value_(std::in_place_type<Keyed>) {}
 
@@ -47,6 +56,16 @@ class Nest {
       : value_(std::in_place_type<T>, std::forward<U>(leaf)) {}
 
   Nest(std::initializer_list<Entry> entries) : Nest(map(Map(entries))) {}
+
+  /// A list of two or more leaves or nests. It is a template, since compilers
+  /// disagree on `Nest b{a}` where there is an initializer_list<Nest>.
+  template <class First, class Second, class... Rest>
+  requires(IsItem<First>&& IsItem<Second> && (IsItem<Rest> && ...))
+      Nest(First&& first, Second&& second, Rest&&... rest)
+      : value_(List{
+            Nest(std::forward<First>(first)),
+            Nest(std::forward<Second>(second)),
+            Nest(std::forward<Rest>(rest))...}) {}
 
   static Nest map(Map entries) {
     Keyed keyed(std::move(entries));
@@ -145,10 +164,78 @@ class Nest {
     return at(index).leaf();
   }
 
-  /// Calls `visit(path, leaf)` for every leaf; a path reads "user/history/0".
+  /// Gives each leaf with its path, which reads "user/history/0". Both live until
+  /// the next step of the iterator.
+  class LeafIterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = std::pair<const std::string&, const T&>;
+    using difference_type = std::ptrdiff_t;
+
+    explicit LeafIterator(const Nest& root) {
+      if (root.is_leaf()) {
+        leaf_ = &root.leaf();
+      } else {
+        levels_.push_back({&root});
+        ++*this;
+      }
+    }
+
+    value_type operator*() const {
+      return {path_, *leaf_};
+    }
+    LeafIterator& operator++() {
+      leaf_ = nullptr;
+      while (leaf_ == nullptr && !levels_.empty()) {
+        Level& level = levels_.back();
+        if (level.next == level.nest->size()) {
+          levels_.pop_back();
+          continue;
+        }
+        path_.resize(level.path_size);
+        path_ += path_.empty() ? "" : "/";
+        const Nest& child = level.nest->child(level.next++, path_);
+        if (child.is_leaf()) {
+          leaf_ = &std::get<T>(child.value_);
+        } else {
+          levels_.push_back({&child, 0, path_.size()});
+        }
+      }
+      return *this;
+    }
+    void operator++(int) {
+      ++*this;
+    }
+    bool operator==(std::default_sentinel_t) const {
+      return leaf_ == nullptr;
+    }
+
+   private:
+    struct Level {
+      const Nest* nest = nullptr;
+      size_t next = 0;  // its child
+      size_t path_size = 0;
+    };
+
+    std::vector<Level> levels_;
+    std::string path_;
+    const T* leaf_ = nullptr;
+  };
+
+  /// The leaves, in order.
+  LeafIterator begin() const {
+    return LeafIterator(*this);
+  }
+  std::default_sentinel_t end() const {
+    return {};
+  }
+
+  /// Calls `visit(path, leaf)` for every leaf, in order.
   template <class Visit>
   void for_each(Visit&& visit) const {
-    walk("", visit);
+    for (const auto& [path, leaf] : *this) {
+      visit(path, leaf);
+    }
   }
 
   /// All leaves, in order.
@@ -256,20 +343,15 @@ class Nest {
     return std::get<Keyed>(value_).find(key);
   }
 
-  template <class Visit>
-  void walk(const std::string& path, Visit& visit) const {
-    const std::string prefix = path.empty() ? "" : path + "/";
-    if (is_leaf()) {
-      visit(path, std::get<T>(value_));
-    } else if (is_list()) {
-      for (size_t i = 0; i < size(); ++i) {
-        items()[i].walk(prefix + std::to_string(i), visit);
-      }
-    } else {
-      for (const auto& [key, child] : entries()) {
-        child.walk(prefix + key, visit);
-      }
+  // Its direct child, whose key or index is added to `path`.
+  const Nest& child(size_t index, std::string& path) const {
+    if (is_list()) {
+      path += std::to_string(index);
+      return std::get<List>(value_)[index];
     }
+    const auto& [key, child] = std::get<Keyed>(value_).entries[index];
+    path += key;
+    return child;
   }
 
   template <class U>
