@@ -3,32 +3,16 @@
 
 #include "optim/spec_optimizer.h"
 #include "src/embedding_state.h"
+#include "src/strategies/embedding_strategy.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
 namespace tessera {
-
-namespace {
-
-void check_gradients(const TableState& table, const Strategy& strategy) {
-  const auto* host = std::get_if<Strategy::Host>(&strategy.options());
-  TORCH_CHECK_VALUE(
-      (host != nullptr && host->sparse_gradients) ||
-          optim::sweeps_all_rows(*table.optimizer),
-      "[make_optimizer] table '",
-      table.name,
-      "': ",
-      optim::name_of(*table.optimizer),
-      " updates the rows of the batch only, but dense gradients do not say "
-      "which these are. Use Strategy::host({.sparse_gradients = true}), or an "
-      "optimizer with lazy = false.");
-}
-
-}  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer) {
@@ -53,7 +37,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      check_gradients(table, strategy);
       optim::check_off_engine(*table.optimizer, "[table '" + table.name + "']");
     }
   }
@@ -63,7 +46,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "it had no place for. Make the optimizer first, then load.");
   add_slots(*state);
   std::vector<optim::SpecOptimizer::Bound> tables;
-  for (TableState& table : state->tables) {
+  for (size_t i = 0; i < state->tables.size(); ++i) {
+    TableState& table = state->tables[i];
     if (!table.optimizer) {
       continue;
     }
@@ -77,6 +61,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
         .where = "[table '" + table.name + "']"};
     for (const Slot& slot : table.slots) {
       bound.slots.push_back(slot.values);
+    }
+    if (const auto rows = layer->strategy_->gradient_rows(i)) {
+      bound.touched_rows = [rows] { return rows->touched(); };
     }
     tables.push_back(std::move(bound));
   }

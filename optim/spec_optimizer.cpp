@@ -5,6 +5,7 @@
 #include "optim/rate_reader.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/util/Exception.h>
@@ -38,12 +39,26 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
       ".");
 }
 
-// Sparse gradients of a spec that sweeps are dense: other rows have zeros.
-at::Tensor readable(const at::Tensor& gradient, bool sweeps) {
-  if (gradient.layout() != at::kSparse) {
+// Sparse gradients of a spec that sweeps are dense: other rows have zeros. Of a
+// dense gradient, one that does not sweep sees the touched rows alone, where they
+// are known.
+at::Tensor readable(
+    const at::Tensor& gradient,
+    bool sweeps,
+    const std::function<at::Tensor()>& touched_rows) {
+  if (gradient.layout() == at::kSparse) {
+    return sweeps ? gradient.to_dense() : gradient.coalesce();
+  }
+  if (sweeps || !touched_rows) {
     return gradient;
   }
-  return sweeps ? gradient.to_dense() : gradient.coalesce();
+  const at::Tensor rows = touched_rows();
+  return at::_sparse_coo_tensor_unsafe(
+             rows.unsqueeze(0),
+             gradient.index_select(0, rows),
+             gradient.sizes(),
+             gradient.options().layout(at::kSparse))
+      ._coalesced_(true);
 }
 
 at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
@@ -143,6 +158,7 @@ void SpecOptimizerOptions::set_lr(double learning_rate) {
 struct SpecOptimizer::State
     : torch::optim::OptimizerCloneableParamState<State> {
   std::vector<at::Tensor> slots;  // in the order of slots_of()
+  std::function<at::Tensor()> touched_rows;  // as Bound's
   // With gradient_accumulation_steps > 1: undefined while there is none.
   std::shared_ptr<at::Tensor> sum = std::make_shared<at::Tensor>();
 };
@@ -165,6 +181,10 @@ struct SpecOptimizer::Update {
   bool is_sparse() const {
     return gradient.layout() == at::kSparse;
   }
+  // A user's rule need not know what to do with no rows.
+  bool has_rows() const {
+    return !is_sparse() || gradient._nnz() > 0;
+  }
 
   // Copies of the rows that change, updated.
   TensorRows compute() const {
@@ -183,6 +203,9 @@ struct SpecOptimizer::Update {
   }
 
   void apply() {
+    if (!has_rows()) {
+      return;
+    }
     if (is_sparse()) {
       scatter_rows(result.weights.defined() ? result : compute(), ids(), rows);
     } else if (result.weights.defined()) {
@@ -221,6 +244,7 @@ SpecOptimizer::SpecOptimizer(
     auto state = std::make_unique<State>();
     state->slots = entry.slots;
     state->sum = entry.sum;
+    state->touched_rows = entry.touched_rows;
     state_[entry.parameter.unsafeGetTensorImpl()] = std::move(state);
     places_.push_back(entry.where);
   }
@@ -338,7 +362,8 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
           .spec = spec,
           .rows = {.weights = parameter.detach(), .slots = state.slots},
           .state = &state,
-          .gradient = readable(gradient, sweeps_all_rows(spec))};
+          .gradient =
+              readable(gradient, sweeps_all_rows(spec), state.touched_rows)};
       update.only_collects = !is_due;
       if (passes > 1 && parameter.grad().defined()) {
         update.gradient = sum_of(*state.sum, update.gradient);
@@ -362,7 +387,8 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
         update.gradient = update.gradient.coalesce();
       }
     }
-    if (std::holds_alternative<CustomOptimizer>(update.spec)) {
+    if (std::holds_alternative<CustomOptimizer>(update.spec) &&
+        update.has_rows()) {
       update.result = update.compute();
     }
   }

@@ -6,6 +6,7 @@
 #include "optim/tensor_update.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,6 +51,9 @@ class SpecOptimizer : public torch::optim::Optimizer {
     /// What gradient_accumulation_steps collects: dense, sparse or undefined.
     std::shared_ptr<at::Tensor> sum = {};
     std::string where = {};  // begins the messages
+    /// The rows that a dense gradient of `parameter` belongs to, [n] int64, sorted;
+    /// unset: all.
+    std::function<at::Tensor()> touched_rows = {};
   };
 
   /// `groups` is not empty.

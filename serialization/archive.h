@@ -35,8 +35,8 @@ std::string config_text(
     const Nest<FeatureConfig>& features);
 
 /// Copies tables, slots, step counter, seed and collected gradients into `state`.
-/// A table without
-/// optimizer, and one on the host, takes its rows and ignores the slots.
+/// A table without optimizer, and one on the host, takes its rows and leaves slots
+/// out that it has no place for.
 /// Errors:  c10::ValueError listing damaged entries or all differences; nothing
 ///          is changed then.
 void load_state(

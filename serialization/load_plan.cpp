@@ -121,17 +121,42 @@ class LoadPlanner {
     if (state_.missing_slots == MissingSlots::kKeep && has_no_slots(*saved)) {
       return;
     }
-    compare_optimizer(table, *saved);
+    if (state_.with_slots == WithSlots::kYes) {
+      compare_slots(table, *saved);
+    } else {
+      offer_slots(table, *saved);
+    }
+  }
+
+  // A layer whose tables have no optimizer of their own yet takes the tables
+  // alone, and slots where they all fit those that a slot_creation has made.
+  void offer_slots(const TableState& table, const SavedTable& saved) {
+    const size_t problems = problems_.size();
+    const size_t copies = plan_.copies.size();
+    if (!table.slots.empty()) {
+      compare_slots(table, saved);
+      if (problems_.size() == problems) {
+        return;
+      }
+    }
+    problems_.resize(problems);
+    plan_.copies.resize(copies);
+    plan_.has_skipped_slots = plan_.has_skipped_slots ||
+        (saved.optimizer.has_value() && table.optimizer.has_value());
+  }
+
+  void compare_slots(const TableState& table, const SavedTable& saved) {
+    compare_optimizer(table, saved);
     for (const Slot& slot : table.slots) {
       compare_tensor(
           table,
-          *saved,
+          saved,
           optim::slot_key(slot.name),
           "slot " + slot.name,
           slot.values);
     }
     if (options_.tables.empty()) {
-      compare_accumulation(table, *saved);
+      compare_accumulation(table, saved);
     }
   }
 
@@ -174,14 +199,9 @@ class LoadPlanner {
             });
   }
 
-  // Another optimizer's slots must not be dropped without a word; a layer that
-  // keeps none takes the tables alone.
+  // Another optimizer's slots must not be dropped without a word.
   void compare_optimizer(const TableState& table, const SavedTable& saved) {
     if (!saved.optimizer || !table.optimizer) {
-      return;
-    }
-    if (state_.with_slots == WithSlots::kNo) {
-      plan_.has_skipped_slots = true;
       return;
     }
     const std::string expected = optim::name_of(*table.optimizer);

@@ -67,8 +67,8 @@ struct LoadPlan {
   void finish(EmbeddingState& state) const;
 };
 
-/// A table without optimizer, and one on the host, takes its rows and ignores
-/// the slots.
+/// A table without optimizer, and one on the host, takes its rows and leaves
+/// slots out that it has no place for.
 /// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line
 ///          each) and all differences; `state` is not changed.
 LoadPlan plan_load(

@@ -4,6 +4,7 @@
 #include "optim/row_update.h"
 #include "optim/tensor_text.h"
 #include "optim/tensor_update.h"
+#include "src/memory_ranges.h"
 #include "src/random_key.h"
 #include "src/table_memory.h"
 
@@ -16,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <set>
 #include <utility>
 
 namespace tessera {
@@ -120,22 +120,33 @@ std::vector<Slot> make_slots(const TableState& table) {
   return slots;
 }
 
-// A user's function may fail, or give one tensor twice: then no table changes.
-void create_slots(std::vector<TableState>& tables) {
+bool has_slot_creation(const TableState& table) {
+  return table.optimizer && optim::slot_creation_of(*table.optimizer).is_set();
+}
+
+// Those that `with_slots` asks for and that are not there yet. A user's function
+// may fail, or give memory that is in use: then no table changes.
+void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
   std::vector<std::vector<Slot>> slots;
-  std::set<const void*> seen;
+  MemoryRanges used;
   for (const TableState& table : tables) {
-    slots.push_back(make_slots(table));
+    used.add(table.parameters);
+  }
+  for (const TableState& table : tables) {
+    const bool is_asked_for =
+        with_slots == WithSlots::kYes || has_slot_creation(table);
+    slots.push_back(
+        is_asked_for && table.slots.empty() ? make_slots(table) : table.slots);
     for (const Slot& slot : slots.back()) {
       TORCH_CHECK_VALUE(
-          slot.values.numel() == 0 ||
-              seen.insert(slot.values.const_data_ptr()).second,
+          !used.overlap(slot.values),
           "[table '",
           table.name,
           "'] slot '",
           slot.name,
           "': slot_creation must return a new tensor each time, but this one "
-          "serves another slot already.");
+          "shares memory with a table or another slot. Allocate one per call.");
+      used.add(slot.values);
     }
   }
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -238,9 +249,7 @@ EmbeddingState make_state(
         allocate_rows(table.rows.count, table.config->dim, table.config->dtype);
     fill_rows(table, seed);
   }
-  if (with_slots == WithSlots::kYes) {
-    create_slots(state.tables);
-  }
+  create_slots(state.tables, with_slots);
   return state;
 }
 
@@ -248,7 +257,7 @@ void add_slots(EmbeddingState& state) {
   if (state.with_slots == WithSlots::kYes) {
     return;
   }
-  create_slots(state.tables);
+  create_slots(state.tables, WithSlots::kYes);
   state.with_slots = WithSlots::kYes;
   forget_checkpoint(state);
 }

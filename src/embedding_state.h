@@ -67,8 +67,8 @@ struct FeatureState {
   bool verifies_shape = true;
 };
 
-/// Whether the strategy updates tables by their own optimizers, and so keeps
-/// their slots.
+/// Whether tables are updated by their own optimizers, and so all have their
+/// slots. Under kNo only those have them for which a slot_creation asks.
 enum class WithSlots { kNo, kYes };
 
 /// What a layer consists of and what it has learnt, for every strategy.
@@ -119,7 +119,8 @@ EmbeddingState describe_state(
     const std::optional<optim::OptimizerSpec>& optimizer,
     const std::string& where);
 
-/// Tables in order of first use, initialised, with their slots.
+/// Tables in order of first use, initialised, with their slots as `with_slots`
+/// says.
 /// Errors:  c10::ValueError for unusable configs, naming feature or table;
 ///          `where` begins what concerns the options as a whole.
 EmbeddingState make_state(
@@ -136,7 +137,6 @@ EmbeddingState make_state(
 void fill_rows(TableState& table, uint64_t seed);
 
 /// Creates the slots of all tables that have an optimizer, unless there are.
-/// Errors:  c10::ValueError from a slot_creation.
 void add_slots(EmbeddingState& state);
 
 /// What lookups in the table round its rows to.

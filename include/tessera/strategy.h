@@ -24,8 +24,9 @@ class RankGroup;
 ///   Strategy::engine()  tables in the embedding engine, updated by each
 ///                       table's own fused optimizer in backward(); the layer
 ///                       shows one parameter, `virtual_variable`
-///   Strategy::host()    tables as ordinary parameters for any torch::optim,
-///                       stock LibTorch operators only
+///   Strategy::host()    tables as ordinary parameters for any torch::optim, or
+///                       for make_optimizer(layer), which follows the tables'
+///                       own specs; stock LibTorch operators only
 ///   Strategy::dense()   like host, but bags are padded to the longest one:
 ///                       [batch, ids] of rows at once, fit for short bags
 ///   Strategy::sharded() an engine per process, with the rows spread over them
@@ -39,7 +40,8 @@ class Strategy {
     bool operator==(const Engine&) const = default;
   };
   struct Host {
-    /// Sparse gradients, for torch::optim::SGD and Adagrad.
+    /// Sparse gradients, for torch::optim::SGD and Adagrad and for large tables.
+    /// make_optimizer(layer) takes both kinds.
     bool sparse_gradients = false;
     bool operator==(const Host&) const = default;
   };

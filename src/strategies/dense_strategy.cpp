@@ -46,7 +46,8 @@ Grid make_grid(const IdBags& bags) {
 
 class DenseStrategy : public ParameterStrategy {
  public:
-  using ParameterStrategy::ParameterStrategy;
+  explicit DenseStrategy(std::shared_ptr<EmbeddingState> state)
+      : ParameterStrategy(std::move(state), /*sparse_gradients=*/false) {}
 
  private:
   at::Tensor look_up(

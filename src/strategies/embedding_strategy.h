@@ -3,12 +3,15 @@
 
 #include "src/batch.h"
 #include "src/embedding_state.h"
+#include "src/gradient_rows.h"
 
 #include <tessera/strategy.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -56,6 +59,30 @@ class EmbeddingStrategy {
   virtual std::shared_ptr<PendingGradients> pending() {
     return nullptr;
   }
+
+  /// Which rows the gradient of a table belongs to; nullptr where the gradient
+  /// says it, or where there is none.
+  virtual std::shared_ptr<GradientRows> gradient_rows(size_t /*table*/) {
+    return nullptr;
+  }
+
+  /// From here to the matching allow_updates(), backward passes leave tables,
+  /// what waits for an update, and gradients of tables as they are.
+  void forbid_updates() {
+    if (bans_++ == 0) {
+      set_updates(false);
+    }
+  }
+  void allow_updates() {
+    if (--bans_ == 0) {
+      set_updates(true);
+    }
+  }
+
+ private:
+  virtual void set_updates(bool are_allowed) = 0;
+
+  int64_t bans_ = 0;
 };
 
 /// On an engine, the first parameter is the virtual variable.

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -94,6 +95,14 @@ class PendingUpdates {
       std::shared_ptr<PendingGradients> pending)
       : engine_(std::move(engine)), pending_(std::move(pending)) {}
 
+  // Whether backward passes reach the tables now.
+  void set_allowed(bool are_allowed) {
+    are_allowed_ = are_allowed;
+  }
+  bool are_allowed() const {
+    return are_allowed_;
+  }
+
   // Under kOnStep the gradients of a second pass add up.
   bool takes_second_pass() const {
     return pending_ != nullptr;
@@ -132,6 +141,7 @@ class PendingUpdates {
     };
   }
 
+  std::atomic<bool> are_allowed_ = true;
   std::mutex mutex_;
   std::shared_ptr<TableEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;
@@ -176,9 +186,11 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
                 weighted.bags, weighted.rows, gradient, weighted.count)
           : at::zeros({weighted.count}, at::kFloat);
     }
-    // It may have been frozen since the forward pass.
+    // Both may have changed since the forward pass. Without an update the virtual
+    // variable gets no gradient: a defined one means that something waits.
     if (context->needs_input_grad(0) &&
-        record->virtual_variable.requires_grad()) {
+        record->virtual_variable.requires_grad() &&
+        record->updates->are_allowed()) {
       TORCH_CHECK(
           !record->is_used || record->updates->takes_second_pass(),
           "[TPUEmbedding] a second backward pass over the same forward: its "
@@ -289,6 +301,10 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
  private:
+  void set_updates(bool are_allowed) override {
+    updates_->set_allowed(are_allowed);
+  }
+
   bool is_trained() const {
     return at::GradMode::is_enabled() && virtual_variable_.requires_grad();
   }

@@ -9,7 +9,8 @@ namespace {
 class HostStrategy : public ParameterStrategy {
  public:
   HostStrategy(std::shared_ptr<EmbeddingState> state, Strategy::Host options)
-      : ParameterStrategy(std::move(state)), options_(options) {}
+      : ParameterStrategy(std::move(state), options.sparse_gradients),
+        options_(options) {}
 
  private:
   at::Tensor look_up(

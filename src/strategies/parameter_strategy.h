@@ -4,6 +4,7 @@
 #include "src/lookup.h"
 #include "src/strategies/embedding_strategy.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,13 +16,19 @@ namespace tessera {
 /// torch::optim updates them.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
+  /// `sparse_gradients`: what look_up() gives the tables.
   /// Errors:  c10::ValueError for a table of 16 bits.
-  explicit ParameterStrategy(std::shared_ptr<EmbeddingState> state);
+  ParameterStrategy(
+      std::shared_ptr<EmbeddingState> state,
+      bool sparse_gradients);
 
   std::vector<std::pair<std::string, at::Tensor>> parameters() override;
   std::vector<at::Tensor> forward(Batch batch) override;
+  std::shared_ptr<GradientRows> gradient_rows(size_t table) override;
 
  private:
+  void set_updates(bool are_allowed) override;
+
   /// The activation [bags, dim] by stock operators. `weights`: of the caller's
   /// values, or undefined.
   virtual at::Tensor look_up(
@@ -30,6 +37,10 @@ class ParameterStrategy : public EmbeddingStrategy {
       const at::Tensor& weights) const = 0;
 
   std::shared_ptr<EmbeddingState> state_;
+  // [tables], while gradients are dense; passes without updates do not mark them.
+  std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
+  std::shared_ptr<bool> are_updates_allowed_ = std::make_shared<bool>(true);
+  std::vector<at::Tensor> kept_gradients_;  // [tables], while updates are not
 };
 
 }  // namespace tessera

@@ -6,8 +6,11 @@
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
+#include "tests/temporary_folder.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +18,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -24,6 +28,10 @@ constexpr int64_t kVocab = 7;  // of which the last two are never looked up
 constexpr int64_t kDim = 5;
 
 const Strategy kSparseHost = Strategy::host({.sparse_gradients = true});
+const std::vector<Strategy> kParameterStrategies{
+    kSparseHost,
+    Strategy::host(),
+    Strategy::dense()};
 
 TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
   const auto table = make_table(
@@ -129,16 +137,19 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(LayerOptimizerTest, TheHostTrainsAsTheEngine) {
   TPUEmbedding engine = make_layer(GetParam().spec, Strategy::engine());
-  TPUEmbedding host = make_layer(GetParam().spec, kSparseHost);
-  const auto optimizer = make_optimizer(host);
   const at::Tensor initial = test::tables_of(engine)[0];
   Trainer trainer;
   trainer.steps(engine, nullptr, 0, 8);
-  trainer.steps(host, optimizer.get(), 0, 8);
-  test::expect_close(
-      test::tables_of(host)[0], test::tables_of(engine)[0], 2e-5, 2e-5);
   EXPECT_FALSE(at::equal(test::tables_of(engine)[0], initial));
-  EXPECT_EQ(host->iterations(), engine->iterations());
+  for (const Strategy& strategy : kParameterStrategies) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding host = make_layer(GetParam().spec, strategy);
+    const auto optimizer = make_optimizer(host);
+    trainer.steps(host, optimizer.get(), 0, 8);
+    test::expect_close(
+        test::tables_of(host)[0], test::tables_of(engine)[0], 2e-5, 2e-5);
+    EXPECT_EQ(host->iterations(), engine->iterations());
+  }
 }
 
 TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
@@ -183,6 +194,71 @@ TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsRate) {
   test::expect_close(test::tables_of(host)[0][0], before[0] - 2.0);
 }
 
+// A row with a gradient of zeros decays; one that was not looked up does not.
+TEST(LayerOptimizerApiTest, ADenseGradientKnowsItsRows) {
+  const optim::SGD decays{.learning_rate = 1.0, .weight_decay_factor = 0.5};
+  for (const Strategy& strategy : kParameterStrategies) {
+    for (const bool set_to_none : {true, false}) {
+      SCOPED_TRACE(strategy.name() + (set_to_none ? " none" : " zeros"));
+      TPUEmbedding host = make_layer(decays, strategy);
+      test::write_table(host, "t", at::ones({kVocab, kDim}));
+      const auto optimizer = make_optimizer(host);
+      const auto backward = [&](int64_t row) {
+        const auto activations = host->forward(
+            {{"ids", test::int64s({row})}, {"bags", test::ragged({{row}})}});
+        (activations["ids"].sum() * 0 + activations["bags"].sum() * 0)
+            .backward();
+      };
+      const auto rows = [&] { return test::tables_of(host)[0].select(1, 0); };
+      // Two passes before a step, which a plain zero_grad() ends.
+      backward(0);
+      backward(2);
+      optimizer->step();
+      test::expect_close(rows(), test::floats({7}, {.5, 1, .5, 1, 1, 1, 1}));
+      optimizer->zero_grad(set_to_none);
+      backward(1);
+      optimizer->step();
+      test::expect_close(rows(), test::floats({7}, {.5, .5, .5, 1, 1, 1, 1}));
+      // Another step over the same gradient is an update of the same rows.
+      optimizer->step();
+      test::expect_close(rows(), test::floats({7}, {.5, .25, .5, 1, 1, 1, 1}));
+    }
+  }
+}
+
+TEST(LayerOptimizerApiTest, ADenseGradientFromElsewhereUpdatesItsRows) {
+  TPUEmbedding host =
+      make_layer(optim::SGD{.learning_rate = 1.0}, Strategy::host());
+  test::write_table(host, "t", at::ones({kVocab, kDim}));
+  const auto optimizer = make_optimizer(host);
+  at::Tensor gradient = at::zeros({kVocab, kDim});
+  gradient[3].fill_(0.25);
+  host->parameters()[0].mutable_grad() = gradient;
+  optimizer->step();
+  test::expect_close(
+      test::tables_of(host)[0].select(1, 0),
+      test::floats({7}, {1, 1, 1, .75, 1, 1, 1}));
+}
+
+TEST(LayerOptimizerApiTest, ACustomRuleIsNotCalledForNoRows) {
+  for (const Strategy& strategy : kParameterStrategies) {
+    int calls = 0;
+    TPUEmbedding host = make_layer(
+        optim::CustomOptimizer{
+            .learning_rate = 1.0,
+            .rule = optim::CustomRule(
+                "count", [&](optim::CustomRows&) { ++calls; })},
+        strategy);
+    const auto optimizer = make_optimizer(host);
+    const auto activations = host->forward(
+        {{"ids", at::empty({0}, at::kLong)},
+         {"bags", test::ragged(test::Rows{{}})}});
+    (activations["ids"].sum() + activations["bags"].sum()).backward();
+    optimizer->step();
+    EXPECT_EQ(calls, 0) << strategy.name();
+  }
+}
+
 TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
   const auto table = make_table(
       {.name = "t",
@@ -192,15 +268,20 @@ TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
        .initializer = initializers::Constant{1.0},
        .optimizer =
            optim::SGD{.learning_rate = 1.0, .weight_decay_factor = 0.5}});
-  TPUEmbedding host(TPUEmbeddingOptions{
-      .features =
-          {{"a",
-            FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}}},
-      .strategy = kSparseHost});
-  const auto optimizer = make_optimizer(host);
-  host->forward({{"a", test::int64s({9, 1})}})["a"].sum().backward();
-  optimizer->step();
-  test::expect_close(test::tables_of(host)[0], test::floats({2, 1}, {1, -0.5}));
+  for (const Strategy& strategy : kParameterStrategies) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding host(TPUEmbeddingOptions{
+        .features =
+            {{"a",
+              FeatureConfig{
+                  .table = table, .out_of_range = OutOfRange::kZero}}},
+        .strategy = strategy});
+    const auto optimizer = make_optimizer(host);
+    host->forward({{"a", test::int64s({9, 1})}})["a"].sum().backward();
+    optimizer->step();
+    test::expect_close(
+        test::tables_of(host)[0], test::floats({2, 1}, {1, -0.5}));
+  }
 }
 
 TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
@@ -208,10 +289,6 @@ TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
       make_optimizer(make_layer(optim::SGD{}, Strategy::engine())),
       "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
       "one on engine()");
-  EXPECT_VALUE_ERROR(
-      make_optimizer(make_layer(optim::SGD{}, Strategy::host())),
-      "[make_optimizer] table 't': SGD updates the rows of the batch only, but "
-      "dense gradients do not say which these are");
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(
           optim::SGD{.use_gradient_accumulation = false}, kSparseHost)),
@@ -223,34 +300,93 @@ TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
       "no table of the layer has an optimizer");
 }
 
-TEST(LayerOptimizerApiTest, AFailingSlotCreationLeavesNoSlots) {
-  int calls = 0;
-  bool fails = true;
-  const optim::Adam adam{
-      .slot_creation =
-          optim::SlotCreation("fails", [&](const optim::SlotRequest& request) {
-            TORCH_CHECK_VALUE(++calls != 2 || !fails, "no memory today");
-            return at::zeros(request.shape);
-          })};
-  TPUEmbedding layer = make_layer(adam, kSparseHost);
-  EXPECT_VALUE_ERROR(make_optimizer(layer), "no memory today");
-  fails = false;
+// Slots of the user's own, as upstream's example makes them.
+struct SlotMaker {
+  optim::Adam adam() {
+    return {
+        .learning_rate = 0.5,
+        .slot_creation = optim::SlotCreation(
+            "make", [this](const optim::SlotRequest& request) {
+              made.push_back(at::full(
+                  request.shape, request.initial_value + 1.0, at::kFloat));
+              names.push_back(request.table + "/" + request.name);
+              return made.back();
+            })};
+  }
+
+  std::vector<at::Tensor> made;
+  std::vector<std::string> names;
+};
+
+TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
+  std::vector<Strategy> strategies = kParameterStrategies;
+  strategies.push_back(Strategy::engine());
+  for (const Strategy& strategy : strategies) {
+    SCOPED_TRACE(strategy.name());
+    SlotMaker maker;
+    TPUEmbedding layer = make_layer(maker.adam(), strategy);
+    const std::vector<std::string> names{"t/momenta", "t/velocities"};
+    EXPECT_EQ(maker.names, names);
+    EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
+
+    // They are trained, saved and copied; the function is not called again.
+    const auto optimizer =
+        strategy.is_engine() ? nullptr : make_optimizer(layer);
+    Trainer trainer;
+    trainer.steps(layer, optimizer.get(), 0, 2);
+    EXPECT_FALSE(at::equal(maker.made[0], at::ones({kVocab, kDim})));
+    EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
+    EXPECT_TRUE(
+        at::equal(test::slot_of(layer, 0, "velocities"), maker.made[1]));
+    const TPUEmbedding copy(
+        std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+    EXPECT_EQ(test::saved(copy), test::saved(layer));
+    EXPECT_EQ(maker.names, names);
+  }
+}
+
+// Without the function the host keeps no slots for those who bring their own
+// optimizer.
+TEST(LayerOptimizerApiTest, WithoutSlotCreationTheHostMakesSlotsOnRequest) {
+  TPUEmbedding layer = make_layer(optim::Adam{}, Strategy::host());
+  EXPECT_THROW(test::slot_of(layer, 0, "momenta"), c10::Error);
   make_optimizer(layer);
-  EXPECT_EQ(calls, 4);
   EXPECT_EQ(
       test::slot_of(layer, 0, "momenta").sizes(),
       at::IntArrayRef({kVocab, kDim}));
 }
 
-TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnTensor) {
-  const at::Tensor shared = at::zeros({kVocab, kDim});
+TEST(LayerOptimizerApiTest, AFailingSlotCreationMakesNoLayer) {
   const optim::Adam adam{
-      .slot_creation = optim::SlotCreation(
-          "shares", [=](const optim::SlotRequest&) { return shared; })};
-  EXPECT_VALUE_ERROR(
-      make_layer(adam, Strategy::engine()),
-      "[table 't'] slot 'velocities': slot_creation must return a new tensor "
-      "each time");
+      .slot_creation =
+          optim::SlotCreation("fails", [](const optim::SlotRequest& request) {
+            TORCH_CHECK_VALUE(request.name != "velocities", "no memory today");
+            return at::zeros(request.shape);
+          })};
+  for (const Strategy& strategy : kParameterStrategies) {
+    EXPECT_VALUE_ERROR(make_layer(adam, strategy), "no memory today");
+  }
+  EXPECT_VALUE_ERROR(make_layer(adam, Strategy::engine()), "no memory today");
+}
+
+TEST(LayerOptimizerApiTest, EachSlotNeedsMemoryOfItsOwn) {
+  const at::Tensor shared = at::zeros({kVocab + 1, kDim});
+  int calls = 0;
+  // The same tensor, and two that overlap.
+  for (const int64_t step : {0, 1}) {
+    const optim::Adam adam{
+        .slot_creation =
+            optim::SlotCreation("shares", [&](const optim::SlotRequest&) {
+              const int64_t begin = step * (calls++ % 2);
+              return shared.slice(0, begin, begin + kVocab);
+            })};
+    for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+      EXPECT_VALUE_ERROR(
+          make_layer(adam, strategy),
+          "[table 't'] slot 'velocities': slot_creation must return a new tensor "
+          "each time");
+    }
+  }
 }
 
 TEST(LayerOptimizerApiTest, ARefusedSlotShowsWhatDiffers) {
@@ -331,6 +467,74 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
           }),
           Strategy::engine()),
       "slot 'accumulators'");
+}
+
+// What a host without slots has always loaded, one with a slot_creation loads,
+// too.
+TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
+  using Layers = std::vector<std::pair<const char*, TPUEmbedding>>;
+  SlotMaker of_saved;
+  TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::engine());
+  Trainer().steps(trained, nullptr, 0, 2);
+  TPUEmbedding on_host = make_layer(optim::Adam{}, kSparseHost);
+  const auto optimizer = make_optimizer(on_host);
+  Trainer().steps(on_host, optimizer.get(), 0, 2);
+  const Layers saved{
+      {"engine", trained},
+      {"engine, another optimizer",
+       make_layer(optim::Adagrad{}, Strategy::engine())},
+      {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
+      {"host", make_layer(optim::Adam{}, Strategy::host())},
+      {"host with optimizer", on_host},
+      {"host with slots", make_layer(of_saved.adam(), Strategy::host())}};
+  const test::TemporaryFolder folder;
+  for (auto [name, from] : saved) {
+    from->save_checkpoint(folder / name);
+    for (const bool is_archive : {true, false}) {
+      SCOPED_TRACE(name + std::string(is_archive ? " archive" : " directory"));
+      SlotMaker maker;
+      TPUEmbedding host = make_layer(maker.adam(), Strategy::host());
+      const TPUEmbedding plain = make_layer(optim::Adam{}, Strategy::host());
+      for (TPUEmbedding to : {host, plain}) {
+        if (is_archive) {
+          std::istringstream stream(test::saved(from));
+          torch::load(to, stream);
+        } else {
+          to->load_checkpoint(folder / name);
+        }
+        test::expect_same_tables(to, test::tables_of(from));
+        EXPECT_EQ(to->iterations(), from->iterations());
+      }
+      // Slots that fit are loaded; others leave those of the layer as they are.
+      const bool fits = name == std::string("engine") ||
+          name == std::string("host with optimizer") ||
+          name == std::string("host with slots");
+      test::expect_close(
+          maker.made[0],
+          fits ? test::slot_of(from, 0, "momenta") : at::ones({kVocab, kDim}));
+      // As ever, slots that had no place are not forgotten.
+      if (from->options().strategy.is_engine() && !fits) {
+        EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
+      } else {
+        make_optimizer(host);
+      }
+    }
+  }
+  // Nor does what such a host saves: no optimizer has trained these tables.
+  for (const auto& [name, to] : Layers{
+           {"engine", make_layer(optim::Adam{}, Strategy::engine())},
+           {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
+           {"host", make_layer(optim::Adagrad{}, Strategy::host())}}) {
+    SCOPED_TRACE(name);
+    const TPUEmbedding from = make_layer(of_saved.adam(), Strategy::host());
+    std::istringstream stream(test::saved(from));
+    TPUEmbedding loaded = to;
+    torch::load(loaded, stream);
+    test::expect_same_tables(loaded, test::tables_of(from));
+    if (!loaded->options().strategy.is_engine()) {
+      make_optimizer(loaded);
+    }
+  }
 }
 
 TEST(LayerOptimizerApiTest, ComesBeforeACheckpointWithSlots) {

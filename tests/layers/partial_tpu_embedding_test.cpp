@@ -236,7 +236,7 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
 
 TEST(PartialTPUEmbeddingTest, TheSpecsTrainSmallTablesOnRequest) {
   PartialTPUEmbeddingOptions with_rule = options(10);
-  with_rule.optimizer = optim::SGD{.learning_rate = 0.5, .lazy = false};
+  with_rule.optimizer = optim::SGD{.learning_rate = 0.5};
   PartialTPUEmbedding layer(with_rule);
   const auto optimizer = make_optimizer(layer->dense_embedding());
   const at::Tensor before =

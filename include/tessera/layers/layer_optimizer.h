@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// The tables' own optimizers as one torch::optim::Optimizer, for a layer on
-/// Strategy::host({.sparse_gradients = true}).
+/// Strategy::host() or dense().
 ///
 ///   auto tables = make_optimizer(model->embedding);
 ///   ...
@@ -17,15 +17,19 @@ namespace tessera {
 ///   tables->step();
 ///
 /// One param group per table that has an optimizer, in order. The slots, and
-/// what gradient_accumulation_steps collects, belong to the layer: they are saved and loaded with it, under the same keys as on
-/// the engine, so make the optimizer before loading or saving. So does the step
-/// counter, which a step with gradients advances by one. A feature without
-/// gradient leaves its rows untouched. Don't add param groups to it.
+/// what gradient_accumulation_steps collects, belong to the layer: they are saved
+/// and loaded with it, under the same keys as on the engine, so make the optimizer before loading or saving. Only the slots of
+/// a slot_creation are there from the layer's construction on. The step counter
+/// belongs to the layer, too; a step with gradients advances it by one. A feature
+/// without gradient leaves its rows untouched. Don't add param groups to it.
+///
+/// An optimizer that updates the rows of the batch only does so with dense and
+/// with sparse gradients. The layer remembers which rows a dense one belongs to,
+/// until the gradient is zeroed. Dense gradients cost time and memory for the
+/// whole table in each step: for large tables choose
+/// Strategy::host({.sparse_gradients = true}).
 /// Errors:  c10::ValueError for a layer on another strategy or without any
-///          optimizer, for one that takes duplicates one by one, from a
-///          slot_creation, and for a table whose optimizer updates the rows of
-///          the batch only while the host gives dense gradients, which do not
-///          say which rows these are.
+///          optimizer, and for one that takes duplicates one by one.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer);
 

@@ -64,8 +64,8 @@ class PartialPendingForward {
 ///       .features = features, .optimizer = optim::Adagrad{}});
 ///   torch::optim::Adam optimizer(model->parameters());  // trains the small ones
 ///
-/// dense_parameters() has the small tables; their specs, with lazy = false, they
-/// follow only with make_optimizer(embedding->dense_embedding()). A checkpoint of
+/// dense_parameters() has the small tables; their specs they follow only with
+/// make_optimizer(embedding->dense_embedding()). A checkpoint of
 /// the large ones is tpu_embedding()->save_checkpoint(), with the small ones, as other
 /// dense weights, in CheckpointOptions::extra; torch::save has everything.
 ///

@@ -35,8 +35,8 @@ namespace tessera::optim {
 //                              n > 1: gradients are collected, and every n-th
 //                              pass applies their mean. Schedules are read at
 //                              the counter of passes, as in Keras
-//   slot_creation              makes the slot tensors; unset: zeros or the
-//                              spec's own initial value
+//   slot_creation              makes the slot tensors when the layer is made;
+//                              unset: zeros or the spec's own initial value
 //
 // Shapes, unless said otherwise: gradient, weight and slots [dim], per row.
 // validate() raises c10::ValueError for options out of the stated range.

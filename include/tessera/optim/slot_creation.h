@@ -29,8 +29,12 @@ struct SlotRequest {
 /// The user's own function that creates a slot's tensor and may keep it, as an
 /// optimizer object of the user's that owns the slots does.
 ///
-/// It returns float32 on the CPU, contiguous, of the requested shape; the
-/// engine updates that very tensor.
+/// It is called once per slot when the layer is made, on every strategy, and
+/// returns a new tensor: float32 on the CPU, contiguous, of the requested shape.
+/// That very tensor is updated, saved and loaded. So on Strategy::host() and
+/// dense() such a table has slots from the start, also for those who bring an
+/// optimizer of their own; other tables have them from make_optimizer(layer) on. A
+/// copy of the layer has slots of its own.
 /// Source:  upstream's slot_variable_creation_fn.
 class SlotCreation : public NamedFunction<at::Tensor(const SlotRequest&)> {
  public:
