@@ -104,6 +104,10 @@ TableEngine::TableEngine(
   std::vector<optim::LearningRate> rates;
   for (const TableState& table : state_->tables) {
     widest = std::max(widest, table.config->dim);
+    table_memory_.add(table.parameters);
+    for (const Slot& slot : table.slots) {
+      table_memory_.add(slot.values);
+    }
     rates.push_back(
         table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
   }
@@ -185,7 +189,11 @@ TableUpdate::Term TableEngine::term_of(
   term.gradient = zero_row_.data();
   const at::Tensor& gradient = lookup.gradients[feature];
   if (gradient.defined()) {
-    update.gradients.push_back(gradient.resolve_neg().contiguous());
+    at::Tensor values = gradient.resolve_neg().contiguous();
+    if (table_memory_.overlap(values)) {
+      values = values.clone();  // the update writes there while it reads
+    }
+    update.gradients.push_back(std::move(values));
     term.gradient = update.gradients.back().const_data_ptr<float>();
     term.stride = term.bags->dim;
   }

@@ -7,6 +7,7 @@
 #include "src/id_bags.h"
 #include "src/lookup.h"
 #include "src/lookup_worker.h"
+#include "src/memory_ranges.h"
 #include "src/table_update.h"
 
 #include <ATen/core/Tensor.h>
@@ -207,6 +208,7 @@ class TableEngine {
   std::shared_ptr<EmbeddingState> state_;
   int64_t lookup_threads_ = 0;
   mutable std::shared_mutex tables_in_use_;  // shared by lookups
+  MemoryRanges table_memory_;  // tables and slots
   Buffer<float> zero_row_;  // the gradient of a feature that got none
   TableUpdater updater_;
   std::vector<int64_t> rate_tags_;  // [tables]

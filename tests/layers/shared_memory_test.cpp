@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients and weights that are views of the layer's own tables and slots.
+#include <tessera/embedding_engine.h>
+#include <tessera/layers/combined.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+#include "tests/optim/all_specs.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace shared_memory_test {
+
+using test::int64s;
+
+constexpr int64_t kVocab = 600;  // several tasks of the updater
+constexpr int64_t kDim = 8;
+
+// Two tables with a slot each, which the test can see; `b` may have another
+// optimizer.
+struct Fixture {
+  explicit Fixture(
+      Apply apply = Apply::kInBackward,
+      const std::optional<optim::OptimizerSpec>& optimizer_of_b = {},
+      const Strategy& strategy = Strategy::engine()) {
+    const optim::OptimizerSpec adagrad = optim::Adagrad{
+        .learning_rate = 1.0,
+        .slot_creation =
+            optim::SlotCreation("keep", [&](const optim::SlotRequest& request) {
+              slots.push_back(at::full(request.shape, 0.5, at::kFloat));
+              return slots.back();
+            })};
+    const auto table = [&](const char* name,
+                           const optim::OptimizerSpec& optimizer) {
+      return FeatureConfig{
+          .table = make_table(
+              {.name = name,
+               .vocabulary_size = kVocab,
+               .dim = kDim,
+               .combiner = Combiner::kSum,
+               .initializer = initializers::RowId{},
+               .optimizer = optimizer})};
+    };
+    layer = TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"a", table("a", adagrad)},
+             {"b", table("b", optimizer_of_b.value_or(adagrad))}},
+        .strategy = strategy,
+        .apply = apply});
+  }
+
+  at::Tensor rows(const char* table) const {
+    return layer->embedding_tables()[table];
+  }
+
+  std::vector<at::Tensor> slots;
+  TPUEmbedding layer{nullptr};
+};
+
+// Every row, the last one first: a row's gradient is another row.
+Features backwards() {
+  const at::Tensor ids = at::arange(kVocab).flip(0);
+  return {{"a", ids}, {"b", ids}};
+}
+
+using Gradient = std::function<at::Tensor(const Fixture&)>;
+
+const std::vector<std::pair<const char*, Gradient>> kGradients{
+    {"the table", [](const Fixture& fixture) { return fixture.rows("a"); }},
+    {"the other table",
+     [](const Fixture& fixture) { return fixture.rows("b"); }},
+    {"a slot", [](const Fixture& fixture) { return fixture.slots.at(0); }},
+    {"the other slot",
+     [](const Fixture& fixture) { return fixture.slots.at(1); }},
+    {"a tensor of its own over the table's memory", [](const Fixture& fixture) {
+       return at::from_blob(
+           fixture.rows("a").mutable_data_ptr<float>(), {kVocab, kDim});
+     }}};
+
+TEST(SharedMemoryTest, AGradientMayBeATableOrASlot) {
+  for (const auto& [what, gradient_of] : kGradients) {
+    SCOPED_TRACE(what);
+    Fixture shared;
+    Fixture copied;
+    for (Fixture* fixture : {&shared, &copied}) {
+      const at::Tensor gradient = gradient_of(*fixture);
+      const auto activations = fixture->layer->forward(backwards());
+      torch::autograd::backward(
+          {activations["a"], activations["b"]},
+          {fixture == &shared ? gradient : gradient.clone(),
+           at::full({kVocab, kDim}, 2.0)});
+    }
+    EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+  }
+}
+
+TEST(SharedMemoryTest, ARowOfATableCountsAsItWasBefore) {
+  TPUEmbedding layer(
+      FeatureConfig{.table = test::numbered_table("t", 4, 1)},
+      optim::SGD{.learning_rate = 1.0});
+  test::write_table(layer, "t", test::floats({4, 1}, {10, 20, 30, 40}));
+  const at::Tensor table = layer->embedding_tables()["t"];
+  // Rows 1 to 3 get rows 0 to 2: a range that begins within the table.
+  layer->forward(int64s({1, 2, 3})).leaf().backward(table.slice(0, 0, 3));
+  test::expect_close(table, test::floats({4, 1}, {10, 10, 10, 10}));
+}
+
+TEST(SharedMemoryTest, WhatWaitsForAStepIsACopy) {
+  Fixture shared(Apply::kOnStep);
+  Fixture copied(Apply::kOnStep);
+  for (Fixture* fixture : {&shared, &copied}) {
+    Combined optimizer(
+        torch::optim::SGD(fixture->layer->parameters(), 0.1), {fixture->layer});
+    for (int pass = 0; pass < 2; ++pass) {
+      const at::Tensor rows = fixture->rows("b");
+      fixture->layer->forward(backwards())["a"].backward(
+          fixture == &shared ? rows : rows.clone());
+      const at::NoGradGuard no_grad;
+      fixture->rows("b").mul_(0.5);  // no part of the gradients any more
+    }
+    optimizer.step();
+  }
+  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+}
+
+TEST(SharedMemoryTest, ACustomRuleBesideAFusedOne) {
+  const optim::OptimizerSpec custom = test::custom_spec(0.1);
+  Fixture shared(Apply::kInBackward, custom);
+  Fixture copied(Apply::kInBackward, custom);
+  for (Fixture* fixture : {&shared, &copied}) {
+    const auto rows = [&](const char* table) {
+      const at::Tensor live = fixture->rows(table);
+      return fixture == &shared ? live : live.clone();
+    };
+    const auto activations = fixture->layer->forward(backwards());
+    torch::autograd::backward(
+        {activations["a"], activations["b"]}, {rows("b"), rows("a")});
+  }
+  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+}
+
+TEST(SharedMemoryTest, WeightsOfFeaturesMayBeATable) {
+  Fixture shared;
+  Fixture copied;
+  for (Fixture* fixture : {&shared, &copied}) {
+    const at::Tensor rows = fixture->rows("b").flatten().slice(0, 8, 8 + 600);
+    const at::Tensor weights = fixture == &shared ? rows : rows.clone();
+    const at::Tensor trained = weights.detach().requires_grad_();
+    const auto activations = fixture->layer->forward(
+        {{"a",
+          RaggedFeature::from_lengths(
+              at::arange(kVocab).flip(0), at::full({300}, 2, at::kLong))},
+         {"b", at::arange(kVocab)}},
+        {{"a", trained}, {"b", std::nullopt}});
+    (activations["a"].sum() + activations["b"].square().sum()).backward();
+    EXPECT_TRUE(trained.grad().defined());
+  }
+  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+}
+
+TEST(SharedMemoryTest, TheHostsOptimizerTakesItsOwnTables) {
+  for (const Strategy& strategy :
+       {Strategy::host(),
+        Strategy::host({.sparse_gradients = true}),
+        Strategy::dense()}) {
+    for (const int64_t count : {int64_t{1}, kVocab}) {
+      SCOPED_TRACE(strategy.name() + " " + std::to_string(count));
+      Fixture shared(Apply::kInBackward, {}, strategy);
+      Fixture copied(Apply::kInBackward, {}, strategy);
+      for (Fixture* fixture : {&shared, &copied}) {
+        const auto optimizer = make_optimizer(fixture->layer);
+        const auto rows = [&](const char* table) {
+          const at::Tensor live = fixture->rows(table).slice(0, 0, count);
+          return fixture == &shared ? live : live.clone();
+        };
+        const at::Tensor ids = at::arange(count).flip(0);
+        const auto activations =
+            fixture->layer->forward({{"a", ids}, {"b", ids}});
+        torch::autograd::backward(
+            {activations["a"], activations["b"]}, {rows("b"), rows("a")});
+        optimizer->step();
+      }
+      EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+    }
+  }
+}
+
+TEST(SharedMemoryTest, TheEngineTakesItsOwnTable) {
+  const auto table = test::numbered_table("t", 4, 1);
+  EmbeddingEngine engine(
+      {.features = {{"f", FeatureConfig{.table = table}}},
+       .optimizer = optim::SGD{.learning_rate = 1.0}});
+  engine.update_embedding_table("t", test::floats({4, 1}, {10, 20, 30, 40}));
+  engine.enqueue({{"f", int64s({1, 0, 3, 2})}});
+  engine.dequeue();
+  engine.apply_gradients({{"f", engine.embedding_tables()["t"]}});
+  test::expect_close(
+      engine.read_rows("t", 0, 4), test::floats({4, 1}, {-10, 10, -10, 10}));
+}
+
+}  // namespace shared_memory_test
+}  // namespace tessera
