@@ -4,12 +4,12 @@
 // Everything, with LibTorch's own umbrella header (half a minute to compile).
 
 #include <tessera/data/columns.h>
+#include <tessera/data/criteo_generator.h>
+#include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
-#include <tessera/data/criteo_generator.h>
-#include <tessera/data/criteo_reader.h>
 #include <tessera/embedding_engine.h>
 #include <tessera/embedding_tables.h>
 #include <tessera/feature.h>
@@ -29,6 +29,7 @@
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/retrieval.h>

@@ -32,6 +32,7 @@ class Optimizer;
 namespace tessera {
 
 class EmbeddingStrategy;
+class NoTableUpdateGuard;
 class PendingGradients;
 class TPUEmbedding;
 struct Batch;
@@ -106,6 +107,11 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// nothing. With Apply::kOnStep gradients pile up instead, and the step() of a
 /// Combined optimizer is the update. A pass that fails changes no table of the
 /// layer that failed; other layers in the same pass may have been updated.
+///
+/// Every backward() that reaches an activation updates the tables, also when no
+/// optimizer holds the virtual variable: an auxiliary loss, or the generator's
+/// loss on its way through a discriminator. Run such a backward() under a
+/// NoTableUpdateGuard, or use Apply::kOnStep.
 ///
 /// On Strategy::sharded() the tables are spread over processes, which call the
 /// layer together: see there for what is collective.
@@ -287,6 +293,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
  private:
   friend class Combined;
+  friend class NoTableUpdateGuard;
   friend class PartialTPUEmbeddingImpl;
   friend struct TableModule;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(

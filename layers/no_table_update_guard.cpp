@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/no_table_update_guard.h>
+
+#include <tessera/layers/tpu_embedding.h>
+
+#include "src/strategies/embedding_strategy.h"
+
+namespace tessera {
+
+NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
+  model.apply([&](const torch::nn::Module& part) {
+    if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
+      strategies_.push_back(layer->strategy_);
+    }
+  });
+  for (const auto& strategy : strategies_) {
+    strategy->forbid_updates();
+  }
+}
+
+NoTableUpdateGuard::~NoTableUpdateGuard() {
+  for (const auto& strategy : strategies_) {
+    strategy->allow_updates();
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward passes that are not to update the tables.
+#include <tessera/layers/combined.h>
+#include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/no_table_update_guard.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace tessera {
+namespace no_table_update_guard_test {
+
+using test::floats;
+using test::int64s;
+
+// Ids 0..3 of width 1, values 0..3.
+TPUEmbedding make_layer(
+    Strategy strategy = Strategy::engine(),
+    Apply apply = Apply::kInBackward) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = test::numbered_table("t", 4, 1)},
+      .optimizer = optim::Momentum{.learning_rate = 1.0},
+      .strategy = std::move(strategy),
+      .apply = apply});
+}
+
+at::Tensor activation_of(TPUEmbedding& layer) {
+  return layer->forward(int64s({1, 2})).leaf();
+}
+
+class NoTableUpdateGuardTest : public testing::TestWithParam<Strategy> {
+ protected:
+  NoTableUpdateGuardTest()
+      : layer_(make_layer(GetParam())),
+        optimizer_(GetParam().is_engine() ? nullptr : make_optimizer(layer_)) {}
+
+  void step() {
+    if (optimizer_ != nullptr) {
+      optimizer_->step();
+      optimizer_->zero_grad();
+    }
+  }
+
+  TPUEmbedding layer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies,
+    NoTableUpdateGuardTest,
+    testing::Values(
+        Strategy::engine(),
+        Strategy::host(),
+        Strategy::host({.sparse_gradients = true}),
+        Strategy::dense()),
+    [](const auto& info) {
+      return info.param.name() + std::to_string(info.index);
+    });
+
+TEST_P(NoTableUpdateGuardTest, ABackwardUnderItChangesNothing) {
+  const std::string before = test::saved(layer_);
+  const at::Tensor dense = at::ones({2, 1}).requires_grad_();
+  {
+    const NoTableUpdateGuard guard(layer_);
+    (activation_of(layer_) * dense).sum().backward();
+  }
+  step();
+  test::expect_close(dense.grad(), floats({2, 1}, {1, 2}));
+  EXPECT_TRUE(test::saved(layer_) == before);
+  EXPECT_EQ(layer_->iterations(), 0);
+}
+
+// The forward of the generator serves both losses.
+TEST_P(NoTableUpdateGuardTest, TheBackwardCountsAndNotTheForward) {
+  const at::Tensor activation = activation_of(layer_);
+  {
+    const NoTableUpdateGuard guard(layer_);
+    (activation * 100).sum().backward({}, /*retain_graph=*/true);
+  }
+  activation.sum().backward();
+  step();
+  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  EXPECT_EQ(layer_->iterations(), 1);
+
+  at::Tensor loss;
+  {
+    const NoTableUpdateGuard guard(layer_);
+    loss = activation_of(layer_).sum();
+  }
+  loss.backward();
+  step();
+  EXPECT_EQ(layer_->iterations(), 2);
+}
+
+// A pass before and a pass under the guard: the first one's gradient stays.
+TEST_P(NoTableUpdateGuardTest, WhatCameBeforeIsKept) {
+  activation_of(layer_).sum().backward();
+  {
+    const NoTableUpdateGuard outer(layer_);
+    { const NoTableUpdateGuard inner(layer_); }
+    layer_->forward(int64s({3})).leaf().mul(100).sum().backward();
+  }
+  step();
+  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  // Row 3 was not touched: momentum would move it in a second step.
+  test::expect_close(
+      test::slot_of(layer_, 0, "momenta").flatten(), floats({4}, {0, 1, 1, 0}));
+}
+
+TEST_P(NoTableUpdateGuardTest, EndsWithAnException) {
+  const auto fail = [&] {
+    const NoTableUpdateGuard guard(layer_);
+    throw std::runtime_error("in the loss");
+  };
+  EXPECT_THROW(fail(), std::runtime_error);
+  activation_of(layer_).sum().backward();
+  step();
+  EXPECT_EQ(layer_->iterations(), 1);
+}
+
+// Two models that are trained against each other, each with tables.
+struct PlayerImpl : torch::nn::Module {
+  PlayerImpl() {
+    embedding = register_module("embedding", make_layer());
+    tower = register_module("tower", torch::nn::Linear(1, 1));
+  }
+  TPUEmbedding embedding{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(Player);
+
+TEST(
+    NoTableUpdateGuardModelTest,
+    AGeneratorsLossLeavesTheDiscriminatorsTables) {
+  Player generator;
+  Player discriminator;
+  const std::string before = test::saved(discriminator->embedding);
+  const at::Tensor generated =
+      generator->tower->forward(activation_of(generator->embedding));
+  const at::Tensor score = discriminator->tower->forward(
+      generated * activation_of(discriminator->embedding));
+  {
+    const NoTableUpdateGuard guard(discriminator);
+    score.sum().backward();
+  }
+  EXPECT_TRUE(test::saved(discriminator->embedding) == before);
+  EXPECT_EQ(generator->embedding->iterations(), 1);
+  EXPECT_TRUE(generator->tower->weight.grad().defined());
+}
+
+TEST(NoTableUpdateGuardModelTest, WithoutItTheDiscriminatorsTablesMove) {
+  Player discriminator;
+  torch::optim::SGD generators_own(torch::nn::Linear(1, 1)->parameters(), 0.1);
+  activation_of(discriminator->embedding).sum().backward();
+  generators_own.step();
+  EXPECT_EQ(discriminator->embedding->iterations(), 1);
+}
+
+TEST(NoTableUpdateGuardModelTest, NothingIsAddedToWhatWaitsForAStep) {
+  TPUEmbedding layer = make_layer(Strategy::engine(), Apply::kOnStep);
+  Combined optimizer(torch::optim::SGD(layer->parameters(), 0.1), {layer});
+  optimizer.zero_grad();
+  activation_of(layer).sum().backward();
+  {
+    const NoTableUpdateGuard guard(layer);
+    activation_of(layer).mul(100).sum().backward();
+  }
+  optimizer.step();
+  test::expect_close(test::tables_of(layer)[0], floats({4, 1}, {0, 0, 1, 3}));
+
+  // What zero_grad() of a base reference drops stays dropped.
+  activation_of(layer).sum().backward();
+  static_cast<torch::optim::Optimizer&>(optimizer).zero_grad();
+  const NoTableUpdateGuard guard(layer);
+  activation_of(layer).sum().backward();
+  optimizer.step();
+  EXPECT_EQ(layer->iterations(), 1);
+}
+
+TEST(NoTableUpdateGuardModelTest, WeightsGetTheirGradient) {
+  TPUEmbedding layer(
+      FeatureConfig{.table = test::numbered_table("t", 4, 1)},
+      optim::SGD{.learning_rate = 1.0});
+  const at::Tensor weights = floats({2}, {1, 1}).requires_grad_();
+  const NoTableUpdateGuard guard(layer);
+  layer->forward(test::ragged({{2, 3}}), weights).leaf().sum().backward();
+  test::expect_close(weights.grad(), floats({2}, {2, 3}));
+  EXPECT_EQ(layer->iterations(), 0);
+}
+
+TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
+  const auto feature = [](const char* name, int64_t rows) {
+    return FeatureConfig{.table = test::numbered_table(name, rows, 1)};
+  };
+  PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
+      .features =
+          {{"large", feature("large", 8)}, {"small", feature("small", 4)}},
+      .optimizer = optim::SGD{.learning_rate = 1.0},
+      .size_threshold = 5});
+  const auto loss = [&] {
+    const auto activations =
+        layer->forward({{"large", int64s({1})}, {"small", int64s({1})}});
+    return activations["large"].sum() + activations["small"].sum();
+  };
+  {
+    const NoTableUpdateGuard guard(layer);
+    loss().backward();
+  }
+  EXPECT_EQ(layer->tpu_embedding()->iterations(), 0);
+  const at::Tensor small = layer->dense_embedding()->parameters()[0];
+  EXPECT_FALSE(small.grad().defined());
+  loss().backward();
+  EXPECT_EQ(layer->tpu_embedding()->iterations(), 1);
+  EXPECT_TRUE(small.grad().defined());
+}
+
+}  // namespace no_table_update_guard_test
+}  // namespace tessera
