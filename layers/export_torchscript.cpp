@@ -1526,6 +1526,12 @@ void export_torchscript(
   TORCH_CHECK_VALUE(
       !embedding.is_empty(),
       "[export_torchscript] expected a layer, but got an empty one.");
+  TORCH_CHECK_VALUE(
+      embedding->activation_dtype() == at::kFloat,
+      "[export_torchscript] the file of a layer gives float32, but activations "
+      "are ",
+      c10::toString(embedding->activation_dtype()),
+      ". Call to(torch::kFloat) before, or export the whole model.");
   TableModule::wait_for_lookups(*embedding);
   const auto tables = TableModule::of(*embedding);
   write_embedding(*tables->state, *tables->features, path, options);

@@ -13,16 +13,24 @@
 #include "src/strategies/embedding_strategy.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <ostream>
 #include <utility>
 
 namespace tessera {
 
 namespace {
+
+constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
+    torch::kFloat32,
+    torch::kFloat64,
+    torch::kBFloat16,
+    torch::kFloat16};
 
 // Of shapes that agree, what both fix. Ranks differ where one is a batch size.
 PartialShape join(const PartialShape& before, const PartialShape& now) {
@@ -84,15 +92,41 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
         source.parameters_[parameter.key()].requires_grad());
   }
   train(source.is_training());
+  activation_device_ = source.activation_device_;
+  activation_dtype_ = source.activation_dtype_;
 }
 
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
   if (const auto* interception = ForwardInterception::current()) {
-    return interception->answer(*state_, options_.features, features, weights);
+    TORCH_CHECK_VALUE(
+        activation_device_.is_cpu(),
+        "[export_torchscript] exported models compute on the cpu, but "
+        "activations go to ",
+        activation_device_,
+        ". Call to(torch::kCPU) of the model before.");
+    return converted(interception->answer(
+        *state_, options_.features, features, weights));
   }
-  return options_.features.pack(strategy_->forward(read(features, weights)));
+  return converted(
+      options_.features.pack(strategy_->forward(read(features, weights))));
+}
+
+// Differentiable: gradients come back as float32 on the CPU.
+Nest<at::Tensor> TPUEmbeddingImpl::converted(
+    Nest<at::Tensor> activations) const {
+  if (activation_device_.is_cpu() && activation_dtype_ == torch::kFloat) {
+    return activations;
+  }
+  std::vector<at::Tensor> leaves = activations.flatten();
+  for (at::Tensor& leaf : leaves) {
+    // An exported model is to hold no device that nobody asked for.
+    leaf = activation_device_.is_cpu()
+        ? leaf.to(activation_dtype_)
+        : leaf.to(activation_device_, activation_dtype_);
+  }
+  return activations.pack(std::move(leaves));
 }
 
 Batch TPUEmbeddingImpl::read(const Features& features, const Weights& weights) {
@@ -131,7 +165,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
       taken.strategy_ == strategy_,
       "[TPUEmbedding::finish_forward] this forward was begun by another layer, "
       "or before a copy into this one. Call begin_forward() here.");
-  return options_.features.pack(taken.finish_());
+  return converted(options_.features.pack(taken.finish_()));
 }
 
 void TPUEmbeddingImpl::build(int64_t batch_size) {
@@ -232,7 +266,9 @@ void TPUEmbeddingImpl::pretty_print(std::ostream& stream) const {
 std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
     const std::optional<torch::Device>& device) const {
   check_target(device, std::nullopt);
-  return std::shared_ptr<TPUEmbeddingImpl>(new TPUEmbeddingImpl(*this, Copy{}));
+  std::shared_ptr<TPUEmbeddingImpl> copy(new TPUEmbeddingImpl(*this, Copy{}));
+  copy->convert_to(device, std::nullopt);
+  return copy;
 }
 
 // Called by the clone() of a module that holds this layer, on the fresh copy.
@@ -247,27 +283,60 @@ void TPUEmbeddingImpl::clone_(
       other.name(),
       ".");
   copy_from(*source);
+  convert_to(device, std::nullopt);
 }
 
 void TPUEmbeddingImpl::check_target(
     const std::optional<torch::Device>& device,
     const std::optional<torch::Dtype>& dtype) {
-  check_table_target("[TPUEmbedding::to]", device, dtype);
+  TORCH_CHECK_VALUE(
+      !dtype ||
+          std::find(
+              kActivationDtypes.begin(), kActivationDtypes.end(), *dtype) !=
+              kActivationDtypes.end(),
+      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or "
+      "float16, but got ",
+      c10::toString(*dtype),
+      ". Convert what needs another dtype without the layer.");
+  if (!device || device->is_cpu()) {
+    return;
+  }
+  try {
+    at::empty({0}, at::TensorOptions().device(*device));
+  } catch (const c10::Error& error) {
+    C10_THROW_ERROR(
+        ValueError,
+        c10::str(
+            "[TPUEmbedding::to] activations must go to a device that LibTorch "
+            "can use, but got ",
+            *device,
+            ": ",
+            error.what_without_backtrace(),
+            " Choose another device, or leave the model on the cpu."));
+  }
+}
+
+void TPUEmbeddingImpl::convert_to(
+    const std::optional<torch::Device>& device,
+    const std::optional<torch::Dtype>& dtype) {
+  check_target(device, dtype);
+  activation_device_ = device.value_or(activation_device_);
+  activation_dtype_ = dtype.value_or(activation_dtype_);
 }
 
 void TPUEmbeddingImpl::to(
     torch::Device device,
     torch::Dtype dtype,
     bool /*non_blocking*/) {
-  check_target(device, dtype);
+  convert_to(device, dtype);
 }
 
 void TPUEmbeddingImpl::to(torch::Dtype dtype, bool /*non_blocking*/) {
-  check_target(std::nullopt, dtype);
+  convert_to(std::nullopt, dtype);
 }
 
 void TPUEmbeddingImpl::to(torch::Device device, bool /*non_blocking*/) {
-  check_target(device, std::nullopt);
+  convert_to(device, std::nullopt);
 }
 
 void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {

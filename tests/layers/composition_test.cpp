@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -93,10 +94,31 @@ TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
   EXPECT_EQ(model->embedding->iterations(), on_engine ? 1 : 0);
 }
 
-TEST_P(CompositionTest, AModelRefusesAnotherDtypeThroughItsLayer) {
-  Ranker model(two_features(GetParam()));
-  EXPECT_VALUE_ERROR(model->to(torch::kDouble), "activations are float32");
-  model->to(torch::kCPU);
+TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
+  for (const torch::Dtype dtype : {torch::kDouble, torch::kBFloat16}) {
+    Ranker model(two_features(GetParam()));
+    model->to(dtype);
+    model->to(torch::kCPU);
+    EXPECT_EQ(model->tower->weight.scalar_type(), dtype);
+    EXPECT_EQ(model->forward(batch()).scalar_type(), dtype);
+    const auto tables = test::tables_of(model->embedding);
+    train_step(model);
+    EXPECT_FALSE(at::equal(test::tables_of(model->embedding)[0], tables[0]));
+    EXPECT_EQ(
+        test::tables_of(model->embedding)[0].scalar_type(), torch::kFloat);
+
+    Ranker copy(std::dynamic_pointer_cast<RankerImpl>(model->clone()));
+    EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
+
+    // A load leaves the dtypes of dense weights and of activations.
+    std::stringstream archive;
+    torch::save(model, archive);
+    Ranker loaded(two_features(GetParam()));
+    loaded->to(dtype);
+    torch::load(loaded, archive);
+    EXPECT_EQ(loaded->tower->weight.scalar_type(), dtype);
+    EXPECT_TRUE(at::equal(loaded->forward(batch()), model->forward(batch())));
+  }
 }
 
 TEST_P(CompositionTest, ACloneIsADeepCopy) {

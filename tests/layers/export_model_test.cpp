@@ -17,6 +17,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -135,6 +136,43 @@ TEST(ExportModelTest, TablesAndTowerGiveWhatTheModelGives) {
     EXPECT_EQ(
         run_ranker(loaded, nothing, {at::rand({0, 2}), scale}).numel(), 0);
   }
+}
+
+TEST(ExportModelTest, AConvertedModelGivesItsOwnDtype) {
+  for (const torch::Dtype dtype : {torch::kDouble, torch::kBFloat16}) {
+    Ranker model;
+    model->to(dtype);
+    ExportExample example = ranker_example();
+    for (at::Tensor& input : example.inputs) {
+      input = input.to(dtype);
+    }
+    torch::jit::Module loaded = export_and_load(model, example);
+    model->eval();
+    const at::NoGradGuard no_grad;
+    const at::Tensor prices = at::rand({5, 2}).to(dtype);
+    const at::Tensor scale = test::floats({3}).to(dtype);
+    const at::Tensor scores =
+        run_ranker(loaded, other_features(), {prices, scale});
+    EXPECT_EQ(scores.scalar_type(), dtype);
+    test::expect_close(
+        scores, model->forward(other_features(), prices, scale), 1e-2, 1e-2);
+  }
+}
+
+TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
+  Ranker model;
+  const std::string path = test::new_file();
+  model->embedding->to(torch::kDouble);
+  EXPECT_VALUE_ERROR(
+      export_torchscript(model->embedding, path),
+      "[export_torchscript] the file of a layer gives float32, but activations "
+      "are Double");
+  model->embedding->to(torch::Device("meta"), torch::kFloat);
+  EXPECT_VALUE_ERROR(
+      export_torchscript(model, path, ranker_example()),
+      "[export_torchscript] exported models compute on the cpu, but activations "
+      "go to meta");
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {

@@ -3,6 +3,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -10,8 +11,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -258,26 +262,119 @@ TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
   }
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, OtherDtypesAndDevicesAreRefused) {
+TEST_P(TPUEmbeddingOnBothStrategies, ToConvertsActivationsAndNoTable) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
-  EXPECT_VALUE_ERROR(
-      embedding->to(torch::kDouble), "activations are float32, but got Double");
-  EXPECT_VALUE_ERROR(
-      embedding->to(torch::Device("cuda"), torch::kFloat),
-      "tables live on the cpu, but got cuda");
-  EXPECT_VALUE_ERROR(
-      embedding->to(torch::Device("meta")),
-      "tables live on the cpu, but got meta");
-  EXPECT_VALUE_ERROR(
-      embedding->clone(torch::Device("cuda")), "tables live on the cpu");
-  embedding->to(torch::kFloat);
-  embedding->to(torch::kCPU);
-  embedding->to(torch::kCPU, torch::kFloat);
-  for (const auto& parameter : embedding->parameters()) {
-    EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+  const at::Tensor ids = int64s({3});
+  for (const torch::Dtype dtype :
+       {torch::kDouble, torch::kBFloat16, torch::kHalf, torch::kFloat}) {
+    embedding->to(dtype);
+    EXPECT_EQ(embedding->activation_dtype(), dtype);
+    const at::Tensor activation = embedding->forward(ids).leaf();
+    EXPECT_EQ(activation.scalar_type(), dtype);
+    test::expect_close(activation, floats({1, 1}, {3}));
+    for (const auto& parameter : embedding->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    }
+    EXPECT_EQ(embedding->embedding_tables()["t"].scalar_type(), at::kFloat);
   }
-  test::expect_close(
-      embedding->forward(int64s({3})).leaf(), floats({1, 1}, {3}));
+  embedding->to(torch::kBFloat16);
+  auto pending = embedding->begin_forward(ids);
+  EXPECT_EQ(
+      embedding->finish_forward(std::move(pending)).leaf().scalar_type(),
+      torch::kBFloat16);
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(embedding->forward(ids).leaf().scalar_type(), torch::kBFloat16);
+}
+
+TEST_P(
+    TPUEmbeddingOnBothStrategies,
+    GradientsOfConvertedActivationsAreFloat32) {
+  for (const torch::Dtype dtype : {torch::kDouble, torch::kBFloat16}) {
+    auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
+    embedding->to(dtype);
+    embedding->forward(int64s({3, 3})).leaf().mul(0.25).sum().backward();
+    if (GetParam().is_engine()) {
+      EXPECT_EQ(embedding->embedding_tables()["t"][3].item<float>(), 2.5F);
+    } else {
+      const at::Tensor gradient = embedding->parameters()[0].grad();
+      EXPECT_EQ(gradient.scalar_type(), at::kFloat);
+      EXPECT_EQ(gradient[3].item<float>(), 0.5F);
+    }
+  }
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, ToMovesActivationsToTheDevice) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
+  embedding->to(torch::Device("meta"), torch::kDouble);
+  const at::Tensor activation = embedding->forward(int64s({3, 1})).leaf();
+  EXPECT_TRUE(activation.is_meta());
+  EXPECT_EQ(activation.scalar_type(), torch::kDouble);
+  EXPECT_EQ(activation.sizes(), at::IntArrayRef({2, 2}));
+  EXPECT_TRUE(embedding->embedding_tables()["t"].is_cpu());
+  EXPECT_TRUE(embedding->parameters()[0].is_cpu());
+  embedding->to(torch::kCPU);
+  EXPECT_TRUE(embedding->forward(int64s({3})).leaf().is_cpu());
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, ClonesConvertAsTheOriginal) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
+  embedding->to(torch::kBFloat16);
+  const auto copy = [&](const std::optional<torch::Device>& device) {
+    return std::dynamic_pointer_cast<TPUEmbeddingImpl>(
+        embedding->clone(device));
+  };
+  EXPECT_EQ(copy(std::nullopt)->activation_dtype(), torch::kBFloat16);
+  EXPECT_TRUE(copy(std::nullopt)->activation_device().is_cpu());
+  EXPECT_TRUE(
+      copy(torch::Device("meta"))->forward(int64s({3})).leaf().is_meta());
+  EXPECT_TRUE(embedding->activation_device().is_cpu());
+}
+
+TEST_P(TPUEmbeddingOnBothStrategies, WhatActivationsCannotBeIsRefused) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
+  embedding->to(torch::kDouble);
+  EXPECT_VALUE_ERROR(
+      embedding->to(torch::kLong),
+      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or "
+      "float16, but got Long");
+  if (!at::hasCUDA()) {
+    EXPECT_VALUE_ERROR(
+        embedding->to(torch::Device("cuda"), torch::kFloat),
+        "[TPUEmbedding::to] activations must go to a device that LibTorch can "
+        "use, but got cuda");
+    EXPECT_VALUE_ERROR(embedding->clone(torch::Device("cuda")), "but got cuda");
+  }
+  EXPECT_EQ(embedding->activation_dtype(), torch::kDouble);
+  EXPECT_TRUE(embedding->activation_device().is_cpu());
+}
+
+TEST(TPUEmbeddingTest, FeaturesAndOptimizerMakeALayer) {
+  const auto table = numbered_table("t", 4, 1);
+  TPUEmbedding in_braces(
+      {{"a", FeatureConfig{.table = table}}}, optim::SGD{.learning_rate = 0.5});
+  const Nest<FeatureConfig> features{{"a", FeatureConfig{.table = table}}};
+  const TPUEmbedding by_name(features, optim::SGD{.learning_rate = 0.5});
+  const TPUEmbedding several(
+      {{"a", FeatureConfig{.table = table}},
+       {"b", {FeatureConfig{.table = table}, FeatureConfig{.table = table}}}},
+      optim::OptimizerSpec(optim::Adam{}));
+  const TPUEmbeddingOptions expected{
+      .features = features, .optimizer = optim::SGD{.learning_rate = 0.5}};
+  EXPECT_EQ(in_braces->options(), expected);
+  EXPECT_EQ(by_name->options(), expected);
+  EXPECT_EQ(
+      several->options().features.paths(),
+      (std::vector<std::string>{"a", "b/0", "b/1"}));
+  in_braces->forward({{"a", int64s({2})}})["a"].sum().backward();
+  EXPECT_EQ(in_braces->embedding_tables()["t"][2].item<float>(), 1.5F);
+}
+
+TEST(TPUEmbeddingTest, AListOfFeaturesMayBeInBraces) {
+  const auto table = numbered_table("t", 4, 1);
+  auto embedding = make_layer(
+      {FeatureConfig{.table = table}, FeatureConfig{.table = table}});
+  const auto activations = embedding->forward({int64s({1}), int64s({3})});
+  EXPECT_EQ(activations[1].item<float>(), 3.0F);
 }
 
 TEST(TPUEmbeddingTest, EngineHasOneParameterTheVirtualVariable) {

@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -119,7 +120,10 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
 ///
-/// Shapes of activations, all float32:
+/// to(), such as that of the model, converts activations, not tables: these keep
+/// their dtype and place, and gradients reach them as float32.
+///
+/// Shapes of activations, float32 unless to() has asked for another dtype:
 ///
 ///   dense [B] or [B, 1]         [B, dim]
 ///   dense [B, ..., K]           [B, ..., K, dim]
@@ -138,6 +142,11 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// Errors:  c10::ValueError for unusable options, naming table or feature.
   explicit TPUEmbeddingImpl(TPUEmbeddingOptions options);
+  /// The other options have their defaults.
+  TPUEmbeddingImpl(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
+      : TPUEmbeddingImpl(TPUEmbeddingOptions{
+            .features = std::move(features),
+            .optimizer = std::move(optimizer)}) {}
   ~TPUEmbeddingImpl() override;
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl&) = delete;
@@ -236,23 +245,38 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy: tables, slots, step counter and what
-  /// gradient_accumulation_steps has collected; not the gradients that wait for
-  /// a step under Apply::kOnStep.
+  /// A deep copy: tables, slots, step counter, what gradient_accumulation_steps has
+  /// collected and what to() has asked for; not the gradients that wait for a step
+  /// under Apply::kOnStep. Tables stay on the CPU; with a `device` the copy's activations go
+  /// there.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// Activations are float32 on the CPU; anything else is refused.
+  /// From now on activations have the dtype, and lie on the device, that is asked
+  /// for. Tables, slots and the virtual variable stay as they are, on the host too:
+  /// TableConfig::dtype says how tables are stored. Features stay on the CPU.
+  /// Range:   dtype float32, float64, bfloat16 or float16.
+  /// Errors:  c10::ValueError for another dtype, or a device that LibTorch can't
+  ///          use here; nothing is changed. LibTorch converts the modules of a
+  ///          model one after the other, so those before the layer may be.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
+  torch::Dtype activation_dtype() const {
+    return activation_dtype_;
+  }
+  torch::Device activation_device() const {
+    return activation_device_;
+  }
 
   /// Tables, slots, step counter, seed, what gradient_accumulation_steps has
   /// collected, feature configs and format version, under the same keys on every
-  /// strategy; the host has slots once it has an optimizer. Gradients that wait
+  /// strategy; the host has slots once it has an optimizer of make_optimizer() or a
+  /// slot_creation. Gradients that wait
   /// for a step under Apply::kOnStep are not saved, as `.grad` is not: save after
-  /// step().
+  /// step(). What to() has asked for is not saved:
+  /// a load leaves it, as it leaves the dtype of a model's dense weights.
   /// Errors:  c10::Error on shards: an archive has whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Gradients that wait for a step, and those that the loaded tables have
@@ -309,6 +333,11 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// On shards, tells the ranks that wait that this one has failed.
   void give_up(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);
+  /// Activations as to() has asked for them.
+  Nest<at::Tensor> converted(Nest<at::Tensor> activations) const;
+  void convert_to(
+      const std::optional<torch::Device>& device,
+      const std::optional<torch::Dtype>& dtype);
   void clone_(
       torch::nn::Module& other,
       const std::optional<torch::Device>& device) override;
@@ -317,11 +346,27 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const std::optional<torch::Dtype>& dtype);
 
   TPUEmbeddingOptions options_;
+  torch::Device activation_device_ = torch::kCPU;
+  torch::Dtype activation_dtype_ = torch::kFloat;
   std::optional<Nest<PartialShape>> input_shapes_;
   std::shared_ptr<EmbeddingState> state_;
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 
-TORCH_MODULE(TPUEmbedding);
+/// The layer by reference, as every torch::nn module.
+class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
+ public:
+  using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;
+  using Impl = TPUEmbeddingImpl;
+
+  /// The short form, also for features in braces:
+  ///
+  ///   TPUEmbedding embedding(
+  ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
+  TPUEmbedding(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
+      : ModuleHolder(std::make_shared<TPUEmbeddingImpl>(
+            std::move(features),
+            std::move(optimizer))) {}
+};
 
 }  // namespace tessera
