@@ -14,12 +14,6 @@ namespace {
 
 constexpr const char* kEngineModule = "tessera::EmbeddingEngineModule";
 
-void check_engine_target(
-    const std::optional<torch::Device>& device,
-    const std::optional<torch::Dtype>& dtype) {
-  check_table_target("[EmbeddingEngineModule::to]", device, dtype);
-}
-
 }  // namespace
 
 EmbeddingEngineModuleImpl::EmbeddingEngineModuleImpl(
@@ -42,8 +36,7 @@ void EmbeddingEngineModuleImpl::pretty_print(std::ostream& stream) const {
 }
 
 std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(
-    const std::optional<torch::Device>& device) const {
-  check_engine_target(device, std::nullopt);
+    const std::optional<torch::Device>& /*device*/) const {
   return std::shared_ptr<EmbeddingEngineModuleImpl>(
       new EmbeddingEngineModuleImpl(*this, Copy{}));
 }
@@ -51,8 +44,7 @@ std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(
 // Called by the clone() of a module that holds this one, on the fresh copy.
 void EmbeddingEngineModuleImpl::clone_(
     torch::nn::Module& other,
-    const std::optional<torch::Device>& device) {
-  check_engine_target(device, std::nullopt);
+    const std::optional<torch::Device>& /*device*/) {
   const auto* source = dynamic_cast<const EmbeddingEngineModuleImpl*>(&other);
   TORCH_CHECK(
       source != nullptr,
@@ -65,21 +57,17 @@ void EmbeddingEngineModuleImpl::clone_(
 }
 
 void EmbeddingEngineModuleImpl::to(
-    torch::Device device,
-    torch::Dtype dtype,
-    bool /*non_blocking*/) {
-  check_engine_target(device, dtype);
-}
-
-void EmbeddingEngineModuleImpl::to(torch::Dtype dtype, bool /*non_blocking*/) {
-  check_engine_target(std::nullopt, dtype);
-}
+    torch::Device /*device*/,
+    torch::Dtype /*dtype*/,
+    bool /*non_blocking*/) {}
 
 void EmbeddingEngineModuleImpl::to(
-    torch::Device device,
-    bool /*non_blocking*/) {
-  check_engine_target(device, std::nullopt);
-}
+    torch::Dtype /*dtype*/,
+    bool /*non_blocking*/) {}
+
+void EmbeddingEngineModuleImpl::to(
+    torch::Device /*device*/,
+    bool /*non_blocking*/) {}
 
 void EmbeddingEngineModuleImpl::save(
     torch::serialize::OutputArchive& archive) const {

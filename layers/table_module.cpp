@@ -85,23 +85,4 @@ std::string summary_of(
   return text;
 }
 
-void check_table_target(
-    const char* where,
-    const std::optional<torch::Device>& device,
-    const std::optional<torch::Dtype>& dtype) {
-  TORCH_CHECK_VALUE(
-      !device || device->is_cpu(),
-      where,
-      " tables live on the cpu, but got ",
-      *device,
-      ". Move the activations instead.");
-  TORCH_CHECK_VALUE(
-      !dtype || *dtype == torch::kFloat,
-      where,
-      " activations are float32, but got ",
-      c10::toString(*dtype),
-      ". Convert them after the layer; TableConfig::dtype chooses what the "
-      "tables are stored as.");
-}
-
 }  // namespace tessera

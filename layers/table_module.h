@@ -30,11 +30,4 @@ std::string summary_of(
     const EmbeddingState& state,
     const std::string& strategy);
 
-/// Errors:  c10::ValueError beginning with `where` unless it is the CPU, and
-///          float32.
-void check_table_target(
-    const char* where,
-    const std::optional<torch::Device>& device,
-    const std::optional<torch::Dtype>& dtype);
-
 }  // namespace tessera

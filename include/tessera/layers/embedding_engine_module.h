@@ -49,11 +49,14 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
   std::string summary() const;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy: tables, slots, step counter and output shapes; no batches.
+  /// A deep copy: tables, slots, step counter and output shapes; no batches. It
+  /// stays on the CPU, whatever the device.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// Activations are float32 on the CPU; anything else is refused.
+  /// Changes nothing: activations stay float32 on the CPU, and a model that
+  /// computes in another dtype or on another device converts them. So a model's
+  /// to() converts its other modules.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
