@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/activation.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/json_name.h"
 
 #include <ATen/TensorOperators.h>
@@ -61,7 +63,7 @@ Activation activation_from_string(std::string_view name) {
       "an activation must be one of ",
       known,
       ", but got '",
-      name,
+      shorten(name),
       "'.");
   return Activation::kSilu;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/concatenate.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
@@ -14,7 +16,7 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
     TORCH_CHECK_VALUE(
         leaf.defined() && leaf.dim() >= 1,
         "[Concatenate '",
-        path,
+        shorten(path),
         "'] expected an activation with a batch dimension, but got ",
         leaf.defined() ? "a scalar" : "an undefined tensor",
         ".");
@@ -22,7 +24,7 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
     TORCH_CHECK_VALUE(
         columns.back().size(0) == columns.front().size(0),
         "[Concatenate '",
-        path,
+        shorten(path),
         "'] all activations must have one batch size, but this one has ",
         columns.back().size(0),
         " and the first ",
@@ -43,12 +45,12 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
         TORCH_CHECK_VALUE(
             !shape.empty(),
             "[Concatenate '",
-            path,
+            shorten(path),
             "'] expected a shape with a batch dimension, but got [].");
         TORCH_CHECK_VALUE(
             is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
             "[Concatenate '",
-            path,
+            shorten(path),
             "'] all activations must have one batch size, but this one has ",
             shape[0].value_or(0),
             " and another ",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dot_interaction.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "layers/input_checks.h"
 #include "src/active_kernels.h"
 #include "src/parallel.h"
@@ -38,7 +40,7 @@ using torch::autograd::variable_list;
 
 std::string where(const std::string& path) {
   return path.empty() ? "[DotInteraction] "
-                      : c10::str("[DotInteraction '", path, "'] ");
+                      : c10::str("[DotInteraction '", shorten(path), "'] ");
 }
 
 // Takes the first size that is known.
@@ -306,7 +308,8 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
   std::vector<at::Tensor> blocks;  // [batch, n, dim] each
   std::vector<PartialShape> shapes;
   features.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    require_floating(leaf, c10::str("feature '", path, "'"), kClassName);
+    require_floating(
+        leaf, c10::str("feature '", shorten(path), "'"), kClassName);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
     if (leaf.is_inference() && at::GradMode::is_enabled()) {

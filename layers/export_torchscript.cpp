@@ -3,6 +3,8 @@
 // upstream, and one day another format replaces this file and nothing else.
 #include <tessera/layers/export_torchscript.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "layers/classic_locale.h"
 #include "layers/table_module.h"
 #include "serialization/durable_file.h"
@@ -380,7 +382,7 @@ void store_as_int8(
   TORCH_CHECK_VALUE(
       at::isfinite(step).all().item<bool>(),
       "[export_torchscript] table '",
-      name,
+      shorten(name),
       "' can't be stored as int8: expected rows with a finite range, but got "
       "infinity or NaN. Correct the rows, or export as kFloat.");
   // A row of one value has the step 0, and that value as its offset.
@@ -417,7 +419,7 @@ StoredTable store(const TableState& table, at::ScalarType dtype) {
     TORCH_CHECK_VALUE(
         (at::isfinite(part) == at::isfinite(rows)).all().item<bool>(),
         "[export_torchscript] table '",
-        table.name,
+        shorten(table.name),
         "' can't be stored as ",
         to_string(dtype),
         ": it has values beyond that range. Export as kFloat.");
@@ -539,7 +541,7 @@ std::vector<size_t> find_features(
         place != paths.end(),
         "[export_torchscript] options.features: expected paths of the layer's "
         "features, but got '",
-        path,
+        shorten(path),
         "'. Known: ",
         fmt::format("{}", fmt::join(paths, ", ")),
         ".");
@@ -557,7 +559,7 @@ void check_unique(const std::vector<std::string>& paths) {
         seen.insert(path).second,
         "[export_torchscript] features must have different paths, but two have "
         "the path '",
-        path,
+        shorten(path),
         "'. Rename a key of the nest.");
   }
 }
@@ -621,7 +623,7 @@ at::Tensor look_up_stored(
     TORCH_CHECK(
         ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
         "[export_torchscript] table '",
-        table.name,
+        shorten(table.name),
         "': expected int8 rows within one step of the layer's, but they are "
         "further off. Please report this.");
   }
@@ -800,7 +802,7 @@ void check_input(
       actual.has_value() == expected.has_value() &&
           (!expected || is_close(*actual, *expected)),
       "[export_torchscript] feature '",
-      path,
+      shorten(path),
       "', ",
       input.description,
       ", batch size ",
@@ -906,7 +908,7 @@ int64_t rows_of(const std::string& path, const Feature& feature) {
   TORCH_CHECK_VALUE(
       parts[0].dim() >= 1,
       "[export_torchscript] example.features '",
-      path,
+      shorten(path),
       "': expected a batch, but got a scalar.");
   return parts[0].size(0);
 }
@@ -926,7 +928,7 @@ int64_t batch_size_of(const Features& features) {
     TORCH_CHECK_VALUE(
         rows % batch == 0,
         "[export_torchscript] example.features '",
-        path,
+        shorten(path),
         "': expected a multiple of the batch size ",
         batch,
         ", but got ",
@@ -1291,7 +1293,7 @@ class ModelExport {
     TORCH_CHECK_VALUE(
         getTracingState()->hasValue(tensor),
         "[export_torchscript] feature '",
-        path,
+        shorten(path),
         "': expected ids and weights that come from the model's inputs by "
         "operators on tensors, but got a tensor made another way. Compute it "
         "with LibTorch's operators, or before the model.");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/shorten.h>
 #include <tessera/serialization/tensor_files.h>
 
 #include <c10/util/Exception.h>
@@ -34,14 +35,14 @@ auto load_index_file(
     const char* format,
     Read read) {
   const NamedTensors file = load_safetensors(path);
-  const std::string where = c10::str("[", function, " '", path, "']");
+  const std::string where = c10::str("[", function, " '", shorten(path), "']");
   TORCH_CHECK_VALUE(
       metadata_of(file, "format") == format,
       where,
       " expected the format '",
       format,
       "', but it is '",
-      metadata_of(file, "format"),
+      shorten(metadata_of(file, "format")),
       "'. Give a file by the save() of such an index.");
   try {
     return read(file);

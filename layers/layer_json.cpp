@@ -12,6 +12,7 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/shorten.h>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -40,7 +41,7 @@ class Registry {
         layer_class.name != kSequential &&
             (found == classes_.end() || found->second.type == layer_class.type),
         "[register_layer] there is another class '",
-        layer_class.name,
+        shorten(layer_class.name),
         "'. Choose another kClassName.");
     classes_.insert_or_assign(layer_class.name, layer_class);
   }
@@ -53,7 +54,7 @@ class Registry {
         "[",
         where,
         "] unknown class_name '",
-        name,
+        shorten(name),
         "'. Known: ",
         known(),
         ". A class of your own needs register_layer().");
@@ -121,7 +122,7 @@ Json write_sequential(
     const auto [found, is_new] =
         seen.try_emplace(child.value().get(), child.key());
     if (is_new) {
-      entry.update(write(*child.value(), where + "." + child.key()));
+      entry.update(write(*child.value(), where + "." + shorten(child.key())));
     } else {
       entry["same_as"] = found->second;
     }
@@ -179,7 +180,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
         "[",
         place,
         "] name must be one of its own, neither empty nor with a '.', but got '",
-        name,
+        shorten(name),
         "'.");
     torch::nn::AnyModule layer;
     if (entry.contains("same_as")) {
@@ -192,7 +193,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
           "[",
           place,
           "] same_as must name a layer before this one, but got '",
-          other,
+          shorten(other),
           "'.");
       layer = found->second;
     } else {
@@ -205,7 +206,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
         "[",
         place,
         "] a Sequential can't hold a ",
-        entry.at("class_name").get<std::string>(),
+        shorten(entry.at("class_name").get<std::string>()),
         ", whose forward() is no plain function.");
     made.emplace(name, layer);
     model->push_back(name, std::move(layer));
@@ -226,7 +227,7 @@ at::ScalarType dtype_of(const Json& json, const std::string& where) {
       "[",
       where,
       "] expected Double, Half or BFloat16, but got '",
-      name,
+      shorten(name),
       "'.");
 }
 
@@ -238,7 +239,7 @@ detail::MadeLayer read(
   const std::string name = JsonValue<std::string>::read(
       require_key(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
-  const std::string inner = where + "." + name;
+  const std::string inner = where + "." + shorten(name);
   if (name == kSequential) {
     require_known_keys(json, {"class_name", "config"}, where);
     return {.module = read_sequential(config, inner, bindings)};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/layer_optimizer.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/spec_optimizer.h"
 #include "src/embedding_state.h"
 #include "src/strategies/embedding_strategy.h"
@@ -37,7 +39,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      optim::check_off_engine(*table.optimizer, "[table '" + table.name + "']");
+      optim::check_off_engine(*table.optimizer, "[table '" + shorten(table.name) + "']");
     }
   }
   TORCH_CHECK_VALUE(
@@ -58,7 +60,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
         .spec = *table.optimizer,
         .parameter = table.parameters,
         .sum = table.gradient_sum,
-        .where = "[table '" + table.name + "']"};
+        .where = "[table '" + shorten(table.name) + "']"};
     for (const Slot& slot : table.slots) {
       bound.slots.push_back(slot.values);
     }

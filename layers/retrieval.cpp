@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/retrieval.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/json_name.h"
 
 #include <ATen/TensorOperators.h>
@@ -187,7 +189,10 @@ LossReduction loss_reduction_from_string(const std::string& name) {
   }
   C10_THROW_ERROR(
       ValueError,
-      c10::str("reduction must be one of sum, mean, but got '", name, "'."));
+      c10::str(
+          "reduction must be one of sum, mean, but got '",
+          shorten(name),
+          "'."));
 }
 
 Json JsonValue<LossReduction>::write(LossReduction value) {

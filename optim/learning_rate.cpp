@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/learning_rate.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -27,9 +29,9 @@ double LearningRate::value(int64_t step, const std::string& where) const {
         named->callable != nullptr && *named->callable,
         where,
         " learning_rate is the placeholder of the callable '",
-        named->name,
+        shorten(named->name),
         "'. Replace it by LearningRate(\"",
-        named->name,
+        shorten(named->name),
         "\", callable).");
     value = (*named->callable)();
   } else if (const Schedule* schedule = this->schedule()) {

@@ -4,6 +4,8 @@
 // at the end.
 #include <tessera/optim/optimizer.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/row_update.h"
 
 #include <c10/util/Exception.h>
@@ -397,8 +399,8 @@ void validate_own(const CustomOptimizer& spec, const Range& range) {
       spec.rule.function() != nullptr,
       "rule",
       spec.rule.is_set() ? "a function, but is the placeholder of '" +
-              spec.rule.name() + "'. Replace it by CustomRule(\"" +
-              spec.rule.name() + "\", function)."
+              shorten(spec.rule.name()) + "'. Replace it by CustomRule(\"" +
+              shorten(spec.rule.name()) + "\", function)."
                          : "set. Give it CustomRule(name, function).");
   range.require(
       spec.use_gradient_accumulation,
@@ -409,8 +411,8 @@ void validate_own(const CustomOptimizer& spec, const Range& range) {
     range.require(
         is_identifier(slot.name) && names.insert(slot.name).second,
         "slots",
-        "named differently, with letters, digits and _, but got '" + slot.name +
-            "'.");
+        "named differently, with letters, digits and _, but got '" +
+            shorten(slot.name) + "'.");
     range.finite("slots: initial_value", slot.initial_value);
   }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/slot_creation.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/tensor_text.h"
 
 #include <c10/util/Exception.h>
@@ -8,13 +10,13 @@
 namespace tessera::optim {
 
 at::Tensor SlotCreation::create(const SlotRequest& request) const {
-  const std::string where =
-      "[table '" + request.table + "'] slot '" + request.name + "': ";
+  const std::string where = "[table '" + shorten(request.table) + "'] slot '" +
+      shorten(request.name) + "': ";
   TORCH_CHECK_VALUE(
       function() != nullptr,
       where,
       "slot_creation is the placeholder of the callable '",
-      name(),
+      shorten(name()),
       "'. Replace it by SlotCreation(\"",
       name(),
       "\", function).");

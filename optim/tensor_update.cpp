@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/tensor_update.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
@@ -281,7 +283,7 @@ void run_rule(
         custom.slots[i],
         before.slots[i],
         slot_layouts[i],
-        "slot '" + spec.slots[i].name + "'",
+        "slot '" + shorten(spec.slots[i].name) + "'",
         where);
   }
   // Copies: a rule may have put one of the tensors in another's place.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/callables.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -15,7 +17,7 @@ Function CallableBinder::find(
     const Function& placeholder) {
   const auto found = functions.find(name);
   if (found == functions.end()) {
-    missing_ += c10::str("\n  ", what, " '", name, "'");
+    missing_ += c10::str("\n  ", what, " '", shorten(name), "'");
     return placeholder;
   }
   return found->second;
@@ -80,7 +82,10 @@ void CallableBinder::bind(
       bind(
           config,
           c10::str(
-              where.empty() ? "" : where + ", ", "table '", config.name, "'"));
+              where.empty() ? "" : where + ", ",
+              "table '",
+              shorten(config.name),
+              "'"));
       if (!(config == *feature.table)) {
         found->second = make_table(std::move(config));
       }

@@ -3,6 +3,7 @@
 
 #include "optim/json_name.h"
 
+#include <tessera/optim/shorten.h>
 #include <tessera/serialization/config_values.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ constexpr const char* kInBackward = "in_backward";
 constexpr const char* kOnStep = "on_step";
 
 std::string place_of(const Json& path) {
-  return "features" + path.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return "features" +
+      shorten(path.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
       " or ",
       kOnStep,
       ", but got '",
-      name,
+      shorten(name),
       "'.");
   return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
 }
@@ -123,7 +125,7 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   const std::string name = JsonValue<std::string>::read(
       require_key(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
-  const std::string inner = where + "." + name;
+  const std::string inner = where + "." + shorten(name);
   // The one field that it may have, or its default.
   const auto read_field = [&]<class Field>(const char* key, Field otherwise) {
     require_known_keys(config, {key}, inner);
@@ -144,7 +146,7 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
       "[",
       where,
       "] class_name must be one of engine, host, dense, but got '",
-      name,
+      shorten(name),
       "'.");
   require_known_keys(config, {}, inner);
   return Strategy::dense();
@@ -411,7 +413,7 @@ Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;
     for (const auto& [key, child] : json.items()) {
-      entries.emplace_back(key, read(child, where + "." + key));
+      entries.emplace_back(key, read(child, where + "." + shorten(key)));
     }
     return Nest<PartialShape>::map(std::move(entries));
   }

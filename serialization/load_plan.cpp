@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/load_plan.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/row_update.h"
 
 #include <c10/util/Exception.h>
@@ -28,7 +30,8 @@ template <class Named>
 std::string names_of(const std::vector<Named>& tables) {
   std::string names;
   for (const Named& table : tables) {
-    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", table.name);
+    names +=
+        fmt::format("{}'{}'", names.empty() ? "" : ", ", shorten(table.name));
   }
   return names.empty() ? "none" : names;
 }
@@ -86,7 +89,7 @@ class LoadPlanner {
       if (find_named(state_.tables, table.name) == nullptr) {
         problems_.push_back(fmt::format(
             "table '{}': only what was saved has it, the layer has {}",
-            table.name,
+            shorten(table.name),
             names_of(state_.tables)));
       }
     }
@@ -97,7 +100,7 @@ class LoadPlanner {
       if (find_named(state_.tables, name) == nullptr) {
         problems_.push_back(fmt::format(
             "table '{}': asked for by LoadOptions::tables, but the layer has {}",
-            name,
+            shorten(name),
             names_of(state_.tables)));
       } else {
         compare(name);
@@ -110,7 +113,9 @@ class LoadPlanner {
     const SavedTable* saved = find_named(saved_.tables, name);
     if (saved == nullptr) {
       problems_.push_back(fmt::format(
-          "table '{}': not saved, there is {}", name, names_of(saved_.tables)));
+          "table '{}': not saved, there is {}",
+          shorten(name),
+          names_of(saved_.tables)));
       return;
     }
     plan_.tables.push_back(&table - state_.tables.data());
@@ -152,7 +157,7 @@ class LoadPlanner {
           table,
           saved,
           optim::slot_key(slot.name),
-          "slot " + slot.name,
+          "slot " + shorten(slot.name),
           slot.values);
     }
     if (options_.tables.empty()) {
@@ -208,9 +213,9 @@ class LoadPlanner {
     if (*saved.optimizer != expected) {
       problems_.push_back(fmt::format(
           "table '{}': the optimizer is {}, but saved was {}",
-          table.name,
+          shorten(table.name),
           expected,
-          *saved.optimizer));
+          shorten(*saved.optimizer)));
     }
   }
 
@@ -225,8 +230,8 @@ class LoadPlanner {
         saved.tensors.end(),
         [&](const SavedTensor& tensor) { return tensor.key == key; });
     if (found == saved.tensors.end()) {
-      problems_.push_back(
-          fmt::format("table '{}': {} was not saved", table.name, what));
+      problems_.push_back(fmt::format(
+          "table '{}': {} was not saved", shorten(table.name), what));
       return;
     }
     SavedTensor expected{
@@ -235,7 +240,7 @@ class LoadPlanner {
     if (!fits(*found, expected)) {
       problems_.push_back(fmt::format(
           "table '{}': {} is {}, but saved was {}",
-          table.name,
+          shorten(table.name),
           what,
           to_string(expected),
           to_string(*found)));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/shorten.h>
 #include <tessera/serialization/tensor_files.h>
 
 #include "serialization/tensor_bytes.h"
@@ -63,7 +64,7 @@ class HeaderParser {
         fmt::format(
             ": the header must have the keys descr, fortran_order and shape, "
             "each once, but got {}",
-            fmt::join(keys, ", ")),
+            shorten_all(keys)),
         ". The file is damaged or not NumPy's.");
     return header;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/tensor_files.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "serialization/safetensors_header.h"
 #include "serialization/tensor_bytes.h"
 
@@ -104,14 +106,14 @@ at::Tensor NamedTensors::operator[](const std::string& name) const {
       return tensor;
     }
     if (known.size() < kMaxListed) {
-      known.push_back(candidate);
+      known.push_back(shorten(candidate));
     }
   }
   C10_THROW_ERROR(
       ValueError,
       fmt::format(
           "[NamedTensors] no tensor '{}' among {}. Known: {}{}.",
-          name,
+          shorten(name),
           tensors.size(),
           fmt::join(known, ", "),
           known.size() < tensors.size() ? ", ..." : ""));
@@ -125,10 +127,11 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
         name != kSafetensorsMetadata && names.insert(name).second,
         where,
         ": names must differ and not be __metadata__, but got '",
-        name,
+        shorten(name),
         name == kSafetensorsMetadata ? "'." : "' twice.",
         " Rename the tensor.");
-    require_saveable(tensor, fmt::format("{}: tensor '{}'", where, name));
+    require_saveable(
+        tensor, fmt::format("{}: tensor '{}'", where, shorten(name)));
   }
   const Layout layout = lay_out(contents);
   const std::string header = header_of(contents, layout, where);
@@ -177,7 +180,9 @@ NamedTensors load_safetensors(const std::string& path) {
         .shape = std::move(entry.shape),
         .offset = data_offset + entry.begin};
     at::Tensor tensor = tensor_in(
-        file, place, fmt::format("{}: tensor '{}'", where, entry.name));
+        file,
+        place,
+        fmt::format("{}: tensor '{}'", where, shorten(entry.name)));
     contents.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
   return contents;

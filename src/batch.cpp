@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/batch.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "src/parallel.h"
 
 #include <c10/util/Exception.h>
@@ -27,7 +29,7 @@ void check_weights_layout(const FeatureState& state, const Feature& weights) {
       tensor == nullptr || !tensor->defined() ||
           tensor->layout() != at::kSparse || !tensor->requires_grad(),
       "[feature '",
-      state.path,
+      shorten(state.path),
       "'] weights of sparse COO layout can't receive a gradient. Pass their "
       "flat values, or a SparseFeature.");
 }

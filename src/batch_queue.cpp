@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/batch_queue.h"
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -39,7 +41,7 @@ auto* find_first(Batches& batches, const std::string& name, Wanted wanted) {
 }  // namespace
 
 std::string quoted_batch_name(const std::string& name) {
-  return name.empty() ? "without a name" : "'" + name + "'";
+  return name.empty() ? "without a name" : "'" + shorten(name) + "'";
 }
 
 bool QueuedBatch::waits_to_be_dequeued() const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/embedding_state.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/row_update.h"
 #include "optim/tensor_text.h"
 #include "optim/tensor_update.h"
@@ -41,9 +43,9 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
     TORCH_CHECK_VALUE(
         other.name != table.name,
         "[TableConfig '",
-        table.name,
+        shorten(table.name),
         "'] tables of one layer must have different names, but two are named '",
-        table.name,
+        shorten(table.name),
         "'. Rename one, or let features share the same TablePtr.");
   }
   tables.push_back(std::move(table));
@@ -80,7 +82,7 @@ void fill_rows(TableState& table, uint64_t seed) {
     TORCH_CHECK_VALUE(
         at::isfinite(rounded).all().item<bool>(),
         "[table '",
-        table.name,
+        shorten(table.name),
         "'] the initializer gives values beyond the range of ",
         to_string(config.dtype),
         ". Use smaller ones, or kFloat.");
@@ -141,9 +143,9 @@ void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
       TORCH_CHECK_VALUE(
           !used.overlap(slot.values),
           "[table '",
-          table.name,
+          shorten(table.name),
           "'] slot '",
-          slot.name,
+          shorten(slot.name),
           "': slot_creation must return a new tensor each time, but this one "
           "shares memory with a table or another slot. Allocate one per call.");
       used.add(slot.values);
@@ -225,7 +227,8 @@ EmbeddingState describe_state(
     }
     if (table.optimizer) {  // make_table() lets JSON's placeholders pass
       optim::validate(
-          *table.optimizer, c10::str("[TableConfig '", table.name, "']"));
+          *table.optimizer,
+          c10::str("[TableConfig '", shorten(table.name), "']"));
     }
   }
   return state;
@@ -315,11 +318,11 @@ TableState& find_table(
     if (table.name == name) {
       return table;
     }
-    known.append((known.empty() ? "" : ", ") + table.name);
+    known.append((known.empty() ? "" : ", ") + shorten(table.name));
   }
   C10_THROW_ERROR(
       ValueError,
-      c10::str(where, " no table '", name, "'. Known: ", known, "."));
+      c10::str(where, " no table '", shorten(name), "'. Known: ", known, "."));
 }
 
 void assign_table(TableState& table, const at::Tensor& values) {
@@ -327,7 +330,7 @@ void assign_table(TableState& table, const at::Tensor& values) {
       values.defined() && at::isFloatingType(values.scalar_type()) &&
           values.layout() == at::kStrided,
       "[update_embedding_table] table '",
-      table.name,
+      shorten(table.name),
       "': expected a dense tensor of a floating-point type, but got ",
       describe(values),
       ".");
@@ -335,7 +338,7 @@ void assign_table(TableState& table, const at::Tensor& values) {
       values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&
           values.size(1) == table.config->dim,
       "[update_embedding_table] table '",
-      table.name,
+      shorten(table.name),
       "': expected shape [",
       table.config->vocabulary_size,
       ", ",
@@ -361,7 +364,7 @@ at::Tensor read_local_rows(
   TORCH_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
       "[read_rows] table '",
-      table.name,
+      shorten(table.name),
       "' has rows [0, ",
       table.config->vocabulary_size,
       "), but got the range [",

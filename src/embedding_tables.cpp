@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/embedding_tables.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 namespace tessera {
@@ -15,7 +17,7 @@ at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
       ValueError,
       c10::str(
           "[embedding_tables] no feature of this layer uses the table '",
-          table == nullptr ? "(null)" : table->name,
+          table == nullptr ? "(null)" : shorten(table->name),
           "' (tables are told apart by object). Pass the TablePtr of a feature "
           "config."));
 }
@@ -26,12 +28,16 @@ at::Tensor EmbeddingTables::operator[](const std::string& name) const {
     if (entry.name == name) {
       return entry.parameters;
     }
-    known += (known.empty() ? "" : ", ") + entry.name;
+    known += (known.empty() ? "" : ", ") + shorten(entry.name);
   }
   C10_THROW_ERROR(
       ValueError,
       c10::str(
-          "[embedding_tables] no table '", name, "'. Known: ", known, "."));
+          "[embedding_tables] no table '",
+          shorten(name),
+          "'. Known: ",
+          known,
+          "."));
 }
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/feature_config.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -15,13 +17,13 @@ OutOfRange out_of_range_from_string(std::string_view name) {
   TORCH_CHECK_VALUE(
       name == "error" || name == "zero",
       "[OutOfRange] out_of_range must be one of error, zero, but got '",
-      name,
+      shorten(name),
       "'.");
   return name == "error" ? OutOfRange::kError : OutOfRange::kZero;
 }
 
 void validate(const FeatureConfig& config, const std::string& path) {
-  const std::string where = "[FeatureConfig '" + path + "']";
+  const std::string where = "[FeatureConfig '" + shorten(path) + "']";
   TORCH_CHECK_VALUE(
       config.table != nullptr,
       where,

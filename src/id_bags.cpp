@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/id_bags.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "src/active_kernels.h"
 #include "src/embedding_state.h"
 
@@ -17,7 +19,7 @@ namespace {
 constexpr int64_t kDropped = -1;
 
 std::string where_of(const FeatureState& state) {
-  return "[feature '" + state.path + "'] ";
+  return "[feature '" + shorten(state.path) + "'] ";
 }
 
 void check_tensor(
@@ -438,8 +440,9 @@ class BagBuilder {
           config_.out_of_range == OutOfRange::kZero &&
               (!is_negative || is_dense),
           where(),
-          config_.table->name.empty() ? std::string("its table")
-                                      : "table '" + config_.table->name + "'",
+          config_.table->name.empty()
+              ? std::string("its table")
+              : "table '" + shorten(config_.table->name) + "'",
           " has ids in [0, ",
           vocab,
           "), but got ",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/initializer.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/tensor_text.h"
 #include "src/active_kernels.h"
 #include "src/kernels/kernels.h"
@@ -92,7 +94,7 @@ struct Fill {
         callable.function() != nullptr,
         where,
         " initializer is the placeholder of the callable '",
-        callable.name(),
+        shorten(callable.name()),
         "'. Replace it by Callable(\"",
         callable.name(),
         "\", function).");
@@ -148,7 +150,7 @@ void initialize_rows(
       .key = random_key(seed, table_name),
       .numbers = {.first = first_row, .step = row_step},
       .rows = std::move(rows),
-      .where = "[TableConfig '" + std::string(table_name) + "']"};
+      .where = "[TableConfig '" + shorten(table_name) + "']"};
   std::visit(fill, initializer);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/output_shapes.h"
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <limits>
@@ -12,7 +14,7 @@ namespace tessera {
 namespace {
 
 std::string where_of(const FeatureState& feature) {
-  return "[feature '" + feature.path + "'] ";
+  return "[feature '" + shorten(feature.path) + "'] ";
 }
 
 void check_input(const FeatureState& feature, const PartialShape& input) {

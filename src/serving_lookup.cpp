@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving_lookup.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/tensor_text.h"
 #include "src/batch.h"
 #include "src/lookup.h"
@@ -28,7 +30,7 @@ Nest<FeatureConfig> configs_of(
           features.is_map() == configs.is_map() &&
           (!features.is_list() || features.size() == configs.size()),
       "[features",
-      path.empty() ? "" : " '" + path + "'",
+      path.empty() ? "" : " '" + shorten(path) + "'",
       "] expected ",
       configs.is_list() ? "a list of " + std::to_string(configs.size())
                         : std::string(configs.kind()),
@@ -54,7 +56,7 @@ Nest<FeatureConfig> configs_of(
     TORCH_CHECK_VALUE(
         configs.contains(key),
         "[features] '",
-        prefix + key,
+        shorten(prefix + key),
         "' is none of the feature configs. Known: ",
         configs.known_keys(),
         ".");
@@ -72,9 +74,9 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
   TORCH_CHECK_VALUE(
       found != tables.end(),
       "[feature '",
-      feature.path,
+      shorten(feature.path),
       "'] its table '",
-      config->name,
+      shorten(config->name),
       "' is none of the tables given (they are told apart by object). Use the "
       "TablePtr that the tables were made with.");
   return static_cast<size_t>(found - tables.begin());
@@ -89,9 +91,9 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
           rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
           !rows.is_neg() && !rows._is_zerotensor(),
       "[feature '",
-      feature.path,
+      shorten(feature.path),
       "'] the tensor of its table '",
-      config.name,
+      shorten(config.name),
       "' must be a contiguous cpu one of ",
       to_string(config.dtype),
       " ",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/table_config.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <cmath>
@@ -48,7 +50,7 @@ Combiner combiner_from_string(std::string_view name) {
       ValueError,
       c10::str(
           "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
-          name,
+          shorten(name),
           "'."));
 }
 
@@ -82,7 +84,7 @@ at::ScalarType dtype_from_string(std::string_view name) {
       c10::str(
           "[TableConfig] dtype must be one of float32, bfloat16, float16, but "
           "got '",
-          name,
+          shorten(name),
           "'."));
 }
 
@@ -121,7 +123,7 @@ TablePtr make_table(TableConfig config) {
 }
 
 void validate(const TableConfig& config) {
-  const std::string where = "[TableConfig '" + config.name + "']";
+  const std::string where = "[TableConfig '" + shorten(config.name) + "']";
   TORCH_CHECK_VALUE(
       config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabulary,
       where,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/table_engine.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/rate_reader.h"
 #include "optim/row_update.h"
 #include "optim/tensor_text.h"
@@ -23,7 +25,7 @@ namespace tessera {
 namespace {
 
 std::string place_of(const TableState& table) {
-  return "[table '" + table.name + "']";
+  return "[table '" + shorten(table.name) + "']";
 }
 
 // Contributions and sources are numbered in 32 bits.
@@ -150,7 +152,7 @@ void TableEngine::warn_of_missing_gradients(
     if (has_warned_) {
       TORCH_WARN(
           "[feature '",
-          state_->features[i].path,
+          shorten(state_->features[i].path),
           "'] no gradient reached its activation, so its rows are updated with "
           "a gradient of zeros, which moves them under momentum or weight "
           "decay. Add the activation to the loss, or put the feature in a "
@@ -172,7 +174,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
             gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
             gradient.layout() == at::kStrided && !gradient._is_zerotensor(),
         "[feature '",
-        state_->features[i].path,
+        shorten(state_->features[i].path),
         "'] the gradient must be a dense float32 cpu tensor of shape ",
         c10::IntArrayRef(expected),
         ", but got ",

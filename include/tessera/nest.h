@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -138,7 +140,7 @@ class Nest {
     TORCH_CHECK_VALUE(
         child != nullptr,
         "[Nest] no entry '",
-        key,
+        shorten(key),
         "' in ",
         kind(),
         ". Known: ",
@@ -281,7 +283,7 @@ class Nest {
     std::string keys;
     if (is_map()) {
       for (const auto& [key, child] : entries()) {
-        keys += (keys.empty() ? "" : ", ") + key;
+        keys += (keys.empty() ? "" : ", ") + shorten(key);
       }
     }
     return keys.empty() ? "(none)" : keys;
@@ -394,7 +396,7 @@ void collect_like(
     const std::string& path,
     std::vector<const U*>& leaves) {
   const std::string where =
-      "[" + what + (path.empty() ? "" : " '" + path + "'") + "] ";
+      "[" + what + (path.empty() ? "" : " '" + shorten(path) + "'") + "] ";
   const std::string prefix = path.empty() ? "" : path + "/";
   TORCH_CHECK_VALUE(
       structure.is_leaf() == value.is_leaf() &&
@@ -432,7 +434,7 @@ void collect_like(
           structure.contains(key),
           where,
           "unexpected entry '",
-          prefix + key,
+          shorten(prefix + key),
           "'. Known: ",
           structure.known_keys(),
           ".");
@@ -442,7 +444,7 @@ void collect_like(
           value.contains(key),
           where,
           "missing entry '",
-          prefix + key,
+          shorten(prefix + key),
           "'. Got: ",
           value.known_keys(),
           ".");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/columns.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@ int64_t count_values(const Column& column) {
 }
 
 std::string place_of(std::string_view name) {
-  return c10::str("[Columns '", name, "']");
+  return c10::str("[Columns '", shorten(name), "']");
 }
 
 // Dense, on the CPU and [n].
@@ -87,12 +89,12 @@ int64_t batch_size(const Column& column) {
 void Columns::add(std::string name, Column column) {
   validate(column, name);
   TORCH_CHECK_VALUE(
-      !contains(name), "[Columns '", name, "'] is there already.");
+      !contains(name), "[Columns '", shorten(name), "'] is there already.");
   const int64_t size = tessera::batch_size(column);
   TORCH_CHECK_VALUE(
       entries_.empty() || size == batch_size(),
       "[Columns '",
-      name,
+      shorten(name),
       "'] expected ",
       batch_size(),
       " examples, as in the columns before it, but got ",
@@ -115,12 +117,12 @@ const Column& Columns::at(std::string_view name) const {
   }
   std::string known;
   for (const auto& [other, column] : entries_) {
-    known.append(known.empty() ? "" : ", ").append(other);
+    known.append(known.empty() ? "" : ", ").append(shorten(other));
   }
   TORCH_CHECK_VALUE(
       false,
       "[Columns] no column '",
-      name,
+      shorten(name),
       "'. Known: ",
       known.empty() ? "(none)" : known,
       ".");

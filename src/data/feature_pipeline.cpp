@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 #include "src/data/utf8.h"
@@ -17,7 +19,7 @@ namespace tessera {
 namespace {
 
 std::string place_of(const PipelineOutput& output) {
-  return c10::str("[FeaturePipeline '", output.name, "']");
+  return c10::str("[FeaturePipeline '", shorten(output.name), "']");
 }
 
 std::vector<std::string> names_of(const Columns& columns) {
@@ -29,11 +31,7 @@ std::vector<std::string> names_of(const Columns& columns) {
 }
 
 std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text.append(text.empty() ? "" : ", ").append(name);
-  }
-  return text.empty() ? "(none)" : text;
+  return names.empty() ? "(none)" : shorten_all(names);
 }
 
 void check_output(const PipelineOutput& output, size_t index) {
@@ -121,7 +119,11 @@ struct FeaturePipeline::State {
       for (const std::string& name : step.output->columns) {
         const auto place = [&] {
           return c10::str(
-              "\n  '", step.output->name, "': column '", name, "' ");
+              "\n  '",
+              shorten(step.output->name),
+              "': column '",
+              shorten(name),
+              "' ");
         };
         if (!columns.contains(name)) {
           problems += place() + "is missing.";
@@ -205,7 +207,7 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
   TORCH_CHECK_VALUE(
       false,
       "[FeaturePipeline] no feature '",
-      feature,
+      shorten(feature),
       "'. Known: ",
       list(known),
       ".");
@@ -231,7 +233,9 @@ void validate(
       continue;
     }
     given.insert(output.name);
-    const auto place = [&] { return c10::str("\n  '", output.name, "': "); };
+    const auto place = [&] {
+      return c10::str("\n  '", shorten(output.name), "': ");
+    };
     if (!features.contains(output.name)) {
       problems += place() +
           "the pipeline gives it, but the layer has no such feature. Add it "
@@ -253,7 +257,7 @@ void validate(
           " gives ids in [0, ",
           needed,
           "), but its table '",
-          table.name,
+          shorten(table.name),
           "' has vocabulary_size ",
           table.vocabulary_size,
           ". Set that to ",
@@ -265,7 +269,7 @@ void validate(
     if (!given.contains(name)) {
       problems += c10::str(
           "\n  '",
-          name,
+          shorten(name),
           "': the layer has it, but the pipeline gives no such feature. Add an "
           "output for it.");
     }

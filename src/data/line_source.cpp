@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/line_source.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "src/data/file_bytes.h"
 
 #include <c10/util/Exception.h>
@@ -34,7 +36,7 @@ void check_readable(const std::string& path) {
   TORCH_CHECK_VALUE(
       problem == nullptr,
       "[CriteoReader] expected a file with examples, but got '",
-      path,
+      shorten(path),
       "': ",
       problem,
       ".");

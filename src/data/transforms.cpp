@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/transforms.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 
@@ -140,7 +142,7 @@ Missing missing_from_string(std::string_view name) {
       found != kMissingNames.end(),
       "[Missing] missing must be one of own_id, drop, as_value, error, but got "
       "'",
-      name,
+      shorten(name),
       "'.");
   return static_cast<Missing>(found - kMissingNames.begin());
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/partition.h"
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -32,7 +34,7 @@ void check_placement(
           (placement.rank >= 0 && placement.rank < ranks),
       where,
       " table '",
-      table,
+      shorten(table),
       "' is placed on rank ",
       placement.rank,
       ", but there are the ranks 0 to ",

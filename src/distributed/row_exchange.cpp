@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/row_exchange.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "src/active_kernels.h"
 #include "src/kernels/row_sort.h"
 #include "src/parallel.h"
@@ -179,7 +181,7 @@ RowExchange::Wanted RowExchange::find_distinct(
   TORCH_CHECK_VALUE(
       count < std::numeric_limits<uint32_t>::max(),
       "[table '",
-      state_.tables[table].name,
+      shorten(state_.tables[table].name),
       "'] one lookup must have fewer than 2^32 - 1 ids, but got ",
       count,
       ". Split the batch.");

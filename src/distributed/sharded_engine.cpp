@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/sharded_engine.h"
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/row_update.h"
 #include "src/random_key.h"
 
@@ -24,7 +26,7 @@ void check_names(const EmbeddingState& state, const ShardingOptions& options) {
     TORCH_CHECK_VALUE(
         is_known,
         "[ShardingOptions] placement names the table '",
-        name,
+        shorten(name),
         "', which the layer does not have. Correct its name.");
   }
 }
@@ -39,7 +41,7 @@ void check_on_shards(const TableState& table) {
   TORCH_CHECK_VALUE(
       !table.optimizer || optim::accumulates_duplicates(*table.optimizer),
       "[table '",
-      table.name,
+      shorten(table.name),
       "'] use_gradient_accumulation = false takes duplicates one by one in the "
       "order of the batch, but over ranks there is no such order. Set it to "
       "true, or use Strategy::engine().");

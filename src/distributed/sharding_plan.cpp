@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/sharding_plan.h>
 
+#include <tessera/optim/shorten.h>
+
 #include "optim/row_update.h"
 #include "src/distributed/partition.h"
 #include "src/embedding_state.h"
@@ -39,7 +41,7 @@ void validate(const PlanOptions& options) {
     TORCH_CHECK_VALUE(
         length >= 0.0 && std::isfinite(length),
         "[PlanOptions] bag_lengths of feature '",
-        feature,
+        shorten(feature),
         "' must be >= 0 and finite, but got ",
         length,
         ".");
@@ -114,13 +116,13 @@ class Planner {
       const double length =
           found == options_.bag_lengths.end() ? 1.0 : found->second;
       ids[feature.table] += static_cast<double>(options_.batch_size) * length;
-      known.insert(feature.path);
+      known.insert(shorten(feature.path));
     }
     for (const auto& [path, length] : options_.bag_lengths) {
       TORCH_CHECK_VALUE(
           known.contains(path),
           "[PlanOptions] bag_lengths names the feature '",
-          path,
+          shorten(path),
           "', which there is not. Known: ",
           fmt::format("{}", fmt::join(known, ", ")),
           ".");
@@ -140,7 +142,7 @@ class Planner {
       TORCH_CHECK_VALUE(
           is_known,
           "[PlanOptions] placement names the table '",
-          name,
+          shorten(name),
           "', which no feature uses. Correct its name.");
     }
     for (size_t i = 0; i < plan_.tables.size(); ++i) {

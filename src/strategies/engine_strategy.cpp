@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/row_update.h"
+
+#include <tessera/optim/shorten.h>
 #include "src/pending_gradients.h"
 #include "src/strategies/embedding_strategy.h"
 #include "src/table_engine.h"
@@ -209,7 +211,7 @@ void check_on_step(const TableState& table) {
   if (!table.optimizer) {
     return;
   }
-  const std::string where = "[table '" + table.name + "'] ";
+  const std::string where = "[table '" + shorten(table.name) + "'] ";
   TORCH_CHECK_VALUE(
       optim::accumulates_duplicates(*table.optimizer),
       where,

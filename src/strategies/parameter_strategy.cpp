@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/strategies/parameter_strategy.h"
 
+#include <tessera/optim/shorten.h>
+
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -31,7 +33,7 @@ ParameterStrategy::ParameterStrategy(
     TORCH_CHECK_VALUE(
         table.config->dtype == at::kFloat,
         "[table '",
-        table.name,
+        shorten(table.name),
         "'] dtype ",
         to_string(table.config->dtype),
         " needs Strategy::engine(): elsewhere an optimizer of LibTorch would "

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/sharded_engine.h"
+
+#include <tessera/optim/shorten.h>
 #include "src/random_key.h"
 #include "src/rank_group.h"
 #include "src/strategies/embedding_strategy.h"
@@ -59,8 +61,8 @@ std::string to_text(const ShardingOptions& options) {
       ", gradient_transport = ",
       options.gradient_transport);
   for (const auto& [table, placement] : options.placement) {
-    text.append(
-        c10::str(", placement of '", table, "' = ", to_string(placement)));
+    text.append(c10::str(
+        ", placement of '", shorten(table), "' = ", to_string(placement)));
   }
   return text;
 }
