@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/durable_file.h"
 
+#include "src/check_path.h"
+
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -52,11 +54,10 @@ void sync_folder_of(const std::string& path, const std::string& where) {
 DurableFile::DurableFile(const std::string& path, std::string where)
     : where_(std::move(where)), path_(path) {
   TORCH_CHECK_VALUE(
-      !path.empty() && path.find('\0') == std::string::npos,
+      !path.empty(),
       where_,
-      " expected the path of a file, but got '",
-      path,
-      "'. Name one, without a zero byte.");
+      " expected the path of a file, but got ''. Name one.");
+  check_path(path, where_);
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);

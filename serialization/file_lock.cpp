@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/file_lock.h"
 
+#include "src/check_path.h"
+
 #include <c10/util/Exception.h>
 
 #include <fcntl.h>
@@ -16,6 +18,32 @@ namespace tessera {
 
 namespace {
 
+// The file, which is made where there is none. Only one that is made here gets its
+// mode here: what was there may be somebody else's, or have other names.
+int open_or_make(const std::string& path) {
+  constexpr mode_t kAnybody = 0666;
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
+  for (;;) {
+    const int made = ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kAnybody);
+    if (made >= 0) {
+      const auto folder = std::filesystem::path(path).parent_path();
+      struct stat status = {};
+      if (::stat(folder.empty() ? "." : folder.c_str(), &status) == 0) {
+        // Who may write to the folder may go on when this one is done.
+        (void)::fchmod(made, status.st_mode & kAnybody);
+      }
+      return made;
+    }
+    if (errno != EEXIST) {
+      return -1;
+    }
+    const int found = ::open(path.c_str(), kFlags);
+    if (found >= 0 || errno != ENOENT) {  // else somebody has just deleted it
+      return found;
+    }
+  }
+}
+
 // `lock` returns 0, or -1 with errno.
 OutputFile open_locked(
     const std::string& path,
@@ -23,9 +51,11 @@ OutputFile open_locked(
     int (*lock)(int descriptor),
     const char* where,
     const char* advice) {
-  constexpr mode_t kAnybody = 0666;
-  const int flags = is_directory ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
-  OutputFile file(path, ::open(path.c_str(), flags | O_CLOEXEC, kAnybody));
+  check_path(path, where);
+  OutputFile file(
+      path,
+      is_directory ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC)
+                   : open_or_make(path));
   TORCH_CHECK(
       file.descriptor() >= 0,
       where,
@@ -34,12 +64,6 @@ OutputFile open_locked(
       "' to lock it: ",
       std::strerror(errno),
       is_directory ? ". It must be readable." : ". It must be writable.");
-  struct stat folder = {};
-  if (!is_directory &&
-      ::stat(file.path().parent_path().c_str(), &folder) == 0) {
-    // Who may write to the folder may go on when this one is done.
-    (void)::fchmod(file.descriptor(), folder.st_mode & kAnybody);
-  }
   const bool is_locked = lock(file.descriptor()) == 0;
   const bool is_held = errno == EAGAIN || errno == EACCES;
   TORCH_CHECK(

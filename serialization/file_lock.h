@@ -9,8 +9,9 @@
 namespace tessera {
 
 /// Keeps others from using what a path stands for, as long as it lives: a directory
-/// that is there, or a file, which is made.
-/// Errors:  c10::Error beginning with `where`, naming the path and ending with
+/// that is there, or a file, which is made. A file that is there keeps its mode.
+/// Errors:  c10::ValueError for a path with a zero byte;
+///          c10::Error beginning with `where`, naming the path and ending with
 ///          `advice`.
 class FileLock {
  public:

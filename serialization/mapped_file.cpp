@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/mapped_file.h"
 
+#include "src/check_path.h"
+
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -49,6 +51,7 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
         std::strerror(number),
         ".");
   };
+  check_path(path, where);
   const Descriptor file(path);
   check_system(file.number() >= 0);
   struct stat status = {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/file_bytes.h"
 
+#include "src/check_path.h"
+
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,6 +23,7 @@ constexpr char kMagic[] = {'\x1f', '\x8b'};
 
 FileBytes::FileBytes(std::string path)
     : path_(std::move(path)), raw_(kRawBytes) {
+  check_path(path_, "[CriteoReader]");
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) {
     fail(c10::str("can't be opened: ", std::strerror(errno)));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/text_file_writer.h"
 
+#include "src/check_path.h"
+
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
@@ -25,6 +27,7 @@ TextFileWriter::TextFileWriter(std::string path, std::string where)
     : path_(std::move(path)),
       partial_(path_ + ".partial"),
       where_(std::move(where)) {
+  check_path(path_, where_);
   std::error_code ignored;
   const auto there = std::filesystem::status(path_, ignored);
   require(
