@@ -63,7 +63,7 @@ std::string flags_of(const Json& options, const Json& other) {
 RunDirectory::RunDirectory(const Options& options)
     : directory_(options.checkpoint),
       // As the file will have it, also where a path is no UTF-8.
-      options_(Json::parse(
+      options_(tessera::parse_json(
           deciding_options(options)
               .dump(-1, ' ', false, Json::error_handler_t::replace))) {
   if (options.checkpoint.empty()) {
@@ -75,8 +75,9 @@ RunDirectory::RunDirectory(const Options& options)
       !fs::exists(directory_ / "pipeline.json")) {
     return;
   }
-  std::ifstream file(path);
-  const Json run = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const Json run = fs::exists(path)
+      ? tessera::load_json(path.string(), "[dlrm_criteo]")
+      : Json();
   TORCH_CHECK_VALUE(
       run.is_object() && run.contains("options") && run.contains("model") &&
           run["options"].is_object(),

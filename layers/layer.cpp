@@ -6,6 +6,7 @@
 
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/shorten.h>
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>
@@ -77,7 +78,7 @@ Nest<PartialShape> shapes_of(
         input.defined() && input.dim() >= 1,
         where,
         "expected a tensor with a batch dimension",
-        path.empty() ? "" : " at '" + path + "'",
+        path.empty() ? "" : " at '" + shorten(path) + "'",
         ", but got ",
         input.defined() ? "a scalar" : "an undefined one",
         ".");
@@ -150,7 +151,7 @@ void require_same_shapes(
         agrees,
         "[",
         class_name,
-        path.empty() ? "" : " '" + path + "'",
+        path.empty() ? "" : " '" + shorten(path) + "'",
         "] was built for inputs ",
         to_string(known),
         ", but got ",
@@ -167,13 +168,13 @@ Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name) {
   const std::string where = class_name + ".input_shape";
-  const Json json = value.isString()
-      ? Json::parse(value.toStringRef(), nullptr, /*allow_exceptions=*/false)
-      : Json(Json::value_t::discarded);
   TORCH_CHECK_VALUE(
-      !json.is_discarded(), "[", where, "] the archive is damaged: no shapes.");
-  check_depth(json, where.c_str());
-  return JsonValue<Nest<PartialShape>>::read(json, where);
+      value.isString(),
+      "[",
+      where,
+      "] expected shapes as text, but the archive has none. It is damaged.");
+  return JsonValue<Nest<PartialShape>>::read(
+      parse_json(value.toStringRef(), c10::str("[", where, "]")), where);
 }
 
 void write_checksums(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/json_value.h>
 
+#include <tessera/optim/shorten.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,19 +11,33 @@ namespace tessera {
 
 namespace {
 
-bool is_deeper_than(size_t depth, const Json& json) {
+template <class AnyJson>
+bool is_deeper_than(size_t depth, const AnyJson& json) {
   return json.is_structured() &&
       (depth == 0 ||
-       std::any_of(json.begin(), json.end(), [&](const Json& child) {
+       std::any_of(json.begin(), json.end(), [&](const AnyJson& child) {
          return is_deeper_than(depth - 1, child);
        }));
 }
 
+template <class AnyJson>
+void require_flat(const AnyJson& json, const char* where) {
+  TORCH_CHECK_VALUE(
+      !is_deeper_than(kMaxJsonDepth, json),
+      "[",
+      where,
+      "] the JSON must be at most ",
+      kMaxJsonDepth,
+      " levels deep, but is deeper.");
+}
+
 // Enough of a wrong value to recognise it.
 std::string excerpt(const Json& json) {
-  constexpr size_t kLength = 80;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace)
-      .substr(0, kLength);
+  if (is_deeper_than(kMaxJsonDepth, json)) {
+    return "a value of too many levels";
+  }
+  return shorten(
+      json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // The name in {"callable": name}.
@@ -34,13 +50,11 @@ std::string read_callable(const Json& json, const std::string& where) {
 }  // namespace
 
 void check_depth(const Json& json, const char* where) {
-  TORCH_CHECK_VALUE(
-      !is_deeper_than(kMaxJsonDepth, json),
-      "[",
-      where,
-      "] the JSON must be at most ",
-      kMaxJsonDepth,
-      " levels deep, but is deeper.");
+  require_flat(json, where);
+}
+
+void check_depth(const nlohmann::json& json, const char* where) {
+  require_flat(json, where);
 }
 
 void require_kind(
@@ -77,7 +91,7 @@ void require_known_keys(
         "[",
         where,
         "] unknown key '",
-        key,
+        shorten(key),
         "' in the JSON. Known: ",
         list,
         ".");
@@ -94,7 +108,7 @@ const Json& require_key(
       "[",
       where,
       "] missing key '",
-      key,
+      shorten(key),
       "' in the JSON ",
       excerpt(json),
       ".");

@@ -14,12 +14,6 @@ namespace {
 
 constexpr const char* kWhere = "translate_keras_optimizer";
 
-// A misspelt name may be long; enough of it to recognise it.
-std::string excerpt(const std::string& text) {
-  constexpr size_t kLength = 80;
-  return text.substr(0, kLength);
-}
-
 template <class Named>
 std::string names_of(const std::vector<Named>& all) {
   std::string names;
@@ -49,7 +43,7 @@ std::string read_class_name(const Json& json, const std::string& where) {
         "[",
         where,
         "] module must be one of Keras, such as keras.optimizers, but got '",
-        excerpt(module),
+        shorten(module),
         "'. A class of your own can't be translated; write a native spec.");
   }
   return JsonValue<std::string>::read(
@@ -72,7 +66,7 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       "] class_name must be one of ",
       names_of(all),
       ", but got '",
-      excerpt(name),
+      shorten(name),
       "'. For a schedule of your own, give a native spec a callable.");
   Json config = require_key(json, "config", where);
   const std::string inside = where + "." + name;
@@ -246,7 +240,7 @@ class KerasConfig {
         ": it must be Keras's default ",
         option.keras_default.dump(),
         ", but is ",
-        excerpt(value.dump(-1, ' ', false, Json::error_handler_t::replace)),
+        shorten(value.dump(-1, ' ', false, Json::error_handler_t::replace)),
         ". ",
         is_tpu_only ? "Use Fidelity::kLazy or Fidelity::kExact."
                     : option.instead);
@@ -382,7 +376,7 @@ size_t find_class(const std::string& name, KerasSource source, bool is_tpu) {
       names_of(usable),
       is_tpu ? " with Fidelity::kTpu" : "",
       ", but got '",
-      excerpt(name),
+      shorten(name),
       "'. ",
       is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
           : name == "Adamax" || name == "Nadam"
@@ -425,7 +419,7 @@ OptimizerSpec translate_name(const std::string& name) {
       kWhere,
       "] the optimizer's name must be one of sgd, adagrad, adam, ftrl, but got "
       "'",
-      excerpt(name),
+      shorten(name),
       "'. Use one of them, the JSON of a Keras optimizer, or a native spec.");
 }
 
@@ -450,6 +444,7 @@ OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
 OptimizerSpec translate_keras_optimizer(
     const nlohmann::json& config,
     Fidelity fidelity) {
+  check_depth(config, kWhere);  // The copy is recursive.
   return translate_keras_optimizer(Json(config), fidelity);
 }
 
@@ -462,14 +457,8 @@ OptimizerSpec translate_keras_optimizer(
   if (first == text.end() || *first != '{') {
     return translate_name(text);
   }
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(
-        false, "[", kWhere, "] the text must be JSON: ", error.what(), ".");
-  }
-  return translate_keras_optimizer(json, fidelity);
+  return translate_keras_optimizer(
+      parse_json(text, c10::str("[", kWhere, "]")), fidelity);
 }
 
 OptimizerSpec translate_keras_optimizer(const char* text, Fidelity fidelity) {

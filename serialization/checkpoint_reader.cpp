@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_reader.h"
 
+#include <tessera/optim/shorten.h>
+
+#include "src/check_path.h"
 #include "src/parallel.h"
 #include "src/random_key.h"
 
@@ -56,6 +59,27 @@ class InputFile {
     return S_ISREG(status.st_mode) ? status.st_size : -1;
   }
 
+  // Whatever the size on the disk is, which costs nothing in a sparse file.
+  std::string read_all(int64_t max_bytes) const {
+    const int64_t bytes = size();
+    check(bytes >= 0, "can't be read", "it is not a file");
+    check(
+        bytes <= max_bytes,
+        "is too large",
+        fmt::format("expected at most {} bytes, but got {}", max_bytes, bytes));
+    std::string text;
+    try {
+      text.resize(bytes);
+    } catch (const std::bad_alloc&) {
+      check(
+          false,
+          "is too large",
+          fmt::format("its {} bytes need more memory than there is", bytes));
+    }
+    read(0, bytes, text.data());
+    return text;
+  }
+
   void read(int64_t begin, int64_t bytes, char* to) const {
     while (bytes > 0) {
       const ssize_t got = ::pread(descriptor_, to, bytes, begin);
@@ -71,7 +95,8 @@ class InputFile {
   }
 
  private:
-  void check(bool is_right, const char* problem, const char* reason) const {
+  void check(bool is_right, const char* problem, std::string_view reason)
+      const {
     TORCH_CHECK_VALUE(
         is_right,
         kLoad,
@@ -314,6 +339,7 @@ bool may_hold(
 }  // namespace
 
 std::vector<std::string> list_checkpoints(const std::string& directory) {
+  check_path(directory, "[list_checkpoints]");
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end;
@@ -342,9 +368,8 @@ CheckpointLink read_link(
     const std::string& checkpoint,
     const std::string& where) {
   const fs::path path = directory / checkpoint / kManifestFile;
-  const InputFile file(path);
-  std::string text(std::max<int64_t>(0, file.size()), '\0');
-  file.read(0, static_cast<int64_t>(text.size()), text.data());
+  const std::string text =
+      InputFile(path).read_all(static_cast<int64_t>(kMaxManifestBytes));
   return {
       .name = checkpoint,
       .manifest = manifest_from_text(
@@ -370,7 +395,7 @@ std::vector<CheckpointLink> read_chain(
         " '",
         (directory / link.name).string(),
         "' is not the one that the increment '",
-        child.name,
+        shorten(child.name),
         "' was written on. Load another checkpoint.");
     chain.insert(chain.begin(), std::move(link));
   }
@@ -398,7 +423,7 @@ std::string choose_checkpoint(
       " LoadOptions::checkpoint must be one of ",
       known,
       ", but got '",
-      checkpoint,
+      shorten(checkpoint),
       "'.");
   return checkpoint.empty() ? names.back() : checkpoint;
 }
@@ -535,7 +560,7 @@ std::string CheckpointReader::read_extra() const {
       extra.has_value(),
       kLoad,
       " LoadOptions::extra is set, but '",
-      newest.name,
+      shorten(newest.name),
       "' was saved without CheckpointOptions::extra.");
   return read_whole(*extra);
 }
@@ -545,9 +570,7 @@ std::string CheckpointReader::read_whole(const ManifestFile& file) const {
   std::vector<Stretch> stretches;
   append_stretches(path, file, stretches);
   tessera::verify(stretches);
-  std::string bytes(file.bytes, '\0');
-  InputFile(path).read(0, file.bytes, bytes.data());
-  return bytes;
+  return InputFile(path).read_all(file.bytes);
 }
 
 AccumulatedGradients CheckpointReader::read_accumulated(

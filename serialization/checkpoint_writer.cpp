@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_writer.h"
 
+#include <tessera/optim/json_text.h>
+
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
 #include "src/accumulated_gradients.h"
+#include "src/check_path.h"
 #include "src/parallel.h"
 #include "src/random_key.h"
 
@@ -30,7 +33,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kSave = "[save_checkpoint]";
 constexpr std::string_view kHidden = ".writing_";
@@ -116,8 +118,8 @@ class CheckpointWriter {
         "Let one process at a time save into a directory."));
     remove_leftovers();
     complete_ = list_checkpoints(directory_.string());
-    name_ = checkpoint_name(
-        complete_.empty() ? 1 : *checkpoint_number(complete_.back()) + 1);
+    name_ = complete_.empty() ? checkpoint_name(1)
+                              : name_after(complete_.back(), kSave);
     choose_parent();
     Json plan{{"name", name_}, {"increments", manifest_.increments}};
     if (manifest_.parent) {
@@ -128,7 +130,7 @@ class CheckpointWriter {
   }
 
   void adopt(const std::string& text) {
-    const Json plan = Json::parse(text);
+    const Json plan = parse_json(text, kSave);
     name_ = plan["name"];
     manifest_.increments = plan["increments"];
     if (plan.contains("parent")) {
@@ -176,24 +178,24 @@ class CheckpointWriter {
         xxh3;
   }
 
-  // With the folders above it that are missing.
+  // With the folders above it that are missing, one step at a time: a ".." leads
+  // up from where the path has come, which may be a missing folder or a link.
   void make_directory() {
-    std::vector<fs::path> missing;
     std::error_code error;
-    for (fs::path path = fs::absolute(directory_).lexically_normal();
-         !path.empty() && !fs::exists(path, error) && !error;
-         path = path.parent_path()) {
-      missing.push_back(path);
-    }
-    for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-      disk_.make_directory(*path);
-      disk_.sync_directory(path->parent_path());
+    fs::path path;
+    for (const fs::path& part : fs::absolute(directory_)) {
+      const fs::path above = path;
+      path /= part;
+      if (!fs::exists(path, error) && !error) {
+        disk_.make_directory(path);
+        disk_.sync_directory(above);
+      }
     }
     TORCH_CHECK(
         fs::is_directory(directory_, error),
         "[save_checkpoint] '",
         directory_.string(),
-        "' is no directory, or can't be read. Name another one.");
+        "' is not a directory. Choose another path.");
   }
 
   // What a crash has left.
@@ -642,6 +644,7 @@ void save_checkpoint(
     TORCH_CHECK_VALUE(
         !directory.empty(),
         "[save_checkpoint] directory must be a path, but got ''.");
+    check_path(directory, kSave);
   } catch (...) {
     error = std::current_exception();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/manifest.h"
 
+#include <tessera/optim/shorten.h>
 #include <tessera/table_config.h>
 
 #include <tessera/optim/json_value.h>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kPrefix = "checkpoint_";
+constexpr int64_t kMaxCheckpointNumber = 999'999'999'999;
 constexpr std::string_view kBeforeDigits = ",\"xxh3\":\"";
 constexpr std::string_view kAfterDigits = "\"}\n";
 
@@ -100,7 +102,7 @@ class ManifestCheck {
           "parent is no checkpoint");
     }
     for (const ManifestTable& table : manifest.tables) {
-      place_ = "table '" + table.name + "': ";
+      place_ = "table '" + shorten(table.name) + "': ";
       require(tables_.insert(table.name).second, "given twice");
       require(
           !table.touched || manifest.parent, "an increment without a parent");
@@ -266,6 +268,13 @@ std::string to_text(const Manifest& manifest) {
   const std::string checksum = checksum_of(text);
   text += checksum;
   text += kAfterDigits;
+  TORCH_CHECK_VALUE(
+      text.size() <= kMaxManifestBytes,
+      "[save_checkpoint] the manifest must have at most ",
+      kMaxManifestBytes,
+      " bytes, but has ",
+      text.size(),
+      ". Increase CheckpointOptions::file_bytes, or use fewer tables.");
   return text;
 }
 
@@ -275,7 +284,7 @@ std::string to_text(const std::vector<ManifestTable>& tables) {
 
 std::vector<ManifestTable> tables_from_text(const std::string& text) {
   return JsonValue<std::vector<ManifestTable>>::read(
-      Json::parse(text), "manifest.tables");
+      parse_json(text, "[save_checkpoint]"), "manifest.tables");
 }
 
 std::string checksum_in(const std::string& text) {
@@ -295,15 +304,9 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       text.size(),
       ") do not agree with the checksum at their end: the file is damaged, or "
       "no manifest. Load another checkpoint.");
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, where, " is no JSON: ", error.what());
-  }
+  Json json = parse_json(text, where);
   require_kind(json.is_object(), json, "an object", where);
   json.erase("xxh3");
-  check_depth(json, "manifest");
   const int64_t version = JsonValue<int64_t>::read(
       require_key(json, "format_version", "manifest"),
       "manifest.format_version");
@@ -324,6 +327,18 @@ std::string checkpoint_name(int64_t number) {
   return fmt::format("{}{:06}", kPrefix, number);
 }
 
+std::string name_after(const std::string& newest, const std::string& where) {
+  const int64_t number = checkpoint_number(newest).value();
+  TORCH_CHECK_VALUE(
+      number < kMaxCheckpointNumber,
+      where,
+      " there is '",
+      newest,
+      "', and no checkpoint may have a larger number. Choose another directory, "
+      "or remove that folder if it is not a checkpoint.");
+  return checkpoint_name(number + 1);
+}
+
 std::optional<int64_t> checkpoint_number(const std::string& name) {
   int64_t number = 0;
   if (!name.starts_with(kPrefix)) {
@@ -332,11 +347,9 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
   const char* end = name.data() + name.size();
   const auto [stop, error] =
       std::from_chars(name.data() + kPrefix.size(), end, number);
-  // The one spelling: neither a sign, nor other zeros in front. And there are
-  // numbers after it.
-  constexpr int64_t kLargest = 999'999'999'999;
+  // The one spelling: neither a sign, nor other zeros in front.
   const bool is_name = error == std::errc() && stop == end && number >= 0 &&
-      number <= kLargest && checkpoint_name(number) == name;
+      number <= kMaxCheckpointNumber && checkpoint_name(number) == name;
   return is_name ? std::optional(number) : std::nullopt;
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/json_text.h>
+
 #include "optim/checksum.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +19,9 @@ namespace tessera {
 // XXH3 checksum of all bytes before the digits. A change of any byte shows.
 
 inline constexpr const char* kManifestFile = "manifest.json";
+
+/// A larger one is neither written nor read.
+inline constexpr size_t kMaxManifestBytes = JsonLimits().bytes;
 
 /// Each has a checksum; an error names one of them.
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
@@ -187,6 +193,9 @@ Manifest manifest_from_text(const std::string& text, const std::string& where);
 
 /// `checkpoint_` and at least six digits.
 std::string checkpoint_name(int64_t number);
+/// The name of the checkpoint that follows `newest`.
+/// Errors:  c10::ValueError beginning with `where`, when no larger number can be read.
+std::string name_after(const std::string& newest, const std::string& where);
 /// Its number; nullopt for other names.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 

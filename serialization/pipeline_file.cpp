@@ -2,27 +2,41 @@
 #include <tessera/serialization/pipeline_file.h>
 
 #include "serialization/durable_file.h"
-#include "serialization/mapped_file.h"
+
+#include <tessera/serialization/json_file.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 namespace tessera {
 
+namespace {
+
+// A pipeline holds its vocabularies, some 20 bytes for a value.
+constexpr JsonLimits kLimits{.bytes = size_t{8} << 30};
+
+}  // namespace
+
 void save_pipeline(const FeaturePipeline& pipeline, const std::string& path) {
   const std::string text = to_json(pipeline).dump() + "\n";
+  TORCH_CHECK_VALUE(
+      text.size() <= kLimits.bytes,
+      "[save_pipeline] ",
+      path,
+      ": the pipeline must take at most ",
+      kLimits.bytes,
+      " bytes, but takes ",
+      text.size(),
+      ". Use smaller vocabularies.");
   DurableFile file(path, "[save_pipeline]");
   file.write(text.data(), text.size());
   file.commit();
 }
 
 FeaturePipeline load_pipeline(const std::string& path) {
-  const MappedFile file(path, "[load_pipeline]");
+  const Json json = load_json(path, "[load_pipeline]", kLimits);
   try {
-    return pipeline_from_json(Json::parse(file.text()));
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(
-        false, "[load_pipeline] ", path, " is no JSON: ", error.what());
+    return pipeline_from_json(json);
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(
         false, "[load_pipeline] ", path, ": ", error.what_without_backtrace());

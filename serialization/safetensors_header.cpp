@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/safetensors_header.h"
 
+#include <tessera/optim/shorten.h>
+
+#include "optim/json_entries.h"
 #include "serialization/tensor_bytes.h"
 
 #include <c10/util/Exception.h>
@@ -11,15 +14,11 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <set>
-#include <unordered_set>
 #include <utility>
 
 namespace tessera {
 
 namespace {
-
-using nlohmann::json;
 
 std::string dtype_names() {
   std::vector<std::string> names;
@@ -29,17 +28,16 @@ std::string dtype_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-bool is_list_of_sizes(const json& value) {
+bool is_list_of_sizes(const Json& value) {
   constexpr auto kMax =
       static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   return value.is_array() &&
-      std::all_of(value.begin(), value.end(), [](const json& item) {
+      std::all_of(value.begin(), value.end(), [](const Json& item) {
            return item.is_number_unsigned() && item.get<uint64_t>() <= kMax;
          });
 }
 
-// Reads the header entry by entry, so that neither duplicate names nor deep nests
-// come as far as a JSON value.
+// Reads the header entry by entry, so that a header of very many takes little memory.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, const std::string& where)
@@ -47,93 +45,51 @@ class HeaderReader {
 
   SafetensorsHeader read() {
     check(text_.substr(0, 1) == "{", "the header is not a JSON object");
-    // The parser would take it for the end; some writers pad with it.
-    check(
-        text_.find('\0') == std::string_view::npos,
-        "the header has a zero byte, where only spaces may follow the JSON");
-    try {
-      [[maybe_unused]] const json rest = json::parse(
-          text_, [this](int depth, json::parse_event_t event, json& value) {
-            return accept(depth, event, value);
-          });
-    } catch (const json::parse_error& error) {
-      check(false, "the header is not JSON at its byte ", error.byte);
-    } catch (const json::exception&) {
-      check(false, "the header is not JSON");
-    }
+    // The header, a tensor or the metadata, its fields.
+    const JsonLimits limits{.depth = 3, .list_size = kMaxRank};
+    for_each_json_entry(
+        text_,
+        where_ + ": header:",
+        limits,
+        [this](const std::string& name, const Json& fields) {
+          name_ = name;
+          accept_entry(fields);
+        });
     return std::move(header_);
   }
 
  private:
-  // Depth 0 is the header, 1 a tensor or the metadata, 2 its fields, 3 a list.
-  // False drops what has been parsed.
-  bool accept(int depth, json::parse_event_t event, json& value) {
-    using Event = json::parse_event_t;
-    if (event == Event::key) {
-      accept_key(depth, value.get_ref<const std::string&>());
-    } else if (event == Event::object_start) {
-      check(depth <= 1, "an object is nested too deep");
-      keys_.clear();
-    } else if (event == Event::object_end && depth == 1) {
-      accept_entry(value);
-      return false;
-    } else if (event == Event::array_start) {
-      check(
-          depth == 2 && name_ != kSafetensorsMetadata,
-          "a list is out of place");
-      list_size_ = 0;
-    } else if (event == Event::value) {
-      check(depth >= 2, "'", name_, "' must be an object");
-      list_size_ += depth == 3 ? 1 : 0;
-      check(
-          list_size_ <= kMaxRank,
-          "'",
-          name_,
-          "' has a list of more than ",
-          kMaxRank,
-          " numbers");
-    }
-    return true;
-  }
-
-  void accept_key(int depth, const std::string& key) {
-    if (depth == 1) {
-      name_ = key;
-      check(names_.insert(key).second, "the name '", key, "' appears twice");
-    } else {
-      check(keys_.insert(key).second, "'", name_, "' has '", key, "' twice");
-    }
-  }
-
-  void accept_entry(const json& fields) {
+  void accept_entry(const Json& fields) {
+    check(fields.is_object(), "'", shorten(name_), "' must be an object");
     if (name_ == kSafetensorsMetadata) {
       for (const auto& [key, value] : fields.items()) {
         check(
             value.is_string(),
             name_,
             " must hold strings, but '",
-            key,
+            shorten(key),
             "' is none");
         header_.metadata[key] = value.get<std::string>();
       }
       return;
     }
     check(
-        keys_ == std::set<std::string>{"data_offsets", "dtype", "shape"},
+        fields.size() == 3 && fields.contains("dtype") &&
+            fields.contains("shape") && fields.contains("data_offsets"),
         "tensor '",
-        name_,
+        shorten(name_),
         "': expected dtype, shape and data_offsets, and nothing else");
-    const json& shape = fields.at("shape");
+    const Json& shape = fields.at("shape");
     check(
         is_list_of_sizes(shape),
         "tensor '",
-        name_,
+        shorten(name_),
         "': shape must be a list of lengths");
-    const json& offsets = fields.at("data_offsets");
+    const Json& offsets = fields.at("data_offsets");
     check(
         is_list_of_sizes(offsets) && offsets.size() == 2,
         "tensor '",
-        name_,
+        shorten(name_),
         "': data_offsets must be two offsets");
     const FileDtype& dtype = dtype_of(fields.at("dtype"));
     SafetensorsHeader::Entry entry{
@@ -146,7 +102,7 @@ class HeaderReader {
     check(
         entry.begin <= entry.end && bytes == entry.end - entry.begin,
         "tensor '",
-        name_,
+        shorten(name_),
         "': shape ",
         at::IntArrayRef(entry.shape),
         " of ",
@@ -161,7 +117,7 @@ class HeaderReader {
     header_.entries.push_back(std::move(entry));
   }
 
-  const FileDtype& dtype_of(const json& name) const {
+  const FileDtype& dtype_of(const Json& name) const {
     const auto dtypes = file_dtypes();
     const auto found = std::find_if(
         dtypes.begin(), dtypes.end(), [&](const FileDtype& candidate) {
@@ -171,11 +127,11 @@ class HeaderReader {
         found != dtypes.end(),
         where_,
         ": tensor '",
-        name_,
+        shorten(name_),
         "': dtype must be one of ",
         dtype_names(),
         ", but got ",
-        name.dump(),
+        shorten(name.dump()),
         ". Convert the tensor where the file was written.");
     return *found;
   }
@@ -193,10 +149,7 @@ class HeaderReader {
   std::string_view text_;
   const std::string& where_;
   SafetensorsHeader header_ = {};
-  std::unordered_set<std::string> names_;
-  size_t list_size_ = 0;
   std::string name_;  // of the current entry
-  std::set<std::string> keys_;  // that the current entry has so far
 };
 
 void check_cover(
@@ -217,7 +170,7 @@ void check_cover(
         entry->begin == covered && entry->end <= data_size,
         where,
         ": tensor '",
-        entry->name,
+        shorten(entry->name),
         "' has the bytes [",
         entry->begin,
         ", ",

@@ -4,6 +4,7 @@
 #include "optim/checked_archive.h"
 #include "serialization/checkpoint_reader.h"
 
+#include <tessera/optim/json_text.h>
 #include <tessera/serialization/config_json.h>
 
 #include <c10/util/Exception.h>
@@ -20,14 +21,8 @@ namespace {
 Nest<FeatureConfig> features_from(
     const std::string& text,
     const Callables& callables) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(
-        false, "[saved_features] the configuration is no JSON: ", error.what());
-  }
-  Nest<FeatureConfig> features = features_from_json(json);
+  Nest<FeatureConfig> features =
+      features_from_json(parse_json(text, "[saved_features]"));
   CallableBinder binder(callables);
   binder.bind(features, "");
   binder.finish("[saved_features]");

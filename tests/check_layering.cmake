@@ -4,6 +4,8 @@
 #
 # A folder includes only what is left of it. Public headers count with their folder:
 # tessera/optim/ with optim, tessera/nest.h with src, the umbrella tessera/tessera.h with examples.
+#
+# And on JSON text that is parsed elsewhere than in optim/json_text.cpp, which knows the limits.
 
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${ROOT}")
@@ -72,12 +74,21 @@ function(check_include file number included)
   set(violations "${violations}" PARENT_SCOPE)
 endfunction()
 
+function(check_json file number line)
+  if(NOT file STREQUAL "optim/json_text.cpp" AND
+     line MATCHES "[Jj]son::(parse|accept|sax_parse|from_[a-z]+)[ \t]*\\(|>>[ \t]*[A-Za-z_.]*[Jj]son")
+    complain("parses JSON. Call parse_json(), load_json() or for_each_json_entry() instead, which limit its\
+ depth and size and refuse a key that is there twice.")
+    set(violations "${violations}" PARENT_SCOPE)
+  endif()
+endfunction()
+
 file(
   GLOB_RECURSE files
   RELATIVE "${ROOT}"
   "${ROOT}/include/*.h" "${ROOT}/src/*.h" "${ROOT}/src/*.cpp" "${ROOT}/optim/*.h"
   "${ROOT}/optim/*.cpp" "${ROOT}/serialization/*.h" "${ROOT}/serialization/*.cpp"
-  "${ROOT}/layers/*.h" "${ROOT}/layers/*.cpp")
+  "${ROOT}/layers/*.h" "${ROOT}/layers/*.cpp" "${ROOT}/examples/*.h" "${ROOT}/examples/*.cpp")
 
 foreach(file IN LISTS files)
   file(READ "${ROOT}/${file}" text)
@@ -90,6 +101,7 @@ foreach(file IN LISTS files)
     if(line MATCHES "^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)[>\"]")
       check_include("${file}" ${number} "${CMAKE_MATCH_1}")
     endif()
+    check_json("${file}" ${number} "${line}")
   endforeach()
 endforeach()
 

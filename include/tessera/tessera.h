@@ -51,6 +51,7 @@
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
 #include <tessera/nest.h>
+#include <tessera/optim/json_text.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
@@ -58,6 +59,7 @@
 #include <tessera/partial_shape.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serialization/json_file.h>
 #include <tessera/serialization/pipeline_file.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>

@@ -2,6 +2,7 @@
 #include <tessera/layers/training/callback.h>
 
 #include <tessera/optim/json_value.h>
+#include <tessera/optim/shorten.h>
 #include <torch/serialize/archive.h>
 
 #include "layers/training/training_state.h"
@@ -9,7 +10,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,24 +45,16 @@ struct Saved {
   }
 };
 
-std::string read_text(
+Json read_json(
     torch::serialize::InputArchive& archive,
     const std::string& key) {
   c10::IValue text;
   TORCH_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
       "[Checkpoint] expected what a fit() saved, but there is no '",
-      key,
+      shorten(key),
       "'. Use another directory.");
-  return text.toStringRef();
-}
-
-Json parse(const std::string& text) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK_VALUE(
-      !json.is_discarded(), "[Checkpoint] expected JSON, but got other text.");
-  check_depth(json, "Checkpoint");
-  return json;
+  return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }
 
 }  // namespace
@@ -119,7 +111,7 @@ void Training::log(const std::string& name, double value) {
       state_.is_at_epoch_end &&
           std::find(known.begin(), known.end(), name) != known.end(),
       "[Training::log] '",
-      name,
+      shorten(name),
       "' can be logged in on_epoch_end() only, by a callback that has it among "
       "its log_names().");
   state_.epoch_logs.set(name, value);
@@ -167,8 +159,8 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void Training::load(torch::serialize::InputArchive& archive) {
-  const auto saved = read_fields<Saved>(
-      parse(read_text(archive, "training")), "Checkpoint.training");
+  const auto saved =
+      read_fields<Saved>(read_json(archive, "training"), "Checkpoint.training");
   TORCH_CHECK_VALUE(
       saved.format == kFormat,
       "[Checkpoint] format must be ",
@@ -176,15 +168,15 @@ void Training::load(torch::serialize::InputArchive& archive) {
       ", but got ",
       saved.format,
       ". It was made by another version.");
-  History history = history_from_json(parse(read_text(archive, "history")));
+  History history = history_from_json(read_json(archive, "history"));
   const bool is_in_epoch = saved.progress.step_in_epoch > 0;
   const auto names = names_of(state_.metrics);
   TORCH_CHECK_VALUE(
       !is_in_epoch || saved.metrics == names,
       "[Checkpoint] it was made in the middle of an epoch with the metrics ",
-      fmt::format("[{}]", fmt::join(saved.metrics, ", ")),
+      fmt::format("[{}]", shorten_all(saved.metrics)),
       ", but this training has ",
-      fmt::format("[{}]", fmt::join(names, ", ")),
+      fmt::format("[{}]", shorten_all(names)),
       ". Give the same.");
   const auto epochs = state_.progress.epochs;
   const auto steps_per_epoch = state_.progress.steps_per_epoch;

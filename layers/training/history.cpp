@@ -2,10 +2,10 @@
 #include <tessera/layers/training/history.h>
 
 #include <tessera/optim/json_value.h>
+#include <tessera/optim/shorten.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::string joined(const std::vector<std::string>& names) {
-  return names.empty() ? "(none)" : fmt::format("{}", fmt::join(names, ", "));
+  return names.empty() ? "(none)" : shorten_all(names);
 }
 
 // The sign of a NaN means nothing.
@@ -43,8 +43,8 @@ double number_from_json(const Json& json, const std::string& where) {
       return number;
     }
   }
-  TORCH_CHECK_VALUE(
-      false, "[", where, "] expected a number, but got ", json.dump(), ".");
+  require_kind(/*is_right=*/false, json, "a number", where);
+  return kNan;
 }
 
 // Quoted where the field would not be one otherwise.
@@ -98,7 +98,7 @@ double Logs::operator[](std::string_view name) const {
   TORCH_CHECK_VALUE(
       value != nullptr,
       "[Logs] no '",
-      name,
+      shorten(name),
       "' was logged. Known: ",
       joined(known),
       ".");
@@ -128,7 +128,7 @@ std::vector<double> History::operator[](std::string_view name) const {
   TORCH_CHECK_VALUE(
       std::find(known.begin(), known.end(), name) != known.end(),
       "[History] no '",
-      name,
+      shorten(name),
       "' was logged. Known: ",
       joined(known),
       ".");
@@ -153,6 +153,7 @@ nlohmann::ordered_json to_json(const History& history) {
 }
 
 History history_from_json(const nlohmann::ordered_json& json) {
+  check_depth(json, "History");
   require_known_keys(json, {"epochs", "stop_reason"}, "History");
   const Json& epochs = require_key(json, "epochs", "History");
   require_kind(epochs.is_array(), epochs, "a list", "History.epochs");
@@ -167,7 +168,8 @@ History history_from_json(const nlohmann::ordered_json& json) {
         require_key(entry, "epoch", "History.epochs"), "History.epochs.epoch");
     for (const auto& [name, value] : entry.items()) {
       if (name != "epoch") {
-        record.logs.set(name, number_from_json(value, "History." + name));
+        record.logs.set(
+            name, number_from_json(value, "History." + shorten(name)));
       }
     }
     history.epochs.push_back(std::move(record));

@@ -3,6 +3,8 @@
 
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/json_value.h>
+#include <tessera/optim/shorten.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"
@@ -11,12 +13,12 @@
 #include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
+#include "src/check_path.h"
 #include "src/rank_group.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -153,25 +155,21 @@ std::vector<NamedTensor> dense_of(
   return dense;
 }
 
-nlohmann::json read_json(
+std::vector<std::string> read_names(
     torch::serialize::InputArchive& archive,
     const std::string& key,
     const std::string& directory) {
   c10::IValue text;
-  nlohmann::json json = nlohmann::json::value_t::discarded;
-  if (archive.try_read(key, text) && text.isString()) {
-    json = nlohmann::json::parse(text.toStringRef(), nullptr, false);
-  }
-  const auto is_text = [](const nlohmann::json& item) {
-    return item.is_string();
-  };
   TORCH_CHECK_VALUE(
-      json.is_array() && std::all_of(json.begin(), json.end(), is_text),
+      archive.try_read(key, text) && text.isString(),
       "[load_weights] '",
       directory,
       "' has a checkpoint, but not one of save_weights() or a Checkpoint. Use "
       "another directory.");
-  return json;
+  const std::string where =
+      fmt::format("load_weights '{}': {}", directory, key);
+  return JsonValue<std::vector<std::string>>::read(
+      parse_json(text.toStringRef(), "[" + where + "]"), where);
 }
 
 void write_dense(
@@ -198,16 +196,15 @@ std::vector<at::Tensor> read_dense(
   for (const auto& entry : dense) {
     names.push_back(entry.name);
   }
-  const auto saved = read_json(archive, "dense_names", directory)
-                         .get<std::vector<std::string>>();
+  const auto saved = read_names(archive, "dense_names", directory);
   TORCH_CHECK_VALUE(
       saved == names,
       "[load_weights] '",
       directory,
       "' was made of a model with [",
-      fmt::format("{}", fmt::join(saved, ", ")),
+      shorten_all(saved),
       "], but this one has [",
-      fmt::format("{}", fmt::join(names, ", ")),
+      shorten_all(names),
       "].");
   torch::serialize::InputArchive tensors;
   archive.read("dense", tensors);
@@ -319,8 +316,7 @@ torch::serialize::InputArchive read_rest(
 std::vector<std::string> read_layers(
     torch::serialize::InputArchive& archive,
     const std::string& directory) {
-  return read_json(archive, "layers", directory)
-      .get<std::vector<std::string>>();
+  return read_names(archive, "layers", directory);
 }
 
 // Removes what saves that were not finished have left in the folders of the
@@ -581,6 +577,7 @@ void require_directory(const std::string& directory, const std::string& where) {
       !directory.empty(),
       where,
       " expected a directory, but got an empty path.");
+  check_path(directory, where);
 }
 
 void check_model_directory(

@@ -302,10 +302,10 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
     EXPECT_VALUE_ERROR(load_pipeline(path), path);
     EXPECT_VALUE_ERROR(load_pipeline(path), message);
   };
-  refuses("", "is no JSON");
-  refuses("{\"outputs\": [}", "is no JSON");
+  refuses("", "expected JSON, but got");
+  refuses("{\"outputs\": [}", "expected JSON, but got");
   refuses("{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte");
-  refuses("{\"a\": 1e999}", "is no JSON");
+  refuses("{\"a\": 1e999}", "expected JSON, but got");
   refuses("{}", "[pipeline] missing key 'format_version'");
   std::string deep(100'000, '[');
   deep.append(100'000, ']');

@@ -74,7 +74,7 @@ TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
   torch::save(model, "weights.pt");
 
   auto again =
-      tessera::from_json<torch::nn::Sequential>(tessera::Json::parse(text));
+      tessera::from_json<torch::nn::Sequential>(tessera::parse_json(text));
   torch::load(again, "weights.pt");
   // end snippet
   EXPECT_TRUE(is_registered);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer on everything that reads bytes from outside: the manifest of a
 // checkpoint, a layer's archive, whole or damaged, .npy and safetensors files, lines of click logs,
-// a pipeline of features. Whatever they hold, a reader gives a value or a
+// a pipeline of features, and any JSON. Whatever they hold, a reader gives a value or a
 // c10::Error.
 #include "optim/checked_archive.h"
+#include "optim/json_entries.h"
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
 #include "src/data/criteo_line.h"
@@ -11,6 +12,7 @@
 
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/optim/json_text.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/serialization/tensor_files.h>
 
@@ -103,7 +105,7 @@ void write_entries(
       "slot_accumulators",
       kChecksumsKey};
   for (const char* name : names) {
-    switch (data.ConsumeIntegralInRange(0, 7)) {
+    switch (data.ConsumeIntegralInRange(0, 8)) {
       case 0:
         break;
       case 1:
@@ -263,16 +265,36 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
 
 void fuzz_pipeline(FuzzedDataProvider& data) {
   const std::string text = data.ConsumeRemainingBytesAsString();
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    return;
-  }
   reads([&] {
-    const FeaturePipeline pipeline = pipeline_from_json(json);
+    const FeaturePipeline pipeline = pipeline_from_json(parse_json(text));
     require(
-        pipeline_from_json(Json::parse(to_json(pipeline).dump())) == pipeline,
+        pipeline_from_json(parse_json(to_json(pipeline).dump())) == pipeline,
         "a pipeline changes when it is written");
   });
+}
+
+// What passes is what the library's own parser reads; that takes more.
+void fuzz_json(FuzzedDataProvider& data) {
+  const JsonLimits limits{
+      .bytes = data.ConsumeIntegralInRange<size_t>(0, 4096),
+      .depth = data.ConsumeIntegralInRange<size_t>(0, kMaxJsonDepth),
+      .list_size = data.ConsumeIntegralInRange<size_t>(0, 100)};
+  const std::string text = data.ConsumeRemainingBytesAsString();
+  Json json;
+  if (!reads([&] { json = parse_json(text, "[fuzz]", limits); })) {
+    return;
+  }
+  require(json == Json::parse(text), "the parsers of JSON disagree");
+  require(parse_json(json.dump()) == json, "JSON changes when it is written");
+  Json entries = Json::object();
+  const auto add = [&](const std::string& key, const Json& value) {
+    entries[key] = value;
+  };
+  require(
+      reads([&] { for_each_json_entry(text, "[fuzz]", limits, add); }) ==
+          json.is_object(),
+      "entries are read of an object, and of nothing else");
+  require(!json.is_object() || entries == json, "an entry is lost");
 }
 
 }  // namespace
@@ -280,7 +302,7 @@ void fuzz_pipeline(FuzzedDataProvider& data) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 6)) {
+  switch (data.ConsumeIntegralInRange(0, 7)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
@@ -301,6 +323,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       break;
     case 6:
       tessera::fuzz_pipeline(data);
+      break;
+    case 7:
+      tessera::fuzz_json(data);
       break;
     default:
       tessera::fuzz_damaged_archive(data);

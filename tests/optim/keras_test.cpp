@@ -584,9 +584,10 @@ TEST(TranslateKerasOptimizerTest, TextIsJson) {
       OptimizerSpec(SGD{.learning_rate = 2.0}));
   EXPECT_VALUE_ERROR(
       translate_keras_optimizer("{\"class_name\": "),
-      "[translate_keras_optimizer] the text must be JSON: ");
+      "[translate_keras_optimizer] expected JSON, but got syntax error");
   EXPECT_VALUE_ERROR(
-      translate_keras_optimizer("{\"class_name\": 1e999}"), "must be JSON");
+      translate_keras_optimizer("{\"class_name\": 1e999}"),
+      "expected JSON, but got number overflow");
   const char* nothing = nullptr;
   EXPECT_VALUE_ERROR(translate_keras_optimizer(nothing), "a null pointer");
 }

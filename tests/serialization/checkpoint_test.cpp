@@ -736,7 +736,8 @@ TEST(CheckpointTest, OptionsAreChecked) {
       "must be one of checkpoint_000001, but got '../run'");
   test::write_file(folder / "file", "");
   EXPECT_TORCH_ERROR(
-      layer->save_checkpoint(folder / "file"), "file' is no directory");
+      layer->save_checkpoint(folder / "file"),
+      "file' is not a directory. Choose another path.");
   EXPECT_TORCH_ERROR(
       layer->save_checkpoint("/proc/nowhere"),
       "can't make the directory '/proc/nowhere'");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/layers/layer.h>
+#include <tessera/optim/shorten.h>
 #include <tessera/serialization/callables.h>
 #include <tessera/strategy.h>
 
@@ -137,6 +138,7 @@ LayerClass layer_class() {
 template <class Holder>
 Holder from_config(const Json& config, const FromJson& bindings = {}) {
   using Impl = typename Holder::ContainedType;
+  check_depth(config, Impl::kClassName);
   return Holder(
       std::make_shared<Impl>(detail::options_from_json<typename Impl::Options>(
           config, Impl::kClassName, bindings)));
@@ -144,7 +146,7 @@ Holder from_config(const Json& config, const FromJson& bindings = {}) {
 
 /// The layer that to_json() wrote, which must be a Holder.
 ///
-///   auto model = from_json<torch::nn::Sequential>(Json::parse(text));
+///   auto model = from_json<torch::nn::Sequential>(parse_json(text));
 ///
 /// Errors:  as layer_from_json().
 template <class Holder>
@@ -154,7 +156,7 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
   TORCH_CHECK_VALUE(
       layer != nullptr,
       "[from_json] the JSON holds a layer of another class, '",
-      json.at("class_name").template get<std::string>(),
+      shorten(json.at("class_name").template get<std::string>()),
       "'. Read it with layer_from_json().");
   return Holder(std::move(layer));
 }

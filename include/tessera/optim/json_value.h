@@ -4,7 +4,9 @@
 // JSON for values and for anything with visit_fields: one list of fields serves
 // writing, reading and the check for unknown keys.
 
+#include <tessera/optim/json_text.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/shorten.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -17,8 +19,6 @@
 #include <vector>
 
 namespace tessera {
-
-using Json = nlohmann::ordered_json;
 
 /// How T looks in JSON. An aggregate with visit_fields() has it already; specialise
 /// it for any other new type:
@@ -36,12 +36,10 @@ concept HasFields = requires(T& object) {
   T::visit_fields(object, [](const char*, auto&) {});
 };
 
-/// Deeper than any config. Walking JSON takes stack, and JSON may come from
-/// anywhere.
-inline constexpr size_t kMaxJsonDepth = 64;
-
-/// Errors:  c10::ValueError.
+/// For values that somebody else has parsed; parse_json() checks its own.
+/// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
 void check_depth(const Json& json, const char* where);
+void check_depth(const nlohmann::json& json, const char* where);
 
 /// Errors:  c10::ValueError unless `is_right`.
 void require_kind(
@@ -246,7 +244,7 @@ Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
       "] class_name must be one of ",
       known,
       ", but got '",
-      name,
+      shorten(name),
       "'.");
   return *found;
 }
