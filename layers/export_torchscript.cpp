@@ -74,7 +74,7 @@ def integers(self, name: str, part: str, tensor: Tensor) -> Tensor:
         raise TypeError("[feature '{}'] {} must be int32 or int64. Convert with .to(torch.int64).".format(name, part))
     return tensor.to(int64)
 
-def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length: int, output_shape: List[int], is_weighted: bool) -> Tuple[Tensor, List[int], bool]:
+def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length: int, output_shape: List[int], fixed_rows: int, is_weighted: bool) -> Tuple[Tensor, List[int], bool]:
     splits = self.integers(name, "row_splits", row_splits)
     if splits.dim() != 1 or splits.numel() == 0:
         raise ValueError("[feature '{}'] row_splits must have the shape [batch + 1], but got {}.".format(name, splits.shape))
@@ -88,9 +88,11 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
     if length > 0:
         shape = [batch, length]
         self.check_shape(name, shape, output_shape)
-    elif len(output_shape) > 0 and output_shape[0] >= 0:
+    elif len(output_shape) > 0 and min(output_shape) >= 0:
         shape = output_shape
         wanted = self.product(output_shape)
+        if fixed_rows >= 0 and fixed_rows != batch:
+            raise ValueError("[feature '{}'] output_shape {} fixes the number of rows of a ragged batch to {}, but this batch has {} rows.".format(name, output_shape, fixed_rows, batch))
         if wanted != batch:
             if batch == 0 or wanted < batch or wanted % batch != 0:
                 raise ValueError("[feature '{}'] output_shape must hold a multiple of the batch, but got {} for {} rows.".format(name, output_shape, batch))
@@ -98,8 +100,19 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
                 raise ValueError("[feature '{}'] weights are given, but output_shape {} spreads each row as a sequence, which is not combined. Leave the weights out.".format(name, output_shape))
             length = wanted // batch
     elif len(output_shape) > 0:
-        inner = output_shape[1:]
-        shape = [batch // max(self.product(inner), 1)] + inner
+        others = 1
+        unknown = 0
+        for size in output_shape:
+            if size < 0:
+                unknown = unknown + 1
+            else:
+                others = others * size
+        if unknown > 1:
+            raise ValueError("[feature '{}'] a ragged feature must know all dimensions of its output shape but one, but got {}.".format(name, output_shape))
+        whole: List[int] = []
+        for size in output_shape:
+            whole.append(size if size >= 0 else batch // max(others, 1))
+        shape = whole
         if self.product(shape) != batch:
             raise ValueError("[feature '{}'] the output shape is set to {}, but this batch has {} rows. Correct the batch.".format(name, output_shape, batch))
     if length == 0:
@@ -116,21 +129,22 @@ def place_sparse(self, name: str, parts: List[Tensor], max_length: int, output_s
         raise ValueError("[feature '{}'] dense_shape must have 2 entries or more, but has the shape {}.".format(name, sizes.shape))
     if indices.shape != [nnz, rank]:
         raise ValueError("[feature '{}'] indices must have the shape [nnz, rank] = [{}, {}], but got {}.".format(name, nnz, rank, indices.shape))
-    if max_length > 0 and rank != 2:
-        raise ValueError("[feature '{}'] a sparse sequence feature must have rank 2, but got rank {}.".format(name, rank))
     if bool((sizes < 0).any()) or bool((indices < 0).any()) or bool((indices >= sizes).any()):
         raise ValueError("[feature '{}'] indices must lie inside dense_shape. Correct the batch.".format(name))
     dense_shape: List[int] = sizes.tolist()
-    shape = dense_shape[:-1]
+    axes = rank - 1
+    if max_length > 0:
+        axes = max(rank - 2, 1)
+    shape = dense_shape[:axes]
     bag = torch.zeros([nnz], dtype=int64)
-    for axis in range(rank - 1):
+    for axis in range(axes):
         bag = bag * dense_shape[axis] + indices[:, axis]
     if max_length > 0:
-        column = indices[:, 1]
-        bag = (bag * max_length + column).masked_fill(column >= max_length, -1)
+        place = indices[:, axes]
+        bag = (bag * max_length + place).masked_fill(place >= max_length, -1)
         shape = shape + [max_length]
     self.check_shape(name, shape, output_shape)
-    return bag, shape, max_length == 0
+    return bag, shape, max_length == 0 or rank > 2
 
 def rows_of(self, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float], ids: Tensor) -> Tensor:
     rows = table.index_select(0, ids).to(float32)
@@ -163,10 +177,10 @@ def look_up_dense(self, name: str, part: Tensor, max_length: int, output_shape: 
         rows = self.rows_of(table, scales, offsets, buckets, ids)
     return rows.view(shape + [table.size(1)])
 
-def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], validate: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
+def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], fixed_rows: int, validate: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
     if weights is not None and len(parts) == 1:
         raise ValueError("[feature '{}'] weights are given, but the feature is dense. Leave the weights out.".format(name))
-    if weights is not None and max_length > 0:
+    if weights is not None and max_length > 0 and (len(parts) != 3 or parts[2].numel() < 3):
         raise ValueError("[feature '{}'] weights are given, but this is a sequence feature. Leave the weights out.".format(name))
     if len(parts) == 1:
         return self.look_up_dense(name, parts[0], max_length, output_shape, vocabulary_size, zero_out_of_range, table, scales, offsets, buckets)
@@ -181,7 +195,7 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
             raise ValueError("[feature '{}'] weights must be floats, one per id, [{}], but got shape {}.".format(name, ids.numel(), weights.shape))
     is_sorted = len(parts) == 2
     if is_sorted:
-        bag, shape, is_combined = self.place_ragged(name, ids, parts[1], max_length, output_shape, weights is not None)
+        bag, shape, is_combined = self.place_ragged(name, ids, parts[1], max_length, output_shape, fixed_rows, weights is not None)
     else:
         bag, shape, is_combined = self.place_sparse(name, parts, max_length, output_shape)
     bags = self.product(shape)
@@ -455,14 +469,33 @@ struct ExportedLayer {
 // build() fixes the batch size for training; a server has its own.
 FeatureState with_any_batch_size(FeatureState feature) {
   std::optional<PartialShape>& shape = feature.output_shape;
-  if (!feature.config.output_shape && shape) {
-    if (shape->size() > 1) {
-      (*shape)[0] = std::nullopt;
-    } else {
-      shape.reset();
-    }
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (shape && (own || shape->size() > 1)) {
+    (*shape)[0] = own ? (*own)[0] : std::nullopt;
+  } else {
+    shape.reset();
   }
   return feature;
+}
+
+// Of every ragged batch; -1 where any number that fits may come.
+int64_t fixed_rows_of(const FeatureState& feature) {
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (own && known_sizes(*own)) {
+    return feature.ragged_rows;
+  }
+  const auto built =
+      feature.output_shape ? known_sizes(*feature.output_shape) : std::nullopt;
+  return built ? c10::multiply_integers(*built) : -1;
+}
+
+// With `otherwise` for what is not known.
+std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise) {
+  std::vector<int64_t> sizes;
+  for (const std::optional<int64_t>& size : shape) {
+    sizes.push_back(size.value_or(otherwise));
+  }
+  return sizes;
 }
 
 // A number that TorchScript reads as this float.
@@ -476,12 +509,8 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
   const kernels::Buckets buckets = buckets_of(config);
   const std::string table = fmt::format("self.table_{}", feature.table);
   const bool is_int8 = layer.tables[feature.table].scales.defined();
-  std::vector<int64_t> output_shape;
-  if (feature.output_shape) {
-    for (const std::optional<int64_t>& size : *feature.output_shape) {
-      output_shape.push_back(size.value_or(-1));
-    }
-  }
+  const std::vector<int64_t> output_shape =
+      sizes_or(feature.output_shape.value_or(PartialShape()), -1);
   std::vector<std::string> rounding;
   if (buckets.step != 0.0F) {
     rounding = {
@@ -495,13 +524,14 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
 def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:
     output_shape: List[int] = [{}]
     buckets: List[float] = [{}]
-    return self.look_up({}, parts, weights, max_length={}, output_shape=output_shape, validate={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
+    return self.look_up({}, parts, weights, max_length={}, output_shape=output_shape, fixed_rows={}, validate={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
 )SCRIPT",
       index,
       fmt::join(output_shape, ", "),
       fmt::join(rounding, ", "),
       quote(layer.paths[index]),
-      feature.config.max_sequence_length,
+      feature.config.sequence_length(),
+      fixed_rows_of(feature),
       feature.config.validate_weights_and_indices ? "True" : "False",
       feature.config.out_of_range == OutOfRange::kZero ? "True" : "False",
       config.vocabulary_size,
@@ -755,8 +785,16 @@ std::vector<MadeUpInput> made_up_inputs(
       {"weighted ragged", ragged, weights},
       {"sparse", sparse},
       {"weighted sparse", sparse, weights.flip(0)}};
-  if (feature.config.output_shape) {
-    const c10::IntArrayRef shape = *feature.config.output_shape;
+  // [batch, 4, 3]: a row's first two ids have one place, the third the next.
+  const at::Tensor places = columns.ge(2).to(at::kLong);
+  const SparseFeature cells{
+      .indices = at::stack({rows, places, columns}, 1).flip(0),
+      .values = sparse.values,
+      .dense_shape = at::tensor({batch, int64_t{4}, int64_t{3}}, at::kLong)};
+  inputs.push_back({"sparse of rank 3", cells});
+  inputs.push_back({"weighted sparse of rank 3", cells, weights.flip(0)});
+  if (feature.output_shape && feature.config.output_shape) {
+    const std::vector<int64_t> shape = sizes_or(*feature.output_shape, 2);
     inputs.push_back(
         {"dense of output_shape",
          ids(c10::multiply_integers(shape)).view(shape)});
@@ -825,7 +863,8 @@ void check_embedding(const ExportedLayer& layer, jit::Module loaded) {
     const FeatureState& feature = layer.features[index];
     std::set<int64_t> batches{0, 1, 6};
     if (feature.config.output_shape) {
-      batches.insert(c10::multiply_integers(*feature.config.output_shape));
+      batches.insert(
+          c10::multiply_integers(sizes_or(*feature.output_shape, 2)));
     }
     for (const int64_t batch : batches) {
       for (const int64_t shift : {0, 1}) {

@@ -389,6 +389,16 @@ Nest<FeatureConfig> JsonValue<Nest<FeatureConfig>>::read(
   }
 }
 
+Json JsonValue<PartialShape>::write(const PartialShape& value) {
+  return JsonValue<PartialShape::Sizes>::write(value);
+}
+
+PartialShape JsonValue<PartialShape>::read(
+    const Json& json,
+    const std::string& where) {
+  return JsonValue<PartialShape::Sizes>::read(json, where);
+}
+
 Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
   if (value.is_leaf()) {
     return JsonValue<PartialShape>::write(value.leaf());

@@ -195,10 +195,7 @@ std::vector<FeatureState> feature_states(
         .path = config.name.empty() ? path : config.name, .config = config};
     validate(config, feature.path);
     feature.table = table_of(feature);
-    if (config.output_shape) {
-      feature.output_shape.emplace(
-          config.output_shape->begin(), config.output_shape->end());
-    }
+    feature.output_shape = config.output_shape;
     states.push_back(std::move(feature));
   });
   return states;
@@ -215,6 +212,18 @@ EmbeddingState describe_state(
   state.features = feature_states(features, [&](const FeatureState& feature) {
     return find_or_add(state.tables, feature.config.table);
   });
+  for (const FeatureState& feature : state.features) {
+    if (feature.config.output_shape && feature.config.max_sequence_length > 0) {
+      TORCH_WARN(
+          "[feature '",
+          feature.path,
+          "'] max_sequence_length = ",
+          feature.config.max_sequence_length,
+          " is ignored beside output_shape ",
+          to_string(*feature.config.output_shape),
+          ". Remove one of them.");
+    }
+  }
   TORCH_CHECK_VALUE(
       !state.features.empty(),
       where,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/atomic_count.h"
 #include "src/gradient_pile.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/storage.h"
@@ -65,6 +66,10 @@ struct FeatureState {
   std::optional<PartialShape> output_shape = {};
   /// Whether a batch must agree with it.
   bool verifies_shape = true;
+  /// Rows of every ragged batch under an output_shape that is known in full, which
+  /// the first one fixes: whether a row is a bag or a sequence must not change
+  /// with the size of a batch. -1 before.
+  AtomicCount ragged_rows = -1;
 };
 
 /// Whether tables are updated by their own optimizers, and so all have their
@@ -90,7 +95,7 @@ struct EmbeddingState {
   /// Keras's raw counter: passes, of which gradient_accumulation_steps = n make
   /// one update of a table. Schedules are read at it.
   int64_t iterations = 0;
-  int64_t out_of_range_count = 0;
+  AtomicCount out_of_range_count = 0;
   /// What TableState::touched counts from: path and checksum of a checkpoint.
   std::string last_checkpoint = {};
   MissingSlots missing_slots = MissingSlots::kError;

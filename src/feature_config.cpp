@@ -36,25 +36,18 @@ void validate(const FeatureConfig& config, const std::string& path) {
       config.max_sequence_length,
       ".");
   if (config.output_shape) {
-    const std::vector<int64_t>& shape = *config.output_shape;
+    const PartialShape& shape = *config.output_shape;
     TORCH_CHECK_VALUE(
         !shape.empty() &&
             std::all_of(
-                shape.begin(), shape.end(), [](int64_t n) { return n >= 1; }),
+                shape.begin(),
+                shape.end(),
+                [](const auto& size) { return size.value_or(1) >= 1; }),
         where,
         " output_shape must have one or more dimensions, all >= 1 and without "
         "dim, but got ",
-        c10::IntArrayRef(shape),
+        to_string(shape),
         ".");
-    TORCH_CHECK_VALUE(
-        config.max_sequence_length == 0,
-        where,
-        " output_shape and max_sequence_length exclude each other, but got ",
-        c10::IntArrayRef(shape),
-        " and ",
-        config.max_sequence_length,
-        ". The last dimension of output_shape is the sequence length of a "
-        "ragged feature.");
   }
 }
 

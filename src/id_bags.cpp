@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace tessera {
 
@@ -91,7 +92,7 @@ class BagBuilder {
         "a dense feature must have rank 1 or above, but got a scalar. Give it "
         "a batch dimension.");
     TORCH_CHECK_VALUE(
-        config_.max_sequence_length == 0,
+        config_.sequence_length() == 0,
         where(),
         "a sequence feature must be sparse or ragged, but got a dense tensor. "
         "Unset max_sequence_length: dense [B, K] gives [B, K, dim].");
@@ -131,21 +132,15 @@ class BagBuilder {
         "], but got ",
         feature.indices.sizes(),
         ".");
-    TORCH_CHECK_VALUE(
-        config_.max_sequence_length == 0 || rank == 2,
-        where(),
-        "a sparse sequence feature must have rank 2, but got rank ",
-        rank,
-        ". Flatten it to [batch, positions], or use a ragged feature with "
-        "output_shape.");
     const at::Tensor shape = as_int64(feature.dense_shape);
     const at::Tensor indices = as_int64(feature.indices);
     check_indices(
         indices.data_ptr<int64_t>(), shape.data_ptr<int64_t>(), nnz, rank);
     const int64_t* sizes = shape.data_ptr<int64_t>();
-    bags_.batch_shape.assign(sizes, sizes + rank - 1);
-    if (config_.max_sequence_length > 0) {
-      bags_.batch_shape.push_back(config_.max_sequence_length);
+    bags_.batch_shape.assign(sizes, sizes + leading_axes(rank));
+    if (config_.sequence_length() > 0) {
+      bags_.batch_shape.push_back(config_.sequence_length());
+      is_sequence_ = rank == 2;  // above, the ids of a place are combined
     }
     check_output_shape();
     bags_.bags = count_bags(bags_.batch_shape);
@@ -162,13 +157,14 @@ class BagBuilder {
     const int64_t* offsets = splits.data_ptr<int64_t>();
     const int64_t batch = splits.numel() - 1;
     check_row_splits(offsets, batch, feature.values.numel());
-    int64_t length = config_.max_sequence_length;
+    int64_t length = config_.sequence_length();
     bags_.batch_shape = {batch};
     if (length > 0) {
       bags_.batch_shape.push_back(length);
       check_output_shape();
-    } else if (config_.output_shape) {
-      bags_.batch_shape = *config_.output_shape;
+    } else if (const auto shape = fixed_output_shape()) {
+      bags_.batch_shape = *shape;
+      bags_.ragged_rows = batch;
       length = length_from_output_shape(batch);
     } else if (
         state_.output_shape &&
@@ -303,9 +299,17 @@ class BagBuilder {
     }
   }
 
+  // The output_shape that alone decides what a ragged row is.
+  std::optional<std::vector<int64_t>> fixed_output_shape() const {
+    return config_.output_shape ? known_sizes(*config_.output_shape)
+                                : std::nullopt;
+  }
+
   // 0: the rows are reduced and only reshaped; otherwise their new length.
   int64_t length_from_output_shape(int64_t batch) const {
-    const int64_t wanted = count_bags(*config_.output_shape);
+    const c10::IntArrayRef shape = bags_.batch_shape;
+    const int64_t wanted = count_bags(shape);
+    check_ragged_rows(state_, state_.ragged_rows, batch);
     if (wanted == batch) {
       return 0;
     }
@@ -313,40 +317,58 @@ class BagBuilder {
         batch > 0 && wanted > batch && wanted % batch == 0,
         where(),
         "output_shape must hold a multiple of the batch, but got ",
-        c10::IntArrayRef(*config_.output_shape),
+        shape,
         " for ",
         batch,
-        " rows.");
+        " rows. Correct one of them, or leave the first dimension of "
+        "output_shape unknown (std::nullopt) for bags of any number.");
     TORCH_CHECK_VALUE(
         !weights_.defined(),
         where(),
         "weights are given, but output_shape ",
-        c10::IntArrayRef(*config_.output_shape),
+        shape,
         " spreads each of the ",
         batch,
         " rows as a sequence, which is not combined. Leave the weights out.");
     return wanted / batch;
   }
 
-  // The rows of a ragged feature as a known shape of any rank; an unknown first
-  // dimension follows from the number of rows.
+  // The rows of a ragged feature, which are bags, as a shape of any rank; its one
+  // unknown dimension follows from the number of rows.
   void reshape_rows(int64_t batch) {
     const PartialShape& known = *state_.output_shape;
-    bags_.batch_shape.assign(1, 1);
-    for (size_t i = 1; i < known.size(); ++i) {
-      bags_.batch_shape.push_back(*known[i]);
+    bags_.batch_shape.clear();
+    for (const std::optional<int64_t>& size : known) {
+      bags_.batch_shape.push_back(size.value_or(1));
     }
-    const int64_t inner = count_bags(bags_.batch_shape);
-    bags_.batch_shape[0] =
-        known[0] ? *known[0] : batch / std::max<int64_t>(inner, 1);
+    const auto unknown = std::find(known.begin(), known.end(), std::nullopt);
+    if (unknown != known.end()) {
+      TORCH_CHECK_VALUE(
+          std::find(unknown + 1, known.end(), std::nullopt) == known.end(),
+          where(),
+          "a ragged feature must know all dimensions of its output shape but "
+          "one, but got ",
+          to_string(known),
+          ". Give the others in output_shape or build().");
+      const int64_t others = count_bags(bags_.batch_shape);
+      bags_.batch_shape[unknown - known.begin()] =
+          batch / std::max<int64_t>(others, 1);
+    }
     TORCH_CHECK_VALUE(
         count_bags(bags_.batch_shape) == batch,
         where(),
         "inconsistent shape: the output shape is set to ",
         to_string(known),
-        " (by build() or the first batch), but this batch has ",
+        " (by output_shape, build() or the first batch), but this batch has ",
         batch,
         " rows. Correct the batch.");
+  }
+
+  // How many axes of a sparse feature come before the places of a sequence or,
+  // without one, before the ids of a bag.
+  int64_t leading_axes(int64_t rank) const {
+    return config_.sequence_length() > 0 ? std::max<int64_t>(rank - 2, 1)
+                                         : rank - 1;
   }
 
   // Which bag each value belongs to; kDropped for none.
@@ -357,16 +379,17 @@ class BagBuilder {
       int64_t nnz,
       int64_t rank) {
     placement_.resize(nnz);
-    const int64_t length = config_.max_sequence_length;
+    const int64_t length = config_.sequence_length();
+    const int64_t axes = leading_axes(rank);
     for (int64_t i = 0; i < nnz; ++i) {
       const int64_t* index = indices + i * rank;
       int64_t bag = 0;
-      for (int64_t axis = 0; axis + 1 < rank; ++axis) {
+      for (int64_t axis = 0; axis < axes; ++axis) {
         bag = bag * shape[axis] + index[axis];
       }
       if (length > 0) {
-        const int64_t column = index[rank - 1];
-        bag = column < length ? bag * length + column : kDropped;
+        const int64_t place = index[axes];
+        bag = place < length ? bag * length + place : kDropped;
       }
       placement_[i] = bag;
     }
@@ -482,7 +505,6 @@ class BagBuilder {
 
   // Ids, weights and offsets by bag, in the order of the values in each bag.
   IdBags finish(const at::Tensor& values) {
-    is_sequence_ = is_sequence_ || config_.max_sequence_length > 0;
     if (bags_.ids.empty()) {
       read_ids(values, /*is_dense=*/false);
     }
@@ -608,8 +630,11 @@ at::Tensor flat_weights(
       where,
       "weights are given, but the feature is dense. Leave the weights out, or "
       "pass a sparse or ragged feature.");
+  const auto* cells = std::get_if<SparseFeature>(&feature);
+  const bool combines_places = cells != nullptr &&
+      cells->dense_shape.defined() && cells->dense_shape.numel() > 2;
   TORCH_CHECK_VALUE(
-      state.config.max_sequence_length == 0,
+      state.config.sequence_length() == 0 || combines_places,
       where,
       "weights are given, but this is a sequence feature, which is not "
       "combined. Leave the weights out.");
@@ -682,6 +707,29 @@ IdBags make_id_bags(
     return builder.ragged(*ragged);
   }
   return builder.dense(std::get<at::Tensor>(feature));
+}
+
+IdBags make_no_bags(const FeatureState& state) {
+  IdBags bags;
+  bags.offsets.assign(1, 0);
+  bags.combiner = state.config.table->combiner;
+  bags.batch_shape = {0};
+  bags.dim = state.config.table->dim;
+  return bags;
+}
+
+void check_ragged_rows(const FeatureState& state, int64_t fixed, int64_t rows) {
+  TORCH_CHECK_VALUE(
+      fixed < 0 || fixed == rows,
+      where_of(state),
+      "output_shape ",
+      to_string(*state.config.output_shape),
+      " fixes the number of rows of a ragged batch, which was ",
+      fixed,
+      " in the first one, but this batch has ",
+      rows,
+      " rows. Drop or fill up short batches, or leave the first dimension of "
+      "output_shape unknown (std::nullopt) for bags of any number.");
 }
 
 void drop_zero_rows(IdBags& bags) {

@@ -35,7 +35,7 @@ void check_input(const FeatureState& feature, const PartialShape& input) {
 
 PartialShape output_of(const FeatureState& feature, const PartialShape& input) {
   check_input(feature, input);
-  const int64_t length = feature.config.max_sequence_length;
+  const int64_t length = feature.config.sequence_length();
   if (length > 0 && input.size() <= 2) {
     return {input[0], length};
   }
@@ -43,18 +43,8 @@ PartialShape output_of(const FeatureState& feature, const PartialShape& input) {
   if (output.size() >= 2) {
     output.pop_back();
   }
-  TORCH_CHECK_VALUE(
-      length == 0 ||
-          (output.size() == 2 && output[1].value_or(length) == length),
-      where_of(feature),
-      "the input of a sequence feature must have the shape [batch], [batch, n] or "
-      "[batch, max_sequence_length, n], but got ",
-      to_string(input),
-      " for max_sequence_length = ",
-      length,
-      ".");
   if (length > 0) {
-    output[1] = length;
+    output.back() = length;
   }
   return output;
 }
@@ -170,6 +160,7 @@ Nest<PartialShape> input_shapes_of(
     inputs.push_back({batch_size});
     if (feature.config.output_shape) {
       inputs.back() = *feature.output_shape;
+      inputs.back()[0] = inputs.back()[0].value_or(batch_size);
       inputs.back().emplace_back();  // combined
     }
   }
@@ -191,13 +182,26 @@ void learn_output_shapes(
     const std::optional<int64_t> batch_size =
         state.fixed_batch_size ? shapes[i][0] : std::nullopt;
     if (!known) {
-      known = std::move(shapes[i]);
-      (*known)[0] = batch_size;
-    } else if (!(*known)[0]) {
-      (*known)[0] = batch_size;
+      known.emplace(shapes[i].size());
     }
+    for (size_t axis = 1; axis < known->size(); ++axis) {
+      std::optional<int64_t>& size = (*known)[axis];
+      size = size ? size : shapes[i][axis];
+    }
+    std::optional<int64_t>& first = (*known)[0];
+    first = first ? first : batch_size;
   }
   state.is_built = true;
+}
+
+void fix_ragged_rows(EmbeddingState& state, const std::vector<IdBags>& batch) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    FeatureState& feature = state.features[i];
+    const int64_t rows = batch[i].ragged_rows;
+    if (rows >= 0 && feature.verifies_shape) {
+      check_ragged_rows(feature, feature.ragged_rows.set_once(-1, rows), rows);
+    }
+  }
 }
 
 }  // namespace tessera

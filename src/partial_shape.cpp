@@ -12,4 +12,15 @@ std::string to_string(const PartialShape& shape) {
   return text.empty() ? "[]" : text + "]";
 }
 
+std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape) {
+  std::vector<int64_t> sizes;
+  for (const std::optional<int64_t>& size : shape) {
+    if (!size) {
+      return std::nullopt;
+    }
+    sizes.push_back(*size);
+  }
+  return sizes;
+}
+
 }  // namespace tessera

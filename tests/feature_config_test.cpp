@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -48,6 +49,30 @@ TEST(FeatureConfigTest, AcceptsCombinedSequenceAndShapedFeatures) {
   validate({.table = table}, "user");
   validate({.table = table, .max_sequence_length = 3}, "user");
   validate({.table = table, .output_shape = std::vector<int64_t>{2, 3}}, "");
+  validate({.table = table, .output_shape = {{2, 3}}}, "");
+  validate({.table = table, .output_shape = {{std::nullopt, 3}}}, "");
+  validate({.table = table, .output_shape = PartialShape{std::nullopt}}, "");
+}
+
+TEST(FeatureConfigTest, AShapeTakesThePlaceOfASequenceLength) {
+  FeatureConfig feature{.table = users(), .max_sequence_length = 2};
+  EXPECT_EQ(feature.sequence_length(), 2);
+  feature.output_shape = PartialShape{std::nullopt, 4};
+  validate(feature, "a");
+  EXPECT_EQ(feature.sequence_length(), 0);
+  EXPECT_EQ(feature.max_sequence_length, 2);
+}
+
+TEST(PartialShapeTest, IsAVectorThatKnownSizesConvertTo) {
+  const std::vector<int64_t> sizes{2, 3};
+  const PartialShape shape = sizes;
+  EXPECT_EQ(shape, (PartialShape{2, 3}));
+  EXPECT_EQ(known_sizes(shape), sizes);
+  EXPECT_EQ(to_string(shape), "[2, 3]");
+  const PartialShape partial{std::nullopt, 3};
+  EXPECT_NE(partial, shape);
+  EXPECT_EQ(known_sizes(partial), std::nullopt);
+  EXPECT_EQ(to_string(partial), "[?, 3]");
 }
 
 TEST(FeatureConfigTest, RefusesAMissingTable) {
@@ -83,15 +108,8 @@ TEST(FeatureConfigTest, RefusesAnOutputShapeThatIsNotPositive) {
   EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [-1].");
   feature.output_shape = std::vector<int64_t>{};
   EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [].");
-}
-
-TEST(FeatureConfigTest, RefusesAnOutputShapeTogetherWithASequenceLength) {
-  FeatureConfig feature{.table = users(), .max_sequence_length = 2};
-  feature.output_shape = std::vector<int64_t>{3, 4};
-  EXPECT_VALUE_ERROR(
-      validate(feature, "a"),
-      "[FeatureConfig 'a'] output_shape and max_sequence_length exclude each "
-      "other, but got [3, 4] and 2.");
+  feature.output_shape = PartialShape{std::nullopt, 0};
+  EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [?, 0].");
 }
 
 TEST(OutOfRangeTest, NamesReadBackAsTheSamePolicy) {

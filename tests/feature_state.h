@@ -27,10 +27,7 @@ inline FeatureState feature_state(
        .dim = 3,
        .combiner = combiner});
   FeatureState state{.path = "clicks", .config = std::move(config)};
-  if (state.config.output_shape) {
-    state.output_shape.emplace(
-        state.config.output_shape->begin(), state.config.output_shape->end());
-  }
+  state.output_shape = state.config.output_shape;
   return state;
 }
 

@@ -224,16 +224,6 @@ TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
       "a batch must have fewer than 2^32 - 1 bags");
 }
 
-TEST(IdBagsErrorsTest, ASparseSequenceMustHaveRankTwo) {
-  EXPECT_VALUE_ERROR(
-      make_sparse(
-          int64s({0, 0, 0}).view({1, 3}),
-          int64s({4}),
-          int64s({1, 1, 1}),
-          {.max_sequence_length = 2}),
-      "a sparse sequence feature must have rank 2, but got rank 3");
-}
-
 TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({0, 3, 2, 4})),
@@ -276,6 +266,20 @@ TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
       "rows.");
   EXPECT_VALUE_ERROR(
       make(ragged_sample(), {.output_shape = Shape{2}}), "but got [2] for 3");
+  EXPECT_VALUE_ERROR(
+      make(ragged_sample(), {.output_shape = PartialShape{std::nullopt, 2}}),
+      "the output shape is set to [?, 2] (by output_shape, build() or the first "
+      "batch), but this batch has 3 rows.");
+  EXPECT_VALUE_ERROR(
+      make(
+          ragged_sample(),
+          {.output_shape = PartialShape{std::nullopt, std::nullopt}}),
+      "a ragged feature must know all dimensions of its output shape but one, "
+      "but got [?, ?].");
+  EXPECT_VALUE_ERROR(
+      make(int64s({1, 2, 3}), {.output_shape = PartialShape{std::nullopt, 3}}),
+      "is set to [?, 3] (by output_shape, build() or the first batch), but this "
+      "batch gives [3].");
 }
 
 TEST(IdBagsErrorsTest, RowsSpreadByOutputShapeTakeNoWeights) {

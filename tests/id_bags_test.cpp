@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -173,6 +175,56 @@ TEST(IdBagsTest, ASparseSequenceAddsUpIdsAtOneCoordinate) {
   EXPECT_EQ(bags.combiner, Combiner::kSum);
 }
 
+// Two samples of three places with up to two ids each.
+SparseFeature places_sample() {
+  return {
+      .indices =
+          int64s({0, 0, 0, 0, 0, 1, 0, 2, 0, 1, 1, 0, 1, 1, 1}).view({5, 3}),
+      .values = int64s({1, 2, 3, 4, 5}),
+      .dense_shape = int64s({2, 3, 2})};
+}
+
+TEST(IdBagsTest, ASparseSequenceOfRankThreeCombinesTheIdsOfAPlace) {
+  const IdBags shorter =
+      bags_of(places_sample(), {.max_sequence_length = 2}, Combiner::kMean);
+  EXPECT_EQ(ids_of(shorter), (Ids{{1, 2}, {}, {}, {4, 5}}));
+  EXPECT_EQ(shorter.activation_shape(), (Shape{2, 2, 3}));
+  EXPECT_EQ(shorter.combiner, Combiner::kMean);
+  EXPECT_EQ(shorter.scales, (Buffer<float>{0.5F, 0.0F, 0.0F, 0.5F}));
+  const IdBags longer = bags_of(places_sample(), {.max_sequence_length = 4});
+  EXPECT_EQ(ids_of(longer), (Ids{{1, 2}, {}, {3}, {}, {}, {4, 5}, {}, {}}));
+  EXPECT_EQ(longer.activation_shape(), (Shape{2, 4, 3}));
+  // An id past the end of its sequence is not looked at.
+  SparseFeature beyond = places_sample();
+  beyond.values = int64s({1, 2, 999, 4, 5});
+  EXPECT_EQ(
+      ids_of(bags_of(beyond, {.max_sequence_length = 2})), ids_of(shorter));
+}
+
+TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPlacesInTheThirdDimension) {
+  const SparseFeature feature{
+      .indices = int64s({0, 1, 0, 2, 0, 1, 1, 0}).view({2, 4}),
+      .values = int64s({7, 8}),
+      .dense_shape = int64s({1, 2, 2, 3})};
+  const IdBags bags = bags_of(feature, {.max_sequence_length = 1});
+  EXPECT_EQ(ids_of(bags), (Ids{{}, {7}}));
+  EXPECT_EQ(bags.activation_shape(), (Shape{1, 2, 1, 3}));
+}
+
+TEST(IdBagsTest, AnOutputShapeTakesThePlaceOfASequenceLength) {
+  const FeatureConfig config{
+      .max_sequence_length = 1, .output_shape = PartialShape{std::nullopt, 3}};
+  const IdBags cells = bags_of(places_sample(), config);
+  EXPECT_EQ(ids_of(cells), (Ids{{1, 2}, {}, {3}, {}, {4, 5}, {}}));
+  EXPECT_EQ(cells.activation_shape(), (Shape{2, 3, 3}));
+  const IdBags rows = bags_of(ragged_sample(), config);
+  EXPECT_EQ(ids_of(rows), (Ids{{4, 5, 6}, {}, {7}}));
+  EXPECT_EQ(rows.activation_shape(), (Shape{1, 3, 3}));
+  EXPECT_EQ(
+      bags_of(int64s({1, 2, 3}).view({1, 3}), config).batch_shape,
+      (Shape{1, 3}));
+}
+
 TEST(IdBagsTest, ARaggedSequenceIsPlacedByOrdinal) {
   EXPECT_EQ(
       ids_of(bags_of(ragged_sample(), {.max_sequence_length = 2})),
@@ -263,6 +315,26 @@ TEST(IdBagsTest, OutputShapeThatFitsIsAcceptedForEveryKind) {
   EXPECT_EQ(
       bags_of(sparse_sample(), {.output_shape = Shape{3}}).batch_shape,
       (Shape{3}));
+}
+
+TEST(IdBagsTest, RaggedRowsAreBagsWhereADimensionIsUnknown) {
+  const auto shape_of = [](PartialShape shape) {
+    return bags_of(
+               RaggedFeature{int64s({1, 2, 3, 4, 5}), int64s({0, 2, 2, 3, 5})},
+               {.output_shape = std::move(shape)})
+        .batch_shape;
+  };
+  EXPECT_EQ(shape_of({std::nullopt}), (Shape{4}));
+  EXPECT_EQ(shape_of({std::nullopt, 1}), (Shape{4, 1}));
+  EXPECT_EQ(shape_of({std::nullopt, 2}), (Shape{2, 2}));
+  EXPECT_EQ(shape_of({std::nullopt, 2, 2}), (Shape{1, 2, 2}));
+  EXPECT_EQ(shape_of({2, std::nullopt}), (Shape{2, 2}));
+  const RaggedFeature none{
+      .values = at::empty({0}, at::kLong), .row_splits = int64s({0})};
+  EXPECT_EQ(
+      bags_of(none, {.output_shape = PartialShape{std::nullopt, 2}})
+          .activation_shape(),
+      (Shape{0, 2, 3}));
 }
 
 // Ids and weights that are left out.

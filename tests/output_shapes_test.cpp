@@ -112,10 +112,17 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
     EXPECT_EQ(
         shape_of(*built(input, sequence), ragged_of(4)), (Sizes{4, 6, kDim}));
   }
+  // A sparse feature has its places in the last dimension but one.
+  EXPECT_EQ(
+      shape_of(*built({4, 5, 9}, sequence), sparse_of({4, 5, 9})),
+      (Sizes{4, 6, kDim}));
+  EXPECT_EQ(
+      shape_of(*built({2, 3, 6, 9}, sequence), sparse_of({2, 3, 7, 9})),
+      (Sizes{2, 3, 6, kDim}));
   EXPECT_VALUE_ERROR(
       shape_of(*built({4, 9}), ragged_of(3)),
-      "the output shape is set to [4] (by build() or the first batch), but this "
-      "batch has 3 rows");
+      "the output shape is set to [4] (by output_shape, build() or the first "
+      "batch), but this batch has 3 rows");
   EXPECT_VALUE_ERROR(
       shape_of(*built({4, 9}, sequence), sparse({{1}}, 2)),
       "is set to [4, 6] (by output_shape, build() or the first batch), but this "
@@ -123,11 +130,6 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
   EXPECT_VALUE_ERROR(
       built({}), "an input shape must have rank 1 or above, but got []");
   EXPECT_VALUE_ERROR(built({-1, 2}), "must have sizes >= 0, but got [-1, 2]");
-  EXPECT_VALUE_ERROR(
-      built({4, 5, 9}, sequence),
-      "the input of a sequence feature must have the shape [batch], [batch, n] or "
-      "[batch, max_sequence_length, n], but got [4, 5, 9]");
-  EXPECT_VALUE_ERROR(built({2, 3, 6, 9}, sequence), "but got [2, 3, 6, 9]");
   EXPECT_VALUE_ERROR(
       built({int64_t{1} << 40, int64_t{1} << 40, 1}),
       "a batch must have fewer than 2^32 - 1 bags");
@@ -156,8 +158,9 @@ TEST(OutputShapesTest, TheFeatureComesBeforeBuild) {
   engine.build(Nest<PartialShape>(PartialShape{2, kUnknown, kUnknown}));
   EXPECT_EQ(shape_of(engine, ragged_of(8)), (Sizes{2, 4, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({2, 4, 9})), (Sizes{2, 4, kDim}));
+  EmbeddingEngine spreading(with(config));
   // Spread over the places, as a sequence.
-  EXPECT_EQ(shape_of(engine, ragged_of(2)), (Sizes{2, 4, kDim}));
+  EXPECT_EQ(shape_of(spreading, ragged_of(2)), (Sizes{2, 4, kDim}));
   EmbeddingEngine other(with(config));
   EXPECT_VALUE_ERROR(
       other.build(Nest<PartialShape>(PartialShape{1, 1, 1})),
@@ -166,6 +169,72 @@ TEST(OutputShapesTest, TheFeatureComesBeforeBuild) {
   EmbeddingEngine by_batch(with(config));
   by_batch.build(8);
   EXPECT_EQ(shape_of(by_batch, ragged_of(8)), (Sizes{2, 4, kDim}));
+}
+
+TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
+  const FeatureConfig config{.output_shape = Sizes{4, 2}};
+  EmbeddingEngine bags(with(config));
+  EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(3)), "hold a multiple of");
+  EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
+  // Two samples, not four sequences; the batch that was refused fixed nothing.
+  EXPECT_VALUE_ERROR(
+      shape_of(bags, ragged_of(4)),
+      "output_shape [4, 2] fixes the number of rows of a ragged batch, which was "
+      "8 in the first one, but this batch has 4 rows.");
+  EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(0)), "this batch has 0 rows.");
+  EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
+  EmbeddingEngine sequences(with(config));
+  EXPECT_EQ(shape_of(sequences, ragged_of(4)), (Sizes{4, 2, kDim}));
+  EXPECT_VALUE_ERROR(
+      shape_of(sequences, ragged_of(2)), "was 4 in the first one");
+  EXPECT_VALUE_ERROR(
+      shape_of(sequences, ragged_of(8)), "was 4 in the first one");
+  EmbeddingEngine unverified(with(config, /*verify=*/false));
+  unverified.build(4);
+  EXPECT_EQ(shape_of(unverified, ragged_of(8)), (Sizes{4, 2, kDim}));
+  EXPECT_EQ(shape_of(unverified, ragged_of(4)), (Sizes{4, 2, kDim}));
+}
+
+TEST(OutputShapesTest, AnUnknownFirstDimensionTakesShortBatches) {
+  const FeatureConfig config{.output_shape = PartialShape{kUnknown, 2}};
+  EmbeddingEngine engine(with(config));
+  for (const int64_t samples : {4, 2, 1, 0, 4}) {
+    EXPECT_EQ(
+        shape_of(engine, ragged_of(2 * samples)), (Sizes{samples, 2, kDim}));
+  }
+  EXPECT_VALUE_ERROR(
+      shape_of(engine, ragged_of(3)),
+      "is set to [?, 2] (by output_shape, build() or the first batch), but this "
+      "batch has 3 rows");
+  EXPECT_EQ(shape_of(engine, sparse_of({3, 2, 9})), (Sizes{3, 2, kDim}));
+  EXPECT_VALUE_ERROR(
+      shape_of(engine, sparse_of({3, 4, 9})), "this batch gives [3, 4]");
+  // A build fixes it, and rows stay bags.
+  EmbeddingEngine built(with(config));
+  built.build(4);
+  EXPECT_EQ(shape_of(built, ragged_of(8)), (Sizes{4, 2, kDim}));
+  EXPECT_VALUE_ERROR(
+      shape_of(built, ragged_of(4)),
+      "is set to [4, 2] (by output_shape, build() or the first batch), but this "
+      "batch has 4 rows");
+  EXPECT_VALUE_ERROR(
+      built.build(Nest<PartialShape>(PartialShape{4, 3, 9})),
+      "the output shape is set to [4, 2], but this build gives [4, 3]");
+}
+
+TEST(OutputShapesTest, UnknownInnerDimensionsFollowFromBuildOrTheFirstBatch) {
+  const FeatureConfig config{.output_shape = PartialShape{kUnknown, kUnknown}};
+  EmbeddingEngine engine(with(config));
+  EXPECT_VALUE_ERROR(shape_of(engine, ragged_of(6)), "all dimensions");
+  EXPECT_EQ(shape_of(engine, sparse_of({2, 3, 9})), (Sizes{2, 3, kDim}));
+  EXPECT_EQ(shape_of(engine, ragged_of(6)), (Sizes{2, 3, kDim}));
+  EXPECT_VALUE_ERROR(
+      shape_of(engine, sparse_of({2, 4, 9})), "is set to [?, 3]");
+  EmbeddingEngine built(with(config));
+  EXPECT_VALUE_ERROR(
+      built.build(4), "the output shape [4, ?] is not fully defined");
+  built.build(Nest<PartialShape>(PartialShape{kUnknown, 3, kUnknown}));
+  EXPECT_EQ(shape_of(built, ragged_of(9)), (Sizes{3, 3, kDim}));
 }
 
 // Upstream's test_enqueue_dense_sparse_ragged.

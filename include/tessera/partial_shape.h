@@ -4,14 +4,29 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
 
 /// A shape of which some dimensions are not known yet: {2, std::nullopt}.
-using PartialShape = std::vector<std::optional<int64_t>>;
+///
+/// A vector of sizes; a std::vector<int64_t> converts to it.
+struct PartialShape : std::vector<std::optional<int64_t>> {
+  using Sizes = std::vector<std::optional<int64_t>>;
+  using Sizes::Sizes;
+
+  PartialShape() = default;
+  PartialShape(Sizes sizes)  // NOLINT(google-explicit-constructor)
+      : Sizes(std::move(sizes)) {}
+  PartialShape(const std::vector<int64_t>& sizes)  // NOLINT: as above
+      : Sizes(sizes.begin(), sizes.end()) {}
+};
 
 /// "[2, ?]"
 std::string to_string(const PartialShape& shape);
+
+/// The sizes, or nullopt while one of them is unknown.
+std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape);
 
 }  // namespace tessera

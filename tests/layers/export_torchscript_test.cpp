@@ -160,17 +160,86 @@ TEST(ExportTest, AgreesOnSequences) {
       "sequence feature. Leave the weights out");
 }
 
+TEST(ExportTest, SequencesOfRankThreeCombineTheIdsOfAPlace) {
+  TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
+  torch::jit::Module loaded = export_and_load(layer);
+  const SparseFeature places{
+      .indices =
+          int64s({1, 2, 0, 0, 0, 3, 0, 0, 1, 1, 1, 0, 1, 1, 2}).view({5, 3}),
+      .values = int64s({7, 8, 9, -1, 2}),
+      .dense_shape = int64s({2, 3, 4})};
+  const SparseFeature deeper{
+      .indices = int64s({0, 1, 0, 2, 0, 1, 1, 0}).view({2, 4}),
+      .values = int64s({7, 8}),
+      .dense_shape = int64s({1, 2, 2, 3})};
+  for (const Input& input : std::vector<Input>{
+           {places},
+           {places, test::floats({1, 2, 0.5F, 4, 3})},
+           {deeper},
+           {deeper, test::floats({1, 2})}}) {
+    expect_agrees(layer, loaded, input);
+  }
+}
+
+TEST(ExportTest, KeepsUnknownDimensions) {
+  // The sequence length is ignored.
+  TPUEmbedding layer = layer_of(
+      {.config = {
+           .max_sequence_length = 9,
+           .output_shape = PartialShape{std::nullopt, 2}}});
+  layer->build(7);  // a file takes batches of any size
+  torch::jit::Module loaded = export_and_load(layer);
+  TPUEmbedding unbuilt =
+      layer_of({.config = {.output_shape = PartialShape{std::nullopt, 2}}});
+  test::write_table(unbuilt, "t", test::tables_of(layer)[0]);
+  for (const Input& input : std::vector<Input>{
+           {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})},
+           {ragged({{1, 2, 3, 4}, {5}}), test::floats({1, 2, 3, 4, 5})},
+           {ragged({})},
+           {int64s({1, 2, 3, 4, 5, 6}).view({3, 2})}}) {
+    expect_agrees(unbuilt, loaded, input);
+  }
+  expect_error(
+      loaded,
+      {{"f", test::parts_of(ragged({{1}, {2}, {3}}))}},
+      {},
+      "but this batch has 3 rows");
+  TPUEmbedding inner =
+      layer_of({.config = {.output_shape = PartialShape{2, std::nullopt}}});
+  torch::jit::Module loaded_inner = export_and_load(inner);
+  expect_agrees(inner, loaded_inner, {ragged({{1}, {2, 3}, {}, {4}})});
+  // Built in full, its rows are bags as before.
+  inner->build(Nest<PartialShape>({{"f", PartialShape{2, 2, std::nullopt}}}));
+  torch::jit::Module built = export_and_load(inner);
+  expect_agrees(inner, built, {ragged({{1}, {2, 3}, {}, {4}})});
+  expect_error(
+      built, {{"f", test::parts_of(ragged({{1}, {2}}))}}, {}, "has 2 rows");
+}
+
 TEST(ExportTest, KeepsOutputShapes) {
-  TPUEmbedding layer =
-      layer_of({.config = {.output_shape = std::vector<int64_t>{2, 3}}});
+  const auto make = [] {
+    return layer_of({.config = {.output_shape = std::vector<int64_t>{2, 3}}});
+  };
+  TPUEmbedding layer = make();
   torch::jit::Module loaded = export_and_load(layer);
   for (const Input& input : std::vector<Input>{
            {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})},
            {ragged({{1, 2, 3, 4}, {5}})},
            {ragged({{1, 2, 3, 4, 5, 6, 7}})},
            {int64s({1, 2, 3, 4, 5, 6}).view({2, 3})}}) {
-    expect_agrees(layer, loaded, input);
+    TPUEmbedding fresh = make();
+    expect_agrees(fresh, loaded, input);
   }
+  // What the layer's batches have fixed holds in the file, too.
+  layer->forward({{"f", ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})}});
+  torch::jit::Module fixed = export_and_load(layer);
+  expect_agrees(layer, fixed, {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})});
+  expect_error(
+      fixed,
+      {{"f", test::parts_of(ragged({{1}, {2}}))}},
+      {},
+      "output_shape [2, 3] fixes the number of rows of a ragged batch to 6, but "
+      "this batch has 2 rows");
   expect_error(
       loaded,
       {{"f", test::parts_of(ragged({{1}, {2}, {3}, {4}}))}},

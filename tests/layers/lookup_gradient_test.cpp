@@ -20,6 +20,7 @@ namespace lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
 constexpr int64_t kLength = 3;  // of sequences and of grids
+constexpr int64_t kPlaces = 2;  // of sequences whose places are combined
 
 enum class Kind {
   kDense,
@@ -27,8 +28,10 @@ enum class Kind {
   kSparse,
   kSparseRank3,
   kSparseSequence,
+  kSparseRank3Sequence,
   kRagged,
   kRaggedReshaped,
+  kRaggedPartial,
   kRaggedSequence,
   kRaggedSpread
 };
@@ -54,6 +57,14 @@ bool is_sequence(Kind kind) {
       kind == Kind::kRaggedSpread;
 }
 
+// FeatureConfig::max_sequence_length.
+int64_t length_of(Kind kind) {
+  if (kind == Kind::kSparseRank3Sequence) {
+    return kPlaces;
+  }
+  return is_sequence(kind) && kind != Kind::kRaggedSpread ? kLength : 0;
+}
+
 std::vector<float> random_floats(int64_t count, float low, float high) {
   std::mt19937 random(static_cast<uint32_t>(count));
   std::uniform_real_distribution<float> uniform(low, high);
@@ -75,7 +86,7 @@ struct Sample {
   Feature feature = at::Tensor();
   std::vector<Value> values = {};
   std::vector<int64_t> batch_shape = {};
-  std::optional<std::vector<int64_t>> output_shape = {};
+  std::optional<PartialShape> output_shape = {};
 };
 
 Sample make_dense_sample(Kind kind, Ids kind_of_ids) {
@@ -112,6 +123,8 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
       int64_t position = bag;
       if (is_sequence(kind)) {
         position = i < kLength ? bag * kLength + i : -1;
+      } else if (kind == Kind::kSparseRank3Sequence) {
+        position = bag % 3 < kPlaces ? bag / 3 * kPlaces + bag % 3 : -1;
       }
       sample.values.push_back({id < kVocab ? id : -1, id < 0 ? -1 : position});
       indices.insert(indices.end(), {bag / 3, bag % 3, i});
@@ -119,7 +132,8 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
   }
   switch (kind) {
     case Kind::kSparseRank3:
-      sample.batch_shape = {2, 3};
+    case Kind::kSparseRank3Sequence:
+      sample.batch_shape = {2, kind == Kind::kSparseRank3 ? 3 : kPlaces};
       sample.feature = SparseFeature{
           at::tensor(indices, at::kLong).view({-1, 3}),
           test::ragged(rows).values,
@@ -130,17 +144,22 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
       sample.feature = test::sparse(rows, 5);
       break;
     case Kind::kRaggedReshaped:
-      sample.output_shape = {2, 3};
+    case Kind::kRaggedPartial:
+      sample.batch_shape = {2, 3};
+      sample.output_shape = sample.batch_shape;
+      if (kind == Kind::kRaggedPartial) {
+        (*sample.output_shape)[0] = std::nullopt;
+      }
       [[fallthrough]];
     default:
       sample.feature = test::ragged(rows);
   }
   if (kind == Kind::kRaggedSpread) {
-    sample.output_shape = {2, 3 * kLength};
+    sample.batch_shape = {2, 3 * kLength};
+    sample.output_shape = sample.batch_shape;
   } else if (is_sequence(kind)) {
     sample.batch_shape.push_back(kLength);
   }
-  sample.batch_shape = sample.output_shape.value_or(sample.batch_shape);
   return sample;
 }
 
@@ -268,8 +287,7 @@ class Lookup {
                  .dim = of.dim,
                  .combiner = of.combiner,
                  .initializer = initializers::Uniform{.low = -1, .high = 1}}),
-            .max_sequence_length =
-                is_sequence(of.kind) && !sample.output_shape ? kLength : 0,
+            .max_sequence_length = length_of(of.kind),
             .output_shape = sample.output_shape,
             .out_of_range =
                 of.ids == Ids::kOdd ? OutOfRange::kZero : OutOfRange::kError},
@@ -403,8 +421,10 @@ INSTANTIATE_TEST_SUITE_P(
         KindName{Kind::kSparse, "Sparse"},
         KindName{Kind::kSparseRank3, "SparseRank3"},
         KindName{Kind::kSparseSequence, "SparseSequence"},
+        KindName{Kind::kSparseRank3Sequence, "SparseRank3Sequence"},
         KindName{Kind::kRagged, "Ragged"},
         KindName{Kind::kRaggedReshaped, "RaggedReshaped"},
+        KindName{Kind::kRaggedPartial, "RaggedPartial"},
         KindName{Kind::kRaggedSequence, "RaggedSequence"},
         KindName{Kind::kRaggedSpread, "RaggedSpread"}),
     [](const auto& info) { return info.param.name; });

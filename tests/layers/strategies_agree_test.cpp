@@ -7,6 +7,8 @@
 
 #include "tests/layers/layer_test_util.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +26,6 @@ namespace strategies_agree_test {
 
 constexpr int64_t kPlaces = 16;  // of the feature with an output shape
 constexpr int kSteps = 25;  // the first and the last have the same batch size
-// Bags of `spread` are reduced, or spread over two or more places each.
 constexpr std::array<int64_t, 4> kBatches{16, 32, 1, 8};
 
 // Every kind of feature, shared tables, all combiners, an odd width.
@@ -58,6 +59,10 @@ Nest<FeatureConfig> all_kinds() {
       {"spread",
        FeatureConfig{
            .table = tags, .output_shape = std::vector<int64_t>{kPlaces, 2}}},
+      {"reshaped",
+       FeatureConfig{
+           .table = tags, .output_shape = PartialShape{std::nullopt, 2}}},
+      {"places", FeatureConfig{.table = items, .max_sequence_length = 2}},
       {"odd", FeatureConfig{.table = tags, .out_of_range = OutOfRange::kZero}}};
 }
 
@@ -76,7 +81,9 @@ class RandomBatch {
         {"bought", bought},
         {"seen", Features::list({sparse(20), ragged(-1, 20)})},
         {"tags", ragged(-1, 9)},
-        {"spread", ragged(0, 9)},
+        {"spread", test::ragged(rows(0, 9, kPlaces))},
+        {"reshaped", test::ragged(rows(0, 9, 2 * batch_))},
+        {"places", places(sparse(20))},
         {"odd", ragged(0, 12)}};
     weights = {
         {"user", std::nullopt},
@@ -86,6 +93,8 @@ class RandomBatch {
         {"seen", Weights::list({std::nullopt, std::nullopt})},
         {"tags", weights_for(features["tags"])},
         {"spread", std::nullopt},
+        {"reshaped", weights_for(features["reshaped"])},
+        {"places", weights_for(features["places"])},
         {"odd", weights_for(features["odd"])}};
   }
 
@@ -105,20 +114,33 @@ class RandomBatch {
     return values;
   }
 
-  test::Rows rows(int64_t low, int64_t high) {
+  test::Rows rows(int64_t low, int64_t high, int64_t count) {
     test::Rows rows;
-    for (int64_t row = 0; row < batch_; ++row) {
+    for (int64_t row = 0; row < count; ++row) {
       rows.push_back(ids(draw(0, 6), low, high));
     }
     return rows;
   }
 
   RaggedFeature ragged(int64_t low, int64_t high) {
-    return test::ragged(rows(low, high));
+    return test::ragged(rows(low, high, batch_));
   }
 
   SparseFeature sparse(int64_t vocab) {
-    return test::sparse(rows(-1, vocab), 6);
+    return test::sparse(rows(-1, vocab, batch_), 6);
+  }
+
+  // [batch, 6] as three places of two ids each.
+  static SparseFeature places(SparseFeature cells) {
+    const at::Tensor column = cells.indices.select(1, 1);
+    cells.indices = at::stack(
+        {cells.indices.select(1, 0),
+         column.bitwise_right_shift(1),
+         column.remainder(2)},
+        1);
+    cells.dense_shape =
+        at::cat({cells.dense_shape.slice(0, 0, 1), test::int64s({3, 2})});
+    return cells;
   }
 
   Feature weights_for(const Feature& feature) {

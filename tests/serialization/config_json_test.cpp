@@ -284,6 +284,20 @@ TEST(FeaturesJsonTest, NestedMapsAndListsRoundTrip) {
   expect_equal(read_back(features), features);
 }
 
+TEST(FeaturesJsonTest, AnUnknownDimensionIsNullAndKnownOnesStayNumbers) {
+  FeatureConfig feature{
+      .table = make_table(users()),
+      .max_sequence_length = 3,
+      .output_shape = PartialShape{std::nullopt, 4}};
+  expect_equal(read_back(feature), feature);
+  Json json = to_json(Nest<FeatureConfig>(feature));
+  EXPECT_EQ(json["features"][0]["output_shape"].dump(), "[null,4]");
+  // As it was written before dimensions could be unknown.
+  json["features"][0]["output_shape"] = Json::parse("[2, 4]");
+  feature.output_shape = std::vector<int64_t>{2, 4};
+  expect_equal(features_from_json(json), feature);
+}
+
 TEST(FeaturesJsonTest, ARootLeafAListAndNoFeaturesRoundTrip) {
   const FeatureConfig feature{.table = make_table(users())};
   expect_equal(read_back(feature), feature);

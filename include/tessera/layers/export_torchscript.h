@@ -60,7 +60,8 @@ static_assert(std::is_aggregate_v<ExportExample>);
 /// Keys are the features' paths in the nest, such as "user/history". A caller
 /// passes some of the features and gets their activations, each of any kind
 /// that its config allows, and in batches of any size: that of build() is not
-/// kept, FeatureConfig::output_shape is. What forward() refuses raises there
+/// kept, FeatureConfig::output_shape is, with the number of ragged rows that it has
+/// fixed in the layer so far. What forward() refuses raises there
 /// too. The file's tables are `table_0`, `table_1`, ..., as in a checkpoint.
 ///
 /// Before it returns, the file is loaded and compared with the layer on

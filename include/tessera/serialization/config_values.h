@@ -74,6 +74,13 @@ struct JsonValue<Nest<FeatureConfig>> {
   static Nest<FeatureConfig> read(const Json& json, const std::string& where);
 };
 
+/// [null, 64], with null for what is not known.
+template <>
+struct JsonValue<PartialShape> {
+  static Json write(const PartialShape& value);
+  static PartialShape read(const Json& json, const std::string& where);
+};
+
 /// [null, 64] for one shape; a list or an object of them for more.
 template <>
 struct JsonValue<Nest<PartialShape>> {
