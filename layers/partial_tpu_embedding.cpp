@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/partial_tpu_embedding.h>
 
+#include "src/batch.h"
 #include "src/embedding_state.h"
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -65,34 +68,64 @@ void PartialTPUEmbeddingImpl::reset() {
   }
 }
 
+// All of them, where no part is asked for.
+std::vector<size_t> PartialTPUEmbeddingImpl::indices_of(
+    const Part& part) const {
+  if (part) {
+    return part->flatten();
+  }
+  std::vector<size_t> indices(is_tpu_.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  return indices;
+}
+
 // Flat maps by path, so that messages name the path in the whole nest.
 template <class T>
 PartialTPUEmbeddingImpl::Halves<T> PartialTPUEmbeddingImpl::split(
     const Nest<T>& nest,
-    const char* what) const {
-  const std::vector<const T*> leaves =
-      leaves_like(options().features, nest, what);
+    const char* what,
+    const Part& part) const {
+  const std::vector<const T*> leaves = part
+      ? leaves_like(*part, nest, what)
+      : leaves_like(options().features, nest, what);
+  const std::vector<size_t> indices = indices_of(part);
+  std::vector<const T*> all(is_tpu_.size());
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    all[indices[i]] = leaves[i];
+  }
   const std::vector<std::string> paths = options().features.paths();
   typename Nest<T>::Map tpu;
   typename Nest<T>::Map dense;
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    (is_tpu_[i] ? tpu : dense).emplace_back(paths[i], *leaves[i]);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != nullptr) {
+      (is_tpu_[i] ? tpu : dense).emplace_back(paths[i], *all[i]);
+    }
   }
   return {Nest<T>::map(std::move(tpu)), Nest<T>::map(std::move(dense))};
 }
 
 template <class T>
-Nest<T> PartialTPUEmbeddingImpl::merge(const Nest<T>& tpu, const Nest<T>& dense)
-    const {
+Nest<T> PartialTPUEmbeddingImpl::merge(
+    const Nest<T>& tpu,
+    const Nest<T>& dense,
+    const Part& part) const {
+  // The halves are in the order of the configs, as split() has made them.
+  const std::vector<size_t> wanted = indices_of(part);
+  std::vector<size_t> in_order = wanted;
+  std::sort(in_order.begin(), in_order.end());
   size_t next_tpu = 0;
   size_t next_dense = 0;
-  std::vector<T> leaves;
-  for (const bool is_tpu : is_tpu_) {
-    leaves.push_back(
-        is_tpu ? tpu.entries()[next_tpu++].second.leaf()
-               : dense.entries()[next_dense++].second.leaf());
+  std::vector<T> all(is_tpu_.size());
+  for (const size_t i : in_order) {
+    all[i] = is_tpu_[i] ? tpu.entries()[next_tpu++].second.leaf()
+                        : dense.entries()[next_dense++].second.leaf();
   }
-  return options().features.pack(std::move(leaves));
+  std::vector<T> leaves;
+  for (const size_t i : wanted) {
+    leaves.push_back(std::move(all[i]));
+  }
+  return part ? part->pack(std::move(leaves))
+              : options().features.pack(std::move(leaves));
 }
 
 // What fails before the large tables are asked must reach the ranks that wait.
@@ -122,15 +155,16 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
   if (!tpu_.is_empty()) {
     tpu = tpu_->forward(halves.features.tpu, halves.weights.tpu);
   }
-  return merge(tpu, dense);
+  return merge(tpu, dense, halves.part);
 }
 
 PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
     const Features& features,
     const Weights& weights) const {
-  FeatureHalves halves{.features = split(features, "features")};
+  FeatureHalves halves{.part = part_of(options().features, features)};
+  halves.features = split(features, "features", halves.part);
   if (!weights.empty()) {
-    halves.weights = split(weights, "weights");
+    halves.weights = split(weights, "weights", halves.part);
   }
   return halves;
 }
@@ -150,6 +184,7 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   if (!tpu_.is_empty()) {
     pending.tpu_ = tpu_->begin_forward(halves.features.tpu, halves.weights.tpu);
   }
+  pending.part_ = std::move(halves.part);
   return pending;
 }
 
@@ -169,7 +204,7 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
   if (taken.dense_) {
     dense = dense_->finish_forward(std::move(*taken.dense_));
   }
-  return merge(tpu, dense);
+  return merge(tpu, dense, taken.part_);
 }
 
 Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(

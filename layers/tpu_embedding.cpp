@@ -10,9 +10,9 @@
 #include "src/embedding_state.h"
 #include "src/forward_interception.h"
 #include "src/output_shapes.h"
+#include "src/serving_lookup.h"
 #include "src/strategies/embedding_strategy.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -45,6 +45,12 @@ PartialShape join(const PartialShape& before, const PartialShape& now) {
 }
 
 }  // namespace
+
+// A checked batch, and which of the features were asked for.
+struct TPUEmbeddingImpl::Request {
+  Batch batch;
+  std::optional<Nest<size_t>> part;
+};
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
@@ -109,8 +115,9 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
     return converted(interception->answer(
         *state_, options_.features, features, weights));
   }
+  Request request = read(features, weights);
   return converted(
-      options_.features.pack(strategy_->forward(read(features, weights))));
+      pack(strategy_->forward(std::move(request.batch)), request.part));
 }
 
 // Differentiable: gradients come back as float32 on the CPU.
@@ -129,13 +136,52 @@ Nest<at::Tensor> TPUEmbeddingImpl::converted(
   return activations.pack(std::move(leaves));
 }
 
-Batch TPUEmbeddingImpl::read(const Features& features, const Weights& weights) {
+TPUEmbeddingImpl::Request TPUEmbeddingImpl::read(
+    const Features& features,
+    const Weights& weights) {
   try {
-    return read_batch(options_.features, state_->features, features, weights);
+    Request request;
+    request.part = part_of(options_.features, features);
+    request.batch = request.part
+        ? read_part(*request.part, state_->features, features, weights)
+        : read_batch(options_.features, state_->features, features, weights);
+    fix_ragged_rows(*state_, request.batch.bags);
+    return request;
   } catch (...) {
     give_up(std::current_exception());
     throw;
   }
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::pack(
+    std::vector<at::Tensor> activations,
+    const std::optional<Nest<size_t>>& part) const {
+  if (!part) {
+    return options_.features.pack(std::move(activations));
+  }
+  std::vector<at::Tensor> wanted;
+  for (const size_t index : part->flatten()) {
+    wanted.push_back(std::move(activations[index]));
+  }
+  return part->pack(std::move(wanted));
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
+    const Features& features,
+    const Weights& weights) const {
+  return embedding_lookup(features, weights, options_.features);
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& serving_config) const {
+  check_holds_all_rows(
+      *state_,
+      "[TPUEmbedding::embedding_lookup]",
+      "Call forward() under NoGradGuard on all ranks.");
+  const auto reading = strategy_->stop_updates();
+  return look_up_for_serving(*state_, features, weights, serving_config);
 }
 
 void TPUEmbeddingImpl::give_up(std::exception_ptr error) {
@@ -149,9 +195,11 @@ PendingForward TPUEmbeddingImpl::begin_forward(
       ForwardInterception::current() == nullptr,
       "[TPUEmbedding::begin_forward] a model that is exported must call "
       "forward(), but called begin_forward(). Call forward() in the model.");
+  Request request = read(features, weights);
   PendingForward pending;
-  pending.finish_ = strategy_->begin_forward(read(features, weights));
+  pending.finish_ = strategy_->begin_forward(std::move(request.batch));
   pending.strategy_ = strategy_;
+  pending.part_ = std::move(request.part);
   return pending;
 }
 
@@ -165,7 +213,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
       taken.strategy_ == strategy_,
       "[TPUEmbedding::finish_forward] this forward was begun by another layer, "
       "or before a copy into this one. Call begin_forward() here.");
-  return converted(options_.features.pack(taken.finish_()));
+  return converted(pack(taken.finish_(), taken.part_));
 }
 
 void TPUEmbeddingImpl::build(int64_t batch_size) {

@@ -5,7 +5,11 @@
 
 #include "src/parallel.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+
+#include <numeric>
+#include <utility>
 
 namespace tessera {
 
@@ -34,6 +38,57 @@ void check_weights_layout(const FeatureState& state, const Feature& weights) {
       "flat values, or a SparseFeature.");
 }
 
+template <class T>
+size_t count_leaves(const Nest<T>& nest) {
+  if (nest.is_leaf()) {
+    return 1;
+  }
+  size_t count = 0;
+  if (nest.is_list()) {
+    for (const Nest<T>& child : nest.items()) {
+      count += count_leaves(child);
+    }
+  } else {
+    for (const auto& [key, child] : nest.entries()) {
+      count += count_leaves(child);
+    }
+  }
+  return count;
+}
+
+// One leaf per state; nullptr: not asked for, and not weighted.
+Batch read_leaves(
+    const std::vector<FeatureState>& states,
+    const std::vector<const Feature*>& features,
+    const std::vector<const std::optional<Feature>*>& weights) {
+  const size_t count = states.size();
+  Batch batch;
+  batch.weights.resize(count);
+  batch.bags.resize(count);
+  std::vector<Feature> inputs(count);
+  // Reading an id takes about as long as moving 32 bytes.
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (features[i] != nullptr) {
+      inputs[i] = with_sparse_as_feature(*features[i]);
+      bytes += 32 * nnz_of(inputs[i]);
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (weights[i] != nullptr && weights[i]->has_value()) {
+      check_weights_layout(states[i], **weights[i]);
+      batch.weights[i] = flat_weights(
+          states[i], inputs[i], with_sparse_as_feature(**weights[i]));
+    }
+  }
+  run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
+    batch.bags[i] = features[i] == nullptr
+        ? make_no_bags(states[i])
+        : make_id_bags(states[i], inputs[i], batch.weights[i]);
+  });
+  return batch;
+}
+
 }  // namespace
 
 Batch read_batch(
@@ -41,32 +96,56 @@ Batch read_batch(
     const std::vector<FeatureState>& states,
     const Features& features,
     const Weights& weights) {
-  const size_t count = states.size();
-  std::vector<Feature> inputs;
-  inputs.reserve(count);
-  // Reading an id takes about as long as moving 32 bytes.
-  int64_t bytes = 0;
-  for (const Feature* feature : leaves_like(structure, features, "features")) {
-    inputs.push_back(with_sparse_as_feature(*feature));
-    bytes += 32 * nnz_of(inputs.back());
+  const auto inputs = leaves_like(structure, features, "features");
+  return read_leaves(
+      states,
+      inputs,
+      weights.empty()
+          ? std::vector<const std::optional<Feature>*>(states.size())
+          : leaves_like(structure, weights, "weights"));
+}
+
+std::optional<Nest<size_t>> part_of(
+    const Nest<FeatureConfig>& structure,
+    const Features& features) {
+  const size_t count = count_leaves(structure);
+  if (count_leaves(features) >= count) {
+    return std::nullopt;
   }
-  Batch batch;
-  batch.weights.resize(count);
-  if (!weights.empty()) {
-    const auto leaves = leaves_like(structure, weights, "weights");
-    for (size_t i = 0; i < count; ++i) {
-      if (leaves[i]->has_value()) {
-        check_weights_layout(states[i], **leaves[i]);
-        batch.weights[i] = flat_weights(
-            states[i], inputs[i], with_sparse_as_feature(**leaves[i]));
-      }
+  if (at::GradMode::is_enabled()) {
+    try {
+      leaves_like(structure, features, "features");
+    } catch (c10::Error& error) {
+      error.add_context(
+          "With gradients on, a batch must have all of the features; under "
+          "torch::NoGradGuard some of them are enough.");
+      throw;
     }
   }
-  batch.bags.resize(count);
-  run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
-    batch.bags[i] = make_id_bags(states[i], inputs[i], batch.weights[i]);
-  });
-  return batch;
+  std::vector<size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  return part_like(structure.pack(std::move(indices)), features, "features");
+}
+
+Batch read_part(
+    const Nest<size_t>& part,
+    const std::vector<FeatureState>& states,
+    const Features& features,
+    const Weights& weights) {
+  const std::vector<size_t> indices = part.flatten();
+  const auto spread = [&]<class Leaf>(const std::vector<const Leaf*>& leaves) {
+    std::vector<const Leaf*> all(states.size());
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      all[indices[i]] = leaves[i];
+    }
+    return all;
+  };
+  std::vector<const std::optional<Feature>*> given;
+  if (!weights.empty()) {
+    given = leaves_like(part, weights, "weights");
+  }
+  return read_leaves(
+      states, spread(leaves_like(part, features, "features")), spread(given));
 }
 
 }  // namespace tessera

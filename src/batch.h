@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -23,6 +25,21 @@ struct Batch {
 /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path.
 Batch read_batch(
     const Nest<FeatureConfig>& structure,
+    const std::vector<FeatureState>& states,
+    const Features& features,
+    const Weights& weights);
+
+/// Which features a forward pass is asked for: their indices in the nest of
+/// `features`, or nullopt for a nest that is not smaller than `structure`.
+/// Errors:  c10::ValueError naming the path of an unknown feature or, unless under
+///          NoGradGuard, of a missing one.
+std::optional<Nest<size_t>> part_of(
+    const Nest<FeatureConfig>& structure,
+    const Features& features);
+
+/// As read_batch(), of the features in `part`; the others have no bags.
+Batch read_part(
+    const Nest<size_t>& part,
     const std::vector<FeatureState>& states,
     const Features& features,
     const Weights& weights);

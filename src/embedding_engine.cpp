@@ -10,9 +10,9 @@
 #include "src/engine_access.h"
 #include "src/forward_interception.h"
 #include "src/output_shapes.h"
+#include "src/serving_lookup.h"
 #include "src/table_engine.h"
 
-#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
@@ -270,10 +270,8 @@ class EmbeddingEngine::Impl {
       const Weights& weights,
       const Nest<FeatureConfig>& configs) {
     const Call call(*this);
-    const at::NoGradGuard no_grad;
     const auto reading = engine_.stop_updates();
-    return serving_embedding_lookup(
-        features, weights, embedding_tables_of(*state_), configs);
+    return look_up_for_serving(*state_, features, weights, configs);
   }
 
   void update_embedding_table(
@@ -402,14 +400,18 @@ class EmbeddingEngine::Impl {
   }
 
   Batch read(const Features& features, const Weights& weights) {
+    Batch batch;
     const auto read_it = [&] {
-      return read_batch(options_.features, state_->features, features, weights);
+      batch =
+          read_batch(options_.features, state_->features, features, weights);
     };
     {
       // Several threads read at once, when shapes are known.
       const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
       if (state_->is_built) {
-        return read_it();
+        read_it();
+        fix_ragged_rows(*state_, batch.bags);
+        return batch;
       }
     }
     const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
@@ -417,11 +419,12 @@ class EmbeddingEngine::Impl {
         state_->is_built || options_.verify_output_shapes,
         "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
         "from. Call build() with input shapes or a batch size first.");
-    Batch batch = read_it();
+    read_it();
     if (!state_->is_built) {
       learn_output_shapes(*state_, batch.bags);
       is_ready_ = true;
     }
+    fix_ragged_rows(*state_, batch.bags);
     return batch;
   }
 

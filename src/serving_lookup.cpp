@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/serving_lookup.h"
+
 #include <tessera/serving_lookup.h>
 
 #include <tessera/optim/shorten.h>
@@ -10,6 +12,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/FunctionRef.h>
 
 #include <algorithm>
 #include <string>
@@ -19,51 +22,6 @@
 namespace tessera {
 
 namespace {
-
-// The configs of what `features` has, in its nest.
-Nest<FeatureConfig> configs_of(
-    const Features& features,
-    const Nest<FeatureConfig>& configs,
-    const std::string& path) {
-  TORCH_CHECK_VALUE(
-      features.is_leaf() == configs.is_leaf() &&
-          features.is_map() == configs.is_map() &&
-          (!features.is_list() || features.size() == configs.size()),
-      "[features",
-      path.empty() ? "" : " '" + shorten(path) + "'",
-      "] expected ",
-      configs.is_list() ? "a list of " + std::to_string(configs.size())
-                        : std::string(configs.kind()),
-      " here, as in the feature configs, but got ",
-      features.kind(),
-      " of ",
-      features.size(),
-      ".");
-  if (features.is_leaf()) {
-    return configs;
-  }
-  const std::string prefix = path.empty() ? "" : path + "/";
-  if (features.is_list()) {
-    Nest<FeatureConfig>::List items;
-    for (size_t i = 0; i < features.size(); ++i) {
-      items.push_back(configs_of(
-          features.items()[i], configs.items()[i], prefix + std::to_string(i)));
-    }
-    return Nest<FeatureConfig>::list(std::move(items));
-  }
-  Nest<FeatureConfig>::Map entries;
-  for (const auto& [key, child] : features.entries()) {
-    TORCH_CHECK_VALUE(
-        configs.contains(key),
-        "[features] '",
-        shorten(prefix + key),
-        "' is none of the feature configs. Known: ",
-        configs.known_keys(),
-        ".");
-    entries.emplace_back(key, configs_of(child, configs.at(key), prefix + key));
-  }
-  return Nest<FeatureConfig>::map(std::move(entries));
-}
 
 size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
   const TablePtr& config = feature.config.table;
@@ -116,19 +74,21 @@ bool needs_gradient(
        }));
 }
 
-}  // namespace
-
-Nest<at::Tensor> serving_embedding_lookup(
+// `prepare` may say what is known of a feature.
+Nest<at::Tensor> look_up_by(
+    const Nest<FeatureConfig>& feature_config,
+    const EmbeddingTables& tables,
     const Features& features,
     const Weights& weights,
-    const EmbeddingTables& tables,
-    const Nest<FeatureConfig>& feature_config) {
-  const Nest<FeatureConfig> configs = configs_of(features, feature_config, "");
-  const std::vector<FeatureState> states = feature_states(
+    c10::function_ref<void(FeatureState&)> prepare) {
+  const Nest<FeatureConfig> configs =
+      part_like(feature_config, features, "features");
+  std::vector<FeatureState> states = feature_states(
       configs,
       [&](const FeatureState& feature) { return index_of(feature, tables); });
   std::vector<LookupTable> rows;
-  for (const FeatureState& feature : states) {
+  for (FeatureState& feature : states) {
+    prepare(feature);
     rows.push_back({(tables.begin() + feature.table)->parameters});
     check_rows(feature, rows.back().rows);
   }
@@ -149,6 +109,37 @@ Nest<at::Tensor> serving_embedding_lookup(
                               .view(batch.bags[i].activation_shape()));
   }
   return configs.pack(std::move(activations));
+}
+
+}  // namespace
+
+Nest<at::Tensor> serving_embedding_lookup(
+    const Features& features,
+    const Weights& weights,
+    const EmbeddingTables& tables,
+    const Nest<FeatureConfig>& feature_config) {
+  return look_up_by(
+      feature_config, tables, features, weights, [](FeatureState&) {});
+}
+
+Nest<at::Tensor> look_up_for_serving(
+    const EmbeddingState& state,
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& feature_config) {
+  const at::NoGradGuard no_grad;
+  return look_up_by(
+      feature_config,
+      embedding_tables_of(state),
+      features,
+      weights,
+      [&](FeatureState& feature) {
+        for (const FeatureState& known : state.features) {
+          if (known.ragged_rows >= 0 && known.config == feature.config) {
+            feature.ragged_rows = known.ragged_rows;
+          }
+        }
+      });
 }
 
 }  // namespace tessera

@@ -217,6 +217,31 @@ TEST(LeavesLikeTest, MatchesMapsByKeyAndKeepsTheOrderOfTheStructure) {
   EXPECT_EQ(like(1, 5), std::vector<int>{5});
 }
 
+TEST(PartLikeTest, HasTheNestOfTheValue) {
+  EXPECT_EQ(
+      part_like(
+          sample(), (Nest<char>{{"movie", 'a'}, {"user", 'b'}}), "features"),
+      (Ints{{"movie", sample()["movie"]}, {"user", sample()["user"]}}));
+  EXPECT_EQ(part_like(Ints(5), Nest<char>('a'), "features"), Ints(5));
+  EXPECT_TRUE(part_like(sample(), Nest<char>(), "features").empty());
+  EXPECT_TRUE(part_like(Ints(), Nest<char>(), "features").empty());
+}
+
+TEST(PartLikeTest, NamesThePathOfWhatIsUnknown) {
+  const auto part = [](const Ints& value) {
+    part_like((Ints{{"a", Ints{{"b", 1}, {"c", 2}}}}), value, "features");
+  };
+  EXPECT_VALUE_ERROR(
+      part({{"a", Ints{{"c", 1}, {"d", 2}}}}),
+      "[features] 'a/d' is none of the feature configs. Known: b, c.");
+  EXPECT_VALUE_ERROR(
+      part({{"a", 1}}),
+      "[features 'a'] expected a map here, as in the feature configs, but got a "
+      "value of 1.");
+  EXPECT_VALUE_ERROR(
+      part_like(Ints(), (Ints{{"a", 1}}), "features"), "Known: (none).");
+}
+
 TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
   EXPECT_VALUE_ERROR(
       like(sample(), (Ints{{"user", 1}, {"movie", 2}})),

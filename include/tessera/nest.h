@@ -468,4 +468,79 @@ std::vector<const U*> leaves_like(
   return leaves;
 }
 
+namespace detail {
+
+template <class T, class U>
+Nest<T> part_like(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what,
+    const std::string& path) {
+  TORCH_CHECK_VALUE(
+      value.is_leaf() == structure.is_leaf() &&
+          value.is_map() == structure.is_map() &&
+          (!value.is_list() || value.size() == structure.size()),
+      "[",
+      what,
+      path.empty() ? "" : " '" + path + "'",
+      "] expected ",
+      structure.is_list() ? "a list of " + std::to_string(structure.size())
+                          : std::string(structure.kind()),
+      " here, as in the feature configs, but got ",
+      value.kind(),
+      " of ",
+      value.size(),
+      ".");
+  if (value.is_leaf()) {
+    return structure;
+  }
+  const std::string prefix = path.empty() ? "" : path + "/";
+  if (value.is_list()) {
+    typename Nest<T>::List items;
+    for (size_t i = 0; i < value.size(); ++i) {
+      items.push_back(part_like(
+          structure.items()[i],
+          value.items()[i],
+          what,
+          prefix + std::to_string(i)));
+    }
+    return Nest<T>::list(std::move(items));
+  }
+  const auto& known = structure.entries();
+  size_t place = 0;  // of the next key, where the order is the same
+  typename Nest<T>::Map entries;
+  for (const auto& [key, child] : value.entries()) {
+    size_t passed = 0;
+    while (passed < known.size() && known[place].first != key) {
+      place = (place + 1) % known.size();
+      ++passed;
+    }
+    TORCH_CHECK_VALUE(
+        passed < known.size(),
+        "[",
+        what,
+        "] '",
+        prefix + key,
+        "' is none of the feature configs. Known: ",
+        structure.known_keys(),
+        ".");
+    entries.emplace_back(
+        key, part_like(known[place].second, child, what, prefix + key));
+  }
+  return Nest<T>::map(std::move(entries));
+}
+
+}  // namespace detail
+
+/// The leaves of `structure` that `value` has, too, in the nest of `value`, whose
+/// maps may lack entries.
+/// Errors:  c10::ValueError naming the path of what `structure` does not have.
+template <class T, class U>
+Nest<T> part_like(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what) {
+  return detail::part_like(structure, value, what, "");
+}
+
 }  // namespace tessera

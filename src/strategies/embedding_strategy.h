@@ -15,6 +15,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,12 @@ class EmbeddingStrategy {
   /// In place of forward(), when a batch can't be read: other ranks must not
   /// wait for it. May raise in the name of another rank.
   virtual void give_up(const std::exception_ptr& /*error*/) {}
+
+  /// While the lock is held, no update changes the tables; on a strategy whose
+  /// tables a torch::optim updates, that is the caller's own affair.
+  virtual std::shared_lock<std::shared_mutex> stop_updates() const {
+    return {};
+  }
 
   /// Until no lookup runs in the background: the tables are to be replaced.
   virtual void wait_for_lookups() {}

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
 
 namespace tessera {
 
@@ -265,6 +266,10 @@ class EngineStrategy : public EmbeddingStrategy {
     if (pending_ != nullptr) {
       pending_->discard();
     }
+  }
+
+  std::shared_lock<std::shared_mutex> stop_updates() const override {
+    return engine_->stop_updates();
   }
 
   void wait_for_lookups() override {

@@ -379,6 +379,28 @@ TEST(ShardedTest, EvaluationWithoutGradientLooksUpTheSame) {
   EXPECT_EQ(layer->iterations(), 0);
 }
 
+TEST(ShardedTest, EachRankMayAskForOtherFeaturesWithoutGradients) {
+  TPUEmbeddingOptions options = small_options(sharded());
+  const FeatureConfig user = options.features["user"];
+  options.features = {{"user", user}, {"friend", user}};
+  TPUEmbedding layer(options);
+  const at::Tensor ids = int64s({rank() % kVocab, 10});
+  const std::string name = rank() % 2 == 0 ? "user" : "friend";
+  const at::Tensor rows = all_rows(layer).index_select(0, ids);
+  const at::NoGradGuard no_grad;
+  const auto activations =
+      is_last() ? layer->forward(Features()) : layer->forward({{name, ids}});
+  EXPECT_EQ(activations.empty(), is_last());
+  if (!is_last()) {
+    EXPECT_TRUE(at::equal(activations[name], rows));
+  }
+  if (ranks() > 1) {
+    EXPECT_TORCH_ERROR(
+        layer->embedding_lookup({{"user", ids}}),
+        "Call forward() under NoGradGuard on all ranks");
+  }
+}
+
 TEST(ShardedTest, RowsCanBeReplacedAndRead) {
   for (const TablePlacement& placement :
        {TablePlacement::rows(),

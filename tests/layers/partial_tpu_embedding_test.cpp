@@ -10,6 +10,8 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -330,6 +332,30 @@ TEST(PartialTPUEmbeddingTest, IsExportedWithAModel) {
   test::expect_close(
       exported.forward({test::to_dict(test::all_parts_of(batch()))}).toTensor(),
       model->forward(batch()));
+}
+
+TEST(PartialTPUEmbeddingTest, LooksUpSomeOfTheFeaturesWithoutGradients) {
+  PartialTPUEmbedding layer(options(10));
+  const Features whole = batch();
+  const at::NoGradGuard no_grad;
+  const auto all = layer->forward(whole);
+  // Both large features in another order, and one small one.
+  const Features some{{"e", whole["e"]}, {"a", whole["a"]}, {"b", whole["b"]}};
+  for (const auto& activations :
+       {layer->forward(some),
+        layer->finish_forward(layer->begin_forward(some))}) {
+    EXPECT_EQ(activations.paths(), (std::vector<std::string>{"e", "a", "b"}));
+    for (const char* name : {"e", "a", "b"}) {
+      EXPECT_TRUE(at::equal(activations[name], all[name])) << name;
+    }
+  }
+  const Features large{
+      {"e", whole["e"]}, {"c", whole.at("c")}, {"b", whole["b"]}};
+  const auto activations = layer->forward(large);
+  EXPECT_TRUE(at::equal(activations["e"], all["e"]));
+  EXPECT_TRUE(at::equal(activations["b"], all["b"]));
+  EXPECT_TRUE(at::equal(activations.at("c")[1], all.at("c")[1]));
+  EXPECT_VALUE_ERROR(layer->forward({{"z", whole["a"]}}), "'z' is none of");
 }
 
 TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {

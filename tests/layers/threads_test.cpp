@@ -7,13 +7,16 @@
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <set>
@@ -340,6 +343,117 @@ TEST(ThreadsTest, BigBatchesGiveThePlainSumToRounding) {
   const at::Tensor errors =
       (actual - reference.weights).abs() / (reference.magnitudes + 1e-3);
   EXPECT_LT(errors.max().item<double>(), 1e-6);
+}
+
+// Each of some threads calls `work` with its number.
+void run_threads(int64_t count, const std::function<void(int64_t)>& work) {
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < count; ++i) {
+    threads.emplace_back([&work, i] { work(i); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+constexpr int64_t kServers = 4;
+constexpr int64_t kRequests = 30;
+
+// The features `a` and `b` read rows that no training moves.
+TPUEmbedding serving_layer(const Strategy& strategy) {
+  const TablePtr served = test::numbered_table("served", 1000, kDim);
+  const TablePtr trained = test::numbered_table("trained", 1000, kDim);
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"a",
+            FeatureConfig{.table = served, .out_of_range = OutOfRange::kZero}},
+           {"b", FeatureConfig{.table = served, .max_sequence_length = 2}},
+           {"c", FeatureConfig{.table = trained}}},
+      .optimizer = optim::SGD{.learning_rate = 0.5},
+      .strategy = strategy});
+}
+
+// Asks for one feature at a time, by turns in all ways that a server may.
+void serve(TPUEmbedding& layer, int64_t server) {
+  const at::NoGradGuard no_grad;
+  // Enough for several intra-op threads, and one id out of range.
+  const at::Tensor ids = (at::arange(3000) * 7 + server).remainder(1000);
+  ids[5] = 1000;
+  const at::Tensor expected =
+      ids.remainder(1000).to(at::kFloat).unsqueeze(1).expand({3000, kDim});
+  const RaggedFeature history = test::ragged({{server, 1, 2}, {}});
+  for (int64_t i = 0; i < kRequests; ++i) {
+    const at::Tensor a = i % 2 == 0
+        ? layer->forward({{"a", ids}})["a"]
+        : layer->embedding_lookup({{"a", ids}})["a"];
+    ASSERT_TRUE(at::equal(a, expected)) << "request " << i;
+    const at::Tensor b = layer->forward({{"b", history}})["b"];
+    ASSERT_EQ(b.sizes(), at::IntArrayRef({2, 2, kDim}));
+    ASSERT_EQ(b[0][0][0].item<float>(), static_cast<float>(server));
+    ASSERT_EQ(b[1].abs().sum().item<float>(), 0.0F);
+  }
+}
+
+TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding layer = serving_layer(strategy);
+    const auto before = test::tables_of(layer);
+    run_threads(kServers, [&](int64_t server) { serve(layer, server); });
+    test::expect_same_tables(layer, before);
+    // Every forward is counted, and nothing but forwards.
+    EXPECT_EQ(layer->out_of_range_count(), kServers * kRequests / 2);
+  }
+}
+
+TEST(ServingThreadsTest, TheEngineServesWhileItTrains) {
+  TPUEmbedding layer = serving_layer(Strategy::engine());
+  const at::Tensor before = test::tables_of(layer)[1];
+  const RaggedFeature none = test::ragged({{}, {}});
+  const Features batch{
+      {"a", test::int64s({1})},
+      {"b", none},
+      {"c", test::ragged({{1, 1}, {2}})}};
+  run_threads(kServers + 1, [&](int64_t thread) {
+    if (thread < kServers) {
+      serve(layer, thread);
+      return;
+    }
+    for (int64_t step = 0; step < kRequests; ++step) {
+      layer->forward(batch)["c"].sum().backward();
+    }
+  });
+  EXPECT_EQ(layer->iterations(), kRequests);
+  at::Tensor expected = before.clone();
+  expected[1].sub_(static_cast<double>(kRequests));
+  expected[2].sub_(0.5 * static_cast<double>(kRequests));
+  test::expect_close(test::tables_of(layer)[1], expected);
+}
+
+TEST(ServingThreadsTest, OneNumberOfRaggedRowsWins) {
+  for (int round = 0; round < 20; ++round) {
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = FeatureConfig{
+            .table = test::numbered_table("t", 10, 2),
+            .output_shape = {{4, 2}}}});
+    std::atomic<int> bags{0};
+    std::atomic<int> sequences{0};
+    std::atomic<int> refused{0};
+    run_threads(kServers, [&](int64_t thread) {
+      const at::NoGradGuard no_grad;
+      const bool has_bags = thread % 2 == 0;
+      try {
+        layer->forward(test::ragged(test::Rows(has_bags ? 8 : 4, {1})));
+        ++(has_bags ? bags : sequences);
+      } catch (const c10::ValueError&) {
+        ++refused;
+      }
+    });
+    EXPECT_EQ(std::max(bags.load(), sequences.load()), 2);
+    EXPECT_EQ(std::min(bags.load(), sequences.load()), 0);
+    EXPECT_EQ(refused, 2);
+  }
 }
 
 }  // namespace threads_test

@@ -5,11 +5,15 @@
 
 #include "tests/layers/layer_test_util.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -411,6 +415,199 @@ TEST_F(WeightedLookupTest, WithoutValidationNothingIsDropped) {
         look_up(Combiner::kSqrtn, false, ids)[2],
         test::floats({-1.2649111, -1.5811388}));
   }
+}
+
+// One feature of the table `video`.
+TPUEmbedding make_video_layer(FeatureConfig config) {
+  config.table = make_layer(optim::SGD{})->options().features["watched"].table;
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = config, .optimizer = optim::SGD{.learning_rate = 0.1}});
+}
+
+// What upstream's serving tests do with output_shape = [2, 2] and [2, 4], and what
+// upstream leaves to the number of rows.
+TEST(UpstreamFixtureTest, AShortRaggedBatchNeverTurnsBagsIntoSequences) {
+  const auto rows_of = [](TPUEmbedding& layer, size_t count) {
+    test::Rows rows = kFourSamples[0];
+    rows.resize(count);
+    return layer->forward(ragged(rows)).leaf();
+  };
+  TPUEmbedding bags = make_video_layer({.output_shape = {{2, 2}}});
+  const at::Tensor activation = rows_of(bags, 4);
+  test::expect_close(
+      activation,
+      floats({2, 2, 4}, {0, 1, 2, 3, 4, 6, 8, 10, 4, 6, 8, 10, 4, 5, 6, 7}));
+  activation.sum().backward();
+  const std::string before = test::saved(bags);
+  EXPECT_VALUE_ERROR(
+      bags->embedding_lookup(ragged({{1}, {2}})), "was 4 in the first one");
+  for (const size_t rows : {0, 1, 2, 3}) {
+    EXPECT_VALUE_ERROR(
+        rows_of(bags, rows),
+        "output_shape [2, 2] fixes the number of rows of a ragged batch, which "
+        "was 4 in the first one, but this batch has " +
+            std::to_string(rows) + " rows.");
+  }
+  EXPECT_EQ(test::saved(bags), before);
+  TPUEmbedding copy =
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(bags->clone());
+  EXPECT_VALUE_ERROR(copy->forward(ragged({{1}, {2}})), "was 4 in the first");
+
+  TPUEmbedding sequences = make_video_layer({.output_shape = {{2, 4}}});
+  test::expect_close(
+      rows_of(sequences, 4).select(2, 0),
+      floats({2, 4}, {0, 0, 0, 4, 0, 4, 4, 0}));
+  EXPECT_VALUE_ERROR(rows_of(sequences, 2), "was 4 in the first one");
+  EXPECT_VALUE_ERROR(
+      sequences->forward(ragged(test::Rows(8, {1}))), "was 4 in the first one");
+}
+
+TEST(UpstreamFixtureTest, AnOutputShapeMayLeaveTheBatchSizeOpen) {
+  TPUEmbedding layer =
+      make_video_layer({.output_shape = PartialShape{std::nullopt, 2}});
+  test::expect_close(
+      layer->forward(ragged(kFourSamples[0])).leaf().select(2, 0),
+      floats({2, 2}, {0, 4, 4, 4}));
+  const at::Tensor last = layer->forward(ragged({{0}, {0, 1}})).leaf();
+  test::expect_close(last, floats({1, 2, 4}, {0, 1, 2, 3, 4, 6, 8, 10}));
+  EXPECT_VALUE_ERROR(
+      layer->forward(ragged({{0}})),
+      "the output shape is set to [?, 2] (by output_shape, build() or the first "
+      "batch), but this batch has 1 rows.");
+  EXPECT_EQ(
+      layer->compute_output_shape(PartialShape{3, 2, std::nullopt}).leaf(),
+      (PartialShape{3, 2, 4}));
+  EXPECT_VALUE_ERROR(
+      layer->build(Nest<PartialShape>(PartialShape{3, 4, std::nullopt})),
+      "the output shape is set to [?, 2], but this build gives [3, 4]");
+  layer->build(3);
+  EXPECT_VALUE_ERROR(layer->forward(ragged({{0}, {1}})), "is set to [3, 2]");
+}
+
+// The documentation of upstream's enqueue(): the last dimension of the output is
+// max_sequence_length, each place combines its ids.
+TEST(UpstreamFixtureTest, ASparseSequenceOfRankThreeCombinesEachPlace) {
+  TPUEmbedding layer = make_video_layer({.max_sequence_length = 2});
+  const SparseFeature ids = twice(kFourSamples[0]);
+  const at::Tensor activation = layer->forward(ids).leaf();
+  const std::vector<float> sample{0, 1, 2, 3, 4, 6, 8, 10};
+  std::vector<float> both = sample;
+  both.insert(both.end(), sample.begin(), sample.end());
+  test::expect_close(activation, floats({2, 2, 4}, both));
+  // Row 0 is looked up twice in each sample, row 1 once; the others are cut off.
+  activation.sum().backward();
+  const at::Tensor video = layer->embedding_tables()["video"];
+  test::expect_close(
+      video.slice(0, 0, 3),
+      floats({3, 4}, {-.4, .6, 1.6, 2.6, 3.8, 4.8, 5.8, 6.8, 8, 9, 10, 11}));
+  TPUEmbedding longer = make_video_layer({.max_sequence_length = 5});
+  const at::Tensor padded = longer->forward(ids).leaf();
+  EXPECT_EQ(padded.sizes(), at::IntArrayRef({2, 5, 4}));
+  EXPECT_TRUE(at::equal(padded.select(1, 4), at::zeros({2, 4})));
+  // Weights apply, as to any bag.
+  const at::Tensor halves = at::full({ids.values.numel()}, 0.5F);
+  test::expect_close(
+      layer->forward(ids, Weights(std::optional<Feature>(halves))).leaf(),
+      layer->forward(ids).leaf() / 2);
+}
+
+TEST(UpstreamFixtureTest, AnOutputShapeIgnoresTheSequenceLength) {
+  testing::internal::CaptureStderr();
+  TPUEmbedding layer = make_video_layer(
+      {.max_sequence_length = 3, .output_shape = PartialShape{2, 4}});
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find(
+          "max_sequence_length = 3 is ignored beside output_shape [2, 4]"),
+      std::string::npos);
+  TPUEmbedding plain = make_video_layer({.output_shape = PartialShape{2, 4}});
+  test::Rows rows = kFourSamples[0];
+  rows.insert(rows.end(), rows.begin(), rows.end());
+  for (const Feature& feature :
+       {Feature(twice(kFourSamples[0])),
+        Feature(ragged(rows)),
+        Feature(at::arange(8).view({2, 4}))}) {
+    test::expect_close(
+        layer->forward(feature).leaf(), plain->forward(feature).leaf());
+  }
+}
+
+TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
+  TPUEmbedding layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  const Features friends{{"friends", ragged({{3}, {0, 1, 2}})}};
+  const at::Tensor expected = floats({2, 2}, {6, 7, 2, 3});
+  // Some of the features, by the layer's own configs.
+  const auto own = layer->embedding_lookup(friends);
+  EXPECT_EQ(own.paths(), std::vector<std::string>{"friends"});
+  test::expect_close(own["friends"], expected);
+  EXPECT_FALSE(own["friends"].requires_grad());
+  // By other configs over its tables.
+  const TablePtr user = layer->options().features["friends"].table;
+  const Nest<FeatureConfig> configs{
+      {"recent", FeatureConfig{.table = user, .max_sequence_length = 2}},
+      {"query", FeatureConfig{.table = user}}};
+  test::expect_close(
+      layer->embedding_lookup(
+          {{"recent", ragged({{5}})}}, {}, configs)["recent"],
+      floats({1, 2, 2}, {10, 11, 0, 0}));
+  test::expect_close(
+      layer->embedding_lookup(
+          {{"query", ragged({{3, 5}})}},
+          {{"query", Feature(floats({2}, {3, 1}))}},
+          configs)["query"],
+      floats({1, 2}, {7, 8}));
+  EXPECT_VALUE_ERROR(
+      layer->embedding_lookup(
+          friends,
+          {},
+          {{"friends",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "user", .vocabulary_size = 16, .dim = 2})}}}),
+      "its table 'user' is none of the tables given");
+  EXPECT_VALUE_ERROR(
+      layer->embedding_lookup({{"movies", ragged({{3}})}}),
+      "'movies' is none of the feature configs");
+  // It follows the training.
+  loss_of(layer->forward(two_samples())).backward();
+  EXPECT_FLOAT_EQ(
+      layer->embedding_lookup(friends)["friends"][0][0].item<float>(), 5.4F);
+}
+
+TEST(UpstreamFixtureTest, AForwardOfSomeFeaturesNeedsNoGradients) {
+  TPUEmbedding layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  const Features some{
+      {"friends", ragged({{3}, {0, 1, 2}})}, {"watched", ragged({{0}})}};
+  EXPECT_VALUE_ERROR(
+      layer->forward(some),
+      "missing entry 'favorited'. Got: friends, watched.");
+  EXPECT_VALUE_ERROR(
+      layer->forward(some),
+      "With gradients on, a batch must have all of the features; under "
+      "torch::NoGradGuard some of them are enough.");
+  EXPECT_VALUE_ERROR(layer->begin_forward(some), "missing entry 'favorited'");
+  EXPECT_EQ(layer->iterations(), 0);
+  const at::NoGradGuard no_grad;
+  for (const auto& activations :
+       {layer->forward(some),
+        layer->finish_forward(layer->begin_forward(some))}) {
+    EXPECT_EQ(
+        activations.paths(), (std::vector<std::string>{"friends", "watched"}));
+    test::expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
+    test::expect_close(activations["watched"], floats({1, 4}, {0, 1, 2, 3}));
+  }
+  test::expect_close(
+      layer->forward(
+          {{"friends", ragged({{3, 5}})}},
+          {{"friends", Feature(floats({2}, {3, 1}))}})["friends"],
+      floats({1, 2}, {7, 8}));
+  EXPECT_TRUE(layer->forward(Features()).empty());
+  EXPECT_VALUE_ERROR(
+      layer->forward({{"movies", ragged({{3}})}}),
+      "[features] 'movies' is none of the feature configs. Known: watched, "
+      "favorited, friends.");
+  EXPECT_VALUE_ERROR(
+      layer->forward({{"friends", ragged({{3}})}}, {{"watched", std::nullopt}}),
+      "[weights] unexpected entry 'watched'");
 }
 
 }  // namespace upstream_fixture_test

@@ -54,6 +54,8 @@ class PartialPendingForward {
 
   std::optional<PendingForward> tpu_;
   std::optional<PendingForward> dense_;
+  /// Indices of the features asked for, in their nest; unset: all of them.
+  std::optional<Nest<size_t>> part_;
 };
 
 /// Large tables in a TPUEmbedding, with fused optimizers; small ones as ordinary
@@ -120,19 +122,24 @@ class PartialTPUEmbeddingImpl
     Nest<T> tpu;
     Nest<T> dense;
   };
+  using Part = std::optional<Nest<size_t>>;
   struct FeatureHalves {
     Halves<Feature> features = {};
     Halves<std::optional<Feature>> weights = {};
+    Part part = {};
   };
   FeatureHalves split_batch(const Features& features, const Weights& weights)
       const;
   template <class Work>
   auto or_give_up(Work work);
   template <class T>
-  Halves<T> split(const Nest<T>& nest, const char* what) const;
+  Halves<T> split(const Nest<T>& nest, const char* what, const Part& part = {})
+      const;
+  std::vector<size_t> indices_of(const Part& part) const;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   template <class T>
-  Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense) const;
+  Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense, const Part& part = {})
+      const;
 
   // Of each feature, in order: whether its table is a large one.
   std::vector<bool> is_tpu_;

@@ -15,6 +15,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -36,7 +37,6 @@ class EmbeddingStrategy;
 class NoTableUpdateGuard;
 class PendingGradients;
 class TPUEmbedding;
-struct Batch;
 struct EmbeddingState;
 
 /// A forward pass whose lookup may still run: TPUEmbedding::begin_forward()
@@ -52,6 +52,8 @@ class PendingForward {
 
   std::shared_ptr<EmbeddingStrategy> strategy_;
   std::function<std::vector<at::Tensor>()> finish_;
+  /// Indices of the features asked for, in their nest; unset: all of them.
+  std::optional<Nest<size_t>> part_;
 };
 
 /// The config of a TPUEmbedding layer.
@@ -131,9 +133,15 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///   sparse [d0, ..., dr, n]     [d0, ..., dr, dim]
 ///   ragged of B rows            [B, dim]
 ///   sparse or ragged sequence   [B, max_sequence_length, dim]
+///   sparse sequence
+///     [d0, ..., dr, n]          [d0, ..., max_sequence_length, dim]
 ///   ragged with output_shape    output_shape + [dim]
 ///
-/// Not thread safe: one thread at a time calls the layer or its backward().
+/// One thread at a time trains the layer, builds it, loads into it or copies it.
+/// Any number of threads may call forward() under NoGradGuard, or
+/// embedding_lookup(), at the same time; on Strategy::engine() also while another
+/// thread trains. On Strategy::sharded() forward() is collective: one thread at a
+/// time calls it.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  public:
@@ -156,6 +164,13 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   ///
   /// `weights` is empty, or a nest like the features. Weights that require a
   /// gradient receive one.
+  ///
+  /// Under NoGradGuard `features` may be some of the features only, as a server
+  /// has them; the result has their nest, on shards on each rank its own:
+  ///
+  ///   torch::NoGradGuard no_grad;
+  ///   auto query = embedding->forward({{"user", user_ids}})["user"];
+  ///
   /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path;
   ///          nothing is changed.
   Nest<at::Tensor> forward(
@@ -175,9 +190,24 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   ///          layer's or from before a clone() into this one.
   Nest<at::Tensor> finish_forward(PendingForward&& pending);
 
+  /// Activations of some or all features for serving. Unlike forward(), it does
+  /// not round rows to TableConfig::quantization, keeps no autograd graph and
+  /// leaves out_of_range_count() as it is.
+  /// Errors:  as forward(); c10::Error on shards, where no process has all rows.
+  /// Source:  serving_config of tfrs.layers.embedding.TPUEmbedding.
+  Nest<at::Tensor> embedding_lookup(
+      const Features& features,
+      const Weights& weights = {}) const;
+  /// The same by other feature configs over the layer's tables.
+  /// Errors:  c10::ValueError for a table that is not the layer's.
+  Nest<at::Tensor> embedding_lookup(
+      const Features& features,
+      const Weights& weights,
+      const Nest<FeatureConfig>& serving_config) const;
+
   /// Fixes the activations' shapes, which without it may change from batch to
   /// batch: `batch_size` bags or sequences in each feature without an
-  /// output_shape.
+  /// output_shape, and the first dimension of an output_shape that leaves it open.
   /// Errors:  c10::ValueError for batch_size < 1, and as the other build().
   void build(int64_t batch_size);
   /// By the shapes of sparse or ragged inputs, of which the last dimension is
@@ -323,13 +353,18 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
   struct Copy {};
+  struct Request;
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
   /// nullptr unless the strategy is an engine under Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
-  Batch read(const Features& features, const Weights& weights);
+  Request read(const Features& features, const Weights& weights);
+  /// `activations`, one per feature, as the caller wants them.
+  Nest<at::Tensor> pack(
+      std::vector<at::Tensor> activations,
+      const std::optional<Nest<size_t>>& part) const;
   /// On shards, tells the ranks that wait that this one has failed.
   void give_up(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);

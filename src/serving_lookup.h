@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/embedding_state.h"
+
+#include <tessera/feature.h>
+#include <tessera/feature_config.h>
+#include <tessera/nest.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// serving_embedding_lookup() in the tables of a layer or an engine, without
+/// gradients. A feature whose config is one of theirs keeps to the number of ragged
+/// rows that their batches have fixed.
+/// Errors:  as serving_embedding_lookup().
+Nest<at::Tensor> look_up_for_serving(
+    const EmbeddingState& state,
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& feature_config);
+
+}  // namespace tessera
