@@ -181,7 +181,8 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
       "[TPUEmbedding::embedding_lookup]",
       "Call forward() under NoGradGuard on all ranks.");
   const auto reading = strategy_->stop_updates();
-  return look_up_for_serving(*state_, features, weights, serving_config);
+  return converted(
+      look_up_for_serving(*state_, features, weights, serving_config));
 }
 
 void TPUEmbeddingImpl::give_up(std::exception_ptr error) {
