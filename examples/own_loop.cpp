@@ -49,12 +49,10 @@ int main() {
     engine.enqueue(next.features);  // looked up from here on
 
     const auto rows = engine.dequeue();  // of `batch`
-    const auto user = rows["user"].requires_grad_();
-    const auto movie = rows["movie"].requires_grad_();
     const auto loss = torch::binary_cross_entropy_with_logits(
-        (user * movie).sum(1), batch.click);
+        (rows["user"] * rows["movie"]).sum(1), batch.click);
     loss.backward();
-    engine.apply_gradients({{"user", user.grad()}, {"movie", movie.grad()}});
+    engine.apply_gradients();  // of `rows`
     if (step % 100 == 0) {
       std::cout << "step " << step << "  loss " << loss.item<float>() << "\n";
     }

@@ -90,8 +90,12 @@ LearningRate read_learning_rate(const Json& json, const std::string& where) {
 // --- configs -----------------------------------------------------------------
 
 // Whether Keras changes a row, or its slots, in an update without a gradient
-// for it. Weight decay always does.
-enum class IdleRows { kStay, kMove };
+// for it. Weight decay always does. kOnlySlots: the slots change as if the
+// gradient were zero, but the row stays.
+enum class IdleRows { kStay, kMove, kOnlySlots };
+
+// What `decay` of legacy Keras makes smaller in the course of time.
+enum class LegacyDecay { kOfLearningRate, kOfMomentum };
 
 // The options of one optimizer, checked against what its class knows and what
 // the fidelity can honour.
@@ -137,8 +141,18 @@ class KerasConfig {
 
   // The spec with the options that all classes share.
   template <class Spec>
-  Spec finish(Spec spec, IdleRows idle_rows) const {
-    spec.learning_rate = learning_rate();
+  Spec finish(
+      Spec spec,
+      IdleRows idle_rows,
+      LegacyDecay legacy_decay = LegacyDecay::kOfLearningRate) const {
+    spec.learning_rate = learning_rate(legacy_decay);
+    TORCH_CHECK_VALUE(
+        idle_rows != IdleRows::kOnlySlots || fidelity_ != Fidelity::kExact,
+        "[",
+        where_,
+        "] can't be honoured with Fidelity::kExact: legacy Keras lets the slots "
+        "of all rows decay, but moves the rows of the batch only. Use "
+        "Fidelity::kLazy, or the optimizer of Keras 3.");
     if (const auto limit = optional_number("clipvalue")) {
       TORCH_CHECK_VALUE(
           *limit > 0.0,
@@ -201,10 +215,12 @@ class KerasConfig {
     return JsonValue<std::optional<double>>::read(value(key), place(key));
   }
 
-  LearningRate learning_rate() const {
+  LearningRate learning_rate(LegacyDecay legacy_decay) const {
     LearningRate rate =
         read_learning_rate(value("learning_rate"), place("learning_rate"));
-    const double decay = is_legacy() ? number("decay") : 0.0;
+    const bool decays =
+        is_legacy() && legacy_decay == LegacyDecay::kOfLearningRate;
+    const double decay = decays ? number("decay") : 0.0;
     if (decay == 0.0) {
       return rate;
     }
@@ -338,8 +354,28 @@ OptimizerSpec translate_lion(const KerasConfig& config) {
       IdleRows::kMove);
 }
 
+OptimizerSpec translate_adamax(const KerasConfig& config) {
+  return config.finish(
+      Adamax{
+          .beta_1 = config.number("beta_1"),
+          .beta_2 = config.number("beta_2"),
+          .epsilon = config.number("epsilon")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+OptimizerSpec translate_nadam(const KerasConfig& config) {
+  return config.finish(
+      Nadam{
+          .beta_1 = config.number("beta_1"),
+          .beta_2 = config.number("beta_2"),
+          .epsilon = config.number("epsilon"),
+          .schedule_decay = config.is_legacy() ? config.number("decay") : 1.0},
+      config.is_legacy() ? IdleRows::kOnlySlots : IdleRows::kMove,
+      LegacyDecay::kOfMomentum);
+}
+
 // In the order of keras_classes().
-constexpr std::array<OptimizerSpec (*)(const KerasConfig&), 8> kTranslate{
+constexpr std::array<OptimizerSpec (*)(const KerasConfig&), 10> kTranslate{
     translate_sgd,
     translate_adagrad,
     translate_adam,
@@ -347,7 +383,9 @@ constexpr std::array<OptimizerSpec (*)(const KerasConfig&), 8> kTranslate{
     translate_adam,
     translate_rmsprop,
     translate_adadelta,
-    translate_lion};
+    translate_lion,
+    translate_adamax,
+    translate_nadam};
 
 // The index in keras_classes().
 size_t find_class(const std::string& name, KerasSource source, bool is_tpu) {
@@ -379,9 +417,7 @@ size_t find_class(const std::string& name, KerasSource source, bool is_tpu) {
       shorten(name),
       "'. ",
       is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
-          : name == "Adamax" || name == "Nadam"
-          ? "Use Adam."
-          : "Use one of them, or a native spec.");
+                    : "Use one of them, or a native spec.");
 }
 
 // Configs without a module are older than the new optimizers, unless they hold
@@ -400,27 +436,42 @@ KerasSource source_of(const Json& json, const Json& config) {
                                   : KerasSource::kCurrent;
 }
 
+struct NamedSpec {
+  const char* name = "";
+  OptimizerSpec spec = {};
+};
+
+// Upstream's four first; the others are Keras's names of native specs.
+const std::vector<NamedSpec>& named_specs() {
+  static const std::vector<NamedSpec> specs{
+      {"sgd", SGD{}},
+      {"adagrad", Adagrad{}},
+      {"adam", Adam{}},
+      {"ftrl", FTRL{}},
+      {"rmsprop", RMSprop{}},
+      {"adadelta", Adadelta{}},
+      {"lion", Lion{}},
+      {"adamax", Adamax{}},
+      {"nadam", Nadam{}}};
+  return specs;
+}
+
 OptimizerSpec translate_name(const std::string& name) {
-  if (name == "sgd") {
-    return SGD{};
-  }
-  if (name == "adagrad") {
-    return Adagrad{};
-  }
-  if (name == "adam") {
-    return Adam{};
-  }
-  if (name == "ftrl") {
-    return FTRL{};
-  }
+  const auto& all = named_specs();
+  const auto named =
+      std::find_if(all.begin(), all.end(), [&](const NamedSpec& candidate) {
+        return candidate.name == name;
+      });
   TORCH_CHECK_VALUE(
-      false,
+      named != all.end(),
       "[",
       kWhere,
-      "] the optimizer's name must be one of sgd, adagrad, adam, ftrl, but got "
-      "'",
+      "] the optimizer's name must be one of ",
+      names_of(all),
+      ", but got '",
       shorten(name),
       "'. Use one of them, the JSON of a Keras optimizer, or a native spec.");
+  return named->spec;
 }
 
 }  // namespace

@@ -47,13 +47,19 @@ std::vector<KerasOption> legacy_options() {
       {"is_legacy_optimizer", true, Mapping::kWithoutEffect}};
 }
 
-std::vector<KerasOption> adam_options() {
+// Of Nadam, too.
+std::vector<KerasOption> adamax_options() {
   return {
       {"learning_rate", 0.001},
       {"beta_1", 0.9},
       {"beta_2", 0.999},
-      {"epsilon", 1e-7},
-      {"amsgrad", false, Mapping::kNotOnTpu}};
+      {"epsilon", 1e-7}};
+}
+
+std::vector<KerasOption> adam_options() {
+  std::vector<KerasOption> options = adamax_options();
+  options.push_back({"amsgrad", false, Mapping::kNotOnTpu});
+  return options;
 }
 
 }  // namespace
@@ -89,7 +95,9 @@ const std::vector<KerasClass>& keras_classes() {
             {"l2_regularization_strength", 0.0},
             {"l2_shrinkage_regularization_strength", 0.0, Mapping::kNotOnTpu},
             {"beta", 0.0}}},
-      {.name = "AdamW", .options = adam_options()},
+      {.name = "AdamW",
+       .options = adam_options(),
+       .other_defaults = {{"weight_decay", 0.004, Mapping::kNotOnTpu}}},
       {.name = "RMSprop",
        .is_in_legacy = true,
        .options =
@@ -102,8 +110,13 @@ const std::vector<KerasClass>& keras_classes() {
        .is_in_legacy = true,
        .options = {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}}},
       {.name = "Lion",
-       .options = {
-           {"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}}}};
+       .options =
+           {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}}},
+      {.name = "Adamax", .is_in_legacy = true, .options = adamax_options()},
+      {.name = "Nadam",
+       .is_in_legacy = true,
+       .options = adamax_options(),
+       .other_defaults = {{"decay", 0.004}}}};
   return classes;
 }
 
@@ -123,9 +136,10 @@ std::vector<KerasOption> options_of(
     append(tf_keras_options(), 0);
   }
   for (KerasOption& option : options) {
-    if (keras_class.name == std::string("AdamW") &&
-        option.key == std::string("weight_decay")) {
-      option.keras_default = 0.004;
+    for (const KerasOption& other : keras_class.other_defaults) {
+      if (option.key == std::string(other.key)) {
+        option = other;
+      }
     }
   }
   return options;

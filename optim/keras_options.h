@@ -40,6 +40,8 @@ struct KerasClass {
   bool is_in_legacy = false;
   /// Without those that all classes share.
   std::vector<KerasOption> options = {};
+  /// Of those that all classes share: with a default of this class.
+  std::vector<KerasOption> other_defaults = {};
 };
 
 const std::vector<KerasClass>& keras_classes();

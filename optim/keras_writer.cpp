@@ -191,6 +191,23 @@ Json write(const Lion& spec, const KerasWriter& writer) {
   return json;
 }
 
+Json write(const Adamax& spec, const KerasWriter& writer) {
+  Json json = writer.begin("Adamax", spec);
+  json["config"]["beta_1"] = spec.beta_1;
+  json["config"]["beta_2"] = spec.beta_2;
+  json["config"]["epsilon"] = spec.epsilon;
+  return json;
+}
+
+Json write(const Nadam& spec, const KerasWriter& writer) {
+  writer.require(spec.schedule_decay == 1.0, "schedule_decay other than 1");
+  Json json = writer.begin("Nadam", spec);
+  json["config"]["beta_1"] = spec.beta_1;
+  json["config"]["beta_2"] = spec.beta_2;
+  json["config"]["epsilon"] = spec.epsilon;
+  return json;
+}
+
 // Keras's Lamb takes the norms of a whole variable, LAMB of a row.
 template <class Spec>
 Json write(const Spec&, const KerasWriter& writer) {

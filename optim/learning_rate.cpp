@@ -10,6 +10,35 @@
 
 namespace tessera::optim {
 
+namespace {
+
+double number_in(const at::Tensor& tensor, const std::string& where) {
+  TORCH_CHECK_TYPE(
+      tensor.defined() &&
+          (at::isFloatingType(tensor.scalar_type()) ||
+           at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)),
+      where,
+      " the learning_rate's callable must give a number or a tensor of a "
+      "floating-point or integer type, but gave ",
+      tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor",
+      ". Convert what it returns.");
+  TORCH_CHECK_VALUE(
+      tensor.numel() == 1 && tensor.layout() == at::kStrided &&
+          !tensor.is_meta(),
+      where,
+      " the learning_rate's callable must give a dense tensor of one element, "
+      "but gave a ",
+      tensor.layout(),
+      " one of shape ",
+      tensor.sizes(),
+      " on ",
+      tensor.device(),
+      ". Select the element that counts.");
+  return tensor.item().toDouble();
+}
+
+}  // namespace
+
 LearningRate LearningRate::placeholder(std::string name) {
   LearningRate learning_rate = 0.0;
   learning_rate.source_ = Named{std::move(name), nullptr};
@@ -26,14 +55,21 @@ double LearningRate::value(int64_t step, const std::string& where) const {
   double value = 0.0;
   if (const Named* named = std::get_if<Named>(&source_)) {
     TORCH_CHECK_VALUE(
-        named->callable != nullptr && *named->callable,
+        named->callable != nullptr &&
+            std::visit(
+                [](const auto& callable) { return callable != nullptr; },
+                *named->callable),
         where,
         " learning_rate is the placeholder of the callable '",
         shorten(named->name),
         "'. Replace it by LearningRate(\"",
         shorten(named->name),
         "\", callable).");
-    value = (*named->callable)();
+    if (const auto* number = std::get_if<Callable>(named->callable.get())) {
+      value = (*number)();
+    } else {
+      value = number_in(std::get<TensorCallable>(*named->callable)(), where);
+    }
   } else if (const Schedule* schedule = this->schedule()) {
     value = value_at(*schedule, step);
   } else {

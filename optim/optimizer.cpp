@@ -6,6 +6,7 @@
 
 #include <tessera/optim/shorten.h>
 
+#include "optim/nadam_factors.h"
 #include "optim/row_update.h"
 
 #include <c10/util/Exception.h>
@@ -370,6 +371,55 @@ kernels::RowRule rule(const LAMB& spec, const UpdateMoment& moment) {
       .weight_decay = as_float(spec.weight_decay),
       .correction_1 = as_float(1.0 / (1.0 - std::pow(spec.beta_1, update))),
       .correction_2 = as_float(1.0 / (1.0 - std::pow(spec.beta_2, update)))};
+}
+
+// --- Adamax ------------------------------------------------------------------
+
+const char* name(const Adamax&) {
+  return "Adamax";
+}
+Slots slots(const Adamax&) {
+  return {{.name = "momenta"}, {.name = "norms", .position = 1}};
+}
+void validate_own(const Adamax& spec, const Range& range) {
+  range.below_one("beta_1", spec.beta_1);
+  range.in_unit_interval("beta_2", spec.beta_2);
+  range.positive("epsilon", spec.epsilon);
+}
+kernels::RowRule rule(const Adamax& spec, const UpdateMoment& moment) {
+  const auto update = static_cast<double>(moment.update);
+  return kernels::AdamaxRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .beta_1 = spec.beta_1,
+      .beta_2 = as_float(spec.beta_2),
+      .epsilon = as_float(spec.epsilon),
+      .correction_1 = as_float(1.0 / (1.0 - std::pow(spec.beta_1, update)))};
+}
+
+// --- Nadam -------------------------------------------------------------------
+
+const char* name(const Nadam&) {
+  return "Nadam";
+}
+Slots slots(const Nadam&) {
+  return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
+}
+void validate_own(const Nadam& spec, const Range& range) {
+  range.below_one("beta_1", spec.beta_1);
+  range.below_one("beta_2", spec.beta_2);
+  range.positive("epsilon", spec.epsilon);
+  range.not_negative("schedule_decay", spec.schedule_decay);
+}
+kernels::RowRule rule(const Nadam& spec, const UpdateMoment& moment) {
+  const NadamFactors factors = nadam_factors(spec, moment.update);
+  return kernels::NadamRule{
+      .learning_rate = as_float(moment.learning_rate),
+      .beta_1 = spec.beta_1,
+      .beta_2 = spec.beta_2,
+      .epsilon = as_float(spec.epsilon),
+      .momentum_factor = as_float(factors.momentum),
+      .gradient_factor = as_float(factors.gradient),
+      .correction_2 = as_float(factors.velocity)};
 }
 
 // --- CustomOptimizer ---------------------------------------------------------

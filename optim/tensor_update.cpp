@@ -3,6 +3,7 @@
 
 #include <tessera/optim/shorten.h>
 
+#include "optim/nadam_factors.h"
 #include "optim/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
@@ -213,6 +214,24 @@ struct Rule {
         weights / directions,
         at::ones_like(weights));
     weight.sub_(trust * direction, rate());
+  }
+
+  void operator()(const Adamax& spec) {
+    blend(slots[0], spec.beta_1, gradient);
+    slots[1].copy_(at::maximum(spec.beta_2 * slots[1], gradient.abs()));
+    const double share =
+        1.0 - std::pow(spec.beta_1, static_cast<double>(moment.update));
+    weight.addcdiv_(slots[0], slots[1] + spec.epsilon, -rate() / share);
+  }
+
+  void operator()(const Nadam& spec) {
+    blend(slots[0], spec.beta_1, gradient);
+    blend(slots[1], spec.beta_2, gradient.square());
+    const NadamFactors factors = nadam_factors(spec, moment.update);
+    weight.addcdiv_(
+        factors.momentum * slots[0] + factors.gradient * gradient,
+        (factors.velocity * slots[1]).sqrt() + spec.epsilon,
+        -rate());
   }
 };
 

@@ -215,13 +215,24 @@ class EmbeddingEngine::Impl {
     slice.is_dequeued = true;
     const auto bags = slice.bags;
     const auto lookup = std::exchange(slice.lookup, {});
-    if (!batch->is_training && batch->is_dequeued_by_all()) {
+    // Shared, since the batch may be dropped while the lookup runs.
+    std::shared_ptr<Activations> leaves;
+    if (batch->is_training) {
+      leaves = slice.activations = std::make_shared<Activations>();
+    } else if (batch->is_dequeued_by_all()) {
       queue_.erase(*batch);
     }
     changed_.notify_all();
     lock.unlock();
-    return options_.features.pack(
-        lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags));
+    Activations activations =
+        lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags);
+    if (leaves != nullptr) {
+      require_gradients(activations);
+      lock.lock();
+      *leaves = activations;
+      lock.unlock();
+    }
+    return options_.features.pack(std::move(activations));
   }
 
   void apply_gradients(
@@ -232,16 +243,18 @@ class EmbeddingEngine::Impl {
     check_replica("apply_gradients", replica);
     check_ready("apply_gradients");
     std::vector<at::Tensor> flat;
-    for (const at::Tensor* gradient :
-         leaves_like(options_.features, gradients, "gradients")) {
-      flat.push_back(gradient->defined() ? gradient->detach() : at::Tensor());
-      if (gradient->defined() && options_.replicas > 1) {
-        flat.back() = flat.back().clone();  // kept until all have come
+    if (!gradients.empty()) {
+      for (const at::Tensor* gradient :
+           leaves_like(options_.features, gradients, "gradients")) {
+        flat.push_back(to_keep(*gradient));
       }
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     QueuedBatch& batch = queue_.find_to_train(name, replica);
     BatchSlice& slice = batch.slices[replica];
+    if (gradients.empty()) {
+      flat = gradients_of_activations(slice, name);
+    }
     engine_.check({.bags = slice.bags.get(), .gradients = flat});
     slice.gradients = std::move(flat);
     if (batch.has_all_gradients()) {
@@ -253,6 +266,8 @@ class EmbeddingEngine::Impl {
       }
       queue_.erase(batch);
       start_lookups();
+    } else {
+      slice.activations = nullptr;
     }
     changed_.notify_all();
   }
@@ -426,6 +441,38 @@ class EmbeddingEngine::Impl {
     }
     fix_ragged_rows(*state_, batch.bags);
     return batch;
+  }
+
+  // Makes leaves of activations; those of frozen tables need no gradient.
+  void require_gradients(Activations& activations) const {
+    for (size_t i = 0; i < activations.size(); ++i) {
+      const TableState& table = state_->tables[state_->features[i].table];
+      activations[i].requires_grad_(table.config->trainable);
+    }
+  }
+
+  // A gradient as it is kept until those of all replicas have come.
+  at::Tensor to_keep(const at::Tensor& gradient) const {
+    if (!gradient.defined()) {
+      return {};
+    }
+    return options_.replicas > 1 ? gradient.detach().clone()
+                                 : gradient.detach();
+  }
+
+  std::vector<at::Tensor> gradients_of_activations(
+      const BatchSlice& slice,
+      const std::string& name) const {
+    TORCH_CHECK_VALUE(
+        slice.activations->size() == state_->features.size(),
+        "[apply_gradients] dequeue() still looks up the batch ",
+        quoted_batch_name(name),
+        ". Call backward() on what it returns first.");
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& activation : *slice.activations) {
+      gradients.push_back(to_keep(activation.grad()));
+    }
+    return gradients;
   }
 
   bool looks_ahead(const QueuedBatch& batch) const {

@@ -33,6 +33,32 @@ using test::int64s;
 using test::ragged;
 using test::sparse;
 
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+// A loss whose gradient with respect to each activation is the activation.
+at::Tensor half_square(const Nest<at::Tensor>& activations) {
+  at::Tensor sum = at::zeros({});
+  for (const at::Tensor& activation : activations.flatten()) {
+    sum = sum + activation.square().sum() * 0.5F;
+  }
+  return sum;
+}
+
+void expect_same_rows(EmbeddingEngine& one, EmbeddingEngine& other) {
+  for (const auto& [name, rows] :
+       {std::pair{"video", 8}, std::pair{"user", 16}}) {
+    EXPECT_TRUE(
+        at::equal(one.read_rows(name, 0, rows), other.read_rows(name, 0, rows)))
+        << name;
+  }
+}
+
 TEST_F(EngineFixtureTest, OneStepGivesUpstreamsTables) {
   EmbeddingEngine engine(options());
   engine.enqueue(batch());
@@ -42,9 +68,6 @@ TEST_F(EngineFixtureTest, OneStepGivesUpstreamsTables) {
   test::expect_close(
       activations["favorited"], floats({4, 6, 8, 10, 4, 5, 6, 7}).view({2, 4}));
   test::expect_close(activations["friends"], floats({6, 7, 2, 3}).view({2, 2}));
-  for (const at::Tensor& activation : activations.flatten()) {
-    EXPECT_FALSE(activation.requires_grad());
-  }
   // The loss is the sum over features of mean_b sum_d act^2, so dL/dact = act.
   engine.apply_gradients(activations);
   EXPECT_EQ(engine.iterations(), 1);
@@ -82,6 +105,162 @@ TEST_F(EngineFixtureTest, AMissingGradientIsAGradientOfZeros) {
               5.9F,
               6.9F})
           .view({4, 2}));
+}
+
+TEST_F(EngineFixtureTest, ActivationsAreLeavesWhoseGradientsAreApplied) {
+  EmbeddingEngine engine(options());
+  EmbeddingEngine explicit_engine(options());
+  for (int step = 0; step < 3; ++step) {
+    engine.enqueue(batch());
+    const auto activations = engine.dequeue();
+    for (const at::Tensor& activation : activations.flatten()) {
+      EXPECT_TRUE(activation.requires_grad());
+      EXPECT_TRUE(activation.is_leaf());
+    }
+    half_square(activations).backward();
+    engine.apply_gradients();
+
+    explicit_engine.enqueue(batch());
+    explicit_engine.apply_gradients(explicit_engine.dequeue());
+  }
+  EXPECT_EQ(engine.iterations(), 3);
+  expect_same_rows(engine, explicit_engine);
+}
+
+TEST_F(EngineFixtureTest, TheEngineHoldsWhatItReadsGradientsFrom) {
+  EmbeddingEngine engine(options());
+  EmbeddingEngine explicit_engine(options());
+  engine.enqueue(batch());
+  half_square(engine.dequeue()).backward();  // nobody else has them now
+  engine.apply_gradients({});
+  explicit_engine.enqueue(batch());
+  explicit_engine.apply_gradients(explicit_engine.dequeue());
+  expect_same_rows(engine, explicit_engine);
+}
+
+TEST_F(EngineFixtureTest, EachBatchInFlightHasItsOwnGradients) {
+  EmbeddingEngine engine(options());
+  EmbeddingEngine explicit_engine(options());
+  const std::vector<std::string> names{"a", "b", "c"};
+  for (EmbeddingEngine* each : {&engine, &explicit_engine}) {
+    for (const std::string& name : names) {
+      each->enqueue(batch(), {}, {.name = name});
+    }
+  }
+  std::vector<Nest<at::Tensor>> activations;
+  float scale = 1.0F;
+  for (const std::string& name : names) {
+    (half_square(engine.dequeue(name)) * scale).backward();
+    activations.push_back(explicit_engine.dequeue(name));
+    scale *= 2.0F;
+  }
+  for (const size_t i : {1, 2, 0}) {
+    engine.apply_gradients({}, names[i]);
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& activation : activations[i].flatten()) {
+      gradients.push_back(activation * (1 << i));
+    }
+    explicit_engine.apply_gradients(activations[i].pack(gradients), names[i]);
+    expect_same_rows(engine, explicit_engine);
+  }
+}
+
+TEST_F(EngineFixtureTest, GradientsThatAreGivenStandForThoseOfTheActivations) {
+  EmbeddingEngine engine(options());
+  EmbeddingEngine explicit_engine(options());
+  engine.enqueue(batch());
+  const auto activations = engine.dequeue();
+  (half_square(activations) * 100.0F).backward();
+  engine.apply_gradients(ones_like(activations));
+  explicit_engine.enqueue(batch());
+  explicit_engine.apply_gradients(ones_like(explicit_engine.dequeue()));
+  expect_same_rows(engine, explicit_engine);
+}
+
+TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  auto decays = options();
+  decays.optimizer =
+      optim::SGD{.learning_rate = 0.1, .weight_decay_factor = 0.5};
+  EmbeddingEngine engine(decays);
+  engine.enqueue(batch());
+  engine.dequeue()["friends"].sum().backward();
+  engine.apply_gradients();
+  ASSERT_EQ(warnings.texts.size(), 1U);
+  EXPECT_NE(
+      warnings.texts[0].find("[feature 'watched'] no gradient reached its"),
+      std::string::npos)
+      << warnings.texts[0];
+  // Touched, though without a gradient.
+  test::expect_close(
+      engine.read_rows("video", 0, 2), count_up(at::arange(2), 4) * 0.5);
+}
+
+TEST_F(EngineFixtureTest, OnlyTrainingOfTrainableTablesNeedsGradients) {
+  auto frozen = options();
+  frozen.features = {
+      {"trained", FeatureConfig{.table = video_}},
+      {"frozen",
+       FeatureConfig{
+           .table = make_table(
+               {.vocabulary_size = 4, .dim = 1, .trainable = false})}}};
+  EmbeddingEngine engine(frozen);
+  const Features ids{{"trained", int64s({1})}, {"frozen", int64s({2})}};
+  engine.enqueue(ids, {}, {.training = false, .name = "eval"});
+  engine.enqueue(ids);
+  for (const at::Tensor& activation : engine.dequeue("eval").flatten()) {
+    EXPECT_FALSE(activation.requires_grad());
+  }
+  const auto activations = engine.dequeue();
+  EXPECT_TRUE(activations["trained"].requires_grad());
+  EXPECT_FALSE(activations["frozen"].requires_grad());
+  (activations["trained"].sum() * activations["frozen"].sum()).backward();
+  engine.apply_gradients();
+  EXPECT_EQ(engine.iterations(), 1);
+}
+
+TEST_F(EngineFixtureTest, RefusesToReadGradientsOfNoBatch) {
+  EmbeddingEngine engine(options());
+  EXPECT_TORCH_ERROR(
+      engine.apply_gradients(),
+      "[apply_gradients] called on an unbuilt engine");
+  engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
+  engine.enqueue(batch(), {}, {.name = "train"});
+  EXPECT_VALUE_ERROR(
+      engine.apply_gradients({}, "eval"),
+      "the batch 'eval' of replica 0 was enqueued with training = false");
+  EXPECT_VALUE_ERROR(
+      engine.apply_gradients({}, "train"), "has not been dequeued");
+  EXPECT_VALUE_ERROR(
+      engine.apply_gradients(), "no training batch without a name");
+  engine.dequeue("eval");
+  half_square(engine.dequeue("train")).backward();
+  engine.apply_gradients({}, "train");
+  EXPECT_VALUE_ERROR(
+      engine.apply_gradients({}, "train"), "no training batch 'train'");
+  EXPECT_EQ(engine.iterations(), 1);
+}
+
+TEST_F(EngineFixtureTest, AFailedUpdateKeepsTheGradientsOfTheActivations) {
+  bool fails = true;
+  auto unsteady = options();
+  unsteady.optimizer = optim::SGD{.learning_rate = [&] {
+    TORCH_CHECK(!fails, "no rate yet");
+    return 0.1;
+  }};
+  EmbeddingEngine engine(unsteady);
+  EmbeddingEngine explicit_engine(options());
+  engine.enqueue(batch());
+  half_square(engine.dequeue()).backward();
+  EXPECT_TORCH_ERROR(engine.apply_gradients(), "no rate yet");
+  EXPECT_EQ(engine.iterations(), 0);
+  expect_same_rows(engine, explicit_engine);
+  fails = false;
+  engine.apply_gradients();
+  explicit_engine.enqueue(batch());
+  explicit_engine.apply_gradients(explicit_engine.dequeue());
+  expect_same_rows(engine, explicit_engine);
 }
 
 TEST_F(EngineFixtureTest, SequencesAreTruncatedAndPaddedWithoutGradient) {

@@ -66,6 +66,45 @@ TEST_F(PipeliningTest, ActivationsAreOneStepStale) {
   }
 }
 
+TEST_F(PipeliningTest, BatchesLookedUpAheadGetTheirOwnGradients) {
+  EmbeddingEngine engine(options());
+  enqueue(engine, "0");
+  enqueue(engine, "1");
+  (engine.dequeue("1")["f"].sum() * 10.0F).backward();
+  (engine.dequeue("0")["f"].sum() * 3.0F).backward();
+  engine.apply_gradients({}, "0");
+  EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -3);
+  engine.apply_gradients({}, "1");
+  EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -13);
+}
+
+// Another thread may ask for the gradients at any time.
+TEST_F(PipeliningTest, GradientsAreNotReadBeforeTheLookupHasEnded) {
+  EmbeddingEngine engine(options());
+  for (int i = 0; i < 50; ++i) {
+    enqueue(engine, "b");
+    std::thread eager([&] {
+      for (bool is_done = false; !is_done;) {
+        try {
+          engine.apply_gradients({}, "b");
+          is_done = true;
+        } catch (const c10::ValueError& error) {
+          const std::string text = error.what_without_backtrace();
+          EXPECT_TRUE(
+              text.find("has not been dequeued") != std::string::npos ||
+              text.find("dequeue() still looks up the batch 'b'") !=
+                  std::string::npos)
+              << text;
+        }
+      }
+    });
+    engine.dequeue("b");
+    eager.join();
+  }
+  EXPECT_EQ(engine.iterations(), 50);
+  EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), 0);
+}
+
 TEST_F(PipeliningTest, NeverMoreThanOneStep) {
   EmbeddingEngine engine(options());
   for (const char* name : {"0", "1", "2", "3"}) {

@@ -210,6 +210,41 @@ TEST_F(EngineFixtureTest, GradientsAreCopiedUntilAllHaveCome) {
       engine.read_rows("video", 0, 1)[0], floats({-.1F, .9F, 1.9F, 2.9F}));
 }
 
+TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
+  auto two = options();
+  two.replicas = 2;
+  EmbeddingEngine engine(two);
+  EmbeddingEngine explicit_engine(two);
+  for (const int64_t replica : {0, 1}) {
+    for (EmbeddingEngine* each : {&engine, &explicit_engine}) {
+      each->enqueue(slice({{0, replica}, {2}}), {}, {.replica = replica});
+    }
+  }
+  for (const int64_t replica : {1, 0}) {
+    const auto activations = engine.dequeue("", replica);
+    const auto weight = static_cast<float>(replica + 1);
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& activation : activations.flatten()) {
+      (activation.sum() * weight).backward();
+      gradients.push_back(at::ones_like(activation) * weight);
+    }
+    engine.apply_gradients({}, "", replica);
+    // Copied: the caller may use them up before the other replica is done.
+    for (const at::Tensor& activation : activations.flatten()) {
+      activation.grad().zero_();
+    }
+    explicit_engine.dequeue("", replica);
+    explicit_engine.apply_gradients(activations.pack(gradients), "", replica);
+  }
+  EXPECT_EQ(engine.iterations(), 1);
+  EXPECT_TRUE(at::equal(
+      engine.read_rows("video", 0, 8),
+      explicit_engine.read_rows("video", 0, 8)));
+  EXPECT_TRUE(at::equal(
+      engine.read_rows("user", 0, 16),
+      explicit_engine.read_rows("user", 0, 16)));
+}
+
 TEST_F(EngineFixtureTest, ABatchWithoutANameIsDroppedOnlyWhole) {
   auto two = options();
   two.replicas = 2;

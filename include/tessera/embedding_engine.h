@@ -86,8 +86,8 @@ struct EnqueueOptions {
 ///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
 ///   engine.enqueue({{"user", ids}});
 ///   auto activations = engine.dequeue();
-///   // ... the model, and the gradients of its loss:
-///   engine.apply_gradients({{"user", gradient}});
+///   loss_of(model->forward(activations)).backward();
+///   engine.apply_gradients();  // the grad() of the activations
 ///
 /// With replicas, each enqueues its slice under the batch's name, dequeues its
 /// activations and gives their gradients. The sum of all replicas' gradients,
@@ -95,7 +95,7 @@ struct EnqueueOptions {
 ///
 /// Thread safe. A call that needs another's waits for it, up to the timeout; all
 /// wait for a running update, so a learning rate or a custom rule must not wait
-/// for the engine. Activations carry no autograd graph, and weights get no
+/// for the engine. A backward pass ends at the activations, and weights get no
 /// gradient: use TPUEmbedding for these.
 /// Shapes:  as in TPUEmbedding, but the first batch fixes rank and all dimensions
 ///          except the first.
@@ -135,6 +135,10 @@ class EmbeddingEngine {
       const EnqueueOptions& options = {});
 
   /// Activations of the batch, in the nest of the feature configs, once.
+  ///
+  /// Those of a training batch are leaves that require a gradient, except those
+  /// of tables that are not trainable. The engine holds them until the batch has
+  /// its gradients or is dropped.
   /// Errors:  c10::Error before the first enqueue() or build(), and when the
   ///          batch, or gradients that it waits for, do not come in time,
   ///          naming them; c10::ValueError when it has been dequeued already;
@@ -144,6 +148,8 @@ class EmbeddingEngine {
 
   /// Updates the tables, when all replicas have given their gradients.
   ///
+  /// Without gradients, or with an empty nest, it takes the grad() of the
+  /// activations that dequeue() gave for this batch and replica.
   /// An undefined tensor is a gradient of zeros: its feature's rows count as
   /// touched. Gradients are summed over replicas, not averaged.
   /// Errors:  c10::ValueError for another nest, shape or dtype, or a batch that
@@ -152,7 +158,7 @@ class EmbeddingEngine {
   ///          enqueue() or build(); what a learning rate or a custom rule
   ///          throws. Nothing is changed.
   void apply_gradients(
-      const Nest<at::Tensor>& gradients,
+      const Nest<at::Tensor>& gradients = {},
       const std::string& name = {},
       int64_t replica = 0);
 

@@ -332,6 +332,57 @@ struct LionRow : ColumnRow<LionRule> {
   }
 };
 
+struct AdamaxRow : ColumnRow<AdamaxRule> {
+  static constexpr size_t kSlots = 2;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
+    const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
+    const V faded = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
+    const V size = hn::Abs(gradient);
+    // Not Max(): what it makes of a NaN differs between targets.
+    const V norm = hn::IfThenElse(hn::Lt(size, faded), faded, size);
+    hn::StoreU(momentum, d, slots[0]);
+    hn::StoreU(norm, d, slots[1]);
+    const V rate = hn::Set(d, rule.learning_rate * rule.correction_1);
+    const V denominator = hn::Add(norm, hn::Set(d, rule.epsilon));
+    return hn::Sub(weight, hn::Div(hn::Mul(rate, momentum), denominator));
+  }
+};
+
+struct NadamRow : ColumnRow<NadamRule> {
+  static constexpr size_t kSlots = 2;
+
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V Step(
+      D d,
+      const Rule& rule,
+      Local,
+      V weight,
+      V gradient,
+      float* const* slots) {
+    const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
+    const V velocity = Blend(
+        d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
+    hn::StoreU(momentum, d, slots[0]);
+    hn::StoreU(velocity, d, slots[1]);
+    const V direction = hn::MulAdd(
+        hn::Set(d, rule.momentum_factor),
+        momentum,
+        hn::Mul(hn::Set(d, rule.gradient_factor), gradient));
+    const V root = hn::Sqrt(hn::Mul(velocity, hn::Set(d, rule.correction_2)));
+    const V denominator = hn::Add(root, hn::Set(d, rule.epsilon));
+    const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), direction);
+    return hn::Sub(weight, hn::Div(scaled, denominator));
+  }
+};
+
 template <class F>
 struct AddUp {
   const F& f;

@@ -112,6 +112,27 @@ struct LambRule {
   float correction_2 = 1.0F;
 };
 
+struct AdamaxRule {
+  float learning_rate = 0.0F;
+  MovingAverage beta_1 = {};
+  float beta_2 = 0.0F;
+  float epsilon = 0.0F;
+  /// 1 / (1 - beta_1^t).
+  float correction_1 = 1.0F;
+};
+
+struct NadamRule {
+  float learning_rate = 0.0F;
+  MovingAverage beta_1 = {};
+  MovingAverage beta_2 = {};
+  float epsilon = 0.0F;
+  /// The direction is a sum of both, with these factors.
+  float momentum_factor = 0.0F;
+  float gradient_factor = 1.0F;
+  /// 1 / (1 - beta_2^t).
+  float correction_2 = 1.0F;
+};
+
 using RowRule = std::variant<
     SgdRule,
     AdagradRule,
@@ -124,7 +145,9 @@ using RowRule = std::variant<
     ProximalAdagradRule,
     LionRule,
     RowWiseAdagradRule,
-    LambRule>;
+    LambRule,
+    AdamaxRule,
+    NadamRule>;
 
 /// Tensors that a rule may keep beside the table.
 inline constexpr size_t kMaxSlots = 3;

@@ -409,7 +409,9 @@ void AddUpdateKernels(KernelTable& table) {
       ProximalAdagradRow,
       LionRow,
       RowWiseAdagradRow,
-      LambRow>(table);
+      LambRow,
+      AdamaxRow,
+      NadamRow>(table);
 }
 
 }  // namespace HWY_NAMESPACE

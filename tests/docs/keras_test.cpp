@@ -145,15 +145,17 @@ TEST(KerasPageTest, TheMidLevelApiIsTheEngine) {
        .dim = 2,
        .combiner = tessera::Combiner::kSum});
   const tessera::Features features{{"movie", torch::tensor({4, 4, 5})}};
-  const tessera::Nest<torch::Tensor> gradients{{"movie", torch::ones({3, 2})}};
+  const auto loss_of = [](const tessera::Nest<torch::Tensor>& activations) {
+    return activations["movie"].sum();
+  };
   // snippet: engine
   tessera::EmbeddingEngine engine(
       {.features = {{"movie", FeatureConfig{.table = movies}}},
        .optimizer = optim::SGD{.learning_rate = 0.1}});
   engine.enqueue(features);
   const auto activations = engine.dequeue();
-  // ... the model, and the gradients of its loss:
-  engine.apply_gradients(gradients);
+  loss_of(activations).backward();  // the model and its loss
+  engine.apply_gradients();  // the grad() of the activations, or what you give
   // end snippet
   const auto rows = engine.read_rows("movies", 4, 6);
   tessera::test::expect_close(

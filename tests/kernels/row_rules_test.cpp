@@ -84,6 +84,18 @@ Case ftrl_case(const char* name, FtrlRule rule) {
       })};
 }
 
+double nadam_mu(int step) {
+  return 0.8 * (1 - 0.5 * std::pow(0.96, step));
+}
+
+double nadam_product(int steps) {
+  double product = 1.0;
+  for (int step = 1; step <= steps; ++step) {
+    product *= nadam_mu(step);
+  }
+  return product;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back(
@@ -314,6 +326,47 @@ std::vector<Case> cases() {
            row.weight[i] -= kRate * trust * direction[i];
          }
        }});
+  all.push_back(
+      {"Adamax",
+       [](int step) {
+         return AdamaxRule{
+             kRate,
+             0.8F,
+             0.95F,
+             1e-3F,
+             static_cast<float>(1 / (1 - std::pow(0.8, step)))};
+       },
+       {0.0, 0.0, kNone},
+       by_element([](double& w, double g, const Elements& s, int step) {
+         *s[0] = 0.8 * *s[0] + 0.2 * g;
+         *s[1] = std::max(0.95 * *s[1], std::abs(g));
+         w -= kRate / (1 - std::pow(0.8, step)) * *s[0] / (*s[1] + 1e-3);
+       })});
+  all.push_back(
+      {"Nadam",
+       [](int step) {
+         const double now = nadam_product(step);
+         const double next = nadam_product(step + 1);
+         return NadamRule{
+             kRate,
+             0.8F,
+             0.95F,
+             1e-3F,
+             static_cast<float>(nadam_mu(step + 1) / (1 - next)),
+             static_cast<float>((1 - nadam_mu(step)) / (1 - now)),
+             static_cast<float>(1 / (1 - std::pow(0.95, step)))};
+       },
+       {0.0, 0.0, kNone},
+       by_element([](double& w, double g, const Elements& s, int step) {
+         *s[0] = 0.8 * *s[0] + 0.2 * g;
+         *s[1] = 0.95 * *s[1] + 0.05 * g * g;
+         const double momentum =
+             nadam_mu(step + 1) * *s[0] / (1 - nadam_product(step + 1));
+         const double gradient =
+             (1 - nadam_mu(step)) * g / (1 - nadam_product(step));
+         const double velocity = *s[1] / (1 - std::pow(0.95, step));
+         w -= kRate * (momentum + gradient) / (std::sqrt(velocity) + 1e-3);
+       })});
   return all;
 }
 
@@ -420,6 +473,9 @@ class Pair {
   const std::vector<float>& weights() const {
     return weights_;
   }
+  const std::array<std::vector<float>, kMaxSlots>& slots() const {
+    return slots_;
+  }
 
  private:
   const Case& case_;
@@ -466,6 +522,26 @@ TEST(RowRulesTest, TouchedRowsFollowTheFormulas) {
 
 TEST(RowRulesTest, SweepGivesOtherRowsAZeroGradient) {
   run(/*sweep=*/true);
+}
+
+TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
+  for (const KernelTable& kernels : available_kernels()) {
+    const Case rule{
+        "Adamax",
+        [](int) {
+          return AdamaxRule{kRate, 0.8F, 0.95F, 1e-3F};
+        },
+        {0.0, 1.0, kNone},
+        [](Row&, const Gradient&, int) {}};
+    std::mt19937 random(1);
+    Pair pair(rule, 1, 5, random);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    pair.update(kernels, {0}, {std::vector<float>(5, nan)}, false, 1);
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_TRUE(std::isnan(pair.slots()[1][i])) << kernels.isa;
+      EXPECT_TRUE(std::isnan(pair.weights()[i])) << kernels.isa;
+    }
+  }
 }
 
 TEST(RowRulesTest, FtrlLeavesRowsAloneAtALearningRateOfZero) {

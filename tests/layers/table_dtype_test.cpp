@@ -118,6 +118,28 @@ TEST_P(TableDtypeTest, TrainsCloseToFloat32) {
   EXPECT_LT(error, 0.1 * moved);
 }
 
+TEST_P(TableDtypeTest, AdamaxAndNadamTrainCloseToFloat32) {
+  for (const optim::OptimizerSpec& optimizer :
+       std::vector<optim::OptimizerSpec>{
+           optim::Adamax{.learning_rate = 0.01},
+           optim::Nadam{.learning_rate = 0.01}}) {
+    SCOPED_TRACE(optim::name_of(optimizer));
+    TPUEmbedding layer =
+        make_layer({.dtype = GetParam(), .optimizer = optimizer});
+    TPUEmbedding reference =
+        make_layer({.dtype = at::kFloat, .optimizer = optimizer});
+    const at::Tensor start = table_of(reference);
+    train(layer, 20);
+    train(reference, 20);
+    const at::Tensor expected = table_of(reference);
+    const auto moved = (expected - start).norm().item<double>();
+    const auto error =
+        (table_of(layer).to(at::kFloat) - expected).norm().item<double>();
+    EXPECT_GT(moved, 1.0);
+    EXPECT_LT(error, 0.1 * moved);
+  }
+}
+
 TEST_P(TableDtypeTest, SameSeedSameBitsForAnyNumberOfThreads) {
   const int threads = at::get_num_threads();
   std::vector<at::Tensor> tables;

@@ -116,6 +116,10 @@ inline std::vector<NamedSpec> spec_variants() {
       {"Adadelta", Adadelta{.learning_rate = 1.0, .epsilon = 0.01}},
       {"Lion", Lion{.learning_rate = rate}},
       {"Lamb", LAMB{.learning_rate = rate, .weight_decay = 0.1}},
+      {"Adamax", Adamax{.learning_rate = rate, .epsilon = 0.01}},
+      {"Nadam", Nadam{.learning_rate = rate, .epsilon = 0.01}},
+      {"NadamSlowSchedule",
+       Nadam{.learning_rate = rate, .epsilon = 0.01, .schedule_decay = 0.004}},
       {"Custom", custom_spec(0.1)}};
 }
 

@@ -118,7 +118,16 @@ const std::vector<std::pair<std::string, std::string>>& refused() {
 // without counterpart.
 bool is_to_be_refused(const Json& test_case) {
   static const std::set<std::string> classes{
-      "SGD", "Adagrad", "Adam", "Ftrl", "AdamW", "RMSprop", "Adadelta", "Lion"};
+      "SGD",
+      "Adagrad",
+      "Adam",
+      "Ftrl",
+      "AdamW",
+      "RMSprop",
+      "Adadelta",
+      "Lion",
+      "Adamax",
+      "Nadam"};
   const std::string name = label(test_case);
   for (const char* option :
        {" clipnorm", " global_clipnorm", " use_ema", " loss_scale_factor"}) {
@@ -247,6 +256,8 @@ TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
   EXPECT_EQ(translate("RMSprop"), OptimizerSpec(RMSprop{}));
   EXPECT_EQ(translate("Adadelta"), OptimizerSpec(Adadelta{}));
   EXPECT_EQ(translate("Lion"), OptimizerSpec(Lion{}));
+  EXPECT_EQ(translate("Adamax"), OptimizerSpec(Adamax{}));
+  EXPECT_EQ(translate("Nadam"), OptimizerSpec(Nadam{}));
   EXPECT_EQ(translate("Ftrl"), OptimizerSpec(FTRL{}));
 }
 
@@ -283,7 +294,8 @@ TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
   expect_refused(
       keras3("Adam", {{"gradient_accumulation_steps", 2}}),
       "[Keras Adam] gradient_accumulation_steps can't be");
-  for (const char* other : {"AdamW", "RMSprop", "Adadelta", "Lion"}) {
+  for (const char* other :
+       {"AdamW", "RMSprop", "Adadelta", "Lion", "Adamax", "Nadam"}) {
     expect_refused(
         keras3(other, no_options()),
         "class_name must be one of SGD, Adagrad, Adam, Ftrl with "
@@ -340,6 +352,30 @@ TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
   EXPECT_TRUE(sweeps(keras3("Adadelta", no_options())));
   EXPECT_FALSE(sweeps(legacy("Adadelta", no_options())));
   EXPECT_TRUE(sweeps(keras3("Lion", no_options())));
+  EXPECT_TRUE(sweeps(keras3("Adamax", no_options())));
+  EXPECT_FALSE(sweeps(legacy("Adamax", no_options())));
+  EXPECT_TRUE(sweeps(keras3("Nadam", no_options())));
+}
+
+TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayIsOfItsMomentum) {
+  EXPECT_EQ(
+      translate_keras_optimizer(legacy("Nadam", no_options()), Fidelity::kLazy),
+      OptimizerSpec(Nadam{.schedule_decay = 0.004}));
+  EXPECT_EQ(
+      translate_keras_optimizer(
+          legacy("Nadam", {{"learning_rate", 0.5}, {"decay", 0.25}}),
+          Fidelity::kLazy),
+      OptimizerSpec(Nadam{.learning_rate = 0.5, .schedule_decay = 0.25}));
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer(
+          legacy("Nadam", no_options()), Fidelity::kExact),
+      "[Keras Nadam] can't be honoured with Fidelity::kExact: legacy Keras lets "
+      "the slots of all rows decay, but moves the rows of the batch only. Use "
+      "Fidelity::kLazy");
+  // Of the learning rate, as in every other class.
+  EXPECT_FALSE(
+      translate<Adamax>(legacy("Adamax", {{"decay", 0.5}}), Fidelity::kExact)
+          .learning_rate.is_constant());
 }
 
 TEST(TranslateKerasOptimizerTest, MapsOptionsOfAllClasses) {
@@ -406,19 +442,14 @@ TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
           keras3("Adam", {{"clipnorm", 1.0}}), Fidelity::kExact),
       "but is 1.0. Use clipvalue");
   for (const Fidelity fidelity : kKerasFidelities) {
-    for (const char* name : {"Adamax", "Nadam"}) {
-      EXPECT_VALUE_ERROR(
-          translate_keras_optimizer(keras3(name, no_options()), fidelity),
-          std::string("but got '") + name + "'. Use Adam.");
-    }
     EXPECT_VALUE_ERROR(
         translate_keras_optimizer(keras3("Muon", no_options()), fidelity),
         "class_name must be one of SGD, Adagrad, Adam, Ftrl, AdamW, RMSprop, "
-        "Adadelta, Lion, but got 'Muon'.");
+        "Adadelta, Lion, Adamax, Nadam, but got 'Muon'.");
     EXPECT_VALUE_ERROR(
         translate_keras_optimizer(legacy("Lion", no_options()), fidelity),
         "class_name must be one of SGD, Adagrad, Adam, Ftrl, RMSprop, "
-        "Adadelta, but got 'Lion'.");
+        "Adadelta, Adamax, Nadam, but got 'Lion'.");
   }
 }
 
@@ -566,13 +597,26 @@ TEST(TranslateKerasOptimizerTest, NamesAreNativeSpecs) {
     EXPECT_EQ(
         translate_keras_optimizer("ftrl", fidelity), OptimizerSpec(FTRL{}));
     EXPECT_EQ(
+        translate_keras_optimizer("rmsprop", fidelity),
+        OptimizerSpec(RMSprop{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("adadelta", fidelity),
+        OptimizerSpec(Adadelta{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("lion", fidelity), OptimizerSpec(Lion{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("adamax", fidelity), OptimizerSpec(Adamax{}));
+    EXPECT_EQ(
+        translate_keras_optimizer("nadam", fidelity), OptimizerSpec(Nadam{}));
+    EXPECT_EQ(
         translate_keras_optimizer(Json("adam"), fidelity),
         OptimizerSpec(Adam{}));
   }
-  for (const char* bad : {"", "SGD", "rmsprop", " adam", "[]"}) {
+  for (const char* bad : {"", "SGD", "adamw", " adam", "[]"}) {
     EXPECT_VALUE_ERROR(
         translate_keras_optimizer(bad),
-        std::string("name must be one of sgd, adagrad, adam, ftrl, but got '") +
+        std::string("name must be one of sgd, adagrad, adam, ftrl, rmsprop, "
+                    "adadelta, lion, adamax, nadam, but got '") +
             bad + "'");
   }
 }
@@ -690,7 +734,13 @@ std::vector<OptimizerSpec> expressible() {
           .lazy = false},
       RMSprop{.rho = 0.8, .momentum = 0.5, .centered = true},
       Adadelta{.rho = 0.8, .lazy = false},
-      Lion{.beta_1 = 0.8}};
+      Lion{.beta_1 = 0.8},
+      Adamax{.beta_1 = 0.8, .epsilon = 1e-3},
+      Nadam{
+          .beta_2 = 0.8,
+          .weight_decay_factor = 0.1,
+          .multiply_weight_decay_factor_by_learning_rate = true,
+          .lazy = false}};
 }
 
 TEST(ToKerasTest, RoundTripsWithTheMatchingFidelity) {
@@ -704,6 +754,13 @@ TEST(ToKerasTest, RoundTripsWithTheMatchingFidelity) {
   }
 }
 
+void expect_given_back(const Json& expected) {
+  nlohmann::json actual =
+      to_keras(translate_keras_optimizer(expected, Fidelity::kExact));
+  actual["config"]["name"] = expected.at("config").at("name");
+  EXPECT_EQ(actual, nlohmann::json(expected));
+}
+
 TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
   for (const std::string& file : test::golden_files("specs")) {
     for (const Json& test_case : test::read_golden(file)) {
@@ -712,10 +769,15 @@ TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
       }
       const Json& expected = test_case.at("spec");
       SCOPED_TRACE(expected.dump());
-      nlohmann::json actual =
-          to_keras(translate_keras_optimizer(expected, Fidelity::kExact));
-      actual["config"]["name"] = expected.at("config").at("name");
-      EXPECT_EQ(actual, nlohmann::json(expected));
+      expect_given_back(expected);
+    }
+  }
+  for (const std::string& file : test::golden_files("train")) {
+    for (const Json& test_case : test::read_golden(file)) {
+      if (test_case.at("name").get<std::string>().starts_with("keras3")) {
+        SCOPED_TRACE(test_case.at("name"));
+        expect_given_back(test_case.at("optimizer"));
+      }
     }
   }
 }
@@ -743,6 +805,7 @@ TEST(ToKerasTest, RefusesWhatKerasCantSay) {
   expect_refused(ProximalAdagrad{}, "the rule");
   expect_refused(RowWiseAdagrad{}, "the rule");
   expect_refused(LAMB{}, "the rule");
+  expect_refused(Nadam{.schedule_decay = 0.004}, "schedule_decay other than 1");
   expect_refused(
       SGD{.use_gradient_accumulation = false},
       "use_gradient_accumulation = false");

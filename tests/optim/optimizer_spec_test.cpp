@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizer.h>
 
+#include "optim/nadam_factors.h"
 #include "optim/row_update.h"
 #include "tests/test_util.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,8 +36,10 @@ const std::vector<OptimizerSpec>& all_specs() {
       Adadelta{},
       Lion{},
       LAMB{},
+      Adamax{},
+      Nadam{},
       CustomOptimizer{.rule = CustomRule("none", [](CustomRows&) {})}};
-  static_assert(std::variant_size_v<OptimizerVariant> == 13, "add it above");
+  static_assert(std::variant_size_v<OptimizerVariant> == 15, "add it above");
   return specs;
 }
 
@@ -103,6 +110,76 @@ TEST(LearningRateTest, RefusesNegativeAndInfiniteValues) {
   EXPECT_EQ(LearningRate(0.0).value(0, ""), 0.0);
 }
 
+TEST(LearningRateTest, ACallableMayGiveATensor) {
+  at::Tensor current = at::scalar_tensor(0.5);
+  const LearningRate rate = [&] { return current; };
+  EXPECT_FALSE(rate.is_constant());
+  EXPECT_EQ(rate.value(0, ""), 0.5);
+  current = at::full({1}, 0.25, at::kDouble);
+  EXPECT_EQ(rate.value(0, ""), 0.25);
+  current = at::full({1, 1}, 2, at::kLong);
+  EXPECT_EQ(rate.value(0, ""), 2.0);
+  current = at::full({}, 0.5, at::kBFloat16);
+  EXPECT_EQ(rate.value(0, ""), 0.5);
+  current = at::full({}, 0.75).requires_grad_();
+  EXPECT_EQ(rate.value(0, ""), 0.75);
+
+  const LearningRate named(
+      "warm_up", [&]() -> const at::Tensor& { return current; });
+  EXPECT_EQ(named.callable_name(), "warm_up");
+  EXPECT_EQ(named.value(0, ""), 0.75);
+  EXPECT_EQ(named, LearningRate(named));
+  EXPECT_NE(named, rate);
+  const std::function<at::Tensor()> function = [&] { return current * 2; };
+  EXPECT_EQ(SGD{.learning_rate = function}.learning_rate.value(0, ""), 1.5);
+  EXPECT_EQ(LearningRate("f", function).value(0, ""), 1.5);
+}
+
+TEST(LearningRateTest, RefusesTensorsThatAreNoRate) {
+  at::Tensor current;
+  const LearningRate rate = [&] { return current; };
+  EXPECT_TYPE_ERROR(
+      rate.value(0, "[table 'users']"),
+      "[table 'users'] the learning_rate's callable must give a number or a "
+      "tensor of a floating-point or integer type, but gave no tensor.");
+  for (const at::ScalarType dtype : {at::kBool, at::kComplexFloat}) {
+    current = at::full({}, 1, dtype);
+    EXPECT_TYPE_ERROR(
+        rate.value(0, ""), std::string("but gave ") + c10::toString(dtype));
+  }
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{0}, {2}, {1, 2}, {2, 0}}) {
+    current = at::full(shape, 0.5);
+    EXPECT_VALUE_ERROR(
+        rate.value(0, "[table 'users']"),
+        c10::str(
+            "[table 'users'] the learning_rate's callable must give a dense "
+            "tensor of one element, but gave a Strided one of shape ",
+            c10::IntArrayRef(shape),
+            " on cpu."));
+  }
+  current = at::full({1}, 0.5).to_sparse();
+  EXPECT_VALUE_ERROR(rate.value(0, ""), "but gave a Sparse one of shape [1]");
+  current = at::empty({}, at::TensorOptions(at::kMeta));
+  EXPECT_VALUE_ERROR(rate.value(0, ""), "of shape [] on meta.");
+  for (const double bad : {-0.1, kInfinity, std::nan("")}) {
+    current = at::scalar_tensor(bad);
+    EXPECT_VALUE_ERROR(rate.value(0, ""), "must be finite and >= 0, but got");
+  }
+}
+
+// Only what gives a rate becomes one, so that overloads for other callables
+// stay possible.
+TEST(LearningRateTest, OtherCallablesDoNotConvert) {
+  const auto text = [] { return std::string("0.1"); };
+  const auto nothing = [] {};
+  const auto of_step = [](int64_t) { return 0.1; };
+  static_assert(!std::is_convertible_v<decltype(text), LearningRate>);
+  static_assert(!std::is_convertible_v<decltype(nothing), LearningRate>);
+  static_assert(!std::is_convertible_v<decltype(of_step), LearningRate>);
+  static_assert(!std::is_convertible_v<at::Tensor, LearningRate>);
+}
+
 TEST(LearningRateTest, APlaceholderAsksForItsCallable) {
   EXPECT_VALUE_ERROR(
       LearningRate::placeholder("warm_up").value(0, "[table 'users']"),
@@ -111,6 +188,11 @@ TEST(LearningRateTest, APlaceholderAsksForItsCallable) {
   EXPECT_VALUE_ERROR(
       LearningRate("empty", LearningRate::Callable()).value(0, ""),
       "the callable 'empty'");
+  EXPECT_VALUE_ERROR(
+      LearningRate("empty", LearningRate::TensorCallable()).value(0, ""),
+      "the callable 'empty'");
+  EXPECT_VALUE_ERROR(
+      LearningRate("empty", nullptr).value(0, ""), "the callable 'empty'");
 }
 
 TEST(OptimizerSpecTest, DefaultsAreUpstreams) {
@@ -140,7 +222,7 @@ TEST(OptimizerSpecTest, NamesAreTheClasses) {
   EXPECT_EQ(
       names,
       "SGD Momentum Adagrad AdagradMomentum ProximalAdagrad RowWiseAdagrad "
-      "Adam FTRL RMSprop Adadelta Lion LAMB CustomOptimizer ");
+      "Adam FTRL RMSprop Adadelta Lion LAMB Adamax Nadam CustomOptimizer ");
 }
 
 TEST(OptimizerSpecTest, ComparesByValue) {
@@ -307,6 +389,63 @@ TEST(OptimizerSpecTest, AdamRefusesAnEpsilonWhoseSquareVanishes) {
       validate(Adam{.epsilon = 1e-30}, "[x]"),
       "epsilon^2 must be > 0 and fit in float32, but got 1e-60");
   validate(Adam{.epsilon = 1e-30, .sum_inside_sqrt = false}, "[x]");
+}
+
+TEST(OptimizerSpecTest, AdamaxAndNadamRefuseOptionsOutOfRange) {
+  EXPECT_VALUE_ERROR(
+      validate(Adamax{.beta_1 = 1.0}, "[x]"),
+      "[x] Adamax: beta_1 must be >= 0 and < 1, but got 1");
+  EXPECT_VALUE_ERROR(
+      validate(Adamax{.beta_2 = 1.5}, "[x]"),
+      "[x] Adamax: beta_2 must be >= 0 and <= 1, but got 1.5");
+  validate(Adamax{.beta_2 = 1.0}, "[x]");
+  EXPECT_VALUE_ERROR(
+      validate(Adamax{.epsilon = 0.0}, "[x]"), "[x] Adamax: epsilon must be");
+  EXPECT_VALUE_ERROR(
+      validate(Nadam{.beta_1 = 1.0}, "[x]"),
+      "[x] Nadam: beta_1 must be >= 0 and < 1, but got 1");
+  EXPECT_VALUE_ERROR(
+      validate(Nadam{.beta_2 = 1.0}, "[x]"),
+      "[x] Nadam: beta_2 must be >= 0 and < 1, but got 1");
+  EXPECT_VALUE_ERROR(
+      validate(Nadam{.epsilon = 0.0}, "[x]"), "[x] Nadam: epsilon must be");
+  for (const double bad : {-0.1, kInfinity, std::nan("")}) {
+    EXPECT_VALUE_ERROR(
+        validate(Nadam{.schedule_decay = bad}, "[x]"),
+        "[x] Nadam: schedule_decay must be >= 0");
+  }
+}
+
+// What Keras keeps in a variable of the optimizer, multiplied step by step.
+TEST(NadamFactorsTest, AreThoseOfTheRunningProduct) {
+  for (const double beta_1 : {0.9, 0.999, 0.0}) {
+    for (const double decay : {1.0, 0.004, 0.0, 1e-12, 1e6}) {
+      SCOPED_TRACE(c10::str("beta_1 ", beta_1, ", schedule_decay ", decay));
+      const Nadam spec{.beta_1 = beta_1, .schedule_decay = decay};
+      const auto mu = [&](int64_t t) {
+        return beta_1 *
+            (1 - 0.5 * std::pow(0.96, decay * static_cast<double>(t)));
+      };
+      double product = 1.0;
+      for (int64_t t = 1; t <= 5000; ++t) {
+        product *= mu(t);
+        const NadamFactors factors = nadam_factors(spec, t);
+        const double momentum = mu(t + 1) / (1 - product * mu(t + 1));
+        ASSERT_NEAR(factors.momentum, momentum, 1e-12 * (1 + momentum)) << t;
+        const double gradient = (1 - mu(t)) / (1 - product);
+        ASSERT_NEAR(factors.gradient, gradient, 1e-12 * (1 + gradient)) << t;
+        const double power = std::pow(0.999, static_cast<double>(t));
+        ASSERT_NEAR(factors.velocity, 1 / (1 - power), 1e-9) << t;
+      }
+    }
+  }
+}
+
+TEST(NadamFactorsTest, EndWhereAdamDoesAfterManyUpdates) {
+  const NadamFactors factors = nadam_factors(Nadam{}, int64_t{1} << 40);
+  EXPECT_NEAR(factors.momentum, 0.9, 1e-12);
+  EXPECT_NEAR(factors.gradient, 0.1, 1e-12);
+  EXPECT_EQ(factors.velocity, 1.0);
 }
 
 TEST(RowUpdateTest, SlotsStartAsTheSpecSays) {

@@ -88,6 +88,8 @@ TEST(ConfigJsonTest, EveryOptimizerRoundTrips) {
       with_all_options(optim::Adadelta{.rho = 0.9}),
       with_all_options(optim::Lion{.beta_2 = 0.98}),
       with_all_options(optim::LAMB{.weight_decay = 0.01}),
+      with_all_options(optim::Adamax{.beta_2 = 0.98, .epsilon = 1e-5}),
+      with_all_options(optim::Nadam{.beta_1 = 0.8, .schedule_decay = 0.004}),
       optim::Adagrad{
           .learning_rate = optim::Warmup{
               .start = 0.1,
@@ -151,10 +153,11 @@ TEST(ConfigJsonTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
 
 TEST(ConfigJsonTest, AnUnknownClassIsRefusedWithTheKnownOnes) {
   EXPECT_VALUE_ERROR(
-      optimizer_from_json(parse(R"({"class_name": "Nadam"})")),
+      optimizer_from_json(parse(R"({"class_name": "Muon"})")),
       "[optimizer] class_name must be one of SGD, Momentum, Adagrad, "
       "AdagradMomentum, ProximalAdagrad, RowWiseAdagrad, Adam, FTRL, RMSprop, "
-      "Adadelta, Lion, LAMB, CustomOptimizer, but got 'Nadam'.");
+      "Adadelta, Lion, LAMB, Adamax, Nadam, CustomOptimizer, but got "
+      "'Muon'.");
   EXPECT_VALUE_ERROR(
       initializer_from_json(parse(R"({"class_name": "Ones"})")),
       "one of Zeros, Constant, Uniform, Normal, TruncatedNormal, RowId, "

@@ -32,8 +32,8 @@ enum class Fidelity {
 /// InverseTimeDecay.
 ///
 ///               kTpu                kLazy, kExact
-///   classes     SGD, Adagrad,       besides: AdamW, RMSprop, Adadelta, Lion
-///               Adam, Ftrl
+///   classes     SGD, Adagrad,       besides: AdamW, RMSprop, Adadelta, Lion,
+///               Adam, Ftrl          Adamax, Nadam
 ///   refused     momentum, nesterov, clipnorm, global_clipnorm, use_ema,
 ///   unless      decay, amsgrad,     loss_scale_factor
 ///   Keras's     Adagrad's epsilon,
@@ -42,6 +42,8 @@ enum class Fidelity {
 ///
 /// kExact gives what Keras computes from dense gradients, where rows without
 /// one get zeros; for legacy Keras, what it computes from IndexedSlices.
+/// Legacy Nadam, which lets the slots of rows without a gradient decay but does
+/// not move these rows, is refused with kExact. Its `decay` is schedule_decay.
 /// clipvalue limits the sum over duplicates.
 /// Errors:  c10::ValueError naming the class, option or key, and what to do.
 /// Source:  tfrs.layers.embedding.TPUEmbedding (kTpu); keras.optimizers.
@@ -54,8 +56,9 @@ OptimizerSpec translate_keras_optimizer(
     const nlohmann::json& config,
     Fidelity fidelity = Fidelity::kTpu);
 
-/// The same as text, or a name: sgd, adagrad, adam and ftrl are the native
-/// specs with their defaults, whatever the fidelity.
+/// The same as text, or a name: sgd, adagrad, adam, ftrl, rmsprop, adadelta,
+/// lion, adamax and nadam are the native specs with their defaults, whatever the
+/// fidelity.
 OptimizerSpec translate_keras_optimizer(
     const std::string& text,
     Fidelity fidelity = Fidelity::kTpu);

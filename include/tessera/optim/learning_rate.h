@@ -3,6 +3,8 @@
 
 #include <tessera/optim/schedule.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -26,6 +28,15 @@ namespace detail {
 template <class F>
 concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 
+/// What gives its learning rate as a number.
+template <class F>
+concept GivesNumber = NoModule<F> && std::is_invocable_r_v<double, F&>;
+
+/// What gives its learning rate as a tensor.
+template <class F>
+concept GivesTensor =
+    NoModule<F> && !GivesNumber<F> && std::is_invocable_r_v<at::Tensor, F&>;
+
 template <class T, class Variant>
 inline constexpr bool kIsAlternative = false;
 template <class T, class... Ts>
@@ -43,12 +54,16 @@ inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
 ///   SGD{.learning_rate = [&] { return current_rate; }};
 ///   SGD{.learning_rate = LearningRate("warm_up", [&] { return rate; })};
 ///
+/// A callable gives a number, or a tensor of one element, of a floating-point
+/// or integer type and on any device.
+///
 /// Callables compare by identity: copies of one LearningRate are equal, the
 /// same lambda written twice is not.
 /// Range:   finite and >= 0, checked at each read.
 class LearningRate {
  public:
   using Callable = std::function<double()>;
+  using TensorCallable = std::function<at::Tensor()>;
 
   // NOLINTBEGIN(google-explicit-constructor)
   template <class Number>
@@ -62,19 +77,20 @@ class LearningRate {
   LearningRate(Schedule schedule) : source_(std::move(schedule)) {}
 
   template <class F>
-  requires(
-      detail::NoModule<F>&& std::is_invocable_r_v<double, F&> &&
-      !std::is_arithmetic_v<F> &&
-      !std::same_as<std::remove_cvref_t<F>, LearningRate>)
+  requires(detail::GivesNumber<F> || detail::GivesTensor<F>)
       LearningRate(F callable)
       : LearningRate("", std::move(callable)) {}
   // NOLINTEND(google-explicit-constructor)
 
   /// The name stands for the callable in JSON and checkpoints.
   LearningRate(std::string name, Callable callable)
-      : source_(Named{
-            std::move(name),
-            std::make_shared<const Callable>(std::move(callable))}) {}
+      : source_(name_it(std::move(name), std::move(callable))) {}
+
+  /// A template, so that nullptr stays an absent Callable.
+  template <detail::GivesTensor F>
+  LearningRate(std::string name, F callable)
+      : source_(name_it(std::move(name), TensorCallable(std::move(callable)))) {
+  }
 
   /// What JSON holds for a callable: its name, to be bound before use.
   static LearningRate placeholder(std::string name);
@@ -90,8 +106,10 @@ class LearningRate {
   const std::string& callable_name() const;
 
   /// The rate at step 0, 1, ... of the layer.
-  /// Errors:  c10::ValueError when it is negative or not finite, or when a
-  ///          placeholder has no callable; `where` begins the message.
+  /// Errors:  c10::ValueError when it is negative or not finite, when a
+  ///          placeholder has no callable, or for a tensor with another number
+  ///          of elements than one; c10::TypeError for a tensor of another type;
+  ///          `where` begins the message.
   double value(int64_t step, const std::string& where) const;
 
   /// Refuses a number or schedule out of range; callables are checked when
@@ -101,11 +119,19 @@ class LearningRate {
   bool operator==(const LearningRate&) const = default;
 
  private:
+  using AnyCallable = std::variant<Callable, TensorCallable>;
+
   struct Named {
     std::string name;
-    std::shared_ptr<const Callable> callable;
+    std::shared_ptr<const AnyCallable> callable;
     bool operator==(const Named&) const = default;
   };
+
+  static Named name_it(std::string name, AnyCallable callable) {
+    return {
+        std::move(name),
+        std::make_shared<const AnyCallable>(std::move(callable))};
+  }
 
   std::variant<double, Schedule, Named> source_;
 };

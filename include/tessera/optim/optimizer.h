@@ -574,6 +574,92 @@ struct LAMB {
   }
 };
 
+/// Adamax: Adam with the largest gradient, which fades, in place of the root.
+///
+///   momentum = beta_1 * momentum + (1 - beta_1) * gradient
+///   norm     = max(beta_2 * norm, |gradient|)
+///   weight  -= learning_rate / (1 - beta_1^t) * momentum / (norm + epsilon)
+///
+/// t = 1, 2, ... counts the table's updates.
+///
+/// Slots:   momenta, norms; from 0.
+/// Range:   beta_1 in [0, 1), beta_2 in [0, 1], epsilon > 0.
+/// Source:  keras.optimizers.Adamax; Kingma and Ba 2014, section 7.1.
+struct Adamax {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adamax&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+/// Nadam: Adam with Nesterov momentum, which grows to beta_1.
+///
+///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
+///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
+///   mu(t)     = beta_1 * (1 - 0.5 * 0.96^(schedule_decay * t))
+///   direction = mu(t + 1) / (1 - mu(1) * ... * mu(t + 1)) * momentum
+///               + (1 - mu(t)) / (1 - mu(1) * ... * mu(t)) * gradient
+///   weight   -= learning_rate * direction
+///               / (sqrt(velocity / (1 - beta_2^t)) + epsilon)
+///
+/// t = 1, 2, ... counts the table's updates. A row needs no state for mu.
+///
+/// Slots:   momenta, velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, schedule_decay >= 0.
+/// Source:  keras.optimizers.Nadam; Dozat 2016.
+/// Differs: torch.optim.NAdam of Python has schedule_decay 0.004, as legacy
+///          Keras, where Keras 3 has 1.
+struct Nadam {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  double schedule_decay = 1.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Nadam&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    visit("schedule_decay", self.schedule_decay);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
 /// The user's own rule: a function of the touched rows.
 ///
 ///   CustomOptimizer{
@@ -626,12 +712,14 @@ using OptimizerVariant = std::variant<
     Adadelta,
     Lion,
     LAMB,
+    Adamax,
+    Nadam,
     CustomOptimizer>;
 
 /// How a table learns: a native spec, a name, or what Keras serializes.
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
-///   OptimizerSpec spec = "adagrad";   // sgd, adagrad, adam, ftrl: defaults
+///   OptimizerSpec spec = "adagrad";   // its defaults; names: optim/keras.h
 ///   OptimizerSpec spec = keras_json;  // Fidelity::kTpu of optim/keras.h
 ///
 /// Errors:  c10::ValueError for text and JSON that can't be translated.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/nadam_factors.h"
+
+#include <cmath>
+
+namespace tessera::optim {
+
+namespace {
+
+// The logarithm of 0.96^schedule_decay.
+double log_of_base(const Nadam& spec) {
+  return spec.schedule_decay * std::log(0.96);
+}
+
+double mu(const Nadam& spec, double update) {
+  return spec.beta_1 * (1.0 - 0.5 * std::exp(log_of_base(spec) * update));
+}
+
+// mu(1) * ... * mu(updates). With q = 0.96^schedule_decay that is beta_1^updates
+// times the product of 1 - q^s / 2, whose logarithm is
+//
+//   -sum over k of (1 / 2)^k / k * (q^k + q^2k + ... + q^(updates k)),
+//
+// a geometric series in each term. So a restored counter is enough, and an
+// update after millions of others costs no more than the first.
+double product_of_mu(const Nadam& spec, double updates) {
+  constexpr int kTerms = 64;  // beyond, (1 / 2)^k vanishes in double
+  const double log_base = log_of_base(spec);
+  double log_of_product = 0.0;
+  double half_to_k = 1.0;
+  for (int k = 1; k <= kTerms; ++k) {
+    half_to_k *= 0.5;
+    const double log_power = k * log_base;
+    const double sum = log_power == 0.0 ? updates
+                                        : std::exp(log_power) *
+            std::expm1(log_power * updates) / std::expm1(log_power);
+    log_of_product -= half_to_k / k * sum;
+  }
+  return std::pow(spec.beta_1, updates) * std::exp(log_of_product);
+}
+
+}  // namespace
+
+NadamFactors nadam_factors(const Nadam& spec, int64_t update) {
+  const auto now = static_cast<double>(update);
+  const double product = product_of_mu(spec, now);
+  const double next = mu(spec, now + 1.0);
+  return {
+      .momentum = next / (1.0 - product * next),
+      .gradient = (1.0 - mu(spec, now)) / (1.0 - product),
+      .velocity = 1.0 / (1.0 - std::pow(spec.beta_2, now))};
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/optimizer.h>
+
+#include <cstdint>
+
+namespace tessera::optim {
+
+/// What Nadam's update number t = 1, 2, ... multiplies by, for all rows.
+struct NadamFactors {
+  double momentum = 0.0;  // mu(t + 1) / (1 - mu(1) * ... * mu(t + 1))
+  double gradient = 1.0;  // (1 - mu(t)) / (1 - mu(1) * ... * mu(t))
+  double velocity = 1.0;  // 1 / (1 - beta_2^t)
+};
+
+/// Takes the same time for every t.
+NadamFactors nadam_factors(const Nadam& spec, int64_t update);
+
+}  // namespace tessera::optim
