@@ -133,10 +133,11 @@ void VocabularyBuilder::add(const Column& column) {
 }
 
 void VocabularyBuilder::merge(const VocabularyBuilder& other) {
+  Counts& own = this->counts();
   std::visit(
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
-          Map& counts = this->counts().as<Map>(where());
+          Map& counts = own.as<Map>(where());
           if (&counts == &added) {  // with itself: adding would move entries
             for (auto& [value, count] : counts) {
               count *= 2;

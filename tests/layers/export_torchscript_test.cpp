@@ -602,13 +602,13 @@ TEST(ExportTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
 }
 
 TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
-  const TPUEmbedding layer(TPUEmbeddingOptions{
+  TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {
           {"user",
            FeatureConfig{
                .table = make_table(
                    {.name = "users", .vocabulary_size = 1234, .dim = 2}),
-               .output_shape = PartialShape{1500}}}}});
+               .output_shape = std::vector<int64_t>{1500}}}}});
   const at::Tensor ids = at::arange(1500, at::kLong).remainder(1234);
   const std::string path = test::new_file();
   {
