@@ -158,7 +158,7 @@ TEST(ForkTest, AChildOfAnIdleParentTrainsWithForward) {
   const std::string text = in_child([&] {
     const std::string begun = result_of([&] { layer->begin_forward(ids); });
     if (!says_it_is_forked(begun)) {
-      return begun;
+      return "begin_forward(): " + begun;
     }
     return result_of([&] {
       layer->forward(ids).leaf().sum().backward();
