@@ -83,7 +83,7 @@ constexpr const char* kSumValues = "sum_values";
 void save_sum(
     const at::Tensor& sum,
     int64_t steps,
-    torch::serialize::OutputArchive& archive) {
+    CheckedArchive& archive) {
   archive.write(kAccumulationSteps, c10::IValue(steps));
   if (sum.layout() == at::kSparse) {
     archive.write(kSumIndices, sum._indices(), /*is_buffer=*/true);

@@ -116,7 +116,7 @@ ArchivedState read_archive(torch::serialize::InputArchive& archive) {
 
 void save_accumulated(
     const TableState& table,
-    torch::serialize::OutputArchive& archive) {
+    CheckedArchive& archive) {
   const AccumulatedGradients gradients = accumulated_gradients(table);
   archive.write(kAccumulationSteps, c10::IValue(accumulation_steps_of(table)));
   archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);

@@ -41,7 +41,7 @@ auto* find_first(Batches& batches, const std::string& name, Wanted wanted) {
 }  // namespace
 
 std::string quoted_batch_name(const std::string& name) {
-  return name.empty() ? "without a name" : "'" + shorten(name) + "'";
+  return name.empty() ? "without a name" : c10::str("'", shorten(name), "'");
 }
 
 bool QueuedBatch::waits_to_be_dequeued() const {
