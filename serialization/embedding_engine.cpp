@@ -161,7 +161,6 @@ void EmbeddingEngine::load(
     const LoadOptions& options) {
   change_state(
       [&](EmbeddingState& state) { load_state(state, archive, options); });
-  forget_piles();
 }
 
 void EmbeddingEngine::save_checkpoint(

@@ -15,7 +15,7 @@
 #include <tessera/mpi_backend.h>
 #include <tessera/serialization/checkpoint.h>
 
-#include "layers/forward_interception.h"
+#include "layers/table_module.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/allclose.h>
@@ -108,8 +108,8 @@ void train(TPUEmbedding& layer, int64_t to, int64_t rank, int64_t ranks) {
 
 // Of all tables and slots, this process's rows.
 void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
-  const EmbeddingState& part = ForwardInterception::state_of(*layer);
-  const EmbeddingState& all = ForwardInterception::state_of(*whole);
+  const EmbeddingState& part = *TableModule::of(*layer)->state;
+  const EmbeddingState& all = *TableModule::of(*whole)->state;
   for (size_t i = 0; i < part.tables.size(); ++i) {
     const TableState& table = part.tables[i];
     const bool is_float = table.config->dtype == at::kFloat;

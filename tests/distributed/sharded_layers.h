@@ -3,7 +3,7 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
-#include "layers/forward_interception.h"
+#include "layers/table_module.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/test_util.h"
 
@@ -31,7 +31,7 @@ inline Strategy sharded(ShardingOptions options = {}) {
 }
 
 inline const EmbeddingState& state_of(const TPUEmbedding& layer) {
-  return ForwardInterception::state_of(*layer);
+  return *TableModule::of(*layer)->state;
 }
 
 /// Local rows and slots, against those of a layer that has all of them.

@@ -5,7 +5,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/optim/sgd.h>
 
-#include "layers/forward_interception.h"
+#include "layers/table_module.h"
 #include "src/random_key.h"
 #include "src/rank_group.h"
 #include "tests/distributed/mpi_test_main.h"

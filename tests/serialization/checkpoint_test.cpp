@@ -512,7 +512,7 @@ TEST(CheckpointTest, SkippedSlotsAreRemembered) {
 
 TEST(CheckpointTest, MissingSlotsAreKeptWhereTheLayerSaysSo) {
   const MemoryFolder folder;
-  const auto host = make_layer({.strategy = Strategy::host()});
+  auto host = make_layer({.strategy = Strategy::host()});
   host->save_checkpoint(folder / "run");
   auto strict = make_layer({.seed = 99});
   EXPECT_VALUE_ERROR(
