@@ -181,7 +181,7 @@ TEST(CriteoReaderTest, ColumnsShareTheBatchesMemory) {
           {.labels = at::ones({9}),
            .integers = batch.integers,
            .categories = batch.integers}),
-      "categories must be Long [9, 26], but got Long [9, 13]");
+      "categories must be Long [9, 26], but got Long of shape [9, 13]");
 }
 
 TEST(CriteoReaderTest, DropsTheLastBatchOnlyWhenAsked) {

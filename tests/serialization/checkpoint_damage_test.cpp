@@ -393,7 +393,7 @@ TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
     change(state, random);
     if (i == 2) {
       for (TableState& table : state.tables) {
-        table.parameters.add_(1.0);
+        table.parameters.neg_();
       }
     }
     save(state, run, disk, options);
