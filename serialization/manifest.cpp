@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kManifestVersion = 1;
 constexpr std::string_view kPrefix = "checkpoint_";
 constexpr int64_t kMaxCheckpointNumber = 999'999'999'999;
 constexpr std::string_view kBeforeDigits = ",\"xxh3\":\"";
@@ -311,10 +311,10 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       require_key(json, "format_version", "manifest"),
       "manifest.format_version");
   TORCH_CHECK_VALUE(
-      version == kFormatVersion,
+      version == kManifestVersion,
       where,
       " format_version must be ",
-      kFormatVersion,
+      kManifestVersion,
       ", but got ",
       version,
       ". Update the library.");
