@@ -350,7 +350,7 @@ std::string changed(
 
 TEST(AccumulationTest, DamagedGradientsAreRefused) {
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
-  run.train(0, 4);
+  run.train(0, 5);  // two rows of each table at least
   Trainee other({.optimizer = with_steps(optim::SGD{}, 3), .seed = 99});
   other.train(0, 2);
   const auto expect_refused = [&](const std::string& key,
