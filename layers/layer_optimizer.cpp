@@ -39,7 +39,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      optim::check_off_engine(*table.optimizer, "[table '" + shorten(table.name) + "']");
+      optim::check_off_engine(
+          *table.optimizer, "[table '" + shorten(table.name) + "']");
     }
   }
   TORCH_CHECK_VALUE(

@@ -112,8 +112,8 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
         "activations go to ",
         activation_device_,
         ". Call to(torch::kCPU) of the model before.");
-    return converted(interception->answer(
-        *state_, options_.features, features, weights));
+    return converted(
+        interception->answer(*state_, options_.features, features, weights));
   }
   Request request = read(features, weights);
   return converted(

@@ -36,8 +36,7 @@ std::string excerpt(const Json& json) {
   if (is_deeper_than(kMaxJsonDepth, json)) {
     return "a value of too many levels";
   }
-  return shorten(
-      json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // The name in {"callable": name}.

@@ -80,10 +80,7 @@ constexpr const char* kSum = "sum";
 constexpr const char* kSumIndices = "sum_indices";
 constexpr const char* kSumValues = "sum_values";
 
-void save_sum(
-    const at::Tensor& sum,
-    int64_t steps,
-    CheckedArchive& archive) {
+void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   archive.write(kAccumulationSteps, c10::IValue(steps));
   if (sum.layout() == at::kSparse) {
     archive.write(kSumIndices, sum._indices(), /*is_buffer=*/true);

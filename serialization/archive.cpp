@@ -114,9 +114,7 @@ ArchivedState read_archive(torch::serialize::InputArchive& archive) {
   return archived;
 }
 
-void save_accumulated(
-    const TableState& table,
-    CheckedArchive& archive) {
+void save_accumulated(const TableState& table, CheckedArchive& archive) {
   const AccumulatedGradients gradients = accumulated_gradients(table);
   archive.write(kAccumulationSteps, c10::IValue(accumulation_steps_of(table)));
   archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);
