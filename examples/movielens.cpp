@@ -578,8 +578,8 @@ std::vector<std::pair<std::string, double>> recommend(
   return titles;
 }
 
-// Whether a model loaded from the saved one predicts exactly what this one does.
-// It is saved to the user's file, or to memory.
+// Saves the model to the user's file or to memory. Whether a model that is loaded
+// from there predicts exactly the same.
 bool reload_gives_same(
     Rater& model,
     const Dataset& dataset,
@@ -680,7 +680,7 @@ Rater collect(Rater& model, const Dataset& dataset, const Options& options) {
   return whole;
 }
 
-// Of a comparison; nothing is one that failed.
+// The result of a comparison as text. It has no value when the comparison failed.
 std::string text_of(std::optional<bool> same) {
   return !same ? "FAILED" : *same ? "equal" : "DIFFERENT";
 }
@@ -712,7 +712,7 @@ int run(const Options& options) {
       "[movielens] --save and --export must be two files, but both are '",
       options.save,
       "'.");
-  std::optional<TemporaryFile> temporary;  // of the export that nobody keeps
+  std::optional<TemporaryFile> temporary;  // for an export that is not kept
   if (options.exported.empty()) {
     temporary.emplace("movielens", ".export.pt");
   }

@@ -22,10 +22,11 @@ void check_output_file(
 /// Errors:  c10::ValueError where it can't be, or can't be written to.
 void make_output_folder(const std::string& where, const std::string& path);
 
-/// A file in the system's folder for temporary files, which is removed at the end.
+/// A file in the system's folder for temporary files. The destructor removes it.
 class TemporaryFile {
  public:
-  /// Errors:  c10::ValueError where it can't be made, as when TMPDIR is no folder.
+  /// Errors:  c10::ValueError where it can't be created, for example because TMPDIR
+  ///          is not a folder.
   TemporaryFile(const std::string& program, const std::string& suffix);
   ~TemporaryFile();
 
@@ -40,14 +41,14 @@ class TemporaryFile {
   std::string path_;
 };
 
-/// Keeps the errors of what writes files after the training, so that they don't cost
-/// the report.
+/// Collects errors of writing files after the training, so that the report is still
+/// printed.
 class FileErrors {
  public:
-  /// What `step` gives; nothing when it raises an error.
+  /// The result of `step`; nullopt when it raises an error.
   std::optional<bool> run(const std::function<bool()>& step);
 
-  /// Writes the errors to standard error, after the report. False when there are none.
+  /// Writes the errors to standard error. Returns whether there are any.
   bool say() const;
 
  private:

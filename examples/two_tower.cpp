@@ -620,7 +620,8 @@ int run(const Options& options) {
   }
   TwoTower& model = towers.model;
 
-  // What serves has the movies' vectors, in a file if asked for, and the user's tower.
+  // A server needs the movies' vectors and the user's tower. --vectors writes the
+  // former to a file.
   Tensor vectors = model->movie_vectors(dataset);
   FileErrors errors;
   if (!options.vectors.empty()) {

@@ -7,12 +7,13 @@
 
 namespace tessera {
 
-/// As long as it lives, new streams write numbers as C++ source has them, which a
-/// program's own global locale may group: 1,000. It is the locale of the process, so
-/// streams that other threads make meanwhile have it, too.
+/// While it exists, new streams write numbers as in C++ source; the program's own
+/// global locale may group digits, as in 1,000. The locale belongs to the process, so
+/// it also applies to streams that other threads create meanwhile.
 class ClassicLocale {
  public:
-  // A C++ locale without a name leaves C's alone, but the classic one has a name.
+  // std::locale::global() also sets C's locale when the new locale has a name, as
+  // the classic one does.
   ClassicLocale()
       : of_c_(std::setlocale(LC_ALL, nullptr)),
         before_(std::locale::global(std::locale::classic())) {}

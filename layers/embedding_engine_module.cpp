@@ -41,7 +41,7 @@ std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(
       new EmbeddingEngineModuleImpl(*this, Copy{}));
 }
 
-// Called by the clone() of a module that holds this one, on the fresh copy.
+// The clone() of a module that holds this one calls it on the new copy.
 void EmbeddingEngineModuleImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& /*device*/) {

@@ -478,7 +478,7 @@ FeatureState with_any_batch_size(FeatureState feature) {
   return feature;
 }
 
-// Of every ragged batch; -1 where any number that fits may come.
+// The number of rows of every ragged batch; -1 where any number that fits is allowed.
 int64_t fixed_rows_of(const FeatureState& feature) {
   const std::optional<PartialShape>& own = feature.config.output_shape;
   if (own && known_sizes(*own)) {
@@ -489,7 +489,7 @@ int64_t fixed_rows_of(const FeatureState& feature) {
   return built ? c10::multiply_integers(*built) : -1;
 }
 
-// With `otherwise` for what is not known.
+// The sizes of `shape`, with `otherwise` in place of unknown ones.
 std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise) {
   std::vector<int64_t> sizes;
   for (const std::optional<int64_t>& size : shape) {
@@ -785,7 +785,7 @@ std::vector<MadeUpInput> made_up_inputs(
       {"weighted ragged", ragged, weights},
       {"sparse", sparse},
       {"weighted sparse", sparse, weights.flip(0)}};
-  // [batch, 4, 3]: a row's first two ids have one place, the third the next.
+  // [batch, 4, 3]: the first two ids of a row are at place 0, the third at place 1.
   const at::Tensor places = columns.ge(2).to(at::kLong);
   const SparseFeature cells{
       .indices = at::stack({rows, places, columns}, 1).flip(0),
@@ -1116,12 +1116,25 @@ class ModelExport {
                                                const auto& structure,
                                                const auto& features,
                                                const auto& weights) {
+      check_has_all(structure, features);
       return look_up_all(exported(state, structure), features, weights);
     });
     return model_.forward(batch);
   }
 
  private:
+  // Under NoGradGuard forward() takes some of a layer's features, a script does not.
+  static void check_has_all(
+      const Nest<FeatureConfig>& structure,
+      const Features& features) {
+    const at::NoGradGuard no_grad;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !part_of(structure, features),
+        "[export_torchscript] a model that is exported must look up all features "
+        "of a layer, but its forward() passes only some of them. Pass all, or "
+        "make a layer for each part.");
+  }
+
   ExportedLayer& exported(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure) {
@@ -1200,6 +1213,7 @@ class ModelExport {
                                                const auto& structure,
                                                const auto& features,
                                                const auto& weights) {
+      check_has_all(structure, features);
       return call_script(exported(state, structure), features, weights);
     });
     jit::Stack inputs;
@@ -1427,9 +1441,9 @@ class ModelExport {
 
   const detail::ExportedModel& model_;
   const ExportOptions& options_;
-  // Those that are called.
+  // The layers that the model calls.
   std::map<const EmbeddingState*, ExportedLayer> layers_;
-  // By their address, those with tables by their state's.
+  // By the module's address, or by that of its state where it has tables.
   std::map<const void*, jit::Module> mirrored_;
 };
 

@@ -46,8 +46,8 @@ int64_t count_of(const std::vector<at::Tensor>& tensors) {
   return count;
 }
 
-// What torch::nn::Module::save() writes. A class of the user's may save itself
-// another way; LibTorch's do not.
+// Adds the entries that torch::nn::Module::save() writes. Children that are not
+// LibTorch's are left out, since they may save themselves another way.
 void add_entries(
     ArchiveChecksums& checksums,
     const std::string& prefix,

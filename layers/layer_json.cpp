@@ -222,13 +222,14 @@ at::ScalarType dtype_of(const Json& json, const std::string& where) {
       return dtype;
     }
   }
-  TORCH_CHECK_VALUE(
-      false,
-      "[",
-      where,
-      "] expected Double, Half or BFloat16, but got '",
-      shorten(name),
-      "'.");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[",
+          where,
+          "] expected Double, Half or BFloat16, but got '",
+          shorten(name),
+          "'."));
 }
 
 detail::MadeLayer read(

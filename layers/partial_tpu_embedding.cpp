@@ -68,7 +68,7 @@ void PartialTPUEmbeddingImpl::reset() {
   }
 }
 
-// All of them, where no part is asked for.
+// The features in `part`; all of them where it is unset.
 std::vector<size_t> PartialTPUEmbeddingImpl::indices_of(
     const Part& part) const {
   if (part) {
@@ -109,7 +109,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
     const Nest<T>& tpu,
     const Nest<T>& dense,
     const Part& part) const {
-  // The halves are in the order of the configs, as split() has made them.
+  // split() made the halves in the order of the configs.
   const std::vector<size_t> wanted = indices_of(part);
   std::vector<size_t> in_order = wanted;
   std::sort(in_order.begin(), in_order.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What modules that hold embedding tables have in common: a TPUEmbedding and an
-// EmbeddingEngineModule.
+// What the modules that hold embedding tables, TPUEmbedding and EmbeddingEngineModule,
+// have in common.
 #pragma once
 
 #include "src/embedding_state.h"
@@ -19,13 +19,13 @@ struct TableModule {
   const EmbeddingState* state = nullptr;
   const Nest<FeatureConfig>* features = nullptr;
 
-  /// Nothing for a module that holds no tables itself.
+  /// nullopt for a module that holds no tables itself.
   static std::optional<TableModule> of(const torch::nn::Module& module);
-  /// Until no lookup of the module runs in the background.
+  /// Waits until no lookup of the module runs in the background.
   static void wait_for_lookups(const torch::nn::Module& module);
 };
 
-/// A line per table, and a last one that ends with `strategy`.
+/// One line per table, and a last line with the totals and `strategy`.
 std::string summary_of(
     const EmbeddingState& state,
     const std::string& strategy);

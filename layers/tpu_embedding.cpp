@@ -49,7 +49,8 @@ PartialShape join(const PartialShape& before, const PartialShape& now) {
 // A checked batch, and which of the features were asked for.
 struct TPUEmbeddingImpl::Request {
   Batch batch;
-  std::optional<Nest<size_t>> part;
+  std::vector<int64_t> ragged_rows = {};  // of the batch, which moves on
+  std::optional<Nest<size_t>> part = {};
 };
 
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
@@ -116,8 +117,9 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
         interception->answer(*state_, options_.features, features, weights));
   }
   Request request = read(features, weights);
-  return converted(
-      pack(strategy_->forward(std::move(request.batch)), request.part));
+  auto activations = strategy_->forward(std::move(request.batch));
+  fix_ragged_rows(*state_, request.ragged_rows);
+  return converted(pack(std::move(activations), request.part));
 }
 
 // Differentiable: gradients come back as float32 on the CPU.
@@ -128,7 +130,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::converted(
   }
   std::vector<at::Tensor> leaves = activations.flatten();
   for (at::Tensor& leaf : leaves) {
-    // An exported model is to hold no device that nobody asked for.
+    // to(dtype) keeps the device out of an exported model.
     leaf = activation_device_.is_cpu()
         ? leaf.to(activation_dtype_)
         : leaf.to(activation_device_, activation_dtype_);
@@ -145,7 +147,7 @@ TPUEmbeddingImpl::Request TPUEmbeddingImpl::read(
     request.batch = request.part
         ? read_part(*request.part, state_->features, features, weights)
         : read_batch(options_.features, state_->features, features, weights);
-    fix_ragged_rows(*state_, request.batch.bags);
+    request.ragged_rows = request.batch.ragged_rows();
     return request;
   } catch (...) {
     give_up(std::current_exception());
@@ -169,6 +171,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::pack(
 Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
     const Features& features,
     const Weights& weights) const {
+  if (const auto* interception = ForwardInterception::current()) {
+    return converted(interception->answer_lookup(
+        *state_, options_.features, features, weights));
+  }
   return embedding_lookup(features, weights, options_.features);
 }
 
@@ -176,6 +182,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
     const Features& features,
     const Weights& weights,
     const Nest<FeatureConfig>& serving_config) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      ForwardInterception::current() == nullptr,
+      "[TPUEmbedding::embedding_lookup] a model that is exported must look up by "
+      "the layer's own feature configs, but gave a serving_config. Leave it out.");
   check_holds_all_rows(
       *state_,
       "[TPUEmbedding::embedding_lookup]",
@@ -199,6 +209,7 @@ PendingForward TPUEmbeddingImpl::begin_forward(
   Request request = read(features, weights);
   PendingForward pending;
   pending.finish_ = strategy_->begin_forward(std::move(request.batch));
+  fix_ragged_rows(*state_, request.ragged_rows);
   pending.strategy_ = strategy_;
   pending.part_ = std::move(request.part);
   return pending;

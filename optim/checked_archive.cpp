@@ -20,7 +20,7 @@ namespace tessera {
 
 namespace {
 
-// The type of a value and the shape of a tensor, without spaces.
+// The type of a value and, for a tensor, its shape; without spaces.
 std::string kind_of_value(const c10::IValue& value) {
   if (!value.isTensor()) {
     return value.tagKind();
@@ -79,7 +79,7 @@ std::string checksum_of_value(const c10::IValue& value) {
   return checksum.digits();
 }
 
-// Calls visit(path, value) for each entry, also of nested archives.
+// Calls visit(path, value) for each entry, including those of nested archives.
 template <class Visit>
 void for_each_entry(
     torch::serialize::InputArchive& archive,
@@ -100,14 +100,14 @@ void for_each_entry(
   }
 }
 
-// One line of the text.
+// One line of the checksums entry.
 struct Line {
   std::string checksum;
   std::string kind;
   std::string path;
 };
 
-// Nothing for a text that is damaged itself.
+// Returns nullopt if the text itself is damaged.
 std::optional<std::vector<Line>> read_lines(const std::string& text) {
   const size_t begin = kChecksumDigits + 1;
   if (text.size() < begin || text.back() != '\n' ||
@@ -132,7 +132,7 @@ std::string problem_of(
   if (value == values.end()) {
     return "is missing";
   }
-  // The shape first: a damaged one may ask for any amount of memory.
+  // Compare the shape first: a damaged one may need any amount of memory.
   const std::string kind = kind_of_value(value->second);
   if (kind != line.kind) {
     return fmt::format("is {}, but {} was saved", kind, line.kind);

@@ -13,22 +13,22 @@
 namespace tessera {
 
 // LibTorch does not verify what it reads from an archive. So an archive of this
-// library has an entry `tessera_checksums`, a text with a line for each other one:
+// library has an entry `tessera_checksums`, a text with one line for each other entry:
 //
 //   <checksum of the lines that follow>
 //   <checksum> <kind> <path>
 //
-// A kind is a type and, of a tensor, its shape. The path of an entry in a nested
-// archive has its keys with '/' between them. Archives that were written before
-// this entry existed are read unverified.
+// The kind is the type of the entry and, for a tensor, its shape. The path of an entry
+// in a nested archive is its keys, joined by '/'. Archives that were written before
+// this entry existed are read without verification.
 
 inline constexpr const char* kChecksumsKey = "tessera_checksums";
 
-/// The checksums of an archive's entries, while it is written.
+/// Collects the checksums of an archive's entries while it is written.
 class ArchiveChecksums {
  public:
   void add(const std::string& path, const c10::IValue& value);
-  /// Those of an archive that stands under `key` in this one.
+  /// Adds the checksums of an archive that is nested in this one under `key`.
   void add(const std::string& key, const ArchiveChecksums& nested);
   void write(torch::serialize::OutputArchive& archive) const;
 
@@ -40,13 +40,13 @@ class ArchiveChecksums {
   std::vector<Entry> entries_;
 };
 
-/// An OutputArchive that takes the checksum of whatever is written.
+/// An OutputArchive that computes a checksum of each entry.
 class CheckedArchive {
  public:
-  /// Writes into `archive`, which must live as long.
+  /// Writes into `archive`, which must outlive this object.
   explicit CheckedArchive(torch::serialize::OutputArchive& archive)
       : archive_(archive) {}
-  /// One that will be nested in another.
+  /// Makes an archive to be nested in another one.
   explicit CheckedArchive(std::shared_ptr<torch::jit::CompilationUnit> unit)
       : own_(
             std::make_unique<torch::serialize::OutputArchive>(std::move(unit))),
@@ -62,11 +62,11 @@ class CheckedArchive {
       const at::Tensor& tensor,
       bool is_buffer = false);
   void write(const std::string& key, CheckedArchive& nested);
-  /// What others have written. It is serialized to see what is in it: for small
-  /// archives only.
+  /// Adds a nested archive that was written without checksums. It is serialized once
+  /// more to read its entries, so use this for small archives only.
   void write(const std::string& key, torch::serialize::OutputArchive& nested);
 
-  /// Writes the checksums. The last call.
+  /// Writes the checksums. Call it last.
   void finish() const {
     checksums_.write(archive_);
   }
@@ -77,9 +77,9 @@ class CheckedArchive {
   ArchiveChecksums checksums_;
 };
 
-/// Compares the entries of `archive`, and those of archives in it, with the
-/// checksums that were written beside them. Entries without one pass. `only`
-/// limits the comparison to one entry of the archive itself.
+/// Compares the entries of `archive`, and of the archives nested in it, with the
+/// checksums that were written with them. Entries without a checksum pass. If `only`
+/// is given, only this entry of the archive itself is compared.
 /// Errors:  c10::ValueError beginning with `where`, listing damaged entries.
 void verify_checksums(
     torch::serialize::InputArchive& archive,

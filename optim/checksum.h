@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-/// The hexadecimal digits of a checksum.
+/// The number of hexadecimal digits of a checksum.
 inline constexpr size_t kChecksumDigits = 16;
 
 /// The XXH3 checksum of some bytes, as 16 hexadecimal digits.
 std::string checksum_of(std::string_view bytes);
 
-/// checksum_of() of bytes that come one part after the other.
+/// Computes checksum_of() for bytes that are added in parts.
 class Checksum {
  public:
   Checksum();

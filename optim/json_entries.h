@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// Visits the entries of the object that a text holds, in their order. Each is
-/// dropped before the next is read, so an object of very many takes little memory.
-/// That no key comes twice is known only after the last entry.
-/// Errors:  as parse_json(), and for a text that holds no object.
+/// Parses a JSON object and visits its entries in order. Each entry is freed before the
+/// next one is read, so large objects take little memory. Repeated keys are refused
+/// only after the last entry has been visited.
+/// Errors:  as parse_json(), and c10::ValueError if the text is not an object.
 void for_each_json_entry(
     std::string_view text,
     const std::string& where,

@@ -20,7 +20,8 @@ auto read_name(
   try {
     return from_string(name);
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
+    C10_THROW_ERROR(
+        ValueError, c10::str("[", where, "] ", error.what_without_backtrace()));
   }
 }
 

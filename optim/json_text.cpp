@@ -20,7 +20,7 @@ namespace {
 
 using VisitEntry = std::function<void(const std::string&, const Json&)>;
 
-// Gives the parser the bytes of a text, and says how many it has taken.
+// An iterator over the bytes of a text that records how far the parser has read.
 class ParsedBytes {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -53,9 +53,9 @@ class ParsedBytes {
   const char** reached_;
 };
 
-// Makes values of what nlohmann's parser finds. Its own builder looks up each key among
-// all before it, in quadratic time, and copies whole values, recursively, where an
-// object grows.
+// Builds values from the events of nlohmann's parser. nlohmann's own builder takes
+// quadratic time, because it compares each key with all keys before it. It also copies
+// values recursively when an object grows.
 class JsonTextReader final : public nlohmann::json_sax<Json> {
  public:
   JsonTextReader(
@@ -108,7 +108,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     return add(std::move(value));
   }
   bool binary(binary_t& /*value*/) override {
-    refuse("bytes");  // which no text has
+    refuse("bytes");  // no text has them
   }
 
   bool start_object(size_t /*size*/) override {
@@ -124,8 +124,8 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     Level level = std::move(levels_.back());
     levels_.pop_back();
     Json::object_t object;
-    object.reserve(
-        level.values.size());  // An object that grows copies its values.
+    // An object that grows copies its values.
+    object.reserve(level.values.size());
     for (size_t i = 0; i < level.values.size(); ++i) {
       object.emplace_back(
           std::move(level.keys[i].name), std::move(level.values[i]));
@@ -146,7 +146,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
       size_t /*position*/,
       const std::string& /*last_token*/,
       const nlohmann::detail::exception& error) override {
-    // Without the library's name for the error, and its own count of the bytes.
+    // Remove nlohmann's name of the error and its own byte count.
     std::string_view reason = error.what();
     reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));
     if (reason.starts_with("parse error")) {
@@ -158,10 +158,10 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
  private:
   struct Key {
     std::string name;
-    size_t end = 0;  // where it ends in the text
+    size_t end = 0;  // the byte of the text after it
   };
 
-  // An object or a list that has not ended.
+  // An object or a list that is being read.
   struct Level {
     bool is_object = false;
     std::vector<Key> keys = {};
@@ -255,7 +255,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
   std::string_view text_;
   const std::string& where_;
   const JsonLimits& limits_;
-  const VisitEntry* visit_;  // unset: the whole value is wanted
+  const VisitEntry* visit_;  // nullptr: build the whole value
   const char* reached_;
   std::vector<Level> levels_;
   Json root_;

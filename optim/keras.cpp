@@ -94,7 +94,7 @@ LearningRate read_learning_rate(const Json& json, const std::string& where) {
 // gradient were zero, but the row stays.
 enum class IdleRows { kStay, kMove, kOnlySlots };
 
-// What `decay` of legacy Keras makes smaller in the course of time.
+// What the option `decay` of legacy Keras reduces over time.
 enum class LegacyDecay { kOfLearningRate, kOfMomentum };
 
 // The options of one optimizer, checked against what its class knows and what
@@ -406,18 +406,19 @@ size_t find_class(const std::string& name, KerasSource source, bool is_tpu) {
       is_tpu && std::any_of(all.begin(), all.end(), [&](const auto& other) {
         return other.name == name;
       });
-  TORCH_CHECK_VALUE(
-      false,
-      "[",
-      kWhere,
-      "] class_name must be one of ",
-      names_of(usable),
-      is_tpu ? " with Fidelity::kTpu" : "",
-      ", but got '",
-      shorten(name),
-      "'. ",
-      is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
-                    : "Use one of them, or a native spec.");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[",
+          kWhere,
+          "] class_name must be one of ",
+          names_of(usable),
+          is_tpu ? " with Fidelity::kTpu" : "",
+          ", but got '",
+          shorten(name),
+          "'. ",
+          is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
+                        : "Use one of them, or a native spec."));
 }
 
 // Configs without a module are older than the new optimizers, unless they hold
@@ -441,7 +442,7 @@ struct NamedSpec {
   OptimizerSpec spec = {};
 };
 
-// Upstream's four first; the others are Keras's names of native specs.
+// The first four are upstream's names; the others are Keras's names.
 const std::vector<NamedSpec>& named_specs() {
   static const std::vector<NamedSpec> specs{
       {"sgd", SGD{}},

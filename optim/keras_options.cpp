@@ -47,7 +47,7 @@ std::vector<KerasOption> legacy_options() {
       {"is_legacy_optimizer", true, Mapping::kWithoutEffect}};
 }
 
-// Of Nadam, too.
+// Nadam has the same options.
 std::vector<KerasOption> adamax_options() {
   return {
       {"learning_rate", 0.001},

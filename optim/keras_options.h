@@ -40,7 +40,7 @@ struct KerasClass {
   bool is_in_legacy = false;
   /// Without those that all classes share.
   std::vector<KerasOption> options = {};
-  /// Of those that all classes share: with a default of this class.
+  /// Shared options for which this class has another default.
   std::vector<KerasOption> other_defaults = {};
 };
 

@@ -16,15 +16,16 @@ double mu(const Nadam& spec, double update) {
   return spec.beta_1 * (1.0 - 0.5 * std::exp(log_of_base(spec) * update));
 }
 
-// mu(1) * ... * mu(updates). With q = 0.96^schedule_decay that is beta_1^updates
-// times the product of 1 - q^s / 2, whose logarithm is
+// Computes mu(1) * ... * mu(updates). With q = 0.96^schedule_decay, this is
+// beta_1^updates times the product of 1 - q^s / 2 over s = 1, ..., updates. The
+// logarithm of that product is
 //
-//   -sum over k of (1 / 2)^k / k * (q^k + q^2k + ... + q^(updates k)),
+//   -sum over k of (1 / 2)^k / k * (q^k + q^2k + ... + q^(updates k)).
 //
-// a geometric series in each term. So a restored counter is enough, and an
-// update after millions of others costs no more than the first.
+// Each term is a geometric series. So the product needs only the update counter, and
+// every update takes the same time.
 double product_of_mu(const Nadam& spec, double updates) {
-  constexpr int kTerms = 64;  // beyond, (1 / 2)^k vanishes in double
+  constexpr int kTerms = 64;  // further terms are below the precision of double
   const double log_base = log_of_base(spec);
   double log_of_product = 0.0;
   double half_to_k = 1.0;

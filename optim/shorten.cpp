@@ -13,8 +13,7 @@ constexpr size_t kMaxShown = 200;
 constexpr size_t kShownBeginning = 120;
 constexpr size_t kShownEnd = 40;
 
-// Whether a character of UTF-8 goes on here. A message must not begin or end within
-// one.
+// Whether byte i continues a UTF-8 character. A message must not split a character.
 bool is_within_character(std::string_view text, size_t i) {
   return (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U;
 }

@@ -18,7 +18,7 @@ at::Tensor SlotCreation::create(const SlotRequest& request) const {
       "slot_creation is the placeholder of the callable '",
       shorten(name()),
       "'. Replace it by SlotCreation(\"",
-      name(),
+      shorten(name()),
       "\", function).");
   at::Tensor slot = (*function())(request);
   TORCH_CHECK_VALUE(

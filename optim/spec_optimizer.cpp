@@ -39,9 +39,9 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
       ".");
 }
 
-// Sparse gradients of a spec that sweeps are dense: other rows have zeros. Of a
-// dense gradient, one that does not sweep sees the touched rows alone, where they
-// are known.
+// Converts a gradient to the layout that the spec needs. A spec that sweeps gets a
+// dense gradient, with zeros in the other rows. A spec that does not sweep gets only
+// the touched rows of a dense gradient, if they are known.
 at::Tensor readable(
     const at::Tensor& gradient,
     bool sweeps,
@@ -90,7 +90,7 @@ void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   }
 }
 
-// The sum that save_sum() has written for `parameter`; undefined when it does
+// Reads what save_sum() has written for `parameter`. The result is undefined if it does
 // not fit.
 at::Tensor load_sum(
     torch::serialize::InputArchive& archive,
@@ -155,8 +155,8 @@ void SpecOptimizerOptions::set_lr(double learning_rate) {
 struct SpecOptimizer::State
     : torch::optim::OptimizerCloneableParamState<State> {
   std::vector<at::Tensor> slots;  // in the order of slots_of()
-  std::function<at::Tensor()> touched_rows;  // as Bound's
-  // With gradient_accumulation_steps > 1: undefined while there is none.
+  std::function<at::Tensor()> touched_rows;  // as in Bound
+  // The accumulated gradient, or an undefined tensor.
   std::shared_ptr<at::Tensor> sum = std::make_shared<at::Tensor>();
 };
 
@@ -178,7 +178,7 @@ struct SpecOptimizer::Update {
   bool is_sparse() const {
     return gradient.layout() == at::kSparse;
   }
-  // A user's rule need not know what to do with no rows.
+  // Custom rules are not called without rows.
   bool has_rows() const {
     return !is_sparse() || gradient._nnz() > 0;
   }
@@ -323,7 +323,7 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
       const at::Tensor& parameter = param_groups_[g].params()[i];
       at::Tensor gradient = parameter.grad();
       if (!gradient.defined() && is_step && is_due) {
-        gradient = sum_for(parameter);  // a pass without gradient adds zeros
+        gradient = sum_for(parameter);  // a missing gradient counts as zeros
       }
       if (!gradient.defined()) {
         continue;
@@ -486,6 +486,7 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     at::Tensor sum = {};
   };
   std::vector<Loaded> states;
+  bool lacks_sums = false;
   for (size_t g = 0; problems.empty() && g < param_groups_.size(); ++g) {
     auto& options =
         static_cast<SpecOptimizerOptions&>(param_groups_[g].options());
@@ -516,6 +517,8 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
             count.toInt() == static_cast<int64_t>(parameters.size()),
         "group " + std::to_string(g) + " has not the " +
             std::to_string(parameters.size()) + " parameters of this one");
+    const int64_t steps = gradient_accumulation_steps_of(options.spec());
+    bool has_sum = !owns_slots_ || iterations.toInt() % steps == 0;
     for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
       torch::serialize::InputArchive entry;
       if (!group.try_read(key_of("parameter", i), entry)) {
@@ -535,15 +538,15 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
                 " is missing or of another shape or type");
         loaded.slots.push_back(value);
       }
-      c10::IValue steps;
-      if (entry.try_read(kAccumulationSteps, steps)) {
-        const int64_t expected = gradient_accumulation_steps_of(options.spec());
+      c10::IValue saved_steps;
+      if (entry.try_read(kAccumulationSteps, saved_steps)) {
+        has_sum = true;
         expect(
-            steps.isInt() && steps.toInt() == expected,
+            saved_steps.isInt() && saved_steps.toInt() == steps,
             place_of(g, i) +
                 " was saved in the middle of another gradient accumulation "
                 "than over " +
-                std::to_string(expected) + " steps");
+                std::to_string(steps) + " steps");
         loaded.sum = load_sum(entry, parameters[i]);
         expect(
             loaded.sum.defined(),
@@ -552,6 +555,7 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
       }
       states.push_back(std::move(loaded));
     }
+    lacks_sums = lacks_sums || !has_sum;
   }
   TORCH_CHECK_VALUE(
       problems.empty(),
@@ -562,9 +566,16 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     options->set_lr(rate);
   }
   if (!owns_slots_) {
-    return;  // Counter, slots and sums are loaded with what they belong to.
+    return;  // The layer loads counter, slots and sums.
   }
   *iterations_ = iterations.toInt();
+  if (lacks_sums) {
+    TORCH_WARN(
+        "[SpecOptimizer::load] what was loaded was saved after pass ",
+        *iterations_,
+        ", in the middle of a gradient accumulation, but has no collected "
+        "gradients: these passes count as zeros in the next update.");
+  }
   state_.clear();
   for (const Loaded& loaded : states) {
     auto state = std::make_unique<State>();

@@ -48,19 +48,20 @@ class SpecOptimizer : public torch::optim::Optimizer {
     OptimizerSpec spec = {};
     at::Tensor parameter = {};
     std::vector<at::Tensor> slots = {};
-    /// What gradient_accumulation_steps collects: dense, sparse or undefined.
+    /// The gradient that gradient_accumulation_steps collects: dense, sparse or
+    /// undefined.
     std::shared_ptr<at::Tensor> sum = {};
     std::string where = {};  // begins the messages
-    /// The rows that a dense gradient of `parameter` belongs to, [n] int64, sorted;
-    /// unset: all.
+    /// Returns the rows that a dense gradient of `parameter` belongs to, [n] int64,
+    /// sorted. Unset: all rows.
     std::function<at::Tensor()> touched_rows = {};
   };
 
   /// `groups` is not empty.
   explicit SpecOptimizer(std::vector<SpecGroup> groups);
 
-  /// One group per entry; their slots, sums and the counter are updated here,
-  /// but not saved.
+  /// Makes one group per entry. step() updates their slots and sums and the counter,
+  /// but save() does not write them.
   SpecOptimizer(
       const std::vector<Bound>& bound,
       std::shared_ptr<int64_t> iterations);
@@ -79,7 +80,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
 
   State& state_of(const at::Tensor& parameter, const OptimizerSpec& spec);
   bool has_gradients() const;
-  // What has been collected for `parameter`; undefined when nothing has.
+  // The accumulated gradient of `parameter`, or an undefined tensor.
   at::Tensor sum_for(const at::Tensor& parameter) const;
   std::vector<Update> plan();
 

@@ -7,11 +7,12 @@
 
 namespace tessera {
 
-/// "Float of shape [2, 4]", and layout and device unless they are strided and cpu.
+/// "Float of shape [2, 4]". Layout and device are added unless they are strided and
+/// cpu.
 std::string describe(const at::TensorOptions& options, at::IntArrayRef sizes);
 
-/// The same of a tensor, with the strides of one that is not contiguous, or "no
-/// tensor". For errors: whatever a check may refuse shows.
+/// The same for a tensor, or "no tensor" for an undefined one. Strides are added if it
+/// is not contiguous. Messages thus show each property that a check may refuse.
 std::string describe(const at::Tensor& tensor);
 
 }  // namespace tessera

@@ -121,7 +121,7 @@ void save_accumulated(const TableState& table, CheckedArchive& archive) {
   archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
 }
 
-// Errors:  c10::ValueError when the archive's are not of the table.
+// Errors:  c10::ValueError when the archived gradients do not fit the table.
 AccumulatedGradients load_accumulated(
     const std::map<std::string, at::Tensor>& tensors,
     const TableState& table) {

@@ -14,12 +14,12 @@ namespace tessera {
 //
 //   format_version   1
 //   config           the feature configs as JSON
-//   iterations       passes, of which gradient_accumulation_steps make an update
-//   seed             of random rounding, as int64
+//   iterations       passes; gradient_accumulation_steps passes make an update
+//   seed             the seed of random rounding, as int64
 //   table_{i}/name, optimizer, parameters, and each slot by its name; in the
-//             middle of a gradient accumulation, accumulation_steps,
+//             middle of a gradient accumulation also accumulation_steps,
 //             accumulated_rows and accumulated_sums
-//   tessera_checksums   of all that: see optim/checked_archive.h
+//   tessera_checksums   checksums of all entries: see optim/checked_archive.h
 //
 // Entries are numbered: a tensor named `class` can be saved but not loaded.
 
@@ -35,10 +35,10 @@ std::string config_text(
     const Nest<FeatureConfig>& features);
 
 /// Copies tables, slots, step counter, seed and collected gradients into `state`.
-/// A table without optimizer, and one on the host, takes its rows and leaves slots
-/// out that it has no place for.
-/// Errors:  c10::ValueError listing damaged entries or all differences; nothing
-///          is changed then.
+/// A table without optimizer, or on the host, takes its rows and skips slots that
+/// it does not have.
+/// Errors:  c10::ValueError listing damaged entries or all differences; nothing is
+///          changed then.
 void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,

@@ -59,7 +59,7 @@ class InputFile {
     return S_ISREG(status.st_mode) ? status.st_size : -1;
   }
 
-  // Whatever the size on the disk is, which costs nothing in a sparse file.
+  // Checks the size before it allocates memory: a sparse file may have any size.
   std::string read_all(int64_t max_bytes) const {
     const int64_t bytes = size();
     check(bytes >= 0, "can't be read", "it is not a file");
@@ -467,10 +467,10 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
-void CheckpointReader::verify(const std::vector<LoadPlan::Copy>& copies) {
+void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
   std::vector<Stretch> stretches;
-  for (const LoadPlan::Copy& copy : copies) {
+  for (const LoadPlan::Copy& copy : plan.copies) {
     for (const size_t link : links_of(copy.table)) {
       const fs::path folder = folder_of(link);
       const ManifestTable& entry = table_of(link, copy.table);
@@ -488,6 +488,11 @@ void CheckpointReader::verify(const std::vector<LoadPlan::Copy>& copies) {
   tessera::verify(stretches);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
+  }
+  for (LoadPlan::Accumulated& entry : plan.accumulated) {
+    const TableState& table = state.tables[entry.to];
+    entry.gradients = read_accumulated(entry.table, table.rows);
+    check_accumulated(entry.gradients, table, kLoad);
   }
 }
 
@@ -578,7 +583,7 @@ AccumulatedGradients CheckpointReader::read_accumulated(
     const LocalRows& rows) const {
   const ManifestTable& entry = table_of(chain_.size() - 1, table);
   const int64_t dim = entry.tensors[0].shape.back();
-  // Ranks whose rows interleave have written one part each.
+  // Each rank has written one part, and their rows may interleave.
   std::vector<at::Tensor> parts_rows{at::empty({0}, at::kLong)};
   std::vector<at::Tensor> parts_sums{at::empty({0, dim}, at::kFloat)};
   for (const ManifestGradients& part : entry.accumulated->parts) {
@@ -637,12 +642,7 @@ void load_checkpoint(
   ranks.together(place, [&] {
     reader.emplace(directory, checkpoint);
     plan = plan_load(state, reader->saved(), options, kLoad);
-    reader->verify(plan.copies);
-    for (LoadPlan::Accumulated& entry : plan.accumulated) {
-      const TableState& table = state.tables[entry.to];
-      entry.gradients = reader->read_accumulated(entry.table, table.rows);
-      check_accumulated(entry.gradients, table, kLoad);
-    }
+    reader->verify(state, plan);
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
       extra.load_from(stream);

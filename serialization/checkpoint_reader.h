@@ -58,10 +58,11 @@ class CheckpointReader {
     return chain_.back().xxh3;
   }
 
-  /// Compares files with their checksums, in parallel: those that `copies` need
-  /// rows of.
-  /// Errors:  c10::ValueError naming the file and its bytes.
-  void verify(const std::vector<LoadPlan::Copy>& copies);
+  /// Raises what loading by `plan` would raise. Compares the files that it needs
+  /// with their checksums, in parallel, and reads the collected gradients into it.
+  /// Errors:  c10::ValueError naming the file and its bytes, or the table whose
+  ///          collected gradients are damaged.
+  void verify(const EmbeddingState& state, LoadPlan& plan);
 
   /// Whether the table's files hold every `step`-th row, and no increment does.
   bool has_step(size_t table, int64_t step) const;
@@ -76,7 +77,7 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
-  /// The local part of what gradient_accumulation_steps had collected.
+  /// The collected gradients of gradient_accumulation_steps for the local rows.
   /// Errors:  c10::ValueError when a file can't be read or is damaged.
   AccumulatedGradients read_accumulated(size_t table, const LocalRows& rows)
       const;
@@ -95,7 +96,7 @@ class CheckpointReader {
   // Positions in the chain that hold rows of a table, one with all rows first.
   std::vector<size_t> links_of(size_t table) const;
   void read_touched(size_t link, size_t table);
-  // One of the newest checkpoint's files, compared with its checksums.
+  // A file of the newest checkpoint, after comparing its checksums.
   std::string read_whole(const ManifestFile& file) const;
 
   std::filesystem::path directory_;

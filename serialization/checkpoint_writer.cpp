@@ -178,8 +178,8 @@ class CheckpointWriter {
         xxh3;
   }
 
-  // With the folders above it that are missing, one step at a time: a ".." leads
-  // up from where the path has come, which may be a missing folder or a link.
+  // Makes the directory and the missing folders above it, one component at a time,
+  // because ".." may follow a missing folder or a symbolic link.
   void make_directory() {
     std::error_code error;
     fs::path path;
@@ -272,7 +272,7 @@ class CheckpointWriter {
         .shape = std::move(shape)};
   }
 
-  // Whether this rank compares the rows of `table` with the checkpoint before.
+  // Whether this rank compares the rows of `table` with the previous checkpoint.
   // Interleaved rows are always saved whole.
   bool compares(const TableState& table) const {
     return writes(table) && table.rows.numbers.step == 1;
@@ -303,7 +303,7 @@ class CheckpointWriter {
             static_cast<int64_t>(rank) == own ? total : first_touched_[i];
         total += static_cast<int64_t>(counts[rank]);
       }
-      // Without the list of rows that is less to write.
+      // When all rows have changed, the list of rows would only add to the file.
       if (total < table.config->vocabulary_size) {
         manifest_.tables[i].touched = ManifestTouched{.count = total};
       }
@@ -371,7 +371,7 @@ class CheckpointWriter {
         : fmt::format("rank_{}.table_{}.", state_.ranks->rank(), table);
   }
 
-  // What this rank has collected for its rows.
+  // Writes the gradients that this rank has collected for its rows.
   void write_accumulated() {
     for (size_t i = 0; i < manifest_.tables.size(); ++i) {
       std::optional<ManifestAccumulated>& entry =

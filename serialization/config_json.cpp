@@ -99,7 +99,7 @@ MissingSlots JsonValue<MissingSlots>::read(
       "[",
       where,
       "] expected error or keep, but got '",
-      name,
+      shorten(name),
       "'.");
   return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
 }
@@ -385,7 +385,8 @@ Nest<FeatureConfig> JsonValue<Nest<FeatureConfig>>::read(
   try {
     return features_from_json(json);
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "[", where, "] ", error.what_without_backtrace());
+    C10_THROW_ERROR(
+        ValueError, c10::str("[", where, "] ", error.what_without_backtrace()));
   }
 }
 

@@ -18,7 +18,7 @@ namespace tessera {
 /// What `path` held before, also through a symbolic link, is replaced; its
 /// permissions stay.
 /// Errors:  c10::ValueError where `path` is something else than a file, such as a
-///          link to nothing, or has a zero byte;
+///          link to nothing, or is too long or has a zero byte;
 ///          c10::Error for what the system refuses. Both begin with `where`.
 class DurableFile {
  public:

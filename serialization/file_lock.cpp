@@ -18,8 +18,8 @@ namespace tessera {
 
 namespace {
 
-// The file, which is made where there is none. Only one that is made here gets its
-// mode here: what was there may be somebody else's, or have other names.
+// Opens the file, or creates it where there is none. Only a new file gets its mode
+// here: an existing file may belong to somebody else, or have other hard links.
 int open_or_make(const std::string& path) {
   constexpr mode_t kAnybody = 0666;
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
@@ -29,7 +29,7 @@ int open_or_make(const std::string& path) {
       const auto folder = std::filesystem::path(path).parent_path();
       struct stat status = {};
       if (::stat(folder.empty() ? "." : folder.c_str(), &status) == 0) {
-        // Who may write to the folder may go on when this one is done.
+        // Whoever may write to the folder may lock the file later.
         (void)::fchmod(made, status.st_mode & kAnybody);
       }
       return made;
@@ -38,7 +38,7 @@ int open_or_make(const std::string& path) {
       return -1;
     }
     const int found = ::open(path.c_str(), kFlags);
-    if (found >= 0 || errno != ENOENT) {  // else somebody has just deleted it
+    if (found >= 0 || errno != ENOENT) {  // ENOENT: it was deleted meanwhile
       return found;
     }
   }

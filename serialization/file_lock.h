@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-/// Keeps others from using what a path stands for, as long as it lives: a directory
-/// that is there, or a file, which is made. A file that is there keeps its mode.
-/// Errors:  c10::ValueError for a path with a zero byte;
+/// While it exists, nobody else can lock the same path: an existing directory, or a
+/// file, which is created where there is none. An existing file keeps its mode.
+/// Errors:  c10::ValueError for a path that is too long or has a zero byte;
 ///          c10::Error beginning with `where`, naming the path and ending with
 ///          `advice`.
 class FileLock {

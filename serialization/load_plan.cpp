@@ -133,14 +133,17 @@ class LoadPlanner {
     }
   }
 
-  // A layer whose tables have no optimizer of their own yet takes the tables
-  // alone, and slots where they all fit those that a slot_creation has made.
+  // For a layer on the host without make_optimizer(). It takes the slots of a table
+  // only where they all fit the slots that a slot_creation has made.
   void offer_slots(const TableState& table, const SavedTable& saved) {
     const size_t problems = problems_.size();
     const size_t copies = plan_.copies.size();
     if (!table.slots.empty()) {
       compare_slots(table, saved);
       if (problems_.size() == problems) {
+        // Without make_optimizer() there is no place for collected gradients.
+        plan_.has_skipped_slots =
+            plan_.has_skipped_slots || saved.accumulation_steps > 0;
         return;
       }
     }
@@ -165,7 +168,7 @@ class LoadPlanner {
     }
   }
 
-  // Gradients that the saved layer had collected belong to its step counter.
+  // Collected gradients are loaded together with the step counter that they belong to.
   void compare_accumulation(const TableState& table, const SavedTable& saved) {
     if (!saved.optimizer || !table.optimizer ||
         state_.with_slots == WithSlots::kNo) {
@@ -175,7 +178,9 @@ class LoadPlanner {
     if (saved.accumulation_steps == 0) {
       if (saved_.iterations % steps != 0) {
         plan_.without_gradients += fmt::format(
-            "{}'{}'", plan_.without_gradients.empty() ? "" : ", ", table.name);
+            "{}'{}'",
+            plan_.without_gradients.empty() ? "" : ", ",
+            shorten(table.name));
       }
       return;
     }
@@ -183,7 +188,7 @@ class LoadPlanner {
       problems_.push_back(fmt::format(
           "table '{}': gradient_accumulation_steps is {}, but the gradients "
           "that were saved are a part of {}",
-          table.name,
+          shorten(table.name),
           steps,
           saved.accumulation_steps));
       return;
@@ -204,7 +209,7 @@ class LoadPlanner {
             });
   }
 
-  // Another optimizer's slots must not be dropped without a word.
+  // The slots of another optimizer must not be dropped silently.
   void compare_optimizer(const TableState& table, const SavedTable& saved) {
     if (!saved.optimizer || !table.optimizer) {
       return;
@@ -298,10 +303,10 @@ void LoadPlan::finish(EmbeddingState& state) const {
     TORCH_WARN(
         "What was loaded was saved after pass ",
         state.iterations,
-        ", in the middle of a gradient accumulation, but has no collected "
-        "gradients for ",
+        ", in the middle of a gradient accumulation of this layer, but has no "
+        "collected gradients for ",
         without_gradients,
-        ": these passes count as zeros in the next update.");
+        ". If there were any, these passes count as zeros in the next update.");
   }
 }
 

@@ -24,14 +24,13 @@ struct SavedTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
   std::vector<SavedTensor> tensors = {};
-  /// gradient_accumulation_steps, where the collected gradients were saved; 0
-  /// between two accumulations.
+  /// gradient_accumulation_steps, where collected gradients were saved; otherwise 0.
   int64_t accumulation_steps = 0;
 };
 
 struct SavedState {
   int64_t iterations = 0;
-  /// Unset in files written before it was saved.
+  /// Unset in files that were written before the seed was saved.
   std::optional<uint64_t> seed = {};
   std::vector<SavedTable> tables = {};
 };
@@ -45,30 +44,30 @@ struct LoadPlan {
     kernels::RowNumbers rows = {};  // which these are
   };
 
-  /// Collected gradients, which whoever carries out the plan reads.
+  /// Collected gradients. Whoever carries out the plan reads them.
   struct Accumulated {
-    size_t table = 0;  // of SavedState::tables
-    size_t to = 0;  // of EmbeddingState::tables
+    size_t table = 0;  // an index of SavedState::tables
+    size_t to = 0;  // an index of EmbeddingState::tables
     AccumulatedGradients gradients = {};
   };
 
   std::vector<Copy> copies = {};
   std::vector<Accumulated> accumulated = {};
-  /// Of EmbeddingState::tables: those whose rows are replaced. What they have
-  /// collected themselves is dropped.
+  /// Indices of EmbeddingState::tables whose rows are replaced. Gradients that these
+  /// tables have collected are dropped.
   std::vector<size_t> tables = {};
   std::optional<int64_t> iterations = {};
   std::optional<uint64_t> seed = {};
   bool has_skipped_slots = false;
-  /// Names of tables whose collected gradients are missing in an older file.
+  /// Names of the tables whose collected gradients are missing in an older file.
   std::string without_gradients = {};
 
   /// After the copies: what else becomes of the state.
   void finish(EmbeddingState& state) const;
 };
 
-/// A table without optimizer, and one on the host, takes its rows and leaves
-/// slots out that it has no place for.
+/// A table without optimizer, or on the host, takes its rows and skips slots that
+/// it does not have.
 /// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line
 ///          each) and all differences; `state` is not changed.
 LoadPlan plan_load(

@@ -41,8 +41,7 @@ concept ManifestStruct = HasFields<T> && OneOf<
     ManifestTensor,
     ManifestTouched>;
 
-// Fields that older manifests lack. Where they say nothing new they are left
-// out.
+// Fields that older manifests lack. They are left out where they hold the default.
 bool may_be_missing(std::string_view name) {
   return name == "step" || name == "seed" || name == "accumulated";
 }
@@ -347,7 +346,7 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
   const char* end = name.data() + name.size();
   const auto [stop, error] =
       std::from_chars(name.data() + kPrefix.size(), end, number);
-  // The one spelling: neither a sign, nor other zeros in front.
+  // Each number has one spelling, without a sign or further leading zeros.
   const bool is_name = error == std::errc() && stop == end && number >= 0 &&
       number <= kMaxCheckpointNumber && checkpoint_name(number) == name;
   return is_name ? std::optional(number) : std::nullopt;

@@ -20,7 +20,7 @@ namespace tessera {
 
 inline constexpr const char* kManifestFile = "manifest.json";
 
-/// A larger one is neither written nor read.
+/// A larger manifest is neither written nor read.
 inline constexpr size_t kMaxManifestBytes = JsonLimits().bytes;
 
 /// Each has a checksum; an error names one of them.
@@ -92,8 +92,8 @@ struct ManifestTouched {
   }
 };
 
-/// Gradients that one rank has collected: some rows of the table, ascending, as
-/// uint32, and a sum [dim] of float32 for each.
+/// Gradients that one rank has collected: the numbers of some rows of the table,
+/// ascending, as uint32, and a sum [dim] of float32 for each of these rows.
 struct ManifestGradients {
   int64_t count = 0;
   ManifestFile rows = {};
@@ -107,7 +107,7 @@ struct ManifestGradients {
   }
 };
 
-/// What gradient_accumulation_steps has collected since the table's last update.
+/// The gradients that were collected since the table's last update.
 struct ManifestAccumulated {
   int64_t steps = 0;  // gradient_accumulation_steps
   std::vector<ManifestGradients> parts = {};
@@ -125,7 +125,7 @@ struct ManifestTable {
   /// Unset: all rows are here.
   std::optional<ManifestTouched> touched = {};
   std::vector<ManifestTensor> tensors = {};
-  /// Set in the middle of a gradient accumulation. Whole in increments, too.
+  /// Set in the middle of a gradient accumulation. Increments hold all of it, too.
   std::optional<ManifestAccumulated> accumulated = {};
 
   template <class Self, class Visit>
@@ -153,7 +153,7 @@ struct ManifestParent {
 struct Manifest {
   int64_t format_version = 1;
   int64_t iterations = 0;
-  /// Of random rounding. Unset in manifests written before it was saved.
+  /// The seed of random rounding. Unset in manifests written before it was saved.
   std::optional<uint64_t> seed = {};
   std::optional<ManifestParent> parent = {};
   /// Increments since the full one; 0 for a full one.
@@ -194,7 +194,8 @@ Manifest manifest_from_text(const std::string& text, const std::string& where);
 /// `checkpoint_` and at least six digits.
 std::string checkpoint_name(int64_t number);
 /// The name of the checkpoint that follows `newest`.
-/// Errors:  c10::ValueError beginning with `where`, when no larger number can be read.
+/// Errors:  c10::ValueError beginning with `where`, when `newest` has the largest
+///          number.
 std::string name_after(const std::string& newest, const std::string& where);
 /// Its number; nullopt for other names.
 std::optional<int64_t> checkpoint_number(const std::string& name);

@@ -10,7 +10,8 @@ namespace tessera {
 /// The bytes of a file in memory, read from the disk where they are used. They
 /// may be written to: pages are copied then, and the file stays as it is.
 /// Errors:  c10::Error beginning with `where` for what can't be mapped;
-///          c10::ValueError for what is not a file, and for a path with a zero byte.
+///          c10::ValueError for what is not a file, and for a path that is too long
+///          or has a zero byte.
 class MappedFile {
  public:
   MappedFile(const std::string& path, const std::string& where);

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-// A pipeline holds its vocabularies, some 20 bytes for a value.
+// A pipeline holds its vocabularies, which take about 20 bytes per value.
 constexpr JsonLimits kLimits{.bytes = size_t{8} << 30};
 
 }  // namespace

@@ -37,7 +37,8 @@ bool is_list_of_sizes(const Json& value) {
          });
 }
 
-// Reads the header entry by entry, so that a header of very many takes little memory.
+// Reads the header entry by entry, so that a header with many entries takes little
+// memory.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, const std::string& where)
@@ -45,7 +46,7 @@ class HeaderReader {
 
   SafetensorsHeader read() {
     check(text_.substr(0, 1) == "{", "the header is not a JSON object");
-    // The header, a tensor or the metadata, its fields.
+    // The levels are the header, an entry and a list in the entry.
     const JsonLimits limits{.depth = 3, .list_size = kMaxRank};
     for_each_json_entry(
         text_,

@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-// Of a sum on the host.
+// Reads the sum of an optimizer on the host.
 AccumulatedGradients gradients_of(const at::Tensor& sum) {
   if (sum.layout() == at::kSparse) {
     return {.rows = sum._indices().select(0, 0), .sums = sum._values()};
@@ -72,7 +72,7 @@ AccumulatedGradients accumulated_gradients(const TableState& table) {
   } else {
     gradients = gradients_of(GradientPile(), dim);
   }
-  // The engine's order depends on how ids were distributed over tasks.
+  // On the engine, the order depends on the distribution of ids over tasks.
   const auto [rows, order] = gradients.rows.sort();
   const kernels::RowNumbers numbers = table.rows.numbers;
   return {
@@ -105,7 +105,7 @@ void check_accumulated(
         holds,
         where,
         " table '",
-        table.name,
+        shorten(table.name),
         "': of the gradients that gradient_accumulation_steps has collected, ",
         what,
         ". What was saved is damaged: load another file, or "

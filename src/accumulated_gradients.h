@@ -10,45 +10,45 @@
 
 namespace tessera {
 
-/// What gradient_accumulation_steps has collected for a table since its last
-/// update, as files hold it: one sum per row.
+/// The gradients that gradient_accumulation_steps has collected for a table since its
+/// last update, in the form that files store: one sum per row.
 struct AccumulatedGradients {
   at::Tensor rows = {};  // [n] int64, rows of the whole table, ascending
   at::Tensor sums = {};  // [n, dim] float32
 };
 
-/// How many passes make one update of the table; 1 without an optimizer.
+/// The number of passes that make one update of the table; 1 without an optimizer.
 int64_t accumulation_steps_of(const TableState& table);
 
-/// Whether the table has been left between two updates.
+/// Whether the table's current accumulation is incomplete.
 bool is_accumulating(const EmbeddingState& state, const TableState& table);
 
-/// Updates applied so far: of the table that is updated most often.
+/// The number of updates applied so far to the table that is updated most often.
 int64_t updates_applied(const EmbeddingState& state);
 
-/// A copy of what this process has collected for the table.
+/// A copy of the gradients that this process has collected for the table.
 AccumulatedGradients accumulated_gradients(const TableState& table);
 
-/// Those of the local rows.
+/// The gradients of the local rows.
 AccumulatedGradients local_part(
     const AccumulatedGradients& gradients,
     const LocalRows& rows);
 
-/// Errors:  c10::ValueError beginning with `where` and naming the table, for
-///          gradients that can't be its own.
+/// Refuses gradients that can't belong to the table.
+/// Errors:  c10::ValueError that begins with `where` and names the table.
 void check_accumulated(
     const AccumulatedGradients& gradients,
     const TableState& table,
     const std::string& where);
 
-/// Replaces what the table has collected by the local part of `gradients`,
-/// which check_accumulated() has passed, from `passes` passes.
+/// Replaces the table's collected gradients by the local part of `gradients`, which
+/// were collected in `passes` passes and have passed check_accumulated().
 void set_accumulated(
     TableState& table,
     const AccumulatedGradients& gradients,
     int64_t passes);
 
-/// Drops what the table has collected.
+/// Drops the table's collected gradients.
 void clear_accumulated(TableState& table);
 
 }  // namespace tessera

@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-/// A number that several threads may change at once; a copy takes its value.
+/// A number that several threads may change at the same time. Unlike std::atomic, it
+/// can be copied.
 class AtomicCount {
  public:
   AtomicCount(int64_t value = 0)  // NOLINT(google-explicit-constructor)
@@ -24,8 +25,7 @@ class AtomicCount {
     value_ += difference;
     return *this;
   }
-  /// Replaces `before` by `value`, unless another thread has been faster. Returns
-  /// what the number is now.
+  /// Sets the number to `value` if it is `before`. Returns the new number.
   int64_t set_once(int64_t before, int64_t value) {
     return value_.compare_exchange_strong(before, value) ? value : before;
   }

@@ -56,7 +56,8 @@ size_t count_leaves(const Nest<T>& nest) {
   return count;
 }
 
-// One leaf per state; nullptr: not asked for, and not weighted.
+// There is one leaf per state. nullptr means that a feature was not requested, or has
+// no weights.
 Batch read_leaves(
     const std::vector<FeatureState>& states,
     const std::vector<const Feature*>& features,
@@ -90,6 +91,14 @@ Batch read_leaves(
 }
 
 }  // namespace
+
+std::vector<int64_t> Batch::ragged_rows() const {
+  std::vector<int64_t> rows;
+  for (const IdBags& of_feature : bags) {
+    rows.push_back(of_feature.ragged_rows);
+  }
+  return rows;
+}
 
 Batch read_batch(
     const Nest<FeatureConfig>& structure,

@@ -19,6 +19,9 @@ struct Batch {
   std::vector<IdBags> bags = {};
   /// Flat float32 weights [nnz] of each feature, undefined where absent.
   std::vector<at::Tensor> weights = {};
+
+  /// IdBags::ragged_rows of each feature.
+  std::vector<int64_t> ragged_rows() const;
 };
 
 /// Checks all features and weights; `structure` is the nest of the configs.
@@ -29,15 +32,15 @@ Batch read_batch(
     const Features& features,
     const Weights& weights);
 
-/// Which features a forward pass is asked for: their indices in the nest of
-/// `features`, or nullopt for a nest that is not smaller than `structure`.
+/// The indices of the requested features, in the nest of `features`. nullopt if
+/// `features` has no fewer leaves than `structure`.
 /// Errors:  c10::ValueError naming the path of an unknown feature or, unless under
 ///          NoGradGuard, of a missing one.
 std::optional<Nest<size_t>> part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features);
 
-/// As read_batch(), of the features in `part`; the others have no bags.
+/// Like read_batch(), but reads only the features in `part`. The others have no bags.
 Batch read_part(
     const Nest<size_t>& part,
     const std::vector<FeatureState>& states,

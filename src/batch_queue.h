@@ -21,8 +21,8 @@ struct BatchSlice {
   std::shared_ptr<const std::vector<IdBags>> bags = nullptr;
   /// Of a lookup in the background.
   JobResult<std::vector<at::Tensor>> lookup = {};
-  /// What dequeue() gave, whose grad() apply_gradients() reads: empty while the
-  /// lookup runs, nullptr before it and in batches without gradients.
+  /// What dequeue() returned. apply_gradients() reads its grad(). Empty while the
+  /// lookup runs; nullptr before that, and in batches without gradients.
   std::shared_ptr<std::vector<at::Tensor>> activations = nullptr;
   /// One per feature once they have come.
   std::vector<at::Tensor> gradients = {};

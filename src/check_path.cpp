@@ -10,7 +10,7 @@
 namespace tessera {
 
 void check_path(const std::string& path, const std::string& where) {
-  constexpr size_t kMaxPath = 4096;  // Linux's
+  constexpr size_t kMaxPath = 4096;  // the limit of Linux
   TORCH_CHECK_VALUE(
       path.find('\0') == std::string::npos,
       where,

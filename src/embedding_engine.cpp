@@ -89,19 +89,6 @@ void check_not_intercepted(const char* where, const char* rule) {
       ". Leave it to the training loop.");
 }
 
-// An exported lookup rounds rows, as training does.
-void check_not_quantized(const EmbeddingState& state) {
-  for (const TableState& table : state.tables) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !table.config->quantization,
-        "[embedding_lookup] the rows of table '",
-        table.name,
-        "' are rounded to its quantization in training and in an exported file, "
-        "but not by embedding_lookup(). Call enqueue() and dequeue() in the "
-        "forward() of a model that is exported.");
-  }
-}
-
 }  // namespace
 
 class EmbeddingEngine::Impl {
@@ -109,18 +96,37 @@ class EmbeddingEngine::Impl {
   explicit Impl(EmbeddingEngineOptions options)
       : Impl(options, make_engine_state(options)) {}
 
-  // A copy without batches.
-  explicit Impl(Impl& source) : Impl(source.options_, source.copy_state()) {
-    is_ready_ = source.is_ready_.load();
-    iterations_ = source.iterations_.load();
-    out_of_range_count_ = source.out_of_range_count_.load();
-  }
+  // Makes a copy without batches.
+  explicit Impl(Impl& source) : Impl(source.options_, source.copy()) {}
 
   Impl(EmbeddingEngineOptions options, std::shared_ptr<EmbeddingState> state)
       : options_(std::move(options)),
         state_(std::move(state)),
         queue_(options_.replicas, options_.queue_depth),
         engine_(state_, options_.lookup_threads) {}
+
+  // What a copy of an engine begins with.
+  struct Copy {
+    std::shared_ptr<EmbeddingState> state;
+    bool is_ready = false;
+    int64_t out_of_range_count = 0;
+  };
+
+  Impl(const EmbeddingEngineOptions& options, Copy copy)
+      : Impl(options, std::move(copy.state)) {
+    is_ready_ = copy.is_ready;
+    iterations_ = updates_applied(*state_);
+    out_of_range_count_ = copy.out_of_range_count;
+  }
+
+  // A call of another thread that was running at a fork never ends in the child.
+  bool can_be_destroyed() {
+    if (owner_.is_this_process()) {
+      return true;
+    }
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && calls_ == 0;
+  }
 
   ~Impl() {
     shutdown();
@@ -166,6 +172,7 @@ class EmbeddingEngine::Impl {
     const Call call(*this);
     check_replica("enqueue", options.replica);
     Batch batch = read(features, weights);
+    const std::vector<int64_t> ragged_rows = batch.ragged_rows();
     int64_t zero_rows = 0;
     for (IdBags& bags : batch.bags) {
       zero_rows += bags.zero_rows;
@@ -179,6 +186,7 @@ class EmbeddingEngine::Impl {
               options.name, options.training, options.replica);
         },
         [&] { return queue_.why_not_enqueue(options.name, options.replica); });
+    fix_ragged_rows(*state_, ragged_rows);
     BatchSlice& slice =
         queue_.enqueue(options.name, options.training, options.replica);
     slice.bags =
@@ -215,7 +223,7 @@ class EmbeddingEngine::Impl {
     slice.is_dequeued = true;
     const auto bags = slice.bags;
     const auto lookup = std::exchange(slice.lookup, {});
-    // Shared, since the batch may be dropped while the lookup runs.
+    // Shared, because the batch may be dropped while the lookup runs.
     std::shared_ptr<Activations> leaves;
     if (batch->is_training) {
       leaves = slice.activations = std::make_shared<Activations>();
@@ -318,11 +326,14 @@ class EmbeddingEngine::Impl {
     visit(*state_);
   }
 
-  std::shared_ptr<EmbeddingState> copy_state() {
-    std::shared_ptr<EmbeddingState> copy;
+  Copy copy() {
+    Copy copy;
     change_state([&](EmbeddingState& state) {
       const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
-      copy = std::make_shared<EmbeddingState>(deep_copy(state));
+      copy = {
+          .state = std::make_shared<EmbeddingState>(deep_copy(state)),
+          .is_ready = is_ready_,
+          .out_of_range_count = out_of_range_count_};
     });
     return copy;
   }
@@ -425,7 +436,6 @@ class EmbeddingEngine::Impl {
       const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
       if (state_->is_built) {
         read_it();
-        fix_ragged_rows(*state_, batch.bags);
         return batch;
       }
     }
@@ -439,11 +449,10 @@ class EmbeddingEngine::Impl {
       learn_output_shapes(*state_, batch.bags);
       is_ready_ = true;
     }
-    fix_ragged_rows(*state_, batch.bags);
     return batch;
   }
 
-  // Makes leaves of activations; those of frozen tables need no gradient.
+  // Activations of trainable tables become leaves that require a gradient.
   void require_gradients(Activations& activations) const {
     for (size_t i = 0; i < activations.size(); ++i) {
       const TableState& table = state_->tables[state_->features[i].table];
@@ -451,7 +460,8 @@ class EmbeddingEngine::Impl {
     }
   }
 
-  // A gradient as it is kept until those of all replicas have come.
+  // The copy of a gradient that is kept until all replicas have given theirs. A single
+  // replica needs no copy.
   at::Tensor to_keep(const at::Tensor& gradient) const {
     if (!gradient.defined()) {
       return {};
@@ -467,11 +477,22 @@ class EmbeddingEngine::Impl {
         slice.activations->size() == state_->features.size(),
         "[apply_gradients] dequeue() still looks up the batch ",
         quoted_batch_name(name),
-        ". Call backward() on what it returns first.");
+        ", or it failed. Call backward() on what it returns first, or drop() the "
+        "batch.");
     std::vector<at::Tensor> gradients;
+    bool needs_one = false;
+    bool has_one = false;
     for (const at::Tensor& activation : *slice.activations) {
       gradients.push_back(to_keep(activation.grad()));
+      needs_one = needs_one || activation.requires_grad();
+      has_one = has_one || activation.grad().defined();
     }
+    TORCH_CHECK_VALUE(
+        has_one || !needs_one,
+        "[apply_gradients] no activation of the batch ",
+        quoted_batch_name(name),
+        " has a gradient. Call backward() on a loss of what dequeue() returned "
+        "first, pass gradients, or drop() the batch.");
     return gradients;
   }
 
@@ -557,6 +578,7 @@ class EmbeddingEngine::Impl {
   const std::shared_ptr<EmbeddingState> state_;
 
   std::shared_mutex shapes_mutex_;  // output shapes in state_
+  ThreadOwner owner_;
   std::atomic<bool> is_ready_ = false;
 
   std::mutex mutex_;  // what follows, but for the atomics
@@ -576,7 +598,11 @@ EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)
 EmbeddingEngine::EmbeddingEngine(const EmbeddingEngine& source, Copy)
     : impl_(std::make_unique<Impl>(*source.impl_)) {}
 
-EmbeddingEngine::~EmbeddingEngine() = default;
+EmbeddingEngine::~EmbeddingEngine() {
+  if (impl_ != nullptr && !impl_->can_be_destroyed()) {
+    (void)impl_.release();  // The child's memory goes with its process.
+  }
+}
 
 void EmbeddingEngine::copy_from(const EmbeddingEngine& source) {
   impl_ = std::make_unique<Impl>(*source.impl_);
@@ -644,8 +670,7 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     const Features& features,
     const Weights& weights) const {
   if (auto* interception = ForwardInterception::current()) {
-    check_not_quantized(impl_->state());
-    return interception->answer(
+    return interception->answer_lookup(
         impl_->state(), options().features, features, weights);
   }
   return impl_->embedding_lookup(features, weights, options().features);

@@ -126,8 +126,8 @@ bool has_slot_creation(const TableState& table) {
   return table.optimizer && optim::slot_creation_of(*table.optimizer).is_set();
 }
 
-// Those that `with_slots` asks for and that are not there yet. A user's function
-// may fail, or give memory that is in use: then no table changes.
+// Creates the slots that `with_slots` requires and that do not exist yet. No table
+// changes if a user's function fails or returns memory that is in use.
 void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
   std::vector<std::vector<Slot>> slots;
   MemoryRanges used;
@@ -216,7 +216,7 @@ EmbeddingState describe_state(
     if (feature.config.output_shape && feature.config.max_sequence_length > 0) {
       TORCH_WARN(
           "[feature '",
-          feature.path,
+          shorten(feature.path),
           "'] max_sequence_length = ",
           feature.config.max_sequence_length,
           " is ignored beside output_shape ",

@@ -47,13 +47,13 @@ struct TableState {
   LocalRows rows = {};
   at::Tensor parameters = {};  // [rows.count, dim]
   std::vector<Slot> slots = {};
-  /// Local rows, since the last checkpoint; nullopt unless checkpoints are
-  /// incremental.
+  /// The local rows that have changed since the last checkpoint; nullopt unless
+  /// checkpoints are incremental.
   std::optional<TouchedRows> touched = {};
-  /// What gradient_accumulation_steps has collected on an engine.
+  /// The gradients that gradient_accumulation_steps has collected on an engine.
   GradientPile pile = {};
-  /// The same for an optimizer on the host, which shares it; nullptr without
-  /// one.
+  /// The same for an optimizer on the host, which shares this tensor; nullptr without
+  /// such an optimizer.
   std::shared_ptr<at::Tensor> gradient_sum = {};
 };
 
@@ -66,14 +66,14 @@ struct FeatureState {
   std::optional<PartialShape> output_shape = {};
   /// Whether a batch must agree with it.
   bool verifies_shape = true;
-  /// Rows of every ragged batch under an output_shape that is known in full, which
-  /// the first one fixes: whether a row is a bag or a sequence must not change
-  /// with the size of a batch. -1 before.
+  /// The number of rows of every ragged batch, if the output_shape is fully known. The
+  /// first batch fixes it, so that the size of a batch never decides whether a row is a
+  /// bag or a sequence. -1 before the first batch.
   AtomicCount ragged_rows = -1;
 };
 
-/// Whether tables are updated by their own optimizers, and so all have their
-/// slots. Under kNo only those have them for which a slot_creation asks.
+/// Whether the tables' own optimizers update them, so that all tables have slots. With
+/// kNo, only tables with a slot_creation have slots.
 enum class WithSlots { kNo, kYes };
 
 /// What a layer consists of and what it has learnt, for every strategy.
@@ -89,11 +89,11 @@ struct EmbeddingState {
   bool fixed_batch_size = false;
   std::vector<FeatureState> features = {};
   std::vector<TableState> tables = {};
-  /// Of initial values and of random rounding. A load takes over the one that
-  /// was saved, so that rounding goes on bit for bit.
+  /// The seed of initial values and of stochastic rounding. A load replaces it by the
+  /// saved one, so that rounding continues bit for bit.
   uint64_t seed = 0;
-  /// Keras's raw counter: passes, of which gradient_accumulation_steps = n make
-  /// one update of a table. Schedules are read at it.
+  /// The number of passes, as Keras counts them. With gradient_accumulation_steps = n,
+  /// n passes make one update of a table. Schedules are read at this number.
   int64_t iterations = 0;
   AtomicCount out_of_range_count = 0;
   /// What TableState::touched counts from: path and checksum of a checkpoint.
@@ -124,8 +124,8 @@ EmbeddingState describe_state(
     const std::optional<optim::OptimizerSpec>& optimizer,
     const std::string& where);
 
-/// Tables in order of first use, initialised, with their slots as `with_slots`
-/// says.
+/// Makes tables in order of first use and initialises them. `with_slots` says which
+/// tables have slots.
 /// Errors:  c10::ValueError for unusable configs, naming feature or table;
 ///          `where` begins what concerns the options as a whole.
 EmbeddingState make_state(

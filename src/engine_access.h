@@ -9,11 +9,11 @@
 
 namespace tessera {
 
-/// What the layers see of an EmbeddingEngine.
+/// Gives layers access to the state of an EmbeddingEngine.
 struct EngineAccess {
-  /// It changes with the engine's updates.
+  /// The state, which the engine's updates change.
   static const EmbeddingState& state(const EmbeddingEngine& engine);
-  /// While neither lookups nor updates run. `read` must not call the engine.
+  /// Calls `read` while neither lookups nor updates run. It must not call the engine.
   static void read(
       const EmbeddingEngine& engine,
       c10::function_ref<void(const EmbeddingState&)> read);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/forward_interception.h"
 
+#include <tessera/optim/shorten.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -21,6 +23,23 @@ ForwardInterception::ForwardInterception(Answer answer)
 
 ForwardInterception::~ForwardInterception() {
   current_interception = previous_;
+}
+
+Nest<at::Tensor> ForwardInterception::answer_lookup(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const Features& features,
+    const Weights& weights) const {
+  for (const TableState& table : state.tables) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !table.config->quantization,
+        "[embedding_lookup] the rows of table '",
+        shorten(table.name),
+        "' are rounded to its quantization in training and in an exported file, "
+        "but not by embedding_lookup(). Call forward() of the layer, or enqueue() "
+        "and dequeue() of the engine, in a model that is exported.");
+  }
+  return answer(state, structure, features, weights);
 }
 
 ForwardInterception* ForwardInterception::current() {
@@ -44,7 +63,7 @@ ForwardInterception::Batch ForwardInterception::dequeue(
       found != batches_.end(),
       "[dequeue] the forward() of a model that is exported must enqueue the "
       "batch '",
-      name,
+      shorten(name),
       "' of replica ",
       replica,
       " before it dequeues it, but it did not. Call enqueue() in forward(), or "

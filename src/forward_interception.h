@@ -16,9 +16,9 @@
 
 namespace tessera {
 
-/// While it lives, TPUEmbedding::forward() and the lookups of an EmbeddingEngine
-/// give what `answer` gives, in this thread, in place of the lookup: how an export
-/// sees into a model.
+/// While it lives, TPUEmbedding::forward() and the lookups of an EmbeddingEngine return
+/// the result of `answer` instead of looking up rows, in this thread. An export traces
+/// a model this way.
 class ForwardInterception {
  public:
   using Answer = std::function<Nest<at::Tensor>(
@@ -32,7 +32,7 @@ class ForwardInterception {
   ForwardInterception(const ForwardInterception&) = delete;
   ForwardInterception& operator=(const ForwardInterception&) = delete;
 
-  /// nullptr when there is none.
+  /// The interception of this thread, or nullptr.
   static ForwardInterception* current();
 
   Nest<at::Tensor> answer(
@@ -43,6 +43,14 @@ class ForwardInterception {
     return answer_(state, structure, features, weights);
   }
 
+  /// The same in place of an embedding_lookup(), which has no quantization.
+  /// Errors:  c10::NotImplementedError naming a table with quantization.
+  Nest<at::Tensor> answer_lookup(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure,
+      const Features& features,
+      const Weights& weights) const;
+
   /// An engine's batch, between enqueue() and dequeue().
   struct Batch {
     const EmbeddingState* state = nullptr;
@@ -52,8 +60,8 @@ class ForwardInterception {
     Weights weights = {};
   };
   void enqueue(Batch batch);
-  /// The oldest of this name.
-  /// Errors:  c10::ValueError when there is none.
+  /// Takes the oldest batch with this name.
+  /// Errors:  c10::ValueError if there is none.
   Batch dequeue(
       const EmbeddingState& state,
       const std::string& name,

@@ -37,7 +37,7 @@ class GradientPile {
         .gain = gain};
   }
 
-  /// Local rows, each once, in no order.
+  /// The local rows, each once, in any order.
   const Buffer<uint32_t>& rows() const {
     return bags_.ids;
   }

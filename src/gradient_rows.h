@@ -8,29 +8,29 @@
 
 namespace tessera {
 
-/// Which rows of a table its dense gradient belongs to. The gradient alone does
-/// not tell a row that was looked up and got zeros from one that was not.
+/// Records which rows of a table its dense gradient belongs to. The gradient alone does
+/// not tell a row with a zero gradient from a row that was not looked up.
 class GradientRows : public std::enable_shared_from_this<GradientRows> {
  public:
   /// `table`: a leaf of autograd, [rows, dim].
   explicit GradientRows(at::Tensor table);
 
-  /// Called in a backward pass that will add to table.grad().
-  /// `rows` [n] int64, with duplicates.
+  /// Marks rows in a backward pass that will add to table.grad(). `rows` is [n] int64
+  /// and may have duplicates.
   void mark(const at::Tensor& rows);
 
-  /// The rows that were marked since the gradient was zeroed, and those whose
-  /// gradient is not zero: sorted, [n] int64. table.grad() is dense.
+  /// The rows that were marked since the gradient was zeroed, and all rows whose
+  /// gradient is not zero: [n] int64, sorted. table.grad() must be dense.
   at::Tensor touched() const;
 
  private:
-  // Since the pass before: optimizers zero gradients without a word.
+  // Whether the gradient was zeroed after the previous pass. Nothing reports this.
   bool was_zeroed() const;
 
   at::Tensor table_;
-  at::Tensor is_marked_;  // [rows] bool, from the first mark() on
+  at::Tensor is_marked_;  // [rows] bool; undefined before the first mark()
   int last_pass_ = -1;
-  // The gradient at the end of that pass.
+  // The gradient at the end of the last pass.
   const at::TensorImpl* last_gradient_ = nullptr;
   int64_t last_version_ = 0;
 };

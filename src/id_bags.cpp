@@ -140,7 +140,7 @@ class BagBuilder {
     bags_.batch_shape.assign(sizes, sizes + leading_axes(rank));
     if (config_.sequence_length() > 0) {
       bags_.batch_shape.push_back(config_.sequence_length());
-      is_sequence_ = rank == 2;  // above, the ids of a place are combined
+      is_sequence_ = rank == 2;  // higher ranks combine the ids of a position
     }
     check_output_shape();
     bags_.bags = count_bags(bags_.batch_shape);
@@ -299,7 +299,8 @@ class BagBuilder {
     }
   }
 
-  // The output_shape that alone decides what a ragged row is.
+  // The output_shape if it is fully known. Then it decides whether a ragged row is a
+  // bag or a sequence.
   std::optional<std::vector<int64_t>> fixed_output_shape() const {
     return config_.output_shape ? known_sizes(*config_.output_shape)
                                 : std::nullopt;
@@ -333,8 +334,8 @@ class BagBuilder {
     return wanted / batch;
   }
 
-  // The rows of a ragged feature, which are bags, as a shape of any rank; its one
-  // unknown dimension follows from the number of rows.
+  // Reshapes the rows of a ragged feature, which are bags, to the output shape. The
+  // number of rows determines an unknown dimension.
   void reshape_rows(int64_t batch) {
     const PartialShape& known = *state_.output_shape;
     bags_.batch_shape.clear();
@@ -364,8 +365,8 @@ class BagBuilder {
         " rows. Correct the batch.");
   }
 
-  // How many axes of a sparse feature come before the places of a sequence or,
-  // without one, before the ids of a bag.
+  // The number of axes of a sparse feature before the positions of a sequence. Without
+  // a sequence, the number of axes before the ids of a bag.
   int64_t leading_axes(int64_t rank) const {
     return config_.sequence_length() > 0 ? std::max<int64_t>(rank - 2, 1)
                                          : rank - 1;

@@ -21,8 +21,8 @@ struct FeatureState;
 inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 
 /// One feature, checked and brought to one form: bag b holds ids
-/// [offsets[b], offsets[b + 1]). Dense ids, and the places of a sequence too, are
-/// bags, so that one lookup and one update serve every kind of feature.
+/// [offsets[b], offsets[b + 1]). Dense ids and the positions of a sequence are bags,
+/// too, so that one lookup and one update serve every kind of feature.
 struct IdBags {
   Buffer<uint32_t> ids;  // [nnz], each < vocab or kZeroRow
   Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds id b
@@ -38,7 +38,7 @@ struct IdBags {
   /// Of the activation, without dim.
   std::vector<int64_t> batch_shape = {};
   int64_t dim = 0;
-  /// Rows of a ragged feature whose output_shape is known in full; else -1.
+  /// The number of rows of a ragged feature with a fully known output_shape; else -1.
   int64_t ragged_rows = -1;
 
   int64_t nnz() const {
@@ -79,11 +79,11 @@ IdBags make_id_bags(
     const Feature& feature,
     const at::Tensor& weights);
 
-/// What a batch has of a feature that was not asked for: no bags.
+/// Makes empty bags for a feature that was not requested.
 IdBags make_no_bags(const FeatureState& state);
 
-/// Errors:  c10::ValueError unless a ragged batch of `rows` rows has `fixed` of
-///          them; -1: nothing is fixed.
+/// Checks that a ragged batch has the `fixed` number of rows; -1 allows any number.
+/// Errors:  c10::ValueError naming the feature.
 void check_ragged_rows(const FeatureState& state, int64_t fixed, int64_t rows);
 
 /// Removes ids that look up zeros; their weights stay in the denominators.

@@ -96,7 +96,7 @@ struct Fill {
         " initializer is the placeholder of the callable '",
         shorten(callable.name()),
         "'. Replace it by Callable(\"",
-        callable.name(),
+        shorten(callable.name()),
         "\", function).");
     const at::Tensor values = (*callable.function())(ids(), rows.size(1));
     TORCH_CHECK_VALUE(

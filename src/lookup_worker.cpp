@@ -81,10 +81,10 @@ struct LookupWorker::Thread {
   std::condition_variable changed;
   std::deque<std::function<void()>> jobs;  // the first is running
   bool is_closing = false;
-  // As many as there are jobs, to be read in a forked child, where the mutex may be
-  // locked for ever.
+  // The number of jobs. A forked child reads it without the mutex, which may be locked
+  // forever there.
   std::atomic<int64_t> unfinished = 0;
-  std::thread thread;  // the last member: it uses the others
+  std::thread thread;  // the last member, because it uses the others
 };
 
 LookupWorker::LookupWorker(int64_t threads)
@@ -93,7 +93,7 @@ LookupWorker::LookupWorker(int64_t threads)
 
 LookupWorker::~LookupWorker() {
   if (!owner_.is_this_process()) {
-    // Joining a thread and destroying what it waits for would wait for ever.
+    // The thread does not exist here. Joining it would wait forever, so leak it.
     (void)thread_.release();
   }
 }

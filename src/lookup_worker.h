@@ -18,8 +18,8 @@ namespace tessera {
 /// Errors:  c10::ValueError beginning with `where`, for no count of threads.
 void check_lookup_threads(int64_t threads, const std::string& where);
 
-/// The process that has the threads of an object: a child that is forked later has a
-/// copy of the object, but none of its threads.
+/// Records the process that has the threads of an object. A child that is forked later
+/// has a copy of the object, but none of its threads.
 class ThreadOwner {
  public:
   ThreadOwner();
@@ -33,7 +33,7 @@ class ThreadOwner {
   pid_t process_;
 };
 
-/// What a job of a LookupWorker returns.
+/// The future result of a job of a LookupWorker.
 template <class T>
 class JobResult {
  public:
@@ -44,8 +44,8 @@ class JobResult {
     return future_.valid();
   }
 
-  /// Waits for the job.
-  /// Errors:  what the job throws; c10::Error in a child that was forked before the
+  /// Waits for the job and returns its result.
+  /// Errors:  whatever the job throws; c10::Error in a child that was forked before the
   ///          job was done.
   const T& get() const {
     if (future_.wait_for(std::chrono::seconds(0)) !=
@@ -65,14 +65,14 @@ class LookupWorker {
  public:
   /// `threads`: intra-op threads of a job; 0: as many as the caller has.
   explicit LookupWorker(int64_t threads);
-  /// Waits for all jobs; in a forked child for none.
+  /// Waits for all jobs, but not in a forked child.
   ~LookupWorker();
 
   LookupWorker(const LookupWorker&) = delete;
   LookupWorker& operator=(const LookupWorker&) = delete;
 
-  /// In a forked child the job does not run, and the result has the error of
-  /// check_may_submit().
+  /// Appends a job. In a forked child, the job does not run, and its result is the
+  /// error of check_may_submit().
   template <class Job>
   JobResult<std::invoke_result_t<Job&>> submit(Job job) {
     using Result = std::invoke_result_t<Job&>;
@@ -95,9 +95,9 @@ class LookupWorker {
     owner_.check_may_wait();
   }
 
-  /// Until all submitted jobs are done.
-  /// Errors:  c10::Error in a child that was forked before they were: what they use
-  ///          may stay locked there.
+  /// Waits until all submitted jobs are done.
+  /// Errors:  c10::Error in a child that was forked before they were done, because
+  ///          their locks may stay locked there.
   void wait_idle();
 
   /// Whether the calling thread is the worker's.

@@ -38,7 +38,7 @@ bool MemoryRanges::overlap(const at::Tensor& tensor) const {
   if (begin == end) {
     return false;
   }
-  const auto next = ends_.lower_bound(end);  // the first one behind it
+  const auto next = ends_.lower_bound(end);  // the first range behind `tensor`
   return next != ends_.begin() && std::prev(next)->second > begin;
 }
 

@@ -8,18 +8,19 @@
 
 namespace tessera {
 
-/// The memory of some tensors, to find out whether another one shares it.
+/// The memory ranges of some tensors. It tells whether another tensor shares memory
+/// with them.
 class MemoryRanges {
  public:
-  /// `tensor`: contiguous, on the CPU.
+  /// `tensor` is contiguous and on the CPU.
   void add(const at::Tensor& tensor);
 
-  /// Whether a byte of `tensor`, contiguous and on the CPU, belongs to one that
-  /// was added. They need not be views of one storage.
+  /// Whether `tensor`, contiguous and on the CPU, shares a byte with a tensor that was
+  /// added. It compares addresses, so the tensors may have different storages.
   bool overlap(const at::Tensor& tensor) const;
 
  private:
-  std::map<uintptr_t, uintptr_t> ends_;  // of disjoint ranges, by their begins
+  std::map<uintptr_t, uintptr_t> ends_;  // of disjoint ranges, by begin
 };
 
 }  // namespace tessera

@@ -194,12 +194,12 @@ void learn_output_shapes(
   state.is_built = true;
 }
 
-void fix_ragged_rows(EmbeddingState& state, const std::vector<IdBags>& batch) {
-  for (size_t i = 0; i < batch.size(); ++i) {
+void fix_ragged_rows(EmbeddingState& state, const std::vector<int64_t>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
     FeatureState& feature = state.features[i];
-    const int64_t rows = batch[i].ragged_rows;
-    if (rows >= 0 && feature.verifies_shape) {
-      check_ragged_rows(feature, feature.ragged_rows.set_once(-1, rows), rows);
+    if (rows[i] >= 0 && feature.verifies_shape) {
+      const int64_t fixed = feature.ragged_rows.set_once(-1, rows[i]);
+      check_ragged_rows(feature, fixed, rows[i]);
     }
   }
 }

@@ -19,7 +19,7 @@ namespace tessera {
 /// dimension is combined; a dense input [B, K] counts as [B, K, 1].
 ///
 ///   [B], [B, n]            [B], or [B, max_sequence_length]
-///   [d0, ..., dr, n]       [d0, ..., dr], or with max_sequence_length for dr
+///   [d0, ..., dr, n]       [d0, ..., dr]; max_sequence_length replaces dr
 ///
 /// The first dimension may stay unknown, the others only where output_shape
 /// says them.
@@ -31,8 +31,8 @@ void build_output_shapes(
     const Nest<PartialShape>& input_shapes);
 
 /// Of a build by the batch size alone: every feature without an output_shape has
-/// `batch_size` bags or sequences, and an output_shape that leaves its first
-/// dimension open gets it there.
+/// `batch_size` bags or sequences. An output_shape with an unknown first dimension gets
+/// `batch_size` there.
 /// Errors:  c10::ValueError unless batch_size >= 1.
 Nest<PartialShape> input_shapes_of(
     const EmbeddingState& state,
@@ -46,9 +46,9 @@ void learn_output_shapes(
     EmbeddingState& state,
     const std::vector<IdBags>& batch);
 
-/// Fixes FeatureState::ragged_rows where `batch` is the first one to need it. Any
-/// number of threads may call it at once.
+/// Sets FeatureState::ragged_rows of each feature for which `rows` are the first ones
+/// to need it. Any number of threads may call it at the same time.
 /// Errors:  c10::ValueError when another thread has fixed another number.
-void fix_ragged_rows(EmbeddingState& state, const std::vector<IdBags>& batch);
+void fix_ragged_rows(EmbeddingState& state, const std::vector<int64_t>& rows);
 
 }  // namespace tessera

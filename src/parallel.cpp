@@ -46,7 +46,7 @@ void mark_join() {}
 #endif
 
 // The process in which this thread has run tasks on several threads, or 0. OpenMP
-// keeps these threads, and a forked child waits for them for ever.
+// keeps these threads, and a forked child would wait for them forever.
 thread_local pid_t process_of_threads = 0;
 
 bool has_lost_its_threads() {

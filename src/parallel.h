@@ -21,8 +21,8 @@ void set_thread_count(int64_t threads);
 ///
 /// Threads take the next task when they are done with one, so tasks may differ
 /// in length; which thread runs which task must not matter. With a total of
-/// `bytes` below kParallelBytes everything runs on the calling thread, as it does in
-/// a forked child whose parent has run tasks on several threads.
+/// `bytes` below kParallelBytes everything runs on the calling thread. The same holds
+/// in a forked child if the forking thread has run tasks on several threads.
 /// Errors:  rethrows the first exception of a task; later tasks may not run.
 void run_tasks(
     int64_t count,

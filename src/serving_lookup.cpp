@@ -74,7 +74,7 @@ bool needs_gradient(
        }));
 }
 
-// `prepare` may say what is known of a feature.
+// `prepare` may complete the state of each feature.
 Nest<at::Tensor> look_up_by(
     const Nest<FeatureConfig>& feature_config,
     const EmbeddingTables& tables,
@@ -135,7 +135,7 @@ Nest<at::Tensor> look_up_for_serving(
       weights,
       [&](FeatureState& feature) {
         for (const FeatureState& known : state.features) {
-          if (known.ragged_rows >= 0 && known.config == feature.config) {
+          if (known.path == feature.path && known.config == feature.config) {
             feature.ragged_rows = known.ragged_rows;
           }
         }

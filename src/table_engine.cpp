@@ -193,7 +193,7 @@ TableUpdate::Term TableEngine::term_of(
   if (gradient.defined()) {
     at::Tensor values = gradient.resolve_neg().contiguous();
     if (table_memory_.overlap(values)) {
-      values = values.clone();  // the update writes there while it reads
+      values = values.clone();  // the update writes here while it reads
     }
     update.gradients.push_back(std::move(values));
     term.gradient = update.gradients.back().const_data_ptr<float>();
@@ -415,10 +415,13 @@ std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
 }
 
 void TableEngine::end_lookups() const noexcept {
+  if (!owner_.is_this_process()) {
+    return;  // Whoever holds the lock may be a thread that the child lacks.
+  }
   try {
     stop_lookups();
   } catch (const c10::Error&) {
-    // Raised before anything is waited for.
+    // stop_lookups() raises this in a forked child, before it waits.
   }
 }
 

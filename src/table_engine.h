@@ -88,8 +88,8 @@ class TableEngine {
   /// No lookup runs, in the background or elsewhere, while the lock is held.
   std::unique_lock<std::shared_mutex> stop_lookups() const;
 
-  /// As stop_lookups(), for destructors: in a forked child, where lookups of its
-  /// parent don't run, it does not wait.
+  /// Does what stop_lookups() does, for destructors. In a forked child, it does not
+  /// wait for background lookups, because they don't run there.
   void end_lookups() const noexcept;
 
   /// Refuses gradients that plan() can't use.
@@ -100,7 +100,8 @@ class TableEngine {
   struct Update {
     std::vector<TableUpdate> tables = {};
     std::vector<CustomUpdate> custom = {};
-    /// [tables], what TableState::pile becomes, or is applied.
+    /// [tables], accumulated gradients: applied by this update if it is due, otherwise
+    /// the new TableState::pile.
     std::vector<GradientPile> piles = {};
     std::vector<at::Tensor> gradients = {};  // what the terms point to
     std::list<IdBags> bags = {};  // likewise
@@ -109,8 +110,9 @@ class TableEngine {
 
   /// One update from the gradients of all lookups, summed per row.
   ///
-  /// Tables with gradient_accumulation_steps = n only collect, and when the step
-  /// counter reaches a multiple of n apply the mean. Reads each learning rate once, runs custom rules.
+  /// Tables with gradient_accumulation_steps = n collect gradients, and apply their
+  /// mean when the step counter reaches a multiple of n. Reads each learning rate once
+  /// and runs custom rules.
   /// Errors:  c10::ValueError; nothing is changed.
   Update plan(const std::vector<LookupGradients>& lookups);
 
@@ -193,7 +195,7 @@ class TableEngine {
   bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
       const;
 
-  // Whether the coming update is one of the table, or only collects for it.
+  // Whether the next update changes the table. If not, it only collects gradients.
   bool is_due(const TableState& table) const;
 
   // One sum per row: of the pile, if it holds any, and the update's own terms.
@@ -207,6 +209,7 @@ class TableEngine {
 
   std::shared_ptr<EmbeddingState> state_;
   int64_t lookup_threads_ = 0;
+  const ThreadOwner owner_;
   mutable std::shared_mutex tables_in_use_;  // shared by lookups
   MemoryRanges table_memory_;  // tables and slots
   Buffer<float> zero_row_;  // the gradient of a feature that got none

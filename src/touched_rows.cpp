@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kBytesPerTask = int64_t{1} << 22;
 
-// Gives the checksum of each row of a table, over all of its tensors.
+// Computes the checksum of each row of a table, over weights and slots.
 class RowReader {
  public:
   explicit RowReader(const TableState& table) : rows_(table.rows.count) {
@@ -41,7 +41,7 @@ class RowReader {
     return (rows_ + rows_per_task() - 1) / rows_per_task();
   }
 
-  // Calls visit(task, begin, end) for ranges of rows, several at a time.
+  // Calls visit(task, begin, end) for ranges of rows, in parallel.
   template <class Visit>
   void visit_ranges(Visit visit) const {
     run_tasks(tasks(), rows_ * bytes_, [&](int64_t task) {

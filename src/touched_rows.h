@@ -8,18 +8,17 @@ namespace tessera {
 
 struct TableState;
 
-/// Which rows of a table have changed since the last checkpoint: those whose
-/// checksum is another one now, whoever wrote them. One checksum, XXH3, per
-/// local row covers its weights and slots.
+/// Finds the rows of a table that have changed since the last checkpoint, whatever has
+/// written them. It keeps one XXH3 checksum per local row, over its weights and slots.
 class TouchedRows {
  public:
-  /// Rows count as touched when they differ from what they are now.
+  /// From now on, rows count as touched if they differ from their current values.
   explicit TouchedRows(const TableState& table);
 
-  /// Ascending. Reads the whole table, on all threads.
+  /// The touched rows, ascending. Reads the whole table, on all threads.
   std::vector<uint32_t> rows(const TableState& table) const;
 
-  /// After a checkpoint: `rows`, and no others, have changed and are saved.
+  /// Call this after a checkpoint that has saved `rows`, which are all touched rows.
   void accept(const TableState& table, const std::vector<uint32_t>& rows);
 
  private:

@@ -235,7 +235,12 @@ TEST_F(EngineFixtureTest, RefusesToReadGradientsOfNoBatch) {
   EXPECT_VALUE_ERROR(
       engine.apply_gradients(), "no training batch without a name");
   engine.dequeue("eval");
-  half_square(engine.dequeue("train")).backward();
+  const auto activations = engine.dequeue("train");
+  EXPECT_VALUE_ERROR(
+      engine.apply_gradients({}, "train"),
+      "no activation of the batch 'train' has a gradient. Call backward()");
+  EXPECT_EQ(engine.iterations(), 0);
+  half_square(activations).backward();
   engine.apply_gradients({}, "train");
   EXPECT_VALUE_ERROR(
       engine.apply_gradients({}, "train"), "no training batch 'train'");

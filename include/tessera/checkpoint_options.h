@@ -18,11 +18,11 @@ namespace tessera {
 struct CheckpointOptions {
   /// Complete checkpoints to keep, >= 1, besides those that they build on.
   int64_t keep_last = 2;
-  /// Every n-th checkpoint is full; those between hold the rows that have
-  /// changed since the one before. 1: all are full. Tables split by
-  /// RowSplit::kMod are always saved whole. Changed rows are found by a checksum
-  /// of each row, whoever wrote them. It takes 8 bytes of memory per row, and
-  /// each checkpoint reads all tables from memory.
+  /// Every n-th checkpoint is full. The checkpoints between hold only the rows that
+  /// have changed since the previous one. With 1, all checkpoints are full. Tables
+  /// split by RowSplit::kMod are always saved in full. A checksum of each row finds
+  /// the changed rows, whatever has written them. The checksums take 8 bytes of
+  /// memory per row, and each checkpoint reads all tables from memory.
   int64_t full_every = 1;
   /// Rows of one table go to several files of at most this size, >= 1.
   int64_t file_bytes = int64_t{1} << 30;
@@ -33,23 +33,26 @@ struct CheckpointOptions {
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
 
-/// What a load does with a table that was saved without optimizer and slots, as
-/// Strategy::host() and layers for serving save them, when the layer keeps slots
-/// for it.
+/// What a load does when a table was saved without optimizer and slots, but the
+/// layer keeps slots for it. Strategy::host() and layers for serving save such
+/// tables.
 enum class MissingSlots {
-  /// Refuses it.
+  /// The load is refused.
   kError,
-  /// Takes its rows, and its slots stay as they are: the initial ones, in a new
-  /// layer. The slots of another optimizer are refused all the same.
+  /// The rows are loaded, and the slots keep their values. In a new layer, these
+  /// are the initial values. Slots of another optimizer are still refused.
+  /// The step counter is the one that was saved, and gradients that were being
+  /// collected are dropped.
   kKeep
 };
 
 /// What a load takes from a checkpoint or an archive. By default all of it;
 /// then names, shapes, optimizers and slots must agree.
 struct LoadOptions {
-  /// Only these tables, by name; the layer keeps its step counter and seed.
+  /// If not empty, only the tables with these names are loaded, and the layer keeps
+  /// its step counter and seed.
   std::vector<std::string> tables = {};
-  /// No: rows alone; slots, step counter and seed stay as they are.
+  /// If false, only rows are loaded. Slots, step counter and seed stay as they are.
   bool slots = true;
   /// Whether a table may have more rows than were saved. The further ones keep
   /// their values: the initial ones, in a new layer.

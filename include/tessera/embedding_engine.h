@@ -57,10 +57,10 @@ struct EmbeddingEngineOptions {
   /// Whether all features of all batches have one batch size, which build() or
   /// the first batch fixes.
   bool fixed_batch_size = false;
-  /// Of the tables' random initial values and of stochastic rounding, for which
-  /// load_checkpoint() takes over the seed that was saved.
+  /// The seed of the tables' random initial values and of stochastic rounding.
+  /// load_checkpoint() replaces the seed of rounding by the saved one.
   uint64_t seed = 0;
-  /// Of every load.
+  /// What every load does with tables that were saved without slots.
   MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;
@@ -136,9 +136,9 @@ class EmbeddingEngine {
 
   /// Activations of the batch, in the nest of the feature configs, once.
   ///
-  /// Those of a training batch are leaves that require a gradient, except those
-  /// of tables that are not trainable. The engine holds them until the batch has
-  /// its gradients or is dropped.
+  /// The activations of a training batch are leaves that require a gradient, unless
+  /// their table is not trainable. The engine holds them until the batch has its
+  /// gradients or is dropped.
   /// Errors:  c10::Error before the first enqueue() or build(), and when the
   ///          batch, or gradients that it waits for, do not come in time,
   ///          naming them; c10::ValueError when it has been dequeued already;
@@ -148,8 +148,8 @@ class EmbeddingEngine {
 
   /// Updates the tables, when all replicas have given their gradients.
   ///
-  /// Without gradients, or with an empty nest, it takes the grad() of the
-  /// activations that dequeue() gave for this batch and replica.
+  /// If `gradients` is empty, the engine reads the grad() of the activations that
+  /// dequeue() returned for this batch and replica.
   /// An undefined tensor is a gradient of zeros: its feature's rows count as
   /// touched. Gradients are summed over replicas, not averaged.
   /// Errors:  c10::ValueError for another nest, shape or dtype, or a batch that
@@ -197,36 +197,37 @@ class EmbeddingEngine {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
 
-  /// Writes a checkpoint of tables, slots, step counter, seed and what
-  /// gradient_accumulation_steps has collected into `directory`, as TPUEmbedding
-  /// does; either loads the other's. Batches in flight are no part
-  /// of it: their gradients count for the next one. Other calls wait meanwhile,
-  /// and those with a timeout count the time.
+  /// Writes a checkpoint into `directory`: tables, slots, step counter, seed, and the
+  /// gradients that gradient_accumulation_steps has collected. TPUEmbedding and
+  /// EmbeddingEngine load each other's checkpoints. Batches in flight are not saved:
+  /// their gradients count for the next checkpoint. Other calls wait meanwhile, and
+  /// those with a timeout count the time.
   /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
   /// Batches in flight keep the activations that have been looked up; their
-  /// gradients go to the loaded tables. What gradient_accumulation_steps has
-  /// collected for them is replaced, too, as in TPUEmbedding.
+  /// gradients go to the loaded tables. The load also replaces the gradients that
+  /// gradient_accumulation_steps has collected for these tables.
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
       const std::string& directory,
       const LoadOptions& options = {});
 
-  /// Writes tables, slots and step counter into an archive, as TPUEmbedding::save()
-  /// does; either loads the other's. Otherwise as save_checkpoint().
+  /// Writes the same contents into an archive. TPUEmbedding and EmbeddingEngine load
+  /// each other's archives. Batches and other calls are treated as in
+  /// save_checkpoint().
   void save(torch::serialize::OutputArchive& archive) const;
-  /// As load_checkpoint().
+  /// Loads an archive, as load_checkpoint() loads a checkpoint.
   /// Errors:  c10::ValueError listing damaged entries, or every difference in
   ///          tables, shapes, optimizers and slots; nothing is changed.
   void load(
       torch::serialize::InputArchive& archive,
       const LoadOptions& options = {});
 
-  /// Updates applied so far. Under gradient_accumulation_steps = n, n batches
-  /// make one; where tables differ in n, the smallest n counts.
+  /// The number of updates applied so far. With gradient_accumulation_steps = n, n
+  /// batches make one update. If tables differ in n, the smallest n counts.
   int64_t iterations() const;
 
   /// Ids that OutOfRange::kZero has answered with zeros, over all batches.
@@ -254,9 +255,9 @@ class EmbeddingEngine {
  protected:
   struct Copy {};
 
-  /// With a copy of the tables, slots and output shapes; no batches.
+  /// Copies tables, slots and output shapes of `source`, but no batches.
   EmbeddingEngine(const EmbeddingEngine& source, Copy);
-  /// The same, where nobody else uses the engine yet.
+  /// Does the same for an engine that no other thread uses yet.
   void copy_from(const EmbeddingEngine& source);
 
  private:
@@ -264,7 +265,7 @@ class EmbeddingEngine {
   class Impl;
 
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
-  // While neither lookups nor updates run.
+  // Calls `read` while neither lookups nor updates run.
   void read_state(c10::function_ref<void(const EmbeddingState&)> read) const;
   // While neither lookups nor updates run.
   void change_state(c10::function_ref<void(EmbeddingState&)> change);

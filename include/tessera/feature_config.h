@@ -29,25 +29,26 @@ OutOfRange out_of_range_from_string(std::string_view name);
 struct FeatureConfig {
   TablePtr table = {};
   /// > 0: a sequence feature `[batch, max_sequence_length, dim]`, truncated or
-  /// padded with zeros, not combined. A sparse feature of rank 3 or above has its
-  /// positions in the last dimension but one, and the ids of one position are
+  /// padded with zeros, not combined. In a sparse feature of rank 3 or above, the
+  /// second-to-last dimension is the position, and the ids of one position are
   /// combined: `[d0, ..., dr, n]` gives `[d0, ..., max_sequence_length, dim]`.
-  /// 0: one vector per bag. Ignored, with a warning, beside an output_shape.
+  /// 0: one vector per bag. If there is an output_shape, this field is ignored, with
+  /// a warning.
   int64_t max_sequence_length = 0;
-  /// Batch dimensions of the activation, without dim; a batch that does not fit
-  /// is an error. Unknown ones, as in PartialShape{std::nullopt, 4}, fit any size.
+  /// Batch dimensions of the activation, without dim. A batch that does not fit is an
+  /// error. An unknown dimension, as in PartialShape{std::nullopt, 4}, fits any size.
   ///
-  /// How a ragged batch of R rows fits it:
+  /// A ragged batch of R rows is read as follows:
   ///
-  ///   one dimension unknown   each row is a bag, and the unknown dimension is R
-  ///                           divided by the others: batches of any size
-  ///   all known, product R    each row is a bag
-  ///   all known, product n R  each row is a sequence of n places, truncated or
-  ///                           padded with zeros, not combined
+  ///   one dimension unknown   Each row is a bag. The unknown dimension is R divided
+  ///                           by the others, so batches may have any size.
+  ///   all known, product R    Each row is a bag.
+  ///   all known, product n R  Each row is a sequence of n positions, truncated or
+  ///                           padded with zeros, not combined.
   ///
-  /// With all dimensions known, a layer or an engine takes ragged batches of one
-  /// number of rows only, that of its first: a short last batch is an error, and
-  /// never turns bags into sequences.
+  /// If all dimensions are known, the first ragged batch of a layer or an engine fixes
+  /// the number of rows. A batch with another number of rows, such as a short last
+  /// batch, is an error, so it never turns bags into sequences.
   std::optional<PartialShape> output_shape = {};
   /// Drop ids < 0, and weights <= 0 unless the combiner is kSum. When off,
   /// nothing is dropped and a negative id is an error.
@@ -56,7 +57,7 @@ struct FeatureConfig {
   /// For messages; empty: the path in the nest.
   std::string name = {};
 
-  /// max_sequence_length, or 0 where output_shape takes its place.
+  /// max_sequence_length, or 0 if there is an output_shape.
   int64_t sequence_length() const {
     return output_shape ? 0 : max_sequence_length;
   }
@@ -65,8 +66,8 @@ struct FeatureConfig {
 };
 static_assert(std::is_aggregate_v<FeatureConfig>);
 
-/// Refuses a missing table, a negative length, and an output shape without
-/// dimensions or with a known one below 1.
+/// Refuses a missing table, a negative length, and an output shape that has no
+/// dimensions or a known dimension below 1.
 /// Errors:  c10::ValueError naming the feature's path.
 void validate(const FeatureConfig& config, const std::string& path);
 

@@ -29,7 +29,7 @@ namespace tessera {
 ///   scores.at("user");        // Nest<int>: at() gives the sub-nest
 ///   for (const auto& [path, score] : scores) {}  // each leaf with its path
 ///   Nest<int> list{1, 2};     // two or more values: a list
-///   Nest<int>::list({1});     // of one: braces around one value are a leaf
+///   Nest<int>::list({1});     // a list of one value; Nest<int>{1} is a leaf
 ///
 /// Flattening order is insertion order. Two maps are equal when they have the
 /// same entries in the same order.
@@ -42,7 +42,7 @@ class Nest {
   using Map = std::vector<Entry>;
   using List = std::vector<Nest>;
 
-  /// What may stand in a list: a leaf or a nest.
+  /// Whether U can be an item of a list: a leaf or a nest.
   template <class U>
   static constexpr bool IsItem =
       std::convertible_to<U&&, T> || std::same_as<std::remove_cvref_t<U>, Nest>;
@@ -59,8 +59,8 @@ class Nest {
 
   Nest(std::initializer_list<Entry> entries) : Nest(map(Map(entries))) {}
 
-  /// A list of two or more leaves or nests. It is a template, since compilers
-  /// disagree on `Nest b{a}` where there is an initializer_list<Nest>.
+  /// A list of two or more leaves or nests. It is a template because compilers
+  /// disagree on `Nest b{a}` if there is a constructor from initializer_list<Nest>.
   template <class First, class Second, class... Rest>
   requires(IsItem<First>&& IsItem<Second> && (IsItem<Rest> && ...))
       Nest(First&& first, Second&& second, Rest&&... rest)
@@ -166,8 +166,8 @@ class Nest {
     return at(index).leaf();
   }
 
-  /// Gives each leaf with its path, which reads "user/history/0". Both live until
-  /// the next step of the iterator.
+  /// Iterates over the leaves and their paths, such as "user/history/0". The
+  /// references are valid until the iterator is incremented.
   class LeafIterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -215,7 +215,7 @@ class Nest {
    private:
     struct Level {
       const Nest* nest = nullptr;
-      size_t next = 0;  // its child
+      size_t next = 0;  // the next child to visit
       size_t path_size = 0;
     };
 
@@ -295,13 +295,12 @@ class Nest {
   template <class U>
   friend class Nest;
 
-  // A map whose keys are found by binary search: the layers look every feature up
-  // in each batch.
+  // A map that finds keys by binary search, because layers look up every feature in
+  // each batch.
   struct Keyed {
     Keyed() = default;
 
-    explicit Keyed(Map unsorted)
-        : entries(std::move(unsorted)), order(entries.size()) {
+    explicit Keyed(Map map) : entries(std::move(map)), order(entries.size()) {
       std::iota(order.begin(), order.end(), size_t{0});
       std::stable_sort(
           order.begin(), order.end(), [this](size_t left, size_t right) {
@@ -309,10 +308,10 @@ class Nest {
           });
     }
 
-    Keyed(Map sorted, std::vector<size_t> its_order)
-        : entries(std::move(sorted)), order(std::move(its_order)) {}
+    Keyed(Map map, std::vector<size_t> sorted)
+        : entries(std::move(map)), order(std::move(sorted)) {}
 
-    // The first entry whose key an entry before it has; entries.size() if none.
+    // The index of the first entry that repeats an earlier key, or entries.size().
     size_t first_repeated() const {
       size_t repeated = entries.size();
       for (size_t i = 1; i < order.size(); ++i) {
@@ -338,14 +337,14 @@ class Nest {
     }
 
     Map entries;
-    std::vector<size_t> order;  // of the entries by key
+    std::vector<size_t> order;  // indices of `entries`, sorted by key
   };
 
   const Nest* find(std::string_view key) const {
     return std::get<Keyed>(value_).find(key);
   }
 
-  // Its direct child, whose key or index is added to `path`.
+  // Returns a direct child and appends its key or index to `path`.
   const Nest& child(size_t index, std::string& path) const {
     if (is_list()) {
       path += std::to_string(index);
@@ -482,7 +481,7 @@ Nest<T> part_like(
           (!value.is_list() || value.size() == structure.size()),
       "[",
       what,
-      path.empty() ? "" : " '" + path + "'",
+      path.empty() ? "" : " '" + shorten(path) + "'",
       "] expected ",
       structure.is_list() ? "a list of " + std::to_string(structure.size())
                           : std::string(structure.kind()),
@@ -506,35 +505,29 @@ Nest<T> part_like(
     }
     return Nest<T>::list(std::move(items));
   }
-  const auto& known = structure.entries();
-  size_t place = 0;  // of the next key, where the order is the same
   typename Nest<T>::Map entries;
   for (const auto& [key, child] : value.entries()) {
-    size_t passed = 0;
-    while (passed < known.size() && known[place].first != key) {
-      place = (place + 1) % known.size();
-      ++passed;
-    }
     TORCH_CHECK_VALUE(
-        passed < known.size(),
+        structure.contains(key),
         "[",
         what,
         "] '",
-        prefix + key,
+        shorten(prefix + key),
         "' is none of the feature configs. Known: ",
         structure.known_keys(),
         ".");
     entries.emplace_back(
-        key, part_like(known[place].second, child, what, prefix + key));
+        key, part_like(structure.at(key), child, what, prefix + key));
   }
   return Nest<T>::map(std::move(entries));
 }
 
 }  // namespace detail
 
-/// The leaves of `structure` that `value` has, too, in the nest of `value`, whose
-/// maps may lack entries.
-/// Errors:  c10::ValueError naming the path of what `structure` does not have.
+/// The part of `structure` that `value` has: the leaves of `structure` in the nest of
+/// `value`, whose maps may lack entries.
+/// Errors:  c10::ValueError naming the path of an entry that `structure` does not
+///          have.
 template <class T, class U>
 Nest<T> part_like(
     const Nest<T>& structure,

@@ -11,7 +11,7 @@ namespace tessera {
 
 /// A shape of which some dimensions are not known yet: {2, std::nullopt}.
 ///
-/// A vector of sizes; a std::vector<int64_t> converts to it.
+/// It is a vector of sizes. A std::vector<int64_t> converts to it.
 struct PartialShape : std::vector<std::optional<int64_t>> {
   using Sizes = std::vector<std::optional<int64_t>>;
   using Sizes::Sizes;
@@ -26,7 +26,7 @@ struct PartialShape : std::vector<std::optional<int64_t>> {
 /// "[2, ?]"
 std::string to_string(const PartialShape& shape);
 
-/// The sizes, or nullopt while one of them is unknown.
+/// The sizes, or nullopt if one of them is unknown.
 std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape);
 
 }  // namespace tessera

@@ -19,9 +19,9 @@ namespace tessera {
 /// `features` may be some of the configs' only; the result has their nest.
 /// `weights` is empty, or a nest like the features. Differentiable in float32
 /// tables and in weights that require a gradient. Rows are not rounded to
-/// TableConfig::quantization. Shapes as in TPUEmbedding; no call knows of the one
-/// before it, so each decides by its own number of ragged rows how they fit a
-/// FeatureConfig::output_shape. Any number of threads may call it at once.
+/// TableConfig::quantization. Shapes are as in TPUEmbedding, but the number of ragged
+/// rows under a FeatureConfig::output_shape may differ from call to call. Any number of
+/// threads may call it at the same time.
 /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path;
 ///          c10::ValueError for a feature whose table is not in `tables`, or
 ///          whose tensor is not a contiguous cpu one [vocabulary_size, dim] of

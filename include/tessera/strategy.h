@@ -41,7 +41,7 @@ class Strategy {
   };
   struct Host {
     /// Sparse gradients, for torch::optim::SGD and Adagrad and for large tables.
-    /// make_optimizer(layer) takes both kinds.
+    /// make_optimizer(layer) accepts sparse and dense gradients.
     bool sparse_gradients = false;
     bool operator==(const Host&) const = default;
   };

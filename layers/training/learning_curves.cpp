@@ -87,7 +87,7 @@ Axis value_axis(const std::vector<Curve>& curves) {
   return std::isfinite(axis.high - axis.low) ? axis : Axis{low, high, step};
 }
 
-// Counted from 1.
+// The number of an epoch, counted from 1.
 double shown_epoch(const EpochRecord& record) {
   return static_cast<double>(record.epoch) + 1.0;
 }
@@ -98,7 +98,7 @@ Axis epoch_axis(const History& history) {
   }
   const double low = shown_epoch(history.epochs.front());
   const double high = shown_epoch(history.epochs.back());
-  // From 2^53 on, neighbours are further apart than 1.
+  // Beyond 2^53, neighbouring doubles are further apart than 1.
   const double least = std::max(1.0, 1e-15 * std::max(-low, high));
   if (!(low < high)) {
     return {low - least, low + least, least};
@@ -201,7 +201,7 @@ template <class Visit>
 void for_each_tick(const Axis& axis, Visit visit) {
   const double first = std::ceil(axis.low / axis.step - 1e-6);
   const double last = std::floor(axis.high / axis.step + 1e-6);
-  // Counted apart from `first`: a large double does not change when 1 is added.
+  // An integer counts the ticks, since adding 1 does not change a large double.
   const auto ticks = static_cast<int>(last - first) + 1;
   for (int i = 0; i < ticks; ++i) {
     const double value = (first + i) * axis.step;

@@ -41,7 +41,8 @@ void visit_rates(
           return std::visit(
               [&](const auto& rule) {
                 return rule.learning_rate.value(
-                    layer->schedule_step(), "[table '" + table.name + "']");
+                    layer->schedule_step(),
+                    "[table '" + shorten(table.name) + "']");
               },
               *table.optimizer);
         });

@@ -35,7 +35,7 @@ namespace tessera {
 
 namespace {
 
-// A module with tables, which writes its own checkpoints.
+// A module with tables. It writes its own checkpoints.
 using TableLayer = std::variant<
     std::shared_ptr<TPUEmbeddingImpl>,
     std::shared_ptr<EmbeddingEngineModuleImpl>>;
@@ -243,8 +243,8 @@ std::string folder_of(const std::string& directory, size_t layer) {
   return layer == 0 ? directory : layer_directory(directory, layer);
 }
 
-// model.pt ends with a checksum of all bytes before it, and its archive has an
-// entry that says so. LibTorch's own reader passes over such an end.
+// model.pt ends with a checksum of all bytes before it, and an entry of its archive
+// says so. LibTorch's own reader skips the checksum.
 constexpr std::string_view kBeforeDigits = "\nxxh3 ";
 constexpr size_t kEndBytes = kBeforeDigits.size() + kChecksumDigits + 1;
 constexpr const char* kHasChecksum = "ends_with_checksum";
@@ -253,7 +253,7 @@ std::string end_of_file(const std::string& checksum) {
   return fmt::format("{}{}\n", kBeforeDigits, checksum);
 }
 
-// The archive in model.pt. Files of before they had checksums are read, too.
+// The archive in model.pt. Files written before checksums existed are read, too.
 // Errors:  c10::Error for a damaged file.
 void read_model_file(
     const std::string& path,
@@ -412,14 +412,11 @@ void check_layer(
     const std::string& checkpoint) {
   const std::string folder = folder_of(directory, i);
   CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
-  const LoadPlan plan = plan_load(
-      *TableModule::of(module_of(layer))->state,
-      reader.saved(),
-      {},
-      "[load_weights]");
+  const EmbeddingState& state = *TableModule::of(module_of(layer))->state;
+  LoadPlan plan = plan_load(state, reader.saved(), {}, "[load_weights]");
   // The first one's load verifies its files before anything is changed.
   if (i > 0) {
-    reader.verify(plan.copies);
+    reader.verify(state, plan);
   }
 }
 
@@ -544,7 +541,7 @@ bool load_model(
         directory,
         "' was made of a model with ",
         names.size(),
-        " TPUEmbedding layers, but this one has ",
+        " layers with tables, but this one has ",
         layers.size(),
         ".");
     values = read_dense(dense, archive, directory);

@@ -62,7 +62,8 @@ bool has_model(
     const Ranks& ranks,
     const std::string& directory);
 
-/// Errors:  c10::ValueError beginning with `where` for an empty path or a zero byte.
+/// Errors:  c10::ValueError beginning with `where` for a path that is empty, too long
+///          or has a zero byte.
 void require_directory(const std::string& directory, const std::string& where);
 
 /// Makes the directory.

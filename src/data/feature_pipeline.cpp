@@ -204,13 +204,14 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
     }
     known.push_back(output.name);
   }
-  TORCH_CHECK_VALUE(
-      false,
-      "[FeaturePipeline] no feature '",
-      shorten(feature),
-      "'. Known: ",
-      list(known),
-      ".");
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[FeaturePipeline] no feature '",
+          shorten(feature),
+          "'. Known: ",
+          list(known),
+          "."));
 }
 
 bool FeaturePipeline::operator==(const FeaturePipeline& other) const {

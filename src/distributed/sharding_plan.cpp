@@ -116,7 +116,7 @@ class Planner {
       const double length =
           found == options_.bag_lengths.end() ? 1.0 : found->second;
       ids[feature.table] += static_cast<double>(options_.batch_size) * length;
-      known.insert(shorten(feature.path));
+      known.insert(feature.path);
     }
     for (const auto& [path, length] : options_.bag_lengths) {
       TORCH_CHECK_VALUE(
@@ -124,7 +124,7 @@ class Planner {
           "[PlanOptions] bag_lengths names the feature '",
           shorten(path),
           "', which there is not. Known: ",
-          fmt::format("{}", fmt::join(known, ", ")),
+          shorten_all({known.begin(), known.end()}),
           ".");
     }
     return ids;

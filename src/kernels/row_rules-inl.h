@@ -346,7 +346,7 @@ struct AdamaxRow : ColumnRow<AdamaxRule> {
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     const V faded = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
     const V size = hn::Abs(gradient);
-    // Not Max(): what it makes of a NaN differs between targets.
+    // Max() is not used here because its result for NaN differs between targets.
     const V norm = hn::IfThenElse(hn::Lt(size, faded), faded, size);
     hn::StoreU(momentum, d, slots[0]);
     hn::StoreU(norm, d, slots[1]);

@@ -126,7 +126,7 @@ struct NadamRule {
   MovingAverage beta_1 = {};
   MovingAverage beta_2 = {};
   float epsilon = 0.0F;
-  /// The direction is a sum of both, with these factors.
+  /// The direction is momentum_factor * momentum + gradient_factor * gradient.
   float momentum_factor = 0.0F;
   float gradient_factor = 1.0F;
   /// 1 / (1 - beta_2^t).

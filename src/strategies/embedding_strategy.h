@@ -49,8 +49,8 @@ class EmbeddingStrategy {
   /// wait for it. May raise in the name of another rank.
   virtual void give_up(const std::exception_ptr& /*error*/) {}
 
-  /// While the lock is held, no update changes the tables; on a strategy whose
-  /// tables a torch::optim updates, that is the caller's own affair.
+  /// While the lock is held, no update changes the tables. If a torch::optim updates
+  /// the tables, the lock is empty, and the caller must keep updates away.
   virtual std::shared_lock<std::shared_mutex> stop_updates() const {
     return {};
   }
@@ -58,7 +58,7 @@ class EmbeddingStrategy {
   /// Until no lookup runs in the background: the tables are to be replaced.
   virtual void wait_for_lookups() {}
 
-  /// Drops gradients that wait for a step: the tables have been replaced.
+  /// Drops gradients that wait for a step, because the tables have been replaced.
   virtual void forget() {}
 
   /// What the next step of an optimizer applies; nullptr unless this is an
@@ -67,14 +67,14 @@ class EmbeddingStrategy {
     return nullptr;
   }
 
-  /// Which rows the gradient of a table belongs to; nullptr where the gradient
-  /// says it, or where there is none.
+  /// Which rows the dense gradient of a table belongs to. nullptr if the gradient is
+  /// sparse or does not exist.
   virtual std::shared_ptr<GradientRows> gradient_rows(size_t /*table*/) {
     return nullptr;
   }
 
-  /// From here to the matching allow_updates(), backward passes leave tables,
-  /// what waits for an update, and gradients of tables as they are.
+  /// Until the matching allow_updates(), backward passes change neither tables, nor
+  /// gradients of tables, nor gradients that wait for an update.
   void forbid_updates() {
     if (bans_++ == 0) {
       set_updates(false);

@@ -98,7 +98,7 @@ class PendingUpdates {
       std::shared_ptr<PendingGradients> pending)
       : engine_(std::move(engine)), pending_(std::move(pending)) {}
 
-  // Whether backward passes reach the tables now.
+  // Whether backward passes update the tables.
   void set_allowed(bool are_allowed) {
     are_allowed_ = are_allowed;
   }
@@ -189,8 +189,9 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
                 weighted.bags, weighted.rows, gradient, weighted.count)
           : at::zeros({weighted.count}, at::kFloat);
     }
-    // Both may have changed since the forward pass. Without an update the virtual
-    // variable gets no gradient: a defined one means that something waits.
+    // requires_grad() and are_allowed() may have changed since the forward pass.
+    // Without an update, the virtual variable gets no gradient: a defined gradient
+    // means that gradients wait for a step.
     if (context->needs_input_grad(0) &&
         record->virtual_variable.requires_grad() &&
         record->updates->are_allowed()) {

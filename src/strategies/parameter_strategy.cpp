@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-// [n] int64, without ids that look up zeros.
+// The ids that do not look up zeros, [n] int64.
 at::Tensor looked_up_rows(const IdBags& bags) {
   at::Tensor rows = at::empty({bags.nnz() - bags.zero_rows}, at::kLong);
   std::copy_if(
@@ -49,7 +49,8 @@ std::shared_ptr<GradientRows> ParameterStrategy::gradient_rows(size_t table) {
   return gradient_rows_[table];
 }
 
-// Gradients of passes without updates go to tensors of their own, and with them.
+// While updates are not allowed, backward passes add to temporary gradients, which are
+// dropped afterwards.
 void ParameterStrategy::set_updates(bool are_allowed) {
   *are_updates_allowed_ = are_allowed;
   if (!are_allowed) {

@@ -16,7 +16,7 @@ namespace tessera {
 /// torch::optim updates them.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
-  /// `sparse_gradients`: what look_up() gives the tables.
+  /// `sparse_gradients`: whether look_up() gives the tables sparse gradients.
   /// Errors:  c10::ValueError for a table of 16 bits.
   ParameterStrategy(
       std::shared_ptr<EmbeddingState> state,
@@ -37,10 +37,11 @@ class ParameterStrategy : public EmbeddingStrategy {
       const at::Tensor& weights) const = 0;
 
   std::shared_ptr<EmbeddingState> state_;
-  // [tables], while gradients are dense; passes without updates do not mark them.
+  // [tables], nullptr if gradients are sparse. Passes without updates mark no rows.
   std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
   std::shared_ptr<bool> are_updates_allowed_ = std::make_shared<bool>(true);
-  std::vector<at::Tensor> kept_gradients_;  // [tables], while updates are not
+  // [tables], the original gradients while updates are not allowed.
+  std::vector<at::Tensor> kept_gradients_;
 };
 
 }  // namespace tessera

@@ -133,6 +133,15 @@ TEST(ShardingPlanTest, PrintsEveryTable) {
   }
 }
 
+TEST(ShardingPlanTest, LongPathsAreKnown) {
+  const std::string path(300, 'p');
+  const auto configs = Nest<FeatureConfig>::map(
+      {{path, FeatureConfig{.table = table("users", 100, 4)}}});
+  const ShardingPlan plan =
+      plan_sharding(configs, optim::SGD{}, {.bag_lengths = {{path, 3.0}}});
+  EXPECT_EQ(plan.tables.size(), 1U);
+}
+
 TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
   const auto plan = [](const PlanOptions& options) {
     plan_sharding(features(), optim::SGD{}, options);

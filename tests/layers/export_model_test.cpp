@@ -117,6 +117,62 @@ torch::jit::Module export_and_load(
   return torch::jit::load(path);
 }
 
+// A layer's lookup for serving, in the forward() of a model.
+struct LookupModelImpl : torch::nn::Module {
+  using Lookup = std::function<at::Tensor(TPUEmbedding&, const Features&)>;
+
+  explicit LookupModelImpl(Lookup lookup) : lookup(std::move(lookup)) {
+    embedding = register_module("embedding", make_embedding());
+  }
+
+  at::Tensor forward(const Features& features) {
+    return lookup(embedding, features);
+  }
+
+  Lookup lookup;
+  TPUEmbedding embedding{nullptr};
+};
+
+TEST(ExportModelTest, ALookupForServingIsExported) {
+  const auto model = std::make_shared<LookupModelImpl>(
+      [](TPUEmbedding& layer, const Features& features) {
+        return layer->embedding_lookup(features)["item"];
+      });
+  const std::string path = test::new_file();
+  export_torchscript(model, path, {.features = make_features()});
+  auto loaded = torch::jit::load(path);
+  const at::Tensor exported =
+      loaded.forward({test::to_dict(test::all_parts_of(other_features()))})
+          .toTensor();
+  const at::NoGradGuard no_grad;
+  test::expect_close(exported, model->forward(other_features()));
+}
+
+TEST(ExportModelTest, LookupsThatAScriptCanNotMakeAreRefused) {
+  const auto expect_refused = [](const LookupModelImpl::Lookup& lookup,
+                                 const char* message) {
+    EXPECT_RAISES(
+        c10::NotImplementedError,
+        export_torchscript(
+            std::make_shared<LookupModelImpl>(lookup),
+            test::new_file(),
+            {.features = make_features()}),
+        message);
+  };
+  expect_refused(
+      [](TPUEmbedding& layer, const Features& features) {
+        return layer->embedding_lookup(
+            features, {}, layer->options().features)["item"];
+      },
+      "but gave a serving_config. Leave it out.");
+  expect_refused(
+      [](TPUEmbedding& layer, const Features& features) {
+        const at::NoGradGuard no_grad;
+        return layer->forward({{"user", features["user"]}})["user"];
+      },
+      "must look up all features of a layer");
+}
+
 TEST(ExportModelTest, TablesAndTowerGiveWhatTheModelGives) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host(), Strategy::dense()}) {

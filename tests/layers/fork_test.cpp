@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -201,6 +203,30 @@ TEST(ForkTest, AChildRefusesTheBatchesThatItsParentEnqueued) {
   });
   EXPECT_TRUE(says_it_is_forked(text)) << text;
   EXPECT_EQ(engine->dequeue().leaf().size(0), kManyIds);
+}
+
+// A call of another thread that runs at the fork never ends in the child.
+TEST(ForkTest, AChildDestroysAnEngineThatItsParentWaitsIn) {
+  std::optional<EmbeddingEngine> engine(
+      std::in_place,
+      EmbeddingEngineOptions{
+          .features = FeatureConfig{.table = numbered_table("t", 10, 2)},
+          .optimizer = optim::SGD{.learning_rate = 1.0}});
+  engine->build(2);
+  std::promise<void> begins;
+  std::thread waiting([&] {
+    begins.set_value();
+    (void)result_of([&] { engine->dequeue(); });
+  });
+  begins.get_future().wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const std::string text = in_child([&] {
+    engine.reset();
+    return std::string("done");
+  });
+  EXPECT_EQ(text, "done");
+  engine->enqueue(int64s({1, 2}));
+  waiting.join();
 }
 
 }  // namespace fork_test

@@ -431,6 +431,37 @@ TEST(ServingThreadsTest, TheEngineServesWhileItTrains) {
   test::expect_close(test::tables_of(layer)[1], expected);
 }
 
+// Two features with equal configs, of which one has bags and one has sequences.
+TEST(ServingThreadsTest, EachFeatureHasItsOwnNumberOfRaggedRows) {
+  const FeatureConfig config{
+      .table = test::numbered_table("t", 10, 2),
+      .output_shape = PartialShape{2, 2}};
+  TPUEmbedding layer(
+      TPUEmbeddingOptions{.features = {{"a", config}, {"b", config}}});
+  const at::NoGradGuard no_grad;
+  const RaggedFeature bags = test::ragged({{1}, {2}, {3}, {4, 5}});
+  const RaggedFeature sequences = test::ragged({{1, 2}, {3}});
+  layer->forward({{"a", bags}, {"b", sequences}});
+  const auto served = layer->embedding_lookup({{"a", bags}});
+  EXPECT_TRUE(at::equal(served["a"], layer->forward({{"a", bags}})["a"]));
+  layer->embedding_lookup({{"b", sequences}});
+}
+
+// A batch that is refused does not decide how many ragged rows there are.
+TEST(ServingThreadsTest, ARefusedBatchFixesNoNumberOfRaggedRows) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          FeatureConfig{
+              .table = test::numbered_table("t", 10, 2),
+              .output_shape = PartialShape{2, 2}},
+      .optimizer = optim::SGD{},
+      .apply = Apply::kOnStep});
+  EXPECT_TORCH_ERROR(
+      layer->forward(test::ragged({{1}, {2}, {3}, {4, 5}})), "Combined");
+  const at::NoGradGuard no_grad;
+  layer->forward(test::ragged({{1, 2}, {3}}));
+}
+
 TEST(ServingThreadsTest, OneNumberOfRaggedRowsWins) {
   for (int round = 0; round < 20; ++round) {
     TPUEmbedding layer(TPUEmbeddingOptions{

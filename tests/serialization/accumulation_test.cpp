@@ -5,6 +5,7 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/training/checkpoint.h>
 #include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
 
@@ -15,6 +16,7 @@
 #include "tests/serialization/recording_disk.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -426,6 +428,77 @@ TEST(AccumulationTest, EveryFlippedByteOfACheckpointIsNoticed) {
   EXPECT_TRUE(other.bytes() == run.bytes());
 }
 
+// Gradients that a host has no place for yet are not lost without a word.
+TEST(AccumulationTest, AHostWithoutAnOptimizerDoesNotLoseThem) {
+  optim::Adagrad adagrad{.gradient_accumulation_steps = 3};
+  adagrad.slot_creation = {"ones", [](const optim::SlotRequest& request) {
+                             return at::ones(request.shape);
+                           }};
+  Trainee run({.optimizer = adagrad});
+  run.train(0, 4);
+  const std::string bytes = run.bytes();
+  TPUEmbedding early(TPUEmbeddingOptions{
+      .features = configs(),
+      .optimizer = adagrad,
+      .strategy = Strategy::host({.sparse_gradients = true})});
+  load_bytes(early, bytes);
+  EXPECT_VALUE_ERROR(
+      make_optimizer(early), "Make the optimizer first, then load.");
+  Trainee late(
+      {.optimizer = adagrad,
+       .strategy = Strategy::host({.sparse_gradients = true})});
+  load_bytes(late.layer, bytes);
+  EXPECT_TRUE(late.bytes() == bytes);
+}
+
+// A model is loaded whole or not at all, also where the second layer is damaged.
+TEST(AccumulationTest, DamageInTheSecondLayerLeavesTheFirst) {
+  struct ModelImpl : torch::nn::Module {
+    explicit ModelImpl(uint64_t seed) {
+      const TPUEmbeddingOptions options{
+          .features = configs(),
+          .optimizer = with_steps(optim::SGD{}, 3),
+          .seed = seed};
+      first = register_module("first", TPUEmbedding(options));
+      second = register_module("second", TPUEmbedding(options));
+    }
+    void train() {
+      for (TPUEmbedding& layer : {std::ref(first), std::ref(second)}) {
+        layer->forward(batch(1))["user"].sum().backward();
+      }
+    }
+    TPUEmbedding first{nullptr};
+    TPUEmbedding second{nullptr};
+  };
+  const MemoryFolder folder;
+  ModelImpl model(0);
+  model.train();
+  save_weights(model, folder / "run");
+  ModelImpl other(1);
+  const std::string before =
+      test::saved(other.first) + test::saved(other.second);
+  int64_t files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder.path() / "run")) {
+    const std::string path = entry.path();
+    if (path.find("layer_1") == std::string::npos ||
+        path.find("accumulated_sums") == std::string::npos) {
+      continue;
+    }
+    ++files;
+    const std::string good = test::read_file(path);
+    std::string bad = good;
+    bad[0] = static_cast<char>(bad[0] ^ 1);
+    test::write_file(path, bad);
+    EXPECT_VALUE_ERROR(load_weights(other, folder / "run"), "accumulated_sums");
+    EXPECT_TRUE(test::saved(other.first) + test::saved(other.second) == before);
+    test::write_file(path, good);
+  }
+  EXPECT_EQ(files, 2);
+  load_weights(other, folder / "run");
+  EXPECT_EQ(test::saved(other.second), test::saved(model.second));
+}
+
 TEST(AccumulationTest, AWrongManifestIsRefused) {
   const MemoryFolder folder;
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
@@ -502,8 +575,8 @@ TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
     ASSERT_EQ(warnings.texts.size(), 1U);
     EXPECT_NE(
         warnings.texts[0].find(
-            "after pass 3, in the middle of a gradient accumulation, but has no "
-            "collected gradients for 'movies', 'users'"),
+            "after pass 3, in the middle of a gradient accumulation of this "
+            "layer, but has no collected gradients for 'movies', 'users'"),
         std::string::npos)
         << warnings.texts[0];
     EXPECT_EQ(loaded.layer->iterations(), 1);

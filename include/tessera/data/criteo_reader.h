@@ -101,7 +101,7 @@ struct CriteoReport {
 ///          next() raises it where it stands in the order of lines: complete
 ///          batches come first; with kSkip also what was read of the batch before a
 ///          damaged file's end. After that next() raises the same again.
-///          c10::Error from the members of a reader that was moved from.
+///          c10::Error from each member of a reader that was moved from.
 /// Not safe for use by several threads at a time.
 class CriteoReader {
  public:
@@ -160,7 +160,7 @@ class CriteoReader {
 
  private:
   class Batches;
-  // Errors:  c10::Error when it was moved away.
+  // Errors:  c10::Error for a reader that was moved from.
   Batches& batches() const;
 
   std::unique_ptr<Batches> batches_;

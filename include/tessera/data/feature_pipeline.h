@@ -64,13 +64,13 @@ struct PipelineBatch {
 ///        .transform = transforms::Hash{.num_bins = 100'000}}});
 ///   auto [features, dense] = pipeline.apply(to_columns(batch));
 ///
-/// Copies share what they hold, a move is a copy, and threads may use one pipeline
-/// together.
+/// Copies share their contents, and a move makes a copy. Several threads may use one
+/// pipeline at the same time.
 /// Errors:  c10::ValueError from the constructor naming the output and the field.
 class FeaturePipeline {
  public:
   explicit FeaturePipeline(std::vector<PipelineOutput> outputs);
-  // Without moves, so that no pipeline is left empty.
+  // The class has no moves, so that no pipeline is left empty.
   FeaturePipeline(const FeaturePipeline&) = default;
   FeaturePipeline& operator=(const FeaturePipeline&) = default;
 

@@ -30,7 +30,7 @@ struct VocabularyLimits {
 ///
 /// Missing values are not counted. Memory grows with the different values: about
 /// 24 to 48 bytes for an integer, 80 bytes and the text for text.
-/// Errors:  c10::Error from the members of a builder that was moved from.
+/// Errors:  c10::Error from each member of a builder that was moved from.
 class VocabularyBuilder {
  public:
   VocabularyBuilder();
@@ -60,7 +60,7 @@ class VocabularyBuilder {
 
  private:
   struct Counts;
-  // Errors:  c10::Error when they were moved away.
+  // Errors:  c10::Error for a builder that was moved from.
   Counts& counts() const;
   // How errors begin.
   std::string where() const;

@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-/// An EmbeddingEngine as a part of a model, which saves, loads, clones and exports
-/// with it.
+/// An EmbeddingEngine as a submodule of a model. It is saved, loaded, cloned and
+/// exported with the model.
 ///
 ///   struct RankerImpl : torch::nn::Module {
 ///     RankerImpl() {
@@ -28,17 +28,16 @@ namespace tessera {
 ///   model->engine->enqueue({{"user", ids}});
 ///   auto activations = model->engine->dequeue();
 ///
-/// parameters() has none of its tables, which apply_gradients() trains, so an
-/// optimizer of the model's parameters() is for the dense weights alone; train()
-/// and eval() change nothing.
+/// parameters() does not contain the tables, because apply_gradients() trains them. An
+/// optimizer of the model's parameters() therefore trains the dense weights only.
+/// train() and eval() change nothing.
 ///
-/// Archives and checkpoints are those of a TPUEmbedding: either loads the other's.
-/// Batches in flight are no part of them, nor of a clone. In a model that
-/// export_torchscript() writes, forward() calls embedding_lookup(), or enqueue()
-/// and dequeue().
+/// TPUEmbedding and this module load each other's archives and checkpoints. Batches in
+/// flight are neither saved nor cloned. In a model that export_torchscript() writes,
+/// forward() calls embedding_lookup(), or enqueue() and dequeue().
 ///
-/// Thread safe as the engine; clone(), and an export of a model that holds it, want
-/// an engine that nobody trains meanwhile.
+/// Thread safe, as EmbeddingEngine is. But no thread may train the engine while
+/// clone() or an export of the model runs.
 class EmbeddingEngineModuleImpl : public torch::nn::Module,
                                   public EmbeddingEngine {
  public:
@@ -49,20 +48,20 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
   std::string summary() const;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy: tables, slots, step counter and output shapes; no batches. It
-  /// stays on the CPU, whatever the device.
+  /// A deep copy of tables, slots, step counter and output shapes, without batches. It
+  /// stays on the CPU; `device` has no effect.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// Changes nothing: activations stay float32 on the CPU, and a model that
-  /// computes in another dtype or on another device converts them. So a model's
-  /// to() converts its other modules.
+  /// Changes nothing, so that a model's to() converts only its other modules.
+  /// Activations stay float32 on the CPU. A model that computes in another dtype or on
+  /// another device converts them itself.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
 
-  /// As EmbeddingEngine.
+  /// These do what they do in EmbeddingEngine.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   void load(

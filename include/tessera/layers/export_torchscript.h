@@ -59,10 +59,10 @@ static_assert(std::is_aggregate_v<ExportExample>);
 ///
 /// Keys are the features' paths in the nest, such as "user/history". A caller
 /// passes some of the features and gets their activations, each of any kind
-/// that its config allows, and in batches of any size: that of build() is not
-/// kept, FeatureConfig::output_shape is, with the number of ragged rows that it has
-/// fixed in the layer so far. What forward() refuses raises there
-/// too. The file's tables are `table_0`, `table_1`, ..., as in a checkpoint.
+/// that its config allows, and in batches of any size. The file does not keep the
+/// batch size of build(). It keeps FeatureConfig::output_shape, with the number of
+/// ragged rows that the layer has fixed so far. The file refuses what forward()
+/// refuses. Its tables are `table_0`, `table_1`, ..., as in a checkpoint.
 ///
 /// Before it returns, the file is loaded and compared with the layer on
 /// made-up batches. It appears under its name only then.
@@ -74,7 +74,7 @@ void export_torchscript(
     const std::string& path,
     const ExportOptions& options = {});
 
-/// The same of an engine, such as an EmbeddingEngineModule, whose other calls wait
+/// Exports an engine, such as an EmbeddingEngineModule. Other calls of the engine wait
 /// meanwhile.
 void export_torchscript(
     const EmbeddingEngine& engine,
@@ -193,14 +193,13 @@ ExportedModel exported_model(Impl& model) {
 /// keep their names.
 ///
 /// The model's forward() takes Features, perhaps Weights, then any number of
-/// tensors, and returns a tensor or a vector of them; it calls one or more
-/// registered TPUEmbedding layers, or looks all features of a registered
-/// EmbeddingEngineModule up by embedding_lookup(), or by enqueue() and dequeue().
-/// A forward() that calls apply_gradients() is refused: training is no part of the
-/// file. LibTorch's tracer runs it on the example, in
-/// eval mode: whatever is not an operator on tensors stays as the example had
-/// it, kinds of features and C++ sizes too. Write flatten(1) or
-/// view({-1, 8}), not view({x.size(0), 8}).
+/// tensors, and returns a tensor or a vector of them. It calls one or more registered
+/// TPUEmbedding layers. With a registered EmbeddingEngineModule, it looks up all
+/// features by embedding_lookup(), or by enqueue() and dequeue(). A forward() that
+/// calls apply_gradients() is refused, because the file does not train. LibTorch's
+/// tracer runs forward() on the example, in eval mode: whatever is not an operator on
+/// tensors stays as the example had it, kinds of features and C++ sizes too. Write
+/// flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
 ///
 /// The file is compared with the model on the example and on batches of its
 /// rows: none, one, and twice as many and one more. An entry of `inputs` whose

@@ -80,12 +80,13 @@ Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name);
 
-/// Those of the entries that LayerImpl::save() writes, except of other layers in
-/// it, which write their own.
+/// Writes the checksums of the entries that LayerImpl::save() writes. Layers inside
+/// the layer write their own checksums.
 void write_checksums(
     const torch::nn::Module& module,
     const std::optional<Nest<PartialShape>>& input_shapes,
     torch::serialize::OutputArchive& archive);
+/// Compares the entries of a layer's archive with their checksums.
 /// Errors:  c10::ValueError listing damaged entries.
 void verify_layer(
     torch::serialize::InputArchive& archive,
@@ -200,7 +201,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     detail::write_checksums(*this, input_shapes(), archive);
   }
   /// Errors:  c10::ValueError listing damaged entries of the layer and of the
-  ///          layers in it; nothing is changed then.
+  ///          layers in it; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override {
     detail::verify_layer(archive, class_name());
     c10::IValue shapes;

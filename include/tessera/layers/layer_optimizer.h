@@ -16,20 +16,20 @@ namespace tessera {
 ///   loss.backward();
 ///   tables->step();
 ///
-/// One param group per table that has an optimizer, in order. The slots, and
-/// what gradient_accumulation_steps collects, belong to the layer: they are saved
-/// and loaded with it, under the same keys as on the engine, so make the optimizer before loading or saving. Only the slots of
-/// a slot_creation are there from the layer's construction on. The step counter
-/// belongs to the layer, too; a step with gradients advances it by one. A feature
-/// without gradient leaves its rows untouched. Don't add param groups to it.
+/// There is one param group per table that has an optimizer, in order. The slots and
+/// the gradients that gradient_accumulation_steps collects belong to the layer. They
+/// are saved and loaded with it, under the same keys as on the engine. So make the
+/// optimizer before loading or saving; only the slots of a slot_creation exist from
+/// the layer's construction on. The step counter belongs to the layer, too, and each
+/// step with gradients advances it by one. The rows of a feature without gradient stay
+/// untouched. Don't add param groups to the optimizer.
 ///
-/// An optimizer that updates the rows of the batch only does so with dense and
-/// with sparse gradients. The layer remembers which rows a dense one belongs to,
-/// until the gradient is zeroed. Dense gradients cost time and memory for the
-/// whole table in each step: for large tables choose
-/// Strategy::host({.sparse_gradients = true}).
+/// A lazy optimizer updates only the rows of the batch, with dense and with sparse
+/// gradients. The layer remembers which rows a dense gradient belongs to, until the
+/// gradient is zeroed. Dense gradients cost time and memory for the whole table in
+/// each step: for large tables choose Strategy::host({.sparse_gradients = true}).
 /// Errors:  c10::ValueError for a layer on another strategy or without any
-///          optimizer, and for one that takes duplicates one by one.
+///          optimizer, and for an optimizer that takes duplicates one by one.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer);
 

@@ -11,8 +11,8 @@ namespace tessera {
 
 class EmbeddingStrategy;
 
-/// While one lives, backward() leaves the tables of every TPUEmbedding in a model
-/// as they are.
+/// While a guard lives, backward() does not update the tables of any TPUEmbedding in
+/// the model.
 ///
 ///   const auto generated = discriminator->forward(generator->forward(noise));
 ///   {
@@ -20,15 +20,16 @@ class EmbeddingStrategy;
 ///     generator_loss(generated).backward();  // updates the generator's tables
 ///   }
 ///
-/// What counts is whether the guard lives during backward(), not during forward():
-/// one forward may serve a loss that updates the tables and another one that does
-/// not. Gradients pass through as without the guard, also to weights of features.
-/// Under Apply::kOnStep such a pass adds nothing to what waits for step(). On
-/// Strategy::host() and dense() it leaves the tables' gradients as they were: do
-/// not step or zero them meanwhile. On shards, all ranks guard the same passes.
+/// The guard must live during backward(); forward() does not matter. So one forward
+/// pass may serve a loss that updates the tables and another loss that does not. All
+/// other gradients are computed as without the guard, also those of feature weights.
+/// Under Apply::kOnStep, a guarded pass adds nothing to the gradients that wait for
+/// step(). On Strategy::host() and dense() it leaves the tables' gradients unchanged;
+/// do not step or zero them while the guard lives. On shards, all ranks must guard the
+/// same passes.
 ///
-/// Guards may be nested. A layer that is registered, or copied into, later is not
-/// guarded.
+/// Guards may be nested. A layer is not guarded if it was registered, or copied into,
+/// after the guard was made.
 class NoTableUpdateGuard {
  public:
   explicit NoTableUpdateGuard(const torch::nn::Module& model);

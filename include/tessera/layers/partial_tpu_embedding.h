@@ -26,7 +26,7 @@ struct PartialTPUEmbeddingOptions {
   /// Tables with more rows are in the TPUEmbedding, the others are parameters.
   /// 0: all in the TPUEmbedding; unset: all are parameters.
   std::optional<int64_t> size_threshold = 10'000;
-  /// Of the TPUEmbedding, as are the next three.
+  /// This option and the next three are passed to the TPUEmbedding.
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
@@ -54,7 +54,7 @@ class PartialPendingForward {
 
   std::optional<PendingForward> tpu_;
   std::optional<PendingForward> dense_;
-  /// Indices of the features asked for, in their nest; unset: all of them.
+  /// The indices of the requested features, in their nest. Unset: all features.
   std::optional<Nest<size_t>> part_;
 };
 
@@ -66,10 +66,10 @@ class PartialPendingForward {
 ///       .features = features, .optimizer = optim::Adagrad{}});
 ///   torch::optim::Adam optimizer(model->parameters());  // trains the small ones
 ///
-/// dense_parameters() has the small tables; their specs they follow only with
-/// make_optimizer(embedding->dense_embedding()). A checkpoint of
-/// the large ones is tpu_embedding()->save_checkpoint(), with the small ones, as other
-/// dense weights, in CheckpointOptions::extra; torch::save has everything.
+/// dense_parameters() has the small tables. Only an optimizer of
+/// make_optimizer(embedding->dense_embedding()) follows their specs. A checkpoint of
+/// the large tables is tpu_embedding()->save_checkpoint(). The small ones, like other
+/// dense weights, go into CheckpointOptions::extra. torch::save has everything.
 ///
 /// Shapes:  as TPUEmbedding.
 /// Source:  tfrs.experimental.layers.embedding.PartialTPUEmbedding.

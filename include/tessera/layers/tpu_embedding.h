@@ -52,7 +52,7 @@ class PendingForward {
 
   std::shared_ptr<EmbeddingStrategy> strategy_;
   std::function<std::vector<at::Tensor>()> finish_;
-  /// Indices of the features asked for, in their nest; unset: all of them.
+  /// The indices of the requested features, in their nest. Unset: all features.
   std::optional<Nest<size_t>> part_;
 };
 
@@ -65,15 +65,15 @@ struct TPUEmbeddingOptions {
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
-  /// Of the tables' random initial values and of stochastic rounding;
-  /// torch::manual_seed has no part. A load that takes over the step counter
-  /// takes over the saved seed for rounding, too, so that training goes on with
-  /// the same bits. Initial values, such as those of a table that has grown, and
-  /// this option stay.
+  /// The seed of the tables' random initial values and of stochastic rounding.
+  /// torch::manual_seed has no effect on them. A load that restores the step counter
+  /// also restores the seed of rounding, so that training continues bit for bit. It
+  /// does not change this option, which still seeds initial values, such as those of
+  /// a table that has grown.
   uint64_t seed = 0;
-  /// Of every load, torch::load of a whole model too. kKeep lets the engine go on
-  /// from what Strategy::host() has saved; where slots were saved, they are
-  /// loaded.
+  /// What every load does with tables that were saved without slots, also
+  /// torch::load of a whole model. With kKeep, the engine can continue from what
+  /// Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
@@ -111,10 +111,10 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// Combined optimizer is the update. A pass that fails changes no table of the
 /// layer that failed; other layers in the same pass may have been updated.
 ///
-/// Every backward() that reaches an activation updates the tables, also when no
-/// optimizer holds the virtual variable: an auxiliary loss, or the generator's
-/// loss on its way through a discriminator. Run such a backward() under a
-/// NoTableUpdateGuard, or use Apply::kOnStep.
+/// Every backward() that reaches an activation updates the tables, even if no
+/// optimizer holds the virtual variable. Examples are an auxiliary loss, or a
+/// generator's loss that passes through a discriminator. To prevent the update, run
+/// backward() under a NoTableUpdateGuard, or use Apply::kOnStep.
 ///
 /// On Strategy::sharded() the tables are spread over processes, which call the
 /// layer together: see there for what is collective.
@@ -122,10 +122,10 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
 /// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
 ///
-/// to(), such as that of the model, converts activations, not tables: these keep
-/// their dtype and place, and gradients reach them as float32.
+/// to(), also that of the whole model, converts activations. Tables keep their dtype
+/// and device, and receive float32 gradients.
 ///
-/// Shapes of activations, float32 unless to() has asked for another dtype:
+/// Shapes of activations, which are float32 unless to() has set another dtype:
 ///
 ///   dense [B] or [B, 1]         [B, dim]
 ///   dense [B, ..., K]           [B, ..., K, dim]
@@ -137,11 +137,11 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///     [d0, ..., dr, n]          [d0, ..., max_sequence_length, dim]
 ///   ragged with output_shape    output_shape + [dim]
 ///
-/// One thread at a time trains the layer, builds it, loads into it or copies it.
-/// Any number of threads may call forward() under NoGradGuard, or
-/// embedding_lookup(), at the same time; on Strategy::engine() also while another
-/// thread trains. On Strategy::sharded() forward() is collective: one thread at a
-/// time calls it.
+/// Only one thread at a time may train the layer, build it, load into it or copy it.
+/// Any number of threads may call forward() under NoGradGuard, or embedding_lookup(),
+/// at the same time; on Strategy::engine() also while another thread trains. On
+/// Strategy::sharded(), forward() is collective, so only one thread at a time may call
+/// it.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  public:
@@ -150,7 +150,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// Errors:  c10::ValueError for unusable options, naming table or feature.
   explicit TPUEmbeddingImpl(TPUEmbeddingOptions options);
-  /// The other options have their defaults.
+  /// All other options have their default values.
   TPUEmbeddingImpl(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
       : TPUEmbeddingImpl(TPUEmbeddingOptions{
             .features = std::move(features),
@@ -165,8 +165,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// `weights` is empty, or a nest like the features. Weights that require a
   /// gradient receive one.
   ///
-  /// Under NoGradGuard `features` may be some of the features only, as a server
-  /// has them; the result has their nest, on shards on each rank its own:
+  /// Under NoGradGuard, `features` may hold only some of the features, for example in
+  /// a server. The result has the same nest. On shards, each rank may pass other
+  /// features.
   ///
   ///   torch::NoGradGuard no_grad;
   ///   auto query = embedding->forward({{"user", user_ids}})["user"];
@@ -198,7 +199,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
       const Weights& weights = {}) const;
-  /// The same by other feature configs over the layer's tables.
+  /// The same lookup with other feature configs, which use the layer's tables.
   /// Errors:  c10::ValueError for a table that is not the layer's.
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
@@ -207,7 +208,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// Fixes the activations' shapes, which without it may change from batch to
   /// batch: `batch_size` bags or sequences in each feature without an
-  /// output_shape, and the first dimension of an output_shape that leaves it open.
+  /// output_shape. An output_shape with an unknown first dimension gets `batch_size`
+  /// there.
   /// Errors:  c10::ValueError for batch_size < 1, and as the other build().
   void build(int64_t batch_size);
   /// By the shapes of sparse or ragged inputs, of which the last dimension is
@@ -259,12 +261,12 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
 
-  /// Updates applied so far. On Strategy::host() and dense(), those of
-  /// make_optimizer(layer). Under gradient_accumulation_steps = n, n passes make
-  /// one; where tables differ in n, the smallest n counts.
+  /// The number of updates applied so far. On Strategy::host() and dense(), these are
+  /// the updates of make_optimizer(layer). With gradient_accumulation_steps = n, n
+  /// passes make one update. If tables differ in n, the smallest n counts.
   int64_t iterations() const;
-  /// What the next update's schedules are read at: passes so far, of which
-  /// gradient_accumulation_steps = n make one update.
+  /// The step at which the next update reads its schedules: the number of passes so
+  /// far. With gradient_accumulation_steps = n, n passes make one update.
   int64_t schedule_step() const;
 
   /// Ids that OutOfRange::kZero has answered with zeros, over all forwards; on
@@ -275,20 +277,20 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy: tables, slots, step counter, what gradient_accumulation_steps has
-  /// collected and what to() has asked for; not the gradients that wait for a step
-  /// under Apply::kOnStep. Tables stay on the CPU; with a `device` the copy's activations go
-  /// there.
+  /// A deep copy of tables, slots, step counter, the gradients that
+  /// gradient_accumulation_steps has collected, and the settings of to(). Gradients
+  /// that wait for a step under Apply::kOnStep are not copied. Tables stay on the CPU;
+  /// if `device` is given, the copy's activations go there.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// From now on activations have the dtype, and lie on the device, that is asked
-  /// for. Tables, slots and the virtual variable stay as they are, on the host too:
-  /// TableConfig::dtype says how tables are stored. Features stay on the CPU.
+  /// Sets the dtype and the device of all further activations. Tables, slots and the
+  /// virtual variable stay as they are on every strategy: TableConfig::dtype says how
+  /// tables are stored. Features stay on the CPU.
   /// Range:   dtype float32, float64, bfloat16 or float16.
   /// Errors:  c10::ValueError for another dtype, or a device that LibTorch can't
-  ///          use here; nothing is changed. LibTorch converts the modules of a
-  ///          model one after the other, so those before the layer may be.
+  ///          use here; the layer is not changed. A model's to() converts one module
+  ///          after the other, so modules before the layer may be converted already.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
@@ -300,18 +302,17 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
     return activation_device_;
   }
 
-  /// Tables, slots, step counter, seed, what gradient_accumulation_steps has
-  /// collected, feature configs and format version, under the same keys on every
-  /// strategy; the host has slots once it has an optimizer of make_optimizer() or a
-  /// slot_creation. Gradients that wait
-  /// for a step under Apply::kOnStep are not saved, as `.grad` is not: save after
-  /// step(). What to() has asked for is not saved:
-  /// a load leaves it, as it leaves the dtype of a model's dense weights.
+  /// Saves tables, slots, step counter, seed, the gradients that
+  /// gradient_accumulation_steps has collected, feature configs and format version,
+  /// under the same keys on every strategy. On the host, slots exist after
+  /// make_optimizer() or with a slot_creation. Like `.grad`, gradients that wait for a
+  /// step under Apply::kOnStep are not saved: save after step(). The settings of to()
+  /// are not saved, and a load does not change them.
   /// Errors:  c10::Error on shards: an archive has whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Gradients that wait for a step, and those that the loaded tables have
-  /// collected, are dropped; collected ones that were saved take their place.
-  /// Warns when an archive of the middle of an accumulation has none.
+  /// The layer drops gradients that wait for a step, and the collected gradients of
+  /// the loaded tables. The collected gradients of the archive replace them. It warns
+  /// if the archive was saved within an accumulation, but has none.
   /// Errors:  c10::ValueError listing every difference in tables, shapes,
   ///          optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;
@@ -335,7 +336,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
-  /// Waiting and collected gradients as in load().
+  /// Waiting and collected gradients are treated as in load().
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
@@ -361,14 +362,14 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
   Request read(const Features& features, const Weights& weights);
-  /// `activations`, one per feature, as the caller wants them.
+  /// Packs `activations`, one per feature, into the nest of the requested features.
   Nest<at::Tensor> pack(
       std::vector<at::Tensor> activations,
       const std::optional<Nest<size_t>>& part) const;
   /// On shards, tells the ranks that wait that this one has failed.
   void give_up(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);
-  /// Activations as to() has asked for them.
+  /// Converts activations to the dtype and device that to() has set.
   Nest<at::Tensor> converted(Nest<at::Tensor> activations) const;
   void convert_to(
       const std::optional<torch::Device>& device,
@@ -388,13 +389,13 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 
-/// The layer by reference, as every torch::nn module.
+/// Holds a TPUEmbeddingImpl by reference, as every torch::nn module holder does.
 class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
  public:
   using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;
   using Impl = TPUEmbeddingImpl;
 
-  /// The short form, also for features in braces:
+  /// The short form. Features may be given in braces:
   ///
   ///   TPUEmbedding embedding(
   ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});

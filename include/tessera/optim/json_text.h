@@ -14,32 +14,32 @@ namespace tessera {
 /// Keys keep their order.
 using Json = nlohmann::ordered_json;
 
-/// Deeper than any config. Walking, copying and comparing JSON takes stack, and JSON
-/// may come from anywhere.
+/// The maximum depth of JSON, which no config reaches. The limit protects the stack:
+/// JSON may come from anywhere, and walking, copying and comparing it are recursive.
 inline constexpr size_t kMaxJsonDepth = 64;
 
-/// How much JSON a reader takes.
+/// The largest JSON that a reader accepts.
 struct JsonLimits {
-  /// Of the text.
+  /// Bytes of the text.
   size_t bytes = size_t{1} << 30;
-  /// Brackets within each other.
+  /// Levels of nested lists and objects.
   size_t depth = kMaxJsonDepth;
-  /// Values of one list.
+  /// Values in one list.
   size_t list_size = std::numeric_limits<size_t>::max();
 };
 static_assert(std::is_aggregate_v<JsonLimits>);
 
-/// The value of a text from anywhere, for from_json(), pipeline_from_json() and all
-/// else that reads a Json:
+/// Parses a text that may come from an untrusted source. The result can be passed to
+/// from_json(), pipeline_from_json() and all other functions that read a Json:
 ///
 ///   auto model = from_json<torch::nn::Sequential>(parse_json(text));
 ///
-/// nlohmann's own parser takes the last of two equal keys and a zero byte for the end,
-/// and a deeply nested text can overflow the stack. Here limits are checked before a
-/// value is made, in time proportional to the text.
-/// Errors:  c10::ValueError beginning with `where` and naming byte and line: for text
-///          that is not JSON in UTF-8, has something behind its value, a zero byte or
-///          an object with one key twice, or is larger or deeper than `limits`.
+/// Unlike nlohmann's own parser, it refuses repeated keys and zero bytes, and checks
+/// the limits before it makes a value. A deeply nested text therefore can't overflow
+/// the stack.
+/// Errors:  c10::ValueError that begins with `where` and names byte and line, for text
+///          that is not JSON in UTF-8, has more text after its value, a zero byte or a
+///          repeated key, or exceeds `limits`.
 Json parse_json(
     std::string_view text,
     const std::string& where = "[parse_json]",

@@ -36,7 +36,7 @@ concept HasFields = requires(T& object) {
   T::visit_fields(object, [](const char*, auto&) {});
 };
 
-/// For values that somebody else has parsed; parse_json() checks its own.
+/// Checks a value that was not parsed by parse_json(), which checks the depth itself.
 /// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
 void check_depth(const Json& json, const char* where);
 void check_depth(const nlohmann::json& json, const char* where);

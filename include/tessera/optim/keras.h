@@ -42,8 +42,8 @@ enum class Fidelity {
 ///
 /// kExact gives what Keras computes from dense gradients, where rows without
 /// one get zeros; for legacy Keras, what it computes from IndexedSlices.
-/// Legacy Nadam, which lets the slots of rows without a gradient decay but does
-/// not move these rows, is refused with kExact. Its `decay` is schedule_decay.
+/// kExact refuses legacy Nadam, because it decays the slots of rows without a
+/// gradient, but does not move these rows. Its `decay` becomes schedule_decay.
 /// clipvalue limits the sum over duplicates.
 /// Errors:  c10::ValueError naming the class, option or key, and what to do.
 /// Source:  tfrs.layers.embedding.TPUEmbedding (kTpu); keras.optimizers.

@@ -28,11 +28,11 @@ namespace detail {
 template <class F>
 concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 
-/// What gives its learning rate as a number.
+/// A callable that returns a number.
 template <class F>
 concept GivesNumber = NoModule<F> && std::is_invocable_r_v<double, F&>;
 
-/// What gives its learning rate as a tensor.
+/// A callable that returns a tensor.
 template <class F>
 concept GivesTensor =
     NoModule<F> && !GivesNumber<F> && std::is_invocable_r_v<at::Tensor, F&>;
@@ -54,8 +54,8 @@ inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
 ///   SGD{.learning_rate = [&] { return current_rate; }};
 ///   SGD{.learning_rate = LearningRate("warm_up", [&] { return rate; })};
 ///
-/// A callable gives a number, or a tensor of one element, of a floating-point
-/// or integer type and on any device.
+/// A callable returns a number or a tensor of one element. The tensor has a
+/// floating-point or integer type and may be on any device.
 ///
 /// Callables compare by identity: copies of one LearningRate are equal, the
 /// same lambda written twice is not.
@@ -86,7 +86,7 @@ class LearningRate {
   LearningRate(std::string name, Callable callable)
       : source_(name_it(std::move(name), std::move(callable))) {}
 
-  /// A template, so that nullptr stays an absent Callable.
+  /// This is a template so that nullptr still selects the constructor above.
   template <detail::GivesTensor F>
   LearningRate(std::string name, F callable)
       : source_(name_it(std::move(name), TensorCallable(std::move(callable)))) {
@@ -106,10 +106,10 @@ class LearningRate {
   const std::string& callable_name() const;
 
   /// The rate at step 0, 1, ... of the layer.
-  /// Errors:  c10::ValueError when it is negative or not finite, when a
-  ///          placeholder has no callable, or for a tensor with another number
-  ///          of elements than one; c10::TypeError for a tensor of another type;
-  ///          `where` begins the message.
+  /// Errors:  c10::ValueError if the rate is negative or not finite, if a placeholder
+  ///          has no callable, or if a tensor does not have exactly one element;
+  ///          c10::TypeError for a tensor of another type. Messages begin with
+  ///          `where`.
   double value(int64_t step, const std::string& where) const;
 
   /// Refuses a number or schedule out of range; callables are checked when

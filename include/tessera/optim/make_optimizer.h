@@ -29,12 +29,11 @@ struct SpecGroup {
 /// those that it holds, each once, unless the spec sweeps (lazy = false). What
 /// the specs do per row (RowWiseAdagrad, LAMB) is done along the last
 /// dimension. One counter of steps for all groups; schedules are read at it.
-/// Parameters without gradient are left alone; in a gradient accumulation they
-/// count as zeros. A group's get_lr() is its rate
-/// at the next step; set_lr() replaces a schedule or callable, too. LibTorch's
-/// add_param_group() gives new parameters the first group's spec.
-/// torch::save keeps slots, steps, learning rates and a gradient accumulation
-/// that is under way.
+/// Parameters without gradient are not updated; in a gradient accumulation, a missing
+/// gradient counts as zeros. A group's get_lr() is its rate at the next step; set_lr()
+/// replaces a schedule or callable, too. LibTorch's add_param_group() gives new
+/// parameters the first group's spec. torch::save keeps slots, steps, learning rates
+/// and the gradients of an unfinished accumulation.
 /// Errors:  c10::ValueError for an invalid spec, one that takes duplicates one
 ///          by one (use_gradient_accumulation = false) or has slot_creation,
 ///          and for parameters that are none, given twice, or not leaves of a

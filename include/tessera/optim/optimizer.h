@@ -33,9 +33,9 @@ namespace tessera::optim {
 //                              batch has none, which sweeps the whole table
 //   gradient_accumulation_steps
 //                              n > 1: gradients are collected, and every n-th
-//                              pass applies their mean. Schedules are read at
-//                              the counter of passes, as in Keras
-//   slot_creation              makes the slot tensors when the layer is made;
+//                              pass applies their mean. Schedules use the
+//                              number of passes, as in Keras
+//   slot_creation              creates the slot tensors when the layer is made;
 //                              unset: zeros or the spec's own initial value
 //
 // Shapes, unless said otherwise: gradient, weight and slots [dim], per row.
@@ -574,7 +574,8 @@ struct LAMB {
   }
 };
 
-/// Adamax: Adam with the largest gradient, which fades, in place of the root.
+/// Adamax: Adam that divides by a decaying maximum of |gradient| instead of the root
+/// of the second moment.
 ///
 ///   momentum = beta_1 * momentum + (1 - beta_1) * gradient
 ///   norm     = max(beta_2 * norm, |gradient|)
@@ -613,7 +614,7 @@ struct Adamax {
   }
 };
 
-/// Nadam: Adam with Nesterov momentum, which grows to beta_1.
+/// Nadam: Adam with Nesterov momentum. Its momentum factor mu(t) grows to beta_1.
 ///
 ///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
 ///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
@@ -623,13 +624,13 @@ struct Adamax {
 ///   weight   -= learning_rate * direction
 ///               / (sqrt(velocity / (1 - beta_2^t)) + epsilon)
 ///
-/// t = 1, 2, ... counts the table's updates. A row needs no state for mu.
+/// t = 1, 2, ... counts the table's updates. mu needs no slot.
 ///
 /// Slots:   momenta, velocities; from 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, schedule_decay >= 0.
 /// Source:  keras.optimizers.Nadam; Dozat 2016.
-/// Differs: torch.optim.NAdam of Python has schedule_decay 0.004, as legacy
-///          Keras, where Keras 3 has 1.
+/// Differs: schedule_decay is 1, as in Keras 3. torch.optim.NAdam of Python and legacy
+///          Keras have 0.004.
 struct Nadam {
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
@@ -719,7 +720,7 @@ using OptimizerVariant = std::variant<
 /// How a table learns: a native spec, a name, or what Keras serializes.
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
-///   OptimizerSpec spec = "adagrad";   // its defaults; names: optim/keras.h
+///   OptimizerSpec spec = "adagrad";   // with defaults; names: optim/keras.h
 ///   OptimizerSpec spec = keras_json;  // Fidelity::kTpu of optim/keras.h
 ///
 /// Errors:  c10::ValueError for text and JSON that can't be translated.

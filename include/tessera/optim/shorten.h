@@ -7,13 +7,14 @@
 
 namespace tessera {
 
-/// A name from outside (a file, JSON, a user's map) as messages show it: whole up to
-/// 200 bytes; of a longer one the beginning, the length and the end. A zero byte,
-/// where a message would end, is written as "\0".
+/// Shortens a name from outside, such as a file, JSON or a user's map, for a message.
+/// Names of up to 200 bytes stay complete. For a longer name, the result has its
+/// beginning, length and end. A zero byte, at which a message would end, is written as
+/// "\0".
 std::string shorten(std::string_view name);
 
-/// Names, each shortened, with ", " between them; of more than 100 the first 100 and
-/// how many follow.
+/// Joins shortened names with ", ". If there are more than 100, the result has the
+/// first 100 and the number of the others.
 std::string shorten_all(const std::vector<std::string>& names);
 
 }  // namespace tessera

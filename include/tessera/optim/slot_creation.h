@@ -29,12 +29,12 @@ struct SlotRequest {
 /// The user's own function that creates a slot's tensor and may keep it, as an
 /// optimizer object of the user's that owns the slots does.
 ///
-/// It is called once per slot when the layer is made, on every strategy, and
-/// returns a new tensor: float32 on the CPU, contiguous, of the requested shape.
-/// That very tensor is updated, saved and loaded. So on Strategy::host() and
-/// dense() such a table has slots from the start, also for those who bring an
-/// optimizer of their own; other tables have them from make_optimizer(layer) on. A
-/// copy of the layer has slots of its own.
+/// On every strategy, it is called once per slot when the layer is made. It returns a
+/// new tensor: float32 on the CPU, contiguous, of the requested shape. The layer
+/// updates, saves and loads that very tensor. So on Strategy::host() and dense(), such
+/// a table has slots from the start, even if the user trains it with an optimizer of
+/// their own. Other tables have slots after make_optimizer(layer). A copy of the layer
+/// has its own slots.
 /// Source:  upstream's slot_variable_creation_fn.
 class SlotCreation : public NamedFunction<at::Tensor(const SlotRequest&)> {
  public:

@@ -74,7 +74,7 @@ struct JsonValue<Nest<FeatureConfig>> {
   static Nest<FeatureConfig> read(const Json& json, const std::string& where);
 };
 
-/// [null, 64], with null for what is not known.
+/// [null, 64], with null for an unknown dimension.
 template <>
 struct JsonValue<PartialShape> {
   static Json write(const PartialShape& value);

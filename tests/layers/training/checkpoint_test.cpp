@@ -291,7 +291,7 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
         at::equal(loaded.model->forward(batch), run.model->forward(batch)));
     if (layers > 0) {
       EXPECT_VALUE_ERROR(
-          load_weights(*other.model, folder / "run"), "TPUEmbedding layers");
+          load_weights(*other.model, folder / "run"), "layers with tables");
     }
   }
 }
