@@ -425,7 +425,9 @@ TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
     const std::string run = folder / "run";
     CheckpointReader reader(run, choose_checkpoint(run, ""));
     const at::Tensor table = state.tables[0].parameters;
-    reader.verify({{.table = 0, .key = "parameters", .to = table}});
+    LoadPlan plan;
+    plan.copies = {{.table = 0, .key = "parameters", .to = table}};
+    reader.verify(EmbeddingState(), plan);
     for (int64_t first = 0; first < 13; ++first) {
       for (const int64_t step : {1, 2, 3, 7}) {
         const at::Tensor all = table.slice(0, first, 13, step);
