@@ -1127,12 +1127,16 @@ class ModelExport {
   static void check_has_all(
       const Nest<FeatureConfig>& structure,
       const Features& features) {
-    const at::NoGradGuard no_grad;
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !part_of(structure, features),
-        "[export_torchscript] a model that is exported must look up all features "
-        "of a layer, but its forward() passes only some of them. Pass all, or "
-        "make a layer for each part.");
+    const at::AutoGradMode as_in_training(true);
+    try {
+      (void)part_of(structure, features);
+    } catch (const c10::ValueError& error) {
+      C10_THROW_ERROR(
+          ValueError,
+          c10::str(
+              error.what_without_backtrace(),
+              " A model that is exported looks up all features of a layer."));
+    }
   }
 
   ExportedLayer& exported(
