@@ -3,8 +3,9 @@
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
 
+get_property(layers GLOBAL PROPERTY TESSERA_LAYERS)
 install(
-  TARGETS tessera tessera_mpi tessera_training tessera_layers tessera_serialization tessera_data tessera_core tessera_optim tessera_kernels
+  TARGETS tessera ${layers}
   EXPORT tesseraTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION "${package_folder}")

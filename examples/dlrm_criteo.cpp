@@ -21,8 +21,8 @@
 
 namespace fs = std::filesystem;
 namespace optim = tessera::optim;
-using tessera::FeaturePipeline;
-using tessera::PipelineBatch;
+using tessera::data::FeaturePipeline;
+using tessera::data::PipelineBatch;
 using torch::Tensor;
 
 namespace {
@@ -43,24 +43,24 @@ struct Batch {
 };
 
 Batch to_batch(
-    const tessera::CriteoBatch& read,
+    const tessera::data::CriteoBatch& read,
     const FeaturePipeline& pipeline) {
-  return {pipeline.apply(tessera::to_columns(read)), read.labels};
+  return {pipeline.apply(tessera::data::to_columns(read)), read.labels};
 }
 
-tessera::CriteoReader open_files(
+tessera::data::CriteoReader open_files(
     const std::vector<std::string>& files,
     const Options& options) {
-  return tessera::CriteoReader(
+  return tessera::data::CriteoReader(
       {.files = files,
        .batch_size = options.batch,
        .malformed_lines = options.malformed == "skip"
-           ? tessera::MalformedLines::kSkip
-           : tessera::MalformedLines::kError,
+           ? tessera::data::MalformedLines::kSkip
+           : tessera::data::MalformedLines::kError,
        .most_malformed_lines = options.most_malformed});
 }
 
-void say_skipped(const tessera::CriteoReport& report) {
+void say_skipped(const tessera::data::CriteoReport& report) {
   for (const std::string& line : report.first_malformed_lines) {
     std::cerr << "skipped " << line << "\n";
   }
@@ -91,12 +91,12 @@ class Clicks {
     }
     return skipped;
   }
-  tessera::CriteoReport report() const {
+  tessera::data::CriteoReport report() const {
     return reader_.report();
   }
 
  private:
-  tessera::CriteoReader reader_;
+  tessera::data::CriteoReader reader_;
   FeaturePipeline pipeline_;
 };
 // end snippet
@@ -104,39 +104,40 @@ class Clicks {
 // snippet: pipeline
 // Logarithms and intervals of the integers, a vocabulary for each category column.
 FeaturePipeline learn_pipeline(const Options& options) {
-  std::vector<tessera::VocabularyBuilder> builders;
-  for (int64_t i = 1; i <= tessera::kCriteoCategories; ++i) {
+  std::vector<tessera::data::VocabularyBuilder> builders;
+  for (int64_t i = 1; i <= tessera::data::kCriteoCategories; ++i) {
     builders.emplace_back(c10::str("C", i));
   }
-  tessera::CriteoReader reader = open_files(options.data, options);
-  for (const tessera::CriteoBatch& batch : reader) {
-    const tessera::Columns columns = tessera::to_columns(batch);
-    for (tessera::VocabularyBuilder& builder : builders) {
+  tessera::data::CriteoReader reader = open_files(options.data, options);
+  for (const tessera::data::CriteoBatch& batch : reader) {
+    const tessera::data::Columns columns = tessera::data::to_columns(batch);
+    for (tessera::data::VocabularyBuilder& builder : builders) {
       builder.add(columns.at(builder.column()));
     }
   }
   say_skipped(reader.report());
   // A missing number is not a zero.
-  tessera::PipelineOutput numbers{
+  tessera::data::PipelineOutput numbers{
       .name = "numbers",
-      .transform = tessera::transforms::Log1p{.missing_value = -1.0}};
-  for (int64_t i = 1; i <= tessera::kCriteoIntegers; ++i) {
+      .transform = tessera::data::transforms::Log1p{.missing_value = -1.0}};
+  for (int64_t i = 1; i <= tessera::data::kCriteoIntegers; ++i) {
     numbers.columns.push_back(c10::str("I", i));
   }
-  std::vector<tessera::PipelineOutput> outputs{numbers};
+  std::vector<tessera::data::PipelineOutput> outputs{numbers};
   for (const std::string& column : numbers.columns) {
     outputs.push_back(
         {.name = column,
          .columns = {column},
          .transform =
-             tessera::transforms::Bucketize{.boundaries = kBoundaries}});
+             tessera::data::transforms::Bucketize{.boundaries = kBoundaries}});
   }
-  for (const tessera::VocabularyBuilder& builder : builders) {
+  for (const tessera::data::VocabularyBuilder& builder : builders) {
     outputs.push_back(
         {.name = builder.column(),
          .columns = {builder.column()},
          .transform = builder.size() == 0
-             ? tessera::Transform(tessera::transforms::Hash{.num_bins = 2})
+             ? tessera::data::Transform(
+                   tessera::data::transforms::Hash{.num_bins = 2})
              : builder.finish({.min_count = options.min_count})});
   }
   return FeaturePipeline(std::move(outputs));
@@ -157,7 +158,7 @@ ClickModelOptions model_options(
     const FeaturePipeline& pipeline,
     const Options& options) {
   tessera::Nest<tessera::FeatureConfig>::Map features;
-  for (const tessera::PipelineOutput& output : pipeline.outputs()) {
+  for (const tessera::data::PipelineOutput& output : pipeline.outputs()) {
     if (output.name == "numbers") {
       continue;
     }
@@ -180,29 +181,29 @@ ClickModelOptions model_options(
 }
 // end snippet
 
-tessera::Callbacks make_callbacks(
+tessera::training::Callbacks make_callbacks(
     const ClickModel& model,
     const FeaturePipeline& pipeline,
     torch::optim::Optimizer& optimizer,
     const RunDirectory& directory,
     const Options& options) {
-  tessera::Callbacks callbacks{
-      std::make_shared<tessera::ProgressBar>(),
-      std::make_shared<tessera::TerminateOnNonFinite>()};
+  tessera::training::Callbacks callbacks{
+      std::make_shared<tessera::training::ProgressBar>(),
+      std::make_shared<tessera::training::TerminateOnNonFinite>()};
   if (!options.history.empty()) {
     const fs::path folder(options.history);
-    callbacks.push_back(
-        std::make_shared<tessera::CsvHistory>(folder / "history.csv"));
-    callbacks.push_back(
-        std::make_shared<tessera::LearningCurves>(folder / "history.svg"));
+    callbacks.push_back(std::make_shared<tessera::training::CsvHistory>(
+        folder / "history.csv"));
+    callbacks.push_back(std::make_shared<tessera::training::LearningCurves>(
+        folder / "history.svg"));
   }
   if (!options.checkpoint.empty()) {
-    using Resume = tessera::TrainingCheckpointOptions::Resume;
-    callbacks.push_back(std::make_shared<tessera::Checkpoint>(
+    using Resume = tessera::training::TrainingCheckpointOptions::Resume;
+    callbacks.push_back(std::make_shared<tessera::training::Checkpoint>(
         options.checkpoint,
         model.ptr(),
         optimizer,
-        tessera::TrainingCheckpointOptions{
+        tessera::training::TrainingCheckpointOptions{
             .every_steps = options.every_steps,
             .resume =
                 directory.is_resumed() ? Resume::kRequired : Resume::kNever}));
@@ -230,7 +231,7 @@ std::unique_ptr<torch::optim::Optimizer> dense_optimizer(
 struct Training {
   int64_t examples = 0;
   double seconds = 0.0;
-  tessera::History history = {};
+  tessera::training::History history = {};
 };
 
 // snippet: fit
@@ -241,25 +242,26 @@ Training train(
     torch::optim::Optimizer& optimizer,
     Source&& source,
     int64_t epochs,
-    tessera::Callbacks callbacks) {
+    tessera::training::Callbacks callbacks) {
   Training training;
   const auto loss_of = [&](const Batch& batch) {
     const Tensor logits =
         model->forward(batch.inputs.features, batch.inputs.dense);
     training.examples += batch.labels.size(0);
-    return tessera::StepResult{
+    return tessera::training::StepResult{
         .loss = torch::binary_cross_entropy_with_logits(logits, batch.labels),
         .predictions = logits,
         .labels = batch.labels};
   };
   const auto begin = std::chrono::steady_clock::now();
-  training.history = tessera::fit(
+  training.history = tessera::training::fit(
       source,
-      tessera::make_train_step(optimizer, loss_of),
+      tessera::training::make_train_step(optimizer, loss_of),
       {.epochs = epochs,
        .model = model.ptr(),
-       .metrics = {std::make_shared<tessera::LogLoss>(
-           tessera::LogLossOptions{.scores = tessera::ScoreKind::kLogits})},
+       .metrics = {std::make_shared<tessera::training::LogLoss>(
+           tessera::training::LogLossOptions{
+               .scores = tessera::training::ScoreKind::kLogits})},
        .callbacks = std::move(callbacks)});
   training.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
@@ -295,7 +297,9 @@ Training train(
 }
 
 // Why training ended early, for a person, and the exit status.
-int say_why_stopped(const tessera::History& history, const Options& options) {
+int say_why_stopped(
+    const tessera::training::History& history,
+    const Options& options) {
   if (history.stop_signal() != 0) {
     return say_stopped(history, options.checkpoint);
   }
@@ -329,7 +333,7 @@ Predictions predict(
 }
 
 double auc_of(const Tensor& scores, const Tensor& labels) {
-  tessera::AUC auc;
+  tessera::training::AUC auc;
   auc.update(scores, labels);
   return auc.result();
 }
@@ -426,7 +430,7 @@ double generate(Options& options) {
   };
   const int64_t tests = std::max<int64_t>(options.generate / 5, 1000);
   const auto make = [&](const char* kind, int64_t first, int64_t count) {
-    const tessera::CriteoGenerator generator(
+    const tessera::data::CriteoGenerator generator(
         {.examples = count, .first_example = first});
     std::string last;
     generator.append_line(first + count - 1, last);
@@ -564,13 +568,13 @@ int run(Options options) {
   }
   torch::manual_seed(options.seed);
   ClickModel model(model_options(pipeline, options));
-  tessera::validate(pipeline, model->options().features);
+  validate(pipeline, model->options().features);
   directory.check(model);
   if (!options.json) {
     std::cout << model->summary() << std::flush;
   }
   report.training = train(model, pipeline, directory, options);
-  const tessera::History& history = report.training.history;
+  const tessera::training::History& history = report.training.history;
   if (!history.stop_reason.empty()) {
     return say_why_stopped(history, options);
   }
@@ -581,7 +585,8 @@ int run(Options options) {
   const Predictions predicted = predict(model, pipeline, options);
   report.test_examples = predicted.labels.size(0);
   report.auc = auc_of(predicted.logits, predicted.labels);
-  tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
+  tessera::training::LogLoss log_loss(
+      {.scores = tessera::training::ScoreKind::kLogits});
   log_loss.update(predicted.logits, predicted.labels);
   report.log_loss = log_loss.result();
   FileErrors errors;

@@ -7,7 +7,7 @@
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using tessera::FeaturePipeline;
+using tessera::data::FeaturePipeline;
 
 namespace {
 
@@ -24,7 +24,7 @@ void write_text(const fs::path& path, const std::string& text) {
   fs::rename(partial, path);
 }
 
-class Keeper : public tessera::Callback {
+class Keeper : public tessera::training::Callback {
  public:
   Keeper(fs::path directory, Json run, FeaturePipeline pipeline)
       : directory_(std::move(directory)),
@@ -32,7 +32,7 @@ class Keeper : public tessera::Callback {
         pipeline_(std::move(pipeline)) {}
 
   // The directory is there, and no other process trains with it.
-  void on_epoch_begin(tessera::Training& training) override {
+  void on_epoch_begin(tessera::training::Training& training) override {
     if (training.progress().step == 0) {
       write_text(directory_ / "run.json", run_.dump(2) + "\n");
       tessera::save_pipeline(
@@ -115,7 +115,7 @@ void RunDirectory::check(const ClickModel& model) const {
       "by another version. Give another --checkpoint directory.");
 }
 
-std::shared_ptr<tessera::Callback> RunDirectory::make_keeper(
+std::shared_ptr<tessera::training::Callback> RunDirectory::make_keeper(
     const ClickModel& model,
     const FeaturePipeline& pipeline) const {
   return std::make_shared<Keeper>(

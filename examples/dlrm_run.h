@@ -24,15 +24,15 @@ class RunDirectory {
   bool is_resumed() const {
     return is_resumed_;
   }
-  tessera::FeaturePipeline load_pipeline() const;
+  tessera::data::FeaturePipeline load_pipeline() const;
   /// Errors:  c10::ValueError where the checkpoints are of another model.
   void check(const ClickModel& model) const;
 
   /// Writes both files when a new training begins, so that one which is refused
   /// before leaves nothing behind.
-  std::shared_ptr<tessera::Callback> make_keeper(
+  std::shared_ptr<tessera::training::Callback> make_keeper(
       const ClickModel& model,
-      const tessera::FeaturePipeline& pipeline) const;
+      const tessera::data::FeaturePipeline& pipeline) const;
 
  private:
   std::filesystem::path directory_;

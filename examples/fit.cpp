@@ -88,41 +88,43 @@ int train(const std::string& folder) {
 
   const auto loss_of = [&](const Batch& batch) {
     const auto scores = model->forward(batch.features);
-    return tessera::StepResult{
+    return tessera::training::StepResult{
         .loss = torch::binary_cross_entropy_with_logits(scores, batch.click),
         .predictions = scores,
         .labels = batch.click};
   };
-  const tessera::History history = tessera::fit(
+  const tessera::training::History history = tessera::training::fit(
       // Other batches in each epoch, by its number.
       [](int64_t epoch) {
         return draw_batches(40, 100 + static_cast<uint64_t>(epoch));
       },
-      tessera::make_train_step(optimizer, loss_of),
+      tessera::training::make_train_step(optimizer, loss_of),
       {.epochs = 30,
        .model = model.ptr(),
-       .metrics = {std::make_shared<tessera::AUC>()},
+       .metrics = {std::make_shared<tessera::training::AUC>()},
        .validation =
-           tessera::Validation{.pass = tessera::make_pass(held_out, loss_of)},
+           tessera::training::Validation{
+               .pass = tessera::training::make_pass(held_out, loss_of)},
        .callbacks = {
-           std::make_shared<tessera::ProgressBar>(),
-           std::make_shared<tessera::TerminateOnNonFinite>(),
-           std::make_shared<tessera::EarlyStopping>(
-               tessera::EarlyStoppingOptions{
+           std::make_shared<tessera::training::ProgressBar>(),
+           std::make_shared<tessera::training::TerminateOnNonFinite>(),
+           std::make_shared<tessera::training::EarlyStopping>(
+               tessera::training::EarlyStoppingOptions{
                    .monitor = "val_auc",
                    .patience = 3,
                    .min_delta = 0.001,
                    .restore_best = model.ptr()}),
-           std::make_shared<tessera::Checkpoint>(
+           std::make_shared<tessera::training::Checkpoint>(
                folder + "/checkpoints", model.ptr(), optimizer),
-           std::make_shared<tessera::CsvHistory>(folder + "/history.csv"),
-           std::make_shared<tessera::LearningCurves>(
+           std::make_shared<tessera::training::CsvHistory>(
+               folder + "/history.csv"),
+           std::make_shared<tessera::training::LearningCurves>(
                folder + "/curves.svg",
-               tessera::LearningCurvesOptions{.title = "clicks"})}});
+               tessera::training::LearningCurvesOptions{.title = "clicks"})}});
 
-  const auto pass = tessera::make_pass(held_out, loss_of);
-  const auto metrics =
-      tessera::evaluate(*pass, {std::make_shared<tessera::AUC>()});
+  const auto pass = tessera::training::make_pass(held_out, loss_of);
+  const auto metrics = tessera::training::evaluate(
+      *pass, {std::make_shared<tessera::training::AUC>()});
   std::cout << history.epochs.size() << " epochs"
             << (history.stop_reason.empty() ? "" : ", stopped: ")
             << history.stop_reason << "\nvalidation AUC " << metrics["auc"]

@@ -9,7 +9,7 @@
 #include "examples/movielens_data.h"
 #include "examples/outputs.h"
 
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/mpi_backend.h>
 #include <tessera/tessera.h>
 
 #include <CLI/CLI.hpp>
@@ -369,7 +369,7 @@ Tensor predict(Rater& model, const Dataset& dataset, const Ratings& ratings) {
 
 // Learning rates that fall to zero, and in checkpoints what a training must not
 // be resumed without.
-class Schedule : public tessera::Callback {
+class Schedule : public tessera::training::Callback {
  public:
   Schedule(
       Rater model,
@@ -381,10 +381,10 @@ class Schedule : public tessera::Callback {
         options_(options),
         steps_(static_cast<double>(steps)) {}
 
-  void on_epoch_begin(tessera::Training& training) override {
+  void on_epoch_begin(tessera::training::Training& training) override {
     set_rates(training);
   }
-  void on_step_end(tessera::Training& training) override {
+  void on_step_end(tessera::training::Training& training) override {
     set_rates(training);
   }
 
@@ -416,7 +416,7 @@ class Schedule : public tessera::Callback {
   }
 
  private:
-  void set_rates(const tessera::Training& training) {
+  void set_rates(const tessera::training::Training& training) {
     const auto step = static_cast<double>(training.progress().step);
     model_->remaining = 1.0 - step / steps_;
     dense_.lr(3e-4 * model_->remaining);
@@ -440,7 +440,7 @@ Ratings share_of(const Ratings& batch, const Place& place) {
 struct Training {
   int64_t examples = 0;  // 0 when a resumed run had nothing to do
   double seconds = 0.0;
-  tessera::History history = {};
+  tessera::training::History history = {};
 };
 
 Training train(
@@ -449,13 +449,13 @@ Training train(
     const Options& options,
     const Place& place) {
   const std::vector<Tensor> dense_weights = tessera::dense_parameters(*model);
-  tessera::broadcast_parameters(dense_weights, place.strategy);
+  tessera::distributed::broadcast_parameters(dense_weights, place.strategy);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
   const auto count = static_cast<int64_t>(dataset.train().size());
   const int64_t steps_per_epoch = (count + options.batch - 1) / options.batch;
-  const auto progress = std::make_shared<tessera::ProgressBar>();
-  tessera::Callbacks callbacks{std::make_shared<Schedule>(
+  const auto progress = std::make_shared<tessera::training::ProgressBar>();
+  tessera::training::Callbacks callbacks{std::make_shared<Schedule>(
       model,
       static_cast<torch::optim::AdamWOptions&>(
           optimizer.param_groups().front().options()),
@@ -465,7 +465,7 @@ Training train(
     callbacks.push_back(progress);
   }
   if (!options.checkpoint.empty()) {
-    callbacks.push_back(std::make_shared<tessera::Checkpoint>(
+    callbacks.push_back(std::make_shared<tessera::training::Checkpoint>(
         options.checkpoint, model.ptr(), optimizer));
   }
 
@@ -490,22 +490,22 @@ Training train(
     const Tensor error = (stars - batch.stars).square().sum();
     const auto size = static_cast<int64_t>(whole.size());
     training.examples += size;
-    return tessera::StepResult{
+    return tessera::training::StepResult{
         // Ranks add up to the mean over the whole batch.
         .loss = (error + 0.03 * sums.penalty) / static_cast<double>(size),
         .predictions = stars,
         .labels = batch.stars,
         .examples = size};
   };
-  training.history = tessera::fit(
+  training.history = tessera::training::fit(
       batches_of,
-      tessera::make_train_step(
+      tessera::training::make_train_step(
           optimizer,
           loss_of,
           {.strategy = place.strategy, .dense_parameters = dense_weights}),
       {.epochs = options.epochs,
        .model = model.ptr(),
-       .metrics = {std::make_shared<tessera::RMSE>()},
+       .metrics = {std::make_shared<tessera::training::RMSE>()},
        .callbacks = std::move(callbacks),
        .strategy = place.strategy});
   training.seconds = progress->seconds();
@@ -648,9 +648,9 @@ Place find_place(const Options& options) {
   if (!options.sharded) {
     return {};
   }
-  const auto backend = tessera::make_mpi_backend();
+  const auto backend = tessera::distributed::make_mpi_backend();
   return {
-      tessera::Strategy::sharded(
+      tessera::distributed::sharded_strategy(
           backend,
           {.placement =
                {{"age", tessera::TablePlacement::replicated()},

@@ -101,7 +101,7 @@ bool FileErrors::say() const {
 }
 
 int say_stopped(
-    const tessera::History& history,
+    const tessera::training::History& history,
     const std::string& checkpoint) {
   std::cerr << "stopped by " << history.stop_reason;
   if (checkpoint.empty()) {

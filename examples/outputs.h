@@ -60,7 +60,9 @@ std::string refuse_empty(const std::string& text);
 
 /// Tells a person why a training ended, and gives the exit status: a shell's for a
 /// signal, 1 where another rank had it.
-int say_stopped(const tessera::History& history, const std::string& checkpoint);
+int say_stopped(
+    const tessera::training::History& history,
+    const std::string& checkpoint);
 
 /// Writes what std::cout holds back.
 /// Errors:  c10::Error where any of the report was lost, as on a full disk.

@@ -429,7 +429,7 @@ std::vector<std::vector<Moment>> shuffled(
 
 struct Training {
   double seconds = 0.0;
-  tessera::History history = {};
+  tessera::training::History history = {};
 };
 
 Training train(
@@ -441,14 +441,14 @@ Training train(
   const auto steps =
       static_cast<double>((count + options.batch - 1) / options.batch * epochs);
   int64_t step = 0;
-  const auto progress = std::make_shared<tessera::ProgressBar>();
-  const tessera::History history = tessera::fit(
+  const auto progress = std::make_shared<tessera::training::ProgressBar>();
+  const tessera::training::History history = tessera::training::fit(
       [&] { return shuffled(dataset.train(), options.batch); },
       [&](const std::vector<Moment>& batch) {
         model->remaining = 1.0 - static_cast<double>(step++) / steps;
         const auto [objective, loss] = model->forward(dataset, batch);
         objective.backward();  // updates the tables
-        return tessera::StepResult{
+        return tessera::training::StepResult{
             .loss = loss.detach(),
             .examples = static_cast<int64_t>(batch.size())};
       },

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/combined.h>
 
-#include "optim/checked_archive.h"
-#include "src/pending_gradients.h"
+#include "src/common/checked_archive.h"
+#include "src/engine/pending_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dot_interaction.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "layers/input_checks.h"
-#include "src/active_kernels.h"
-#include "src/parallel.h"
-#include "src/step_memory.h"
+#include "src/common/parallel.h"
+#include "src/common/step_memory.h"
+#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

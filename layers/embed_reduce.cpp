@@ -2,10 +2,10 @@
 #include <tessera/layers/embed_reduce.h>
 
 #include "layers/initial_parameter.h"
-#include "src/id_bags.h"
-#include "src/operator_lookup.h"
+#include "src/engine/operator_lookup.h"
+#include "src/features/id_bags.h"
 
-#include <tessera/serving_lookup.h>
+#include <tessera/engine/serving_lookup.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>

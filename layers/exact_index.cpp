@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/top_k_index.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/safetensors.h>
 
 #include "layers/index_file.h"
-#include "src/parallel.h"
+#include "src/common/parallel.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>

@@ -3,15 +3,15 @@
 // upstream, and one day another format replaces this file and nothing else.
 #include <tessera/layers/export_torchscript.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "layers/classic_locale.h"
 #include "layers/table_module.h"
 #include "serialization/durable_file.h"
-#include "src/batch.h"
-#include "src/engine_access.h"
-#include "src/forward_interception.h"
-#include "src/lookup.h"
+#include "src/engine/engine_access.h"
+#include "src/engine/forward_interception.h"
+#include "src/engine/lookup.h"
+#include "src/features/batch.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -53,7 +53,7 @@ using torch::jit::tracer::getValueTrace;
 
 // --- The lookup as TorchScript -----------------------------------------------
 
-// What src/id_bags.cpp checks and src/lookup.cpp sums. A bag of -1 drops an id.
+// What src/features/id_bags.cpp checks and src/engine/lookup.cpp sums. A bag of -1 drops an id.
 constexpr const char* kLookupSource = R"SCRIPT(
 def product(self, shape: List[int]) -> int:
     result = 1

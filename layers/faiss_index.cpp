@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/faiss_index.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/safetensors.h>
 
 #include "layers/index_file.h"
 #include "serialization/manifest.h"

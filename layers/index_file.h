@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/shorten.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/common/shorten.h>
+#include <tessera/serialization/safetensors.h>
 
 #include <c10/util/Exception.h>
 

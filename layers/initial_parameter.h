@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/initializer.h>
+#include <tessera/tables/initializer.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -3,8 +3,8 @@
 
 // What layers with one dense input ask of it.
 
-#include <tessera/nest.h>
-#include <tessera/partial_shape.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -2,11 +2,11 @@
 #include <tessera/layers/layer.h>
 
 #include "layers/text_table.h"
-#include "optim/checked_archive.h"
+#include "src/common/checked_archive.h"
 
+#include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/shorten.h>
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>

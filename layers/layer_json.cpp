@@ -3,6 +3,7 @@
 
 #include "layers/layer_classes.h"
 
+#include <tessera/common/shorten.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
@@ -12,7 +13,6 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/shorten.h>
 
 #include <torch/nn/modules/container/sequential.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/layer_optimizer.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/spec_optimizer.h"
-#include "src/embedding_state.h"
-#include "src/strategies/embedding_strategy.h"
+#include "src/engine/embedding_state.h"
+#include "src/engine/strategies/embedding_strategy.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/low_rank_crosses.h"
 
-#include "src/active_kernels.h"
-#include "src/parallel.h"
-#include "src/step_memory.h"
+#include "src/common/parallel.h"
+#include "src/common/step_memory.h"
+#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>

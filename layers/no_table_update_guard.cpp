@@ -3,7 +3,9 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
-#include "src/strategies/embedding_strategy.h"
+#include "src/engine/strategies/embedding_strategy.h"
+
+#include <c10/util/Exception.h>
 
 namespace tessera {
 
@@ -16,6 +18,15 @@ NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
   for (const auto& strategy : strategies_) {
     strategy->forbid_updates();
   }
+}
+
+const torch::nn::Module& NoTableUpdateGuard::module_of(
+    const torch::nn::Module* model) {
+  TORCH_CHECK_VALUE(
+      model != nullptr,
+      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the "
+      "model before its guard.");
+  return *model;
 }
 
 NoTableUpdateGuard::~NoTableUpdateGuard() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/partial_tpu_embedding.h>
 
-#include "src/batch.h"
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
+#include "src/features/batch.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/retrieval.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
-#include "optim/json_name.h"
+#include "src/common/json_name.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/sampling_probability.h>
 
-#include "optim/tensor_text.h"
-#include "src/random_key.h"
+#include "src/common/random_key.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

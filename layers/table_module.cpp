@@ -6,8 +6,8 @@
 
 #include "layers/text_table.h"
 #include "optim/row_update.h"
-#include "src/engine_access.h"
-#include "src/strategies/embedding_strategy.h"
+#include "src/engine/engine_access.h"
+#include "src/engine/strategies/embedding_strategy.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -3,10 +3,10 @@
 // have in common.
 #pragma once
 
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
-#include <tessera/feature_config.h>
-#include <tessera/nest.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
 #include <torch/nn/module.h>
 
 #include <optional>

@@ -5,13 +5,13 @@
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
-#include "src/accumulated_gradients.h"
-#include "src/batch.h"
-#include "src/embedding_state.h"
-#include "src/forward_interception.h"
-#include "src/output_shapes.h"
-#include "src/serving_lookup.h"
-#include "src/strategies/embedding_strategy.h"
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/embedding_state.h"
+#include "src/engine/forward_interception.h"
+#include "src/engine/serving_lookup.h"
+#include "src/engine/strategies/embedding_strategy.h"
+#include "src/features/batch.h"
+#include "src/features/output_shapes.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -248,9 +248,7 @@ void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
 
 Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  EmbeddingState trial{
-      .fixed_batch_size = state_->fixed_batch_size,
-      .features = state_->features};
+  FeatureSet trial = *state_;
   build_output_shapes(trial, options_.features, input_shapes);
   std::vector<PartialShape> shapes;
   for (const FeatureState& feature : trial.features) {

@@ -4,7 +4,7 @@
 // The classes of Keras, their options and where those go: the one table that
 // translation in both directions reads.
 
-#include <tessera/optim/json_value.h>
+#include <tessera/optim/optimizer_json.h>
 
 #include <string>
 #include <vector>

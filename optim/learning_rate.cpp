@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/learning_rate.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include <c10/util/Exception.h>
 
@@ -87,6 +87,16 @@ double LearningRate::value(int64_t step, const std::string& where) const {
 void LearningRate::validate(const std::string& where) const {
   if (const Schedule* schedule = this->schedule()) {
     optim::validate(*schedule, where + " learning_rate");
+  } else if (const Named* named = std::get_if<Named>(&source_)) {
+    // A placeholder has no callable; an empty std::function is a mistake.
+    TORCH_CHECK_VALUE(
+        named->callable == nullptr ||
+            std::visit(
+                [](const auto& callable) { return callable != nullptr; },
+                *named->callable),
+        where,
+        " learning_rate must be a function that can be called, but is an empty "
+        "std::function. Give it one.");
   } else if (is_constant()) {
     value(0, where);
   }

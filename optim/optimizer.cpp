@@ -4,7 +4,7 @@
 // at the end.
 #include <tessera/optim/optimizer.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/nadam_factors.h"
 #include "optim/row_update.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/slot_creation.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
-#include "optim/tensor_text.h"
+#include "src/common/tensor_text.h"
 
 #include <c10/util/Exception.h>
 

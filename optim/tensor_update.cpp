@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/tensor_update.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/nadam_factors.h"
-#include "optim/tensor_text.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -3,10 +3,10 @@
 
 #include <tessera/serialization/config_json.h>
 
-#include "optim/checked_archive.h"
 #include "optim/row_update.h"
 #include "serialization/load_plan.h"
-#include "src/accumulated_gradients.h"
+#include "src/common/checked_archive.h"
+#include "src/engine/accumulated_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -114,9 +114,14 @@ ArchivedState read_archive(torch::serialize::InputArchive& archive) {
   return archived;
 }
 
-void save_accumulated(const TableState& table, CheckedArchive& archive) {
-  const AccumulatedGradients gradients = accumulated_gradients(table);
-  archive.write(kAccumulationSteps, c10::IValue(accumulation_steps_of(table)));
+void save_accumulated(
+    const EmbeddingState& state,
+    size_t table,
+    CheckedArchive& archive) {
+  const AccumulatedGradients gradients = accumulated_gradients(state, table);
+  archive.write(
+      kAccumulationSteps,
+      c10::IValue(accumulation_steps_of(state.tables[table])));
   archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);
   archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
 }
@@ -174,7 +179,7 @@ void save_state(
       entry.write(optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
     }
     if (is_accumulating(state, table)) {
-      save_accumulated(table, entry);
+      save_accumulated(state, i, entry);
     }
     archive.write(key_of(i), entry);
   }

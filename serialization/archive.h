@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
-#include <tessera/checkpoint_options.h>
+#include <tessera/engine/checkpoint_options.h>
 #include <torch/serialize/archive.h>
 
 #include <string>
@@ -19,7 +19,7 @@ namespace tessera {
 //   table_{i}/name, optimizer, parameters, and each slot by its name; in the
 //             middle of a gradient accumulation also accumulation_steps,
 //             accumulated_rows and accumulated_sums
-//   tessera_checksums   checksums of all entries: see optim/checked_archive.h
+//   tessera_checksums   checksums of all entries: see src/common/checked_archive.h
 //
 // Entries are numbered: a tensor named `class` can be saved but not loaded.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_reader.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
-#include "src/check_path.h"
-#include "src/parallel.h"
-#include "src/random_key.h"
+#include "src/common/check_path.h"
+#include "src/common/parallel.h"
+#include "src/common/random_key.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -338,31 +338,6 @@ bool may_hold(
 
 }  // namespace
 
-std::vector<std::string> list_checkpoints(const std::string& directory) {
-  check_path(directory, "[list_checkpoints]");
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end;
-       !error && entry != end;
-       entry.increment(error)) {
-    std::string name = entry->path().filename().string();
-    if (checkpoint_number(name)) {
-      names.push_back(std::move(name));
-    }
-  }
-  TORCH_CHECK(
-      !error || error == std::errc::no_such_file_or_directory,
-      "[list_checkpoints] can't read '",
-      directory,
-      "': ",
-      error.message(),
-      ".");
-  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
-    return *checkpoint_number(a) < *checkpoint_number(b);
-  });
-  return names;
-}
-
 CheckpointLink read_link(
     const fs::path& directory,
     const std::string& checkpoint,
@@ -619,8 +594,8 @@ void load_checkpoint(
     const LoadOptions& options) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
-  const Place place(Meeting::kLoadCheckpoint, state.layer);
-  ranks.meet_with_same(
+  const Place place(Rendezvous::kLoadCheckpoint, state.layer);
+  ranks.barrier_with_same(
       place,
       nullptr,
       random_key(
@@ -634,7 +609,7 @@ void load_checkpoint(
               options.extra != nullptr)),
       "loads with other LoadOptions. Use the same on all ranks.");
   // One rank chooses: a newer checkpoint may appear meanwhile.
-  const std::string checkpoint = ranks.from_first(
+  const std::string checkpoint = ranks.broadcast(
       place, [&] { return choose_checkpoint(directory, options.checkpoint); });
   std::optional<CheckpointReader> reader;
   LoadPlan plan;
@@ -648,7 +623,7 @@ void load_checkpoint(
       extra.load_from(stream);
     }
   });
-  ranks.meet_with_same(
+  ranks.barrier_with_same(
       place,
       nullptr,
       random_key(0, reader->xxh3()),

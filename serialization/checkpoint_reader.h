@@ -3,8 +3,8 @@
 
 #include "serialization/load_plan.h"
 #include "serialization/manifest.h"
-#include "src/accumulated_gradients.h"
-#include "src/embedding_state.h"
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/embedding_state.h"
 
 #include <tessera/serialization/checkpoint.h>
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_writer.h"
 
-#include <tessera/optim/json_text.h>
+#include <tessera/common/json_text.h>
 
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
-#include "src/accumulated_gradients.h"
-#include "src/check_path.h"
-#include "src/parallel.h"
-#include "src/random_key.h"
+#include "src/common/check_path.h"
+#include "src/common/parallel.h"
+#include "src/common/random_key.h"
+#include "src/engine/accumulated_gradients.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ class CheckpointWriter {
       const CheckpointOptions& options,
       Disk& disk)
       : state_(state),
-        place_(Meeting::kSaveCheckpoint, state.layer),
+        place_(Rendezvous::kSaveCheckpoint, state.layer),
         directory_(directory),
         options_(options),
         disk_(disk) {}
@@ -65,7 +65,7 @@ class CheckpointWriter {
   // the checkpoint in its place; all write their rows.
   void write(const Nest<FeatureConfig>& features) {
     RankGroup& ranks = *state_.ranks;
-    adopt(ranks.from_first(place_, [&] { return prepare(); }));
+    adopt(ranks.broadcast(place_, [&] { return prepare(); }));
     ranks.together(place_, [&] {
       manifest_.config = config_text(state_, features);
       manifest_.iterations = state_.iterations;
@@ -77,7 +77,7 @@ class CheckpointWriter {
     }
     std::string id;
     try {
-      ranks.from_first(place_, [&] {
+      ranks.broadcast(place_, [&] {
         (void)to_text(manifest_);  // refuses names before anything is written
         disk_.make_directory(hidden_);
         return std::string();
@@ -87,7 +87,7 @@ class CheckpointWriter {
         write_accumulated();
       });
       gather_tables();
-      id = ranks.from_first(place_, [&] {
+      id = ranks.broadcast(place_, [&] {
         const std::string text = write_manifest();
         finish();
         return id_of(name_, checksum_in(text));
@@ -379,8 +379,7 @@ class CheckpointWriter {
       if (!entry || !writes(state_.tables[i])) {
         continue;
       }
-      const AccumulatedGradients gradients =
-          accumulated_gradients(state_.tables[i]);
+      const AccumulatedGradients gradients = accumulated_gradients(state_, i);
       const auto* first = gradients.rows.const_data_ptr<int64_t>();
       const std::vector<uint32_t> rows(first, first + gradients.rows.numel());
       ManifestGradients part{
@@ -420,7 +419,7 @@ class CheckpointWriter {
     RankGroup& ranks = *state_.ranks;
     if (ranks.size() > 1) {
       const std::vector<std::string> texts =
-          ranks.to_first(to_text(manifest_.tables));
+          ranks.gather(to_text(manifest_.tables));
       for (size_t rank = 1; is_first() && rank < texts.size(); ++rank) {
         merge(tables_from_text(texts[rank]));
       }
@@ -476,7 +475,7 @@ class CheckpointWriter {
       for (uint32_t& row : rows) {
         row += first;
       }
-      for (const std::string& of_rank : ranks.to_first(
+      for (const std::string& of_rank : ranks.gather(
                {reinterpret_cast<const char*>(rows.data()),
                 rows.size() * sizeof(uint32_t)})) {
         all[i].append(of_rank);
@@ -648,8 +647,8 @@ void save_checkpoint(
   } catch (...) {
     error = std::current_exception();
   }
-  state.ranks->meet_with_same(
-      {Meeting::kSaveCheckpoint, state.layer},
+  state.ranks->barrier_with_same(
+      {Rendezvous::kSaveCheckpoint, state.layer},
       error,
       random_key(
           0,

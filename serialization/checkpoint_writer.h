@@ -2,11 +2,11 @@
 #pragma once
 
 #include "serialization/disk.h"
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
-#include <tessera/checkpoint_options.h>
-#include <tessera/feature_config.h>
-#include <tessera/nest.h>
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
 
 #include <string>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
-#include "optim/json_name.h"
+#include "src/common/json_name.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 #include <tessera/serialization/config_values.h>
 
 #include <algorithm>
@@ -15,152 +15,12 @@ namespace tessera {
 
 namespace {
 
-std::string name_of(const Initializer& initializer) {
-  constexpr const char* kNames[] = {
-      "Zeros",
-      "Constant",
-      "Uniform",
-      "Normal",
-      "TruncatedNormal",
-      "RowId",
-      "Callable"};
-  static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
-  return kNames[initializer.index()];
-}
-
-constexpr const char* kInBackward = "in_backward";
-constexpr const char* kOnStep = "on_step";
-
 std::string place_of(const Json& path) {
   return "features" +
       shorten(path.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace
-
-Json JsonValue<Combiner>::write(Combiner value) {
-  return to_string(value);
-}
-
-Combiner JsonValue<Combiner>::read(const Json& json, const std::string& where) {
-  return read_name(json, combiner_from_string, where);
-}
-
-Json JsonValue<at::ScalarType>::write(at::ScalarType value) {
-  return to_string(value);
-}
-
-at::ScalarType JsonValue<at::ScalarType>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, dtype_from_string, where);
-}
-
-Json JsonValue<OutOfRange>::write(OutOfRange value) {
-  return to_string(value);
-}
-
-OutOfRange JsonValue<OutOfRange>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, out_of_range_from_string, where);
-}
-
-Json JsonValue<Apply>::write(Apply value) {
-  return value == Apply::kOnStep ? kOnStep : kInBackward;
-}
-
-Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TORCH_CHECK_VALUE(
-      name == kOnStep || name == kInBackward,
-      "[",
-      where,
-      "] expected ",
-      kInBackward,
-      " or ",
-      kOnStep,
-      ", but got '",
-      shorten(name),
-      "'.");
-  return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
-}
-
-Json JsonValue<MissingSlots>::write(MissingSlots value) {
-  return value == MissingSlots::kKeep ? "keep" : "error";
-}
-
-MissingSlots JsonValue<MissingSlots>::read(
-    const Json& json,
-    const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TORCH_CHECK_VALUE(
-      name == "error" || name == "keep",
-      "[",
-      where,
-      "] expected error or keep, but got '",
-      shorten(name),
-      "'.");
-  return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
-}
-
-Json JsonValue<Strategy>::write(const Strategy& value) {
-  const auto write_as = [&](Json config) {
-    return Json{{"class_name", value.name()}, {"config", std::move(config)}};
-  };
-  if (const auto* engine = std::get_if<Strategy::Engine>(&value.options())) {
-    return write_as({{"lookup_threads", engine->lookup_threads}});
-  }
-  if (const auto* host = std::get_if<Strategy::Host>(&value.options())) {
-    return write_as({{"sparse_gradients", host->sparse_gradients}});
-  }
-  return value.is_sharded() ? Json(nullptr) : write_as(Json::object());
-}
-
-Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
-  if (json.is_null()) {
-    return Strategy::engine();
-  }
-  require_known_keys(json, {"class_name", "config"}, where);
-  const std::string name = JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
-  const Json config = json.value("config", Json::object());
-  const std::string inner = where + "." + shorten(name);
-  // The one field that it may have, or its default.
-  const auto read_field = [&]<class Field>(const char* key, Field otherwise) {
-    require_known_keys(config, {key}, inner);
-    return config.contains(key)
-        ? JsonValue<Field>::read(config.at(key), inner + "." + key)
-        : otherwise;
-  };
-  if (name == "engine") {
-    return Strategy::engine(
-        {.lookup_threads = read_field("lookup_threads", int64_t{0})});
-  }
-  if (name == "host") {
-    return Strategy::host(
-        {.sparse_gradients = read_field("sparse_gradients", false)});
-  }
-  TORCH_CHECK_VALUE(
-      name == "dense",
-      "[",
-      where,
-      "] class_name must be one of engine, host, dense, but got '",
-      shorten(name),
-      "'.");
-  require_known_keys(config, {}, inner);
-  return Strategy::dense();
-}
-
-Json JsonValue<Initializer>::write(const Initializer& value) {
-  return write_class(value, name_of);
-}
-
-Initializer JsonValue<Initializer>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<Initializer>(json, name_of, where);
-}
 
 namespace {
 
@@ -373,71 +233,6 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
     return {};
   }
   return build_nest(entries, 0, entries.size(), 0);
-}
-
-Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {
-  return to_json(value);
-}
-
-Nest<FeatureConfig> JsonValue<Nest<FeatureConfig>>::read(
-    const Json& json,
-    const std::string& where) {
-  try {
-    return features_from_json(json);
-  } catch (const c10::ValueError& error) {
-    C10_THROW_ERROR(
-        ValueError, c10::str("[", where, "] ", error.what_without_backtrace()));
-  }
-}
-
-Json JsonValue<PartialShape>::write(const PartialShape& value) {
-  return JsonValue<PartialShape::Sizes>::write(value);
-}
-
-PartialShape JsonValue<PartialShape>::read(
-    const Json& json,
-    const std::string& where) {
-  return JsonValue<PartialShape::Sizes>::read(json, where);
-}
-
-Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
-  if (value.is_leaf()) {
-    return JsonValue<PartialShape>::write(value.leaf());
-  }
-  Json json = value.is_list() ? Json::array() : Json::object();
-  if (value.is_list()) {
-    for (const Nest<PartialShape>& item : value.items()) {
-      json.push_back(write(item));
-    }
-  } else {
-    for (const auto& [key, child] : value.entries()) {
-      json[key] = write(child);
-    }
-  }
-  return json;
-}
-
-Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
-    const Json& json,
-    const std::string& where) {
-  require_kind(json.is_structured(), json, "a shape, or shapes", where);
-  if (json.is_object()) {
-    Nest<PartialShape>::Map entries;
-    for (const auto& [key, child] : json.items()) {
-      entries.emplace_back(key, read(child, where + "." + shorten(key)));
-    }
-    return Nest<PartialShape>::map(std::move(entries));
-  }
-  if (std::none_of(json.begin(), json.end(), [](const Json& item) {
-        return item.is_structured();
-      })) {
-    return JsonValue<PartialShape>::read(json, where);
-  }
-  Nest<PartialShape>::List items;
-  for (const Json& item : json) {
-    items.push_back(read(item, c10::str(where, "[", items.size(), "]")));
-  }
-  return Nest<PartialShape>::list(std::move(items));
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/durable_file.h"
 
-#include "src/check_path.h"
+#include "src/common/check_path.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What EmbeddingEngine writes and reads: its config and checkpoints.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <nlohmann/json.hpp>
 

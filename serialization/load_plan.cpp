@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/load_plan.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
 
@@ -72,7 +72,10 @@ class LoadPlanner {
         " what was saved does not fit this layer; nothing was changed:\n  ",
         fmt::format("{}", fmt::join(problems_, "\n  ")),
         "\nBuild the layer with the configuration that was saved, or ask for "
-        "less by LoadOptions or the layer's option missing_slots.");
+        "less by LoadOptions",
+        state_.missing_slots == MissingSlots::kError
+            ? " or the layer's option missing_slots."
+            : ".");
     if (options_.tables.empty() && options_.slots) {
       plan_.iterations = saved_.iterations;
       plan_.seed = saved_.seed;
@@ -290,14 +293,14 @@ void LoadPlan::finish(EmbeddingState& state) const {
   state.iterations = iterations.value_or(state.iterations);
   state.seed = seed.value_or(state.seed);
   for (const size_t table : tables) {
-    clear_accumulated(state.tables[table]);
+    clear_accumulated(state, table);
   }
   for (const Accumulated& entry : accumulated) {
-    TableState& table = state.tables[entry.to];
     set_accumulated(
-        table,
+        state,
+        entry.to,
         entry.gradients,
-        state.iterations % accumulation_steps_of(table));
+        state.iterations % accumulation_steps_of(state.tables[entry.to]));
   }
   if (!without_gradients.empty()) {
     TORCH_WARN(

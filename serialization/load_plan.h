@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/accumulated_gradients.h"
-#include "src/embedding_state.h"
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/embedding_state.h"
 
-#include <tessera/checkpoint_options.h>
+#include <tessera/engine/checkpoint_options.h>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/manifest.h"
 
-#include <tessera/optim/shorten.h>
-#include <tessera/table_config.h>
+#include <tessera/common/shorten.h>
+#include <tessera/tables/table_config.h>
 
-#include <tessera/optim/json_value.h>
+#include <tessera/common/json_value.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

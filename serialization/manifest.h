@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/json_text.h>
+#include <tessera/common/json_text.h>
 
-#include "optim/checksum.h"
+#include "src/common/checksum.h"
 
 #include <cstddef>
 #include <cstdint>

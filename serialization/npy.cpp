@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/optim/shorten.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/common/shorten.h>
+#include <tessera/serialization/npy.h>
 
 #include "serialization/tensor_bytes.h"
 

@@ -17,7 +17,9 @@ constexpr JsonLimits kLimits{.bytes = size_t{8} << 30};
 
 }  // namespace
 
-void save_pipeline(const FeaturePipeline& pipeline, const std::string& path) {
+void save_pipeline(
+    const data::FeaturePipeline& pipeline,
+    const std::string& path) {
   const std::string text = to_json(pipeline).dump() + "\n";
   TORCH_CHECK_VALUE(
       text.size() <= kLimits.bytes,
@@ -33,10 +35,10 @@ void save_pipeline(const FeaturePipeline& pipeline, const std::string& path) {
   file.commit();
 }
 
-FeaturePipeline load_pipeline(const std::string& path) {
+data::FeaturePipeline load_pipeline(const std::string& path) {
   const Json json = load_json(path, "[load_pipeline]", kLimits);
   try {
-    return pipeline_from_json(json);
+    return data::pipeline_from_json(json);
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(
         false, "[load_pipeline] ", path, ": ", error.what_without_backtrace());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/safetensors.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "serialization/safetensors_header.h"
 #include "serialization/tensor_bytes.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/safetensors_header.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
-#include "optim/json_entries.h"
 #include "serialization/tensor_bytes.h"
+#include "src/common/json_entries.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/save_to_file.h>
 
+#include <tessera/common/shorten.h>
+
 #include "serialization/durable_file.h"
+
+#include <c10/util/Exception.h>
 
 namespace tessera {
 
@@ -11,6 +15,15 @@ void detail::save_to_file(
   DurableFile file(path, "[save_to_file]");
   file.write_by(save);
   file.commit();
+}
+
+void detail::check_not_empty(bool is_empty, const std::string& path) {
+  TORCH_CHECK_VALUE(
+      !is_empty,
+      "[save_to_file] '",
+      shorten(path),
+      "': expected a module, an optimizer or defined tensors, but got an empty "
+      "one. Make it before you save it.");
 }
 
 }  // namespace tessera

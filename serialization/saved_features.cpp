@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/saved_features.h>
 
-#include "optim/checked_archive.h"
 #include "serialization/checkpoint_reader.h"
+#include "src/common/checked_archive.h"
 
-#include <tessera/optim/json_text.h>
+#include <tessera/common/json_text.h>
 #include <tessera/serialization/config_json.h>
 
 #include <c10/util/Exception.h>

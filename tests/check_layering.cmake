@@ -1,11 +1,11 @@
 # Fails on an #include that points the wrong way: cmake -D ROOT=<repository> -P check_layering.cmake
 #
-#   src/kernels <- optim <- src <- src/data <- serialization <- layers <- layers/training <- examples, tests
+# Folders are layers. Each may include itself and what stands before it in `layers` below. A folder NAME is
+# src/NAME or, for optim, serialization and layers, NAME itself; its public headers are include/tessera/NAME.
+# src/distributed/mpi stands beside all others. The umbrella tessera/tessera.h counts with examples and tests.
 #
-# A folder includes only what is left of it. Public headers count with their folder:
-# tessera/optim/ with optim, tessera/nest.h with src, the umbrella tessera/tessera.h with examples.
-#
-# And on JSON text that is parsed elsewhere than in optim/json_text.cpp, which knows the limits.
+# It also fails on a public header that declares a function but has no source file of its name, and on JSON
+# text that is parsed elsewhere than in src/common/json_text.cpp, which knows the limits.
 
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${ROOT}")
@@ -14,31 +14,27 @@ endif()
 
 file(REAL_PATH "${ROOT}" ROOT)
 
-set(layers src/kernels optim src src/data serialization layers layers/training "examples, tests")
+set(layers kernels common optim tables features engine distributed data serialization layers layers/training
+    "examples, tests")
 
 # The position in `layers` of a path in the repository, or nothing for a path of somebody else.
 function(layer_of path result)
   string(REGEX REPLACE "^include/" "" path "${path}")
   set(layer "")
-  if(path MATCHES "^src/kernels/")
-    set(layer 0)
-  elseif(path MATCHES "^(tessera/)?optim/")
-    set(layer 1)
-  elseif(path MATCHES "^(src|tessera)/data/")
-    set(layer 3)
-  elseif(path MATCHES "^(tessera/)?serialization/")
-    set(layer 4)
+  if(path MATCHES "^(examples|tests)/|^tessera/tessera\\.h$")
+    list(LENGTH layers layer)
+    math(EXPR layer "${layer} - 1")
   elseif(path MATCHES "^(tessera/)?layers/training/")
-    set(layer 6)
-  elseif(path MATCHES "^(tessera/)?layers/")
-    set(layer 5)
-  elseif(path MATCHES "^(examples|tests)/|^tessera/tessera\\.h$")
-    set(layer 7)
-  elseif(path MATCHES "^(src|tessera)/")
-    set(layer 2)
+    list(FIND layers "layers/training" layer)
+  elseif(path MATCHES "^(src|tessera)/([a-z]+)/|^(optim|serialization|layers)/")
+    set(name "${CMAKE_MATCH_2}${CMAKE_MATCH_3}")
+    list(FIND layers "${name}" layer)
   endif()
   set(${result} "${layer}" PARENT_SCOPE)
 endfunction()
+
+list(LENGTH layers last)
+math(EXPR last "${last} - 1")
 
 set(violations "")
 macro(complain problem)
@@ -47,6 +43,9 @@ endmacro()
 
 function(check_include file number included)
   layer_of("${file}" from)
+  if(from EQUAL -1)
+    complain("stands in a folder that is no layer. Add the folder to `layers` in check_layering.cmake.")
+  endif()
   # A path relative to the including file, as the compiler would take it first.
   cmake_path(GET file PARENT_PATH folder)
   if(EXISTS "${ROOT}/${folder}/${included}")
@@ -57,13 +56,13 @@ function(check_include file number included)
   if(to AND to GREATER from)
     list(GET layers ${from} from_name)
     list(GET layers ${to} to_name)
-    complain("includes ${included}, which belongs to ${to_name}, right of ${from_name}. Move what is\
- needed from it to ${from_name} or further left, or this code to ${to_name}.")
+    complain("includes ${included}, which belongs to ${to_name}, above ${from_name}. Move what is\
+ needed from it to ${from_name} or further down, or this code to ${to_name}.")
   endif()
   if(from EQUAL 0 AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a kernel. Pass raw pointers and sizes in instead.")
   endif()
-  if(from LESS 7 AND included MATCHES "^torch/(torch|all)\\.h$")
+  if(from LESS last AND included MATCHES "^torch/(torch|all)\\.h$")
     complain("includes ${included}, which takes a minute to compile. Include the headers that are\
  used, e.g. ATen/core/Tensor.h, ATen/ops/<operator>.h, torch/nn/module.h.")
   endif()
@@ -75,10 +74,29 @@ function(check_include file number included)
 endfunction()
 
 function(check_json file number line)
-  if(NOT file STREQUAL "optim/json_text.cpp" AND
+  if(NOT file STREQUAL "src/common/json_text.cpp" AND
      line MATCHES "[Jj]son::(parse|accept|sax_parse|from_[a-z]+)[ \t]*\\(|>>[ \t]*[A-Za-z_.]*[Jj]son")
     complain("parses JSON. Call parse_json(), load_json() or for_each_json_entry() instead, which limit its\
  depth and size and refuse a key that is there twice.")
+    set(violations "${violations}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# `text`: all of the header.
+function(check_source file text)
+  if(NOT file MATCHES "^include/tessera/(.*)\\.h$" OR file STREQUAL "include/tessera/tessera.h")
+    return()
+  endif()
+  set(name "${CMAKE_MATCH_1}")
+  cmake_path(GET name FILENAME stem)
+  cmake_path(GET name PARENT_PATH folder)
+  # mpi_backend.cpp stands one folder further down, with the rest of MPI.
+  file(GLOB sources "${ROOT}/src/${name}.cpp" "${ROOT}/${name}.cpp" "${ROOT}/src/${folder}/*/${stem}.cpp")
+  string(REGEX REPLACE "\nstatic_assert[^;]*;" "" text "${text}")
+  # A declaration at the beginning of a line that ends without a body.
+  if(NOT sources AND text MATCHES "\n[A-Za-z][^\n;{}=/]*\\([^;{}]*\\)( const)?;\n")
+    set(number 1)
+    complain("declares functions, but there is no source file ${stem}.cpp. Give both one name.")
     set(violations "${violations}" PARENT_SCOPE)
   endif()
 endfunction()
@@ -92,6 +110,7 @@ file(
 
 foreach(file IN LISTS files)
   file(READ "${ROOT}/${file}" text)
+  check_source("${file}" "${text}")
   # Lines become list elements, so what CMake reads in lists has to go.
   string(REGEX REPLACE "[][;\\]" " " text "${text}")
   string(REPLACE "\n" ";" lines "${text}")
@@ -112,4 +131,4 @@ endif()
 if(violations)
   message(FATAL_ERROR "${violations}")
 endif()
-message(STATUS "${num_files} files include only what is left of them")
+message(STATUS "${num_files} files include only what stands below them")

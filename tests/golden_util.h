@@ -4,7 +4,7 @@
 // Cases that TensorFlow and Keras computed, in the folder that
 // TESSERA_GOLDEN_DIR names, or in tests/golden.
 
-#include <tessera/feature.h>
+#include <tessera/features/feature.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>

@@ -3,6 +3,8 @@
 
 // Everything, with LibTorch's own umbrella header (half a minute to compile).
 
+#include <tessera/common/json_text.h>
+#include <tessera/common/step_memory.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
@@ -10,11 +12,17 @@
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
-#include <tessera/embedding_engine.h>
-#include <tessera/embedding_tables.h>
-#include <tessera/feature.h>
-#include <tessera/feature_config.h>
-#include <tessera/initializer.h>
+#include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/sharded_strategy.h>
+#include <tessera/distributed/sharding_plan.h>
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/engine/serving_lookup.h>
+#include <tessera/engine/sharding_options.h>
+#include <tessera/engine/strategy.h>
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
 #include <tessera/layers/activation.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
@@ -50,24 +58,19 @@
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
-#include <tessera/nest.h>
-#include <tessera/optim/json_text.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizer.h>
-#include <tessera/partial_shape.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
+#include <tessera/serialization/npy.h>
 #include <tessera/serialization/pipeline_file.h>
+#include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
-#include <tessera/serialization/tensor_files.h>
-#include <tessera/serving_lookup.h>
-#include <tessera/sharding.h>
-#include <tessera/sharding_plan.h>
-#include <tessera/step_memory.h>
-#include <tessera/strategy.h>
-#include <tessera/table_config.h>
+#include <tessera/tables/embedding_tables.h>
+#include <tessera/tables/initializer.h>
+#include <tessera/tables/table_config.h>
 #include <torch/torch.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/callback.h>
 
-#include <tessera/optim/json_value.h>
-#include <tessera/optim/shorten.h>
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
 #include <torch/serialize/archive.h>
 
 #include "layers/training/training_state.h"
@@ -15,7 +15,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -229,4 +229,4 @@ void Training::load(torch::serialize::InputArchive& archive) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

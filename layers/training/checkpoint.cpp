@@ -11,7 +11,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 Checkpoint::Checkpoint(
     std::string directory,
@@ -141,4 +141,4 @@ void load_weights(
       "' has no checkpoint.");
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

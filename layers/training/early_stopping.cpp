@@ -5,7 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include "layers/training/model_files.h"
-#include "src/rank_group.h"
+#include "src/common/rank_group.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -20,7 +20,7 @@
 #include <limits>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -64,13 +64,8 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
 // All ranks save together, so they must find the same epochs better.
 template <class Value>
 double agreed(const Value& value, const Ranks& ranks) {
-  if (ranks == nullptr) {
-    return value();
-  }
-  const std::string bits = ranks->from_first(Meeting::kTrain, [&] {
-    return std::to_string(std::bit_cast<uint64_t>(value()));
-  });
-  return std::bit_cast<double>(uint64_t{std::stoull(bits)});
+  return ranks == nullptr ? value()
+                          : ranks->broadcast(Rendezvous::kTrain, value);
 }
 
 }  // namespace
@@ -272,4 +267,4 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -24,7 +24,7 @@
 #include <system_error>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 void LossMean::add(const StepResult& result) {
   check_loss(result);
@@ -688,4 +688,4 @@ Logs evaluate(Pass& pass, const Metrics& metrics) {
   return logs;
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

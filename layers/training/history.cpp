@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/history.h>
 
-#include <tessera/optim/json_value.h>
-#include <tessera/optim/shorten.h>
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <csignal>
 #include <limits>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -198,4 +198,4 @@ std::string to_csv(const History& history) {
   return text;
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::training {
 
 HistoryFile::HistoryFile(std::string where, std::string path)
     : where_(std::move(where)), path_(std::move(path)) {
@@ -45,4 +45,4 @@ std::string JsonHistory::text_of(const History& history) const {
   return to_json(history).dump(2) + "\n";
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

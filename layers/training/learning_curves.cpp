@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -425,4 +425,4 @@ std::string LearningCurves::text_of(const History& history) const {
   return learning_curves_svg(history, options_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_rate_log.h>
 
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <torch/optim/optimizer.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <variant>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -105,4 +105,4 @@ void LearningRateLog::on_epoch_end(Training& training) {
   });
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -143,4 +143,4 @@ MetricInputs read_classes(
   return inputs;
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 /// A checked batch of a metric, in float64.
 struct MetricInputs {
@@ -49,4 +49,4 @@ std::vector<double> read_weights(
     size_t size,
     const std::string& where);
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -405,4 +405,4 @@ std::unique_ptr<Metric> Mean::make_empty() const {
   return std::make_unique<Mean>(name());
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

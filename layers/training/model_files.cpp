@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/model_files.h"
 
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/json_value.h>
-#include <tessera/optim/shorten.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"
-#include "optim/checksum.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
-#include "src/check_path.h"
-#include "src/rank_group.h"
+#include "src/common/check_path.h"
+#include "src/common/checksum.h"
+#include "src/common/rank_group.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -31,7 +31,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -108,10 +108,10 @@ Layers layers_of(torch::nn::Module& model) {
   return layers;
 }
 
-// What `work` gives on rank 0, which alone runs it.
+// Runs `work` on rank 0 alone and returns its result on all ranks.
 template <class Work>
-std::string on_first(const Ranks& ranks, Meeting meeting, Work work) {
-  return ranks == nullptr ? work() : ranks->from_first(meeting, work);
+auto broadcast(const Ranks& ranks, Rendezvous rendezvous, Work work) {
+  return ranks == nullptr ? work() : ranks->broadcast(rendezvous, work);
 }
 
 // On all ranks; an error of one is an error of all.
@@ -120,7 +120,7 @@ void together(const Ranks& ranks, Work work) {
   if (ranks == nullptr) {
     work();
   } else {
-    ranks->together(Meeting::kLoadCheckpoint, work);
+    ranks->together(Rendezvous::kLoadCheckpoint, work);
   }
 }
 
@@ -434,18 +434,17 @@ void save_model(
     const std::string& directory,
     CheckpointOptions options) {
   const Layers layers = layers_of(model);
-  const auto meeting = Meeting::kSaveCheckpoint;
+  const auto rendezvous = Rendezvous::kSaveCheckpoint;
   // On rank 0, from the first layer that is saved to the last.
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
-    on_first(ranks, meeting, [&] {
+    broadcast(ranks, rendezvous, [&] {
       make_directory(directory, "[save_weights]");
       lock.emplace(FileLock::of_holder(
           directory + "/.lock",
           "[save_weights]",
           "Let one process at a time save into a directory."));
       remove_orphans(directory, layers.size());
-      return std::string();
     });
   }
   nlohmann::json names = nlohmann::json::array();
@@ -460,7 +459,7 @@ void save_model(
       save_layer(layers[i], folder, own);
     }
     // What is not on shards is the same on all ranks.
-    names.push_back(on_first(ranks, meeting, [&] {
+    names.push_back(broadcast(ranks, rendezvous, [&] {
       if (!is_sharded) {
         save_layer(layers[i], folder, own);
       }
@@ -483,12 +482,11 @@ void save_model(
     } else {
       save_file(directory, write);
     }
-    return std::string();
   };
   if (!layers.empty() && strategy_of(layers[0]).is_sharded()) {
     save();
   } else {
-    on_first(ranks, meeting, save);
+    broadcast(ranks, rendezvous, save);
   }
 }
 
@@ -497,9 +495,9 @@ bool has_model(
     const Ranks& ranks,
     const std::string& directory) {
   const Layers layers = layers_of(model);
-  return !on_first(ranks, Meeting::kLoadCheckpoint, [&] {
-            return std::string(has_files(layers, directory) ? "yes" : "");
-          }).empty();
+  return broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
+    return has_files(layers, directory);
+  });
 }
 
 bool peek_model(
@@ -526,9 +524,10 @@ bool load_model(
   const Layers layers = layers_of(model);
   const auto dense = dense_of(model, layers);
   // One rank chooses: a newer checkpoint may appear meanwhile.
-  std::vector<std::string> names{on_first(ranks, Meeting::kLoadCheckpoint, [&] {
-    return newest_of(layers, directory);
-  })};
+  std::vector<std::string> names{
+      broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
+        return newest_of(layers, directory);
+      })};
   std::vector<at::Tensor> values;
   together(ranks, [&] {
     auto archive = read_rest(directory, names[0]);
@@ -589,12 +588,11 @@ std::shared_ptr<void> lock_for_training(
     const Ranks& ranks,
     const std::string& directory) {
   std::shared_ptr<void> lock;
-  on_first(ranks, Meeting::kTrain, [&] {
+  broadcast(ranks, Rendezvous::kTrain, [&] {
     lock = std::make_shared<FileLock>(FileLock::of_process(
         directory + "/.training_lock",
         "[Checkpoint]",
         "Let one process at a time train with a directory."));
-    return std::string();
   });
   return lock;
 }
@@ -613,4 +611,4 @@ void model_from_bytes(torch::nn::Module& model, const std::string& bytes) {
   model.load(archive);
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/checkpoint_options.h>
-#include <tessera/strategy.h>
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/strategy.h>
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::training {
 
 // A model in a directory. With TPUEmbedding layers it is the checkpoint directory
 // of the first of them (sharded ones come before engines, these before others),
@@ -83,4 +83,4 @@ std::shared_ptr<void> lock_for_training(
 std::string model_to_bytes(const torch::nn::Module& model);
 void model_from_bytes(torch::nn::Module& model, const std::string& bytes);
 
-}  // namespace tessera
+}  // namespace tessera::training

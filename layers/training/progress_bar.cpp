@@ -9,7 +9,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -222,4 +222,4 @@ void ProgressBar::on_train_end(Training& training) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

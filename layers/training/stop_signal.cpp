@@ -7,7 +7,7 @@
 #include <atomic>
 #include <mutex>
 
-namespace tessera {
+namespace tessera::training {
 
 namespace {
 
@@ -96,4 +96,4 @@ const char* StopSignal::name() const {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

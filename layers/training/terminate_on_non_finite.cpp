@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace tessera {
+namespace tessera::training {
 
 void TerminateOnNonFinite::on_step_end(Training& training) {
   // On shards the loss of another rank may be the one.
@@ -19,4 +19,4 @@ void TerminateOnNonFinite::on_step_end(Training& training) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

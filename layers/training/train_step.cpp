@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/train_step.h>
 
-#include <tessera/sharding.h>
+#include <tessera/distributed/dense_gradients.h>
 #include <torch/optim/optimizer.h>
 
 #include "layers/training/ranks.h"
@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-namespace tessera {
+namespace tessera::training {
 
 bool check_loss(const StepResult& result) {
   TORCH_CHECK_VALUE(
@@ -50,11 +50,11 @@ void apply_update(
     optimizer.zero_grad();
     result.loss.backward();
     if (options.dense_parameters) {
-      sum_gradients(*options.dense_parameters, options.strategy);
+      distributed::sum_gradients(*options.dense_parameters, options.strategy);
     }
     optimizer.step();
   }
   result.loss = result.loss.detach();
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 /// The mean loss over examples, as a metric is one over batches.
 struct LossMean {
@@ -59,4 +59,4 @@ int64_t examples_of(const StepResult& result);
 /// Errors:  c10::ValueError where the step gave nothing to measure.
 void update_metrics(const Metrics& metrics, const StepResult& result);
 
-}  // namespace tessera
+}  // namespace tessera::training

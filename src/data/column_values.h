@@ -6,7 +6,7 @@
 #include <cmath>
 #include <span>
 
-namespace tessera {
+namespace tessera::data {
 
 inline bool is_missing(int64_t value) {
   return value == kMissing;
@@ -44,4 +44,4 @@ void visit_values(const Column& column, Visit&& visit) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/columns.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -90,7 +90,7 @@ void Columns::add(std::string name, Column column) {
   validate(column, name);
   TORCH_CHECK_VALUE(
       !contains(name), "[Columns '", shorten(name), "'] is there already.");
-  const int64_t size = tessera::batch_size(column);
+  const int64_t size = data::batch_size(column);
   TORCH_CHECK_VALUE(
       entries_.empty() || size == batch_size(),
       "[Columns '",
@@ -129,7 +129,7 @@ const Column& Columns::at(std::string_view name) const {
 }
 
 int64_t Columns::batch_size() const {
-  return entries_.empty() ? 0 : tessera::batch_size(entries_.front().second);
+  return entries_.empty() ? 0 : data::batch_size(entries_.front().second);
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

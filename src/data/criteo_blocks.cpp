@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -185,4 +185,4 @@ const CriteoBlock* CriteoBlocks::next() {
   return &block;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 struct MalformedLine {
   int64_t row = 0;  // that it would have had in its block
@@ -79,4 +79,4 @@ class CriteoBlocks {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_generator.h>
 
+#include "src/common/random_key.h"
 #include "src/data/text_file_writer.h"
-#include "src/random_key.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -16,7 +16,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -416,4 +416,4 @@ at::Tensor CriteoGenerator::write(const std::string& path) const {
   return probabilities;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

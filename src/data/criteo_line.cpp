@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -252,4 +252,4 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
   return {};
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::data {
 
 /// parse_criteo_line() may look at this many bytes behind the line's end.
 inline constexpr size_t kCriteoPadding = 16;
@@ -33,4 +33,4 @@ const char* parse_criteo_line(
 /// It agrees with parse_criteo_line(), is slow, and knows all the reasons.
 std::string criteo_line_problem(std::string_view line, size_t max_line_bytes);
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
 
-#include "optim/tensor_text.h"
+#include "src/common/tensor_text.h"
 #include "src/data/criteo_blocks.h"
 
 #include <ATen/ops/empty.h>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -353,4 +353,4 @@ const CriteoReport& CriteoReader::report() const {
   return batches().report();
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

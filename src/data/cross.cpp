@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <concepts>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -123,4 +123,4 @@ CrossedHashes cross_columns(
   return crossed;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

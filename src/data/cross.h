@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 struct ValueHash {
   uint64_t hash = 0;
@@ -30,4 +30,4 @@ CrossedHashes cross_columns(
     uint64_t seed,
     const std::string& where);
 
-}  // namespace tessera
+}  // namespace tessera::data

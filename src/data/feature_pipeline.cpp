@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
@@ -14,7 +14,7 @@
 #include <deque>
 #include <set>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -200,7 +200,7 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
       continue;
     }
     if (output.name == feature) {
-      return tessera::vocabulary_size(output.transform);
+      return data::vocabulary_size(output.transform);
     }
     known.push_back(output.name);
   }
@@ -281,4 +281,4 @@ void validate(
       problems);
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

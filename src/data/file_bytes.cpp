@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/file_bytes.h"
 
-#include "src/check_path.h"
+#include "src/common/check_path.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -157,4 +157,4 @@ void FileBytes::begin_member() {
   is_ended_ = true;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// The bytes of a file, inflated when it is a gzip file, of one or more members.
 class FileBytes {
@@ -42,4 +42,4 @@ class FileBytes {
   z_stream stream_ = {};
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

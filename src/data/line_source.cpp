@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/line_source.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "src/data/file_bytes.h"
 
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -177,4 +177,4 @@ void LineSource::pass_over(LineBlock& block) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

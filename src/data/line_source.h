@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Whole lines of one file, each with a newline at its end. None, where all that
 /// was read is passed over.
@@ -67,4 +67,4 @@ class LineSource {
   std::exception_ptr error_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

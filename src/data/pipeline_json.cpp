@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
-#include "optim/json_name.h"
+#include "src/common/json_name.h"
 #include "src/data/utf8.h"
 
 #include <c10/util/Exception.h>
@@ -12,14 +12,18 @@
 namespace tessera {
 
 template <>
-struct JsonValue<Missing> {
-  static Json write(Missing value) {
-    return to_string(value);
+struct JsonValue<data::Missing> {
+  static Json write(data::Missing value) {
+    return data::to_string(value);
   }
-  static Missing read(const Json& json, const std::string& where) {
-    return read_name(json, missing_from_string, where);
+  static data::Missing read(const Json& json, const std::string& where) {
+    return read_name(json, data::missing_from_string, where);
   }
 };
+
+}  // namespace tessera
+
+namespace tessera::data {
 
 namespace {
 
@@ -88,13 +92,17 @@ std::vector<T> read_values(
 
 }  // namespace
 
+}  // namespace tessera::data
+
+namespace tessera {
+
 template <>
-struct JsonValue<transforms::VocabularyValues> {
-  static Json write(const transforms::VocabularyValues& values) {
+struct JsonValue<data::transforms::VocabularyValues> {
+  static Json write(const data::transforms::VocabularyValues& values) {
     Json json = Json::array();
     if (const auto* text = std::get_if<std::vector<std::string>>(&values)) {
       for (const std::string& value : *text) {
-        json.push_back(write_text(value));
+        json.push_back(data::write_text(value));
       }
     } else {
       for (const int64_t value : std::get<std::vector<int64_t>>(values)) {
@@ -103,26 +111,30 @@ struct JsonValue<transforms::VocabularyValues> {
     }
     return json;
   }
-  static transforms::VocabularyValues read(
+  static data::transforms::VocabularyValues read(
       const Json& json,
       const std::string& where) {
     require_kind(json.is_array(), json, "a list", where);
     if (!json.empty() && !json.front().is_number()) {
-      return read_values<std::string>(json, where, read_text);
+      return data::read_values<std::string>(json, where, data::read_text);
     }
-    return read_values<int64_t>(json, where, JsonValue<int64_t>::read);
+    return data::read_values<int64_t>(json, where, JsonValue<int64_t>::read);
   }
 };
 
 template <>
-struct JsonValue<Transform> {
-  static Json write(const Transform& value) {
-    return write_class(value, name_of);
+struct JsonValue<data::Transform> {
+  static Json write(const data::Transform& value) {
+    return write_class(value, data::name_of);
   }
-  static Transform read(const Json& json, const std::string& where) {
-    return read_class<Transform>(json, name_of, where);
+  static data::Transform read(const Json& json, const std::string& where) {
+    return read_class<data::Transform>(json, data::name_of, where);
   }
 };
+
+}  // namespace tessera
+
+namespace tessera::data {
 
 Json to_json(const FeaturePipeline& pipeline) {
   return {
@@ -157,4 +169,4 @@ FeaturePipeline pipeline_from_json(const Json& json) {
   return FeaturePipeline(std::move(outputs));
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <concepts>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -372,4 +372,4 @@ void PreparedTransform::to_numbers(
       transform_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -3,7 +3,7 @@
 
 #include <tessera/data/columns.h>
 #include <tessera/data/transforms.h>
-#include <tessera/feature.h>
+#include <tessera/features/feature.h>
 #include "src/data/value_index.h"
 
 #include <concepts>
@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Everything that one look at the fields shows, so all but values that are twice
 /// in a vocabulary.
@@ -85,4 +85,4 @@ class PreparedTransform {
   std::vector<float> boundaries_ = {};  // of a Bucketize, for float columns
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

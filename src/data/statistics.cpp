@@ -9,7 +9,7 @@
 #include <cmath>
 #include <concepts>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -105,4 +105,4 @@ transforms::Normalize NormalizeBuilder::finish() const {
   return {.mean = mean_, .variance = squares_ / static_cast<double>(count_)};
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

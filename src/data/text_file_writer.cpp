@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/text_file_writer.h"
 
-#include "src/check_path.h"
+#include "src/common/check_path.h"
 
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -82,4 +82,4 @@ void TextFileWriter::require(bool is_right, const char* problem) const {
       ". Give a path in a folder with room.");
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/transforms.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
@@ -13,7 +13,7 @@
 #include <array>
 #include <cmath>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -228,4 +228,4 @@ int64_t vocabulary_size(const Transform& transform) {
       transform);
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -47,4 +47,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -3,10 +3,10 @@
 
 #include <string_view>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Whether JSON can have the text as a string: no overlong forms, no surrogates,
 /// nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-}  // namespace tessera
+}  // namespace tessera::data

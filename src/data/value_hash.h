@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::data {
 
 // Files and tables outlive programs: these numbers must never change.
 
@@ -29,4 +29,4 @@ inline uint64_t combine_hashes(uint64_t first, uint64_t second) {
   return hash_of(static_cast<int64_t>(second), first);
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Places of different values in a list that it doesn't own: open addressing with
 /// linear probing, at most half full, 16 to 32 bytes per value. The values stand
@@ -68,4 +68,4 @@ class ValueIndex {
   std::optional<int64_t> repeated_ = {};
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

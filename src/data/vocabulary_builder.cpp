@@ -11,7 +11,7 @@
 #include <concepts>
 #include <unordered_map>
 
-namespace tessera {
+namespace tessera::data {
 
 namespace {
 
@@ -195,4 +195,4 @@ transforms::Vocabulary VocabularyBuilder::finish(
   return vocabulary;
 }
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/sharding.h>
+#include <tessera/engine/sharding_options.h>
 
-#include "src/random_key.h"
-#include "src/rank_group.h"
+#include "src/common/random_key.h"
+#include "src/common/rank_group.h"
 
-#include <tessera/strategy.h>
+#include <tessera/engine/strategy.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::distributed {
 
 namespace {
 
@@ -77,7 +77,7 @@ void unpack(
 template <class PackValues>
 at::Tensor sum_over_ranks(
     RankGroup& ranks,
-    Meeting meeting,
+    Rendezvous rendezvous,
     const std::vector<at::Tensor>& parameters,
     PackValues pack_values) {
   at::Tensor values;
@@ -91,8 +91,8 @@ at::Tensor sum_over_ranks(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks.meet_with_same(
-      meeting,
+  ranks.barrier_with_same(
+      rendezvous,
       error,
       random_key(0, shapes),
       "has parameters of other shapes. Pass the same, in the same order.");
@@ -110,8 +110,8 @@ void sum_gradients(
   }
   constexpr const char* kWhere = "[sum_gradients]";
   const at::NoGradGuard no_grad;
-  const at::Tensor sums =
-      sum_over_ranks(*sharded->ranks, Meeting::kSumGradients, parameters, [&] {
+  const at::Tensor sums = sum_over_ranks(
+      *sharded->ranks, Rendezvous::kSumGradients, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {
           check(parameter, kWhere, "parameters");
           if (parameter.grad().defined()) {
@@ -151,7 +151,7 @@ void broadcast_parameters(
   RankGroup& ranks = *sharded->ranks;
   // Zeros from all ranks but 0: adding them changes no value but -0.
   const at::Tensor values =
-      sum_over_ranks(ranks, Meeting::kBroadcastParameters, parameters, [&] {
+      sum_over_ranks(ranks, Rendezvous::kBroadcastParameters, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {
           check(parameter, kWhere, "parameters");
         }
@@ -171,4 +171,4 @@ void broadcast_parameters(
       });
 }
 
-}  // namespace tessera
+}  // namespace tessera::distributed

@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/partition.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-namespace tessera {
-
-std::string to_string(RowSplit split) {
-  return split == RowSplit::kDiv ? "div" : "mod";
-}
-
-std::string to_string(const TablePlacement& placement) {
-  switch (placement.kind) {
-    case TablePlacement::Kind::kReplicated:
-      return "replicated";
-    case TablePlacement::Kind::kWhole:
-      return "whole on rank " + std::to_string(placement.rank);
-    default:
-      return "rows (" + to_string(placement.split) + ")";
-  }
-}
+namespace tessera::distributed {
 
 void check_placement(
     const std::string& table,
@@ -86,4 +71,4 @@ LocalRows Partition::rows_of(int64_t rank) const {
   return {.numbers = {.first = begin(rank)}, .count = count(rank)};
 }
 
-}  // namespace tessera
+}  // namespace tessera::distributed

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/local_rows.h"
+#include "src/tables/local_rows.h"
 
-#include <tessera/sharding.h>
+#include <tessera/engine/sharding_options.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::distributed {
 
 /// Errors:  c10::ValueError beginning with `where`, for a rank that is none.
 void check_placement(
@@ -58,4 +58,4 @@ class Partition {
   bool is_replicated_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::distributed

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/buffer.h"
-#include "src/id_bags.h"
+#include "src/common/buffer.h"
+#include "src/features/id_bags.h"
 
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::distributed {
 
 /// Where the rows of one lookup came from, and which ones other ranks took here:
 /// gradients go the same way back.
@@ -32,4 +32,4 @@ struct Route {
   std::vector<Asked> asked = {};  // one per table
 };
 
-}  // namespace tessera
+}  // namespace tessera::distributed

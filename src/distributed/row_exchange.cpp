@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/row_exchange.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
-#include "src/active_kernels.h"
+#include "src/common/parallel.h"
+#include "src/common/step_memory.h"
 #include "src/kernels/row_sort.h"
-#include "src/parallel.h"
-#include "src/step_memory.h"
-#include "src/table_memory.h"
+#include "src/tables/active_kernels.h"
+#include "src/tables/table_memory.h"
 
 #include <c10/util/Exception.h>
 
@@ -18,7 +18,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tessera {
+namespace tessera::distributed {
 
 namespace {
 
@@ -115,7 +115,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
     error = std::current_exception();
   }
   const std::vector<int64_t> asked_words =
-      ranks_->meet({Meeting::kLookup, state_.layer}, error, words);
+      ranks_->barrier({Rendezvous::kLookup, state_.layer}, error, words);
   route->number = ++lookups_;
   const at::Tensor asked_ids =
       ranks_->exchange(pack_ids(wanted, words), words, asked_words)();
@@ -461,4 +461,4 @@ std::function<at::Tensor()> RowExchange::return_gradients(
       pack_gradients(group, route, sums), way.wanted, way.asked);
 }
 
-}  // namespace tessera
+}  // namespace tessera::distributed

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/rank_group.h"
 #include "src/distributed/partition.h"
 #include "src/distributed/route.h"
-#include "src/embedding_state.h"
-#include "src/rank_group.h"
-#include "src/table_update.h"
+#include "src/engine/embedding_state.h"
+#include "src/engine/table_update.h"
 
-#include <tessera/sharding.h>
+#include <tessera/engine/sharding_options.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::distributed {
 
 /// Tables whose rows travel as one tensor, [rows, dim].
 struct TableGroup {
@@ -103,4 +103,4 @@ class RowExchange {
   uint64_t lookups_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::distributed

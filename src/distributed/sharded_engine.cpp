@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/sharded_engine.h"
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
-#include "src/random_key.h"
+#include "src/common/random_key.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -13,7 +13,7 @@
 #include <bit>
 #include <utility>
 
-namespace tessera {
+namespace tessera::distributed {
 
 namespace {
 
@@ -73,7 +73,7 @@ void ShardedEngine::wait_for_lookups() const {
 }
 
 void ShardedEngine::give_up(const std::exception_ptr& error) {
-  ranks_->meet({Meeting::kLookup, state().layer}, error);
+  ranks_->barrier({Rendezvous::kLookup, state().layer}, error);
 }
 
 Lookup ShardedEngine::look_up(std::vector<IdBags>& bags) {
@@ -106,8 +106,8 @@ TableEngine::Update ShardedEngine::finish_plan(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks_->meet_with_same(
-      {Meeting::kUpdateIsReady, state().layer},
+  ranks_->barrier_with_same(
+      {Rendezvous::kUpdateIsReady, state().layer},
       error,
       rates,
       "has read other learning rates for this update. Make callables depend on "
@@ -116,8 +116,8 @@ TableEngine::Update ShardedEngine::finish_plan(
 }
 
 void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
-  ranks_->meet_with_same(
-      {Meeting::kUpdateIsReady, state().layer},
+  ranks_->barrier_with_same(
+      {Rendezvous::kUpdateIsReady, state().layer},
       error,
       static_cast<uint64_t>(passes),
       "has the gradients of another number of backward() calls for this step(). "
@@ -184,8 +184,8 @@ std::vector<TableUpdate> ShardedEngine::read(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks_->meet_with_same(
-      {Meeting::kUpdate, state().layer},
+  ranks_->barrier_with_same(
+      {Rendezvous::kUpdate, state().layer},
       error,
       place,
       "runs backward() over other forwards, or has made another number of "
@@ -289,8 +289,8 @@ void ShardedEngine::sum_replicated(
 }
 
 std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
-  ranks_->meet_with_same(
-      {Meeting::kNorm, state().layer},
+  ranks_->barrier_with_same(
+      {Rendezvous::kNorm, state().layer},
       nullptr,
       options,
       "clips or steps with other arguments or options. Use the same on all "
@@ -298,4 +298,4 @@ std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
   return ranks_->all_gather(value);
 }
 
-}  // namespace tessera
+}  // namespace tessera::distributed

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/rank_group.h"
 #include "src/distributed/row_exchange.h"
-#include "src/rank_group.h"
-#include "src/table_engine.h"
+#include "src/engine/table_engine.h"
 
-#include <tessera/sharding.h>
+#include <tessera/engine/sharding_options.h>
 
 #include <c10/util/FunctionRef.h>
 
@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::distributed {
 
 /// A TableEngine whose tables are spread over ranks.
 ///
@@ -68,4 +68,4 @@ class ShardedEngine : public TableEngine {
   bool may_fail_late_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::distributed

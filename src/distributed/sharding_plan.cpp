@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/sharding_plan.h>
+#include <tessera/distributed/sharding_plan.h>
 
-#include <tessera/optim/shorten.h>
+#include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
 #include "src/distributed/partition.h"
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 #include <set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::distributed {
 
 namespace {
 
@@ -293,4 +293,4 @@ ShardingPlan plan_sharding(
   return Planner(state, options).plan();
 }
 
-}  // namespace tessera
+}  // namespace tessera::distributed

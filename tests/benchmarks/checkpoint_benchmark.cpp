@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Time and memory of checkpoints of a big table, beside what dd gets from the
 // same disk in the same run.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>

@@ -4,10 +4,10 @@
 // what the machine's memory allows, measured in the same run.
 #include <tessera/layers/tpu_embedding.h>
 
-#include "src/batch.h"
-#include "src/parallel.h"
-#include "src/table_engine.h"
-#include "src/table_memory.h"
+#include "src/common/parallel.h"
+#include "src/engine/table_engine.h"
+#include "src/features/batch.h"
+#include "src/tables/table_memory.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

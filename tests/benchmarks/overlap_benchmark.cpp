@@ -2,7 +2,7 @@
 // How much of a lookup hides behind dense work of the same length: a step with
 // Pipelining::kOn, and a training step with prefetch(), beside the same steps in
 // a row, with the threads of one side and of both. One JSON line each.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/prefetch.h>
 
 #include <ATen/Parallel.h>

@@ -80,18 +80,20 @@ void parse_text(const std::string& text, Measurement& result) {
   constexpr int64_t kRows = 1000;
   constexpr int64_t kStride = 1032;
   std::vector<float> labels(kStride);
-  std::vector<int64_t> integers(tessera::kCriteoIntegers * kStride);
-  std::vector<int64_t> categories(tessera::kCriteoCategories * kStride);
-  const tessera::CriteoRows rows{
+  std::vector<int64_t> integers(tessera::data::kCriteoIntegers * kStride);
+  std::vector<int64_t> categories(tessera::data::kCriteoCategories * kStride);
+  const tessera::data::CriteoRows rows{
       .labels = labels.data(),
       .integers = integers.data(),
       .categories = categories.data(),
       .stride = kStride};
-  result.bytes = static_cast<int64_t>(text.size() - tessera::kCriteoPadding);
+  result.bytes =
+      static_cast<int64_t>(text.size() - tessera::data::kCriteoPadding);
   result.examples = 0;
   const char* end = text.data() + result.bytes;
   for (const char* line = text.data(); line < end; ++result.examples) {
-    line = tessera::parse_criteo_line(line, result.examples % kRows, rows);
+    line =
+        tessera::data::parse_criteo_line(line, result.examples % kRows, rows);
     TORCH_CHECK(line != nullptr, "malformed line ", result.examples + 1);
   }
 }
@@ -101,7 +103,7 @@ void read_file(
     const std::string& file,
     int64_t threads,
     Measurement& result) {
-  tessera::CriteoReader reader(
+  tessera::data::CriteoReader reader(
       {.files = {file}, .batch_size = options.batch, .threads = threads});
   while (reader.next().has_value()) {
   }
@@ -130,7 +132,8 @@ void run(const Options& options) {
   const tessera::test::TemporaryFolder folder;
   const std::string plain = folder / "clicks";
   const std::string gzip = plain + ".gz";
-  const tessera::CriteoGenerator generator({.examples = options.examples});
+  const tessera::data::CriteoGenerator generator(
+      {.examples = options.examples});
   generator.write(plain);
   generator.write(gzip);
   fmt::print(
@@ -142,7 +145,7 @@ void run(const Options& options) {
       options.reps);
   {
     std::string text = tessera::test::read_text(plain);
-    text.append(tessera::kCriteoPadding, '\0');
+    text.append(tessera::data::kCriteoPadding, '\0');
     report("parser alone", measure(options.reps, [&](Measurement& result) {
              parse_text(text, result);
            }));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost model of docs/scaling.md for tables that no machine here can hold:
 // those of MLPerf's DLRM-v2, with as many more rows as --terabytes asks for.
-#include <tessera/sharding_plan.h>
+#include <tessera/distributed/sharding_plan.h>
 
 #include <CLI/CLI.hpp>
 
@@ -47,7 +47,7 @@ const std::vector<Table> kTables{
     {108, 1},         {36, 1}};
 
 struct Cost {
-  ShardingPlan plan;
+  distributed::ShardingPlan plan;
   double exchange_ms = 0.0;  // of ids and rows
   double gradients_ms = 0.0;
   double work_ms = 0.0;
@@ -59,7 +59,7 @@ Cost cost_of(
     int64_t hosts,
     const Options& options) {
   Cost cost{
-      .plan = plan_sharding(
+      .plan = distributed::plan_sharding(
           features,
           optim::Adagrad{},
           {.ranks = hosts,

@@ -6,11 +6,13 @@
 // Ranks of one machine talk through its memory. With --latency-us and --gbit each
 // exchange takes as long as it would between hosts: it waits, without work for
 // the core, until then.
+#include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/sharded_strategy.h>
+#include <tessera/distributed/sharding_plan.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/mpi_backend.h>
-#include <tessera/sharding_plan.h>
 
-#include "src/rank_group.h"
+#include "src/common/rank_group.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -175,7 +177,7 @@ class DenseWork {
 class Benchmark {
  public:
   explicit Benchmark(const Options& options)
-      : options_(options), backend_(make_mpi_backend()) {
+      : options_(options), backend_(distributed::make_mpi_backend()) {
     for (int64_t i = 0; i < options.tables; ++i) {
       tables_.push_back(make_table(
           {.vocabulary_size = options.rows,
@@ -203,7 +205,7 @@ class Benchmark {
     const double exposed_exchange =
         std::max(0.0, exposed - (times.lookup_ms - times.exchange_ms));
     const double bound = bytes_bound();
-    const ShardingPlan plan = plan_sharding(
+    const distributed::ShardingPlan plan = distributed::plan_sharding(
         Nest<FeatureConfig>::list(configs_),
         optim::Adagrad{},
         {.ranks = ranks(),
@@ -288,7 +290,8 @@ class Benchmark {
       return (backend->waited_ms() - before) /
           static_cast<double>(options_.steps + 2);
     };
-    const Strategy strategy = Strategy::sharded(backend, {.lookup_threads = 1});
+    const Strategy strategy =
+        distributed::sharded_strategy(backend, {.lookup_threads = 1});
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = Nest<FeatureConfig>::list(configs_),
         .optimizer = optim::Adagrad{},
@@ -395,7 +398,7 @@ int main(int argc, char** argv) {
     at::set_num_threads(1);
     Benchmark benchmark(options);
     const std::string line = benchmark.run().dump();
-    if (make_mpi_backend()->getRank() == 0) {
+    if (distributed::make_mpi_backend()->getRank() == 0) {
       std::cout << line << std::endl;
     }
   } catch (const std::exception& error) {

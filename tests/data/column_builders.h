@@ -13,19 +13,21 @@
 
 namespace tessera::test {
 
-inline Column integers(std::vector<int64_t> values) {
+inline data::Column integers(std::vector<int64_t> values) {
   return {.values = at::tensor(values, at::kLong)};
 }
 
-inline Column numbers(std::vector<float> values) {
+inline data::Column numbers(std::vector<float> values) {
   return {.values = at::tensor(values, at::kFloat)};
 }
 
-inline Column text(std::vector<std::string> values) {
+inline data::Column text(std::vector<std::string> values) {
   return {.values = std::move(values)};
 }
 
-inline Column ragged(Column column, std::vector<int64_t> row_splits) {
+inline data::Column ragged(
+    data::Column column,
+    std::vector<int64_t> row_splits) {
   column.row_splits = at::tensor(row_splits, at::kLong);
   return column;
 }
@@ -39,30 +41,30 @@ inline std::vector<int64_t> to_vector(const at::Tensor& tensor) {
 using Ids = std::vector<int64_t>;
 
 inline Feature feature_of(
-    const Transform& transform,
-    const std::vector<Column>& inputs,
+    const data::Transform& transform,
+    const std::vector<data::Column>& inputs,
     int64_t max_length = 0) {
-  Columns columns;
-  PipelineOutput output{
+  data::Columns columns;
+  data::PipelineOutput output{
       .name = "f", .transform = transform, .max_length = max_length};
-  for (const Column& input : inputs) {
+  for (const data::Column& input : inputs) {
     output.columns.push_back(c10::str("c", output.columns.size()));
     columns.add(output.columns.back(), input);
   }
-  return FeaturePipeline({output}).apply(columns).features["f"];
+  return data::FeaturePipeline({output}).apply(columns).features["f"];
 }
 
 /// The ids of a column with one value per example.
 inline Ids ids_of(
-    const Transform& transform,
-    const std::vector<Column>& inputs) {
+    const data::Transform& transform,
+    const std::vector<data::Column>& inputs) {
   return to_vector(std::get<at::Tensor>(feature_of(transform, inputs)));
 }
 
 /// The ids of each example, of a feature that must be ragged.
 inline std::vector<Ids> bags_of(
-    const Transform& transform,
-    const std::vector<Column>& inputs,
+    const data::Transform& transform,
+    const std::vector<data::Column>& inputs,
     int64_t max_length = 0) {
   const auto feature =
       std::get<RaggedFeature>(feature_of(transform, inputs, max_length));
@@ -79,10 +81,12 @@ inline std::vector<Ids> bags_of(
 }
 
 /// The numbers of one column.
-inline at::Tensor dense_of(const Transform& transform, const Column& input) {
-  Columns columns;
+inline at::Tensor dense_of(
+    const data::Transform& transform,
+    const data::Column& input) {
+  data::Columns columns;
   columns.add("c", input);
-  return FeaturePipeline(
+  return data::FeaturePipeline(
              {{.name = "f", .columns = {"c"}, .transform = transform}})
       .apply(columns)
       .dense;

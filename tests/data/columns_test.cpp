@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::data {
 namespace columns_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -67,4 +67,4 @@ TEST(ColumnsTest, RefuseRowSplitsThatDoNotFitTheValues) {
 }
 
 }  // namespace columns_test
-}  // namespace tessera
+}  // namespace tessera::data

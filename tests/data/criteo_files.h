@@ -54,7 +54,7 @@ inline std::string random_text(std::mt19937_64& random, int64_t lines) {
 }
 
 /// The format, written out again.
-inline CriteoBatch parse_slowly(const std::string& text) {
+inline data::CriteoBatch parse_slowly(const std::string& text) {
   std::vector<std::vector<std::string>> examples;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -68,12 +68,12 @@ inline CriteoBatch parse_slowly(const std::string& text) {
     }
   }
   const auto size = static_cast<int64_t>(examples.size());
-  CriteoBatch batch{
+  data::CriteoBatch batch{
       .labels = at::empty({size}),
       .integers = at::empty({size, 13}, at::kLong),
       .categories = at::empty({size, 26}, at::kLong)};
   const auto number = [](const std::string& field, int base) -> int64_t {
-    return field.empty() ? kMissing
+    return field.empty() ? data::kMissing
                          : std::strtoll(field.c_str(), nullptr, base);
   };
   for (int64_t i = 0; i < size; ++i) {
@@ -92,11 +92,11 @@ inline CriteoBatch parse_slowly(const std::string& text) {
   return batch;
 }
 
-inline CriteoBatch join(const std::vector<CriteoBatch>& batches) {
+inline data::CriteoBatch join(const std::vector<data::CriteoBatch>& batches) {
   std::vector<at::Tensor> labels{at::empty({0})};
   std::vector<at::Tensor> integers{at::empty({0, 13}, at::kLong)};
   std::vector<at::Tensor> categories{at::empty({0, 26}, at::kLong)};
-  for (const CriteoBatch& batch : batches) {
+  for (const data::CriteoBatch& batch : batches) {
     labels.push_back(batch.labels);
     integers.push_back(batch.integers);
     categories.push_back(batch.categories);
@@ -104,18 +104,19 @@ inline CriteoBatch join(const std::vector<CriteoBatch>& batches) {
   return {at::cat(labels), at::cat(integers), at::cat(categories)};
 }
 
-inline std::vector<CriteoBatch> read_all(const CriteoReaderOptions& options) {
-  std::vector<CriteoBatch> batches;
-  CriteoReader reader(options);
-  for (CriteoBatch& batch : reader) {
+inline std::vector<data::CriteoBatch> read_all(
+    const data::CriteoReaderOptions& options) {
+  std::vector<data::CriteoBatch> batches;
+  data::CriteoReader reader(options);
+  for (data::CriteoBatch& batch : reader) {
     batches.push_back(batch);
   }
   return batches;
 }
 
 inline void expect_same(
-    const CriteoBatch& actual,
-    const CriteoBatch& expected) {
+    const data::CriteoBatch& actual,
+    const data::CriteoBatch& expected) {
   EXPECT_TRUE(at::equal(actual.labels, expected.labels));
   EXPECT_TRUE(at::equal(actual.integers, expected.integers));
   EXPECT_TRUE(at::equal(actual.categories, expected.categories));
@@ -123,9 +124,9 @@ inline void expect_same(
 
 /// All batches but the last one are full, and together they are the examples.
 inline void expect_examples(
-    const CriteoReaderOptions& options,
-    const CriteoBatch& expected) {
-  const std::vector<CriteoBatch> batches = read_all(options);
+    const data::CriteoReaderOptions& options,
+    const data::CriteoBatch& expected) {
+  const std::vector<data::CriteoBatch> batches = read_all(options);
   for (size_t i = 0; i + 1 < batches.size(); ++i) {
     EXPECT_EQ(batches[i].labels.numel(), options.batch_size);
   }

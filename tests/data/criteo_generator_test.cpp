@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 namespace criteo_generator_test {
 
 using test::area_under_curve;
@@ -251,4 +251,4 @@ TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {
 }
 
 }  // namespace criteo_generator_test
-}  // namespace tessera
+}  // namespace tessera::data

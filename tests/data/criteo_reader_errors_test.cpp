@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 namespace criteo_reader_errors_test {
 
 using test::expect_same;
@@ -410,4 +410,4 @@ TEST(CriteoReaderErrorsTest, OneThatWasMovedFromSaysSo) {
 }
 
 }  // namespace criteo_reader_errors_test
-}  // namespace tessera
+}  // namespace tessera::data

@@ -18,7 +18,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 namespace criteo_reader_test {
 
 using test::expect_examples;
@@ -342,4 +342,4 @@ TEST(CriteoReaderTest, RejectsOptionsOutOfRange) {
 }
 
 }  // namespace criteo_reader_test
-}  // namespace tessera
+}  // namespace tessera::data

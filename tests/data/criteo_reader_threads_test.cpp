@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 namespace criteo_reader_threads_test {
 
 using test::make_gzip;
@@ -208,4 +208,4 @@ TEST(CriteoReaderThreadsTest, BatchesOutliveTheirReader) {
 }
 
 }  // namespace criteo_reader_threads_test
-}  // namespace tessera
+}  // namespace tessera::data

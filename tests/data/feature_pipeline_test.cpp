@@ -10,7 +10,7 @@
 #include <cmath>
 #include <thread>
 
-namespace tessera {
+namespace tessera::data {
 namespace feature_pipeline_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -273,4 +273,4 @@ TEST(FeaturePipelineTest, AMoveLeavesItAsItWas) {
 }
 
 }  // namespace feature_pipeline_test
-}  // namespace tessera
+}  // namespace tessera::data

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <limits>
 
-namespace tessera {
+namespace tessera::data {
 namespace keras_transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -131,4 +131,4 @@ TEST(KerasTransformsTest, NormalizeGivesTheNumbersOfNormalization) {
 }
 
 }  // namespace keras_transforms_test
-}  // namespace tessera
+}  // namespace tessera::data

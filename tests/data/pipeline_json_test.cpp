@@ -13,7 +13,7 @@
 #include <fstream>
 #include <limits>
 
-namespace tessera {
+namespace tessera::data {
 namespace pipeline_json_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -321,4 +321,4 @@ TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
 }
 
 }  // namespace pipeline_json_test
-}  // namespace tessera
+}  // namespace tessera::data

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <random>
 
-namespace tessera {
+namespace tessera::data {
 namespace statistics_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -92,4 +92,4 @@ TEST(NormalizeBuilderTest, RefusesDataWithoutNumbers) {
 }
 
 }  // namespace statistics_test
-}  // namespace tessera
+}  // namespace tessera::data

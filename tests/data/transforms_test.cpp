@@ -12,7 +12,7 @@
 #include <numeric>
 #include <set>
 
-namespace tessera {
+namespace tessera::data {
 namespace transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -374,4 +374,4 @@ TEST(TransformTest, MissingHasNamesForEachPolicy) {
 }
 
 }  // namespace transforms_test
-}  // namespace tessera
+}  // namespace tessera::data

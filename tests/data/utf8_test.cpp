@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 namespace utf8_test {
 
 // The code point in so many bytes, were they too many or not.
@@ -84,4 +84,4 @@ TEST(Utf8Test, AgreesWithJson) {
 }
 
 }  // namespace utf8_test
-}  // namespace tessera
+}  // namespace tessera::data

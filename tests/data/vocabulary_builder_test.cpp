@@ -11,7 +11,7 @@
 #include <map>
 #include <random>
 
-namespace tessera {
+namespace tessera::data {
 namespace vocabulary_builder_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -177,4 +177,4 @@ TEST(VocabularyBuilderTest, OneThatWasMovedFromSaysSo) {
 }
 
 }  // namespace vocabulary_builder_test
-}  // namespace tessera
+}  // namespace tessera::data

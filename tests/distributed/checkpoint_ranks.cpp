@@ -11,8 +11,9 @@
 // With a FAULT rank 2 does not come to the step after the first save: it "stops",
 // "is_killed", or goes on to "save" once more. The others print what they are
 // told.
+#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/mpi_backend.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"
@@ -65,7 +66,7 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
 }
 
 Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  return Strategy::sharded(
+  return distributed::sharded_strategy(
       backend,
       {.placement = {
            {"mod", TablePlacement::rows(RowSplit::kMod)},
@@ -161,7 +162,7 @@ void run(
     const std::string& directory,
     int64_t steps,
     const std::string& fault) {
-  const auto backend = make_mpi_backend(
+  const auto backend = distributed::make_mpi_backend(
       {.timeout = std::chrono::seconds(fault.empty() ? 60 : 2)});
   const int64_t rank = backend->getRank();
   const int64_t ranks = backend->getSize();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/mpi_backend.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/distributed/mpi_world.h"
+#include "src/distributed/mpi/mpi_world.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/test_util.h"
 
@@ -96,7 +96,7 @@ void expect_exchanged(const Exchange& exchange) {
 }
 
 TEST(MpiBackendTest, IsThere) {
-  EXPECT_TRUE(has_mpi());
+  EXPECT_TRUE(distributed::has_mpi());
   EXPECT_EQ(backend().getBackendName(), "mpi");
   EXPECT_EQ(backend().getBackendOptions()->timeout, milliseconds(60000));
 }
@@ -131,7 +131,7 @@ TEST(MpiBackendTest, AlltoallBaseBringsLargeParts) {
 }
 
 TEST(MpiBackendTest, LongMessagesGoInPieces) {
-  auto& world = MpiWorld::get();
+  auto& world = distributed::MpiWorld::get();
   const int64_t usual = world.max_piece();
   world.set_max_piece_for_test(16);
   Exchange exchange = make_exchange(at::kLong, 7);
@@ -335,7 +335,8 @@ TEST(MpiBackendTest, NumbersCountUpOnAllRanks) {
 }
 
 TEST(MpiBackendTest, SecondBackendSharesTheWorld) {
-  const auto second = make_mpi_backend({.timeout = milliseconds(5000)});
+  const auto second =
+      distributed::make_mpi_backend({.timeout = milliseconds(5000)});
   EXPECT_EQ(second->getRank(), backend().getRank());
   const auto work = second->barrier();
   EXPECT_EQ(work->getTimeout(), milliseconds(5000));

@@ -3,7 +3,7 @@
 // SCRATCH/rank_<rank>.txt. check_mpi_faults.cmake reads these files.
 //
 //   mpirun -np 4 mpi_faults FAULT SCRATCH
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/mpi_backend.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
@@ -92,7 +92,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string fault = argv[1];
-  const auto backend = tessera::make_mpi_backend({.timeout = kTimeout});
+  const auto backend =
+      tessera::distributed::make_mpi_backend({.timeout = kTimeout});
   const int rank = backend->getRank();
   std::ofstream file(
       std::string(argv[2]) + "/rank_" + std::to_string(rank) + ".txt");

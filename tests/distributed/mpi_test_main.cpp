@@ -4,7 +4,7 @@
 #include "tests/distributed/mpi_test_main.h"
 
 #include <gtest/gtest.h>
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/mpi_backend.h>
 
 #include <chrono>
 #include <iostream>
@@ -45,8 +45,8 @@ c10d::Backend& backend() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  tessera::test::shared_backend =
-      tessera::make_mpi_backend({.timeout = std::chrono::seconds(60)});
+  tessera::test::shared_backend = tessera::distributed::make_mpi_backend(
+      {.timeout = std::chrono::seconds(60)});
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (tessera::test::backend().getRank() != 0) {
     delete listeners.Release(listeners.default_result_printer());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linked to mpi_unavailable.cpp, whatever this machine has.
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/mpi_backend.h>
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@ namespace tessera {
 namespace mpi_unavailable_test {
 
 TEST(MpiUnavailableTest, SaysWhatToInstall) {
-  EXPECT_FALSE(has_mpi());
+  EXPECT_FALSE(distributed::has_mpi());
   EXPECT_RAISES(
       c10::NotImplementedError,
-      make_mpi_backend(),
+      distributed::make_mpi_backend(),
       "this one was built without it. Install MPI (Debian: libopenmpi-dev and"
       " openmpi-bin, or libmpich-dev and mpich)");
 }

@@ -23,7 +23,7 @@ TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
       for (const int64_t ranks : {1, 2, 3, 7, 50}) {
         SCOPED_TRACE(
             c10::str(to_string(placement), " ", vocab, " over ", ranks));
-        const Partition partition(placement, vocab, ranks);
+        const distributed::Partition partition(placement, vocab, ranks);
         std::set<int64_t> seen;
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const LocalRows rows = partition.rows_of(rank);
@@ -46,7 +46,7 @@ TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
 
 TEST(PartitionTest, TheFirstRanksTakeTheRemainder) {
   for (const RowSplit split : {RowSplit::kDiv, RowSplit::kMod}) {
-    const Partition partition(TablePlacement::rows(split), 11, 4);
+    const distributed::Partition partition(TablePlacement::rows(split), 11, 4);
     EXPECT_EQ(partition.count(0), 3);
     EXPECT_EQ(partition.count(1), 3);
     EXPECT_EQ(partition.count(2), 3);
@@ -55,14 +55,15 @@ TEST(PartitionTest, TheFirstRanksTakeTheRemainder) {
 }
 
 TEST(PartitionTest, RanksBeyondTheRowsAreEmpty) {
-  const Partition partition(TablePlacement::rows(RowSplit::kMod), 2, 5);
+  const distributed::Partition partition(
+      TablePlacement::rows(RowSplit::kMod), 2, 5);
   EXPECT_EQ(partition.rows_of(1).count, 1);
   EXPECT_EQ(partition.rows_of(2).count, 0);
   EXPECT_EQ(partition.rows_of(4).count, 0);
 }
 
 TEST(PartitionTest, AReplicaHasAllRows) {
-  const Partition partition(TablePlacement::replicated(), 9, 4);
+  const distributed::Partition partition(TablePlacement::replicated(), 9, 4);
   for (int64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(partition.rows_of(rank).count, 9);
     EXPECT_TRUE(partition.rows_of(rank).is_replicated);
@@ -83,10 +84,11 @@ TEST(PartitionTest, ARankThatIsNoneIsRefused) {
   const ShardingOptions options{
       .placement = {{"users", TablePlacement::whole(4)}}};
   EXPECT_VALUE_ERROR(
-      placement_of("users", options, 4),
+      distributed::placement_of("users", options, 4),
       "[ShardingOptions] table 'users' is placed on rank 4, but there are the "
       "ranks 0 to 3");
-  EXPECT_EQ(placement_of("movies", options, 4), TablePlacement::rows());
+  EXPECT_EQ(
+      distributed::placement_of("movies", options, 4), TablePlacement::rows());
 }
 
 }  // namespace partition_test

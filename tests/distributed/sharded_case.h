@@ -3,7 +3,7 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
-#include "tests/feature_builders.h"
+#include "tests/features/feature_builders.h"
 #include "tests/optim/all_specs.h"
 
 #include <ATen/ops/cat.h>

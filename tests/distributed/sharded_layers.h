@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include "layers/table_module.h"
@@ -24,7 +25,7 @@ inline bool is_last() {
 }
 
 inline Strategy sharded(ShardingOptions options = {}) {
-  return Strategy::sharded(
+  return distributed::sharded_strategy(
       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(
           &backend()),
       std::move(options));

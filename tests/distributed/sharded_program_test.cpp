@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharded layers in a program: what runs beside them, what is loaded into them,
 // and what fails on one rank alone.
+#include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/prefetch.h>
@@ -9,7 +11,7 @@
 #include <torch/serialize.h>
 
 #include "serialization/checkpoint_writer.h"
-#include "src/rank_group.h"
+#include "src/common/rank_group.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/serialization/recording_disk.h"
@@ -46,14 +48,14 @@ Strategy placed(const TablePlacement& placement) {
 class SharedFolder {
  public:
   SharedFolder() {
-    path_ = group_->from_first(Meeting::kReadRows, [&] {
+    path_ = group_->broadcast(Rendezvous::kReadRows, [&] {
       own_ = std::make_unique<MemoryFolder>();
       return own_->path().string();
     });
   }
   // When all have done with it.
   ~SharedFolder() {
-    group_->from_first(Meeting::kReadRows, [] { return std::string(); });
+    group_->broadcast(Rendezvous::kReadRows, [] { return std::string(); });
   }
 
   std::string operator/(const std::string& name) const {
@@ -111,7 +113,7 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
       activation_of(a, own_ids());
     }
     dense.mutable_grad() = at::ones({3});
-    sum_gradients({dense}, strategy);
+    distributed::sum_gradients({dense}, strategy);
     EXPECT_EQ(dense.grad()[0].item<float>(), static_cast<float>(ranks()));
     if (step == 10) {
       a->save_checkpoint(folder / "run");
@@ -320,7 +322,7 @@ TEST(ShardedCombinedTest, ClippingNeedsTheSameDenseGradients) {
         (stepped.combined->clip_grad_norm_(1.0)),
         "Call sum_gradients() for the dense parameters before");
   }
-  sum_gradients({stepped.dense}, strategy);
+  distributed::sum_gradients({stepped.dense}, strategy);
   stepped.combined->clip_grad_norm_(1.0);
   stepped.combined->step();
   const EmbeddingState& state = state_of(stepped.layer);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that share tables, against one engine that does all their work.
+#include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/optim/sgd.h>
 
 #include "layers/table_module.h"
-#include "src/random_key.h"
-#include "src/rank_group.h"
+#include "src/common/random_key.h"
+#include "src/common/rank_group.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/distributed/sharded_layers.h"
@@ -439,17 +441,17 @@ TEST(ShardedTest, SumsGradientsOfDenseParameters) {
   if (is_last()) {
     last.mutable_grad() = at::ones({3});
   }
-  sum_gradients({both, last, none, empty}, strategy);
+  distributed::sum_gradients({both, last, none, empty}, strategy);
   const auto n = static_cast<double>(ranks());
   EXPECT_TRUE(at::equal(both.grad(), at::full({2, 2}, n * (n + 1.0) / 2.0)));
   EXPECT_TRUE(at::equal(last.grad(), at::ones({3})));
   EXPECT_FALSE(none.grad().defined());
-  sum_gradients({}, strategy);
+  distributed::sum_gradients({}, strategy);
 
   const at::Tensor weight = at::full({5}, static_cast<double>(rank() + 3));
-  broadcast_parameters({weight}, strategy);
+  distributed::broadcast_parameters({weight}, strategy);
   EXPECT_TRUE(at::equal(weight, at::full({5}, 3.0)));
-  broadcast_parameters({weight}, Strategy::engine());
+  distributed::broadcast_parameters({weight}, Strategy::engine());
 }
 
 // --- errors --------------------------------------------------------------------
@@ -578,7 +580,8 @@ TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
           sharded(), optim::SGD{.use_gradient_accumulation = false})),
       "use_gradient_accumulation = false takes duplicates one by one");
   EXPECT_VALUE_ERROR(
-      Strategy::sharded({}), "[Strategy::sharded] backend must not be empty");
+      distributed::sharded_strategy({}),
+      "[Strategy::sharded] backend must not be empty");
 }
 
 TEST(ShardedErrorTest, WhatNeedsWholeTablesSaysWhereTheyAre) {
@@ -600,14 +603,16 @@ TEST(ShardedErrorTest, WhatNeedsWholeTablesSaysWhereTheyAre) {
 TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
   const Strategy strategy = sharded();
   EXPECT_VALUE_ERROR(
-      sum_gradients({at::Tensor()}, strategy),
+      distributed::sum_gradients({at::Tensor()}, strategy),
       "[sum_gradients] parameters must be dense float32 tensors");
   EXPECT_VALUE_ERROR(
-      broadcast_parameters({at::zeros({2}, at::kDouble)}, strategy),
+      distributed::broadcast_parameters(
+          {at::zeros({2}, at::kDouble)}, strategy),
       "[broadcast_parameters] parameters must be dense float32 tensors");
   if (ranks() > 1) {
     EXPECT_VALUE_ERROR(
-        broadcast_parameters({at::zeros({is_last() ? 3 : 2})}, strategy),
+        distributed::broadcast_parameters(
+            {at::zeros({is_last() ? 3 : 2})}, strategy),
         "has parameters of other shapes");
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/sharding_plan.h>
+#include <tessera/distributed/sharding_plan.h>
 
 #include "tests/test_util.h"
 
@@ -28,15 +28,19 @@ Nest<FeatureConfig> features() {
       {"odd", FeatureConfig{.table = table("odd", 3, 512)}}};
 }
 
-const PlannedTable& find(const ShardingPlan& plan, const std::string& name) {
+const distributed::PlannedTable& find(
+    const distributed::ShardingPlan& plan,
+    const std::string& name) {
   return *std::find_if(
-      plan.tables.begin(), plan.tables.end(), [&](const PlannedTable& table) {
+      plan.tables.begin(),
+      plan.tables.end(),
+      [&](const distributed::PlannedTable& table) {
         return table.name == name;
       });
 }
 
 TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
-  const ShardingPlan plan = plan_sharding(
+  const distributed::ShardingPlan plan = distributed::plan_sharding(
       features(),
       optim::Adagrad{},
       {.ranks = 64,
@@ -52,7 +56,7 @@ TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
 
 // The formulas of the header, by hand.
 TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
-  const ShardingPlan plan = plan_sharding(
+  const distributed::ShardingPlan plan = distributed::plan_sharding(
       features(),
       optim::SGD{},
       {.ranks = 4,
@@ -77,7 +81,7 @@ TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
   EXPECT_DOUBLE_EQ(
       find(plan, "countries").bytes_sent, 0.75 * 200.0 * 8.0 * 17.0);
   double sum = 0.0;
-  for (const PlannedTable& of_table : plan.tables) {
+  for (const distributed::PlannedTable& of_table : plan.tables) {
     sum += of_table.bytes_sent;
   }
   EXPECT_DOUBLE_EQ(plan.bytes_sent, sum);
@@ -86,12 +90,12 @@ TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
 TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
   for (const int64_t ranks : {1, 2, 3, 8, 64}) {
     for (const double slack : {0.0, 0.05}) {
-      const ShardingPlan plan = plan_sharding(
+      const distributed::ShardingPlan plan = distributed::plan_sharding(
           features(),
           optim::Adam{},
           {.ranks = ranks, .batch_size = 100'000, .memory_slack = slack});
       double total = 0.0;
-      for (const PlannedTable& of_table : plan.tables) {
+      for (const distributed::PlannedTable& of_table : plan.tables) {
         total += static_cast<double>(of_table.bytes);
       }
       const auto most = static_cast<double>(
@@ -108,10 +112,11 @@ TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
 
 // One rank that answers all others would be the busiest by far.
 TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
-  const auto kinds = [](const PlanOptions& options) {
+  const auto kinds = [](const distributed::PlanOptions& options) {
     std::map<std::string, Kind> kinds;
     for (const auto& [name, placement] :
-         plan_sharding(features(), optim::SGD{}, options).placement()) {
+         distributed::plan_sharding(features(), optim::SGD{}, options)
+             .placement()) {
       kinds[name] = placement.kind;
     }
     return kinds;
@@ -126,7 +131,8 @@ TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
 
 TEST(ShardingPlanTest, PrintsEveryTable) {
   const std::string text =
-      plan_sharding(features(), optim::SGD{}, {.ranks = 2}).to_string();
+      distributed::plan_sharding(features(), optim::SGD{}, {.ranks = 2})
+          .to_string();
   for (const char* word :
        {"users", "1000000", "rows (div)", "2 ranks", "sent per step"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
@@ -137,14 +143,14 @@ TEST(ShardingPlanTest, LongPathsAreKnown) {
   const std::string path(300, 'p');
   const auto configs = Nest<FeatureConfig>::map(
       {{path, FeatureConfig{.table = table("users", 100, 4)}}});
-  const ShardingPlan plan =
-      plan_sharding(configs, optim::SGD{}, {.bag_lengths = {{path, 3.0}}});
+  const distributed::ShardingPlan plan = distributed::plan_sharding(
+      configs, optim::SGD{}, {.bag_lengths = {{path, 3.0}}});
   EXPECT_EQ(plan.tables.size(), 1U);
 }
 
 TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
-  const auto plan = [](const PlanOptions& options) {
-    plan_sharding(features(), optim::SGD{}, options);
+  const auto plan = [](const distributed::PlanOptions& options) {
+    distributed::plan_sharding(features(), optim::SGD{}, options);
   };
   EXPECT_VALUE_ERROR(
       plan({.ranks = 0}),
@@ -152,7 +158,7 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
   EXPECT_VALUE_ERROR(
       plan({.batch_size = 0}), "and batch_size >= 1, but got 1 and 0");
   EXPECT_VALUE_ERROR(plan({.ranks = 1'000'001}), "but got 1000001");
-  EXPECT_FALSE(ShardingPlan{}.to_string().empty());
+  EXPECT_FALSE(distributed::ShardingPlan{}.to_string().empty());
   EXPECT_VALUE_ERROR(plan({.memory_slack = -0.1}), "memory_slack must be >= 0");
   EXPECT_VALUE_ERROR(
       plan({.memory_slack = std::numeric_limits<double>::quiet_NaN()}),
@@ -170,7 +176,7 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
       plan({.ranks = 2, .placement = {{"users", TablePlacement::whole(2)}}}),
       "[PlanOptions] table 'users' is placed on rank 2");
   EXPECT_VALUE_ERROR(
-      plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),
+      distributed::plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),
       "[plan_sharding] features must have at least one feature");
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/keras.md, which check_docs.cmake compares with the page.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/engine/serving_lookup.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/serving_lookup.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>

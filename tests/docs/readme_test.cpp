@@ -2,7 +2,8 @@
 // The code of README.md, which check_docs.cmake compares with the page.
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/serialization/checkpoint.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/npy.h>
+#include <tessera/serialization/safetensors.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 

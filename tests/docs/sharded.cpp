@@ -2,7 +2,9 @@
 // README.md's program over several processes, under mpirun. It trains what one
 // engine trains on the batches of all ranks together.
 // snippet: sharded
-#include <tessera/mpi_backend.h>
+#include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/sharded_strategy.h>
 
 // end snippet
 #include <tessera/layers/dense_parameters.h>
@@ -52,8 +54,8 @@ void start_at_constants(Ranker& model) {
 
 int main() {
   // snippet: sharded
-  const auto backend = tessera::make_mpi_backend();
-  const auto strategy = tessera::Strategy::sharded(backend);
+  const auto backend = tessera::distributed::make_mpi_backend();
+  const auto strategy = tessera::distributed::sharded_strategy(backend);
   Ranker model(strategy);  // in its TPUEmbeddingOptions: .strategy = strategy
   // end snippet
   if (backend->getRank() == 0) {
@@ -63,12 +65,14 @@ int main() {
   const double global_batch_size =
       static_cast<double>(kBatch * backend->getSize());
   // snippet: sharded
-  tessera::broadcast_parameters(tessera::dense_parameters(*model), strategy);
+  tessera::distributed::broadcast_parameters(
+      tessera::dense_parameters(*model), strategy);
   for (auto& batch : batches_of(backend->getRank())) {
     optimizer.zero_grad();
     auto loss = model->forward(batch).sum() / global_batch_size;
     loss.backward();  // tables: the sum over all ranks, applied once per row
-    tessera::sum_gradients(tessera::dense_parameters(*model), strategy);
+    tessera::distributed::sum_gradients(
+        tessera::dense_parameters(*model), strategy);
     optimizer.step();
   }
   // end snippet

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/torchrec.md, which check_docs.cmake compares with the page.
+#include <tessera/distributed/sharding_plan.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/sharding_plan.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
@@ -163,12 +163,12 @@ TEST(TorchrecPageTest, APlanNamesAPlaceForEachTable) {
       {"weekday", FeatureConfig{.table = small}}};
   const optim::OptimizerSpec optimizer = optim::RowWiseAdagrad{};
   // snippet: plan
-  const auto plan = tessera::plan_sharding(
+  const auto plan = tessera::distributed::plan_sharding(
       features,
       optimizer,
       {.ranks = 8, .batch_size = 1024, .bag_lengths = {{"history", 20}}});
   const tessera::ShardingOptions options{.placement = plan.placement()};
-  // with a backend: tessera::Strategy::sharded(backend, options)
+  // with a backend: tessera::distributed::sharded_strategy(backend, options)
   // end snippet
   using Kind = tessera::TablePlacement::Kind;
   EXPECT_EQ(options.placement.at("large").kind, Kind::kSplit);

@@ -3,18 +3,19 @@
 // checkpoint, a layer's archive, whole or damaged, .npy and safetensors files, lines of click logs,
 // a pipeline of features, and any JSON. Whatever they hold, a reader gives a value or a
 // c10::Error.
-#include "optim/checked_archive.h"
-#include "optim/json_entries.h"
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
+#include "src/common/checked_archive.h"
+#include "src/common/json_entries.h"
 #include "src/data/criteo_line.h"
-#include "src/embedding_state.h"
+#include "src/engine/embedding_state.h"
 
+#include <tessera/common/json_text.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/optim/json_text.h>
+#include <tessera/serialization/npy.h>
+#include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>
-#include <tessera/serialization/tensor_files.h>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
@@ -244,14 +245,14 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
   std::string line = data.ConsumeRemainingBytesAsString();
   line.resize(std::min(line.size(), line.find('\n')));
   const size_t size = line.size();
-  const bool is_right = criteo_line_problem(line, size).empty();
+  const bool is_right = data::criteo_line_problem(line, size).empty();
   std::vector<char> text(line.begin(), line.end());  // whose end is guarded
   text.push_back('\n');
   text.resize(text.size() + kCriteoPadding, '0');
   float label = 0.0F;
-  std::vector<int64_t> integers(kCriteoIntegers);
-  std::vector<int64_t> categories(kCriteoCategories);
-  const char* next = parse_criteo_line(
+  std::vector<int64_t> integers(data::kCriteoIntegers);
+  std::vector<int64_t> categories(data::kCriteoCategories);
+  const char* next = data::parse_criteo_line(
       text.data(),
       0,
       {.labels = &label,
@@ -266,9 +267,11 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
 void fuzz_pipeline(FuzzedDataProvider& data) {
   const std::string text = data.ConsumeRemainingBytesAsString();
   reads([&] {
-    const FeaturePipeline pipeline = pipeline_from_json(parse_json(text));
+    const data::FeaturePipeline pipeline =
+        data::pipeline_from_json(parse_json(text));
     require(
-        pipeline_from_json(parse_json(to_json(pipeline).dump())) == pipeline,
+        data::pipeline_from_json(parse_json(to_json(pipeline).dump())) ==
+            pipeline,
         "a pipeline changes when it is written");
   });
 }

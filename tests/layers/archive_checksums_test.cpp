@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Archives of layers and optimizers that a flipped bit or a cut has touched.
-#include "optim/checked_archive.h"
+#include "src/common/checked_archive.h"
 
 #include <tessera/layers/combined.h>
 #include <tessera/layers/cross.h>

@@ -549,6 +549,16 @@ TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   EXPECT_TORCH_ERROR(
       save_to_file(layer, folder / "no/layer.pt"), "can't be created");
   EXPECT_VALUE_ERROR(save_to_file(layer, ""), "expected the path of a file");
+  const std::string empty_path = folder / "empty.pt";
+  const std::string empty = "but got an empty one. Make it before you save it.";
+  EXPECT_VALUE_ERROR(save_to_file(TPUEmbedding(nullptr), empty_path), empty);
+  EXPECT_VALUE_ERROR(save_to_file(at::Tensor(), empty_path), empty);
+  EXPECT_VALUE_ERROR(
+      save_to_file(
+          std::vector<at::Tensor>{at::ones({1}), at::Tensor()}, empty_path),
+      empty);
+  EXPECT_VALUE_ERROR(
+      save_to_file(std::shared_ptr<torch::nn::Module>(), empty_path), empty);
   EXPECT_EQ(
       std::distance(
           std::filesystem::directory_iterator(folder.path()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/embed_reduce.h>
 
-#include "tests/feature_builders.h"
+#include "tests/features/feature_builders.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 

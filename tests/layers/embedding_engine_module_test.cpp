@@ -203,11 +203,11 @@ TEST(EmbeddingEngineModuleTest, DirectoriesHoldItsTables) {
   const TemporaryFolder folder;
   Ranker model(1), loaded(2);
   train(*model->engine, 0, 2);
-  save_weights(*model, folder / "run");
+  training::save_weights(*model, folder / "run");
   train(*model->engine, 2, 3);
-  save_weights(*model, folder / "run");
-  EXPECT_TRUE(has_weights(*loaded, folder / "run"));
-  load_weights(*loaded, folder / "run");
+  training::save_weights(*model, folder / "run");
+  EXPECT_TRUE(training::has_weights(*loaded, folder / "run"));
+  training::load_weights(*loaded, folder / "run");
   EXPECT_EQ(bytes_of(loaded), bytes_of(model));
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forked child has none of its parent's threads, and must not wait for them.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
 
-#include "src/lookup_worker.h"
-#include "src/parallel.h"
+#include "src/common/lookup_worker.h"
+#include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/Parallel.h>

@@ -4,7 +4,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/serialize.h>
 
-#include "tests/feature_builders.h"
+#include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>

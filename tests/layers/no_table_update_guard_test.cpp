@@ -197,6 +197,12 @@ TEST(NoTableUpdateGuardModelTest, WeightsGetTheirGradient) {
   EXPECT_EQ(layer->iterations(), 0);
 }
 
+TEST(NoTableUpdateGuardModelTest, AnEmptyHolderIsRefused) {
+  EXPECT_VALUE_ERROR(
+      NoTableUpdateGuard guard(TPUEmbedding(nullptr)),
+      "[NoTableUpdateGuard] expected a model, but got an empty holder");
+}
+
 TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
   const auto feature = [](const char* name, int64_t rows) {
     return FeatureConfig{.table = test::numbered_table(name, rows, 1)};

@@ -3,7 +3,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "src/parallel.h"
+#include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/Parallel.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/top_k_index.h>
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/safetensors.h>
 
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"

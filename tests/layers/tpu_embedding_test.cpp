@@ -493,5 +493,11 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
   EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
 }
 
+TEST(StrategyTest, ShardsNeedRanks) {
+  EXPECT_VALUE_ERROR(
+      Strategy::sharded({}),
+      "Call distributed::sharded_strategy(backend) instead.");
+}
+
 }  // namespace tpu_embedding_test
 }  // namespace tessera

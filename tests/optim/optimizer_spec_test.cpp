@@ -135,6 +135,16 @@ TEST(LearningRateTest, ACallableMayGiveATensor) {
   EXPECT_EQ(LearningRate("f", function).value(0, ""), 1.5);
 }
 
+TEST(LearningRateTest, RefusesAnEmptyFunction) {
+  for (const LearningRate& rate :
+       {LearningRate(std::function<double()>()),
+        LearningRate("named", std::function<at::Tensor()>())}) {
+    EXPECT_VALUE_ERROR(
+        validate(SGD{.learning_rate = rate}, "[SGD]"),
+        "learning_rate must be a function that can be called");
+  }
+}
+
 TEST(LearningRateTest, RefusesTensorsThatAreNoRate) {
   at::Tensor current;
   const LearningRate rate = [&] { return current; };

@@ -2,7 +2,7 @@
 #include <tessera/optim/keras.h>
 #include <tessera/optim/schedule.h>
 
-#include <tessera/optim/json_value.h>
+#include <tessera/optim/optimizer_json.h>
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is saved beside tables and slots: gradients that are being accumulated,
 // the counter, and the seed of random rounding.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -9,8 +9,8 @@
 #include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
 
-#include "optim/checked_archive.h"
 #include "serialization/manifest.h"
+#include "src/common/checked_archive.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/recording_disk.h"
@@ -473,7 +473,7 @@ TEST(AccumulationTest, DamageInTheSecondLayerLeavesTheFirst) {
   const MemoryFolder folder;
   ModelImpl model(0);
   model.train();
-  save_weights(model, folder / "run");
+  training::save_weights(model, folder / "run");
   ModelImpl other(1);
   const std::string before =
       test::saved(other.first) + test::saved(other.second);
@@ -490,12 +490,13 @@ TEST(AccumulationTest, DamageInTheSecondLayerLeavesTheFirst) {
     std::string bad = good;
     bad[0] = static_cast<char>(bad[0] ^ 1);
     test::write_file(path, bad);
-    EXPECT_VALUE_ERROR(load_weights(other, folder / "run"), "accumulated_sums");
+    EXPECT_VALUE_ERROR(
+        training::load_weights(other, folder / "run"), "accumulated_sums");
     EXPECT_TRUE(test::saved(other.first) + test::saved(other.second) == before);
     test::write_file(path, good);
   }
   EXPECT_EQ(files, 2);
-  load_weights(other, folder / "run");
+  training::load_weights(other, folder / "run");
   EXPECT_EQ(test::saved(other.second), test::saved(model.second));
 }
 

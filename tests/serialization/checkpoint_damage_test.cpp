@@ -3,7 +3,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
-#include "src/table_engine.h"
+#include "src/engine/table_engine.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of layers and engines: what comes back, and what is asked for.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>

@@ -7,6 +7,8 @@
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
+#include <tessera/common/json_text.h>
+#include <tessera/common/shorten.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
@@ -16,15 +18,14 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/history.h>
-#include <tessera/optim/json_text.h>
 #include <tessera/optim/keras.h>
-#include <tessera/optim/shorten.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
+#include <tessera/serialization/npy.h>
 #include <tessera/serialization/pipeline_file.h>
+#include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>
-#include <tessera/serialization/tensor_files.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
@@ -104,11 +105,11 @@ TEST(LongNamesTest, AreShortenedInErrors) {
   const Features features{{"user", test::int64s({1, 2})}};
   const Features others{{kLong, test::int64s({1, 2})}};
   const auto as_json = [](const std::string& text) { return parse_json(text); };
-  const FeaturePipeline pipeline(
+  const data::FeaturePipeline pipeline(
       {{.name = "a",
         .columns = {kLong},
-        .transform = transforms::Hash{.num_bins = 3}}});
-  Columns columns;
+        .transform = data::transforms::Hash{.num_bins = 3}}});
+  data::Columns columns;
   columns.add(kLong, {.values = test::int64s({1, 2})});
 
   const std::vector<std::pair<const char*, std::function<void()>>> cases{
@@ -159,12 +160,12 @@ TEST(LongNamesTest, AreShortenedInErrors) {
       {"an optimizer", [] { optim::translate_keras_optimizer(kLong); }},
       {"a log",
        [&] {
-         history_from_json(
+         training::history_from_json(
              as_json("{\"epochs\": [{\"epoch\": 0, \"" + kLong + "\": []}]}"));
        }},
       {"a log that is asked for",
        [] {
-         (void)Logs({{"loss", 1.0}})[kLong];
+         (void)training::Logs({{"loss", 1.0}})[kLong];
        }},
       {"a feature that is given", [&] { users->forward(others); }},
       {"a feature that is missing",
@@ -173,7 +174,7 @@ TEST(LongNamesTest, AreShortenedInErrors) {
        [&] { (void)users->embedding_tables()[kLong]; }},
       {"a column that is missing", [&] { (void)pipeline.apply({}); }},
       {"a column that is there", [&] { (void)columns.at("a"); }},
-      {"a column that is asked for", [&] { (void)Columns().at(kLong); }},
+      {"a column that is asked for", [&] { (void)data::Columns().at(kLong); }},
       {"a tensor's",
        [&] { (void)load_safetensors(folder / "long.safetensors")["a"]; }},
       {"a path", [] { load_npy(kLong); }},
@@ -205,7 +206,7 @@ TEST(PathsTest, AZeroByteIsRefused) {
   write_file(fs::path(folder / "a.txt"), "1\t\n");
   write_file(fs::path(folder / "a.json"), "{}");
   torch::nn::Linear model(1, 1);
-  save_weights(*model, folder / "weights");
+  training::save_weights(*model, folder / "weights");
 
   const auto with_zero = [&](const std::string& name) {
     return folder / name + std::string("\0x", 2);
@@ -225,14 +226,19 @@ TEST(PathsTest, AZeroByteIsRefused) {
       {"load_pipeline", [&] { load_pipeline(with_zero("a.json")); }},
       {"CriteoReader",
        [&] {
-         CriteoReader reader({.files = {with_zero("a.txt")}});
+         data::CriteoReader reader({.files = {with_zero("a.txt")}});
          (void)reader.next();
        }},
       {"CriteoGenerator",
-       [&] { CriteoGenerator({.examples = 1}).write(with_zero("a.txt")); }},
-      {"save_weights", [&] { save_weights(*model, with_zero("weights")); }},
-      {"has_weights", [&] { has_weights(*model, with_zero("weights")); }},
-      {"load_weights", [&] { load_weights(*model, with_zero("weights")); }},
+       [&] {
+         data::CriteoGenerator({.examples = 1}).write(with_zero("a.txt"));
+       }},
+      {"save_weights",
+       [&] { training::save_weights(*model, with_zero("weights")); }},
+      {"has_weights",
+       [&] { training::has_weights(*model, with_zero("weights")); }},
+      {"load_weights",
+       [&] { training::load_weights(*model, with_zero("weights")); }},
       {"FileLock",
        [&] { FileLock::of_process(with_zero("lock"), "[test]", "Wait."); }},
   };

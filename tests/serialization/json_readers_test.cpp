@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever reads JSON takes the same texts and refuses the same ones.
-#include "optim/json_entries.h"
 #include "serialization/manifest.h"
+#include "src/common/json_entries.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
+#include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history.h>
-#include <tessera/optim/json_text.h>
 #include <tessera/optim/keras.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
 #include <tessera/serialization/pipeline_file.h>
+#include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>
-#include <tessera/serialization/tensor_files.h>
 #include <torch/serialize/archive.h>
 
 #include <gtest/gtest.h>
@@ -88,10 +88,11 @@ void resume_from(
   archive.write("fit", fit_state);
   archive.write("optimizer", optimizer);
   archive.save_to(folder / "model.pt");
-  fit(test::click_batches(1, 1),
+  training::fit(
+      test::click_batches(1, 1),
       run.train_step(),
       {.model = run.model.ptr(),
-       .callbacks = {std::make_shared<Checkpoint>(
+       .callbacks = {std::make_shared<training::Checkpoint>(
            folder.path().string(), run.model.ptr(), run.optimizer)}});
 }
 
@@ -311,9 +312,9 @@ TEST(JsonValueReadersTest, DeepValuesAreRefused) {
   const std::string problem = "at most 64 levels deep";
   EXPECT_VALUE_ERROR(optim::translate_keras_optimizer(deep), problem);
   EXPECT_VALUE_ERROR(optim::translate_keras_optimizer(sorted), problem);
-  EXPECT_VALUE_ERROR(pipeline_from_json(deep), problem);
+  EXPECT_VALUE_ERROR(data::pipeline_from_json(deep), problem);
   EXPECT_VALUE_ERROR(features_from_json(deep), problem);
-  EXPECT_VALUE_ERROR(history_from_json(deep), problem);
+  EXPECT_VALUE_ERROR(training::history_from_json(deep), problem);
   EXPECT_VALUE_ERROR(layer_from_json(deep), problem);
   EXPECT_VALUE_ERROR(from_config<Cross>(deep), problem);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pretrained tables come from files, trained ones go there.
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include "tests/serialization/tensor_file_fixture.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/serialization/tensor_files.h>
+#include <tessera/serialization/npy.h>
+#include <tessera/serialization/safetensors.h>
 
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"

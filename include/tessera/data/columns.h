@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// A value that an integer column lacks. Float columns have NaN there, columns of
 /// text the empty string.
@@ -58,4 +58,4 @@ class Columns {
   std::vector<Entry> entries_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

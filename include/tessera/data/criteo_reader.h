@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Fields of an example after its label, in the Criteo click logs.
 inline constexpr int64_t kCriteoIntegers = 13;
@@ -166,4 +166,4 @@ class CriteoReader {
   std::unique_ptr<Batches> batches_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -3,9 +3,9 @@
 
 #include <tessera/data/columns.h>
 #include <tessera/data/transforms.h>
-#include <tessera/feature.h>
-#include <tessera/feature_config.h>
-#include <tessera/nest.h>
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Keys keep their order.
 using Json = nlohmann::ordered_json;
@@ -120,4 +120,4 @@ Json to_json(const FeaturePipeline& pipeline);
 ///          what the constructor refuses.
 FeaturePipeline pipeline_from_json(const Json& json);
 
-}  // namespace tessera
+}  // namespace tessera::data

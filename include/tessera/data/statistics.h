@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Boundaries for Bucketize that split these numbers into bins of one size, or as
 /// near as equal numbers allow: boundary i is the number at place
@@ -40,4 +40,4 @@ class NormalizeBuilder {
   double squares_ = 0.0;  // of the differences from the mean
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::data {
 
 /// What becomes of a value that is missing: kMissing, NaN, the empty text.
 enum class Missing {
@@ -207,4 +207,4 @@ bool gives_numbers(const Transform& transform);
 ///          numbers.
 int64_t vocabulary_size(const Transform& transform);
 
-}  // namespace tessera
+}  // namespace tessera::data

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::data {
 
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
@@ -69,4 +69,4 @@ class VocabularyBuilder {
   std::unique_ptr<Counts> counts_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::data

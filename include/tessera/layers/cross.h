@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/initializer.h>
 #include <tessera/layers/activation.h>
 #include <tessera/layers/layer.h>
+#include <tessera/tables/initializer.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>

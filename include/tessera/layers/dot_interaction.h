@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
-#include <tessera/nest.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>

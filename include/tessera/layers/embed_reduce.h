@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/feature.h>
-#include <tessera/initializer.h>
+#include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
-#include <tessera/table_config.h>
+#include <tessera/tables/initializer.h>
+#include <tessera/tables/table_config.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/checkpoint_options.h>
-#include <tessera/embedding_engine.h>
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/embedding_engine.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>

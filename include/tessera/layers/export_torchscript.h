@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <tessera/embedding_engine.h>
-#include <tessera/feature.h>
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/features/feature.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/nn/module.h>
 

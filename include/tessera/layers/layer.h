@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/nest.h>
-#include <tessera/optim/json_value.h>
-#include <tessera/partial_shape.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+#include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
 
 #include <ATen/core/Tensor.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/shorten.h>
+#include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
-#include <tessera/optim/shorten.h>
 #include <tessera/serialization/callables.h>
-#include <tessera/strategy.h>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/container/any.h>

@@ -30,18 +30,22 @@ class EmbeddingStrategy;
 ///
 /// Guards may be nested. A layer is not guarded if it was registered, or copied into,
 /// after the guard was made.
-class NoTableUpdateGuard {
+class [[nodiscard]] NoTableUpdateGuard {
  public:
   explicit NoTableUpdateGuard(const torch::nn::Module& model);
   template <class Impl>
   explicit NoTableUpdateGuard(const torch::nn::ModuleHolder<Impl>& model)
-      : NoTableUpdateGuard(static_cast<const torch::nn::Module&>(*model)) {}
+      : NoTableUpdateGuard(
+            module_of(model.is_empty() ? nullptr : model.ptr().get())) {}
   ~NoTableUpdateGuard();
 
   NoTableUpdateGuard(const NoTableUpdateGuard&) = delete;
   NoTableUpdateGuard& operator=(const NoTableUpdateGuard&) = delete;
 
  private:
+  // Errors:  c10::ValueError for nullptr.
+  static const torch::nn::Module& module_of(const torch::nn::Module* model);
+
   std::vector<std::shared_ptr<EmbeddingStrategy>> strategies_;
 };
 

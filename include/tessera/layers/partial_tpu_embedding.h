@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/strategy.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json_value.h>
 #include <tessera/layers/layer.h>
-#include <tessera/optim/json_value.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>

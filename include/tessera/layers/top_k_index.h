@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/feature.h>
+#include <tessera/features/feature.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/checkpoint_options.h>
-#include <tessera/embedding_tables.h>
-#include <tessera/feature.h>
-#include <tessera/feature_config.h>
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/strategy.h>
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
-#include <tessera/nest.h>
-#include <tessera/partial_shape.h>
-#include <tessera/strategy.h>
+#include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
@@ -116,7 +116,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// generator's loss that passes through a discriminator. To prevent the update, run
 /// backward() under a NoTableUpdateGuard, or use Apply::kOnStep.
 ///
-/// On Strategy::sharded() the tables are spread over processes, which call the
+/// On distributed::sharded_strategy() the tables are spread over processes, which call the
 /// layer together: see there for what is collective.
 ///
 /// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
@@ -140,7 +140,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// Only one thread at a time may train the layer, build it, load into it or copy it.
 /// Any number of threads may call forward() under NoGradGuard, or embedding_lookup(),
 /// at the same time; on Strategy::engine() also while another thread trains. On
-/// Strategy::sharded(), forward() is collective, so only one thread at a time may call
+/// distributed::sharded_strategy(), forward() is collective, so only one thread at a time may call
 /// it.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module, public Layer {

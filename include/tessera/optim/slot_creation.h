@@ -18,7 +18,7 @@ struct SlotRequest {
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
   /// [vocab, dim], or [vocab] where the rule keeps one number per row. On
-  /// Strategy::sharded() this rank's rows, if it has any: first_row, first_row +
+  /// distributed::sharded_strategy() this rank's rows, if it has any: first_row, first_row +
   /// row_step, ...
   std::vector<int64_t> shape = {};
   double initial_value = 0.0;

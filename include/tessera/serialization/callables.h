@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/feature_config.h>
-#include <tessera/nest.h>
-#include <tessera/optim/json_value.h>
-#include <tessera/table_config.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/optim/optimizer_json.h>
+#include <tessera/tables/table_config.h>
 
 #include <map>
 #include <optional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/checkpoint_options.h>
+#include <tessera/engine/checkpoint_options.h>
 
 #include <string>
 #include <vector>

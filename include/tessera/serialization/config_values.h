@@ -3,14 +3,14 @@
 
 // How the configs of embeddings look in JSON, for options that hold some.
 
-#include <tessera/checkpoint_options.h>
-#include <tessera/feature_config.h>
-#include <tessera/initializer.h>
-#include <tessera/nest.h>
-#include <tessera/optim/json_value.h>
-#include <tessera/partial_shape.h>
-#include <tessera/strategy.h>
-#include <tessera/table_config.h>
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/strategy.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+#include <tessera/optim/optimizer_json.h>
+#include <tessera/tables/initializer.h>
+#include <tessera/tables/table_config.h>
 
 #include <c10/core/ScalarType.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/json_text.h>
+#include <tessera/common/json_text.h>
 
 #include <string>
 

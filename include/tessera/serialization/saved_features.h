@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/feature_config.h>
-#include <tessera/nest.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
 #include <tessera/serialization/callables.h>
 
 #include <string>

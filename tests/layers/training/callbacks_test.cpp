@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 namespace callbacks_test {
 
 using test::read_text;
@@ -320,4 +320,4 @@ TEST(LearningCurvesTest, KeepsItsFileUpToDate) {
 }
 
 }  // namespace callbacks_test
-}  // namespace tessera
+}  // namespace tessera::training

@@ -22,7 +22,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tessera {
+namespace tessera::training {
 namespace checkpoint_test {
 
 using test::click_batches;
@@ -505,4 +505,4 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
 }
 
 }  // namespace checkpoint_test
-}  // namespace tessera
+}  // namespace tessera::training

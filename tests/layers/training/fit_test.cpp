@@ -16,7 +16,7 @@
 #include <optional>
 #include <stdexcept>
 
-namespace tessera {
+namespace tessera::training {
 namespace fit_test {
 
 using test::click_batches;
@@ -511,4 +511,4 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
 }
 
 }  // namespace fit_test
-}  // namespace tessera
+}  // namespace tessera::training

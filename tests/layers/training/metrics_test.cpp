@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 namespace metrics_test {
 
 using test::floats;
@@ -224,4 +224,4 @@ TEST(MetricsTest, RefuseWhatTheyCanNotMeasureAndCountNothing) {
 }
 
 }  // namespace metrics_test
-}  // namespace tessera
+}  // namespace tessera::training

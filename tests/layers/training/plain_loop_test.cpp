@@ -22,7 +22,7 @@ using tessera::test::ClickBatch;
 using tessera::test::ClickRun;
 
 // Interrupted in the step of this number, from 1.
-tessera::History train(
+tessera::training::History train(
     ClickRun& run,
     const std::string& directory,
     int64_t interrupted = 0) {
@@ -36,12 +36,13 @@ tessera::History train(
     }
     return run.loss_of()(batch);
   };
-  tessera::History history;
-  tessera::LogLoss log_loss({.scores = tessera::ScoreKind::kLogits});
-  tessera::EarlyStopping stopping(
-      {.patience = 2, .better = tessera::Better::kLower});
-  tessera::ProgressBar bar;
-  tessera::Progress progress{
+  tessera::training::History history;
+  tessera::training::LogLoss log_loss(
+      {.scores = tessera::training::ScoreKind::kLogits});
+  tessera::training::EarlyStopping stopping(
+      {.patience = 2, .better = tessera::training::Better::kLower});
+  tessera::training::ProgressBar bar;
+  tessera::training::Progress progress{
       .epochs = 4, .steps_per_epoch = std::ssize(batches)};
   const auto save = [&] {
     const auto extra = [&](torch::serialize::OutputArchive& archive) {
@@ -52,7 +53,7 @@ tessera::History train(
       archive.write("epoch", c10::IValue(progress.epoch));
       archive.write("step_in_epoch", c10::IValue(progress.step_in_epoch));
     };
-    tessera::save_weights(*model, directory, {.extra = extra});
+    tessera::training::save_weights(*model, directory, {.extra = extra});
   };
   const auto load = [&](torch::serialize::InputArchive& archive) {
     torch::Tensor seen;
@@ -64,20 +65,20 @@ tessera::History train(
     optimizer.load(archive);
     stopping.load_state(archive);
     log_loss.load_state(seen);
-    history = tessera::history_from_json(
+    history = tessera::training::history_from_json(
         nlohmann::ordered_json::parse(before.toStringRef()));
     progress.epoch = epoch.toInt();
     progress.step_in_epoch = step_in_epoch.toInt();
     progress.step =
         progress.epoch * std::ssize(batches) + progress.step_in_epoch;
   };
-  if (tessera::has_weights(*model, directory)) {
-    tessera::load_weights(*model, directory, load);
+  if (tessera::training::has_weights(*model, directory)) {
+    tessera::training::load_weights(*model, directory, load);
   }
 
   // snippet: plain_loop
-  const tessera::StopSignal signal;  // Ctrl-C ends it after the step
-  auto step = tessera::make_train_step(optimizer, loss_of);
+  const tessera::training::StopSignal signal;  // Ctrl-C ends it after the step
+  auto step = tessera::training::make_train_step(optimizer, loss_of);
   while (progress.epoch < progress.epochs && !stopping.is_done()) {
     while (progress.step_in_epoch < std::ssize(batches)) {
       torch::manual_seed(progress.step);  // what dropout draws, resumed or not
@@ -91,12 +92,12 @@ tessera::History train(
         return history;
       }
     }
-    auto logs = tessera::learning_rates(optimizer);
+    auto logs = tessera::training::learning_rates(optimizer);
     logs.set("log_loss", log_loss.result());
     bar.end_epoch(progress, logs);
     history.epochs.push_back({progress.epoch, logs});
     if (stopping.update(progress.epoch, log_loss.result())) {
-      tessera::save_weights(*model, directory + "/best");
+      tessera::training::save_weights(*model, directory + "/best");
     }
     log_loss.reset();
     progress.step_in_epoch = 0;
@@ -122,7 +123,7 @@ TEST(PlainLoopTest, GoesOnWhereItWasInterruptedBitForBit) {
           (interrupted - 1) / 5);
       EXPECT_EQ(to_csv(train(resumed, parts)), to_csv(history));
       EXPECT_EQ(resumed.bytes(), straight.bytes());
-      tessera::load_weights(*best.model, parts + "/best");
+      tessera::training::load_weights(*best.model, parts + "/best");
     }
   }
 }

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 namespace resume_test {
 
 using test::click_batches;
@@ -354,4 +354,4 @@ TEST_F(BestOnDiskTest, TheCheckpointsDirectoryIsRefused) {
 }
 
 }  // namespace resume_test
-}  // namespace tessera
+}  // namespace tessera::training

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fit() on Strategy::sharded(). Runs under mpirun, with any number of ranks.
+// fit() on distributed::sharded_strategy(). Runs under mpirun, with any number of ranks.
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
@@ -9,7 +9,7 @@
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/training/model_files.h"
-#include "src/rank_group.h"
+#include "src/common/rank_group.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
@@ -30,7 +30,7 @@
 #include <variant>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 namespace sharded_training_test {
 
 using test::ClickBatch;
@@ -43,14 +43,14 @@ using test::ranks;
 class SharedFolder {
  public:
   SharedFolder() {
-    path_ = group().from_first(Meeting::kReadRows, [&] {
+    path_ = group().broadcast(Rendezvous::kReadRows, [&] {
       own_.emplace();
       return *own_ / "";
     });
   }
   ~SharedFolder() {
     try {
-      group().meet(Meeting::kReadRows, nullptr);  // rank 0 removes it
+      group().barrier(Rendezvous::kReadRows, nullptr);  // rank 0 removes it
     } catch (const c10::Error& error) {
       ADD_FAILURE() << error.what_without_backtrace();
     }
@@ -466,4 +466,4 @@ TEST(ShardedTrainingTest, RefusesBeforeTrainingWhatCanNotWork) {
 }
 
 }  // namespace sharded_training_test
-}  // namespace tessera
+}  // namespace tessera::training

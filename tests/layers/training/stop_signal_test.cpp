@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-namespace tessera {
+namespace tessera::training {
 namespace stop_signal_test {
 
 using test::click_batches;
@@ -289,4 +289,4 @@ TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
 }
 
 }  // namespace stop_signal_test
-}  // namespace tessera
+}  // namespace tessera::training

@@ -103,14 +103,14 @@ struct ClickRun {
   auto loss_of() {
     return [this](const ClickBatch& batch) {
       const at::Tensor scores = model->forward(batch);
-      return StepResult{
+      return training::StepResult{
           .loss = at::binary_cross_entropy_with_logits(scores, batch.click),
           .predictions = scores,
           .labels = batch.click};
     };
   }
   auto train_step() {
-    return make_train_step(optimizer, loss_of());
+    return training::make_train_step(optimizer, loss_of());
   }
   /// All tables, slots, dense weights and the optimizer's state.
   std::string bytes() {
@@ -139,30 +139,30 @@ struct ClickRun {
 };
 
 /// Calls functions, where they are set.
-class Hooks : public Callback {
+class Hooks : public training::Callback {
  public:
-  using Hook = std::function<void(Training&)>;
+  using Hook = std::function<void(training::Training&)>;
 
   Hook train_begin, epoch_begin, step_end, epoch_end, train_end;
 
-  void on_train_begin(Training& training) override {
+  void on_train_begin(training::Training& training) override {
     call(train_begin, training);
   }
-  void on_epoch_begin(Training& training) override {
+  void on_epoch_begin(training::Training& training) override {
     call(epoch_begin, training);
   }
-  void on_step_end(Training& training) override {
+  void on_step_end(training::Training& training) override {
     call(step_end, training);
   }
-  void on_epoch_end(Training& training) override {
+  void on_epoch_end(training::Training& training) override {
     call(epoch_end, training);
   }
-  void on_train_end(Training& training) override {
+  void on_train_end(training::Training& training) override {
     call(train_end, training);
   }
 
  private:
-  static void call(const Hook& hook, Training& training) {
+  static void call(const Hook& hook, training::Training& training) {
     if (hook != nullptr) {
       hook(training);
     }

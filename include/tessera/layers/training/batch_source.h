@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 /// A step over the batches of a source, one epoch after another: what is left of
 /// the batch type in the compiled part of fit(). make_pass() makes it.
@@ -243,4 +243,4 @@ std::shared_ptr<Pass> make_pass(Source&& source, Step step) {
       std::forward<Source>(source), std::move(step));
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

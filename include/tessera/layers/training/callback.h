@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/engine/strategy.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/metrics.h>
-#include <tessera/strategy.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ class InputArchive;
 class OutputArchive;
 }  // namespace torch::serialize
 
-namespace tessera {
+namespace tessera::training {
 
 /// How far a training is.
 struct Progress {
@@ -127,4 +127,4 @@ class Callback {
   virtual void load_state(torch::serialize::InputArchive& /*archive*/) {}
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

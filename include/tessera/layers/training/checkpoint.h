@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/checkpoint_options.h>
+#include <tessera/engine/checkpoint_options.h>
 #include <tessera/layers/training/callback.h>
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace tessera {
+namespace tessera::training {
 
 /// When a Checkpoint saves, how many stay, and whether it resumes.
 struct TrainingCheckpointOptions {
@@ -128,4 +128,4 @@ void load_weights(
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
-}  // namespace tessera
+}  // namespace tessera::training

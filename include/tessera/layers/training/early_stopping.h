@@ -12,7 +12,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace tessera {
+namespace tessera::training {
 
 /// What an EarlyStopping watches, how patiently, and what it keeps.
 struct EarlyStoppingOptions {
@@ -100,4 +100,4 @@ class EarlyStopping : public Callback {
   std::string best_weights_;  // an archive
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/engine/strategy.h>
 #include <tessera/layers/training/batch_source.h>
 #include <tessera/layers/training/callback.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/metrics.h>
 #include <tessera/layers/training/train_step.h>
-#include <tessera/strategy.h>
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace tessera {
+namespace tessera::training {
 
 using Metrics = std::vector<std::shared_ptr<Metric>>;
 using Callbacks = std::vector<std::shared_ptr<Callback>>;
@@ -118,4 +118,4 @@ History fit(Source&& source, Step step, FitOptions options) {
 /// Errors:  c10::ValueError when it has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Named numbers, in the order in which they were first set.
 class Logs {
@@ -67,4 +67,4 @@ History history_from_json(const nlohmann::ordered_json& json);
 /// empty field for epochs without a value.
 std::string to_csv(const History& history);
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Keeps a file of the history up to date: after each epoch it is written whole,
 /// beside its place, and put there by a rename. A resumed training has the epochs
@@ -56,4 +56,4 @@ class JsonHistory : public HistoryFile {
   std::string text_of(const History& history) const override;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Which learning curves are drawn, and how large.
 struct LearningCurvesOptions {
@@ -46,4 +46,4 @@ class LearningCurves : public HistoryFile {
   LearningCurvesOptions options_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -11,7 +11,7 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace tessera {
+namespace tessera::training {
 
 /// The learning rates of the next step: the dense optimizer's as "learning_rate"
 /// ("learning_rate_1", ... for further param groups), a table's as
@@ -40,4 +40,4 @@ class LearningRateLog : public Callback {
   std::vector<TPUEmbedding> layers_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

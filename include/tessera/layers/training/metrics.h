@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Whether a larger value of a metric is the better one.
 enum class Better { kHigher, kLower, kUnknown };
@@ -255,4 +255,4 @@ class Mean : public MeanMetric {
   std::unique_ptr<Metric> make_empty() const override;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Where and how often progress is shown.
 struct ProgressBarOptions {
@@ -79,4 +79,4 @@ class ProgressBar : public Callback {
   size_t drawn_width_ = 0;  // 0: no line is open
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

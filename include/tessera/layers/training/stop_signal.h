@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-namespace tessera {
+namespace tessera::training {
 
 /// While one lives, SIGINT and SIGTERM are noted; a second one ends the process
 /// by default. The last one that goes restores what stood before, and raises the
@@ -25,4 +25,4 @@ class StopSignal {
   const char* name() const;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

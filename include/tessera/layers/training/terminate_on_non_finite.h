@@ -3,7 +3,7 @@
 
 #include <tessera/layers/training/callback.h>
 
-namespace tessera {
+namespace tessera::training {
 
 /// Stops after a step whose loss is NaN or infinite, with the number of the step
 /// and the loss as the reason. With make_train_step() that step has changed
@@ -14,4 +14,4 @@ class TerminateOnNonFinite : public Callback {
   void on_step_end(Training& training) override;
 };
 
-}  // namespace tessera
+}  // namespace tessera::training

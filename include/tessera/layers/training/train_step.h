@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/strategy.h>
+#include <tessera/engine/strategy.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,7 +15,7 @@ namespace torch::optim {
 class Optimizer;
 }  // namespace torch::optim
 
-namespace tessera {
+namespace tessera::training {
 
 /// What one batch gave.
 struct StepResult {
@@ -98,4 +98,4 @@ auto make_train_step(
   };
 }
 
-}  // namespace tessera
+}  // namespace tessera::training

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Rewrites sources that were written for Tessera 0.1 for Tessera 0.2: includes and names.
+
+    python3 docs/upgrade.py src/*.cpp src/*.h
+
+Each file is changed in place; CHANGELOG.md lists what moved. Files that need no change are left alone.
+"""
+
+import argparse
+import pathlib
+import re
+
+# Old header: new headers.
+HEADERS = {
+    "tessera/checkpoint_options.h": ["tessera/engine/checkpoint_options.h"],
+    "tessera/embedding_engine.h": ["tessera/engine/embedding_engine.h"],
+    "tessera/embedding_tables.h": ["tessera/tables/embedding_tables.h"],
+    "tessera/feature.h": ["tessera/features/feature.h"],
+    "tessera/feature_config.h": ["tessera/features/feature_config.h"],
+    "tessera/initializer.h": ["tessera/tables/initializer.h"],
+    "tessera/mpi_backend.h": ["tessera/distributed/mpi_backend.h"],
+    "tessera/nest.h": ["tessera/features/nest.h"],
+    "tessera/optim/json_text.h": ["tessera/common/json_text.h"],
+    "tessera/optim/json_value.h": ["tessera/common/json_value.h", "tessera/optim/optimizer_json.h"],
+    "tessera/optim/shorten.h": ["tessera/common/shorten.h"],
+    "tessera/partial_shape.h": ["tessera/features/partial_shape.h"],
+    "tessera/serialization/tensor_files.h": ["tessera/serialization/npy.h", "tessera/serialization/safetensors.h"],
+    "tessera/serving_lookup.h": ["tessera/engine/serving_lookup.h"],
+    "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/distributed/dense_gradients.h"],
+    "tessera/sharding_plan.h": ["tessera/distributed/sharding_plan.h"],
+    "tessera/step_memory.h": ["tessera/common/step_memory.h"],
+    "tessera/strategy.h": ["tessera/engine/strategy.h", "tessera/distributed/sharded_strategy.h"],
+    "tessera/table_config.h": ["tessera/tables/table_config.h"],
+}
+
+# Names that were in tessera:: and are in a namespace below it now.
+NAMESPACES = {
+    namespace: names.split()
+    for namespace, names in {
+        "data": """
+            Column Columns CriteoBatch CriteoGenerator CriteoGeneratorOptions CriteoReader
+            CriteoReaderOptions CriteoReport CriteoShard FeaturePipeline MalformedLines
+            Missing NormalizeBuilder PipelineBatch PipelineOutput Transform VocabularyBuilder
+            VocabularyLimits VocabularyValues gives_numbers kCriteoCategories kCriteoIntegers
+            kMissing missing_from_string pipeline_from_json quantile_boundaries to_columns
+            transforms
+        """,
+        "distributed": """
+            MpiBackendOptions PlanOptions PlannedTable ShardingPlan broadcast_parameters
+            has_mpi make_mpi_backend plan_sharding sum_gradients
+        """,
+        "training": """
+            AUC Accuracy AccuracyOptions Better Callback Callbacks Checkpoint CsvHistory
+            EarlyStopping EarlyStoppingOptions EpochRecord FitOptions History HistoryFile
+            JsonHistory LearningCurves LearningCurvesOptions LearningRateLog LogLoss
+            LogLossOptions Logs Mean MeanMetric Metric Metrics Progress ProgressBar
+            ProgressBarOptions RMSE ScoreKind Signals StepResult StopSignal
+            TerminateOnNonFinite TopKAccuracy TopKAccuracyOptions TrainStepOptions Training
+            TrainingCheckpointOptions Validation apply_update check_loss evaluate fit
+            has_weights history_from_json learning_curves_svg learning_rates load_weights
+            make_train_step save_weights to_csv
+        """,
+    }.items()
+}
+
+
+def upgrade_includes(text):
+    def replace(match):
+        headers = HEADERS.get(match["header"])
+        if headers is None:
+            return match[0]
+        begin, end = match["open"], {"<": ">", '"': '"'}[match["open"]]
+        return "\n".join(f"#include {begin}{header}{end}" for header in headers)
+
+    return re.sub(r'#[ \t]*include[ \t]*(?P<open>[<"])(?P<header>tessera/[^>"\n]+)[>"]', replace, text)
+
+
+def upgrade_names(text):
+    text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
+    used = []
+    for namespace, names in NAMESPACES.items():
+        pattern = "|".join(sorted(names, key=len, reverse=True))
+        text = re.sub(rf"\btessera::(?=(?:{pattern})\b)", f"tessera::{namespace}::", text)
+        if re.search(rf"(?<![\w:.])(?:{pattern})\b", text):
+            used.append(namespace)
+    used = [namespace for namespace in used if f"using namespace tessera::{namespace};" not in text]
+    directives = "".join(f"\nusing namespace tessera::{namespace};" for namespace in used)
+    return re.sub(r"^(using namespace tessera;)$", lambda match: match[1] + directives, text, flags=re.M)
+
+
+def upgrade(text):
+    return upgrade_names(upgrade_includes(text))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    for path in parser.parse_args().files:
+        before = path.read_text()
+        after = upgrade(before)
+        if after != before:
+            path.write_text(after)
+            print(f"{path}: upgraded")
+
+
+if __name__ == "__main__":
+    main()

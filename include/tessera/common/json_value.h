@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// JSON for values and for anything with visit_fields: one list of fields serves
+// writing, reading and the check for unknown keys.
+
+#include <tessera/common/json_text.h>
+#include <tessera/common/shorten.h>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+
+/// How T looks in JSON. An aggregate with visit_fields() has it already; specialise
+/// it for any other new type:
+///
+///   static Json write(const T& value);
+///   static T read(const Json& json, const std::string& where);
+///
+/// Errors:  read() raises c10::ValueError; `where` is the path of the value.
+template <class T>
+struct JsonValue;
+
+/// Whether T::visit_fields(object, visit) names each of T's fields once.
+template <class T>
+concept HasFields = requires(T& object) {
+  T::visit_fields(object, [](const char*, auto&) {});
+};
+
+/// Checks a value that was not parsed by parse_json(), which checks the depth itself.
+/// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
+void check_depth(const Json& json, const char* where);
+void check_depth(const nlohmann::json& json, const char* where);
+
+/// Errors:  c10::ValueError unless `is_right`.
+void require_kind(
+    bool is_right,
+    const Json& json,
+    const char* expected,
+    const std::string& where);
+
+/// Errors:  c10::ValueError for a key that is not in `known`.
+void require_known_keys(
+    const Json& json,
+    const std::vector<std::string>& known,
+    const std::string& where);
+
+/// json[key].
+/// Errors:  c10::ValueError when the key is missing.
+const Json& require_key(
+    const Json& json,
+    const char* key,
+    const std::string& where);
+
+template <>
+struct JsonValue<bool> {
+  static Json write(bool value);
+  static bool read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<int64_t> {
+  static Json write(int64_t value);
+  static int64_t read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<uint64_t> {
+  static Json write(uint64_t value);
+  static uint64_t read(const Json& json, const std::string& where);
+};
+
+/// Infinities, which JSON lacks, are the strings "inf" and "-inf".
+template <>
+struct JsonValue<double> {
+  static Json write(double value);
+  static double read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<std::string> {
+  static Json write(const std::string& value);
+  static std::string read(const Json& json, const std::string& where);
+};
+
+template <class T>
+struct JsonValue<std::vector<T>> {
+  static Json write(const std::vector<T>& values) {
+    Json json = Json::array();
+    for (const T& value : values) {
+      json.push_back(JsonValue<T>::write(value));
+    }
+    return json;
+  }
+  static std::vector<T> read(const Json& json, const std::string& where) {
+    require_kind(json.is_array(), json, "a list", where);
+    std::vector<T> values;
+    for (const Json& item : json) {
+      values.push_back(JsonValue<T>::read(item, where));
+    }
+    return values;
+  }
+};
+
+/// null when absent.
+template <class T>
+struct JsonValue<std::optional<T>> {
+  static Json write(const std::optional<T>& value) {
+    return value ? JsonValue<T>::write(*value) : Json(nullptr);
+  }
+  static std::optional<T> read(const Json& json, const std::string& where) {
+    if (json.is_null()) {
+      return std::nullopt;
+    }
+    return JsonValue<T>::read(json, where);
+  }
+};
+
+/// {"field": value, ...} in the order of visit_fields.
+template <class T>
+Json write_fields(const T& object) {
+  Json json = Json::object();
+  T::visit_fields(object, [&](const char* name, const auto& field) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    json[name] = JsonValue<Field>::write(field);
+  });
+  return json;
+}
+
+/// Fields that the JSON lacks keep their default; unknown keys are refused.
+template <class T>
+T read_fields(const Json& json, const std::string& where) {
+  T object;
+  std::vector<std::string> known;
+  T::visit_fields(
+      object, [&](const char* name, const auto&) { known.emplace_back(name); });
+  require_known_keys(json, known, where);
+  T::visit_fields(object, [&](const char* name, auto& field) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if (json.contains(name)) {
+      field = JsonValue<Field>::read(json.at(name), where + "." + name);
+    }
+  });
+  return object;
+}
+
+template <HasFields T>
+struct JsonValue<T> {
+  static Json write(const T& value) {
+    return write_fields(value);
+  }
+  static T read(const Json& json, const std::string& where) {
+    return read_fields<T>(json, where);
+  }
+};
+
+/// {"class_name": name, "config": {fields}} for the alternative in use.
+template <class Variant, class NameOf>
+Json write_class(const Variant& value, NameOf name_of) {
+  return std::visit(
+      [&](const auto& object) -> Json {
+        return {
+            {"class_name", name_of(value)}, {"config", write_fields(object)}};
+      },
+      value);
+}
+
+/// The alternative whose name is the JSON's class_name.
+/// Errors:  c10::ValueError listing the known names.
+template <class Variant, class NameOf>
+Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
+  require_known_keys(json, {"class_name", "config"}, where);
+  const std::string name = JsonValue<std::string>::read(
+      require_key(json, "class_name", where), where + ".class_name");
+  const Json config = json.value("config", Json::object());
+  std::optional<Variant> found;
+  std::string known;
+  const auto try_alternative = [&]<class T>(std::in_place_type_t<T>) {
+    const std::string candidate = name_of(Variant(T{}));
+    known += (known.empty() ? "" : ", ") + candidate;
+    if (candidate == name) {
+      found = read_fields<T>(config, where + "." + name);
+    }
+  };
+  [&]<class... Ts>(std::in_place_type_t<std::variant<Ts...>>) {
+    (try_alternative(std::in_place_type<Ts>), ...);
+  }(std::in_place_type<Variant>);
+  TORCH_CHECK_VALUE(
+      found.has_value(),
+      "[",
+      where,
+      "] class_name must be one of ",
+      known,
+      ", but got '",
+      shorten(name),
+      "'.");
+  return *found;
+}
+
+}  // namespace tessera

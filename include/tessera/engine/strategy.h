@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/sharding_options.h>
+
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace tessera {
+
+class RankGroup;
+class ShardedEngineFactory;
+
+/// Where the tables live and what updates them.
+///
+///   Strategy::engine()  tables in the embedding engine, updated by each
+///                       table's own fused optimizer in backward(); the layer
+///                       shows one parameter, `virtual_variable`
+///   Strategy::host()    tables as ordinary parameters for any torch::optim, or
+///                       for make_optimizer(layer), which follows the tables'
+///                       own specs; stock LibTorch operators only
+///   Strategy::dense()   like host, but bags are padded to the longest one:
+///                       [batch, ids] of rows at once, fit for short bags
+///   distributed::sharded_strategy()
+///                       an engine per process, with the rows spread over them
+class Strategy {
+ public:
+  struct Engine {
+    /// Intra-op threads of lookups that run in the background, between
+    /// begin_forward() and finish_forward(); 0: as many as LibTorch has. With
+    /// half the cores each, lookup and dense work go on side by side.
+    int64_t lookup_threads = 0;
+    bool operator==(const Engine&) const = default;
+  };
+  struct Host {
+    /// Sparse gradients, for torch::optim::SGD and Adagrad and for large tables.
+    /// make_optimizer(layer) accepts sparse and dense gradients.
+    bool sparse_gradients = false;
+    bool operator==(const Host&) const = default;
+  };
+  struct Dense {
+    bool operator==(const Dense&) const = default;
+  };
+  struct Sharded {
+    std::shared_ptr<RankGroup> ranks = {};
+    ShardingOptions options = {};
+    /// What makes an engine of its shards.
+    const ShardedEngineFactory* factory = nullptr;
+    bool operator==(const Sharded&) const = default;
+  };
+
+  static Strategy engine() {
+    return Strategy(Engine{});
+  }
+  static Strategy engine(Engine options) {
+    return Strategy(options);
+  }
+  static Strategy host() {
+    return Strategy(Host{});
+  }
+  static Strategy host(Host options) {
+    return Strategy(options);
+  }
+  /// Source:  TensorFlow's TPUEmbeddingV0.
+  static Strategy dense() {
+    return Strategy(Dense{});
+  }
+
+  /// distributed::sharded_strategy() calls this with the ranks of a backend.
+  /// Errors:  c10::ValueError if `ranks` or `factory` is empty.
+  static Strategy sharded(Sharded options) {
+    TORCH_CHECK_VALUE(
+        options.ranks != nullptr && options.factory != nullptr,
+        "[Strategy::sharded] expected ranks and a factory, but one of them is "
+        "empty. Call distributed::sharded_strategy(backend) instead.");
+    return Strategy(std::move(options));
+  }
+
+  const std::variant<Engine, Host, Dense, Sharded>& options() const {
+    return options_;
+  }
+  /// Whether tables live in the engine, not among the layer's parameters.
+  bool is_engine() const {
+    return std::holds_alternative<Engine>(options_) || is_sharded();
+  }
+  bool is_sharded() const {
+    return std::holds_alternative<Sharded>(options_);
+  }
+  /// "engine", "host", "dense" or "sharded".
+  std::string name() const {
+    constexpr const char* kNames[] = {"engine", "host", "dense", "sharded"};
+    return kNames[options_.index()];
+  }
+
+  bool operator==(const Strategy&) const = default;
+
+ private:
+  explicit Strategy(std::variant<Engine, Host, Dense, Sharded> options)
+      : options_(std::move(options)) {}
+
+  std::variant<Engine, Host, Dense, Sharded> options_;
+};
+
+/// When an engine updates its tables. On Strategy::host() and dense() it is always
+/// in the step of an optimizer.
+enum class Apply {
+  /// At the end of each backward(), once, whatever it covers.
+  kInBackward,
+  /// Gradients of all backward() calls pile up, one sum per touched row, until
+  /// the step() of a Combined optimizer: micro-batches, several losses, clipping
+  /// by the norm of all gradients.
+  kOnStep
+};
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <tessera/features/nest.h>
+
+#include <optional>
+#include <variant>
+
+namespace tessera {
+
+/// Ids at the coordinates of a dense grid, combined over its last dimension.
+///
+/// Rows need not be sorted. Ids are int32 or int64.
+struct SparseFeature {
+  at::Tensor indices = {};  // [nnz, rank] int64, rank >= 2
+  at::Tensor values = {};  // [nnz] int32 or int64
+  at::Tensor dense_shape = {};  // [rank] int64
+
+  /// From a sparse COO tensor of ids; its values become the ids.
+  /// Errors:  c10::TypeError unless `coo` has the sparse layout.
+  static SparseFeature from_coo(const at::Tensor& coo);
+};
+
+/// Bags of ids of different lengths: bag b holds
+/// `values[row_splits[b] : row_splits[b + 1]]`.
+struct RaggedFeature {
+  at::Tensor values = {};  // [nnz] int32 or int64
+  at::Tensor row_splits = {};  // [batch + 1] int32 or int64, from 0 to nnz
+
+  /// From the number of ids in each bag, `lengths [batch]`.
+  static RaggedFeature from_lengths(
+      at::Tensor values,
+      const at::Tensor& lengths);
+
+  /// From the start of each bag, `offsets [batch]`, as
+  /// torch::nn::EmbeddingBag takes them (without the final nnz).
+  static RaggedFeature from_offsets(
+      at::Tensor values,
+      const at::Tensor& offsets);
+};
+
+/// What a layer looks up: a dense integer tensor, a sparse or a ragged feature.
+/// A torch tensor of sparse COO layout counts as a SparseFeature.
+using Feature = std::variant<at::Tensor, SparseFeature, RaggedFeature>;
+
+/// The batch of a layer: one feature for each feature config.
+using Features = Nest<Feature>;
+
+/// Per-id weights, shaped like the features. An entry is absent, of its
+/// feature's kind, or just the flat float32 values `[nnz]`.
+using Weights = Nest<std::optional<Feature>>;
+
+}  // namespace tessera

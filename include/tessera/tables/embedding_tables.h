@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <tessera/tables/table_config.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// The tables of a layer, in order of first use. The tensors are live: what is
+/// written into them counts.
+///
+///   layer->embedding_tables()[users];   // [vocab, dim]
+class EmbeddingTables {
+ public:
+  struct Entry {
+    TablePtr config = {};
+    /// The config's name, or `table_{i}`.
+    std::string name = {};
+    at::Tensor parameters = {};  // [vocab, dim] of the table's dtype
+  };
+
+  explicit EmbeddingTables(std::vector<Entry> entries)
+      : entries_(std::move(entries)) {}
+
+  /// Errors:  c10::ValueError when `table` is not used by the layer.
+  at::Tensor operator[](const TablePtr& table) const;
+  /// Errors:  c10::ValueError listing the known names.
+  at::Tensor operator[](const std::string& name) const;
+
+  size_t size() const {
+    return entries_.size();
+  }
+  auto begin() const {
+    return entries_.begin();
+  }
+  auto end() const {
+    return entries_.end();
+  }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tessera

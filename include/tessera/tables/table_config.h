@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/optimizer.h>
+#include <tessera/tables/initializer.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tessera {
+
+/// How the rows of one bag become one vector. With weights w (default 1):
+///
+///   kSum    sum(w x)
+///   kMean   sum(w x) / sum(w)
+///   kSqrtn  sum(w x) / sqrt(sum(w^2))
+///
+/// A zero denominator and an empty bag give zeros.
+/// Source:  tf.nn.embedding_lookup_sparse.
+enum class Combiner { kSum, kMean, kSqrtn };
+
+/// "sum", "mean", "sqrtn".
+std::string to_string(Combiner combiner);
+
+/// Errors:  c10::ValueError listing the choices.
+Combiner combiner_from_string(std::string_view name);
+
+/// "float32", "bfloat16", "float16".
+/// Errors:  c10::ValueError for another dtype.
+std::string to_string(at::ScalarType dtype);
+
+/// Errors:  c10::ValueError listing the choices.
+at::ScalarType dtype_from_string(std::string_view name);
+
+/// Rounds the rows of a lookup, before they are combined, to num_buckets values
+/// from lower to upper, as a quantized copy of the table would hold them:
+///
+///   step = (upper - lower) / (num_buckets - 1)
+///   x -> floor((clip(x, lower, upper) - lower) / step + 1/2) * step + lower
+///
+/// Tables and updates are not rounded; gradients pass as if there were no
+/// rounding. A serving lookup does not round.
+/// Source:  tf.tpu.experimental.embedding.QuantizationConfig.
+struct QuantizationConfig {
+  int64_t num_buckets = 0;
+  double lower = 0.0;
+  double upper = 0.0;
+
+  bool operator==(const QuantizationConfig&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("num_buckets", self.num_buckets);
+    visit("lower", self.lower);
+    visit("upper", self.upper);
+  }
+};
+
+/// Refuses num_buckets < 2 and bounds that are not lower < upper and finite.
+/// Errors:  c10::ValueError beginning with `where`.
+void validate(const QuantizationConfig& config, const std::string& where);
+
+/// One embedding table. Several features may share it, by sharing its object.
+struct TableConfig {
+  /// Unique in a layer; names the table in checkpoints. Empty: `table_{i}`, in
+  /// order of first use.
+  std::string name = {};
+  /// Rows, in [1, 2^32 - 1).
+  int64_t vocabulary_size = 0;
+  /// Width of a row, >= 1.
+  int64_t dim = 0;
+  Combiner combiner = Combiner::kMean;
+  /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
+  std::optional<Initializer> initializer = {};
+  /// Unset: the optimizer of the layer.
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
+  /// slots are float32 all the same. 16 bits need Strategy::engine() or sharded(). What is
+  /// rounded to them may exceed clip_weight_max or Uniform's range by one unit
+  /// in the last place, and becomes infinite beyond 65504 (kHalf).
+  at::ScalarType dtype = at::kFloat;
+  /// Whether updates round to 16 bits up or down at random, so that the
+  /// expectation is the float32 value and steps below half a unit in the last
+  /// place count, too. Reproducible from the layer's seed. No: to the nearest.
+  bool stochastic_rounding = true;
+  /// Unset: lookups are not rounded.
+  std::optional<QuantizationConfig> quantization = {};
+  /// No: the table is frozen. Nothing updates it, and it has no slots.
+  bool trainable = true;
+
+  bool operator==(const TableConfig&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("vocabulary_size", self.vocabulary_size);
+    visit("dim", self.dim);
+    visit("combiner", self.combiner);
+    visit("initializer", self.initializer);
+    visit("optimizer", self.optimizer);
+    visit("dtype", self.dtype);
+    visit("stochastic_rounding", self.stochastic_rounding);
+    visit("quantization", self.quantization);
+    visit("trainable", self.trainable);
+  }
+};
+static_assert(std::is_aggregate_v<TableConfig>);
+
+/// Tables are shared by object: two equal configs are two tables.
+using TablePtr = std::shared_ptr<const TableConfig>;
+
+/// Errors:  c10::ValueError from validate().
+TablePtr make_table(TableConfig config);
+
+/// Refuses sizes < 1 and unusable initializers and optimizers. A CustomOptimizer
+/// whose rule is a name without a function passes; the layer refuses what is left.
+/// Errors:  c10::ValueError naming the table and the option.
+void validate(const TableConfig& config);
+
+}  // namespace tessera

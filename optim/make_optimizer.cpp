@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/make_optimizer.h>
+
+#include "optim/spec_optimizer.h"
+
+#include <c10/util/Exception.h>
+
+#include <set>
+#include <utility>
+
+namespace tessera::optim {
+
+namespace {
+
+void check_parameter(const at::Tensor& parameter, size_t index) {
+  const bool is_leaf = parameter.defined() && parameter.is_leaf();
+  TORCH_CHECK_VALUE(
+      is_leaf && at::isFloatingType(parameter.scalar_type()),
+      "[make_optimizer] parameter ",
+      index,
+      " must be a leaf of a floating-point type, but is ",
+      !parameter.defined() ? "undefined"
+          : !is_leaf       ? "the result of an operation"
+                           : c10::toString(parameter.scalar_type()),
+      ".");
+}
+
+}  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    std::vector<SpecGroup> groups) {
+  TORCH_CHECK_VALUE(
+      !groups.empty(), "[make_optimizer] expected one or more groups.");
+  std::set<const void*> seen;
+  for (const SpecGroup& group : groups) {
+    check_off_engine(group.spec, "[make_optimizer]");
+    TORCH_CHECK_VALUE(
+        !slot_creation_of(group.spec).is_set(),
+        "[make_optimizer] slot_creation makes the slots of tables. Unset it "
+        "for other parameters.");
+    TORCH_CHECK_VALUE(
+        !group.parameters.empty(),
+        "[make_optimizer] parameters must not be empty. Pass those of a "
+        "model.");
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      check_parameter(group.parameters[i], i);
+      TORCH_CHECK_VALUE(
+          seen.insert(group.parameters[i].unsafeGetTensorImpl()).second,
+          "[make_optimizer] parameter ",
+          i,
+          " is given twice. Leave one out: each step updates it once.");
+    }
+  }
+  return std::make_unique<SpecOptimizer>(std::move(groups));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const OptimizerSpec& spec,
+    std::vector<at::Tensor> parameters) {
+  std::vector<SpecGroup> groups(1);
+  groups[0] = {.spec = spec, .parameters = std::move(parameters)};
+  return make_optimizer(std::move(groups));
+}
+
+}  // namespace tessera::optim

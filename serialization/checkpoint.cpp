@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serialization/checkpoint.h>
+
+#include "serialization/manifest.h"
+#include "src/common/check_path.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+namespace tessera {
+
+std::vector<std::string> list_checkpoints(const std::string& directory) {
+  check_path(directory, "[list_checkpoints]");
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end;
+       !error && entry != end;
+       entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (checkpoint_number(name)) {
+      names.push_back(std::move(name));
+    }
+  }
+  TORCH_CHECK(
+      !error || error == std::errc::no_such_file_or_directory,
+      "[list_checkpoints] can't read '",
+      directory,
+      "': ",
+      error.message(),
+      ".");
+  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+    return *checkpoint_number(a) < *checkpoint_number(b);
+  });
+  return names;
+}
+
+}  // namespace tessera

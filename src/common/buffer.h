@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/common/step_memory.h"
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// Leaves elements uninitialised on resize(): they are written anyway, and the
+/// zeros would cost a pass over memory. Takes step memory.
+template <class T>
+struct UninitializedAllocator : std::allocator<T> {
+  static_assert(std::is_trivial_v<T>, "T must not initialise its members");
+
+  template <class U>
+  struct rebind {
+    using other = UninitializedAllocator<U>;
+  };
+
+  T* allocate(size_t count) {
+    if (count > std::numeric_limits<size_t>::max() / sizeof(T)) {
+      throw std::bad_array_new_length();
+    }
+    return static_cast<T*>(take_step_memory(count * sizeof(T)));
+  }
+  void deallocate(T* memory, size_t /*count*/) noexcept {
+    give_step_memory(memory);
+  }
+
+  template <class U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <class U, class... Args>
+  void construct(U* place, Args&&... args) {
+    ::new (static_cast<void*>(place)) U(std::forward<Args>(args)...);
+  }
+};
+
+/// A vector whose new elements are uninitialised.
+template <class T>
+using Buffer = std::vector<T, UninitializedAllocator<T>>;
+
+}  // namespace tessera

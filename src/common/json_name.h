@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/json_value.h>
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+namespace tessera {
+
+/// What `from_string` makes of the name that `json` holds.
+/// Errors:  c10::ValueError, from_string's behind the place.
+template <class FromString>
+auto read_name(
+    const Json& json,
+    FromString from_string,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  try {
+    return from_string(name);
+  } catch (const c10::ValueError& error) {
+    C10_THROW_ERROR(
+        ValueError, c10::str("[", where, "] ", error.what_without_backtrace()));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json_text.h>
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/json_entries.h"
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using VisitEntry = std::function<void(const std::string&, const Json&)>;
+
+// An iterator over the bytes of a text that records how far the parser has read.
+class ParsedBytes {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  ParsedBytes(const char* next, const char** reached)
+      : next_(next), reached_(reached) {}
+
+  reference operator*() const {
+    return *next_;
+  }
+  ParsedBytes& operator++() {
+    *reached_ = ++next_;
+    return *this;
+  }
+  ParsedBytes operator++(int) {
+    ParsedBytes before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const ParsedBytes& other) const {
+    return next_ == other.next_;
+  }
+
+ private:
+  const char* next_;
+  const char** reached_;
+};
+
+// Builds values from the events of nlohmann's parser. nlohmann's own builder takes
+// quadratic time, because it compares each key with all keys before it. It also copies
+// values recursively when an object grows.
+class JsonTextReader final : public nlohmann::json_sax<Json> {
+ public:
+  JsonTextReader(
+      std::string_view text,
+      const std::string& where,
+      const JsonLimits& limits,
+      const VisitEntry* visit)
+      : text_(text),
+        where_(where),
+        limits_(limits),
+        visit_(visit),
+        reached_(text.data()) {}
+
+  Json read() {
+    TORCH_CHECK_VALUE(
+        text_.size() <= limits_.bytes,
+        where_,
+        " expected at most ",
+        limits_.bytes,
+        " bytes of JSON, but got ",
+        text_.size(),
+        ". Give a smaller text.");
+    if (const size_t zero = text_.find('\0'); zero != std::string_view::npos) {
+      reached_ = text_.data() + zero + 1;
+      refuse("a zero byte");
+    }
+    Json::sax_parse(
+        ParsedBytes(text_.data(), &reached_),
+        ParsedBytes(text_.data() + text_.size(), &reached_),
+        this);
+    return std::move(root_);
+  }
+
+  bool null() override {
+    return add(nullptr);
+  }
+  bool boolean(bool value) override {
+    return add(value);
+  }
+  bool number_integer(number_integer_t value) override {
+    return add(value);
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    return add(value);
+  }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return add(value);
+  }
+  bool string(string_t& value) override {
+    return add(std::move(value));
+  }
+  bool binary(binary_t& /*value*/) override {
+    refuse("bytes");  // no text has them
+  }
+
+  bool start_object(size_t /*size*/) override {
+    return begin(/*is_object=*/true);
+  }
+  bool key(string_t& key) override {
+    levels_.back().keys.push_back(
+        {.name = std::move(key), .end = byte_number()});
+    return true;
+  }
+  bool end_object() override {
+    check_keys();
+    Level level = std::move(levels_.back());
+    levels_.pop_back();
+    Json::object_t object;
+    // An object that grows copies its values.
+    object.reserve(level.values.size());
+    for (size_t i = 0; i < level.values.size(); ++i) {
+      object.emplace_back(
+          std::move(level.keys[i].name), std::move(level.values[i]));
+    }
+    return add(std::move(object));
+  }
+
+  bool start_array(size_t /*size*/) override {
+    return begin(/*is_object=*/false);
+  }
+  bool end_array() override {
+    Json::array_t list = std::move(levels_.back().values);
+    levels_.pop_back();
+    return add(std::move(list));
+  }
+
+  bool parse_error(
+      size_t /*position*/,
+      const std::string& /*last_token*/,
+      const nlohmann::detail::exception& error) override {
+    // Remove nlohmann's name of the error and its own byte count.
+    std::string_view reason = error.what();
+    reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));
+    if (reason.starts_with("parse error")) {
+      reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
+    }
+    refuse(shorten(reason));
+  }
+
+ private:
+  struct Key {
+    std::string name;
+    size_t end = 0;  // the byte of the text after it
+  };
+
+  // An object or a list that is being read.
+  struct Level {
+    bool is_object = false;
+    std::vector<Key> keys = {};
+    std::vector<Json> values = {};
+  };
+
+  size_t byte_number() const {
+    return static_cast<size_t>(reached_ - text_.data());
+  }
+
+  std::string place() const {
+    return c10::str(
+        "at byte ",
+        byte_number(),
+        ", line ",
+        1 + std::count(text_.data(), reached_, '\n'));
+  }
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    C10_THROW_ERROR(
+        ValueError,
+        c10::str(
+            where_,
+            " expected JSON, but got ",
+            problem,
+            " ",
+            place(),
+            ". Correct the text there."));
+  }
+
+  bool begin(bool is_object) {
+    TORCH_CHECK_VALUE(
+        levels_.size() < limits_.depth,
+        where_,
+        " the JSON must be at most ",
+        limits_.depth,
+        " levels deep, but is deeper ",
+        place(),
+        ". Correct the text there.");
+    require_object(is_object);
+    levels_.push_back({.is_object = is_object});
+    return true;
+  }
+
+  void require_object(bool is_object) const {
+    if (visit_ != nullptr && levels_.empty() && !is_object) {
+      refuse("another value than an object");
+    }
+  }
+
+  bool add(Json value) {
+    if (levels_.empty()) {
+      require_object(value.is_object());
+      root_ = std::move(value);
+      return true;
+    }
+    Level& level = levels_.back();
+    if (visit_ != nullptr && levels_.size() == 1) {
+      (*visit_)(level.keys.back().name, value);
+      return true;
+    }
+    TORCH_CHECK_VALUE(
+        level.is_object || level.values.size() < limits_.list_size,
+        where_,
+        " expected lists of at most ",
+        limits_.list_size,
+        " values in the JSON, but got a longer one ",
+        place(),
+        ". Correct the text there.");
+    level.values.push_back(std::move(value));
+    return true;
+  }
+
+  void check_keys() {
+    std::vector<std::pair<std::string_view, size_t>> sorted;
+    sorted.reserve(levels_.back().keys.size());
+    for (const Key& key : levels_.back().keys) {
+      sorted.emplace_back(key.name, key.end);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    const auto twice = std::adjacent_find(
+        sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+          return a.first == b.first;
+        });
+    if (twice != sorted.end()) {
+      reached_ = text_.data() + std::next(twice)->second;
+      refuse(c10::str("the key '", shorten(twice->first), "' twice"));
+    }
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  const JsonLimits& limits_;
+  const VisitEntry* visit_;  // nullptr: build the whole value
+  const char* reached_;
+  std::vector<Level> levels_;
+  Json root_;
+};
+
+Json read_json_text(
+    std::string_view text,
+    const std::string& where,
+    const JsonLimits& limits,
+    const VisitEntry* visit) {
+  try {
+    return JsonTextReader(text, where, limits, visit).read();
+  } catch (const std::bad_alloc&) {
+    TORCH_CHECK(
+        false,
+        where,
+        " the JSON of ",
+        text.size(),
+        " bytes needs more memory than there is. Give a smaller text.");
+  }
+}
+
+}  // namespace
+
+Json parse_json(
+    std::string_view text,
+    const std::string& where,
+    const JsonLimits& limits) {
+  return read_json_text(text, where, limits, nullptr);
+}
+
+void for_each_json_entry(
+    std::string_view text,
+    const std::string& where,
+    const JsonLimits& limits,
+    const VisitEntry& visit) {
+  read_json_text(text, where, limits, &visit);
+}
+
+}  // namespace tessera

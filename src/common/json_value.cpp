@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json_value.h>
+
+#include <tessera/common/shorten.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+template <class AnyJson>
+bool is_deeper_than(size_t depth, const AnyJson& json) {
+  return json.is_structured() &&
+      (depth == 0 ||
+       std::any_of(json.begin(), json.end(), [&](const AnyJson& child) {
+         return is_deeper_than(depth - 1, child);
+       }));
+}
+
+template <class AnyJson>
+void require_flat(const AnyJson& json, const char* where) {
+  TORCH_CHECK_VALUE(
+      !is_deeper_than(kMaxJsonDepth, json),
+      "[",
+      where,
+      "] the JSON must be at most ",
+      kMaxJsonDepth,
+      " levels deep, but is deeper.");
+}
+
+// Enough of a wrong value to recognise it.
+std::string excerpt(const Json& json) {
+  if (is_deeper_than(kMaxJsonDepth, json)) {
+    return "a value of too many levels";
+  }
+  return shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace
+
+void check_depth(const Json& json, const char* where) {
+  require_flat(json, where);
+}
+
+void check_depth(const nlohmann::json& json, const char* where) {
+  require_flat(json, where);
+}
+
+void require_kind(
+    bool is_right,
+    const Json& json,
+    const char* expected,
+    const std::string& where) {
+  TORCH_CHECK_VALUE(
+      is_right,
+      "[",
+      where,
+      "] expected ",
+      expected,
+      " in the JSON, but got ",
+      excerpt(json),
+      ".");
+}
+
+void require_known_keys(
+    const Json& json,
+    const std::vector<std::string>& known,
+    const std::string& where) {
+  require_kind(json.is_object(), json, "an object", where);
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) {
+      continue;
+    }
+    std::string list;
+    for (const std::string& name : known) {
+      list += (list.empty() ? "" : ", ") + name;
+    }
+    TORCH_CHECK_VALUE(
+        false,
+        "[",
+        where,
+        "] unknown key '",
+        shorten(key),
+        "' in the JSON. Known: ",
+        list,
+        ".");
+  }
+}
+
+const Json& require_key(
+    const Json& json,
+    const char* key,
+    const std::string& where) {
+  require_kind(json.is_object(), json, "an object", where);
+  TORCH_CHECK_VALUE(
+      json.contains(key),
+      "[",
+      where,
+      "] missing key '",
+      shorten(key),
+      "' in the JSON ",
+      excerpt(json),
+      ".");
+  return json.at(key);
+}
+
+Json JsonValue<bool>::write(bool value) {
+  return value;
+}
+
+bool JsonValue<bool>::read(const Json& json, const std::string& where) {
+  require_kind(json.is_boolean(), json, "true or false", where);
+  return json.get<bool>();
+}
+
+Json JsonValue<int64_t>::write(int64_t value) {
+  return value;
+}
+
+int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
+  // An unsigned number past int64 would wrap around.
+  const bool fits = json.is_number_integer() &&
+      (!json.is_number_unsigned() ||
+       json.get<uint64_t>() <=
+           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  require_kind(fits, json, "a whole number", where);
+  return json.get<int64_t>();
+}
+
+Json JsonValue<uint64_t>::write(uint64_t value) {
+  return value;
+}
+
+uint64_t JsonValue<uint64_t>::read(const Json& json, const std::string& where) {
+  const bool fits = json.is_number_unsigned() ||
+      (json.is_number_integer() && json.get<int64_t>() >= 0);
+  require_kind(fits, json, "a whole number >= 0", where);
+  return json.get<uint64_t>();
+}
+
+Json JsonValue<double>::write(double value) {
+  if (std::isinf(value)) {
+    return value > 0 ? "inf" : "-inf";
+  }
+  return value;
+}
+
+double JsonValue<double>::read(const Json& json, const std::string& where) {
+  if (json == "inf" || json == "-inf") {
+    const double infinity = std::numeric_limits<double>::infinity();
+    return json == "inf" ? infinity : -infinity;
+  }
+  require_kind(json.is_number(), json, "a number", where);
+  return json.get<double>();
+}
+
+Json JsonValue<std::string>::write(const std::string& value) {
+  return value;
+}
+
+std::string JsonValue<std::string>::read(
+    const Json& json,
+    const std::string& where) {
+  require_kind(json.is_string(), json, "a string", where);
+  return json.get<std::string>();
+}
+
+}  // namespace tessera

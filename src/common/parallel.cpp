@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that calls at::parallel_for, which is serial in a file compiled
+// without OpenMP.
+#include "src/common/parallel.h"
+
+#include <ATen/Parallel.h>
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+#ifdef TESSERA_MARK_TASKS
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace tessera {
+
+namespace {
+
+// libgomp and this file are not instrumented: without these marks the thread
+// sanitizer sees no order between the caller's writes, the tasks and the
+// caller's later reads.
+#ifdef TESSERA_MARK_TASKS
+char fork_point;
+char join_point;
+
+void mark_fork() {
+  __tsan_release(&fork_point);
+}
+void mark_task_begin() {
+  __tsan_acquire(&fork_point);
+}
+void mark_task_end() {
+  __tsan_release(&join_point);
+}
+void mark_join() {
+  __tsan_acquire(&join_point);
+}
+#else
+void mark_fork() {}
+void mark_task_begin() {}
+void mark_task_end() {}
+void mark_join() {}
+#endif
+
+// The process in which this thread has run tasks on several threads, or 0. OpenMP
+// keeps these threads, and a forked child would wait for them forever.
+thread_local pid_t process_of_threads = 0;
+
+bool has_lost_its_threads() {
+  return process_of_threads != 0 && process_of_threads != ::getpid();
+}
+
+}  // namespace
+
+int64_t thread_count() {
+  return at::get_num_threads();
+}
+
+void set_thread_count(int64_t threads) {
+  at::get_num_threads();  // LibTorch sets its own on the first use in a thread
+  omp_set_num_threads(static_cast<int>(threads));
+}
+
+void run_tasks(
+    int64_t count,
+    int64_t bytes,
+    c10::function_ref<void(int64_t)> task) {
+  const int64_t threads = std::min<int64_t>(
+      count, bytes < kParallelBytes ? 1 : at::get_num_threads());
+  if (threads <= 1 || at::in_parallel_region() || has_lost_its_threads()) {
+    for (int64_t i = 0; i < count; ++i) {
+      task(i);
+    }
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;  // of the first task that failed
+  const auto work = [&](int64_t, int64_t) {
+    mark_task_begin();
+    try {
+      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+           i = next.fetch_add(1, std::memory_order_relaxed)) {
+        task(i);
+      }
+    } catch (...) {
+      next.store(count, std::memory_order_relaxed);  // the others take no more
+      if (!failed.exchange(true)) {
+        error = std::current_exception();
+      }
+    }
+    mark_task_end();
+  };
+  process_of_threads = ::getpid();
+  mark_fork();
+  at::parallel_for(0, threads, 1, work);
+  mark_join();
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+class LookupWorker;
+
+/// What the ranks do together.
+enum class Rendezvous : int64_t {
+  kConfigure,
+  kLookup,
+  kUpdate,
+  kUpdateIsReady,
+  kNorm,
+  kReadRows,
+  kSaveCheckpoint,
+  kLoadCheckpoint,
+  kSumGradients,
+  kBroadcastParameters,
+  kTrain,
+  kCount
+};
+
+/// A point of the program at which all ranks wait for each other.
+struct Place {
+  // NOLINTNEXTLINE(google-explicit-constructor): most places need no layer
+  Place(Rendezvous rendezvous, int64_t layer = 0)
+      : rendezvous(rendezvous), layer(layer) {}
+
+  Rendezvous rendezvous;
+  int64_t layer;  // EmbeddingState::layer; 0: none
+};
+
+/// The processes that share the tables of one or several layers. Every function
+/// is collective, except rank(), size(), add_layer(), worker(), wait_for_worker()
+/// and bytes_sent().
+/// Errors:  c10::Error naming the rank that failed, called something else, or
+///          did not come.
+class RankGroup {
+ public:
+  RankGroup() = default;
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+  virtual ~RankGroup() = default;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+
+  /// Returns when all ranks have come to the same place. If one of them brings an
+  /// error, every rank raises: that rank its own error, the others one of the same
+  /// type that names the rank. `counts` has one number for each rank; the result
+  /// has the number that each rank sent to this one.
+  virtual std::vector<int64_t> barrier(
+      Place place,
+      const std::exception_ptr& error,
+      const std::vector<int64_t>& counts) = 0;
+  void barrier(Place place, const std::exception_ptr& error = nullptr) {
+    barrier(place, error, std::vector<int64_t>(size(), 0));
+  }
+
+  /// A barrier() to which all ranks must bring the same `value`.
+  /// Errors:  c10::ValueError on all ranks, which names a rank that differs and
+  ///          ends with `problem`.
+  void barrier_with_same(
+      Place place,
+      const std::exception_ptr& error,
+      uint64_t value,
+      const char* problem);
+
+  /// The number of a new layer: 1, 2, ... All ranks make their layers in the same
+  /// order.
+  virtual int64_t add_layer() = 0;
+
+  /// Runs lookups in the background. They come to their barriers in the order in
+  /// which they were submitted; a barrier of another thread waits until the worker
+  /// is idle. The first call decides about `threads`.
+  virtual LookupWorker& worker(int64_t threads) = 0;
+  virtual void wait_for_worker() const = 0;
+
+  /// Returns what `work` returns. If it throws on one rank, every rank raises.
+  template <class Work>
+  std::invoke_result_t<Work> together(Place place, Work work) {
+    std::exception_ptr error;
+    if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      barrier(place, error);
+    } else {
+      std::invoke_result_t<Work> result{};
+      try {
+        result = work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      barrier(place, error);
+      return result;
+    }
+  }
+
+  /// Starts to send the first `sent[0]` entries of `values` to rank 0, the next
+  /// `sent[1]` to rank 1, and so on. The result waits and returns what has come,
+  /// by rank: `received[0]` entries from rank 0, ...
+  virtual std::function<at::Tensor()> exchange(
+      at::Tensor values,
+      std::vector<int64_t> sent,
+      std::vector<int64_t> received) = 0;
+
+  /// The text of each rank.
+  virtual std::vector<std::string> all_gather(const std::string& text) = 0;
+  /// The value of each rank.
+  std::vector<double> all_gather(double value);
+  /// On rank 0 the text of each rank, elsewhere nothing.
+  virtual std::vector<std::string> gather(const std::string& text) = 0;
+
+  /// Runs `work` on rank 0 alone and returns its result on every rank. The result
+  /// is void, std::string or trivially copyable.
+  template <class Work>
+  std::invoke_result_t<Work> broadcast(Place place, Work work) {
+    using T = std::invoke_result_t<Work>;
+    if constexpr (std::is_void_v<T>) {
+      together(place, [&] {
+        if (rank() == 0) {
+          work();
+        }
+      });
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return broadcast_bytes(place, work);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      T value{};
+      const std::string bytes = broadcast_bytes(place, [&] {
+        value = work();
+        return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
+      });
+      std::memcpy(&value, bytes.data(), sizeof(T));
+      return value;
+    }
+  }
+
+  /// Whether `flag` is set on any rank.
+  bool any_of(Place place, bool flag) {
+    return any_of(place, std::vector<bool>{flag})[0];
+  }
+  /// The same for several flags, 63 at most.
+  std::vector<bool> any_of(Place place, const std::vector<bool>& flags);
+
+  /// The sum over ranks, in their order: the same bits on each.
+  /// Shapes:  [n] float32.
+  virtual at::Tensor sum(const at::Tensor& values) = 0;
+
+  /// Bytes sent to other ranks so far.
+  virtual int64_t bytes_sent() const = 0;
+
+ private:
+  std::string broadcast_bytes(
+      Place place,
+      c10::function_ref<std::string()> work);
+};
+
+/// A group of this process alone.
+std::shared_ptr<RankGroup> make_solo_group();
+
+}  // namespace tessera

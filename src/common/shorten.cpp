@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/shorten.h>
+
+#include <c10/util/StringUtil.h>
+
+#include <cstddef>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kMaxShown = 200;
+constexpr size_t kShownBeginning = 120;
+constexpr size_t kShownEnd = 40;
+
+// Whether byte i continues a UTF-8 character. A message must not split a character.
+bool is_within_character(std::string_view text, size_t i) {
+  return (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U;
+}
+
+}  // namespace
+
+std::string shorten(std::string_view name) {
+  std::string shown(name.substr(0, kMaxShown));
+  if (name.size() > kMaxShown) {
+    constexpr size_t kMaxMoved = 3;  // bytes of a character after its first
+    size_t begin = kShownBeginning;
+    while (begin > kShownBeginning - kMaxMoved &&
+           is_within_character(name, begin)) {
+      --begin;
+    }
+    size_t end = name.size() - kShownEnd;
+    while (end < name.size() - kShownEnd + kMaxMoved &&
+           is_within_character(name, end)) {
+      ++end;
+    }
+    shown = c10::str(
+        name.substr(0, begin),
+        " [... ",
+        name.size(),
+        " bytes ...] ",
+        name.substr(end));
+  }
+  for (size_t i = shown.find('\0'); i != std::string::npos;
+       i = shown.find('\0', i)) {
+    shown.replace(i, 1, "\\0");
+  }
+  return shown;
+}
+
+std::string shorten_all(const std::vector<std::string>& names) {
+  constexpr size_t kMaxListed = 100;
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i == kMaxListed) {
+      return c10::str(list, " and ", names.size() - i, " more");
+    }
+    list.append(list.empty() ? "" : ", ").append(shorten(names[i]));
+  }
+  return list;
+}
+
+}  // namespace tessera

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/common/step_memory.h"
+
+#include <tessera/common/step_memory.h>
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+// Smaller blocks are left to malloc(), which keeps them at hand itself.
+constexpr size_t kSmallest = 4096;
+// How many blocks are taken until those not wanted meanwhile go back.
+constexpr int64_t kPatience = 4096;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kKeepsBlocks = false;  // it would hide use after free
+#else
+constexpr bool kKeepsBlocks = true;
+#endif
+
+// Stands in front of each block.
+struct alignas(kAlignment) Header {
+  size_t capacity;
+};
+
+// 2^k * {4, 5, 6, 7} / 4: at most a quarter more than asked for.
+size_t capacity_for(size_t bytes) {
+  if (bytes < kSmallest) {
+    return bytes;
+  }
+  const size_t unit = std::bit_floor(bytes) / 4;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+class Blocks {
+ public:
+  Header* take(size_t capacity) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (++taken_ % kPatience == 0) {
+      release_unwanted();
+    }
+    const auto found = kept_.find(capacity);
+    if (found == kept_.end() || found->second.blocks.empty()) {
+      return nullptr;
+    }
+    Class& blocks = found->second;
+    Header* block = blocks.blocks.back();
+    blocks.blocks.pop_back();
+    blocks.unwanted = std::min(blocks.unwanted, blocks.blocks.size());
+    bytes_ -= capacity;
+    return block;
+  }
+
+  bool keep(Header* block) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    try {
+      kept_[block->capacity].blocks.push_back(block);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    bytes_ += block->capacity;
+    return true;
+  }
+
+  void release_all() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [capacity, blocks] : kept_) {
+      blocks.unwanted = blocks.blocks.size();
+    }
+    release_unwanted();
+  }
+
+  size_t bytes() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  struct Class {
+    std::vector<Header*> blocks;
+    size_t unwanted = 0;  // the fewest that lay here since the last release
+  };
+
+  void release_unwanted() {
+    for (auto& [capacity, blocks] : kept_) {
+      for (; blocks.unwanted > 0; --blocks.unwanted) {
+        std::free(blocks.blocks.back());
+        blocks.blocks.pop_back();
+        bytes_ -= capacity;
+      }
+      blocks.unwanted = blocks.blocks.size();
+    }
+  }
+
+  std::mutex mutex_;
+  std::map<size_t, Class> kept_;  // by capacity
+  size_t bytes_ = 0;
+  int64_t taken_ = 0;
+};
+
+// Never destroyed: tensors may outlive everything.
+Blocks& all_blocks() {
+  static Blocks& blocks = *new Blocks;
+  return blocks;
+}
+
+class StepAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = nullptr;
+    try {
+      memory = bytes == 0 ? nullptr : take_step_memory(bytes);
+    } catch (const std::bad_alloc&) {
+      TORCH_CHECK_WITH(
+          OutOfMemoryError,
+          false,
+          "[step_memory] can't get ",
+          bytes,
+          " bytes for a tensor. Use smaller batches, or free some.");
+    }
+    return {memory, memory, &give_step_memory, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &give_step_memory;
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+}  // namespace
+
+void* take_step_memory(size_t bytes) {
+  if (bytes > std::numeric_limits<size_t>::max() / 4) {
+    throw std::bad_alloc();  // rounding it up would wrap around
+  }
+  const size_t capacity = capacity_for(bytes);
+  Header* block = nullptr;
+  if (kKeepsBlocks && capacity >= kSmallest) {
+    block = all_blocks().take(capacity);
+  }
+  if (block == nullptr) {
+    const size_t size = sizeof(Header) + capacity;
+    const size_t padded = (size + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, padded);
+    if (memory == nullptr) {
+      all_blocks().release_all();
+      memory = std::aligned_alloc(kAlignment, padded);
+    }
+    if (memory == nullptr) {
+      throw std::bad_alloc();
+    }
+    block = ::new (memory) Header{capacity};
+  }
+  return block + 1;
+}
+
+void give_step_memory(void* memory) noexcept {
+  if (memory == nullptr) {
+    return;
+  }
+  Header* block = static_cast<Header*>(memory) - 1;
+  if (kKeepsBlocks && block->capacity >= kSmallest &&
+      all_blocks().keep(block)) {
+    return;
+  }
+  std::free(block);
+}
+
+c10::Allocator* step_allocator() {
+  static StepAllocator& allocator = *new StepAllocator;  // as all_blocks()
+  return &allocator;
+}
+
+at::Tensor empty_in_step_memory(c10::IntArrayRef shape, at::ScalarType dtype) {
+  return at::detail::empty_generic(
+      shape,
+      step_allocator(),
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      dtype,
+      /*memory_format_opt=*/std::nullopt);
+}
+
+void keep_memory_between_steps() {
+  c10::SetCPUAllocator(step_allocator());
+}
+
+size_t kept_step_memory() {
+  return all_blocks().bytes();
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+/// The gradients that gradient_accumulation_steps has collected for a table since its
+/// last update, in the form that files store: one sum per row.
+struct AccumulatedGradients {
+  at::Tensor rows = {};  // [n] int64, rows of the whole table, ascending
+  at::Tensor sums = {};  // [n, dim] float32
+};
+
+/// The number of passes that make one update of the table; 1 without an optimizer.
+int64_t accumulation_steps_of(const TableState& table);
+
+/// Whether the table's current accumulation is incomplete.
+bool is_accumulating(const EmbeddingState& state, const TableState& table);
+
+/// The number of updates applied so far to the table that is updated most often.
+int64_t updates_applied(const EmbeddingState& state);
+
+/// A copy of the gradients that this process has collected for the table.
+AccumulatedGradients accumulated_gradients(
+    const EmbeddingState& state,
+    size_t table);
+
+/// The gradients of the local rows.
+AccumulatedGradients local_part(
+    const AccumulatedGradients& gradients,
+    const LocalRows& rows);
+
+/// Refuses gradients that can't belong to the table.
+/// Errors:  c10::ValueError that begins with `where` and names the table.
+void check_accumulated(
+    const AccumulatedGradients& gradients,
+    const TableState& table,
+    const std::string& where);
+
+/// Replaces the table's collected gradients by the local part of `gradients`, which
+/// were collected in `passes` passes and have passed check_accumulated().
+void set_accumulated(
+    EmbeddingState& state,
+    size_t table,
+    const AccumulatedGradients& gradients,
+    int64_t passes);
+
+/// Drops the table's collected gradients.
+void clear_accumulated(EmbeddingState& state, size_t table);
+
+}  // namespace tessera

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/batch_queue.h"
+
+#include <tessera/common/shorten.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string place_of(
+    const char* where,
+    const std::string& name,
+    int64_t replica) {
+  return c10::str(
+      "[",
+      where,
+      "] the batch ",
+      quoted_batch_name(name),
+      " of replica ",
+      replica);
+}
+
+const char* training_text(bool training) {
+  return training ? "training = true" : "training = false";
+}
+
+template <class Batches, class Wanted>
+auto* find_first(Batches& batches, const std::string& name, Wanted wanted) {
+  const auto found =
+      std::find_if(batches.begin(), batches.end(), [&](const auto& batch) {
+        return batch.name == name && wanted(batch);
+      });
+  return found == batches.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string quoted_batch_name(const std::string& name) {
+  return name.empty() ? "without a name" : c10::str("'", shorten(name), "'");
+}
+
+bool QueuedBatch::waits_to_be_dequeued() const {
+  return std::any_of(slices.begin(), slices.end(), [](const auto& slice) {
+    return slice.is_enqueued && !slice.is_dequeued;
+  });
+}
+
+bool QueuedBatch::is_dequeued_by_all() const {
+  return std::all_of(slices.begin(), slices.end(), [](const auto& slice) {
+    return slice.is_dequeued;
+  });
+}
+
+bool QueuedBatch::has_all_gradients() const {
+  return std::all_of(slices.begin(), slices.end(), [](const auto& slice) {
+    return !slice.gradients.empty();
+  });
+}
+
+bool QueuedBatch::is_done_for(int64_t replica) const {
+  const BatchSlice& slice = slices[replica];
+  return is_training ? !slice.gradients.empty() : slice.is_dequeued;
+}
+
+std::string QueuedBatch::missing_replicas() const {
+  std::string missing;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (!is_done_for(static_cast<int64_t>(i))) {
+      missing.append((missing.empty() ? "" : ", ") + std::to_string(i));
+    }
+  }
+  return missing;
+}
+
+const QueuedBatch* BatchQueue::find_to_join(
+    const std::string& name,
+    int64_t replica) const {
+  return find_first(batches_, name, [&](const QueuedBatch& batch) {
+    return !batch.slices[replica].is_enqueued;
+  });
+}
+
+// A named batch of which the replica's slice is in already.
+const QueuedBatch* BatchQueue::find_unfinished(
+    const std::string& name,
+    int64_t replica) const {
+  return name.empty()
+      ? nullptr
+      : find_first(batches_, name, [&](const QueuedBatch& batch) {
+          return batch.slices[replica].is_enqueued;
+        });
+}
+
+bool BatchQueue::may_enqueue(
+    const std::string& name,
+    bool training,
+    int64_t replica) const {
+  if (const QueuedBatch* batch = find_unfinished(name, replica)) {
+    TORCH_CHECK_VALUE(
+        batch->is_done_for(replica),
+        place_of("enqueue", name, replica),
+        " is in flight already. Dequeue it and apply its gradients, drop it, or "
+        "use another name.");
+    return false;  // others have not finished it
+  }
+  if (const QueuedBatch* batch = find_to_join(name, replica)) {
+    TORCH_CHECK_VALUE(
+        batch->is_training == training,
+        "[enqueue] replicas disagree on the batch ",
+        quoted_batch_name(name),
+        ": it was enqueued with ",
+        training_text(batch->is_training),
+        ", but replica ",
+        replica,
+        " enqueues it with ",
+        training_text(training),
+        ". Let all of them say the same, or use two names.");
+    return true;
+  }
+  const auto waiting =
+      std::count_if(batches_.begin(), batches_.end(), [](const auto& batch) {
+        return batch.waits_to_be_dequeued();
+      });
+  return waiting < depth_;
+}
+
+std::string BatchQueue::why_not_enqueue(
+    const std::string& name,
+    int64_t replica) const {
+  if (const QueuedBatch* batch = find_unfinished(name, replica)) {
+    return c10::str(
+        place_of("enqueue", name, replica),
+        " waits for the one of the same name before it, which replica ",
+        batch->missing_replicas(),
+        " has not finished. Finish it there, or drop it.");
+  }
+  return c10::str(
+      "[enqueue] the queue is full: queue_depth = ",
+      depth_,
+      " batches wait to be dequeued. In flight: ",
+      names(),
+      ". Dequeue or drop one, or raise queue_depth.");
+}
+
+BatchSlice& BatchQueue::enqueue(
+    const std::string& name,
+    bool training,
+    int64_t replica) {
+  auto* batch = const_cast<QueuedBatch*>(find_to_join(name, replica));
+  if (batch == nullptr) {
+    batches_.push_back(
+        {.name = name,
+         .is_training = training,
+         .slices = std::vector<BatchSlice>(replicas_)});
+    batch = &batches_.back();
+  }
+  batch->slices[replica].is_enqueued = true;
+  return batch->slices[replica];
+}
+
+QueuedBatch* BatchQueue::find_to_dequeue(
+    const std::string& name,
+    int64_t replica) {
+  QueuedBatch* batch = find_first(batches_, name, [&](const auto& other) {
+    const BatchSlice& slice = other.slices[replica];
+    return slice.is_enqueued && (!name.empty() || !slice.is_dequeued);
+  });
+  TORCH_CHECK_VALUE(
+      batch == nullptr || !batch->slices[replica].is_dequeued,
+      place_of("dequeue", name, replica),
+      " has been dequeued already. Keep its activations, or enqueue it again.");
+  return batch;
+}
+
+QueuedBatch& BatchQueue::find_to_train(
+    const std::string& name,
+    int64_t replica) {
+  const auto is_open = [&](const QueuedBatch& batch) {
+    const BatchSlice& slice = batch.slices[replica];
+    return batch.is_training && slice.is_dequeued && slice.gradients.empty();
+  };
+  QueuedBatch* batch = find_first(batches_, name, [&](const auto& other) {
+    return !name.empty() || is_open(other);
+  });
+  TORCH_CHECK_VALUE(
+      batch != nullptr,
+      "[apply_gradients] no training batch ",
+      quoted_batch_name(name),
+      " of replica ",
+      replica,
+      " waits for gradients. In flight: ",
+      names(),
+      ". Give the name of a batch that was dequeued, once.");
+  const char* problem = !batch->is_training
+      ? " was enqueued with training = false. Enqueue it for training."
+      : !batch->slices[replica].is_dequeued
+      ? " has not been dequeued. Dequeue its activations first."
+      : " has its gradients already. Give the sum of all at once.";
+  TORCH_CHECK_VALUE(
+      is_open(*batch), place_of("apply_gradients", name, replica), problem);
+  return *batch;
+}
+
+QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
+  QueuedBatch* batch =
+      find_first(batches_, name, [](const auto&) { return true; });
+  TORCH_CHECK_VALUE(
+      batch != nullptr,
+      "[drop] no batch ",
+      quoted_batch_name(name),
+      " is in flight. In flight: ",
+      names(),
+      ".");
+  // A slice that came later would be taken for one of the next batch.
+  TORCH_CHECK_VALUE(
+      !name.empty() ||
+          std::all_of(
+              batch->slices.begin(),
+              batch->slices.end(),
+              [](const auto& slice) { return slice.is_enqueued; }),
+      "[drop] not all replicas have enqueued the oldest batch without a name. "
+      "Name the batches that may be dropped.");
+  return *batch;
+}
+
+const QueuedBatch* BatchQueue::find_half_updated(int64_t replica) const {
+  const auto found =
+      std::find_if(batches_.begin(), batches_.end(), [&](const auto& batch) {
+        return !batch.slices[replica].gradients.empty();
+      });
+  return found == batches_.end() ? nullptr : &*found;
+}
+
+void BatchQueue::erase(const QueuedBatch& batch) {
+  batches_.remove_if(
+      [&](const QueuedBatch& other) { return &other == &batch; });
+}
+
+std::string BatchQueue::names() const {
+  std::string text;
+  for (const QueuedBatch& batch : batches_) {
+    text.append((text.empty() ? "" : ", ") + quoted_batch_name(batch.name));
+  }
+  return text.empty() ? "(none)" : text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,749 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/engine/embedding_engine.h>
+
+#include <tessera/engine/serving_lookup.h>
+
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/batch_queue.h"
+#include "src/engine/embedding_state.h"
+#include "src/engine/engine_access.h"
+#include "src/engine/forward_interception.h"
+#include "src/engine/serving_lookup.h"
+#include "src/engine/table_engine.h"
+#include "src/features/batch.h"
+#include "src/features/output_shapes.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/FunctionRef.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using Activations = std::vector<at::Tensor>;
+
+void validate(const EmbeddingEngineOptions& options) {
+  const auto require = [](bool is_right, const char* what, int64_t got) {
+    TORCH_CHECK_VALUE(
+        is_right,
+        "[EmbeddingEngineOptions] ",
+        what,
+        ", but got ",
+        got,
+        ". Correct the option.");
+  };
+  constexpr int64_t kMostReplicas = 65536;
+  require(
+      options.replicas >= 1 && options.replicas <= kMostReplicas,
+      "replicas must be in [1, 65536]",
+      options.replicas);
+  TORCH_CHECK_VALUE(
+      options.verify_output_shapes || !options.fixed_batch_size,
+      "[EmbeddingEngineOptions] fixed_batch_size = true fixes what "
+      "verify_output_shapes = false does not check. Change one of them.");
+  require(
+      options.queue_depth >= 1,
+      "queue_depth must be >= 1",
+      options.queue_depth);
+  check_lookup_threads(options.lookup_threads, "[EmbeddingEngineOptions]");
+  require(
+      options.timeout.count() > 0,
+      "timeout must be > 0 ms",
+      options.timeout.count());
+}
+
+std::shared_ptr<EmbeddingState> make_engine_state(
+    const EmbeddingEngineOptions& options) {
+  validate(options);
+  auto state = std::make_shared<EmbeddingState>(make_state(
+      options.features,
+      options.optimizer,
+      options.seed,
+      WithSlots::kYes,
+      "[EmbeddingEngineOptions]"));
+  state->fixed_batch_size = options.fixed_batch_size;
+  state->missing_slots = options.missing_slots;
+  for (FeatureState& feature : state->features) {
+    feature.verifies_shape = options.verify_output_shapes;
+  }
+  return state;
+}
+
+void check_not_intercepted(const char* where, const char* rule) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      ForwardInterception::current() == nullptr,
+      "[",
+      where,
+      "] the forward() of a model that is exported ",
+      rule,
+      ". Leave it to the training loop.");
+}
+
+}  // namespace
+
+class EmbeddingEngine::Impl {
+ public:
+  explicit Impl(EmbeddingEngineOptions options)
+      : Impl(options, make_engine_state(options)) {}
+
+  // Makes a copy without batches.
+  explicit Impl(Impl& source) : Impl(source.options_, source.copy()) {}
+
+  Impl(EmbeddingEngineOptions options, std::shared_ptr<EmbeddingState> state)
+      : options_(std::move(options)),
+        state_(std::move(state)),
+        queue_(options_.replicas, options_.queue_depth),
+        engine_(state_, options_.lookup_threads) {}
+
+  // What a copy of an engine begins with.
+  struct Copy {
+    std::shared_ptr<EmbeddingState> state;
+    bool is_ready = false;
+    int64_t out_of_range_count = 0;
+  };
+
+  Impl(const EmbeddingEngineOptions& options, Copy copy)
+      : Impl(options, std::move(copy.state)) {
+    is_ready_ = copy.is_ready;
+    iterations_ = updates_applied(*state_);
+    out_of_range_count_ = copy.out_of_range_count;
+  }
+
+  // A call of another thread that was running at a fork never ends in the child.
+  bool can_be_destroyed() {
+    if (owner_.is_this_process()) {
+      return true;
+    }
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && calls_ == 0;
+  }
+
+  ~Impl() {
+    shutdown();
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return calls_ == 0; });
+  }
+
+  Impl& operator=(const Impl&) = delete;
+
+  const EmbeddingState& state() const {
+    return *state_;
+  }
+
+  // Not within an update, which holds the lock.
+  void check_not_updating() const {
+    TORCH_CHECK(
+        updating_thread_ != std::this_thread::get_id(),
+        "[EmbeddingEngine] called within its own update or checkpoint, by a "
+        "learning rate, a custom rule or CheckpointOptions::extra. Call it before "
+        "or after.");
+  }
+
+  void shutdown() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_shut_down_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  // Runs `build`, which fixes output shapes.
+  void build(c10::function_ref<void(EmbeddingState&)> build) {
+    const Call call(*this);
+    const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
+    build(*state_);
+    is_ready_ = true;
+  }
+
+  void enqueue(
+      const Features& features,
+      const Weights& weights,
+      const EnqueueOptions& options) {
+    const Call call(*this);
+    check_replica("enqueue", options.replica);
+    Batch batch = read(features, weights);
+    const std::vector<int64_t> ragged_rows = batch.ragged_rows();
+    int64_t zero_rows = 0;
+    for (IdBags& bags : batch.bags) {
+      zero_rows += bags.zero_rows;
+      drop_zero_rows(bags);
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    wait(
+        lock,
+        [&] {
+          return queue_.may_enqueue(
+              options.name, options.training, options.replica);
+        },
+        [&] { return queue_.why_not_enqueue(options.name, options.replica); });
+    fix_ragged_rows(*state_, ragged_rows);
+    BatchSlice& slice =
+        queue_.enqueue(options.name, options.training, options.replica);
+    slice.bags =
+        std::make_shared<const std::vector<IdBags>>(std::move(batch.bags));
+    out_of_range_count_ += zero_rows;
+    start_lookups();
+    changed_.notify_all();
+  }
+
+  Nest<at::Tensor> dequeue(const std::string& name, int64_t replica) {
+    const Call call(*this);
+    check_replica("dequeue", replica);
+    check_ready("dequeue");
+    std::unique_lock<std::mutex> lock(mutex_);
+    bool was_seen = false;
+    wait(
+        lock,
+        [&] {
+          const QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
+          if (batch == nullptr) {
+            return was_seen;
+          }
+          was_seen = !name.empty();
+          return may_be_dequeued(*batch, replica);
+        },
+        [&] { return why_not_dequeue(name, replica); });
+    QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
+    TORCH_CHECK(
+        batch != nullptr,
+        "[dequeue] the batch ",
+        quoted_batch_name(name),
+        " was dropped while dequeue() waited for it. Enqueue it again.");
+    BatchSlice& slice = batch->slices[replica];
+    slice.is_dequeued = true;
+    const auto bags = slice.bags;
+    const auto lookup = std::exchange(slice.lookup, {});
+    // Shared, because the batch may be dropped while the lookup runs.
+    std::shared_ptr<Activations> leaves;
+    if (batch->is_training) {
+      leaves = slice.activations = std::make_shared<Activations>();
+    } else if (batch->is_dequeued_by_all()) {
+      queue_.erase(*batch);
+    }
+    changed_.notify_all();
+    lock.unlock();
+    Activations activations =
+        lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags);
+    if (leaves != nullptr) {
+      require_gradients(activations);
+      lock.lock();
+      *leaves = activations;
+      lock.unlock();
+    }
+    return options_.features.pack(std::move(activations));
+  }
+
+  void apply_gradients(
+      const Nest<at::Tensor>& gradients,
+      const std::string& name,
+      int64_t replica) {
+    const Call call(*this);
+    check_replica("apply_gradients", replica);
+    check_ready("apply_gradients");
+    std::vector<at::Tensor> flat;
+    if (!gradients.empty()) {
+      for (const at::Tensor* gradient :
+           leaves_like(options_.features, gradients, "gradients")) {
+        flat.push_back(to_keep(*gradient));
+      }
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    QueuedBatch& batch = queue_.find_to_train(name, replica);
+    BatchSlice& slice = batch.slices[replica];
+    if (gradients.empty()) {
+      flat = gradients_of_activations(slice, name);
+    }
+    engine_.check({.bags = slice.bags.get(), .gradients = flat});
+    slice.gradients = std::move(flat);
+    if (batch.has_all_gradients()) {
+      try {
+        update(batch);
+      } catch (...) {
+        slice.gradients.clear();
+        throw;
+      }
+      queue_.erase(batch);
+      start_lookups();
+    } else {
+      slice.activations = nullptr;
+    }
+    changed_.notify_all();
+  }
+
+  void drop(const std::string& name) {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queue_.erase(queue_.find_to_drop(name));
+    start_lookups();
+    changed_.notify_all();
+  }
+
+  Nest<at::Tensor> embedding_lookup(
+      const Features& features,
+      const Weights& weights,
+      const Nest<FeatureConfig>& configs) {
+    const Call call(*this);
+    const auto reading = engine_.stop_updates();
+    return look_up_for_serving(*state_, features, weights, configs);
+  }
+
+  void update_embedding_table(
+      const std::string& name,
+      const at::Tensor& values) {
+    change_state([&](EmbeddingState& state) {
+      assign_table(find_table(state, name, "[update_embedding_table]"), values);
+    });
+  }
+
+  at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
+    const Call call(*this);
+    const auto reading = engine_.stop_updates();
+    return tessera::read_rows(*state_, name, begin, end);
+  }
+
+  int64_t iterations() const {
+    return iterations_;
+  }
+  int64_t out_of_range_count() const {
+    return out_of_range_count_;
+  }
+  const EmbeddingEngineOptions& options() const {
+    return options_;
+  }
+  void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) {
+    const Call call(*this);
+    const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+    visit(*state_);
+  }
+
+  Copy copy() {
+    Copy copy;
+    change_state([&](EmbeddingState& state) {
+      const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+      copy = {
+          .state = std::make_shared<EmbeddingState>(deep_copy(state)),
+          .is_ready = is_ready_,
+          .out_of_range_count = out_of_range_count_};
+    });
+    return copy;
+  }
+
+  void change_state(c10::function_ref<void(EmbeddingState&)> change) {
+    const Call call(*this);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto writing = engine_.stop_lookups();
+    updating_thread_ = std::this_thread::get_id();
+    const auto at_the_end = c10::make_scope_exit([&] {
+      updating_thread_ = std::thread::id();
+      iterations_ = updates_applied(*state_);
+    });
+    change(*state_);
+  }
+
+  EmbeddingTables embedding_tables() {
+    const Call call(*this);
+    engine_.stop_lookups();
+    return embedding_tables_of(*state_);
+  }
+
+ private:
+  // A call of a public member, which the destructor waits for.
+  class Call {
+   public:
+    explicit Call(Impl& engine) : engine_(engine) {
+      engine_.check_not_updating();
+      const std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.check_open();
+      ++engine_.calls_;
+    }
+    ~Call() {
+      {
+        const std::lock_guard<std::mutex> lock(engine_.mutex_);
+        --engine_.calls_;
+        engine_.changed_.notify_all();
+      }
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Impl& engine_;
+  };
+
+  void check_open() const {
+    TORCH_CHECK(
+        !is_shut_down_, "[EmbeddingEngine] the engine has been shut down.");
+  }
+
+  void check_replica(const char* where, int64_t replica) const {
+    TORCH_CHECK_INDEX(
+        replica >= 0 && replica < options_.replicas,
+        "[",
+        where,
+        "] replica must be in [0, ",
+        options_.replicas,
+        "), but got ",
+        replica,
+        ". Set EmbeddingEngineOptions::replicas.");
+  }
+
+  void check_ready(const char* where) const {
+    TORCH_CHECK(
+        is_ready_,
+        "[",
+        where,
+        "] called on an unbuilt engine. Call enqueue() or build() first.");
+  }
+
+  // Until `is_done`; raises when shut down, or after the timeout with what
+  // `problem` says.
+  void wait(
+      std::unique_lock<std::mutex>& lock,
+      c10::function_ref<bool()> is_done,
+      c10::function_ref<std::string()> problem) {
+    constexpr auto kLongest = std::chrono::hours(24 * 365);
+    const auto timeout =
+        std::min<std::chrono::milliseconds>(options_.timeout, kLongest);
+    const bool is_over = changed_.wait_for(
+        lock, timeout, [&] { return is_shut_down_ || is_done(); });
+    check_open();
+    TORCH_CHECK(
+        is_over,
+        problem(),
+        " Waited for ",
+        options_.timeout.count(),
+        " ms (EmbeddingEngineOptions::timeout).");
+  }
+
+  Batch read(const Features& features, const Weights& weights) {
+    Batch batch;
+    const auto read_it = [&] {
+      batch =
+          read_batch(options_.features, state_->features, features, weights);
+    };
+    {
+      // Several threads read at once, when shapes are known.
+      const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
+      if (state_->is_built) {
+        read_it();
+        return batch;
+      }
+    }
+    const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
+    TORCH_CHECK(
+        state_->is_built || options_.verify_output_shapes,
+        "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
+        "from. Call build() with input shapes or a batch size first.");
+    read_it();
+    if (!state_->is_built) {
+      learn_output_shapes(*state_, batch.bags);
+      is_ready_ = true;
+    }
+    return batch;
+  }
+
+  // Activations of trainable tables become leaves that require a gradient.
+  void require_gradients(Activations& activations) const {
+    for (size_t i = 0; i < activations.size(); ++i) {
+      const TableState& table = state_->tables[state_->features[i].table];
+      activations[i].requires_grad_(table.config->trainable);
+    }
+  }
+
+  // The copy of a gradient that is kept until all replicas have given theirs. A single
+  // replica needs no copy.
+  at::Tensor to_keep(const at::Tensor& gradient) const {
+    if (!gradient.defined()) {
+      return {};
+    }
+    return options_.replicas > 1 ? gradient.detach().clone()
+                                 : gradient.detach();
+  }
+
+  std::vector<at::Tensor> gradients_of_activations(
+      const BatchSlice& slice,
+      const std::string& name) const {
+    TORCH_CHECK_VALUE(
+        slice.activations->size() == state_->features.size(),
+        "[apply_gradients] dequeue() still looks up the batch ",
+        quoted_batch_name(name),
+        ", or it failed. Call backward() on what it returns first, or drop() the "
+        "batch.");
+    std::vector<at::Tensor> gradients;
+    bool needs_one = false;
+    bool has_one = false;
+    for (const at::Tensor& activation : *slice.activations) {
+      gradients.push_back(to_keep(activation.grad()));
+      needs_one = needs_one || activation.requires_grad();
+      has_one = has_one || activation.grad().defined();
+    }
+    TORCH_CHECK_VALUE(
+        has_one || !needs_one,
+        "[apply_gradients] no activation of the batch ",
+        quoted_batch_name(name),
+        " has a gradient. Call backward() on a loss of what dequeue() returned "
+        "first, pass gradients, or drop() the batch.");
+    return gradients;
+  }
+
+  bool looks_ahead(const QueuedBatch& batch) const {
+    return batch.is_training && options_.pipelining == Pipelining::kOn;
+  }
+
+  bool may_be_dequeued(const QueuedBatch& batch, int64_t replica) const {
+    return looks_ahead(batch) ? batch.slices[replica].lookup.valid()
+                              : queue_.find_half_updated(replica) == nullptr;
+  }
+
+  std::string why_not_dequeue(const std::string& name, int64_t replica) {
+    const std::string batch = c10::str(
+        "[dequeue] the batch ",
+        quoted_batch_name(name),
+        " of replica ",
+        replica);
+    if (queue_.find_to_dequeue(name, replica) == nullptr) {
+      return c10::str(
+          batch,
+          " did not come, or has ended already. In flight: ",
+          queue_.names(),
+          ". Enqueue it, or correct the name.");
+    }
+    const QueuedBatch* blocking = queue_.find_half_updated(replica);
+    for (const QueuedBatch& other : queue_.batches()) {
+      if (blocking == nullptr && other.is_training) {
+        blocking = &other;
+      }
+    }
+    TORCH_INTERNAL_ASSERT(blocking != nullptr);
+    return c10::str(
+        batch,
+        " waits for the update of the batch ",
+        quoted_batch_name(blocking->name),
+        ", which has no gradients from replica ",
+        blocking->missing_replicas(),
+        " yet. Apply them, or drop the batch.");
+  }
+
+  // Submits the lookups that may run: of training batches with at most one
+  // unfinished one before them, where no update waits that the replica has
+  // given gradients for. So what they see depends on the order of calls alone.
+  void start_lookups() {
+    int64_t unfinished = 0;
+    for (QueuedBatch& batch : queue_.batches()) {
+      if (!looks_ahead(batch)) {
+        continue;
+      }
+      if (unfinished++ > 1) {
+        return;
+      }
+      for (int64_t replica = 0; replica < options_.replicas; ++replica) {
+        BatchSlice& slice = batch.slices[replica];
+        if (slice.is_enqueued && !slice.is_dequeued && !slice.lookup.valid() &&
+            queue_.find_half_updated(replica) == nullptr) {
+          start_lookup(slice);
+        }
+      }
+    }
+  }
+
+  void start_lookup(BatchSlice& slice) {
+    slice.lookup = engine_.worker().submit(
+        [this, bags = slice.bags] { return engine_.lookup(*bags); });
+  }
+
+  void update(const QueuedBatch& batch) {
+    std::vector<LookupGradients> lookups;
+    for (const BatchSlice& slice : batch.slices) {
+      lookups.push_back(
+          {.bags = slice.bags.get(), .gradients = slice.gradients});
+    }
+    updating_thread_ = std::this_thread::get_id();
+    const auto no_longer =
+        c10::make_scope_exit([&] { updating_thread_ = std::thread::id(); });
+    engine_.apply(engine_.plan(lookups));
+    iterations_ = updates_applied(*state_);
+  }
+
+  const EmbeddingEngineOptions options_;
+  const std::shared_ptr<EmbeddingState> state_;
+
+  std::shared_mutex shapes_mutex_;  // output shapes in state_
+  ThreadOwner owner_;
+  std::atomic<bool> is_ready_ = false;
+
+  std::mutex mutex_;  // what follows, but for the atomics
+  std::condition_variable changed_;
+  BatchQueue queue_;
+  int64_t calls_ = 0;
+  bool is_shut_down_ = false;
+  std::atomic<std::thread::id> updating_thread_ = std::thread::id();
+  std::atomic<int64_t> iterations_ = 0;
+  std::atomic<int64_t> out_of_range_count_ = 0;
+  TableEngine engine_;  // last: its worker ends before the rest
+};
+
+EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+EmbeddingEngine::EmbeddingEngine(const EmbeddingEngine& source, Copy)
+    : impl_(std::make_unique<Impl>(*source.impl_)) {}
+
+EmbeddingEngine::~EmbeddingEngine() {
+  if (impl_ != nullptr && !impl_->can_be_destroyed()) {
+    (void)impl_.release();  // The child's memory goes with its process.
+  }
+}
+
+void EmbeddingEngine::copy_from(const EmbeddingEngine& source) {
+  impl_ = std::make_unique<Impl>(*source.impl_);
+}
+
+void EmbeddingEngine::build() {
+  impl_->build([](EmbeddingState&) {});
+}
+
+void EmbeddingEngine::build(int64_t batch_size) {
+  impl_->build([&](EmbeddingState& state) {
+    const Nest<FeatureConfig>& features = options().features;
+    build_output_shapes(
+        state, features, input_shapes_of(state, features, batch_size));
+  });
+}
+
+void EmbeddingEngine::build(const Nest<PartialShape>& input_shapes) {
+  impl_->build([&](EmbeddingState& state) {
+    build_output_shapes(state, options().features, input_shapes);
+  });
+}
+
+void EmbeddingEngine::enqueue(
+    const Features& features,
+    const Weights& weights,
+    const EnqueueOptions& options) {
+  if (auto* interception = ForwardInterception::current()) {
+    interception->enqueue(
+        {.state = &impl_->state(),
+         .name = options.name,
+         .replica = options.replica,
+         .features = features,
+         .weights = weights});
+    return;
+  }
+  impl_->enqueue(features, weights, options);
+}
+
+Nest<at::Tensor> EmbeddingEngine::dequeue(
+    const std::string& name,
+    int64_t replica) {
+  if (auto* interception = ForwardInterception::current()) {
+    const auto batch = interception->dequeue(impl_->state(), name, replica);
+    return interception->answer(
+        impl_->state(), options().features, batch.features, batch.weights);
+  }
+  return impl_->dequeue(name, replica);
+}
+
+void EmbeddingEngine::apply_gradients(
+    const Nest<at::Tensor>& gradients,
+    const std::string& name,
+    int64_t replica) {
+  check_not_intercepted("apply_gradients", "must not train");
+  impl_->apply_gradients(gradients, name, replica);
+}
+
+void EmbeddingEngine::drop(const std::string& name) {
+  check_not_intercepted("drop", "must dequeue what it enqueues");
+  impl_->drop(name);
+}
+
+Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
+    const Features& features,
+    const Weights& weights) const {
+  if (auto* interception = ForwardInterception::current()) {
+    return interception->answer_lookup(
+        impl_->state(), options().features, features, weights);
+  }
+  return impl_->embedding_lookup(features, weights, options().features);
+}
+
+Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& serving_config) const {
+  check_not_intercepted(
+      "embedding_lookup",
+      "must look up by the engine's own feature configs, without a "
+      "serving_config");
+  return impl_->embedding_lookup(features, weights, serving_config);
+}
+
+EmbeddingTables EmbeddingEngine::embedding_tables() const {
+  return impl_->embedding_tables();
+}
+
+void EmbeddingEngine::update_embedding_table(
+    const std::string& name,
+    const at::Tensor& values) {
+  impl_->update_embedding_table(name, values);
+}
+
+at::Tensor EmbeddingEngine::read_rows(
+    const std::string& name,
+    int64_t begin,
+    int64_t end) const {
+  return impl_->read_rows(name, begin, end);
+}
+
+int64_t EmbeddingEngine::iterations() const {
+  return impl_->iterations();
+}
+
+int64_t EmbeddingEngine::out_of_range_count() const {
+  return impl_->out_of_range_count();
+}
+
+const EmbeddingEngineOptions& EmbeddingEngine::options() const {
+  return impl_->options();
+}
+
+void EmbeddingEngine::visit_state(
+    c10::function_ref<void(const EmbeddingState&)> visit) const {
+  impl_->visit_state(visit);
+}
+
+void EmbeddingEngine::read_state(
+    c10::function_ref<void(const EmbeddingState&)> read) const {
+  impl_->change_state([&](EmbeddingState& state) { read(state); });
+}
+
+const EmbeddingState& EngineAccess::state(const EmbeddingEngine& engine) {
+  return engine.impl_->state();
+}
+
+void EngineAccess::read(
+    const EmbeddingEngine& engine,
+    c10::function_ref<void(const EmbeddingState&)> read) {
+  engine.read_state(read);
+}
+
+void EmbeddingEngine::change_state(
+    c10::function_ref<void(EmbeddingState&)> change) {
+  impl_->change_state(change);
+}
+
+void EmbeddingEngine::shutdown() {
+  impl_->check_not_updating();
+  impl_->shutdown();
+}
+
+}  // namespace tessera

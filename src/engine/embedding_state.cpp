@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/embedding_state.h"
+
+#include <tessera/common/shorten.h>
+
+#include "optim/row_update.h"
+#include "optim/tensor_update.h"
+#include "src/common/memory_ranges.h"
+#include "src/common/random_key.h"
+#include "src/common/tensor_text.h"
+#include "src/tables/table_memory.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// The index of `config` in `tables`; adds it on first use.
+size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].config == config) {
+      return i;
+    }
+  }
+  TableState table;
+  table.config = config;
+  table.name = config->name.empty() ? "table_" + std::to_string(tables.size())
+                                    : config->name;
+  for (const TableState& other : tables) {
+    TORCH_CHECK_VALUE(
+        other.name != table.name,
+        "[TableConfig '",
+        shorten(table.name),
+        "'] tables of one layer must have different names, but two are named '",
+        shorten(table.name),
+        "'. Rename one, or let features share the same TablePtr.");
+  }
+  tables.push_back(std::move(table));
+  return tables.size() - 1;
+}
+
+}  // namespace
+
+namespace {
+
+std::vector<Slot> make_slots(const TableState& table) {
+  std::vector<Slot> slots;
+  if (!table.optimizer) {
+    return slots;
+  }
+  const TableConfig& config = *table.config;
+  const int64_t rows = table.rows.count;
+  const optim::SlotCreation& creation =
+      optim::slot_creation_of(*table.optimizer);
+  for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
+    Slot slot{.name = spec.name, .position = spec.position};
+    // A function of the user's need not know how to make no rows.
+    if (creation.is_set() && rows > 0) {
+      slot.values = creation.create(
+          {.table = table.name,
+           .name = spec.name,
+           .shape = optim::slot_shape(spec, table.parameters.sizes()),
+           .initial_value = spec.initial_value,
+           .first_row = table.rows.numbers.first,
+           .row_step = table.rows.numbers.step});
+    } else {
+      slot.values = allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
+      slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
+      slot.values.fill_(spec.initial_value);
+    }
+    slots.push_back(std::move(slot));
+  }
+  return slots;
+}
+
+bool has_slot_creation(const TableState& table) {
+  return table.optimizer && optim::slot_creation_of(*table.optimizer).is_set();
+}
+
+// Creates the slots that `with_slots` requires and that do not exist yet. No table
+// changes if a user's function fails or returns memory that is in use.
+void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
+  std::vector<std::vector<Slot>> slots;
+  MemoryRanges used;
+  for (const TableState& table : tables) {
+    used.add(table.parameters);
+  }
+  for (const TableState& table : tables) {
+    const bool is_asked_for =
+        with_slots == WithSlots::kYes || has_slot_creation(table);
+    slots.push_back(
+        is_asked_for && table.slots.empty() ? make_slots(table) : table.slots);
+    for (const Slot& slot : slots.back()) {
+      TORCH_CHECK_VALUE(
+          !used.overlap(slot.values),
+          "[table '",
+          shorten(table.name),
+          "'] slot '",
+          shorten(slot.name),
+          "': slot_creation must return a new tensor each time, but this one "
+          "shares memory with a table or another slot. Allocate one per call.");
+      used.add(slot.values);
+    }
+  }
+  for (size_t i = 0; i < tables.size(); ++i) {
+    tables[i].slots = std::move(slots[i]);
+  }
+}
+
+// The next checkpoint is a full one.
+void forget_checkpoint(EmbeddingState& state) {
+  state.last_checkpoint.clear();
+  for (TableState& table : state.tables) {
+    table.touched.reset();
+  }
+}
+
+at::Tensor copy_rows(const at::Tensor& rows) {
+  const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
+  at::Tensor copy = allocate_rows(rows.size(0), width, rows.scalar_type());
+  copy = copy.view(rows.sizes());
+  return copy.copy_(rows.detach());
+}
+
+}  // namespace
+
+void check_holds_all_rows(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice) {
+  TORCH_CHECK(
+      state.ranks->size() == 1,
+      where,
+      " the tables are spread over ",
+      state.ranks->size(),
+      " ranks, but this needs all of them in one process. ",
+      advice);
+}
+
+EmbeddingState describe_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const std::string& where) {
+  if (optimizer) {
+    optim::validate(*optimizer, where);
+  }
+  EmbeddingState state;
+  state.features = feature_states(features, [&](const FeatureState& feature) {
+    return find_or_add(state.tables, feature.config.table);
+  });
+  for (const FeatureState& feature : state.features) {
+    if (feature.config.output_shape && feature.config.max_sequence_length > 0) {
+      TORCH_WARN(
+          "[feature '",
+          shorten(feature.path),
+          "'] max_sequence_length = ",
+          feature.config.max_sequence_length,
+          " is ignored beside output_shape ",
+          to_string(*feature.config.output_shape),
+          ". Remove one of them.");
+    }
+  }
+  state.accumulated.resize(state.tables.size());
+  TORCH_CHECK_VALUE(
+      !state.features.empty(),
+      where,
+      " features must have at least one feature, but got "
+      "an empty nest. Add a FeatureConfig.");
+  for (TableState& table : state.tables) {
+    if (table.config->trainable) {
+      table.optimizer =
+          table.config->optimizer ? table.config->optimizer : optimizer;
+    }
+    if (table.optimizer) {  // make_table() lets JSON's placeholders pass
+      optim::validate(
+          *table.optimizer,
+          c10::str("[TableConfig '", shorten(table.name), "']"));
+    }
+  }
+  return state;
+}
+
+EmbeddingState make_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    uint64_t seed,
+    WithSlots with_slots,
+    const std::string& where,
+    const Shards& shards) {
+  EmbeddingState state = describe_state(features, optimizer, where);
+  state.ranks = shards.ranks;
+  state.with_slots = with_slots;
+  state.seed = seed;
+  for (TableState& table : state.tables) {
+    table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
+                                : LocalRows::all(table.config->vocabulary_size);
+    table.parameters =
+        allocate_rows(table.rows.count, table.config->dim, table.config->dtype);
+    fill_rows(table, seed);
+  }
+  create_slots(state.tables, with_slots);
+  return state;
+}
+
+void add_slots(EmbeddingState& state) {
+  if (state.with_slots == WithSlots::kYes) {
+    return;
+  }
+  create_slots(state.tables, WithSlots::kYes);
+  state.with_slots = WithSlots::kYes;
+  forget_checkpoint(state);
+}
+
+kernels::Rounding rounding_of(
+    const EmbeddingState& state,
+    const TableState& table) {
+  if (table.config->dtype == at::kFloat) {
+    return {};
+  }
+  return {
+      .is_stochastic = table.config->stochastic_rounding,
+      .key = mix_bits(
+          random_key(state.seed, table.name) +
+          static_cast<uint64_t>(state.iterations)),
+      .rows = table.rows.numbers};
+}
+
+EmbeddingState deep_copy(const EmbeddingState& state) {
+  EmbeddingState copy = state;
+  forget_checkpoint(copy);
+  for (TableState& table : copy.tables) {
+    table.parameters = copy_rows(table.parameters);
+    for (Slot& slot : table.slots) {
+      slot.values = copy_rows(slot.values);
+    }
+    if (table.gradient_sum != nullptr) {
+      table.gradient_sum = std::make_shared<at::Tensor>(
+          table.gradient_sum->defined() ? table.gradient_sum->clone()
+                                        : at::Tensor());
+    }
+  }
+  return copy;
+}
+
+TableState& find_table(
+    EmbeddingState& state,
+    const std::string& name,
+    const std::string& where) {
+  std::string known;
+  for (TableState& table : state.tables) {
+    if (table.name == name) {
+      return table;
+    }
+    known.append((known.empty() ? "" : ", ") + shorten(table.name));
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(where, " no table '", shorten(name), "'. Known: ", known, "."));
+}
+
+at::Tensor read_rows(
+    EmbeddingState& state,
+    const std::string& table,
+    int64_t begin,
+    int64_t end) {
+  const at::NoGradGuard no_grad;
+  RankGroup& ranks = *state.ranks;
+  at::Tensor rows;
+  std::exception_ptr error;
+  try {
+    rows = read_local_rows(find_table(state, table, "[read_rows]"), begin, end);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  ranks.barrier_with_same(
+      {Rendezvous::kReadRows, state.layer},
+      error,
+      random_key(
+          static_cast<uint64_t>(begin), table + " " + std::to_string(end)),
+      "reads other rows. All ranks must read the same ones.");
+  return ranks.sum(rows.flatten()).view(rows.sizes());
+}
+
+EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
+  std::vector<EmbeddingTables::Entry> entries;
+  for (const TableState& table : state.tables) {
+    entries.push_back({table.config, table.name, table.parameters.detach()});
+  }
+  return EmbeddingTables(std::move(entries));
+}
+
+}  // namespace tessera

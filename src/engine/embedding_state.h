@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/checkpoint_options.h>
+#include <tessera/optim/optimizer.h>
+#include <tessera/tables/embedding_tables.h>
+
+#include "src/common/atomic_count.h"
+#include "src/common/rank_group.h"
+#include "src/engine/gradient_accumulator.h"
+#include "src/features/feature_state.h"
+#include "src/kernels/storage.h"
+#include "src/tables/table_state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Whether the tables' own optimizers update them, so that all tables have slots. With
+/// kNo, only tables with a slot_creation have slots.
+enum class WithSlots { kNo, kYes };
+
+/// What a layer consists of and what it has learnt, for every strategy.
+struct EmbeddingState : FeatureSet {
+  /// Who has the other rows of the tables.
+  std::shared_ptr<RankGroup> ranks = make_solo_group();
+  /// Among those of `ranks`: 1, 2, ...
+  int64_t layer = 0;
+  WithSlots with_slots = WithSlots::kYes;
+  std::vector<TableState> tables = {};
+  /// [tables], what gradient_accumulation_steps has collected on an engine.
+  std::vector<GradientAccumulator> accumulated = {};
+  /// The seed of initial values and of stochastic rounding. A load replaces it by the
+  /// saved one, so that rounding continues bit for bit.
+  uint64_t seed = 0;
+  /// The number of passes, as Keras counts them. With gradient_accumulation_steps = n,
+  /// n passes make one update of a table. Schedules are read at this number.
+  int64_t iterations = 0;
+  AtomicCount out_of_range_count = 0;
+  /// What TableState::touched counts from: path and checksum of a checkpoint.
+  std::string last_checkpoint = {};
+  MissingSlots missing_slots = MissingSlots::kError;
+  /// A load has left slots of the archive out, for want of a place.
+  bool has_skipped_slots = false;
+};
+
+/// What part of the tables a process holds.
+struct Shards {
+  std::shared_ptr<RankGroup> ranks = make_solo_group();
+  /// By a table's name; unset: all rows.
+  std::function<LocalRows(const std::string& name, const TableConfig&)>
+      rows_of = {};
+};
+
+/// Features and tables, in order of first use, without their memory.
+/// Errors:  as make_state().
+EmbeddingState describe_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const std::string& where);
+
+/// Makes tables in order of first use and initialises them. `with_slots` says which
+/// tables have slots.
+/// Errors:  c10::ValueError for unusable configs, naming feature or table;
+///          `where` begins what concerns the options as a whole.
+EmbeddingState make_state(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    uint64_t seed,
+    WithSlots with_slots,
+    const std::string& where = "[TPUEmbeddingOptions]",
+    const Shards& shards = {});
+
+/// Creates the slots of all tables that have an optimizer, unless there are.
+void add_slots(EmbeddingState& state);
+
+/// How the coming update of `table` rounds: a function of the layer's seed, the
+/// table's name and the number of updates so far.
+kernels::Rounding rounding_of(
+    const EmbeddingState& state,
+    const TableState& table);
+
+/// A copy that shares no tensor with `state`.
+EmbeddingState deep_copy(const EmbeddingState& state);
+
+/// Errors:  c10::ValueError beginning with `where`, listing the known names.
+TableState& find_table(
+    EmbeddingState& state,
+    const std::string& name,
+    const std::string& where);
+
+/// Errors:  c10::Error beginning with `where` and ending with `advice`, when there
+///          are several ranks.
+void check_holds_all_rows(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice);
+
+/// A float32 copy of rows [begin, end), from all ranks.
+/// Errors:  c10::ValueError or IndexError naming the table.
+at::Tensor read_rows(
+    EmbeddingState& state,
+    const std::string& table,
+    int64_t begin,
+    int64_t end);
+
+EmbeddingTables embedding_tables_of(const EmbeddingState& state);
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+
+#include <tessera/engine/embedding_engine.h>
+
+#include <c10/util/FunctionRef.h>
+
+namespace tessera {
+
+/// Gives layers access to the state of an EmbeddingEngine.
+struct EngineAccess {
+  /// The state, which the engine's updates change.
+  static const EmbeddingState& state(const EmbeddingEngine& engine);
+  /// Calls `read` while neither lookups nor updates run. It must not call the engine.
+  static void read(
+      const EmbeddingEngine& engine,
+      c10::function_ref<void(const EmbeddingState&)> read);
+};
+
+}  // namespace tessera

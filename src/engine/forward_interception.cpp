@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/forward_interception.h"
+
+#include <tessera/common/shorten.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+thread_local ForwardInterception* current_interception = nullptr;
+
+}  // namespace
+
+ForwardInterception::ForwardInterception(Answer answer)
+    : answer_(std::move(answer)), previous_(current_interception) {
+  current_interception = this;
+}
+
+ForwardInterception::~ForwardInterception() {
+  current_interception = previous_;
+}
+
+Nest<at::Tensor> ForwardInterception::answer_lookup(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const Features& features,
+    const Weights& weights) const {
+  for (const TableState& table : state.tables) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !table.config->quantization,
+        "[embedding_lookup] the rows of table '",
+        shorten(table.name),
+        "' are rounded to its quantization in training and in an exported file, "
+        "but not by embedding_lookup(). Call forward() of the layer, or enqueue() "
+        "and dequeue() of the engine, in a model that is exported.");
+  }
+  return answer(state, structure, features, weights);
+}
+
+ForwardInterception* ForwardInterception::current() {
+  return current_interception;
+}
+
+void ForwardInterception::enqueue(Batch batch) {
+  batches_.push_back(std::move(batch));
+}
+
+ForwardInterception::Batch ForwardInterception::dequeue(
+    const EmbeddingState& state,
+    const std::string& name,
+    int64_t replica) {
+  const auto found =
+      std::find_if(batches_.begin(), batches_.end(), [&](const Batch& batch) {
+        return batch.state == &state && batch.name == name &&
+            batch.replica == replica;
+      });
+  TORCH_CHECK_VALUE(
+      found != batches_.end(),
+      "[dequeue] the forward() of a model that is exported must enqueue the "
+      "batch '",
+      shorten(name),
+      "' of replica ",
+      replica,
+      " before it dequeues it, but it did not. Call enqueue() in forward(), or "
+      "embedding_lookup().");
+  Batch batch = std::move(*found);
+  batches_.erase(found);
+  return batch;
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// While it lives, TPUEmbedding::forward() and the lookups of an EmbeddingEngine return
+/// the result of `answer` instead of looking up rows, in this thread. An export traces
+/// a model this way.
+class ForwardInterception {
+ public:
+  using Answer = std::function<Nest<at::Tensor>(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure,
+      const Features& features,
+      const Weights& weights)>;
+
+  explicit ForwardInterception(Answer answer);
+  ~ForwardInterception();
+  ForwardInterception(const ForwardInterception&) = delete;
+  ForwardInterception& operator=(const ForwardInterception&) = delete;
+
+  /// The interception of this thread, or nullptr.
+  static ForwardInterception* current();
+
+  Nest<at::Tensor> answer(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure,
+      const Features& features,
+      const Weights& weights) const {
+    return answer_(state, structure, features, weights);
+  }
+
+  /// The same in place of an embedding_lookup(), which has no quantization.
+  /// Errors:  c10::NotImplementedError naming a table with quantization.
+  Nest<at::Tensor> answer_lookup(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure,
+      const Features& features,
+      const Weights& weights) const;
+
+  /// An engine's batch, between enqueue() and dequeue().
+  struct Batch {
+    const EmbeddingState* state = nullptr;
+    std::string name = {};
+    int64_t replica = 0;
+    Features features = {};
+    Weights weights = {};
+  };
+  void enqueue(Batch batch);
+  /// Takes the oldest batch with this name.
+  /// Errors:  c10::ValueError if there is none.
+  Batch dequeue(
+      const EmbeddingState& state,
+      const std::string& name,
+      int64_t replica);
+
+ private:
+  Answer answer_;
+  std::vector<Batch> batches_;
+  ForwardInterception* previous_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/lookup.h"
+
+#include "src/common/parallel.h"
+#include "src/common/step_memory.h"
+#include "src/tables/active_kernels.h"
+#include "src/tables/table_memory.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+namespace {
+
+// Bytes of rows per lookup task: some 50 us of work.
+constexpr int64_t kLookupTaskBytes = int64_t{256} * 1024;
+
+struct LookupTask {
+  size_t feature = 0;
+  int64_t begin_bag = 0;
+  int64_t end_bag = 0;
+};
+
+// As if tables were float32.
+int64_t bytes_of(const IdBags& bags) {
+  const int64_t rows = bags.nnz() + bags.bags;
+  return rows * bags.dim * static_cast<int64_t>(sizeof(float));
+}
+
+// Splits a feature's bags into tasks of about equal traffic.
+void add_tasks(
+    size_t feature,
+    const IdBags& bags,
+    std::vector<LookupTask>& tasks) {
+  const int64_t parts =
+      std::clamp<int64_t>(bytes_of(bags) / kLookupTaskBytes, 1, bags.bags + 1);
+  int64_t begin = 0;
+  for (int64_t part = 1; part <= parts && begin < bags.bags; ++part) {
+    int64_t end = bags.bags;
+    if (part < parts && bags.offsets.empty()) {
+      end = bags.bags * part / parts;
+    } else if (part < parts) {
+      const int64_t position = bags.nnz() * part / parts;
+      const auto found =
+          std::upper_bound(bags.offsets.begin(), bags.offsets.end(), position);
+      end = std::clamp<int64_t>(
+          found - bags.offsets.begin() - 1, begin, bags.bags);
+    }
+    if (end > begin) {
+      tasks.push_back({feature, begin, end});
+      begin = end;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> look_up(
+    const std::vector<IdBags>& bags,
+    const std::vector<LookupTable>& tables) {
+  std::vector<at::Tensor> activations;
+  std::vector<LookupTask> tasks;
+  activations.reserve(bags.size());
+  tasks.reserve(bags.size());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < bags.size(); ++i) {
+    activations.push_back(empty_in_step_memory(bags[i].activation_shape()));
+    add_tasks(i, bags[i], tasks);
+    bytes += bytes_of(bags[i]);
+  }
+  const kernels::KernelTable& kernels = active_kernels();
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
+    const LookupTask& task = tasks[index];
+    const IdBags& feature = bags[task.feature];
+    const LookupTable& table = tables[task.feature];
+    kernels.combine(
+        {.table = stored_rows(table.rows),
+         .ids = feature.ids.data(),
+         .nnz = feature.nnz(),
+         .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
+         .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
+         .scales = feature.scales.empty() ? nullptr : feature.scales.data(),
+         .buckets = table.buckets,
+         .out = activations[task.feature].mutable_data_ptr<float>(),
+         .begin_bag = task.begin_bag,
+         .end_bag = task.end_bag});
+  });
+  return activations;
+}
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stock LibTorch operators only: an independent check of the engine.
+#include "src/engine/operator_lookup.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_add.h>
+#include <ATen/ops/index_copy.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+// Positions and rows of the ids that do not look up zeros.
+struct LiveIds {
+  at::Tensor positions;  // [live]
+  at::Tensor rows;  // [live]
+};
+
+LiveIds live_ids(const IdBags& bags) {
+  LiveIds live{
+      at::empty({bags.nnz() - bags.zero_rows}, at::kLong),
+      at::empty({bags.nnz() - bags.zero_rows}, at::kLong)};
+  int64_t* positions = live.positions.mutable_data_ptr<int64_t>();
+  int64_t* rows = live.rows.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < bags.nnz(); ++i) {
+    if (bags.ids[i] != kZeroRow) {
+      *positions++ = i;
+      *rows++ = bags.ids[i];
+    }
+  }
+  return live;
+}
+
+// [nnz] int64: the bag of each id.
+at::Tensor bag_ids(const IdBags& bags) {
+  at::Tensor segments = at::empty({bags.nnz()}, at::kLong);
+  int64_t* data = segments.mutable_data_ptr<int64_t>();
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    std::fill(data + bags.begin(bag), data + bags.end(bag), bag);
+  }
+  return segments;
+}
+
+}  // namespace
+
+at::Tensor round_to_buckets(
+    const at::Tensor& rows,
+    const kernels::Buckets& buckets) {
+  if (buckets.step == 0.0F) {
+    return rows;
+  }
+  const at::Tensor values = rows.detach();
+  const at::Tensor bucket =
+      ((at::clamp(values, buckets.lower, buckets.upper) - buckets.lower) /
+           buckets.step +
+       0.5F)
+          .floor();
+  const at::Tensor rounded = bucket * buckets.step + buckets.lower;
+  // The gradient of the rows and a zero; infinite ones have none.
+  return rounded +
+      at::where(values.isfinite(), rows - values, at::zeros({1}, at::kFloat));
+}
+
+at::Tensor weight_per_id(const IdBags& bags, const at::Tensor& weights) {
+  if (!weights.defined()) {
+    return at::ones({bags.nnz()}, at::kFloat);
+  }
+  if (bags.kept.empty() && bags.nnz() == weights.numel()) {
+    return weights;
+  }
+  at::Tensor kept = at::empty({bags.nnz()}, at::kLong);
+  std::copy(
+      bags.kept.begin(), bags.kept.end(), kept.mutable_data_ptr<int64_t>());
+  return weights.index_select(0, kept);
+}
+
+at::Tensor divide_by_total(
+    const at::Tensor& sum,
+    const at::Tensor& total,
+    Combiner combiner) {
+  // Zero denominators are replaced before the division: 0 / 0 would give a NaN
+  // gradient even where the result is not used.
+  const at::Tensor is_zero = total == 0;
+  at::Tensor denominator = total.masked_fill(is_zero, 1);
+  denominator = combiner == Combiner::kMean ? denominator : denominator.sqrt();
+  return (sum / denominator.unsqueeze(1)).masked_fill(is_zero.unsqueeze(1), 0);
+}
+
+at::Tensor look_up_by_operators(
+    const LookupTable& table,
+    const IdBags& bags,
+    const at::Tensor& weights,
+    bool sparse_gradients) {
+  const LiveIds live = live_ids(bags);
+  at::Tensor rows = round_to_buckets(
+      at::embedding(
+          table.rows,
+          live.rows,
+          /*padding_idx=*/-1,
+          /*scale_grad_by_freq=*/false,
+          sparse_gradients)
+          .to(at::kFloat),
+      table.buckets);
+  if (bags.zero_rows > 0) {
+    rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat)
+               .index_copy(0, live.positions, rows);
+  }
+  if (bags.offsets.empty()) {
+    return rows;
+  }
+  const at::Tensor segments = bag_ids(bags);
+  const at::Tensor weight = weight_per_id(bags, weights);
+  const at::Tensor terms = rows * weight.unsqueeze(1);
+  const at::Tensor sum = at::zeros({bags.bags, bags.dim}, at::kFloat)
+                             .index_add(0, segments, terms);
+  if (bags.combiner == Combiner::kSum) {
+    return sum;
+  }
+  const at::Tensor term =
+      bags.combiner == Combiner::kMean ? weight : weight * weight;
+  const at::Tensor total =
+      at::zeros({bags.bags}, at::kFloat).index_add(0, segments, term);
+  return divide_by_total(sum, total, bags.combiner);
+}
+
+}  // namespace tessera

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/pending_gradients.h"
+
+#include "src/common/parallel.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// |value|^p of a stretch, or its largest |value| for p = infinity.
+double part_of_norm(const float* values, int64_t count, double p) {
+  double part = 0.0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double size = std::abs(static_cast<double>(values[i]));
+    if (std::isinf(p)) {
+      part = std::isnan(size) || size > part ? size : part;
+    } else {
+      part += p == 2.0 ? size * size : std::pow(size, p);
+    }
+    if (std::isnan(part)) {
+      break;
+    }
+  }
+  return part;
+}
+
+double add_parts(const std::vector<double>& parts, double p) {
+  double total = 0.0;
+  for (const double part : parts) {
+    if (std::isinf(p)) {
+      total = std::isnan(part) || part > total ? part : total;
+      if (std::isnan(total)) {
+        break;
+      }
+    } else {
+      total += part;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+PendingGradients::PendingGradients(
+    std::shared_ptr<TableEngine> engine,
+    at::Tensor virtual_variable)
+    : engine_(std::move(engine)),
+      virtual_variable_(std::move(virtual_variable)),
+      piles_(engine_->state().tables.size()) {}
+
+std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
+  TORCH_CHECK(
+      !is_claimed(),
+      "[Combined] the layer belongs to another Combined already. Keep one "
+      "Combined per layer, for all losses.");
+  auto claim = std::make_shared<Claim>();
+  claim_ = claim;
+  return claim;
+}
+
+void PendingGradients::settle() {
+  if (!virtual_variable_.grad().defined()) {
+    discard();
+  }
+}
+
+void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
+  TORCH_CHECK(
+      !is_stepping_,
+      "[TPUEmbedding] backward() within the step() of a Combined, by a callable "
+      "or a custom rule. Call it before or after step().");
+  piles_ = engine_->collect(piles_, lookups);
+}
+
+int64_t PendingGradients::passes() const {
+  int64_t passes = 0;
+  for (const GradientAccumulator& pile : piles_) {
+    passes = std::max(passes, pile.passes());
+  }
+  return passes;
+}
+
+double PendingGradients::norm(double p) const {
+  // Fixed lengths, added in order: the same for any number of threads.
+  constexpr int64_t kPart = 16384;
+  std::vector<std::pair<const float*, int64_t>> parts;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < piles_.size(); ++i) {
+    if (engine_->state().tables[i].rows.is_copy) {
+      continue;
+    }
+    const GradientAccumulator& pile = piles_[i];
+    const auto count = static_cast<int64_t>(pile.sums().size());
+    bytes += count * static_cast<int64_t>(sizeof(float));
+    for (int64_t begin = 0; begin < count; begin += kPart) {
+      parts.emplace_back(
+          pile.sums().data() + begin, std::min(kPart, count - begin));
+    }
+  }
+  std::vector<double> sums(parts.size());
+  run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
+    sums[i] = part_of_norm(parts[i].first, parts[i].second, p);
+  });
+  const double total = add_parts(
+      engine_->gather(add_parts(sums, p), std::bit_cast<uint64_t>(p)), p);
+  return std::isinf(p) ? total : std::pow(total, 1.0 / p);
+}
+
+void PendingGradients::scale(double factor) {
+  for (GradientAccumulator& pile : piles_) {
+    pile.scale(static_cast<float>(factor));
+  }
+}
+
+void PendingGradients::discard() {
+  update_ = {};
+  for (GradientAccumulator& pile : piles_) {
+    pile.clear();
+  }
+}
+
+void PendingGradients::prepare(double gain) {
+  is_stepping_ = true;
+  const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
+  update_ = engine_->plan(piles_, gain);
+}
+
+void PendingGradients::apply() {
+  if (passes() > 0) {
+    engine_->apply(std::move(update_));
+  }
+  discard();
+}
+
+}  // namespace tessera

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/serving_lookup.h"
+
+#include <tessera/engine/serving_lookup.h>
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/tensor_text.h"
+#include "src/engine/lookup.h"
+#include "src/engine/operator_lookup.h"
+#include "src/features/batch.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
+  const TablePtr& config = feature.config.table;
+  const auto found =
+      std::find_if(tables.begin(), tables.end(), [&](const auto& entry) {
+        return entry.config == config;
+      });
+  TORCH_CHECK_VALUE(
+      found != tables.end(),
+      "[feature '",
+      shorten(feature.path),
+      "'] its table '",
+      shorten(config->name),
+      "' is none of the tables given (they are told apart by object). Use the "
+      "TablePtr that the tables were made with.");
+  return static_cast<size_t>(found - tables.begin());
+}
+
+void check_rows(const FeatureState& feature, const at::Tensor& rows) {
+  const TableConfig& config = *feature.config.table;
+  const std::vector<int64_t> shape{config.vocabulary_size, config.dim};
+  TORCH_CHECK_VALUE(
+      rows.defined() && rows.layout() == at::kStrided && rows.is_cpu() &&
+          rows.scalar_type() == config.dtype &&
+          rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
+          !rows.is_neg() && !rows._is_zerotensor(),
+      "[feature '",
+      shorten(feature.path),
+      "'] the tensor of its table '",
+      shorten(config.name),
+      "' must be a contiguous cpu one of ",
+      to_string(config.dtype),
+      " ",
+      c10::IntArrayRef(shape),
+      ", but got ",
+      describe(rows),
+      ". A clone() of a view is contiguous.");
+}
+
+bool needs_gradient(
+    const Batch& batch,
+    const std::vector<LookupTable>& tables) {
+  const auto asks = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad();
+  };
+  return at::GradMode::is_enabled() &&
+      (std::any_of(batch.weights.begin(), batch.weights.end(), asks) ||
+       std::any_of(tables.begin(), tables.end(), [&](const LookupTable& table) {
+         return asks(table.rows);
+       }));
+}
+
+// `prepare` may complete the state of each feature.
+Nest<at::Tensor> look_up_by(
+    const Nest<FeatureConfig>& feature_config,
+    const EmbeddingTables& tables,
+    const Features& features,
+    const Weights& weights,
+    c10::function_ref<void(FeatureState&)> prepare) {
+  const Nest<FeatureConfig> configs =
+      part_like(feature_config, features, "features");
+  std::vector<FeatureState> states = feature_states(
+      configs,
+      [&](const FeatureState& feature) { return index_of(feature, tables); });
+  std::vector<LookupTable> rows;
+  for (FeatureState& feature : states) {
+    prepare(feature);
+    rows.push_back({(tables.begin() + feature.table)->parameters});
+    check_rows(feature, rows.back().rows);
+  }
+  Batch batch = read_batch(configs, states, features, weights);
+  if (!needs_gradient(batch, rows)) {
+    for (IdBags& bags : batch.bags) {
+      drop_zero_rows(bags);
+    }
+    return configs.pack(look_up(batch.bags, rows));
+  }
+  std::vector<at::Tensor> activations;
+  for (size_t i = 0; i < states.size(); ++i) {
+    activations.push_back(look_up_by_operators(
+                              rows[i],
+                              batch.bags[i],
+                              batch.weights[i],
+                              /*sparse_gradients=*/false)
+                              .view(batch.bags[i].activation_shape()));
+  }
+  return configs.pack(std::move(activations));
+}
+
+}  // namespace
+
+Nest<at::Tensor> serving_embedding_lookup(
+    const Features& features,
+    const Weights& weights,
+    const EmbeddingTables& tables,
+    const Nest<FeatureConfig>& feature_config) {
+  return look_up_by(
+      feature_config, tables, features, weights, [](FeatureState&) {});
+}
+
+Nest<at::Tensor> look_up_for_serving(
+    const EmbeddingState& state,
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& feature_config) {
+  const at::NoGradGuard no_grad;
+  return look_up_by(
+      feature_config,
+      embedding_tables_of(state),
+      features,
+      weights,
+      [&](FeatureState& feature) {
+        for (const FeatureState& known : state.features) {
+          if (known.path == feature.path && known.config == feature.config) {
+            feature.ragged_rows = known.ragged_rows;
+          }
+        }
+      });
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// serving_embedding_lookup() in the tables of a layer or an engine, without gradients.
+/// If a feature has the same config as one of theirs, the number of ragged rows that
+/// their batches have fixed applies to it.
+/// Errors:  as serving_embedding_lookup().
+Nest<at::Tensor> look_up_for_serving(
+    const EmbeddingState& state,
+    const Features& features,
+    const Weights& weights,
+    const Nest<FeatureConfig>& feature_config);
+
+}  // namespace tessera

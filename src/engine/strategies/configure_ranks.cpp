@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/strategies/embedding_strategy.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/random_key.h"
+#include "src/common/rank_group.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera {
+
+namespace {
+
+// Some of a text, around where it differs from another one.
+std::string excerpt(const std::string& text, size_t difference) {
+  constexpr size_t kBefore = 60;
+  constexpr size_t kLength = 120;
+  const size_t begin = difference - std::min(difference, kBefore);
+  std::string part = begin > 0 ? "..." : "";
+  part.append(text.substr(begin, kLength));
+  return part.append(begin + kLength < text.size() ? "..." : "");
+}
+
+std::string to_text(const ShardingOptions& options) {
+  std::string text = c10::str(
+      ", split = ",
+      to_string(options.split),
+      ", row_transport = ",
+      options.row_transport,
+      ", gradient_transport = ",
+      options.gradient_transport);
+  for (const auto& [table, placement] : options.placement) {
+    text.append(c10::str(
+        ", placement of '", shorten(table), "' = ", to_string(placement)));
+  }
+  return text;
+}
+
+}  // namespace
+
+void configure_ranks(
+    const Strategy& strategy,
+    c10::function_ref<std::string()> configure) {
+  const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
+  if (sharded == nullptr) {
+    configure();
+    return;
+  }
+  RankGroup& ranks = *sharded->ranks;
+  std::string text;
+  std::exception_ptr error;
+  try {
+    text = configure() + to_text(sharded->options);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const auto hash = std::bit_cast<int64_t>(random_key(0, text));
+  const std::vector<int64_t> hashes = ranks.barrier(
+      Rendezvous::kConfigure, error, std::vector<int64_t>(ranks.size(), hash));
+  if (std::count(hashes.begin(), hashes.end(), hashes[0]) == ranks.size()) {
+    return;
+  }
+  const std::vector<std::string> texts = ranks.all_gather(text);
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& other = texts[rank];
+    const size_t difference =
+        std::mismatch(text.begin(), text.end(), other.begin(), other.end())
+            .first -
+        text.begin();
+    TORCH_CHECK_VALUE(
+        other == text,
+        "[Strategy::sharded] rank ",
+        rank,
+        " has another configuration than rank ",
+        ranks.rank(),
+        ":\n  rank ",
+        rank,
+        ": ",
+        excerpt(other, difference),
+        "\n  rank ",
+        ranks.rank(),
+        ": ",
+        excerpt(text, difference),
+        "\nBuild the layer with the same options on all ranks.");
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/operator_lookup.h"
+#include "src/engine/strategies/parameter_strategy.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_copy.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+// Bags padded to the longest one.
+struct Grid {
+  int64_t width = 0;
+  at::Tensor cells;  // [nnz] int64, where each id stands
+  at::Tensor rows;  // [bags, width] int64, 0 where nothing is looked up
+  at::Tensor is_live;  // [bags, width] bool
+};
+
+Grid make_grid(const IdBags& bags) {
+  Grid grid;
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    grid.width = std::max(grid.width, bags.end(bag) - bags.begin(bag));
+  }
+  grid.cells = at::empty({bags.nnz()}, at::kLong);
+  grid.rows = at::zeros({bags.bags, grid.width}, at::kLong);
+  grid.is_live = at::zeros({bags.bags, grid.width}, at::kBool);
+  int64_t* cells = grid.cells.mutable_data_ptr<int64_t>();
+  int64_t* rows = grid.rows.mutable_data_ptr<int64_t>();
+  bool* is_live = grid.is_live.mutable_data_ptr<bool>();
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
+      cells[i] = bag * grid.width + i - bags.begin(bag);
+      is_live[cells[i]] = bags.ids[i] != kZeroRow;
+      rows[cells[i]] = is_live[cells[i]] ? bags.ids[i] : 0;
+    }
+  }
+  return grid;
+}
+
+class DenseStrategy : public ParameterStrategy {
+ public:
+  explicit DenseStrategy(std::shared_ptr<EmbeddingState> state)
+      : ParameterStrategy(std::move(state), /*sparse_gradients=*/false) {}
+
+ private:
+  at::Tensor look_up(
+      const LookupTable& table,
+      const IdBags& bags,
+      const at::Tensor& weights) const override {
+    const Grid grid = make_grid(bags);
+    const at::Tensor weight =
+        at::zeros({bags.bags * grid.width}, at::kFloat)
+            .index_copy(0, grid.cells, weight_per_id(bags, weights))
+            .view({bags.bags, grid.width});
+    const at::Tensor rows =
+        round_to_buckets(at::embedding(table.rows, grid.rows), table.buckets);
+    // Cells that are not live hold row 0: masked before anything is multiplied.
+    const at::Tensor live_rows =
+        at::where(grid.is_live.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
+    const at::Tensor terms = live_rows * weight.unsqueeze(2);
+    const at::Tensor sum = terms.sum(1);
+    if (bags.combiner == Combiner::kSum) {
+      return sum;
+    }
+    const bool is_mean = bags.combiner == Combiner::kMean;
+    const at::Tensor total = (is_mean ? weight : weight * weight).sum(1);
+    return divide_by_total(sum, total, bags.combiner);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
+    std::shared_ptr<EmbeddingState> state) {
+  return std::make_unique<DenseStrategy>(std::move(state));
+}
+
+}  // namespace tessera

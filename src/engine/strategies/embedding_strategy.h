@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+#include "src/engine/gradient_rows.h"
+#include "src/features/batch.h"
+
+#include <tessera/engine/strategy.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+class PendingGradients;
+class TableEngine;
+
+/// Looks up batches and decides how the tables learn.
+class EmbeddingStrategy {
+ public:
+  virtual ~EmbeddingStrategy() = default;
+
+  /// What the layer registers as its parameters.
+  virtual std::vector<std::pair<std::string, at::Tensor>> parameters() = 0;
+
+  /// Differentiable activations, one per feature.
+  virtual std::vector<at::Tensor> forward(Batch batch) = 0;
+
+  /// A forward() in two parts: what it returns, called once, gives the
+  /// activations. On an engine, a training batch is looked up meanwhile, from
+  /// tables as they are now.
+  virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
+    return [this, batch = std::move(batch)]() mutable {
+      return forward(std::move(batch));
+    };
+  }
+
+  /// In place of forward(), when a batch can't be read: other ranks must not
+  /// wait for it. May raise in the name of another rank.
+  virtual void give_up(const std::exception_ptr& /*error*/) {}
+
+  /// While the lock is held, no update changes the tables. If a torch::optim updates
+  /// the tables, the lock is empty, and the caller must keep updates away.
+  virtual std::shared_lock<std::shared_mutex> stop_updates() const {
+    return {};
+  }
+
+  /// Until no lookup runs in the background: the tables are to be replaced.
+  virtual void wait_for_lookups() {}
+
+  /// Drops gradients that wait for a step, because the tables have been replaced.
+  virtual void forget() {}
+
+  /// What the next step of an optimizer applies; nullptr unless this is an
+  /// engine under Apply::kOnStep.
+  virtual std::shared_ptr<PendingGradients> pending() {
+    return nullptr;
+  }
+
+  /// Which rows the dense gradient of a table belongs to. nullptr if the gradient is
+  /// sparse or does not exist.
+  virtual std::shared_ptr<GradientRows> gradient_rows(size_t /*table*/) {
+    return nullptr;
+  }
+
+  /// Until the matching allow_updates(), backward passes change neither tables, nor
+  /// gradients of tables, nor gradients that wait for an update.
+  void forbid_updates() {
+    if (bans_++ == 0) {
+      set_updates(false);
+    }
+  }
+  void allow_updates() {
+    if (--bans_ == 0) {
+      set_updates(true);
+    }
+  }
+
+ private:
+  virtual void set_updates(bool are_allowed) = 0;
+
+  int64_t bans_ = 0;
+};
+
+/// Makes the engines of sharded layers. The one implementation is in
+/// src/distributed, which stands above this folder.
+class ShardedEngineFactory {
+ public:
+  virtual ~ShardedEngineFactory() = default;
+
+  /// The rows of a table that this process holds.
+  virtual LocalRows rows_of(
+      const Strategy::Sharded& strategy,
+      const std::string& name,
+      const TableConfig& table) const = 0;
+
+  virtual std::shared_ptr<TableEngine> make_engine(
+      const Strategy::Sharded& strategy,
+      std::shared_ptr<EmbeddingState> state) const = 0;
+};
+
+/// On an engine, the first parameter is the virtual variable.
+/// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
+std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
+    std::shared_ptr<EmbeddingState> state,
+    std::shared_ptr<TableEngine> engine,
+    Apply apply);
+
+std::unique_ptr<EmbeddingStrategy> make_host_strategy(
+    std::shared_ptr<EmbeddingState> state,
+    Strategy::Host options);
+
+std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
+    std::shared_ptr<EmbeddingState> state);
+
+std::unique_ptr<EmbeddingStrategy> make_strategy(
+    const Strategy& strategy,
+    Apply apply,
+    std::shared_ptr<EmbeddingState> state);
+
+/// Whether `strategy` updates tables by their own optimizers.
+WithSlots slots_under(const Strategy& strategy);
+
+/// What part of the tables this process holds.
+Shards shards_under(const Strategy& strategy);
+
+/// Runs `configure`, which says as text what this rank was configured with, and
+/// compares the ranks.
+/// Errors:  what it throws; on shards on all ranks, and c10::ValueError showing
+///          where the texts differ.
+void configure_ranks(
+    const Strategy& strategy,
+    c10::function_ref<std::string()> configure);
+
+}  // namespace tessera

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/row_update.h"
+
+#include <tessera/common/shorten.h>
+#include "src/engine/pending_gradients.h"
+#include "src/engine/strategies/embedding_strategy.h"
+#include "src/engine/table_engine.h"
+#include "src/engine/weight_gradient.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+namespace tessera {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class PendingUpdates;
+
+// Weights of a feature that ask for a gradient, with what it takes.
+struct WeightedFeature {
+  size_t feature = 0;
+  IdBags bags;  // with kZeroRow, which counts in the denominators
+  at::Tensor rows;  // [nnz, dim], as they were looked up
+  int64_t count = 0;  // of the caller's weights
+};
+
+// What backward() needs of one forward: its own checked copy of the ids.
+struct LookupRecord : torch::CustomClassHolder {
+  std::vector<at::Tensor> activations;  // handed over to autograd
+  std::vector<IdBags> bags;
+  std::vector<WeightedFeature> weighted;
+  std::shared_ptr<const distributed::Route> route;
+  std::shared_ptr<PendingUpdates> updates;
+  at::Tensor virtual_variable;
+  bool is_used = false;
+};
+using LookupRecordPtr = c10::intrusive_ptr<LookupRecord>;
+
+// Takes the gradients of one backward pass: an engine, or under Apply::kOnStep
+// what is pending.
+using Sink = std::function<void(const std::vector<LookupGradients>&)>;
+
+// The gradients that one backward pass has collected so far. Lives in the
+// pass's final callback: when the pass fails, LibTorch drops the callback, and
+// the pile and its marks on the lookups go with it.
+class Pile {
+ public:
+  explicit Pile(Sink sink) : sink_(std::move(sink)) {}
+  ~Pile() {
+    for (const LookupRecordPtr& record : records_) {
+      record->is_used = is_applied_;
+    }
+  }
+  Pile(const Pile&) = delete;
+  Pile& operator=(const Pile&) = delete;
+
+  void add(const LookupRecordPtr& record, variable_list gradients) {
+    lookups_.push_back(
+        {.bags = &record->bags,
+         .gradients = std::move(gradients),
+         .route = record->route});
+    record->is_used = true;
+    records_.push_back(record);
+  }
+
+  void apply() {
+    sink_(lookups_);
+    is_applied_ = true;
+  }
+
+ private:
+  Sink sink_;
+  std::vector<LookupRecordPtr> records_;
+  std::vector<LookupGradients> lookups_;
+  bool is_applied_ = false;
+};
+
+// One pile per running backward pass, told apart by its graph task.
+class PendingUpdates {
+ public:
+  // `pending` is nullptr under Apply::kInBackward.
+  PendingUpdates(
+      std::shared_ptr<TableEngine> engine,
+      std::shared_ptr<PendingGradients> pending)
+      : engine_(std::move(engine)), pending_(std::move(pending)) {}
+
+  // Whether backward passes update the tables.
+  void set_allowed(bool are_allowed) {
+    are_allowed_ = are_allowed;
+  }
+  bool are_allowed() const {
+    return are_allowed_;
+  }
+
+  // Under kOnStep the gradients of a second pass add up.
+  bool takes_second_pass() const {
+    return pending_ != nullptr;
+  }
+
+  void add(const LookupRecordPtr& record, variable_list gradients) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pile_of_this_pass()->add(record, std::move(gradients));
+  }
+
+ private:
+  std::shared_ptr<Pile> pile_of_this_pass() {
+    std::erase_if(
+        piles_, [](const auto& entry) { return entry.second.expired(); });
+    const int pass = torch::autograd::get_current_graph_task_id();
+    if (std::shared_ptr<Pile> pile = piles_[pass].lock()) {
+      return pile;
+    }
+    if (pending_ != nullptr) {
+      pending_->settle();
+    }
+    auto pile = std::make_shared<Pile>(sink());
+    piles_[pass] = pile;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [pile] { pile->apply(); });
+    return pile;
+  }
+
+  Sink sink() const {
+    if (pending_ != nullptr) {
+      return
+          [pending = pending_](const auto& lookups) { pending->add(lookups); };
+    }
+    return [engine = engine_](const auto& lookups) {
+      engine->apply(engine->plan(lookups));
+    };
+  }
+
+  std::atomic<bool> are_allowed_ = true;
+  std::mutex mutex_;
+  std::shared_ptr<TableEngine> engine_;
+  std::shared_ptr<PendingGradients> pending_;
+  std::map<int, std::weak_ptr<Pile>> piles_;
+};
+
+// Ties activations to the virtual variable: its backward hands their gradients
+// to the engine and gives the variable a defined zero.
+struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
+  // `inputs`: the virtual variable, then the weights of record->weighted. The
+  // type must be TensorList itself: a vector would count as no tensor at all.
+  static variable_list forward(
+      AutogradContext* context,
+      at::TensorList /*inputs*/,
+      const LookupRecordPtr& record) {
+    context->set_materialize_grads(false);
+    context->saved_data["record"] = c10::IValue::make_capsule(record);
+    return std::move(record->activations);
+  }
+
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
+    // Raises on a second run of a graph that was not retained.
+    context->get_saved_variables();
+    const auto record = c10::static_intrusive_pointer_cast<LookupRecord>(
+        context->saved_data["record"].toCapsule());
+    // One entry per input, and one for the record.
+    variable_list results(record->weighted.size() + 2);
+    for (size_t i = 0; i < record->weighted.size(); ++i) {
+      const WeightedFeature& weighted = record->weighted[i];
+      const at::Tensor& gradient = gradients[weighted.feature];
+      if (!context->needs_input_grad(i + 1)) {
+        continue;
+      }
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          !at::GradMode::is_enabled(),
+          "[TPUEmbedding] weights have no second derivative: call backward() "
+          "without create_graph.");
+      results[i + 1] = gradient.defined()
+          ? weight_gradient(
+                weighted.bags, weighted.rows, gradient, weighted.count)
+          : at::zeros({weighted.count}, at::kFloat);
+    }
+    // requires_grad() and are_allowed() may have changed since the forward pass.
+    // Without an update, the virtual variable gets no gradient: a defined gradient
+    // means that gradients wait for a step.
+    if (context->needs_input_grad(0) &&
+        record->virtual_variable.requires_grad() &&
+        record->updates->are_allowed()) {
+      TORCH_CHECK(
+          !record->is_used || record->updates->takes_second_pass(),
+          "[TPUEmbedding] a second backward pass over the same forward: its "
+          "gradients have already updated the tables. Call forward() again, "
+          "add the losses and call backward() once, or use Apply::kOnStep, "
+          "under which they add up.");
+      record->updates->add(record, std::move(gradients));
+      results[0] = at::zeros({1}, at::kFloat);
+    }
+    return results;
+  }
+};
+
+// Sums over several passes have no order and no count of their own.
+void check_on_step(const TableState& table) {
+  if (!table.optimizer) {
+    return;
+  }
+  const std::string where = "[table '" + shorten(table.name) + "'] ";
+  TORCH_CHECK_VALUE(
+      optim::accumulates_duplicates(*table.optimizer),
+      where,
+      "use_gradient_accumulation = false takes duplicates one by one, but "
+      "Apply::kOnStep sums them. Set it to true, or use Apply::kInBackward.");
+  const int64_t passes =
+      optim::gradient_accumulation_steps_of(*table.optimizer);
+  TORCH_CHECK_VALUE(
+      passes == 1,
+      where,
+      "gradient_accumulation_steps = ",
+      passes,
+      ", but under Apply::kOnStep step() decides when to update. Set it to 1, "
+      "step every ",
+      passes,
+      " passes, with Accumulation::kMean.");
+}
+
+// A batch and what was looked up for it.
+struct LookedUp {
+  Batch batch;
+  Lookup lookup;
+  std::vector<WeightedFeature> weighted;
+  int64_t zero_rows = 0;
+};
+
+class EngineStrategy : public EmbeddingStrategy {
+ public:
+  EngineStrategy(
+      std::shared_ptr<EmbeddingState> state,
+      std::shared_ptr<TableEngine> engine,
+      Apply apply)
+      : state_(std::move(state)),
+        virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
+        engine_(std::move(engine)) {
+    if (apply == Apply::kOnStep) {
+      for (const TableState& table : state_->tables) {
+        check_on_step(table);
+      }
+      pending_ = std::make_shared<PendingGradients>(engine_, virtual_variable_);
+    }
+    updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
+  }
+
+  // Lookups in the background use this object.
+  ~EngineStrategy() override {
+    engine_->end_lookups();
+  }
+
+  void forget() override {
+    if (pending_ != nullptr) {
+      pending_->discard();
+    }
+  }
+
+  std::shared_lock<std::shared_mutex> stop_updates() const override {
+    return engine_->stop_updates();
+  }
+
+  void wait_for_lookups() override {
+    engine_->stop_lookups();
+  }
+
+  void give_up(const std::exception_ptr& error) override {
+    engine_->give_up(error);
+  }
+
+  std::shared_ptr<PendingGradients> pending() override {
+    return pending_;
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> parameters() override {
+    return {{"virtual_variable", virtual_variable_}};
+  }
+
+  std::vector<at::Tensor> forward(Batch batch) override {
+    check_claimed();
+    return tie(look_up(std::move(batch), at::GradMode::is_enabled()));
+  }
+
+  std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) override {
+    if (!is_trained()) {
+      return EmbeddingStrategy::begin_forward(std::move(batch));
+    }
+    check_claimed();
+    engine_->worker().check_may_submit();
+    const JobResult<std::shared_ptr<LookedUp>> result =
+        engine_->worker().submit([this, batch = std::move(batch)]() mutable {
+          return std::make_shared<LookedUp>(
+              look_up(std::move(batch), /*with_gradients=*/true));
+        });
+    return [this, result] { return tie(std::move(*result.get())); };
+  }
+
+ private:
+  void set_updates(bool are_allowed) override {
+    updates_->set_allowed(are_allowed);
+  }
+
+  bool is_trained() const {
+    return at::GradMode::is_enabled() && virtual_variable_.requires_grad();
+  }
+
+  void check_claimed() const {
+    TORCH_CHECK(
+        !is_trained() || pending_ == nullptr || pending_->is_claimed(),
+        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() "
+        "updates the tables; another optimizer's step() can't reach them. "
+        "Make one: Combined(std::move(optimizer), {layer}), or run under "
+        "NoGradGuard.");
+  }
+
+  // In any thread. `with_gradients`: weights may ask for one.
+  LookedUp look_up(Batch batch, bool with_gradients) const {
+    LookedUp result;
+    for (size_t i = 0; i < batch.bags.size(); ++i) {
+      IdBags& bags = batch.bags[i];
+      const at::Tensor& weights = batch.weights[i];
+      result.zero_rows += bags.zero_rows;
+      if (with_gradients && weights.defined() && weights.requires_grad()) {
+        result.weighted.push_back(
+            {.feature = i, .bags = bags, .rows = {}, .count = weights.numel()});
+      }
+      drop_zero_rows(bags);
+    }
+    result.lookup = engine_->look_up(batch.bags);
+    for (WeightedFeature& weighted : result.weighted) {
+      const auto updates_wait = engine_->stop_updates();
+      weighted.rows = gather_rows(
+          weighted.bags,
+          batch.bags[weighted.feature],
+          result.lookup.tables[weighted.feature]);
+    }
+    result.batch = std::move(batch);
+    return result;
+  }
+
+  // Makes activations that autograd leads back to the engine.
+  std::vector<at::Tensor> tie(LookedUp found) {
+    state_->out_of_range_count += found.zero_rows;
+    if (!at::GradMode::is_enabled() ||
+        (!is_trained() && found.weighted.empty())) {
+      return std::move(found.lookup.activations);
+    }
+    variable_list inputs{virtual_variable_};
+    for (const WeightedFeature& weighted : found.weighted) {
+      inputs.push_back(found.batch.weights[weighted.feature]);
+    }
+    auto record = c10::make_intrusive<LookupRecord>();
+    record->activations = std::move(found.lookup.activations);
+    record->bags = std::move(found.batch.bags);
+    record->weighted = std::move(found.weighted);
+    record->route = std::move(found.lookup.route);
+    record->updates = updates_;
+    record->virtual_variable = virtual_variable_;
+    return TieToVirtualVariable::apply(at::TensorList(inputs), record);
+  }
+
+  std::shared_ptr<EmbeddingState> state_;
+  at::Tensor virtual_variable_;  // [1], always 0
+  std::shared_ptr<PendingGradients> pending_;  // under Apply::kOnStep
+  std::shared_ptr<PendingUpdates> updates_;
+  std::shared_ptr<TableEngine> engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
+    std::shared_ptr<EmbeddingState> state,
+    std::shared_ptr<TableEngine> engine,
+    Apply apply) {
+  return std::make_unique<EngineStrategy>(
+      std::move(state), std::move(engine), apply);
+}
+
+}  // namespace tessera

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/strategies/parameter_strategy.h"
+
+#include <tessera/common/shorten.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+// The ids that do not look up zeros, [n] int64.
+at::Tensor looked_up_rows(const IdBags& bags) {
+  at::Tensor rows = at::empty({bags.nnz() - bags.zero_rows}, at::kLong);
+  std::copy_if(
+      bags.ids.begin(),
+      bags.ids.end(),
+      rows.mutable_data_ptr<int64_t>(),
+      [](uint32_t id) { return id != kZeroRow; });
+  return rows;
+}
+
+}  // namespace
+
+ParameterStrategy::ParameterStrategy(
+    std::shared_ptr<EmbeddingState> state,
+    bool sparse_gradients)
+    : state_(std::move(state)) {
+  for (const TableState& table : state_->tables) {
+    TORCH_CHECK_VALUE(
+        table.config->dtype == at::kFloat,
+        "[table '",
+        shorten(table.name),
+        "'] dtype ",
+        to_string(table.config->dtype),
+        " needs Strategy::engine(): elsewhere an optimizer of LibTorch would "
+        "round its steps away. Use kFloat.");
+    table.parameters.requires_grad_(table.config->trainable);
+    gradient_rows_.push_back(
+        sparse_gradients ? nullptr
+                         : std::make_shared<GradientRows>(table.parameters));
+  }
+}
+
+std::shared_ptr<GradientRows> ParameterStrategy::gradient_rows(size_t table) {
+  return gradient_rows_[table];
+}
+
+// While updates are not allowed, backward passes add to temporary gradients, which are
+// dropped afterwards.
+void ParameterStrategy::set_updates(bool are_allowed) {
+  *are_updates_allowed_ = are_allowed;
+  if (!are_allowed) {
+    for (const TableState& table : state_->tables) {
+      kept_gradients_.push_back(table.parameters.grad());
+      table.parameters.mutable_grad() = at::Tensor();
+    }
+    return;
+  }
+  for (size_t i = 0; i < state_->tables.size(); ++i) {
+    state_->tables[i].parameters.mutable_grad() = std::move(kept_gradients_[i]);
+  }
+  kept_gradients_.clear();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ParameterStrategy::
+    parameters() {
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (size_t i = 0; i < state_->tables.size(); ++i) {
+    parameters.emplace_back(
+        "table_" + std::to_string(i), state_->tables[i].parameters);
+  }
+  return parameters;
+}
+
+std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
+  std::vector<at::Tensor> activations;
+  for (size_t i = 0; i < batch.bags.size(); ++i) {
+    const IdBags& bags = batch.bags[i];
+    const TableState& table = state_->tables[state_->features[i].table];
+    state_->out_of_range_count += bags.zero_rows;
+    const LookupTable rows{table.parameters, buckets_of(*table.config)};
+    activations.push_back(
+        look_up(rows, bags, batch.weights[i]).view(bags.activation_shape()));
+    const auto marked = gradient_rows_[state_->features[i].table];
+    if (marked != nullptr && table.parameters.requires_grad() &&
+        activations.back().requires_grad()) {
+      activations.back().register_hook(
+          [marked,
+           are_allowed = are_updates_allowed_,
+           looked_up = looked_up_rows(bags)](const at::Tensor& gradient) {
+            if (gradient.defined() && *are_allowed) {
+              marked->mark(looked_up);
+            }
+          });
+    }
+  }
+  return activations;
+}
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/lookup.h"
+#include "src/engine/strategies/embedding_strategy.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// Tables as ordinary parameters: autograd gives their gradients, a
+/// torch::optim updates them.
+class ParameterStrategy : public EmbeddingStrategy {
+ public:
+  /// `sparse_gradients`: whether look_up() gives the tables sparse gradients.
+  /// Errors:  c10::ValueError for a table of 16 bits.
+  ParameterStrategy(
+      std::shared_ptr<EmbeddingState> state,
+      bool sparse_gradients);
+
+  std::vector<std::pair<std::string, at::Tensor>> parameters() override;
+  std::vector<at::Tensor> forward(Batch batch) override;
+  std::shared_ptr<GradientRows> gradient_rows(size_t table) override;
+
+ private:
+  void set_updates(bool are_allowed) override;
+
+  /// The activation [bags, dim] by stock operators. `weights`: of the caller's
+  /// values, or undefined.
+  virtual at::Tensor look_up(
+      const LookupTable& table,
+      const IdBags& bags,
+      const at::Tensor& weights) const = 0;
+
+  std::shared_ptr<EmbeddingState> state_;
+  // [tables], nullptr if gradients are sparse. Passes without updates mark no rows.
+  std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
+  std::shared_ptr<bool> are_updates_allowed_ = std::make_shared<bool>(true);
+  // [tables], the original gradients while updates are not allowed.
+  std::vector<at::Tensor> kept_gradients_;
+};
+
+}  // namespace tessera

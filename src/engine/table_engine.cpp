@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/table_engine.h"
+
+#include <tessera/common/shorten.h>
+
+#include "optim/rate_reader.h"
+#include "optim/row_update.h"
+#include "src/common/parallel.h"
+#include "src/common/tensor_text.h"
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/lookup.h"
+#include "src/tables/active_kernels.h"
+#include "src/tables/table_memory.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string place_of(const TableState& table) {
+  return "[table '" + shorten(table.name) + "']";
+}
+
+// Contributions and sources are numbered in 32 bits.
+void check_count(const TableUpdate& update) {
+  int64_t count = 0;
+  for (const TableUpdate::Term& term : update.terms) {
+    count += std::max(term.bags->nnz(), term.bags->bags);
+  }
+  TORCH_CHECK_VALUE(
+      count < std::numeric_limits<uint32_t>::max(),
+      place_of(*update.table),
+      " one update must have fewer than 2^32 - 1 ids and bags, but got ",
+      count,
+      ". Split the batch.");
+}
+
+// What `table` keeps, as an optimizer off the engine sees it.
+optim::TensorRows rows_of(const TableState& table) {
+  optim::TensorRows rows{.weights = table.parameters};
+  for (const Slot& slot : table.slots) {
+    rows.slots.push_back(slot.values);
+  }
+  return rows;
+}
+
+CustomUpdate run_custom_rule(
+    TableState& table,
+    const RowGradients& gradients,
+    const optim::UpdateMoment& moment) {
+  const auto rows = static_cast<int64_t>(gradients.rows.size());
+  CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
+  std::copy(
+      gradients.rows.begin(),
+      gradients.rows.end(),
+      update.ids.mutable_data_ptr<int64_t>());
+  const at::Tensor sums = at::empty({rows, table.config->dim}, at::kFloat);
+  std::copy(
+      gradients.sums.begin(),
+      gradients.sums.end(),
+      sums.mutable_data_ptr<float>());
+  update.rows = optim::gather_rows(rows_of(table), update.ids);
+  update.rows.weights = update.rows.weights.to(at::kFloat);
+  optim::update_rows(
+      *table.optimizer, moment, sums, update.rows, place_of(table));
+  update.rows.weights = update.rows.weights.resolve_neg().contiguous();
+  return update;
+}
+
+void write(const CustomUpdate& update) {
+  TableState& table = *update.table;
+  kernels::StoredRows stored = mutable_rows(table.parameters);
+  stored.rounding = update.rounding;
+  const int64_t* ids = update.ids.const_data_ptr<int64_t>();
+  const float* weights = update.rows.weights.const_data_ptr<float>();
+  const kernels::KernelTable& kernels = active_kernels();
+  constexpr int64_t kRowsPerTask = 256;
+  const int64_t rows = update.ids.numel();
+  const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
+  run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+      kernels.assign_row(stored, ids[i], weights + i * stored.dim);
+    }
+  });
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    table.slots[i].values.index_copy_(0, update.ids, update.rows.slots[i]);
+  }
+}
+
+}  // namespace
+
+TableEngine::TableEngine(
+    std::shared_ptr<EmbeddingState> state,
+    int64_t lookup_threads)
+    : state_(std::move(state)), lookup_threads_(lookup_threads) {
+  int64_t widest = 0;
+  std::vector<optim::LearningRate> rates;
+  for (const TableState& table : state_->tables) {
+    widest = std::max(widest, table.config->dim);
+    table_memory_.add(table.parameters);
+    for (const Slot& slot : table.slots) {
+      table_memory_.add(slot.values);
+    }
+    rates.push_back(
+        table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
+  }
+  rate_tags_ = optim::learning_rate_tags(rates);
+  zero_row_.assign(widest, 0.0F);
+}
+
+std::vector<at::Tensor> TableEngine::lookup(
+    const std::vector<IdBags>& bags) const {
+  const auto reading = stop_updates();
+  return tessera::look_up(bags, lookup_tables());
+}
+
+std::vector<LookupTable> TableEngine::lookup_tables() const {
+  std::vector<LookupTable> tables;
+  for (const FeatureState& feature : state_->features) {
+    const TableState& table = state_->tables[feature.table];
+    tables.push_back({table.parameters, buckets_of(*table.config)});
+  }
+  return tables;
+}
+
+Lookup TableEngine::look_up(std::vector<IdBags>& bags) {
+  const auto reading = stop_updates();
+  Lookup lookup{.tables = lookup_tables()};
+  lookup.activations = tessera::look_up(bags, lookup.tables);
+  return lookup;
+}
+
+void TableEngine::warn_of_missing_gradients(
+    const std::vector<LookupGradients>& lookups) {
+  for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
+    if (!state_->tables[state_->features[i].table].optimizer) {
+      continue;  // not updated at all
+    }
+    has_warned_ = std::none_of(
+        lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
+          return lookup.gradients[i].defined();
+        });
+    if (has_warned_) {
+      TORCH_WARN(
+          "[feature '",
+          shorten(state_->features[i].path),
+          "'] no gradient reached its activation, so its rows are updated with "
+          "a gradient of zeros, which moves them under momentum or weight "
+          "decay. Add the activation to the loss, or put the feature in a "
+          "layer of its own. Said once.");
+    }
+  }
+}
+
+void TableEngine::check(const LookupGradients& gradients) const {
+  for (size_t i = 0; i < gradients.gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients.gradients[i];
+    if (!gradient.defined()) {
+      continue;
+    }
+    const std::vector<int64_t> expected =
+        (*gradients.bags)[i].activation_shape();
+    TORCH_CHECK_VALUE(
+        gradient.sizes() == c10::IntArrayRef(expected) &&
+            gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
+            gradient.layout() == at::kStrided && !gradient._is_zerotensor(),
+        "[feature '",
+        shorten(state_->features[i].path),
+        "'] the gradient must be a dense float32 cpu tensor of shape ",
+        c10::IntArrayRef(expected),
+        ", but got ",
+        describe(gradient),
+        ". Convert it, or use operators that give such gradients.");
+  }
+}
+
+TableUpdate::Term TableEngine::term_of(
+    const LookupGradients& lookup,
+    size_t feature,
+    Update& update) const {
+  TableUpdate::Term term{.bags = &(*lookup.bags)[feature]};
+  term.gradient = zero_row_.data();
+  const at::Tensor& gradient = lookup.gradients[feature];
+  if (gradient.defined()) {
+    at::Tensor values = gradient.resolve_neg().contiguous();
+    if (table_memory_.overlap(values)) {
+      values = values.clone();  // the update writes here while it reads
+    }
+    update.gradients.push_back(std::move(values));
+    term.gradient = update.gradients.back().const_data_ptr<float>();
+    term.stride = term.bags->dim;
+  }
+  return term;
+}
+
+bool TableEngine::is_updated(
+    const std::vector<LookupGradients>& lookups,
+    size_t index) const {
+  const TableState& table = state_->tables[index];
+  if (!table.config->trainable ||
+      (!table.optimizer && !is_reached(lookups, index))) {
+    return false;
+  }
+  TORCH_CHECK_VALUE(
+      table.optimizer.has_value(),
+      place_of(table),
+      " has no optimizer, but gradients reached it. Set its "
+      "TableConfig::optimizer or that of the options, or trainable = false; "
+      "virtual_variable().requires_grad_(false) freezes a whole layer.");
+  return true;
+}
+
+std::vector<TableUpdate> TableEngine::read(
+    const std::vector<LookupGradients>& lookups,
+    Update& update) {
+  std::vector<TableUpdate> updates(state_->tables.size());
+  for (const LookupGradients& lookup : lookups) {
+    check(lookup);
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      updates[state_->features[i].table].terms.push_back(
+          term_of(lookup, i, update));
+    }
+  }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (is_updated(lookups, i)) {
+      updates[i].table = &state_->tables[i];
+    }
+  }
+  return updates;
+}
+
+bool TableEngine::is_reached(
+    const std::vector<LookupGradients>& lookups,
+    size_t table) const {
+  for (const LookupGradients& lookup : lookups) {
+    for (size_t i = 0; i < state_->features.size(); ++i) {
+      if (state_->features[i].table == table && lookup.gradients[i].defined()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool TableEngine::is_due(const TableState& table) const {
+  return (state_->iterations + 1) % accumulation_steps_of(table) == 0;
+}
+
+std::vector<GradientAccumulator> TableEngine::sum(
+    const std::vector<const GradientAccumulator*>& piles,
+    std::vector<TableUpdate>& updates) {
+  std::vector<TableUpdate> summed;
+  std::vector<size_t> tables;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (updates[i].table == nullptr) {
+      continue;
+    }
+    TableUpdate update{.table = updates[i].table};
+    if (piles[i]->passes() > 0) {
+      update.terms.push_back(piles[i]->term());
+    }
+    update.terms.insert(
+        update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
+    check_count(update);
+    summed.push_back(std::move(update));
+    tables.push_back(i);
+  }
+  std::vector<RowGradients> sums = updater_.sum(summed);
+  std::vector<GradientAccumulator> result(updates.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    result[tables[i]] = GradientAccumulator(
+        std::move(sums[i]),
+        summed[i].table->config->dim,
+        piles[tables[i]]->passes() + 1);
+  }
+  return result;
+}
+
+void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
+  optim::RateReader rates(rate_tags_, state_->iterations);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    TableUpdate& table_update = updates[i];
+    if (table_update.table == nullptr) {
+      continue;
+    }
+    TableState& table = *table_update.table;
+    const optim::OptimizerSpec& optimizer = *table.optimizer;
+    const optim::UpdateMoment moment{
+        .learning_rate =
+            rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
+        .update = state_->iterations / accumulation_steps_of(table) + 1};
+    update.rates.push_back(moment.learning_rate);
+    if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
+      const RowGradients sums = std::move(updater_.sum({table_update})[0]);
+      if (sums.rows.empty()) {
+        continue;  // the user's rule need not know what to do with no rows
+      }
+      update.custom.push_back(run_custom_rule(table, sums, moment));
+      update.custom.back().rounding = rounding_of(*state_, table);
+    } else {
+      table_update.rows = optim::row_update(optimizer, moment);
+      table_update.rounding = rounding_of(*state_, table);
+      update.tables.push_back(std::move(table_update));
+    }
+  }
+}
+
+TableEngine::Update TableEngine::plan(
+    const std::vector<LookupGradients>& lookups) {
+  Update update;
+  std::vector<TableUpdate> updates = read(lookups, update);
+  warn_of_missing_gradients(lookups);
+  return finish_plan(
+      [&] { return plan(std::move(updates), std::move(update)); });
+}
+
+TableEngine::Update TableEngine::plan(
+    std::vector<TableUpdate> updates,
+    Update update) {
+  for (const TableUpdate& table : updates) {
+    if (table.table != nullptr) {
+      check_count(table);
+    }
+  }
+  std::vector<TableUpdate> collecting(updates.size());
+  std::vector<const GradientAccumulator*> piles;
+  bool collects = false;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    piles.push_back(&state_->accumulated[i]);
+    if (updates[i].table != nullptr &&
+        accumulation_steps_of(*updates[i].table) > 1) {
+      std::swap(collecting[i], updates[i]);
+      collects = true;
+    }
+  }
+  if (collects) {
+    update.piles = sum(piles, collecting);
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    const GradientAccumulator& pile = update.piles[i];
+    if (pile.passes() > 0 && is_due(*collecting[i].table)) {
+      const int64_t passes = accumulation_steps_of(*collecting[i].table);
+      updates[i].table = collecting[i].table;
+      updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
+    }
+  }
+  finish(std::move(updates), update);
+  return update;
+}
+
+TableEngine::Update TableEngine::plan(
+    const std::vector<GradientAccumulator>& piles,
+    double gain) {
+  Update update;
+  std::vector<TableUpdate> updates(piles.size());
+  for (size_t i = 0; i < piles.size(); ++i) {
+    if (piles[i].passes() > 0) {
+      updates[i].table = &state_->tables[i];
+      updates[i].terms = {piles[i].term(static_cast<float>(gain))};
+    }
+  }
+  return finish_plan([&] {
+    finish(std::move(updates), update);
+    return std::move(update);
+  });
+}
+
+void TableEngine::apply(Update update) {
+  const auto writing = stop_lookups();
+  updater_.update(update.tables);
+  for (const CustomUpdate& custom : update.custom) {
+    write(custom);
+  }
+  for (size_t i = 0; i < update.piles.size(); ++i) {
+    if (update.piles[i].passes() == 0) {
+      continue;
+    }
+    state_->accumulated[i] = is_due(state_->tables[i])
+        ? GradientAccumulator()
+        : std::move(update.piles[i]);
+  }
+  ++state_->iterations;
+}
+
+LookupWorker& TableEngine::worker() {
+  const std::lock_guard<std::mutex> lock(worker_mutex_);
+  if (worker_ == nullptr) {
+    worker_ = std::make_unique<LookupWorker>(lookup_threads_);
+  }
+  return *worker_;
+}
+
+void TableEngine::wait_for_lookups() const {
+  LookupWorker* worker = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(worker_mutex_);
+    worker = worker_.get();
+  }
+  if (worker != nullptr) {
+    worker->wait_idle();
+  }
+}
+
+std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
+  wait_for_lookups();
+  return std::unique_lock<std::shared_mutex>(tables_in_use_);
+}
+
+void TableEngine::end_lookups() const noexcept {
+  if (!owner_.is_this_process()) {
+    return;  // Whoever holds the lock may be a thread that the child lacks.
+  }
+  try {
+    stop_lookups();
+  } catch (const c10::Error&) {
+    // stop_lookups() raises this in a forked child, before it waits.
+  }
+}
+
+std::vector<GradientAccumulator> TableEngine::collect(
+    const std::vector<GradientAccumulator>& piles,
+    const std::vector<LookupGradients>& lookups) {
+  Update update;
+  std::vector<TableUpdate> updates = read(lookups, update);
+  std::vector<const GradientAccumulator*> pointers;
+  for (const GradientAccumulator& pile : piles) {
+    pointers.push_back(&pile);
+  }
+  return sum(pointers, updates);
+}
+
+}  // namespace tessera

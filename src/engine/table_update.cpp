@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/table_update.h"
+
+#include "src/common/parallel.h"
+#include "src/engine/embedding_state.h"
+#include "src/kernels/row_sort.h"
+#include "src/tables/active_kernels.h"
+#include "src/tables/table_memory.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kIdsPerChunk = 16384;
+// 2048 contributions and their copy fill a 32 KiB first-level cache.
+constexpr int64_t kIdsPerBucket = 2048;
+constexpr int kMaxBucketBits = 8;
+// Of a sweep over all rows: some 100 us of work.
+constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
+
+int bucket_bits_for(int64_t count) {
+  const int64_t buckets = count / kIdsPerBucket;
+  return std::min(
+      kMaxBucketBits,
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
+}
+
+// Sources are one per bag, or one per id where ids have weights of their own.
+int64_t sources_of(const IdBags& bags) {
+  return bags.weights.empty() ? bags.bags : bags.nnz();
+}
+
+}  // namespace
+
+void TableUpdater::update(const std::vector<TableUpdate>& updates) {
+  const std::vector<Task> tasks = distribute(updates);
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    update_bucket(updates[table], workspaces_[table], bucket);
+  });
+}
+
+std::vector<RowGradients> TableUpdater::sum(
+    const std::vector<TableUpdate>& updates) {
+  const std::vector<Task> tasks = distribute(updates);
+  std::vector<const kernels::Contribution*> sorted(tasks.size());
+  std::vector<int64_t> first_row(tasks.size() + 1, 0);  // of its table
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    Workspace& workspace = workspaces_[table];
+    sorted[i] = sort_bucket(workspace, bucket);
+    for (int64_t j = 0; j < workspace.count(bucket); ++j) {
+      first_row[i + 1] +=
+          j == 0 || sorted[i][j].row != sorted[i][j - 1].row ? 1 : 0;
+    }
+  });
+  std::vector<RowGradients> gradients(updates.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const bool continues = i > 0 && tasks[i].first == tasks[i - 1].first;
+    const int64_t count = first_row[i + 1];
+    first_row[i] = continues ? first_row[i] : 0;
+    first_row[i + 1] = first_row[i] + count;
+    RowGradients& of_table = gradients[tasks[i].first];
+    of_table.rows.resize(first_row[i + 1]);
+  }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    gradients[i].sums.resize(
+        gradients[i].rows.size() * updates[i].table->config->dim);
+  }
+  run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
+    const auto [table, bucket] = tasks[i];
+    const Workspace& workspace = workspaces_[table];
+    const bool continues = i > 0 && tasks[i - 1].first == table;
+    const int64_t row = continues ? first_row[i] : 0;
+    const int64_t dim = updates[table].table->config->dim;
+    active_kernels().sum_rows(
+        {.dim = dim,
+         .contributions = sorted[i],
+         .count = workspace.count(bucket),
+         .sources = workspace.sources.data(),
+         .rows = gradients[table].rows.data() + row,
+         .sums = gradients[table].sums.data() + row * dim});
+  });
+  return gradients;
+}
+
+std::vector<TableUpdater::Task> TableUpdater::distribute(
+    const std::vector<TableUpdate>& updates) {
+  plan(updates);
+  const auto chunks = static_cast<int64_t>(chunks_.size());
+  run_tasks(chunks, bytes_, [&](int64_t i) {
+    fill(updates[chunks_[i].table], chunks_[i]);
+  });
+  place_buckets();
+  run_tasks(chunks, bytes_, [&](int64_t i) { scatter(chunks_[i]); });
+  std::vector<Task> tasks;
+  for (size_t i = 0; i < workspaces_.size(); ++i) {
+    for (int64_t bucket = 0; bucket < 1 << workspaces_[i].bucket_bits;
+         ++bucket) {
+      tasks.emplace_back(i, bucket);
+    }
+  }
+  return tasks;
+}
+
+void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
+  workspaces_.resize(updates.size());
+  chunks_.clear();
+  bytes_ = 0;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    int64_t contributions = 0;
+    int64_t sources = 0;
+    const size_t first_chunk = chunks_.size();
+    for (size_t term = 0; term < updates[i].terms.size(); ++term) {
+      const IdBags& bags = *updates[i].terms[term].bags;
+      for (int64_t id = 0; id < bags.nnz(); id += kIdsPerChunk) {
+        chunks_.push_back(
+            {.table = i,
+             .term = term,
+             .begin_id = id,
+             .end_id = std::min(bags.nnz(), id + kIdsPerChunk),
+             .first_contribution = contributions,
+             .first_source = sources,
+             .next = {}});
+      }
+      contributions += bags.nnz();
+      sources += sources_of(bags);
+    }
+    Workspace& workspace = workspaces_[i];
+    workspace.contributions.resize(contributions);
+    workspace.scratch.resize(contributions);
+    workspace.sources.resize(sources);
+    const TableConfig& config = *updates[i].table->config;
+    const auto tensors =
+        static_cast<int64_t>(updates[i].table->slots.size()) + 1;
+    const bool sweep = updates[i].rows.sweep;
+    const int64_t vocab = updates[i].table->rows.count;
+    const int64_t rows = sweep ? vocab : contributions;
+    // As if all of it were float32: 16-bit tables have smaller tasks.
+    const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
+        static_cast<int64_t>(sizeof(float));
+    bytes_ += traffic;
+    const int64_t limit = updates[i].id_limit.value_or(vocab);
+    workspace.row_bits = static_cast<int>(
+        std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
+    workspace.bucket_bits = bucket_bits_for(contributions);
+    workspace.bucket_shift = 0;
+    if (sweep) {
+      workspace.bucket_bits = std::min(
+          {workspace.row_bits,
+           kMaxBucketBits,
+           static_cast<int>(std::bit_width(
+               static_cast<uint64_t>(traffic / kSweepTaskBytes)))});
+      workspace.bucket_shift = workspace.row_bits - workspace.bucket_bits;
+    }
+    for (size_t chunk = first_chunk; chunk < chunks_.size(); ++chunk) {
+      chunks_[chunk].next.assign(size_t{1} << workspace.bucket_bits, 0);
+    }
+  }
+}
+
+// Writes the chunk's contributions and sources and counts its buckets.
+void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
+  const TableUpdate::Term& term = update.terms[chunk.term];
+  const IdBags& bags = *term.bags;
+  Workspace& workspace = workspaces_[chunk.table];
+  kernels::GradientSource* sources =
+      workspace.sources.data() + chunk.first_source;
+  kernels::Contribution* contributions =
+      workspace.contributions.data() + chunk.first_contribution;
+  const auto first_source = static_cast<uint32_t>(chunk.first_source);
+  int64_t bag = chunk.begin_id;
+  if (!bags.offsets.empty()) {
+    // The last bag that begins at or before the chunk, empty ones skipped.
+    bag = std::upper_bound(
+              bags.offsets.begin(), bags.offsets.end(), chunk.begin_id) -
+        bags.offsets.begin() - 1;
+  }
+  for (int64_t i = chunk.begin_id; i < chunk.end_id; ++bag) {
+    const int64_t end = std::min(bags.end(bag), chunk.end_id);
+    const float scale =
+        term.gain * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
+    const int64_t position =
+        term.positions == nullptr ? bag : int64_t{term.positions[bag]};
+    const float* gradient = term.gradient + position * term.stride;
+    if (bags.weights.empty()) {
+      // Two chunks that share a bag write the same values; only one may.
+      if (bags.begin(bag) >= chunk.begin_id) {
+        sources[bag] = {gradient, scale};
+      }
+    }
+    for (; i < end; ++i) {
+      const uint32_t row = bags.ids[i];
+      int64_t source = bag;
+      if (!bags.weights.empty()) {
+        source = i;
+        sources[i] = {gradient, scale * bags.weights[i]};
+      }
+      contributions[i] = {row, first_source + static_cast<uint32_t>(source)};
+      ++chunk.next[workspace.bucket_of(row)];
+    }
+  }
+}
+
+// Turns the chunks' counts into positions: buckets in order, and in a bucket
+// the chunks in order, which keeps the sort stable.
+void TableUpdater::place_buckets() {
+  for (Workspace& workspace : workspaces_) {
+    workspace.bucket_begin.assign((size_t{1} << workspace.bucket_bits) + 1, 0);
+  }
+  for (const Chunk& chunk : chunks_) {
+    std::vector<int64_t>& begin = workspaces_[chunk.table].bucket_begin;
+    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
+      begin[bucket + 1] += chunk.next[bucket];
+    }
+  }
+  for (Workspace& workspace : workspaces_) {
+    std::vector<int64_t>& begin = workspace.bucket_begin;
+    for (size_t bucket = 1; bucket < begin.size(); ++bucket) {
+      begin[bucket] += begin[bucket - 1];
+    }
+  }
+  std::vector<int64_t> next;
+  size_t table = workspaces_.size();
+  for (Chunk& chunk : chunks_) {
+    if (chunk.table != table) {
+      table = chunk.table;
+      next = workspaces_[table].bucket_begin;
+    }
+    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
+      const int64_t count = chunk.next[bucket];
+      chunk.next[bucket] = next[bucket];
+      next[bucket] += count;
+    }
+  }
+}
+
+void TableUpdater::scatter(Chunk& chunk) {
+  Workspace& workspace = workspaces_[chunk.table];
+  if (workspace.bucket_bits == 0) {
+    return;  // One bucket: everything is in place already.
+  }
+  const kernels::Contribution* contributions =
+      workspace.contributions.data() + chunk.first_contribution;
+  for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
+    const uint32_t bucket = workspace.bucket_of(contributions[i].row);
+    workspace.scratch[chunk.next[bucket]++] = contributions[i];
+  }
+}
+
+const kernels::Contribution* TableUpdater::sort_bucket(
+    Workspace& workspace,
+    int64_t bucket) {
+  const int64_t begin = workspace.bucket_begin[bucket];
+  kernels::Contribution* sorted = workspace.contributions.data() + begin;
+  kernels::Contribution* scratch = workspace.scratch.data() + begin;
+  if (workspace.bucket_bits > 0) {
+    std::swap(sorted, scratch);
+  }
+  // The rows of one bucket agree in the bits that chose it.
+  const bool by_low_bits = workspace.bucket_shift == 0;
+  kernels::sort_by_row(
+      sorted,
+      scratch,
+      workspace.count(bucket),
+      by_low_bits ? workspace.bucket_bits : 0,
+      by_low_bits ? workspace.row_bits : workspace.bucket_shift);
+  return sorted;
+}
+
+void TableUpdater::update_bucket(
+    const TableUpdate& update,
+    Workspace& workspace,
+    int64_t bucket) {
+  const bool sweep = update.rows.sweep;
+  if (workspace.count(bucket) == 0 && !sweep) {
+    return;
+  }
+  TableState& table = *update.table;
+  const int64_t dim = table.config->dim;
+  const int64_t vocab = table.rows.count;
+  const int shift = workspace.bucket_shift;
+  const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
+  Buffer<float> gradient(dim);
+  Buffer<float> direction(dim);
+  const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
+  Buffer<float> weights(dim);
+  kernels::UpdateArgs args{
+      .table = mutable_rows(table.parameters),
+      .contributions = sort_bucket(workspace, bucket),
+      .count = workspace.count(bucket),
+      .sources = workspace.sources.data(),
+      .gradient = gradient.data(),
+      .direction = direction.data(),
+      .weights = weights.data(),
+      .accumulate = update.rows.accumulate,
+      .stages = update.rows.stages,
+      .sweep = sweep,
+      .first_row = static_cast<uint32_t>(std::min(end_row, bucket << shift)),
+      .end_row = static_cast<uint32_t>(end_row),
+      .zeros = zeros.data()};
+  args.table.rounding = update.rounding;
+  for (Slot& slot : table.slots) {
+    args.slots[slot.position] = slot.values.mutable_data_ptr<float>();
+  }
+  active_kernels().update(args, update.rows.rule);
+}
+
+}  // namespace tessera

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "optim/row_update.h"
+#include "src/common/buffer.h"
+#include "src/features/id_bags.h"
+#include "src/kernels/kernels.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+struct TableState;
+
+/// What one update does to one table.
+struct TableUpdate {
+  /// The gradient of one feature's activation.
+  struct Term {
+    const IdBags* bags = nullptr;
+    const float* gradient = nullptr;  // [bags, stride]
+    /// Floats from one bag's gradient to the next; 0: all share one row.
+    int64_t stride = 0;
+    /// Multiplies the gradient.
+    float gain = 1.0F;
+    /// Which row of `gradient` a bag has, [bags]; nullptr: bag b has row b.
+    const uint32_t* positions = nullptr;
+  };
+
+  TableState* table = nullptr;
+  optim::RowUpdate rows = {};
+  kernels::Rounding rounding = {};
+  std::vector<Term> terms = {};
+  /// Ids are below it; unset: they are rows of the table.
+  std::optional<int64_t> id_limit = {};
+};
+
+/// The summed gradient of some rows of a table.
+struct RowGradients {
+  Buffer<uint32_t> rows;  // [distinct rows], each once
+  Buffer<float> sums;  // [distinct rows, dim]
+};
+
+/// Sums the gradients of each touched row and updates it, tables and rows in
+/// parallel.
+///
+/// A row belongs to one task and its terms keep the order of the batch, so the
+/// result does not depend on the number of threads. Memory is kept from one
+/// update to the next.
+class TableUpdater {
+ public:
+  /// Errors:  none; the caller has checked everything.
+  void update(const std::vector<TableUpdate>& updates);
+
+  /// The summed gradients alone, one entry per update; rules do not matter.
+  std::vector<RowGradients> sum(const std::vector<TableUpdate>& updates);
+
+ private:
+  // Ids are spread over 2^bucket_bits buckets, and a bucket is one task. By
+  // their low bits, so that neighbouring hot rows land in different ones; by
+  // their high bits where a sweep wants a bucket to be a stretch of rows.
+  struct Workspace {
+    Buffer<kernels::GradientSource> sources;
+    Buffer<kernels::Contribution> contributions;
+    Buffer<kernels::Contribution> scratch;
+    int bucket_bits = 0;
+    int bucket_shift = 0;
+    int row_bits = 0;
+
+    uint32_t bucket_of(uint32_t row) const {
+      return static_cast<uint32_t>(uint64_t{row} >> bucket_shift) &
+          ((1U << bucket_bits) - 1);
+    }
+    std::vector<int64_t> bucket_begin;  // [buckets + 1]
+
+    int64_t count(int64_t bucket) const {
+      return bucket_begin[bucket + 1] - bucket_begin[bucket];
+    }
+  };
+  // A stretch of one term's ids.
+  struct Chunk {
+    size_t table = 0;
+    size_t term = 0;
+    int64_t begin_id = 0;
+    int64_t end_id = 0;
+    int64_t first_contribution = 0;
+    int64_t first_source = 0;
+    std::vector<int64_t> next;  // [buckets], counts and then positions
+  };
+
+  // Which table, which of its buckets.
+  using Task = std::pair<size_t, int64_t>;
+
+  void plan(const std::vector<TableUpdate>& updates);
+  // All contributions in their buckets.
+  std::vector<Task> distribute(const std::vector<TableUpdate>& updates);
+  void fill(const TableUpdate& update, Chunk& chunk);
+  void scatter(Chunk& chunk);
+  void place_buckets();
+  static const kernels::Contribution* sort_bucket(
+      Workspace& workspace,
+      int64_t bucket);
+  static void update_bucket(
+      const TableUpdate& update,
+      Workspace& workspace,
+      int64_t bucket);
+
+  int64_t bytes_ = 0;  // of memory traffic
+  std::vector<Workspace> workspaces_;
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/lookup.h"
+#include "src/features/id_bags.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// The rows [nnz, dim] that `bags` looks up, zeros for kZeroRow. `found`: the
+/// same bags without these, as they number the rows of `table`.
+at::Tensor gather_rows(
+    const IdBags& bags,
+    const IdBags& found,
+    const LookupTable& table);
+
+/// The gradient of the per-id weights. With x the rows, G the activation's
+/// gradient, s the combiner's 1 / denominator, over the ids of one bag:
+///
+///   sum    dw_i = <G, x_i>
+///   mean   dw_i = s <G, x_i> - s^2 sum_j w_j <G, x_j>
+///   sqrtn  dw_i = s <G, x_i> - w_i s^3 sum_j w_j <G, x_j>
+///
+/// Weights of dropped ids, and of bags with a zero denominator, get 0.
+/// Shapes:  rows [nnz, dim], gradient [bags, dim], result [count], in the order
+///          of the caller's values.
+at::Tensor weight_gradient(
+    const IdBags& bags,
+    const at::Tensor& rows,
+    const at::Tensor& gradient,
+    int64_t count);
+
+}  // namespace tessera

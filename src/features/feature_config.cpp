@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/features/feature_config.h>
+
+#include <tessera/common/shorten.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+std::string to_string(OutOfRange policy) {
+  return policy == OutOfRange::kError ? "error" : "zero";
+}
+
+OutOfRange out_of_range_from_string(std::string_view name) {
+  TORCH_CHECK_VALUE(
+      name == "error" || name == "zero",
+      "[OutOfRange] out_of_range must be one of error, zero, but got '",
+      shorten(name),
+      "'.");
+  return name == "error" ? OutOfRange::kError : OutOfRange::kZero;
+}
+
+void validate(const FeatureConfig& config, const std::string& path) {
+  const std::string where = "[FeatureConfig '" + shorten(path) + "']";
+  TORCH_CHECK_VALUE(
+      config.table != nullptr,
+      where,
+      " table must be set. Make one with make_table().");
+  validate(*config.table);
+  TORCH_CHECK_VALUE(
+      config.max_sequence_length >= 0,
+      where,
+      " max_sequence_length must be >= 0, but got ",
+      config.max_sequence_length,
+      ".");
+  if (config.output_shape) {
+    const PartialShape& shape = *config.output_shape;
+    TORCH_CHECK_VALUE(
+        !shape.empty() &&
+            std::all_of(
+                shape.begin(),
+                shape.end(),
+                [](const auto& size) { return size.value_or(1) >= 1; }),
+        where,
+        " output_shape must have one or more dimensions, all >= 1 and without "
+        "dim, but got ",
+        to_string(shape),
+        ".");
+  }
+}
+
+}  // namespace tessera

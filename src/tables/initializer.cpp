@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tables/initializer.h>
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/parallel.h"
+#include "src/common/random_key.h"
+#include "src/common/tensor_text.h"
+#include "src/kernels/kernels.h"
+#include "src/tables/active_kernels.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/isfinite.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+namespace init = initializers;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Truncation at 2 standard deviations keeps P(-2 < N < 2).
+constexpr float kTruncation = 2.0F;
+constexpr float kTruncatedMass = 0.95449973610364158F;
+
+void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
+  constexpr int64_t kFloatsPerTask = int64_t{1} << 18;
+  const int64_t count = rows.size(0);
+  args.dim = rows.size(1);
+  args.out = rows.mutable_data_ptr<float>();
+  const int64_t rows_per_task = std::max<int64_t>(kFloatsPerTask / args.dim, 1);
+  // A value takes about as long as 8 bytes of traffic.
+  run_tasks(
+      (count + rows_per_task - 1) / rows_per_task,
+      count * args.dim * 8,
+      [&](int64_t task) {
+        kernels::RandomArgs part = args;
+        part.begin_row = task * rows_per_task;
+        part.end_row = std::min(count, part.begin_row + rows_per_task);
+        active_kernels().fill_random(part);
+      });
+}
+
+struct Fill {
+  uint64_t key;
+  kernels::RowNumbers numbers;
+  at::Tensor rows;
+  std::string where;
+
+  void operator()(const init::Zeros&) {
+    rows.zero_();
+  }
+  void operator()(const init::Constant& constant) {
+    rows.fill_(constant.value);
+  }
+  void operator()(const init::Uniform& uniform) {
+    const auto low = static_cast<float>(uniform.low);
+    // `high` is excluded.
+    const float last = std::nextafter(static_cast<float>(uniform.high), low);
+    fill_random(
+        {.is_uniform = true,
+         .uniform_low = low,
+         .uniform_last = last,
+         .key = key,
+         .rows = numbers},
+        rows);
+  }
+  void operator()(const init::Normal& normal) {
+    fill_normal(normal.mean, normal.stddev, 1.0F, kInfinity);
+  }
+  void operator()(const init::TruncatedNormal& normal) {
+    fill_normal(normal.mean, normal.stddev, kTruncatedMass, kTruncation);
+  }
+  void fill_normal(double mean, double stddev, float mass, float limit) {
+    fill_random(
+        {.mean = static_cast<float>(mean),
+         .stddev = static_cast<float>(stddev),
+         .mass = mass,
+         .limit = limit,
+         .key = key,
+         .rows = numbers},
+        rows);
+  }
+  void operator()(const init::RowId& row_id) {
+    rows.copy_(ids().add_(row_id.offset).unsqueeze(1));
+  }
+  void operator()(const init::Callable& callable) {
+    TORCH_CHECK_VALUE(
+        callable.function() != nullptr,
+        where,
+        " initializer is the placeholder of the callable '",
+        shorten(callable.name()),
+        "'. Replace it by Callable(\"",
+        shorten(callable.name()),
+        "\", function).");
+    const at::Tensor values = (*callable.function())(ids(), rows.size(1));
+    TORCH_CHECK_VALUE(
+        values.defined() && values.sizes() == rows.sizes() &&
+            values.scalar_type() == at::kFloat,
+        where,
+        " initializer must return float32 of shape ",
+        rows.sizes(),
+        ", but got ",
+        describe(values),
+        ".");
+    TORCH_CHECK_VALUE(
+        at::isfinite(values).all().item<bool>(),
+        where,
+        " initializer returned values that are not finite.");
+    // Detached: rows of a trained tensor must not tie the table to its graph.
+    rows.copy_(values.detach());
+  }
+
+  at::Tensor ids() const {
+    return at::arange(
+        numbers.first, numbers[rows.size(0)], numbers.step, at::kLong);
+  }
+};
+
+}  // namespace
+
+void initialize_rows(
+    const Initializer& initializer,
+    uint64_t seed,
+    std::string_view table_name,
+    int64_t first_row,
+    at::Tensor rows,
+    int64_t row_step) {
+  TORCH_CHECK_VALUE(
+      rows.defined() && rows.dim() == 2 && rows.is_contiguous() &&
+          rows.scalar_type() == at::kFloat && rows.is_cpu() && first_row >= 0 &&
+          row_step >= 1,
+      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank "
+      "2, first_row >= 0 and row_step >= 1, but got ",
+      describe(rows),
+      ", ",
+      first_row,
+      " and ",
+      row_step,
+      ".");
+  if (rows.numel() == 0) {
+    return;  // a function of the user's need not know how to fill no rows
+  }
+  Fill fill{
+      .key = random_key(seed, table_name),
+      .numbers = {.first = first_row, .step = row_step},
+      .rows = std::move(rows),
+      .where = "[TableConfig '" + shorten(table_name) + "']"};
+  std::visit(fill, initializer);
+}
+
+void validate(const Initializer& initializer, const std::string& where) {
+  constexpr double kLargest = 7.0;  // the quantile of 2^-25 is -5.4
+  const auto fits_float = [](double value) {
+    return std::abs(value) <= std::numeric_limits<float>::max();
+  };
+  const auto check = [&](bool is_right, const char* expected, double value) {
+    TORCH_CHECK_VALUE(
+        is_right, where, " initializer: ", expected, ", but got ", value, ".");
+  };
+  if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
+    check(
+        fits_float(constant->value),
+        "value must be finite in float32",
+        constant->value);
+  } else if (const auto* uniform = std::get_if<init::Uniform>(&initializer)) {
+    check(
+        fits_float(uniform->low),
+        "low must be finite in float32",
+        uniform->low);
+    check(
+        fits_float(uniform->high) && uniform->high >= uniform->low,
+        "high must be finite in float32 and >= low",
+        uniform->high);
+  }
+  const auto check_normal = [&](const auto* normal) {
+    if (normal != nullptr) {
+      check(
+          fits_float(normal->mean),
+          "mean must be finite in float32",
+          normal->mean);
+      check(
+          normal->stddev >= 0.0 &&
+              fits_float(std::abs(normal->mean) + kLargest * normal->stddev),
+          "stddev must be >= 0 and mean +- 7 stddev finite in float32",
+          normal->stddev);
+    }
+  };
+  check_normal(std::get_if<init::Normal>(&initializer));
+  check_normal(std::get_if<init::TruncatedNormal>(&initializer));
+  if (const auto* row_id = std::get_if<init::RowId>(&initializer)) {
+    constexpr int64_t kLimit = int64_t{1} << 62;
+    check(
+        row_id->offset >= -kLimit && row_id->offset <= kLimit,
+        "offset must be within +- 2^62",
+        static_cast<double>(row_id->offset));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tables/table_config.h>
+
+#include <tessera/common/shorten.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <limits>
+#include <variant>
+
+namespace tessera {
+
+namespace {
+
+// Ids travel as uint32 in the kernels; the last one marks a row of zeros.
+constexpr int64_t kMaxVocabulary =
+    static_cast<int64_t>(std::numeric_limits<uint32_t>::max()) - 1;
+
+// Of a rule that was read from JSON: it may get its function until a layer is
+// made, which validates it, too.
+bool is_placeholder(const optim::OptimizerSpec& optimizer) {
+  const auto* custom = std::get_if<optim::CustomOptimizer>(&optimizer);
+  return custom != nullptr && custom->rule.is_set() &&
+      custom->rule.function() == nullptr;
+}
+
+}  // namespace
+
+std::string to_string(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return "sum";
+    case Combiner::kMean:
+      return "mean";
+    case Combiner::kSqrtn:
+      return "sqrtn";
+  }
+  C10_THROW_ERROR(ValueError, "[Combiner] not an enumerator of Combiner.");
+}
+
+Combiner combiner_from_string(std::string_view name) {
+  for (const Combiner combiner :
+       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+    if (name == to_string(combiner)) {
+      return combiner;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
+          shorten(name),
+          "'."));
+}
+
+std::string to_string(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      C10_THROW_ERROR(
+          ValueError,
+          c10::str(
+              "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got "
+              "k",
+              c10::toString(dtype),
+              "."));
+  }
+}
+
+at::ScalarType dtype_from_string(std::string_view name) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    if (name == to_string(dtype)) {
+      return dtype;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      c10::str(
+          "[TableConfig] dtype must be one of float32, bfloat16, float16, but "
+          "got '",
+          shorten(name),
+          "'."));
+}
+
+void validate(const QuantizationConfig& config, const std::string& where) {
+  TORCH_CHECK_VALUE(
+      config.num_buckets >= 2,
+      where,
+      " quantization: num_buckets must be >= 2, but got ",
+      config.num_buckets,
+      ".");
+  TORCH_CHECK_VALUE(
+      std::isfinite(static_cast<float>(config.lower)) &&
+          std::isfinite(static_cast<float>(config.upper)) &&
+          static_cast<float>(config.lower) < static_cast<float>(config.upper),
+      where,
+      " quantization: the bounds must be finite in float32, lower < upper, but got ",
+      config.lower,
+      " and ",
+      config.upper,
+      ".");
+  const double step = (config.upper - config.lower) /
+      static_cast<double>(config.num_buckets - 1);
+  TORCH_CHECK_VALUE(
+      static_cast<float>(step) > 0.0F &&
+          std::isfinite(static_cast<float>(config.upper - config.lower)),
+      where,
+      " quantization: the step (upper - lower) / (num_buckets - 1) must be a "
+      "positive float32, but is ",
+      step,
+      ". Use fewer buckets or other bounds.");
+}
+
+TablePtr make_table(TableConfig config) {
+  validate(config);
+  return std::make_shared<const TableConfig>(std::move(config));
+}
+
+void validate(const TableConfig& config) {
+  const std::string where = "[TableConfig '" + shorten(config.name) + "']";
+  TORCH_CHECK_VALUE(
+      config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabulary,
+      where,
+      " vocabulary_size must be in [1, ",
+      kMaxVocabulary,
+      "], but got ",
+      config.vocabulary_size,
+      ". Set it to the number of distinct ids.");
+  TORCH_CHECK_VALUE(
+      config.dim >= 1,
+      where,
+      " dim must be >= 1, but got ",
+      config.dim,
+      ". Set dim to the width of one embedding row.");
+  TORCH_CHECK_VALUE(
+      config.dim <=
+          std::numeric_limits<int64_t>::max() / 8 / config.vocabulary_size,
+      where,
+      " vocabulary_size * dim = ",
+      config.vocabulary_size,
+      " * ",
+      config.dim,
+      " is more than any memory. Lower one of them.");
+  to_string(config.combiner);  // refuses what is none of them
+  TORCH_CHECK_VALUE(
+      config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
+          config.dtype == at::kHalf,
+      where,
+      " dtype must be kFloat, kBFloat16 or kHalf, but got k",
+      c10::toString(config.dtype),
+      ".");
+  if (config.initializer) {
+    validate(*config.initializer, where);
+  }
+  if (config.optimizer && !is_placeholder(*config.optimizer)) {
+    optim::validate(*config.optimizer, where);
+  }
+  if (config.quantization) {
+    validate(*config.quantization, where);
+  }
+}
+
+}  // namespace tessera

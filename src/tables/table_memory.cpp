@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/tables/table_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <cstdlib>
+
+namespace tessera {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+kernels::Storage storage_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return kernels::Storage::kBFloat16;
+    case at::kHalf:
+      return kernels::Storage::kFloat16;
+    default:
+      TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
+      return kernels::Storage::kFloat32;
+  }
+}
+
+}  // namespace
+
+at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
+  const size_t bytes =
+      static_cast<size_t>(rows * dim) * c10::elementSize(dtype);
+  if (bytes < kHugePage) {
+    return at::empty({rows, dim}, dtype);  // LibTorch aligns to 64 bytes.
+  }
+  const size_t padded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, padded);
+  TORCH_CHECK(
+      memory != nullptr,
+      "[TableConfig] no memory for ",
+      rows,
+      " rows of ",
+      dim,
+      " values (",
+      bytes >> 20,
+      " MiB). Make the table smaller.");
+#ifdef MADV_HUGEPAGE
+  // Only a hint: without huge pages everything works, slower.
+  ::madvise(memory, padded, MADV_HUGEPAGE);
+#endif
+  return at::from_blob(
+      memory, {rows, dim}, [](void* data) { std::free(data); }, dtype);
+}
+
+kernels::StoredRows stored_rows(const at::Tensor& rows) {
+  return {
+      .data = const_cast<void*>(rows.const_data_ptr()),
+      .dim = rows.size(1),
+      .storage = storage_of(rows.scalar_type())};
+}
+
+kernels::StoredRows mutable_rows(at::Tensor& rows) {
+  return {
+      .data = rows.mutable_data_ptr(),
+      .dim = rows.size(1),
+      .storage = storage_of(rows.scalar_type())};
+}
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/tables/table_state.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/tensor_text.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera {
+
+namespace {
+
+// Initialised at a time, where that goes through another dtype: 16 MiB.
+constexpr int64_t kPartFloats = int64_t{1} << 22;
+
+}  // namespace
+
+void fill_rows(TableState& table, uint64_t seed) {
+  const TableConfig& config = *table.config;
+  const int64_t rows = table.rows.count;
+  const kernels::RowNumbers numbers = table.rows.numbers;
+  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
+  const Initializer initializer = config.initializer.value_or(
+      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
+  if (config.dtype == at::kFloat) {
+    initialize_rows(
+        initializer,
+        seed,
+        table.name,
+        numbers.first,
+        table.parameters,
+        numbers.step);
+    return;
+  }
+  // 16 bits: part by part through float32, rounded to the nearest.
+  const int64_t part_rows = std::max<int64_t>(kPartFloats / config.dim, 1);
+  for (int64_t begin = 0; begin < rows; begin += part_rows) {
+    const int64_t end = std::min(rows, begin + part_rows);
+    const at::Tensor part = at::empty({end - begin, config.dim}, at::kFloat);
+    initialize_rows(
+        initializer, seed, table.name, numbers[begin], part, numbers.step);
+    const at::Tensor rounded = part.to(config.dtype);
+    TORCH_CHECK_VALUE(
+        at::isfinite(rounded).all().item<bool>(),
+        "[table '",
+        shorten(table.name),
+        "'] the initializer gives values beyond the range of ",
+        to_string(config.dtype),
+        ". Use smaller ones, or kFloat.");
+    table.parameters.slice(0, begin, end).copy_(rounded);
+  }
+}
+
+kernels::Buckets buckets_of(const TableConfig& table) {
+  if (!table.quantization) {
+    return {};
+  }
+  const QuantizationConfig& config = *table.quantization;
+  const double step = (config.upper - config.lower) /
+      static_cast<double>(config.num_buckets - 1);
+  return {
+      .lower = static_cast<float>(config.lower),
+      .upper = static_cast<float>(config.upper),
+      .step = static_cast<float>(step)};
+}
+
+void assign_table(TableState& table, const at::Tensor& values) {
+  TORCH_CHECK_TYPE(
+      values.defined() && at::isFloatingType(values.scalar_type()) &&
+          values.layout() == at::kStrided,
+      "[update_embedding_table] table '",
+      shorten(table.name),
+      "': expected a dense tensor of a floating-point type, but got ",
+      describe(values),
+      ".");
+  TORCH_CHECK_VALUE(
+      values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&
+          values.size(1) == table.config->dim,
+      "[update_embedding_table] table '",
+      shorten(table.name),
+      "': expected shape [",
+      table.config->vocabulary_size,
+      ", ",
+      table.config->dim,
+      "], but got ",
+      values.sizes(),
+      ".");
+  const at::NoGradGuard no_grad;
+  const kernels::RowNumbers rows = table.rows.numbers;
+  if (table.rows.count > 0) {
+    table.parameters.copy_(
+        values.slice(0, rows.first, rows[table.rows.count - 1] + 1, rows.step));
+  }
+}
+
+at::Tensor read_local_rows(
+    const TableState& table,
+    int64_t begin,
+    int64_t end) {
+  TORCH_CHECK_INDEX(
+      begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
+      "[read_rows] table '",
+      shorten(table.name),
+      "' has rows [0, ",
+      table.config->vocabulary_size,
+      "), but got the range [",
+      begin,
+      ", ",
+      end,
+      ").");
+  if (table.rows.count == table.config->vocabulary_size &&
+      !table.rows.is_copy) {
+    return table.parameters.slice(0, begin, end)
+        .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  }
+  at::Tensor values = at::zeros({end - begin, table.config->dim}, at::kFloat);
+  const kernels::RowNumbers rows = table.rows.numbers;
+  const int64_t first = table.rows.count_before(begin);
+  const int64_t last = table.rows.count_before(end);
+  if (first < last && !table.rows.is_copy) {
+    values.slice(0, rows[first] - begin, rows[last - 1] - begin + 1, rows.step)
+        .copy_(table.parameters.slice(0, first, last));
+  }
+  return values;
+}
+
+}  // namespace tessera

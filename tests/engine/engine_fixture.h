@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/embedding_engine.h>
+
+#include "tests/features/feature_builders.h"
+#include "tests/test_util.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones_like.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A time-out that is waited for.
+inline constexpr std::chrono::milliseconds kSoon(50);
+
+// 0, 1, 2, ... along the rows.
+inline at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
+  return (ids.unsqueeze(1) * dim + at::arange(dim)).to(at::kFloat);
+}
+
+inline TablePtr counting_table(
+    const std::string& name,
+    int64_t vocabulary_size,
+    int64_t dim,
+    Combiner combiner) {
+  return make_table(
+      {.name = name,
+       .vocabulary_size = vocabulary_size,
+       .dim = dim,
+       .combiner = combiner,
+       .initializer = initializers::Callable("count_up", count_up)});
+}
+
+// The fixture of TensorFlow's tests: three features of two tables.
+class EngineFixtureTest : public testing::Test {
+ protected:
+  TablePtr video_ = counting_table("video", 8, 4, Combiner::kSum);
+  TablePtr user_ = counting_table("user", 16, 2, Combiner::kMean);
+
+  Nest<FeatureConfig> configs(int64_t length = 0) const {
+    const auto feature = [&](const TablePtr& table, int64_t of_table) {
+      return FeatureConfig{
+          .table = table, .max_sequence_length = length > 0 ? of_table : 0};
+    };
+    return {
+        {"watched", feature(video_, 2)},
+        {"favorited", feature(video_, 2)},
+        {"friends", feature(user_, 3)}};
+  }
+
+  EmbeddingEngineOptions options() const {
+    return {
+        .features = configs(),
+        .optimizer = optim::SGD{.learning_rate = 0.1},
+        .timeout = kSoon};
+  }
+
+  static Features batch() {
+    return {
+        {"watched", test::sparse({{0}, {0, 1}}, 2)},
+        {"favorited", test::ragged({{0, 1}, {1}})},
+        {"friends", test::sparse({{3}, {0, 1, 2}}, 3)}};
+  }
+
+  static Nest<at::Tensor> ones_like(const Nest<at::Tensor>& activations) {
+    std::vector<at::Tensor> ones;
+    for (const at::Tensor& activation : activations.flatten()) {
+      ones.push_back(at::ones_like(activation));
+    }
+    return activations.pack(ones);
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/pending_gradients.h"
+
+#include "src/features/batch.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace tessera {
+namespace pending_gradients_test {
+
+using test::int64s;
+
+constexpr int64_t kDim = 3;
+
+class PendingGradientsTest : public testing::Test {
+ protected:
+  PendingGradientsTest()
+      : features_(FeatureConfig{
+            .table = make_table(
+                {.name = "t",
+                 .vocabulary_size = 1000,
+                 .dim = kDim,
+                 .initializer = initializers::Zeros{}})}),
+        state_(std::make_shared<EmbeddingState>(make_state(
+            features_,
+            optim::SGD{.learning_rate = 1.0},
+            /*seed=*/0,
+            WithSlots::kYes))),
+        engine_(std::make_shared<TableEngine>(state_)),
+        pending_(engine_, at::zeros({1})) {}
+
+  LookupGradients lookup(const at::Tensor& ids, float gradient) {
+    batches_.push_back(
+        read_batch(features_, state_->features, Feature(ids), {}));
+    return {
+        .bags = &batches_.back().bags,
+        .gradients = {at::full({ids.size(0), kDim}, gradient)}};
+  }
+
+  Nest<FeatureConfig> features_;
+  std::shared_ptr<EmbeddingState> state_;
+  std::shared_ptr<TableEngine> engine_;
+  PendingGradients pending_;
+  std::list<Batch> batches_;
+};
+
+TEST_F(PendingGradientsTest, APileHoldsOneSumPerTouchedRow) {
+  std::vector<GradientAccumulator> piles(1);
+  for (int pass = 1; pass <= 50; ++pass) {
+    piles = engine_->collect(piles, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
+    EXPECT_EQ(piles[0].passes(), pass);
+    EXPECT_EQ(piles[0].sums().size(), 3 * kDim);
+  }
+}
+
+TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {
+  pending_.add({lookup(int64s({7, 7}), 1.0F), lookup(int64s({8}), 2.0F)});
+  pending_.add({lookup(int64s({7}), 0.5F)});
+  EXPECT_EQ(pending_.passes(), 2);
+  pending_.prepare(0.5);
+  pending_.apply();
+  const at::Tensor rows = state_->tables[0].parameters;
+  test::expect_close(rows[7], at::full({kDim}, -1.25F));
+  test::expect_close(rows[8], at::full({kDim}, -1.0F));
+  EXPECT_EQ(state_->iterations, 1);
+  EXPECT_EQ(pending_.passes(), 0);
+  pending_.prepare(1.0);
+  pending_.apply();
+  EXPECT_EQ(state_->iterations, 1);
+}
+
+TEST_F(PendingGradientsTest, NormsAndScales) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(pending_.norm(2.0), 0.0);
+  pending_.add({lookup(int64s({7, 7, 8}), -2.0F)});
+  // Row 7: -4, row 8: -2, three columns each.
+  EXPECT_DOUBLE_EQ(pending_.norm(2.0), std::sqrt(3 * 16.0 + 3 * 4.0));
+  EXPECT_DOUBLE_EQ(pending_.norm(1.0), 18.0);
+  EXPECT_DOUBLE_EQ(pending_.norm(kInfinity), 4.0);
+  pending_.scale(0.5);
+  EXPECT_DOUBLE_EQ(pending_.norm(kInfinity), 2.0);
+  pending_.add({lookup(int64s({9}), std::nanf(""))});
+  EXPECT_TRUE(std::isnan(pending_.norm(2.0)));
+  EXPECT_TRUE(std::isnan(pending_.norm(kInfinity)));
+  pending_.discard();
+  EXPECT_EQ(pending_.norm(kInfinity), 0.0);
+}
+
+TEST_F(PendingGradientsTest, AreClaimedByOneAtATime) {
+  EXPECT_FALSE(pending_.is_claimed());
+  auto claim = pending_.claim();
+  EXPECT_TRUE(pending_.is_claimed());
+  EXPECT_TORCH_ERROR(pending_.claim(), "belongs to another Combined already");
+  claim.reset();
+  EXPECT_FALSE(pending_.is_claimed());
+  pending_.claim();
+}
+
+}  // namespace pending_gradients_test
+}  // namespace tessera

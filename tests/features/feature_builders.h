@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/features/feature.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tessera::test {
+
+using Rows = std::vector<std::vector<int64_t>>;
+
+/// Bags of ids, written out: ragged({{3}, {}, {0, 1, 2}}).
+inline RaggedFeature ragged(const Rows& rows) {
+  std::vector<int64_t> values;
+  std::vector<int64_t> splits{0};
+  for (const auto& row : rows) {
+    values.insert(values.end(), row.begin(), row.end());
+    splits.push_back(static_cast<int64_t>(values.size()));
+  }
+  return {at::tensor(values, at::kLong), at::tensor(splits, at::kLong)};
+}
+
+/// The same bags as a sparse feature, ids from column 0 on.
+inline SparseFeature sparse(const Rows& rows, int64_t columns) {
+  std::vector<int64_t> indices;
+  std::vector<int64_t> values;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (size_t column = 0; column < rows[row].size(); ++column) {
+      indices.push_back(static_cast<int64_t>(row));
+      indices.push_back(static_cast<int64_t>(column));
+      values.push_back(rows[row][column]);
+    }
+  }
+  return {
+      at::tensor(indices, at::kLong).view({-1, 2}),
+      at::tensor(values, at::kLong),
+      int64s({static_cast<int64_t>(rows.size()), columns})};
+}
+
+}  // namespace tessera::test

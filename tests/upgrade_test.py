@@ -1,0 +1,52 @@
+"""docs/upgrade.py on sources of version 0.1, and on what must stay as it is."""
+
+import importlib.util
+import pathlib
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SPEC = importlib.util.spec_from_file_location("upgrade", ROOT / "docs" / "upgrade.py")
+UPGRADE = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(UPGRADE)
+
+
+class UpgradeTest(unittest.TestCase):
+    def expect(self, old, new):
+        self.assertEqual(UPGRADE.upgrade(old), new)
+        self.assertEqual(UPGRADE.upgrade(new), new, "a second run changes it again")
+
+    def test_includes(self):
+        self.expect("#include <tessera/nest.h>\n", "#include <tessera/features/nest.h>\n")
+        self.expect(
+            '#include "tessera/sharding.h"\n',
+            '#include "tessera/engine/sharding_options.h"\n#include "tessera/distributed/dense_gradients.h"\n',
+        )
+        self.expect("#include <tessera/tessera.h>\n", "#include <tessera/tessera.h>\n")
+
+    def test_new_headers_exist(self):
+        for headers in UPGRADE.HEADERS.values():
+            for header in headers:
+                self.assertTrue((ROOT / "include" / header).is_file(), header)
+
+    def test_old_headers_are_gone(self):
+        for header in UPGRADE.HEADERS:
+            self.assertFalse((ROOT / "include" / header).exists(), header)
+
+    def test_names(self):
+        self.expect("tessera::fit(a, b);", "tessera::training::fit(a, b);")
+        self.expect("tessera::transforms::Hash h;", "tessera::data::transforms::Hash h;")
+        self.expect("tessera::make_mpi_backend()", "tessera::distributed::make_mpi_backend()")
+        self.expect("tessera::TPUEmbedding layer;", "tessera::TPUEmbedding layer;")
+        for call in ("Strategy::sharded(backend)", "tessera::Strategy::sharded(backend)"):
+            self.expect(call, "tessera::distributed::sharded_strategy(backend)")
+
+    def test_using_directives(self):
+        self.expect(
+            "using namespace tessera;\nCriteoReader r;\nLogLoss l;\n",
+            "using namespace tessera;\nusing namespace tessera::data;\nusing namespace tessera::training;\n"
+            "CriteoReader r;\nLogLoss l;\n",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
