@@ -248,7 +248,7 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
   const bool is_right = data::criteo_line_problem(line, size).empty();
   std::vector<char> text(line.begin(), line.end());  // whose end is guarded
   text.push_back('\n');
-  text.resize(text.size() + kCriteoPadding, '0');
+  text.resize(text.size() + data::kCriteoPadding, '0');
   float label = 0.0F;
   std::vector<int64_t> integers(data::kCriteoIntegers);
   std::vector<int64_t> categories(data::kCriteoCategories);
