@@ -13,7 +13,8 @@ Ranks ranks_of(const Strategy& strategy) {
 }
 
 bool on_any_rank(bool flag, const Strategy& strategy) {
-  return on_any_rank(std::vector<bool>{flag}, strategy)[0];
+  const Ranks ranks = ranks_of(strategy);
+  return ranks == nullptr ? flag : ranks->any_of(Rendezvous::kTrain, flag);
 }
 
 std::vector<bool> on_any_rank(
