@@ -33,8 +33,8 @@ struct CheckpointOptions {
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
 
-/// What a load does when a table was saved without optimizer and slots, but the
-/// layer keeps slots for it. Strategy::host() and layers for serving save such
+/// Decides what a load does if the layer keeps slots for a table that was saved
+/// without optimizer and slots. Strategy::host() and layers for serving save such
 /// tables.
 enum class MissingSlots {
   /// The load is refused.

@@ -60,7 +60,7 @@ struct EmbeddingEngineOptions {
   /// The seed of the tables' random initial values and of stochastic rounding.
   /// load_checkpoint() replaces the seed of rounding by the saved one.
   uint64_t seed = 0;
-  /// What every load does with tables that were saved without slots.
+  /// Decides whether a load takes tables that were saved without slots.
   MissingSlots missing_slots = MissingSlots::kError;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;

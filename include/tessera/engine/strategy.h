@@ -49,7 +49,7 @@ class Strategy {
   struct Sharded {
     std::shared_ptr<RankGroup> ranks = {};
     ShardingOptions options = {};
-    /// What makes an engine of its shards.
+    /// Makes the engine of each process. distributed::sharded_strategy() sets it.
     const ShardedEngineFactory* factory = nullptr;
     bool operator==(const Sharded&) const = default;
   };

@@ -71,8 +71,8 @@ struct TPUEmbeddingOptions {
   /// does not change this option, which still seeds initial values, such as those of
   /// a table that has grown.
   uint64_t seed = 0;
-  /// What every load does with tables that were saved without slots, also
-  /// torch::load of a whole model. With kKeep, the engine can continue from what
+  /// Decides whether a load takes tables that were saved without slots. It holds for
+  /// torch::load of a whole model, too. With kKeep, the engine can continue from what
   /// Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
 

@@ -13,7 +13,7 @@ namespace tessera {
 // Files of the safetensors packages. What npy.h says of dtypes, of replaced files
 // and of errors holds here, too; bfloat16 can be saved as well.
 
-/// What a safetensors file holds.
+/// The tensors of a safetensors file, by name, and its metadata.
 ///
 ///   save_safetensors({.tensors = {{"users", users}}}, "tables.safetensors");
 ///   load_safetensors("tables.safetensors")["users"];
