@@ -42,7 +42,7 @@ class Nest {
   using Map = std::vector<Entry>;
   using List = std::vector<Nest>;
 
-  /// IsItem<U> is true if a U can be an item of a list: a leaf or a nest.
+  /// `IsItem<U>` is true if a U can be an item of a list: a leaf or a nest.
   template <class U>
   static constexpr bool IsItem =
       std::convertible_to<U&&, T> || std::same_as<std::remove_cvref_t<U>, Nest>;
