@@ -15,8 +15,6 @@ find_package(OpenMP COMPONENTS CXX QUIET)
 tessera_require(OpenMP::OpenMP_CXX g++)
 find_package(hwy CONFIG QUIET)
 tessera_require(hwy::hwy libhwy-dev)
-find_package(fmt CONFIG QUIET)
-tessera_require(fmt::fmt-header-only libfmt-dev)
 find_package(nlohmann_json CONFIG QUIET)
 tessera_require(nlohmann_json::nlohmann_json nlohmann-json3-dev)
 find_package(ZLIB QUIET)
@@ -35,9 +33,3 @@ if(TESSERA_BUILD_TESTS)
   find_package(GTest CONFIG QUIET)
   tessera_require(GTest::gtest_main libgtest-dev)
 endif()
-
-# LibTorch's include folder has an fmt of its own, another version than Debian's. It stands first
-# here, and every target that is not a kernel has this one, so that one program has one fmt.
-add_library(tessera_deps INTERFACE)
-target_link_libraries(tessera_deps INTERFACE LibTorch::LibTorch fmt::fmt-header-only
-                                             nlohmann_json::nlohmann_json)

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/json_name.h"
 
 #include <ATen/TensorOperators.h>
@@ -17,7 +18,6 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/tanh.h>
-#include <c10/util/Exception.h>
 
 #include <cstddef>
 #include <iterator>
@@ -58,13 +58,11 @@ Activation activation_from_string(std::string_view name) {
     known += (known.empty() ? "" : ", ");
     known += kNames[i];
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       name == "swish",
-      "an activation must be one of ",
+      "an activation must be one of {}, but got '{}'.",
       known,
-      ", but got '",
-      shorten(name),
-      "'.");
+      shorten(name));
   return Activation::kSilu;
 }
 
@@ -97,11 +95,10 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
     case Activation::kTanh:
       return at::tanh(x);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       false,
-      "[activate] expected an Activation, but got ",
-      static_cast<int>(activation),
-      ".");
+      "[activate] expected an Activation, but got {}.",
+      static_cast<int>(activation));
 }
 
 Json JsonValue<Activation>::write(Activation value) {

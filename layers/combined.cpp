@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/combined.h>
 
+#include "src/common/check.h"
 #include "src/common/checked_archive.h"
 #include "src/engine/pending_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
@@ -63,10 +63,9 @@ std::string kind_of(const torch::optim::Optimizer& optimizer) {
 
 std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
     const std::unique_ptr<torch::optim::Optimizer>& dense) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       dense != nullptr,
-      "[Combined] expected a dense optimizer, but got nullptr. Pass one such as "
-      "torch::optim::Adam(model->parameters(), 1e-3).");
+      "[Combined] expected a dense optimizer, but got nullptr. Pass one such as torch::optim::Adam(model->parameters(), 1e-3).");
   return dense->defaults().clone();
 }
 
@@ -107,16 +106,14 @@ Combined::Combined(
           defaults_of(dense)),
       dense_(std::move(dense)),
       options_(options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !layers.empty(),
-      "[Combined] layers must not be empty. Pass the layers whose tables "
-      "step() updates.");
-  TORCH_CHECK_VALUE(
+      "[Combined] layers must not be empty. Pass the layers whose tables step() updates.");
+  TESSERA_CHECK_VALUE(
       dynamic_cast<const torch::optim::LBFGS*>(dense_.get()) == nullptr,
-      "[Combined] LBFGS calls its closure several times per step, but the "
-      "tables are updated once. Use another dense optimizer.");
+      "[Combined] LBFGS calls its closure several times per step, but the tables are updated once. Use another dense optimizer.");
   for (const TPUEmbedding& layer : layers) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !layer.is_empty(),
         "[Combined] expected a layer, but got an empty one.");
   }
@@ -124,24 +121,18 @@ Combined::Combined(
     const auto is_same = [&](const TPUEmbedding& other) {
       return other.ptr() == layer.ptr();
     };
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         std::count_if(layers.begin(), layers.end(), is_same) == 1,
         "[Combined] a layer is listed twice. List each once.");
     const std::shared_ptr<PendingGradients> pending = layer->pending();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() or sharded() with "
-        "Apply::kOnStep, but got one on Strategy::",
+        "[Combined] expected a layer on Strategy::engine() or sharded() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply; a host's tables are parameters of the dense optimizer already.",
         layer->options().strategy.name(),
-        "() with ",
-        layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward",
-        ". Set TPUEmbeddingOptions::apply; a host's tables are parameters of "
-        "the dense optimizer already.");
-    TORCH_CHECK_VALUE(
+        layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
+    TESSERA_CHECK_VALUE(
         holds(*dense_, pending->virtual_variable()),
-        "[Combined] the dense optimizer must hold the layer's virtual_variable, "
-        "by which zero_grad() reaches the tables. Give it the parameters() of "
-        "the model that holds the layer.");
+        "[Combined] the dense optimizer must hold the layer's virtual_variable, by which zero_grad() reaches the tables. Give it the parameters() of the model that holds the layer.");
     tables_.push_back({pending, pending->claim()});
   }
   std::swap(param_groups_, dense_->param_groups());
@@ -152,17 +143,14 @@ Combined::Combined(Combined&& other) noexcept = default;
 Combined::~Combined() = default;
 
 void Combined::check_idle(const char* method) const {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       dense_ != nullptr,
-      "[Combined::",
-      method,
-      "] this Combined was moved from. Use the one that it became.");
-  TORCH_CHECK(
+      "[Combined::{}] this Combined was moved from. Use the one that it became.",
+      method);
+  TESSERA_CHECK(
       !is_stepping_,
-      "[Combined::",
-      method,
-      "] called from within step(), by a callable or a custom rule. Call it "
-      "after step().");
+      "[Combined::{}] called from within step(), by a callable or a custom rule. Call it after step().",
+      method);
 }
 
 double Combined::gain() const {
@@ -210,16 +198,12 @@ double Combined::agree_on_norm(double norm, double max_norm) const {
     const bool is_same =
         std::abs(norms[rank] - norms[0]) <= kTolerance * std::abs(norms[0]) ||
         (!std::isfinite(norms[rank]) && !std::isfinite(norms[0]));
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_same,
-        "[Combined::clip_grad_norm_] the norm of all gradients must be the same "
-        "on all ranks, but is ",
+        "[Combined::clip_grad_norm_] the norm of all gradients must be the same on all ranks, but is {} on rank 0 and {} on rank {}. Call sum_gradients() for the dense parameters before.",
         norms[0],
-        " on rank 0 and ",
         norms[rank],
-        " on rank ",
-        rank,
-        ". Call sum_gradients() for the dense parameters before.");
+        rank);
   }
   return norms[0];
 }
@@ -238,11 +222,9 @@ at::Tensor Combined::step(LossClosure closure) {
     tables.pending->settle();
   }
   if (options_.non_finite != NonFinite::kPass && !is_finite()) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         options_.non_finite == NonFinite::kSkip,
-        "[Combined::step] a gradient is not finite; nothing was changed. Find "
-        "where it comes from, lower the learning rate, or set "
-        "NonFinite::kSkip.");
+        "[Combined::step] a gradient is not finite; nothing was changed. Find where it comes from, lower the learning rate, or set NonFinite::kSkip.");
     for (const Tables& tables : tables_) {
       tables.pending->discard();
     }
@@ -283,16 +265,14 @@ void Combined::zero_grad(bool set_to_none) {
 
 double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   check_idle("clip_grad_norm_");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       max_norm >= 0.0,
-      "[Combined::clip_grad_norm_] max_norm must be >= 0, but got ",
-      max_norm,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[Combined::clip_grad_norm_] max_norm must be >= 0, but got {}.",
+      max_norm);
+  TESSERA_CHECK_VALUE(
       norm_type > 0.0,
-      "[Combined::clip_grad_norm_] norm_type must be > 0, but got ",
-      norm_type,
-      ".");
+      "[Combined::clip_grad_norm_] norm_type must be > 0, but got {}.",
+      norm_type);
   const at::NoGradGuard no_grad;
   std::vector<double> norms;
   for_each_gradient(param_groups_, [&](const at::Tensor& gradient) {
@@ -346,19 +326,16 @@ void Combined::load(torch::serialize::InputArchive& archive) {
   check_idle("load");
   torch::serialize::InputArchive dense;
   c10::IValue kind;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read("dense_optimizer", kind) && kind.isString() &&
           archive.try_read("dense", dense),
-      "[Combined::load] expected what a Combined saved, but the archive has no "
-      "'dense_optimizer' and 'dense'.");
+      "[Combined::load] expected what a Combined saved, but the archive has no 'dense_optimizer' and 'dense'.");
   verify_checksums(archive, "[Combined::load]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),
-      "[Combined::load] the dense optimizer is ",
+      "[Combined::load] the dense optimizer is {}, but the archive's is {}. Make the Combined with an optimizer of that type.",
       kind_of(*dense_),
-      ", but the archive's is ",
-      kind.toStringRef(),
-      ". Make the Combined with an optimizer of that type.");
+      kind.toStringRef());
   const Loan loan(*this);
   dense_->load(dense);
 }

@@ -4,34 +4,30 @@
 #include <tessera/common/shorten.h>
 
 #include <ATen/ops/cat.h>
-#include <c10/util/Exception.h>
 
 #include <vector>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
 at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   std::vector<at::Tensor> columns;
   activations.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         leaf.defined() && leaf.dim() >= 1,
-        "[Concatenate '",
+        "[Concatenate '{}'] expected an activation with a batch dimension, but got {}.",
         shorten(path),
-        "'] expected an activation with a batch dimension, but got ",
-        leaf.defined() ? "a scalar" : "an undefined tensor",
-        ".");
+        leaf.defined() ? "a scalar" : "an undefined tensor");
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         columns.back().size(0) == columns.front().size(0),
-        "[Concatenate '",
+        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and the first {}.",
         shorten(path),
-        "'] all activations must have one batch size, but this one has ",
         columns.back().size(0),
-        " and the first ",
-        columns.front().size(0),
-        ".");
+        columns.front().size(0));
   });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !columns.empty(), "[Concatenate] got no activations: an empty nest.");
   return at::cat(columns, 1);
 }
@@ -40,33 +36,29 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   PartialShape output{std::nullopt, 0};
   bool is_first = true;
-  input_shapes.for_each(
-      [&](const std::string& path, const PartialShape& shape) {
-        TORCH_CHECK_VALUE(
-            !shape.empty(),
-            "[Concatenate '",
-            shorten(path),
-            "'] expected a shape with a batch dimension, but got [].");
-        TORCH_CHECK_VALUE(
-            is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
-            "[Concatenate '",
-            shorten(path),
-            "'] all activations must have one batch size, but this one has ",
-            shape[0].value_or(0),
-            " and another ",
-            output[0].value_or(0),
-            ".");
-        is_first = false;
-        output[0] = output[0] ? output[0] : shape[0];
-        std::optional<int64_t> width = 1;
-        for (size_t i = 1; i < shape.size(); ++i) {
-          width = width && shape[i] ? std::optional(*width * *shape[i])
-                                    : std::nullopt;
-        }
-        output[1] = output[1] && width ? std::optional(*output[1] + *width)
-                                       : std::nullopt;
-      });
-  TORCH_CHECK_VALUE(
+  input_shapes.for_each([&](const std::string& path,
+                            const PartialShape& shape) {
+    TESSERA_CHECK_VALUE(
+        !shape.empty(),
+        "[Concatenate '{}'] expected a shape with a batch dimension, but got [].",
+        shorten(path));
+    TESSERA_CHECK_VALUE(
+        is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
+        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and another {}.",
+        shorten(path),
+        shape[0].value_or(0),
+        output[0].value_or(0));
+    is_first = false;
+    output[0] = output[0] ? output[0] : shape[0];
+    std::optional<int64_t> width = 1;
+    for (size_t i = 1; i < shape.size(); ++i) {
+      width =
+          width && shape[i] ? std::optional(*width * *shape[i]) : std::nullopt;
+    }
+    output[1] =
+        output[1] && width ? std::optional(*output[1] + *width) : std::nullopt;
+  });
+  TESSERA_CHECK_VALUE(
       !is_first, "[Concatenate] got no activations: an empty nest.");
   return output;
 }

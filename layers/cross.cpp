@@ -3,11 +3,11 @@
 
 #include "layers/initial_parameter.h"
 #include "layers/input_checks.h"
+#include "src/common/check.h"
 
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
@@ -17,16 +17,14 @@ namespace tessera {
 
 CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
   const CrossOptions& checked = this->options();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       checked.projection_dim.value_or(1) >= 1,
-      "[Cross] projection_dim must be >= 1, but got ",
-      checked.projection_dim.value_or(1),
-      ". Leave it unset for the full matrix.");
-  TORCH_CHECK_VALUE(
+      "[Cross] projection_dim must be >= 1, but got {}. Leave it unset for the full matrix.",
+      checked.projection_dim.value_or(1));
+  TESSERA_CHECK_VALUE(
       checked.diag_scale >= 0.0 && std::isfinite(checked.diag_scale),
-      "[Cross] diag_scale must be >= 0 and finite, but got ",
-      checked.diag_scale,
-      ".");
+      "[Cross] diag_scale must be >= 0 and finite, but got {}.",
+      checked.diag_scale);
   validate(checked.kernel_initializer, "[Cross kernel]");
   validate(checked.bias_initializer, "[Cross bias]");
 }
@@ -67,13 +65,11 @@ at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& x_given) {
   const at::Tensor& x = x_given.defined() ? x_given : x0;
   require_floating(x0, "x0", kClassName);
   require_floating(x, "x", kClassName);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       x0.sizes() == x.sizes(),
-      "[Cross] x0 and x must have the same shape, but got ",
+      "[Cross] x0 and x must have the same shape, but got {} and {}.",
       x0.sizes(),
-      " and ",
-      x.sizes(),
-      ".");
+      x.sizes());
   build_on_first_call(x0);
   require_fit(x0, kernel_, kClassName);
   require_fit(x, kernel_, kClassName);

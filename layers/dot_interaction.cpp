@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "layers/input_checks.h"
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/tables/active_kernels.h"
@@ -18,7 +19,6 @@
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -49,16 +49,13 @@ void merge(
     const std::optional<int64_t>& size,
     const char* name,
     const std::string& path) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !known || !size || *known == *size,
+      "{}all features must have one {}, but this one has {} and one before it {}.",
       where(path),
-      "all features must have one ",
       name,
-      ", but this one has ",
       size.value_or(0),
-      " and one before it ",
-      known.value_or(0),
-      ".");
+      known.value_or(0));
   known = known ? known : size;
 }
 
@@ -286,17 +283,16 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
   std::optional<int64_t> dim;
   input_shapes.for_each([&](const std::string& path,
                             const PartialShape& shape) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         shape.size() == 2 || shape.size() == 3,
+        "{}expected a feature [batch, dim] or features [batch, n, dim], but got {}.",
         where(path),
-        "expected a feature [batch, dim] or features [batch, n, dim], but got ",
-        to_string(shape),
-        ".");
+        to_string(shape));
     merge(batch, shape.front(), "batch size", path);
     merge(dim, shape.back(), "dim", path);
   });
   const std::optional<int64_t> features = count_of_features(input_shapes);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       features != 0, "[DotInteraction] got no features: an empty nest.");
   return PartialShape{
       batch,
@@ -315,14 +311,12 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
     if (leaf.is_inference() && at::GradMode::is_enabled()) {
       blocks.back() = blocks.back().clone();  // LibTorch saves no such tensor
     }
-    TORCH_CHECK_TYPE(
+    TESSERA_CHECK_TYPE(
         leaf.scalar_type() == blocks[0].scalar_type(),
+        "{}all features must have one dtype, but this one has {} and the first {}. Convert one of them with .to().",
         where(path),
-        "all features must have one dtype, but this one has ",
         leaf.scalar_type(),
-        " and the first ",
-        blocks[0].scalar_type(),
-        ". Convert one of them with .to().");
+        blocks[0].scalar_type());
   });
   compute_output_shape(features.pack(std::move(shapes)));
   build_on_first_call(features);

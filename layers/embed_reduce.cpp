@@ -2,6 +2,7 @@
 #include <tessera/layers/embed_reduce.h>
 
 #include "layers/initial_parameter.h"
+#include "src/common/check.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/id_bags.h"
 
@@ -11,7 +12,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_bag.h>
 #include <ATen/ops/ones_like.h>
-#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -20,13 +20,11 @@ namespace tessera {
 namespace {
 
 void check_sizes(const EmbedReduceOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.input_dim >= 1 && options.output_dim >= 1,
-      "[EmbedReduce] input_dim and output_dim must be >= 1, but got ",
+      "[EmbedReduce] input_dim and output_dim must be >= 1, but got {} and {}. Set them to the number of ids and the width of a row.",
       options.input_dim,
-      " and ",
-      options.output_dim,
-      ". Set them to the number of ids and the width of a row.");
+      options.output_dim);
 }
 
 // LibTorch's own lookups have other messages, or none.
@@ -35,31 +33,26 @@ void check_range(const at::Tensor& ids, int64_t input_dim) {
   const at::Tensor contiguous = ids.contiguous();
   const Id* data = contiguous.const_data_ptr<Id>();
   for (int64_t i = 0; i < ids.numel(); ++i) {
-    TORCH_CHECK_INDEX(
+    TESSERA_CHECK_INDEX(
         data[i] >= 0 && data[i] < input_dim,
-        "[EmbedReduce] ids must be in [0, ",
+        "[EmbedReduce] ids must be in [0, {}), but the one at position {} is {}. Correct the batch, or raise input_dim.",
         input_dim,
-        "), but the one at position ",
         i,
-        " is ",
-        data[i],
-        ". Correct the batch, or raise input_dim.");
+        data[i]);
   }
 }
 
 void check_ids(const at::Tensor& ids, int64_t input_dim) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       ids.defined(), "[EmbedReduce] expected ids, but got no tensor.");
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[EmbedReduce] ids must be int32 or int64, but got ",
-      ids.scalar_type(),
-      ". Convert with .to(torch::kInt64).");
-  TORCH_CHECK_VALUE(
+      "[EmbedReduce] ids must be int32 or int64, but got {}. Convert with .to(torch::kInt64).",
+      ids.scalar_type());
+  TESSERA_CHECK_VALUE(
       ids.dim() == 1 || ids.dim() == 2,
-      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got ",
-      ids.sizes(),
-      ".");
+      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}.",
+      ids.sizes());
   if (!ids.is_cpu()) {
     return;  // the device checks: reading ids back would stall it
   }
@@ -71,24 +64,19 @@ void check_ids(const at::Tensor& ids, int64_t input_dim) {
 }
 
 void check_weights(const at::Tensor& ids, const at::Tensor& weights) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       weights.defined(),
-      "[EmbedReduce] weights: expected a tensor, but got an undefined one. "
-      "Leave them out for ones.");
-  TORCH_CHECK_TYPE(
+      "[EmbedReduce] weights: expected a tensor, but got an undefined one. Leave them out for ones.");
+  TESSERA_CHECK_TYPE(
       weights.is_floating_point() && weights.layout() == at::kStrided,
-      "[EmbedReduce] weights must be a dense tensor of floating point, but got ",
+      "[EmbedReduce] weights must be a dense tensor of floating point, but got {} {}. Convert with .to(torch::kFloat32).",
       weights.layout(),
-      " ",
-      weights.scalar_type(),
-      ". Convert with .to(torch::kFloat32).");
-  TORCH_CHECK_VALUE(
+      weights.scalar_type());
+  TESSERA_CHECK_VALUE(
       weights.sizes() == ids.sizes(),
-      "[EmbedReduce] weights must have the shape of the ids, ",
+      "[EmbedReduce] weights must have the shape of the ids, {}, but got {}.",
       ids.sizes(),
-      ", but got ",
-      weights.sizes(),
-      ".");
+      weights.sizes());
 }
 
 }  // namespace
@@ -118,13 +106,12 @@ void EmbedReduceImpl::reset() {
 
 Nest<PartialShape> EmbedReduceImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       input_shapes.is_leaf() &&
           (input_shapes.leaf().size() == 1 || input_shapes.leaf().size() == 2),
-      "[EmbedReduce] expected one shape, [batch] or [batch, n], but got ",
+      "[EmbedReduce] expected one shape, [batch] or [batch, n], but got {}.",
       input_shapes.is_leaf() ? to_string(input_shapes.leaf())
-                             : std::string(input_shapes.kind()),
-      ".");
+                             : std::string(input_shapes.kind()));
   return PartialShape{input_shapes.leaf()[0], options().output_dim};
 }
 
@@ -135,7 +122,7 @@ at::Tensor EmbedReduceImpl::forward(
   if (const auto* dense = std::get_if<at::Tensor>(&ids)) {
     const auto* dense_weights =
         weights ? std::get_if<at::Tensor>(&*weights) : nullptr;
-    TORCH_CHECK_TYPE(
+    TESSERA_CHECK_TYPE(
         !weights || dense_weights != nullptr,
         "[EmbedReduce] weights of dense ids must be a dense tensor.");
     check_ids(*dense, options().input_dim);
@@ -146,13 +133,11 @@ at::Tensor EmbedReduceImpl::forward(
         *dense, dense_weights != nullptr ? *dense_weights : at::Tensor());
   }
   const auto* sparse = std::get_if<SparseFeature>(&ids);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       sparse == nullptr || !sparse->dense_shape.defined() ||
           sparse->dense_shape.numel() == 2,
-      "[EmbedReduce] sparse ids must have the shape [batch, n], but their "
-      "dense_shape has ",
-      sparse == nullptr ? 0 : sparse->dense_shape.numel(),
-      " entries.");
+      "[EmbedReduce] sparse ids must have the shape [batch, n], but their dense_shape has {} entries.",
+      sparse == nullptr ? 0 : sparse->dense_shape.numel());
   return serving_embedding_lookup(
              ids,
              weights ? Weights(weights) : Weights(),

@@ -2,8 +2,7 @@
 #include <tessera/layers/embedding_engine_module.h>
 
 #include "layers/table_module.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <ostream>
 #include <utility>
@@ -46,12 +45,10 @@ void EmbeddingEngineModuleImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& /*device*/) {
   const auto* source = dynamic_cast<const EmbeddingEngineModuleImpl*>(&other);
-  TORCH_CHECK(
+  TESSERA_CHECK(
       source != nullptr,
-      "[EmbeddingEngineModule::clone] expected to copy an "
-      "EmbeddingEngineModule, but got ",
-      other.name(),
-      ".");
+      "[EmbeddingEngineModule::clone] expected to copy an EmbeddingEngineModule, but got {}.",
+      other.name());
   copy_from(*source);
   train(source->is_training());
 }

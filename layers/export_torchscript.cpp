@@ -8,6 +8,7 @@
 #include "layers/classic_locale.h"
 #include "layers/table_module.h"
 #include "serialization/durable_file.h"
+#include "src/common/check.h"
 #include "src/engine/engine_access.h"
 #include "src/engine/forward_interception.h"
 #include "src/engine/lookup.h"
@@ -393,12 +394,10 @@ void store_as_int8(
     const std::string& name) {
   const at::Tensor lowest = rows.amin(1);
   const at::Tensor step = (rows.amax(1) - lowest) / 255.0;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       at::isfinite(step).all().item<bool>(),
-      "[export_torchscript] table '",
-      shorten(name),
-      "' can't be stored as int8: expected rows with a finite range, but got "
-      "infinity or NaN. Correct the rows, or export as kFloat.");
+      "[export_torchscript] table '{}' can't be stored as int8: expected rows with a finite range, but got infinity or NaN. Correct the rows, or export as kFloat.",
+      shorten(name));
   // A row of one value has the step 0, and that value as its offset.
   const at::Tensor divisor = at::where(step == 0, at::ones_like(step), step);
   const at::Tensor bytes =
@@ -430,13 +429,11 @@ StoredTable store(const TableState& table, at::ScalarType dtype) {
       continue;
     }
     const at::Tensor part = rows.to(dtype);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         (at::isfinite(part) == at::isfinite(rows)).all().item<bool>(),
-        "[export_torchscript] table '",
+        "[export_torchscript] table '{}' can't be stored as {}: it has values beyond that range. Export as kFloat.",
         shorten(table.name),
-        "' can't be stored as ",
-        to_string(dtype),
-        ": it has values beyond that range. Export as kFloat.");
+        to_string(dtype));
     stored.rows.slice(0, begin, end).copy_(part);
   }
   return stored;
@@ -567,14 +564,11 @@ std::vector<size_t> find_features(
   std::vector<size_t> found;
   for (const std::string& path : wanted) {
     const auto place = std::find(paths.begin(), paths.end(), path);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         place != paths.end(),
-        "[export_torchscript] options.features: expected paths of the layer's "
-        "features, but got '",
+        "[export_torchscript] options.features: expected paths of the layer's features, but got '{}'. Known: {}.",
         shorten(path),
-        "'. Known: ",
-        fmt::format("{}", fmt::join(paths, ", ")),
-        ".");
+        fmt::format("{}", fmt::join(paths, ", ")));
     found.push_back(static_cast<size_t>(place - paths.begin()));
   }
   std::sort(found.begin(), found.end());
@@ -585,12 +579,10 @@ std::vector<size_t> find_features(
 void check_unique(const std::vector<std::string>& paths) {
   std::set<std::string> seen;
   for (const std::string& path : paths) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         seen.insert(path).second,
-        "[export_torchscript] features must have different paths, but two have "
-        "the path '",
-        shorten(path),
-        "'. Rename a key of the nest.");
+        "[export_torchscript] features must have different paths, but two have the path '{}'. Rename a key of the nest.",
+        shorten(path));
   }
 }
 
@@ -650,12 +642,10 @@ at::Tensor look_up_stored(
     const at::Tensor exact =
         table.parameters.detach().index_select(0, ids).to(at::kFloat);
     const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
-    TORCH_CHECK(
+    TESSERA_CHECK(
         ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
-        "[export_torchscript] table '",
-        shorten(table.name),
-        "': expected int8 rows within one step of the layer's, but they are "
-        "further off. Please report this.");
+        "[export_torchscript] table '{}': expected int8 rows within one step of the layer's, but they are further off. Please report this.",
+        shorten(table.name));
   }
   for (int64_t i = 0; i < bags.nnz(); ++i) {
     bags.ids[i] = static_cast<uint32_t>(i);
@@ -736,13 +726,11 @@ jit::Module save_and_load(const jit::Module& module, DurableFile& file) {
 
 void check_dtype(const ExportOptions& options) {
   const at::ScalarType dtype = options.dtype.value_or(at::kFloat);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
           dtype == at::kChar,
-      "[export_torchscript] options.dtype must be one of kFloat, kBFloat16, "
-      "kHalf, kChar, but got ",
-      c10::toString(dtype),
-      ".");
+      "[export_torchscript] options.dtype must be one of kFloat, kBFloat16, kHalf, kChar, but got {}.",
+      c10::toString(dtype));
 }
 
 // --- An embedding alone ------------------------------------------------------
@@ -836,21 +824,17 @@ void check_input(
   } catch (const std::exception& error) {
     refusal = reason_of(error);
   }
-  TORCH_CHECK(
+  TESSERA_CHECK(
       actual.has_value() == expected.has_value() &&
           (!expected || is_close(*actual, *expected)),
-      "[export_torchscript] feature '",
+      "[export_torchscript] feature '{}', {}, batch size {}: expected what the layer gives, but the exported file {}{}. Please report this.",
       shorten(path),
-      "', ",
       input.description,
-      ", batch size ",
       batch,
-      ": expected what the layer gives, but the exported file ",
       expected ? (actual ? "gives other values" : "refuses: ")
                : "accepts what "
                  "the layer refuses: ",
-      actual && expected ? "" : refusal,
-      ". Please report this.");
+      actual && expected ? "" : refusal);
 }
 
 void check_embedding(const ExportedLayer& layer, jit::Module loaded) {
@@ -908,10 +892,9 @@ ExportExample in_parts(const ExportExample& example) {
   for (const Feature& feature : example.features.flatten()) {
     features.push_back(with_sparse_as_feature(feature));
     for (const at::Tensor& part : parts_of(features.back())) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           part.defined(),
-          "[export_torchscript] example.features: expected tensors, but got an "
-          "undefined one.");
+          "[export_torchscript] example.features: expected tensors, but got an undefined one.");
     }
   }
   std::vector<std::optional<Feature>> weights;
@@ -924,11 +907,10 @@ ExportExample in_parts(const ExportExample& example) {
     }
   }
   for (size_t i = 0; i < example.inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         example.inputs[i].defined(),
-        "[export_torchscript] example.inputs[",
-        i,
-        "]: expected a tensor, but got an undefined one.");
+        "[export_torchscript] example.inputs[{}]: expected a tensor, but got an undefined one.",
+        i);
   }
   return {
       .features = example.features.pack(std::move(features)),
@@ -944,11 +926,10 @@ int64_t rows_of(const std::string& path, const Feature& feature) {
   if (parts.size() == 2) {
     return parts[1].numel() - 1;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       parts[0].dim() >= 1,
-      "[export_torchscript] example.features '",
-      shorten(path),
-      "': expected a batch, but got a scalar.");
+      "[export_torchscript] example.features '{}': expected a batch, but got a scalar.",
+      shorten(path));
   return parts[0].size(0);
 }
 
@@ -958,21 +939,17 @@ int64_t batch_size_of(const Features& features) {
   features.for_each([&](const std::string& path, const Feature& feature) {
     batch = std::min(batch, rows_of(path, feature));
   });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch >= 1 && !features.flatten().empty(),
-      "[export_torchscript] example: expected a batch of at least one row, but "
-      "got an empty one. Give a batch as the model will see it.");
+      "[export_torchscript] example: expected a batch of at least one row, but got an empty one. Give a batch as the model will see it.");
   features.for_each([&](const std::string& path, const Feature& feature) {
     const int64_t rows = rows_of(path, feature);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         rows % batch == 0,
-        "[export_torchscript] example.features '",
+        "[export_torchscript] example.features '{}': expected a multiple of the batch size {}, but got {} rows. Give all features the same number of examples.",
         shorten(path),
-        "': expected a multiple of the batch size ",
         batch,
-        ", but got ",
-        rows,
-        " rows. Give all features the same number of examples.");
+        rows);
   });
   return batch;
 }
@@ -1086,20 +1063,15 @@ class ModelExport {
 
   jit::Module script(const ExportExample& example) {
     model_outputs(example);  // also finds the layers
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !layers_.empty(),
-        "[export_torchscript] expected a model whose forward() calls a "
-        "TPUEmbedding, but ",
-        model_.module.name(),
-        " calls none, and looks nothing up in an EmbeddingEngineModule either. "
-        "Such a model is for LibTorch's own tools.");
+        "[export_torchscript] expected a model whose forward() calls a TPUEmbedding, but {} calls none, and looks nothing up in an EmbeddingEngineModule either. Such a model is for LibTorch's own tools.",
+        model_.module.name());
     jit::Module root = mirror(model_.module);
     for (const auto& [state, exported] : layers_) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           mirrored_.count(state) > 0,
-          "[export_torchscript] the model calls a TPUEmbedding or an "
-          "EmbeddingEngine that is none of its submodules. Hold it by "
-          "register_module(). An engine is one as an EmbeddingEngineModule.");
+          "[export_torchscript] the model calls a TPUEmbedding or an EmbeddingEngine that is none of its submodules. Hold it by register_module(). An engine is one as an EmbeddingEngineModule.");
     }
     root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
         c10::QualifiedName(*root.type()->name(), "compute"),
@@ -1245,11 +1217,10 @@ class ModelExport {
     } catch (const c10::ValueError&) {
       throw;
     } catch (const std::exception& error) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           false,
-          "[export_torchscript] LibTorch can't trace the model: ",
-          reason_of(error),
-          ". Register its tensors as parameters or buffers.");
+          "[export_torchscript] LibTorch can't trace the model: {}. Register its tensors as parameters or buffers.",
+          reason_of(error));
     }
     jit::EliminateDeadCode(graph);
     check_filled(*graph);
@@ -1271,7 +1242,7 @@ class ModelExport {
         continue;
       }
       const auto& uses = node->output()->uses();
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           std::any_of(
               uses.begin(),
               uses.end(),
@@ -1279,10 +1250,7 @@ class ModelExport {
                 const std::string user = use.user->kind().toUnqualString();
                 return user.ends_with("_");
               }),
-          "[export_torchscript] expected tensors that operators compute, but "
-          "forward() fills one from C++ values, with at::tensor() or through "
-          "its memory. Make it with torch::tensor(), register it as a buffer, "
-          "or pass it as an input.");
+          "[export_torchscript] expected tensors that operators compute, but forward() fills one from C++ values, with at::tensor() or through its memory. Make it with torch::tensor(), register it as a buffer, or pass it as an input.");
     }
   }
 
@@ -1347,13 +1315,10 @@ class ModelExport {
 
   // Another tensor would become a constant: the example's ids for ever.
   static jit::Value* traced(const std::string& path, const at::Tensor& tensor) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         getTracingState()->hasValue(tensor),
-        "[export_torchscript] feature '",
-        shorten(path),
-        "': expected ids and weights that come from the model's inputs by "
-        "operators on tensors, but got a tensor made another way. Compute it "
-        "with LibTorch's operators, or before the model.");
+        "[export_torchscript] feature '{}': expected ids and weights that come from the model's inputs by operators on tensors, but got a tensor made another way. Compute it with LibTorch's operators, or before the model.",
+        shorten(path));
     return getValueTrace(tensor);
   }
 
@@ -1539,26 +1504,18 @@ void check_model(
     } catch (const std::exception& error) {
       problem = "an error: " + reason_of(error);
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         problem.empty(),
-        "[export_torchscript] at batch size ",
+        "[export_torchscript] at batch size {}: expected what the model gives, but the exported file gives {}. Traced from a batch of {}, it keeps what is not an operator on tensors: write flatten(1) or view({{-1, n}}) for sizes, at::where for conditions, and leave random numbers out.",
         size,
-        ": expected what the model gives, but the exported file gives ",
         problem,
-        ". Traced from a batch of ",
-        batch,
-        ", it keeps what is not an operator on tensors: write flatten(1) or "
-        "view({-1, n}) for sizes, at::where for conditions, and leave random "
-        "numbers out.");
+        batch);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       compared > (batch == 1 ? 2 : 1) || has_output_shape(model.module),
-      "[export_torchscript] expected a model for batches of any size, but it "
-      "takes the example's ",
+      "[export_torchscript] expected a model for batches of any size, but it takes the example's {} only: {}. An input that belongs to the batch has its size first.",
       batch,
-      " only: ",
-      refusal,
-      ". An input that belongs to the batch has its size first.");
+      refusal);
 }
 
 void write_embedding(
@@ -1582,15 +1539,13 @@ void export_torchscript(
     const TPUEmbedding& embedding,
     const std::string& path,
     const ExportOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !embedding.is_empty(),
       "[export_torchscript] expected a layer, but got an empty one.");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       embedding->activation_dtype() == at::kFloat,
-      "[export_torchscript] the file of a layer gives float32, but activations "
-      "are ",
-      c10::toString(embedding->activation_dtype()),
-      ". Call to(torch::kFloat) before, or export the whole model.");
+      "[export_torchscript] the file of a layer gives float32, but activations are {}. Call to(torch::kFloat) before, or export the whole model.",
+      c10::toString(embedding->activation_dtype()));
   TableModule::wait_for_lookups(*embedding);
   const auto tables = TableModule::of(*embedding);
   write_embedding(*tables->state, *tables->features, path, options);
@@ -1611,21 +1566,17 @@ void detail::export_torchscript(
     const ExportExample& example,
     const ExportOptions& options) {
   check_dtype(options);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.features.empty(),
-      "[export_torchscript] options.features chooses features of an embedding "
-      "alone: a model needs all of its own. Leave it empty.");
-  TORCH_CHECK_VALUE(
+      "[export_torchscript] options.features chooses features of an embedding alone: a model needs all of its own. Leave it empty.");
+  TESSERA_CHECK_VALUE(
       example.inputs.size() == model.inputs,
-      "[export_torchscript] example.inputs: expected ",
+      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}.",
       model.inputs,
-      " tensors, which forward() takes after features and weights, but got ",
-      example.inputs.size(),
-      ".");
-  TORCH_CHECK_VALUE(
+      example.inputs.size());
+  TESSERA_CHECK_VALUE(
       model.takes_weights || example.weights.empty(),
-      "[export_torchscript] example.weights are given, but forward() takes no "
-      "Weights. Leave them out.");
+      "[export_torchscript] example.weights are given, but forward() takes no Weights. Leave them out.");
   DurableFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript by streams
   const at::NoGradGuard no_grad;

@@ -4,11 +4,11 @@
 
 #include "layers/index_file.h"
 #include "serialization/manifest.h"
+#include "src/common/check.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
 #include <faiss/AutoTune.h>
 #include <faiss/Index.h>
 #include <faiss/impl/FaissException.h>
@@ -39,9 +39,9 @@ auto call_faiss(const std::string& where, Call call) {
   try {
     return call();
   } catch (const faiss::FaissException& error) {
-    TORCH_CHECK_VALUE(false, where, " faiss refuses: ", error.msg);
+    TESSERA_CHECK_VALUE(false, "{} faiss refuses: {}", where, error.msg);
   } catch (const std::exception& error) {  // std::stoi's, or of no memory
-    TORCH_CHECK_VALUE(false, where, " faiss fails: ", error.what());
+    TESSERA_CHECK_VALUE(false, "{} faiss fails: {}", where, error.what());
   }
 }
 
@@ -138,14 +138,12 @@ void check_numbers(
     int64_t number = 0;
     const auto [stop, error] =
         std::from_chars(factory.data() + begin, factory.data() + end, number);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         error == std::errc() && number >= 1 && number <= most,
+        "{} a number in factory must be in [1, {}] for these vectors, but got {}.",
         where,
-        " a number in factory must be in [1, ",
         most,
-        "] for these vectors, but got ",
-        factory.substr(begin, end - begin),
-        ".");
+        factory.substr(begin, end - begin));
     begin = factory.find_first_of(kDigits, end);
   }
 }
@@ -158,14 +156,12 @@ void set_parameter(
   if (!value) {
     return;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       *value >= 1 && *value <= std::numeric_limits<int32_t>::max(),
+      "{} {} must be in [1, 2^31 - 1], but got {}.",
       where,
-      " ",
       name,
-      " must be in [1, 2^31 - 1], but got ",
-      *value,
-      ".");
+      *value);
   call_faiss(where, [&] {
     faiss::ParameterSpace().set_index_parameter(
         &index, name, static_cast<double>(*value));
@@ -177,13 +173,12 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
   const at::Tensor longest = file["longest"];
   const at::Tensor ids = file["ids"];
   const std::string checksum = metadata_of(file, "xxh3");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       bytes.scalar_type() == at::kByte && bytes.dim() == 1 &&
           checksum_of_tensor(bytes) == checksum,
-      "its index does not have the checksum ",
-      checksum,
-      ".");
-  TORCH_CHECK_VALUE(
+      "its index does not have the checksum {}.",
+      checksum);
+  TESSERA_CHECK_VALUE(
       longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
           longest.item<double>() >= 0.0 &&
           std::isfinite(longest.item<double>()),
@@ -192,7 +187,7 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
   auto index = call_faiss("[TopKIndex]", [&] {
     return std::unique_ptr<faiss::Index>(faiss::read_index(&reader));
   });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       index->metric_type == faiss::METRIC_INNER_PRODUCT && index->d > 0 &&
           ids.dim() == 1 && index->ntotal == ids.size(0),
       "expected an index by inner product of as many vectors as there are ids.");
@@ -213,12 +208,11 @@ std::unique_ptr<TopKIndex> make_faiss_index(
   const auto where = fmt::format("[make_faiss_index '{}']", options.factory);
   const IndexVectors checked = index_vectors(vectors, where);
   const at::Tensor& matrix = checked.rows;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       matrix.size(1) <= std::numeric_limits<int32_t>::max(),
+      "{} dim must be below 2^31, but got {}.",
       where,
-      " dim must be below 2^31, but got ",
-      matrix.size(1),
-      ".");
+      matrix.size(1));
   check_numbers(options.factory, matrix, where);
   auto index = call_faiss(where, [&] {
     return std::unique_ptr<faiss::Index>(faiss::index_factory(

@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 /// What `key` has in the file's metadata, or nothing.
@@ -36,14 +38,12 @@ auto load_index_file(
     Read read) {
   const NamedTensors file = load_safetensors(path);
   const std::string where = c10::str("[", function, " '", shorten(path), "']");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       metadata_of(file, "format") == format,
+      "{} expected the format '{}', but it is '{}'. Give a file by the save() of such an index.",
       where,
-      " expected the format '",
       format,
-      "', but it is '",
-      shorten(metadata_of(file, "format")),
-      "'. Give a file by the save() of such an index.");
+      shorten(metadata_of(file, "format")));
   try {
     return read(file);
   } catch (const c10::ValueError& error) {

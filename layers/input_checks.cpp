@@ -1,48 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/input_checks.h"
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera {
 
 const PartialShape& require_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       input_shapes.is_leaf(),
-      "[",
+      "[{}] expected the shape of one input, but got {} of {}.",
       class_name,
-      "] expected the shape of one input, but got ",
       input_shapes.kind(),
-      " of ",
-      input_shapes.size(),
-      ".");
+      input_shapes.size());
   const PartialShape& shape = input_shapes.leaf();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       shape.size() >= 2,
-      "[",
+      "[{}] expected an input [batch, ..., dim] of rank 2 or more, but got {}.",
       class_name,
-      "] expected an input [batch, ..., dim] of rank 2 or more, but got ",
-      to_string(shape),
-      ".");
-  TORCH_CHECK_VALUE(
+      to_string(shape));
+  TESSERA_CHECK_VALUE(
       !shape.back() || *shape.back() >= 1,
-      "[",
+      "[{}] the last dimension of its input must be >= 1, but got {}.",
       class_name,
-      "] the last dimension of its input must be >= 1, but got ",
-      to_string(shape),
-      ".");
+      to_string(shape));
   return shape;
 }
 
 int64_t known_dim(const PartialShape& shape, const std::string& class_name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       shape.back().has_value(),
-      "[",
+      "[{}] can't be built for {}: its parameters need the last dimension.",
       class_name,
-      "] can't be built for ",
-      to_string(shape),
-      ": its parameters need the last dimension.");
+      to_string(shape));
   return *shape.back();
 }
 
@@ -50,48 +41,36 @@ void require_floating(
     const at::Tensor& input,
     const std::string& name,
     const std::string& class_name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       input.defined(),
-      "[",
+      "[{}] {}: expected a tensor, but got an undefined one.",
       class_name,
-      "] ",
-      name,
-      ": expected a tensor, but got an undefined one.");
-  TORCH_CHECK_TYPE(
+      name);
+  TESSERA_CHECK_TYPE(
       input.is_floating_point() && input.layout() == at::kStrided,
-      "[",
+      "[{}] {}: expected a dense tensor of floating point, but got {} {}. Convert with .to(torch::kFloat32).",
       class_name,
-      "] ",
       name,
-      ": expected a dense tensor of floating point, but got ",
       input.layout(),
-      " ",
-      input.scalar_type(),
-      ". Convert with .to(torch::kFloat32).");
+      input.scalar_type());
 }
 
 void require_fit(
     const at::Tensor& input,
     const at::Tensor& kernel,
     const std::string& class_name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       input.dim() >= 2 && input.size(-1) == kernel.size(0),
-      "[",
+      "[{}] was built for inputs [batch, ..., {}], but got {}. Make another layer for these.",
       class_name,
-      "] was built for inputs [batch, ..., ",
       kernel.size(0),
-      "], but got ",
-      input.sizes(),
-      ". Make another layer for these.");
-  TORCH_CHECK_TYPE(
+      input.sizes());
+  TESSERA_CHECK_TYPE(
       input.scalar_type() == kernel.scalar_type(),
-      "[",
+      "[{}] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       class_name,
-      "] has parameters of ",
       kernel.scalar_type(),
-      ", but got inputs of ",
-      input.scalar_type(),
-      ". Convert one of them with .to().");
+      input.scalar_type());
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <tessera/layers/layer.h>
 
 #include "layers/text_table.h"
+#include "src/common/check.h"
 #include "src/common/checked_archive.h"
 
 #include <tessera/common/shorten.h>
@@ -74,20 +75,18 @@ Nest<PartialShape> shapes_of(
     const std::string& where) {
   std::vector<PartialShape> shapes;
   inputs.for_each([&](const std::string& path, const at::Tensor& input) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         input.defined() && input.dim() >= 1,
+        "{}expected a tensor with a batch dimension{}, but got {}.",
         where,
-        "expected a tensor with a batch dimension",
         path.empty() ? "" : " at '" + shorten(path) + "'",
-        ", but got ",
-        input.defined() ? "a scalar" : "an undefined one",
-        ".");
+        input.defined() ? "a scalar" : "an undefined one");
     PartialShape shape(input.sizes().begin(), input.sizes().end());
     shape[0] = std::nullopt;
     shapes.push_back(std::move(shape));
   });
-  TORCH_CHECK_VALUE(
-      !shapes.empty(), where, "expected a tensor or more, but got none.");
+  TESSERA_CHECK_VALUE(
+      !shapes.empty(), "{}expected a tensor or more, but got none.", where);
   return inputs.pack(std::move(shapes));
 }
 
@@ -147,16 +146,13 @@ void require_same_shapes(
     for (size_t i = 0; agrees && i < known.size(); ++i) {
       agrees = !known[i] || !other[i] || *known[i] == *other[i];
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         agrees,
-        "[",
+        "[{}{}] was built for inputs {}, but got {}. Make another layer for these.",
         class_name,
         path.empty() ? "" : " '" + shorten(path) + "'",
-        "] was built for inputs ",
         to_string(known),
-        ", but got ",
-        to_string(other),
-        ". Make another layer for these.");
+        to_string(other));
   });
 }
 
@@ -168,11 +164,10 @@ Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name) {
   const std::string where = class_name + ".input_shape";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       value.isString(),
-      "[",
-      where,
-      "] expected shapes as text, but the archive has none. It is damaged.");
+      "[{}] expected shapes as text, but the archive has none. It is damaged.",
+      where);
   return JsonValue<Nest<PartialShape>>::read(
       parse_json(value.toStringRef(), c10::str("[", where, "]")), where);
 }

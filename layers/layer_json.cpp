@@ -2,6 +2,7 @@
 #include <tessera/layers/layer_json.h>
 
 #include "layers/layer_classes.h"
+#include "src/common/check.h"
 
 #include <tessera/common/shorten.h>
 #include <tessera/layers/concatenate.h>
@@ -37,27 +38,23 @@ class Registry {
   void add(detail::LayerClass layer_class) {
     const std::lock_guard lock(mutex_);
     const auto found = classes_.find(layer_class.name);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         layer_class.name != kSequential &&
             (found == classes_.end() || found->second.type == layer_class.type),
-        "[register_layer] there is another class '",
-        shorten(layer_class.name),
-        "'. Choose another kClassName.");
+        "[register_layer] there is another class '{}'. Choose another kClassName.",
+        shorten(layer_class.name));
     classes_.insert_or_assign(layer_class.name, layer_class);
   }
 
   detail::LayerClass find(const std::string& name, const std::string& where) {
     const std::lock_guard lock(mutex_);
     const auto found = classes_.find(name);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[",
+        "[{}] unknown class_name '{}'. Known: {}. A class of your own needs register_layer().",
         where,
-        "] unknown class_name '",
         shorten(name),
-        "'. Known: ",
-        known(),
-        ". A class of your own needs register_layer().");
+        known());
     return found->second;
   }
 
@@ -69,15 +66,12 @@ class Registry {
         std::find_if(classes_.begin(), classes_.end(), [&](const auto& entry) {
           return entry.second.type == typeid(layer);
         });
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[",
+        "[{}] a layer of class {} has no JSON. Known: {}. A class of your own needs register_layer().",
         where,
-        "] a layer of class ",
         layer.name(),
-        " has no JSON. Known: ",
-        known(),
-        ". A class of your own needs register_layer().");
+        known());
     return found->second;
   }
 
@@ -174,40 +168,34 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
     require_kind(entry.is_object(), entry, "an object", place);
     const std::string name = JsonValue<std::string>::read(
         require_key(entry, "name", place), place + ".name");
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
             !made.contains(name),
-        "[",
+        "[{}] name must be one of its own, neither empty nor with a '.', but got '{}'.",
         place,
-        "] name must be one of its own, neither empty nor with a '.', but got '",
-        shorten(name),
-        "'.");
+        shorten(name));
     torch::nn::AnyModule layer;
     if (entry.contains("same_as")) {
       require_known_keys(entry, {"name", "same_as"}, place);
       const std::string other =
           JsonValue<std::string>::read(entry.at("same_as"), place + ".same_as");
       const auto found = made.find(other);
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           found != made.end(),
-          "[",
+          "[{}] same_as must name a layer before this one, but got '{}'.",
           place,
-          "] same_as must name a layer before this one, but got '",
-          shorten(other),
-          "'.");
+          shorten(other));
       layer = found->second;
     } else {
       Json alone = entry;
       alone.erase("name");
       layer = read(alone, place, bindings).any;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !layer.is_empty(),
-        "[",
+        "[{}] a Sequential can't hold a {}, whose forward() is no plain function.",
         place,
-        "] a Sequential can't hold a ",
-        shorten(entry.at("class_name").get<std::string>()),
-        ", whose forward() is no plain function.");
+        shorten(entry.at("class_name").get<std::string>()));
     made.emplace(name, layer);
     model->push_back(name, std::move(layer));
   }
@@ -252,8 +240,8 @@ detail::MadeLayer read(
     require_known_keys(
         build, {"input_shape", "dtype"}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(made.module.get());
-    TORCH_CHECK_VALUE(
-        own != nullptr, "[", inner, "] a ", name, " takes no build_config.");
+    TESSERA_CHECK_VALUE(
+        own != nullptr, "[{}] a {} takes no build_config.", inner, name);
     own->build(JsonValue<Nest<PartialShape>>::read(
         require_key(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));

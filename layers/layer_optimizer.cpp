@@ -4,10 +4,9 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/spec_optimizer.h"
+#include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/strategies/embedding_strategy.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,35 +17,30 @@ namespace tessera {
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !layer.is_empty(),
       "[make_optimizer] expected a layer, but got an empty one.");
   const Strategy& strategy = layer->options().strategy;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !strategy.is_engine(),
-      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
-      "one on ",
-      strategy.name(),
-      "(). There the tables are updated in backward(), or in the step() of a "
-      "Combined.");
+      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got one on {}(). There the tables are updated in backward(), or in the step() of a Combined.",
+      strategy.name());
   const std::shared_ptr<EmbeddingState> state = layer->state_;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::any_of(
           state->tables.begin(),
           state->tables.end(),
           [](const TableState& table) { return table.optimizer.has_value(); }),
-      "[make_optimizer] no table of the layer has an optimizer. Set "
-      "TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
+      "[make_optimizer] no table of the layer has an optimizer. Set TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
       optim::check_off_engine(
           *table.optimizer, "[table '" + shorten(table.name) + "']");
     }
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !state->has_skipped_slots,
-      "[make_optimizer] the layer was loaded from a checkpoint with slots, which "
-      "it had no place for. Make the optimizer first, then load.");
+      "[make_optimizer] the layer was loaded from a checkpoint with slots, which it had no place for. Make the optimizer first, then load.");
   add_slots(*state);
   std::vector<optim::SpecOptimizer::Bound> tables;
   for (size_t i = 0; i < state->tables.size(); ++i) {

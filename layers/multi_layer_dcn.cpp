@@ -3,8 +3,7 @@
 
 #include "layers/input_checks.h"
 #include "layers/low_rank_crosses.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <string>
 #include <utility>
@@ -26,18 +25,15 @@ MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
     : LayerImpl(std::move(options)) {
   constexpr int64_t kMostLayers = 1024;
   const MultiLayerDCNOptions& checked = this->options();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       checked.projection_dim >= 1,
-      "[MultiLayerDCN] projection_dim must be >= 1, but got ",
-      checked.projection_dim,
-      ". For full matrices, stack Cross layers.");
-  TORCH_CHECK_VALUE(
+      "[MultiLayerDCN] projection_dim must be >= 1, but got {}. For full matrices, stack Cross layers.",
+      checked.projection_dim);
+  TESSERA_CHECK_VALUE(
       checked.num_layers >= 0 && checked.num_layers <= kMostLayers,
-      "[MultiLayerDCN] num_layers must be in [0, ",
+      "[MultiLayerDCN] num_layers must be in [0, {}], but got {}.",
       kMostLayers,
-      "], but got ",
-      checked.num_layers,
-      ".");
+      checked.num_layers);
   validate(checked.kernel_initializer, "[MultiLayerDCN kernel]");
   validate(checked.bias_initializer, "[MultiLayerDCN bias]");
 }

@@ -3,9 +3,8 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
+#include "src/common/check.h"
 #include "src/engine/strategies/embedding_strategy.h"
-
-#include <c10/util/Exception.h>
 
 namespace tessera {
 
@@ -22,10 +21,9 @@ NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
 
 const torch::nn::Module& NoTableUpdateGuard::module_of(
     const torch::nn::Module* model) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       model != nullptr,
-      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the "
-      "model before its guard.");
+      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the model before its guard.");
   return *model;
 }
 

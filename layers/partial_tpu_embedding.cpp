@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/partial_tpu_embedding.h>
 
+#include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 #include "src/features/batch.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
@@ -17,11 +16,10 @@ namespace tessera {
 PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
     PartialTPUEmbeddingOptions options)
     : LayerImpl(std::move(options)) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       this->options().size_threshold.value_or(0) >= 0,
-      "[PartialTPUEmbedding] size_threshold must be >= 0, but got ",
-      *this->options().size_threshold,
-      ". 0 puts all tables into the TPUEmbedding, std::nullopt none.");
+      "[PartialTPUEmbedding] size_threshold must be >= 0, but got {}. 0 puts all tables into the TPUEmbedding, std::nullopt none.",
+      *this->options().size_threshold);
   reset();
 }
 
@@ -191,11 +189,10 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
 Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
     PartialPendingForward&& pending) {
   PartialPendingForward taken = std::exchange(pending, {});
-  TORCH_CHECK(
+  TESSERA_CHECK(
       taken.tpu_.has_value() == !tpu_.is_empty() &&
           taken.dense_.has_value() == !dense_.is_empty(),
-      "[PartialTPUEmbedding::finish_forward] this forward has been finished "
-      "already, or another layer began it. Call begin_forward() here.");
+      "[PartialTPUEmbedding::finish_forward] this forward has been finished already, or another layer began it. Call begin_forward() here.");
   Nest<at::Tensor> tpu;
   if (taken.tpu_) {
     tpu = tpu_->finish_forward(std::move(*taken.tpu_));

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/json_name.h"
 
 #include <ATen/TensorOperators.h>
@@ -34,60 +35,46 @@ bool is_finite(const at::Tensor& tensor) {
 }
 
 void check_vectors(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
-      "[Retrieval] ",
+      "[Retrieval] {} must be a matrix of one vector or more, but got {}.",
       name,
-      " must be a matrix of one vector or more, but got ",
       tensor.defined() ? c10::str("shape ", tensor.sizes())
-                       : "an undefined tensor",
-      ".");
-  TORCH_CHECK_TYPE(
+                       : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
       tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble,
-      "[Retrieval] ",
+      "[Retrieval] {} must be float32 or float64, but got {}. Convert it with to(torch::kFloat).",
       name,
-      " must be float32 or float64, but got ",
-      tensor.scalar_type(),
-      ". Convert it with to(torch::kFloat).");
-  TORCH_CHECK_VALUE(
+      tensor.scalar_type());
+  TESSERA_CHECK_VALUE(
       is_finite(tensor),
-      "[Retrieval] ",
-      name,
-      " must be finite, but has NaN or infinity. Lower the learning rate, or"
-      " look for what the tower divides by.");
+      "[Retrieval] {} must be finite, but has NaN or infinity. Lower the learning rate, or look for what the tower divides by.",
+      name);
 }
 
 void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
   check_vectors(query, "query");
   check_vectors(candidate, "candidate");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       query.size(1) == candidate.size(1),
-      "[Retrieval] query and candidate must have one dim, but got ",
+      "[Retrieval] query and candidate must have one dim, but got {} and {}.",
       query.size(1),
-      " and ",
-      candidate.size(1),
-      ".");
-  TORCH_CHECK_VALUE(
+      candidate.size(1));
+  TESSERA_CHECK_VALUE(
       candidate.size(0) >= query.size(0),
-      "[Retrieval] expected a candidate for each of the ",
+      "[Retrieval] expected a candidate for each of the {} queries, but got {}.",
       query.size(0),
-      " queries, but got ",
-      candidate.size(0),
-      ".");
-  TORCH_CHECK_TYPE(
+      candidate.size(0));
+  TESSERA_CHECK_TYPE(
       query.scalar_type() == candidate.scalar_type(),
-      "[Retrieval] query and candidate must have one dtype, but got ",
+      "[Retrieval] query and candidate must have one dtype, but got {} and {}.",
       query.scalar_type(),
-      " and ",
-      candidate.scalar_type(),
-      ".");
-  TORCH_CHECK_VALUE(
+      candidate.scalar_type());
+  TESSERA_CHECK_VALUE(
       query.device() == candidate.device(),
-      "[Retrieval] query and candidate must be on one device, but got ",
+      "[Retrieval] query and candidate must be on one device, but got {} and {}.",
       query.device(),
-      " and ",
-      candidate.device(),
-      ".");
+      candidate.device());
 }
 
 // One number for each of `count` vectors.
@@ -96,34 +83,26 @@ void check_values(
     const char* name,
     int64_t count,
     const at::Tensor& vectors) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       values.dim() == 1 && values.size(0) == count,
-      "[Retrieval] ",
+      "[Retrieval] {} must have shape [{}], but got {}.",
       name,
-      " must have shape [",
       count,
-      "], but got ",
-      values.sizes(),
-      ".");
-  TORCH_CHECK_VALUE(
+      values.sizes());
+  TESSERA_CHECK_VALUE(
       values.device() == vectors.device(),
-      "[Retrieval] ",
+      "[Retrieval] {} must be on the vectors' device {}, but is on {}.",
       name,
-      " must be on the vectors' device ",
       vectors.device(),
-      ", but is on ",
-      values.device(),
-      ".");
+      values.device());
 }
 
 void check_floats(const at::Tensor& values, const char* name) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       at::isFloatingType(values.scalar_type()),
-      "[Retrieval] ",
+      "[Retrieval] {} must be floats, but got {}.",
       name,
-      " must be floats, but got ",
-      values.scalar_type(),
-      ".");
+      values.scalar_type());
 }
 
 void check_ids(
@@ -131,17 +110,15 @@ void check_ids(
     const at::Tensor& ids,
     const at::Tensor& candidate) {
   if (!ids.defined()) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !options.remove_accidental_hits,
-        "[Retrieval] remove_accidental_hits needs candidate_ids, but got none."
-        " Pass the id of each candidate.");
+        "[Retrieval] remove_accidental_hits needs candidate_ids, but got none. Pass the id of each candidate.");
     return;
   }
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[Retrieval] candidate_ids must be int32 or int64, but got ",
-      ids.scalar_type(),
-      ".");
+      "[Retrieval] candidate_ids must be int32 or int64, but got {}.",
+      ids.scalar_type());
   check_values(ids, "candidate_ids", candidate.size(0), candidate);
 }
 
@@ -154,23 +131,21 @@ void check_probability(
       "candidate_sampling_probability",
       candidate.size(0),
       candidate);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !probability.requires_grad(),
-      "[Retrieval] candidate_sampling_probability must not require a gradient."
-      " Detach it.");
+      "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
   // False for NaN, too.
   const at::Tensor is_right = (probability > 0.0).logical_and(probability <= 1);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_right.all().item<bool>(),
-      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got ",
-      probability.masked_select(is_right.logical_not())[0].item<double>(),
-      ". Give candidates that were never seen a small share.");
+      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Give candidates that were never seen a small share.",
+      probability.masked_select(is_right.logical_not())[0].item<double>());
 }
 
 void check_weights(const at::Tensor& weights, const at::Tensor& query) {
   check_floats(weights, "sample_weights");
   check_values(weights, "sample_weights", query.size(0), query);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_finite(weights) && (weights >= 0.0).all().item<bool>(),
       "[Retrieval] sample_weights must be finite and >= 0, but some are not.");
 }
@@ -208,36 +183,30 @@ LossReduction JsonValue<LossReduction>::read(
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)
     : LayerImpl(std::move(options)) {
   const RetrievalOptions& checked = this->options();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::isfinite(checked.temperature) && checked.temperature > 0.0,
-      "[Retrieval] temperature must be > 0 and finite, but got ",
-      checked.temperature,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[Retrieval] temperature must be > 0 and finite, but got {}.",
+      checked.temperature);
+  TESSERA_CHECK_VALUE(
       !checked.num_hard_negatives || *checked.num_hard_negatives >= 1,
-      "[Retrieval] num_hard_negatives must be >= 1, but got ",
-      checked.num_hard_negatives.value_or(0),
-      ". Leave it unset for all negatives.");
+      "[Retrieval] num_hard_negatives must be >= 1, but got {}. Leave it unset for all negatives.",
+      checked.num_hard_negatives.value_or(0));
 }
 
 Nest<PartialShape> RetrievalImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   const std::vector<PartialShape> shapes = input_shapes.flatten();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       shapes.size() == 2,
-      "[Retrieval] expected the shapes of query and candidate, but got ",
-      shapes.size(),
-      ".");
+      "[Retrieval] expected the shapes of query and candidate, but got {}.",
+      shapes.size());
   const auto& [query, candidate] = std::tie(shapes[0], shapes[1]);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       query.size() == 2 && candidate.size() == 2 &&
           (!query[1] || !candidate[1] || *query[1] == *candidate[1]),
-      "[Retrieval] expected a query [batch, dim] and a candidate "
-      "[candidates, dim], but got ",
+      "[Retrieval] expected a query [batch, dim] and a candidate [candidates, dim], but got {} and {}.",
       to_string(query),
-      " and ",
-      to_string(candidate),
-      ".");
+      to_string(candidate));
   return PartialShape{};
 }
 
@@ -291,13 +260,11 @@ at::Tensor RetrievalImpl::forward(
   }
   const at::Tensor loss =
       options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_finite(loss),
-      "[Retrieval] the scores, the losses or their weights are beyond ",
+      "[Retrieval] the scores, the losses or their weights are beyond {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
       loss.scalar_type(),
-      ": the loss is ",
-      loss.item<double>(),
-      ". Scale the vectors or the weights down, or raise the temperature.");
+      loss.item<double>());
   return loss;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/sampling_probability.h>
 
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <string>
@@ -37,18 +37,15 @@ class Buckets {
 };
 
 void check_ids(const at::Tensor& ids) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.device().is_cpu(),
-      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but"
-      " got ",
+      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but got {}.",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
-                    : "an undefined tensor",
-      ".");
-  TORCH_CHECK_TYPE(
+                    : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SamplingProbability] ids must be int32 or int64, but got ",
-      ids.scalar_type(),
-      ".");
+      "[SamplingProbability] ids must be int32 or int64, but got {}.",
+      ids.scalar_type());
 }
 
 }  // namespace
@@ -58,20 +55,16 @@ SamplingProbabilityImpl::SamplingProbabilityImpl(
     : LayerImpl(std::move(options)) {
   const SamplingProbabilityOptions& checked = this->options();
   constexpr int64_t kMost = int64_t{1} << 40;  // elements: 12 TiB
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       checked.num_buckets >= 1 && checked.num_hashes >= 1 &&
           checked.num_buckets <= kMost / checked.num_hashes,
-      "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at"
-      " most 2^40 together, but got ",
+      "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at most 2^40 together, but got {} and {}.",
       checked.num_buckets,
-      " and ",
-      checked.num_hashes,
-      ".");
-  TORCH_CHECK_VALUE(
+      checked.num_hashes);
+  TESSERA_CHECK_VALUE(
       checked.learning_rate > 0.0 && checked.learning_rate <= 1.0,
-      "[SamplingProbability] learning_rate must be in (0, 1], but got ",
-      checked.learning_rate,
-      ".");
+      "[SamplingProbability] learning_rate must be in (0, 1], but got {}.",
+      checked.learning_rate);
   SamplingProbabilityImpl::reset();
 }
 
@@ -96,24 +89,16 @@ void SamplingProbabilityImpl::check_buffers() const {
     return buffer.scalar_type() == dtype && buffer.is_contiguous() &&
         buffer.device().is_cpu() && buffer.sizes() == shape;
   };
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_right(last_position_, at::kLong) &&
           is_right(average_gap_, at::kFloat) &&
           seen_.scalar_type() == at::kLong && seen_.numel() == 1,
-      "[SamplingProbability] the buffers must be on the CPU, last_position int64"
-      " and average_gap float32, both contiguous and of shape"
-      " [num_hashes, num_buckets] = [",
+      "[SamplingProbability] the buffers must be on the CPU, last_position int64 and average_gap float32, both contiguous and of shape [num_hashes, num_buckets] = [{}, {}] and seen a single number, but got last_position: {}, average_gap: {} and seen: {}. Load what was saved with the same options, and leave dtype and device as they are.",
       options().num_hashes,
-      ", ",
       options().num_buckets,
-      "] and seen a single number, but got last_position: ",
       describe(last_position_),
-      ", average_gap: ",
       describe(average_gap_),
-      " and seen: ",
-      describe(seen_),
-      ". Load what was saved with the same options, and leave dtype and device"
-      " as they are.");
+      describe(seen_));
 }
 
 void SamplingProbabilityImpl::learn(std::span<const int64_t> ids) {
@@ -156,12 +141,11 @@ at::Tensor SamplingProbabilityImpl::estimate(
 
 Nest<PartialShape> SamplingProbabilityImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       input_shapes.is_leaf() && input_shapes.leaf().size() == 1,
-      "[SamplingProbability] expected ids [batch], but got ",
+      "[SamplingProbability] expected ids [batch], but got {}.",
       input_shapes.is_leaf() ? to_string(input_shapes.leaf())
-                             : std::string(input_shapes.kind()),
-      ".");
+                             : std::string(input_shapes.kind()));
   return input_shapes;
 }
 

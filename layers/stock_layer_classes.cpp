@@ -9,6 +9,8 @@
 
 #include <initializer_list>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -59,8 +61,8 @@ detail::LayerClass stock(
             try {
               module = std::make_shared<Impl>(options);
             } catch (const c10::Error& error) {
-              TORCH_CHECK_VALUE(
-                  false, "[", where, "] ", error.what_without_backtrace());
+              TESSERA_CHECK_VALUE(
+                  false, "[{}] {}", where, error.what_without_backtrace());
             }
             return detail::MadeLayer{
                 .module = module, .any = torch::nn::AnyModule(module)};

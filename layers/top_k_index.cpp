@@ -5,7 +5,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +13,8 @@
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -35,33 +36,26 @@ at::Tensor matrix_of(
     const at::Tensor& matrix,
     const std::string& where,
     const char* name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       matrix.defined() && matrix.dim() == 2 && matrix.size(1) > 0,
+      "{} {} must be a matrix of one row per vector, but got {}.",
       where,
-      " ",
       name,
-      " must be a matrix of one row per vector, but got ",
       matrix.defined() ? c10::str("shape ", matrix.sizes())
-                       : "an undefined tensor",
-      ".");
-  TORCH_CHECK_TYPE(
+                       : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
       at::isFloatingType(matrix.scalar_type()),
+      "{} {} must be floats, but got {}.",
       where,
-      " ",
       name,
-      " must be floats, but got ",
-      matrix.scalar_type(),
-      ".");
-  TORCH_CHECK_VALUE(
+      matrix.scalar_type());
+  TESSERA_CHECK_VALUE(
       matrix.device().is_cpu() && matrix.layout() == at::kStrided,
+      "{} {} must be dense and on the CPU, but got {} on {}.",
       where,
-      " ",
       name,
-      " must be dense and on the CPU, but got ",
       matrix.layout(),
-      " on ",
-      matrix.device(),
-      ".");
+      matrix.device());
   return matrix.detach().to(at::kFloat).contiguous();
 }
 
@@ -88,33 +82,29 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   if (!ids.defined() && size) {
     return at::arange(*size, at::kLong);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) > 0 &&
           ids.size(0) == size.value_or(ids.size(0)) && ids.device().is_cpu(),
-      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors",
+      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors{}, but got {}.",
       size ? c10::str(", [", *size, "]") : "",
-      ", but got ",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
-                    : "an undefined tensor",
-      ".");
-  TORCH_CHECK_TYPE(
+                    : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
       is_integer(ids),
-      "[TopKIndex] ids must be int32 or int64, but got ",
-      ids.scalar_type(),
-      ".");
+      "[TopKIndex] ids must be int32 or int64, but got {}.",
+      ids.scalar_type());
   // A copy, which nobody else writes to.
   const at::Tensor own =
       ids.to(at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
   const at::Tensor sorted = std::get<0>(own.sort());
   const int64_t* id = sorted.const_data_ptr<int64_t>();
   const int64_t* twice = std::adjacent_find(id, id + sorted.size(0));
-  TORCH_CHECK_VALUE(
-      id[0] >= 0, "[TopKIndex] ids must be >= 0, but got ", id[0], ".");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
+      id[0] >= 0, "[TopKIndex] ids must be >= 0, but got {}.", id[0]);
+  TESSERA_CHECK_VALUE(
       twice == id + sorted.size(0),
-      "[TopKIndex] ids must differ, but ",
-      *twice,
-      " is there twice or more.");
+      "[TopKIndex] ids must differ, but {} is there twice or more.",
+      *twice);
   return own;
 }
 
@@ -130,12 +120,11 @@ class Exclusions {
       return tensor.defined() && tensor.dim() == 1 && is_integer(tensor) &&
           tensor.device().is_cpu() && tensor.layout() == at::kStrided;
     };
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_vector(bags.values) && is_vector(bags.row_splits) &&
             bags.row_splits.size(0) == queries + 1,
-        "[TopKIndex] excluded must have int32 or int64 values and row_splits [",
-        queries + 1,
-        "], a bag per query, on the CPU.");
+        "[TopKIndex] excluded must have int32 or int64 values and row_splits [{}], a bag per query, on the CPU.",
+        queries + 1);
     const auto copy = [](const at::Tensor& tensor) {
       const at::Tensor wide = tensor.to(at::kLong).contiguous();
       const int64_t* begin = wide.const_data_ptr<int64_t>();
@@ -143,13 +132,12 @@ class Exclusions {
     };
     ids_ = copy(bags.values);
     splits_ = copy(bags.row_splits);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         splits_.front() == 0 &&
             splits_.back() == static_cast<int64_t>(ids_.size()) &&
             std::is_sorted(splits_.begin(), splits_.end()),
-        "[TopKIndex] the row_splits of excluded must rise from 0 to ",
-        ids_.size(),
-        ", the number of its values.");
+        "[TopKIndex] the row_splits of excluded must rise from 0 to {}, the number of its values.",
+        ids_.size());
     for (int64_t query = 0; query < queries; ++query) {
       std::sort(
           ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1]);
@@ -194,13 +182,13 @@ IndexVectors index_vectors(
     const at::Tensor& vectors,
     const std::string& where) {
   at::Tensor rows = matrix_of(vectors, where, "vectors");
-  TORCH_CHECK_VALUE(
-      rows.size(0) > 0, where, " expected one vector or more, but got none.");
+  TESSERA_CHECK_VALUE(
+      rows.size(0) > 0, "{} expected one vector or more, but got none.", where);
   const double longest = longest_row(rows);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::isfinite(longest),
-      where,
-      " vectors must be finite, but some have NaN or infinity as float32.");
+      "{} vectors must be finite, but some have NaN or infinity as float32.",
+      where);
   return {.rows = std::move(rows), .longest = longest};
 }
 
@@ -217,33 +205,26 @@ TopK TopKIndex::search(
     int64_t k,
     const RaggedFeature& excluded) const {
   const at::Tensor matrix = matrix_of(queries, "[TopKIndex]", "queries");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       matrix.size(1) == dim_,
-      "[TopKIndex] queries must have the vectors' dim, ",
+      "[TopKIndex] queries must have the vectors' dim, {}, but got {}.",
       dim_,
-      ", but got ",
-      matrix.size(1),
-      ".");
-  TORCH_CHECK_VALUE(
+      matrix.size(1));
+  TESSERA_CHECK_VALUE(
       k >= 1 && k <= size(),
-      "[TopKIndex] k must be in [1, ",
+      "[TopKIndex] k must be in [1, {}], but got {}.",
       size(),
-      "], but got ",
-      k,
-      ".");
+      k);
   const double length = longest_row(matrix);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::isfinite(length),
-      "[TopKIndex] queries must be finite, but some have NaN or infinity as"
-      " float32.");
+      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32.");
   // No sum on the way to a dot product is larger than this.
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       length * longest_ < std::numeric_limits<float>::max(),
-      "[TopKIndex] scores may overflow float32: queries are up to ",
+      "[TopKIndex] scores may overflow float32: queries are up to {} long, and vectors {}. Scale them down.",
       length,
-      " long, and vectors ",
-      longest_,
-      ". Scale them down.");
+      longest_);
   const int64_t count = matrix.size(0);
   const Exclusions exclusions(excluded, count);
 

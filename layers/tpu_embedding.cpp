@@ -5,6 +5,7 @@
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
+#include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
@@ -107,12 +108,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
   if (const auto* interception = ForwardInterception::current()) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         activation_device_.is_cpu(),
-        "[export_torchscript] exported models compute on the cpu, but "
-        "activations go to ",
-        activation_device_,
-        ". Call to(torch::kCPU) of the model before.");
+        "[export_torchscript] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) of the model before.",
+        activation_device_);
     return converted(
         interception->answer(*state_, options_.features, features, weights));
   }
@@ -182,10 +181,9 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
     const Features& features,
     const Weights& weights,
     const Nest<FeatureConfig>& serving_config) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(
+  TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[TPUEmbedding::embedding_lookup] a model that is exported must look up by "
-      "the layer's own feature configs, but gave a serving_config. Leave it out.");
+      "[TPUEmbedding::embedding_lookup] a model that is exported must look up by the layer's own feature configs, but gave a serving_config. Leave it out.");
   check_holds_all_rows(
       *state_,
       "[TPUEmbedding::embedding_lookup]",
@@ -202,10 +200,9 @@ void TPUEmbeddingImpl::give_up(std::exception_ptr error) {
 PendingForward TPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
+  TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[TPUEmbedding::begin_forward] a model that is exported must call "
-      "forward(), but called begin_forward(). Call forward() in the model.");
+      "[TPUEmbedding::begin_forward] a model that is exported must call forward(), but called begin_forward(). Call forward() in the model.");
   Request request = read(features, weights);
   PendingForward pending;
   pending.finish_ = strategy_->begin_forward(std::move(request.batch));
@@ -217,14 +214,12 @@ PendingForward TPUEmbeddingImpl::begin_forward(
 
 Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
   const PendingForward taken = std::exchange(pending, PendingForward());
-  TORCH_CHECK(
+  TESSERA_CHECK(
       taken.finish_ != nullptr,
-      "[TPUEmbedding::finish_forward] this forward has been finished already. "
-      "Call begin_forward() again.");
-  TORCH_CHECK(
+      "[TPUEmbedding::finish_forward] this forward has been finished already. Call begin_forward() again.");
+  TESSERA_CHECK(
       taken.strategy_ == strategy_,
-      "[TPUEmbedding::finish_forward] this forward was begun by another layer, "
-      "or before a copy into this one. Call begin_forward() here.");
+      "[TPUEmbedding::finish_forward] this forward was begun by another layer, or before a copy into this one. Call begin_forward() here.");
   return converted(pack(taken.finish_(), taken.part_));
 }
 
@@ -268,12 +263,10 @@ std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
 
 at::Tensor& TPUEmbeddingImpl::virtual_variable() {
   at::Tensor* variable = parameters_.find("virtual_variable");
-  TORCH_CHECK(
+  TESSERA_CHECK(
       variable != nullptr,
-      "[TPUEmbedding] Strategy::",
-      options_.strategy.name(),
-      "() has no virtual variable: its tables are ordinary parameters. Use "
-      "parameters().");
+      "[TPUEmbedding] Strategy::{}() has no virtual variable: its tables are ordinary parameters. Use parameters().",
+      options_.strategy.name());
   return *variable;
 }
 
@@ -335,11 +328,10 @@ void TPUEmbeddingImpl::clone_(
     const std::optional<torch::Device>& device) {
   check_target(device, std::nullopt);
   const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
-  TORCH_CHECK(
+  TESSERA_CHECK(
       source != nullptr,
-      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got ",
-      other.name(),
-      ".");
+      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got {}.",
+      other.name());
   copy_from(*source);
   convert_to(device, std::nullopt);
 }
@@ -347,15 +339,13 @@ void TPUEmbeddingImpl::clone_(
 void TPUEmbeddingImpl::check_target(
     const std::optional<torch::Device>& device,
     const std::optional<torch::Dtype>& dtype) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !dtype ||
           std::find(
               kActivationDtypes.begin(), kActivationDtypes.end(), *dtype) !=
               kActivationDtypes.end(),
-      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or "
-      "float16, but got ",
-      c10::toString(*dtype),
-      ". Convert what needs another dtype without the layer.");
+      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. Convert what needs another dtype without the layer.",
+      c10::toString(*dtype));
   if (!device || device->is_cpu()) {
     return;
   }

@@ -2,6 +2,7 @@
 #include <tessera/optim/keras.h>
 
 #include "optim/keras_options.h"
+#include "src/common/check.h"
 
 #include <algorithm>
 #include <array>
@@ -38,13 +39,11 @@ std::string read_class_name(const Json& json, const std::string& where) {
   if (json.contains("module") && !json.at("module").is_null()) {
     const std::string module =
         JsonValue<std::string>::read(json.at("module"), where + ".module");
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         begins_with_any(module + ".", {"keras.", "tf_keras.", "tensorflow."}),
-        "[",
+        "[{}] module must be one of Keras, such as keras.optimizers, but got '{}'. A class of your own can't be translated; write a native spec.",
         where,
-        "] module must be one of Keras, such as keras.optimizers, but got '",
-        shorten(module),
-        "'. A class of your own can't be translated; write a native spec.");
+        shorten(module));
   }
   return JsonValue<std::string>::read(
       require_key(json, "class_name", where), where + ".class_name");
@@ -59,15 +58,12 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       std::find_if(all.begin(), all.end(), [&](const KerasSchedule& candidate) {
         return candidate.name == name;
       });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       schedule != all.end(),
-      "[",
+      "[{}] class_name must be one of {}, but got '{}'. For a schedule of your own, give a native spec a callable.",
       where,
-      "] class_name must be one of ",
       names_of(all),
-      ", but got '",
-      shorten(name),
-      "'. For a schedule of your own, give a native spec a callable.");
+      shorten(name));
   Json config = require_key(json, "config", where);
   const std::string inside = where + "." + name;
   require_kind(config.is_object(), config, "an object", inside);
@@ -146,21 +142,16 @@ class KerasConfig {
       IdleRows idle_rows,
       LegacyDecay legacy_decay = LegacyDecay::kOfLearningRate) const {
     spec.learning_rate = learning_rate(legacy_decay);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         idle_rows != IdleRows::kOnlySlots || fidelity_ != Fidelity::kExact,
-        "[",
-        where_,
-        "] can't be honoured with Fidelity::kExact: legacy Keras lets the slots "
-        "of all rows decay, but moves the rows of the batch only. Use "
-        "Fidelity::kLazy, or the optimizer of Keras 3.");
+        "[{}] can't be honoured with Fidelity::kExact: legacy Keras lets the slots of all rows decay, but moves the rows of the batch only. Use Fidelity::kLazy, or the optimizer of Keras 3.",
+        where_);
     if (const auto limit = optional_number("clipvalue")) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           *limit > 0.0,
-          "[",
+          "[{}] clipvalue must be > 0, but got {}. Use null to switch it off.",
           where_,
-          "] clipvalue must be > 0, but got ",
-          *limit,
-          ". Use null to switch it off.");
+          *limit);
       spec.clip_gradient_min = -*limit;
       spec.clip_gradient_max = *limit;
     }
@@ -175,13 +166,11 @@ class KerasConfig {
       const char* key = "gradient_accumulation_steps";
       spec.gradient_accumulation_steps =
           JsonValue<int64_t>::read(steps, place(key));
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           spec.gradient_accumulation_steps >= 2,
-          "[",
+          "[{}] gradient_accumulation_steps must be >= 2, but got {}. Use null to switch it off.",
           where_,
-          "] gradient_accumulation_steps must be >= 2, but got ",
-          spec.gradient_accumulation_steps,
-          ". Use null to switch it off.");
+          spec.gradient_accumulation_steps);
     }
     const bool lazy =
         fidelity_ != Fidelity::kExact || idle_rows == IdleRows::kStay;
@@ -224,14 +213,11 @@ class KerasConfig {
     if (decay == 0.0) {
       return rate;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         rate.is_constant(),
-        "[",
+        "[{}] decay = {} can't be combined with a schedule. Set decay to 0 and put it into the schedule.",
         where_,
-        "] decay = ",
-        decay,
-        " can't be combined with a schedule. Set decay to 0 and put it into "
-        "the schedule.");
+        decay);
     return InverseTimeDecay{
         .initial_learning_rate = rate.value(0, "[" + where_ + "]"),
         .decay_steps = 1.0,
@@ -245,19 +231,14 @@ class KerasConfig {
       return;
     }
     const bool is_tpu_only = option.mapping == Mapping::kNotOnTpu;
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         value == option.keras_default,
-        "[",
+        "[{}] {} can't be honoured{}: it must be Keras's default {}, but is {}. {}",
         where_,
-        "] ",
         option.key,
-        " can't be honoured",
         is_tpu_only ? " with Fidelity::kTpu" : "",
-        ": it must be Keras's default ",
         option.keras_default.dump(),
-        ", but is ",
         shorten(value.dump(-1, ' ', false, Json::error_handler_t::replace)),
-        ". ",
         is_tpu_only ? "Use Fidelity::kLazy or Fidelity::kExact."
                     : option.instead);
   }
@@ -463,15 +444,12 @@ OptimizerSpec translate_name(const std::string& name) {
       std::find_if(all.begin(), all.end(), [&](const NamedSpec& candidate) {
         return candidate.name == name;
       });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       named != all.end(),
-      "[",
+      "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec.",
       kWhere,
-      "] the optimizer's name must be one of ",
       names_of(all),
-      ", but got '",
-      shorten(name),
-      "'. Use one of them, the JSON of a Keras optimizer, or a native spec.");
+      shorten(name));
   return named->spec;
 }
 
@@ -514,11 +492,10 @@ OptimizerSpec translate_keras_optimizer(
 }
 
 OptimizerSpec translate_keras_optimizer(const char* text, Fidelity fidelity) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       text != nullptr,
-      "[",
-      kWhere,
-      "] expected a name or JSON, but got a null pointer.");
+      "[{}] expected a name or JSON, but got a null pointer.",
+      kWhere);
   return translate_keras_optimizer(std::string(text), fidelity);
 }
 

@@ -2,6 +2,7 @@
 #include <tessera/optim/keras.h>
 
 #include "optim/keras_options.h"
+#include "src/common/check.h"
 
 #include <cctype>
 #include <string>
@@ -19,8 +20,8 @@ class KerasWriter {
       : where_("[to_keras] " + name_of(optimizer) + ": ") {}
 
   void require(bool is_expressible, const char* what) const {
-    TORCH_CHECK_VALUE(
-        is_expressible, where_, what, " has no counterpart in Keras 3.");
+    TESSERA_CHECK_VALUE(
+        is_expressible, "{}{} has no counterpart in Keras 3.", where_, what);
   }
 
   // {"module": ..., "class_name": ..., "config": ...} with Keras's defaults and

@@ -3,37 +3,31 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include "src/common/check.h"
 
 namespace tessera::optim {
 
 namespace {
 
 double number_in(const at::Tensor& tensor, const std::string& where) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       tensor.defined() &&
           (at::isFloatingType(tensor.scalar_type()) ||
            at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)),
+      "{} the learning_rate's callable must give a number or a tensor of a floating-point or integer type, but gave {}. Convert what it returns.",
       where,
-      " the learning_rate's callable must give a number or a tensor of a "
-      "floating-point or integer type, but gave ",
-      tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor",
-      ". Convert what it returns.");
-  TORCH_CHECK_VALUE(
+      tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor");
+  TESSERA_CHECK_VALUE(
       tensor.numel() == 1 && tensor.layout() == at::kStrided &&
           !tensor.is_meta(),
+      "{} the learning_rate's callable must give a dense tensor of one element, but gave a {} one of shape {} on {}. Select the element that counts.",
       where,
-      " the learning_rate's callable must give a dense tensor of one element, "
-      "but gave a ",
       tensor.layout(),
-      " one of shape ",
       tensor.sizes(),
-      " on ",
-      tensor.device(),
-      ". Select the element that counts.");
+      tensor.device());
   return tensor.item().toDouble();
 }
 
@@ -54,17 +48,15 @@ const std::string& LearningRate::callable_name() const {
 double LearningRate::value(int64_t step, const std::string& where) const {
   double value = 0.0;
   if (const Named* named = std::get_if<Named>(&source_)) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         named->callable != nullptr &&
             std::visit(
                 [](const auto& callable) { return callable != nullptr; },
                 *named->callable),
+        "{} learning_rate is the placeholder of the callable '{}'. Replace it by LearningRate(\"{}\", callable).",
         where,
-        " learning_rate is the placeholder of the callable '",
         shorten(named->name),
-        "'. Replace it by LearningRate(\"",
-        shorten(named->name),
-        "\", callable).");
+        shorten(named->name));
     if (const auto* number = std::get_if<Callable>(named->callable.get())) {
       value = (*number)();
     } else {
@@ -75,12 +67,11 @@ double LearningRate::value(int64_t step, const std::string& where) const {
   } else {
     value = std::get<double>(source_);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::isfinite(static_cast<float>(value)) && value >= 0.0,
+      "{} learning_rate must be finite and >= 0, but got {}.",
       where,
-      " learning_rate must be finite and >= 0, but got ",
-      value,
-      ".");
+      value);
   return value;
 }
 
@@ -89,14 +80,13 @@ void LearningRate::validate(const std::string& where) const {
     optim::validate(*schedule, where + " learning_rate");
   } else if (const Named* named = std::get_if<Named>(&source_)) {
     // A placeholder has no callable; an empty std::function is a mistake.
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         named->callable == nullptr ||
             std::visit(
                 [](const auto& callable) { return callable != nullptr; },
                 *named->callable),
-        where,
-        " learning_rate must be a function that can be called, but is an empty "
-        "std::function. Give it one.");
+        "{} learning_rate must be a function that can be called, but is an empty std::function. Give it one.",
+        where);
   } else if (is_constant()) {
     value(0, where);
   }

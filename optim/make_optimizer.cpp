@@ -2,8 +2,7 @@
 #include <tessera/optim/make_optimizer.h>
 
 #include "optim/spec_optimizer.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <set>
 #include <utility>
@@ -14,41 +13,36 @@ namespace {
 
 void check_parameter(const at::Tensor& parameter, size_t index) {
   const bool is_leaf = parameter.defined() && parameter.is_leaf();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_leaf && at::isFloatingType(parameter.scalar_type()),
-      "[make_optimizer] parameter ",
+      "[make_optimizer] parameter {} must be a leaf of a floating-point type, but is {}.",
       index,
-      " must be a leaf of a floating-point type, but is ",
       !parameter.defined() ? "undefined"
           : !is_leaf       ? "the result of an operation"
-                           : c10::toString(parameter.scalar_type()),
-      ".");
+                           : c10::toString(parameter.scalar_type()));
 }
 
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     std::vector<SpecGroup> groups) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !groups.empty(), "[make_optimizer] expected one or more groups.");
   std::set<const void*> seen;
   for (const SpecGroup& group : groups) {
     check_off_engine(group.spec, "[make_optimizer]");
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !slot_creation_of(group.spec).is_set(),
-        "[make_optimizer] slot_creation makes the slots of tables. Unset it "
-        "for other parameters.");
-    TORCH_CHECK_VALUE(
+        "[make_optimizer] slot_creation makes the slots of tables. Unset it for other parameters.");
+    TESSERA_CHECK_VALUE(
         !group.parameters.empty(),
-        "[make_optimizer] parameters must not be empty. Pass those of a "
-        "model.");
+        "[make_optimizer] parameters must not be empty. Pass those of a model.");
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check_parameter(group.parameters[i], i);
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           seen.insert(group.parameters[i].unsafeGetTensorImpl()).second,
-          "[make_optimizer] parameter ",
-          i,
-          " is given twice. Leave one out: each step updates it once.");
+          "[make_optimizer] parameter {} is given twice. Leave one out: each step updates it once.",
+          i);
     }
   }
   return std::make_unique<SpecOptimizer>(std::move(groups));

@@ -8,6 +8,7 @@
 
 #include "optim/nadam_factors.h"
 #include "optim/row_update.h"
+#include "src/common/check.h"
 
 #include <c10/util/Exception.h>
 
@@ -52,7 +53,7 @@ class Range {
   }
   void require(bool is_right, const char* option, const std::string& expected)
       const {
-    TORCH_CHECK_VALUE(is_right, where_, " ", option, " must be ", expected);
+    TESSERA_CHECK_VALUE(is_right, "{} {} must be {}", where_, option, expected);
   }
   void below_one(const char* option, double value) const {
     check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
@@ -62,16 +63,13 @@ class Range {
       const char* option,
       const char* expected,
       double value) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_right,
+        "{} {} must be {}, but got {}.",
         where_,
-        " ",
         option,
-        " must be ",
         expected,
-        ", but got ",
-        value,
-        ".");
+        value);
   }
 
  private:
@@ -486,18 +484,14 @@ void validate_limits(
     const std::optional<double>& high,
     const std::string& where) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       low.value_or(-kInfinity) <= high.value_or(kInfinity),
+      "{} {}_min must be <= {}_max, but got {} and {}.",
       where,
-      " ",
       option,
-      "_min must be <= ",
       option,
-      "_max, but got ",
       low.value_or(-kInfinity),
-      " and ",
-      high.value_or(kInfinity),
-      ".");
+      high.value_or(kInfinity));
 }
 
 template <class Spec>
@@ -507,35 +501,29 @@ void validate_common(const Spec& spec, const std::string& where) {
       "clip_weight", spec.clip_weight_min, spec.clip_weight_max, where);
   validate_limits(
       "clip_gradient", spec.clip_gradient_min, spec.clip_gradient_max, where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       spec.use_gradient_accumulation ||
           (!spec.clip_gradient_min && !spec.clip_gradient_max),
-      where,
-      " clip_gradient_min and clip_gradient_max need "
-      "use_gradient_accumulation = true: the limits hold for the sum over "
-      "duplicates. Unset them or accumulate.");
-  TORCH_CHECK_VALUE(
+      "{} clip_gradient_min and clip_gradient_max need use_gradient_accumulation = true: the limits hold for the sum over duplicates. Unset them or accumulate.",
+      where);
+  TESSERA_CHECK_VALUE(
       spec.use_gradient_accumulation || is_lazy(spec),
-      where,
-      " updating all rows (lazy = false, lazy_adam = false) needs "
-      "use_gradient_accumulation = true: one step per row and update.");
-  TORCH_CHECK_VALUE(
+      "{} updating all rows (lazy = false, lazy_adam = false) needs use_gradient_accumulation = true: one step per row and update.",
+      where);
+  TESSERA_CHECK_VALUE(
       spec.gradient_accumulation_steps >= 1,
+      "{} gradient_accumulation_steps must be >= 1, but got {}.",
       where,
-      " gradient_accumulation_steps must be >= 1, but got ",
-      spec.gradient_accumulation_steps,
-      ".");
-  TORCH_CHECK_VALUE(
+      spec.gradient_accumulation_steps);
+  TESSERA_CHECK_VALUE(
       spec.use_gradient_accumulation || spec.gradient_accumulation_steps == 1,
-      where,
-      " gradient_accumulation_steps > 1 needs use_gradient_accumulation = "
-      "true: the mean is of sums over duplicates.");
-  TORCH_CHECK_VALUE(
+      "{} gradient_accumulation_steps > 1 needs use_gradient_accumulation = true: the mean is of sums over duplicates.",
+      where);
+  TESSERA_CHECK_VALUE(
       std::isfinite(spec.weight_decay_factor.value_or(0.0)),
+      "{} weight_decay_factor must be finite, but got {}.",
       where,
-      " weight_decay_factor must be finite, but got ",
-      spec.weight_decay_factor.value_or(0.0),
-      ".");
+      spec.weight_decay_factor.value_or(0.0));
 }
 
 template <class Spec>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/schedule.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <numbers>
+
+#include "src/common/check.h"
 
 namespace tessera::optim {
 
@@ -149,16 +149,13 @@ class Checks {
   }
   void require(bool is_right, const Option& option, const char* expected)
       const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_right,
+        "{} {} must be {}, but got {}.",
         where_,
-        " ",
         option.name,
-        " must be ",
         expected,
-        ", but got ",
-        option.value,
-        ".");
+        option.value);
   }
   const std::string& where() const {
     return where_;
@@ -176,14 +173,12 @@ void check(const ExponentialDecay& decay, const Checks& checks) {
 }
 
 void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       decay.values.size() == decay.boundaries.size() + 1,
+      "{} values must have one entry more than boundaries, but got {} values and {} boundaries.",
       checks.where(),
-      " values must have one entry more than boundaries, but got ",
       decay.values.size(),
-      " values and ",
-      decay.boundaries.size(),
-      " boundaries.");
+      decay.boundaries.size());
   for (const double value : decay.values) {
     checks.not_negative({{"values", value}});
   }

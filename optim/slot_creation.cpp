@@ -3,34 +3,29 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/tensor_text.h"
-
-#include <c10/util/Exception.h>
 
 namespace tessera::optim {
 
 at::Tensor SlotCreation::create(const SlotRequest& request) const {
   const std::string where = "[table '" + shorten(request.table) + "'] slot '" +
       shorten(request.name) + "': ";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       function() != nullptr,
+      "{}slot_creation is the placeholder of the callable '{}'. Replace it by SlotCreation(\"{}\", function).",
       where,
-      "slot_creation is the placeholder of the callable '",
       shorten(name()),
-      "'. Replace it by SlotCreation(\"",
-      shorten(name()),
-      "\", function).");
+      shorten(name()));
   at::Tensor slot = (*function())(request);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       slot.defined() && slot.scalar_type() == at::kFloat && slot.is_cpu() &&
           slot.is_contiguous() &&
           slot.sizes() == c10::IntArrayRef(request.shape),
+      "{}slot_creation must return a contiguous float32 cpu tensor of shape {}, but got {}.",
       where,
-      "slot_creation must return a contiguous float32 cpu tensor of shape ",
       c10::IntArrayRef(request.shape),
-      ", but got ",
-      describe(slot),
-      ".");
+      describe(slot));
   return slot;
 }
 

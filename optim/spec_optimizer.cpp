@@ -2,6 +2,7 @@
 #include "optim/spec_optimizer.h"
 
 #include "optim/rate_reader.h"
+#include "src/common/check.h"
 #include "src/common/checked_archive.h"
 
 #include <ATen/core/grad_mode.h>
@@ -115,12 +116,10 @@ at::Tensor load_sum(
 
 void check_off_engine(const OptimizerSpec& spec, const std::string& where) {
   validate(spec, where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       accumulates_duplicates(spec),
-      where,
-      " use_gradient_accumulation = false takes a row's duplicates one by one, "
-      "but a gradient here is their sum already. Set it to true, or use "
-      "Strategy::engine().");
+      "{} use_gradient_accumulation = false takes a row's duplicates one by one, but a gradient here is their sum already. Set it to true, or use Strategy::engine().",
+      where);
 }
 
 std::unique_ptr<torch::optim::OptimizerOptions> SpecOptimizerOptions::clone()
@@ -316,30 +315,26 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
         continue;
       }
       const std::string where = place_of(g, i);
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           seen.insert(parameter.unsafeGetTensorImpl()).second,
-          where,
-          " is given twice. Leave one out: each step updates it once.");
-      TORCH_CHECK_VALUE(
+          "{} is given twice. Leave one out: each step updates it once.",
+          where);
+      TESSERA_CHECK_VALUE(
           parameter.dim() >= 1 ||
               std::none_of(
                   slots.begin(),
                   slots.end(),
                   [](const SlotSpec& slot) { return slot.is_per_row; }),
+          "{} {} works along the last dimension, but got a scalar.",
           where,
-          " ",
-          name_of(spec),
-          " works along the last dimension, but got a scalar.");
-      TORCH_CHECK_VALUE(
+          name_of(spec));
+      TESSERA_CHECK_VALUE(
           gradient.layout() != at::kSparse ||
               (gradient.sparse_dim() == 1 && parameter.dim() >= 2),
+          "{} a sparse gradient must hold whole rows of a parameter of rank 2 or above, but got {} sparse dimensions for rank {}.",
           where,
-          " a sparse gradient must hold whole rows of a parameter of rank 2 or "
-          "above, but got ",
           gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
-          " sparse dimensions for rank ",
-          parameter.dim(),
-          ".");
+          parameter.dim());
       State& state = state_of(parameter, spec);
       Update update{
           .where = where,
@@ -446,13 +441,11 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     problems += is_right ? "" : "\n  " + problem;
   };
   c10::IValue version;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read("format_version", version) && version.isInt() &&
           version.toInt() == kFormatVersion,
-      "[SpecOptimizer::load] expected what an optimizer of make_optimizer() "
-      "saved, format_version ",
-      kFormatVersion,
-      ".");
+      "[SpecOptimizer::load] expected what an optimizer of make_optimizer() saved, format_version {}.",
+      kFormatVersion);
   verify_checksums(archive, "[SpecOptimizer::load]");
   c10::IValue iterations;
   expect(
@@ -544,10 +537,9 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     }
     lacks_sums = lacks_sums || !has_sum;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       problems.empty(),
-      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing "
-      "was changed:",
+      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing was changed:{}",
       problems);
   for (const auto& [options, rate] : rates) {
     options->set_lr(rate);

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/nadam_factors.h"
+#include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,7 +15,6 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 
@@ -259,16 +259,13 @@ void check_result(
     const std::string& what,
     const std::string& where) {
   const Tensor& wrong = layout.is_of(result) ? original : result;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       layout.is_of(wrong),
+      "{} the custom rule must leave {} as {}, but left {}.",
       where,
-      " the custom rule must leave ",
       what,
-      " as ",
       describe(layout.options, layout.sizes),
-      ", but left ",
-      describe(wrong),
-      ".");
+      describe(wrong));
 }
 
 // The user's rule, with a check of what it leaves.
@@ -289,14 +286,12 @@ void run_rule(
       .update = moment.update};
   (*spec.rule.function())(custom);
   check_result(custom.weights, before.weights, layout, "weights", where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       custom.slots.size() == before.slots.size(),
+      "{} the custom rule must leave {} slots, but left {}.",
       where,
-      " the custom rule must leave ",
       before.slots.size(),
-      " slots, but left ",
-      custom.slots.size(),
-      ".");
+      custom.slots.size());
   for (size_t i = 0; i < before.slots.size(); ++i) {
     check_result(
         custom.slots[i],

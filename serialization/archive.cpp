@@ -5,6 +5,7 @@
 
 #include "optim/row_update.h"
 #include "serialization/load_plan.h"
+#include "src/common/check.h"
 #include "src/common/checked_archive.h"
 #include "src/engine/accumulated_gradients.h"
 
@@ -41,18 +42,14 @@ struct ArchivedState {
 
 void read_version(torch::serialize::InputArchive& archive) {
   c10::IValue version;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read("format_version", version) && version.isInt(),
-      "[TPUEmbedding::load] the archive has no format_version: expected what "
-      "TPUEmbedding saved. Load the whole model that holds the layer, or "
-      "name the layer's own archive.");
-  TORCH_CHECK_VALUE(
+      "[TPUEmbedding::load] the archive has no format_version: expected what TPUEmbedding saved. Load the whole model that holds the layer, or name the layer's own archive.");
+  TESSERA_CHECK_VALUE(
       version.toInt() == kFormatVersion,
-      "[TPUEmbedding::load] format_version must be ",
+      "[TPUEmbedding::load] format_version must be {}, but got {}. Update the library.",
       kFormatVersion,
-      ", but got ",
-      version.toInt(),
-      ". Update the library.");
+      version.toInt());
 }
 
 void read_table(
@@ -190,11 +187,9 @@ void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !options.extra && options.checkpoint.empty(),
-      "[TPUEmbedding::load] LoadOptions::extra and LoadOptions::checkpoint belong "
-      "to checkpoint directories, but this is an archive. Leave them out, and "
-      "read what else the archive holds yourself.");
+      "[TPUEmbedding::load] LoadOptions::extra and LoadOptions::checkpoint belong to checkpoint directories, but this is an archive. Leave them out, and read what else the archive holds yourself.");
   const at::NoGradGuard no_grad;
   const ArchivedState archived = read_archive(archive);
   LoadPlan plan = plan_load(

@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <utility>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -96,12 +96,11 @@ void CallableBinder::bind(
 }
 
 void CallableBinder::finish(const std::string& where) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       missing_.empty(),
+      "{} what was saved needs functions that a file can't hold:{}\nGive them in Callables, by these names.",
       where,
-      " what was saved needs functions that a file can't hold:",
-      missing_,
-      "\nGive them in Callables, by these names.");
+      missing_);
 }
 
 }  // namespace tessera

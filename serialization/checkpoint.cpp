@@ -2,9 +2,8 @@
 #include <tessera/serialization/checkpoint.h>
 
 #include "serialization/manifest.h"
+#include "src/common/check.h"
 #include "src/common/check_path.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -25,13 +24,11 @@ std::vector<std::string> list_checkpoints(const std::string& directory) {
       names.push_back(std::move(name));
     }
   }
-  TORCH_CHECK(
+  TESSERA_CHECK(
       !error || error == std::errc::no_such_file_or_directory,
-      "[list_checkpoints] can't read '",
+      "[list_checkpoints] can't read '{}': {}.",
       directory,
-      "': ",
-      error.message(),
-      ".");
+      error.message());
   std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
     return *checkpoint_number(a) < *checkpoint_number(b);
   });

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
@@ -97,16 +98,13 @@ class InputFile {
  private:
   void check(bool is_right, const char* problem, std::string_view reason)
       const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_right,
+        "{} '{}' {}: {}. Load another checkpoint, by LoadOptions::checkpoint.",
         kLoad,
-        " '",
         path_.string(),
-        "' ",
         problem,
-        ": ",
-        reason,
-        ". Load another checkpoint, by LoadOptions::checkpoint.");
+        reason);
   }
 
   fs::path path_;
@@ -129,16 +127,13 @@ void append_stretches(
     const ManifestFile& file,
     std::vector<Stretch>& stretches) {
   const int64_t size = InputFile(path).size();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       size == file.bytes,
+      "{} '{}' must have {} bytes, but got {}: it is damaged. Load another checkpoint, by LoadOptions::checkpoint.",
       kLoad,
-      " '",
       path.string(),
-      "' must have ",
       file.bytes,
-      " bytes, but got ",
-      size,
-      ": it is damaged. Load another checkpoint, by LoadOptions::checkpoint.");
+      size);
   const auto chunks = static_cast<int64_t>(file.xxh3.size());
   for (int64_t chunk = 0; chunk < chunks; chunk += kChunksPerStretch) {
     stretches.push_back(
@@ -156,17 +151,13 @@ void verify(const Stretch& stretch) {
     const int64_t begin = i * kChunkBytes;
     bytes.resize(std::min(kChunkBytes, stretch.file->bytes - begin));
     input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         checksum_of(bytes) == stretch.file->xxh3[i],
+        "{} '{}' bytes [{}, {}) do not agree with their checksum: the file is damaged. Load another checkpoint, by LoadOptions::checkpoint.",
         kLoad,
-        " '",
         stretch.path.string(),
-        "' bytes [",
         begin,
-        ", ",
-        begin + static_cast<int64_t>(bytes.size()),
-        ") do not agree with their checksum: the file is damaged. Load another "
-        "checkpoint, by LoadOptions::checkpoint.");
+        begin + static_cast<int64_t>(bytes.size()));
   }
 }
 
@@ -362,16 +353,14 @@ std::vector<CheckpointLink> read_chain(
     const CheckpointLink& child = chain.front();
     CheckpointLink link =
         read_link(directory, child.manifest.parent->name, where);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         link.xxh3 == child.manifest.parent->xxh3 &&
             link.manifest.increments == child.manifest.increments - 1 &&
             has_same_tables(link.manifest, child.manifest),
+        "{} '{}' is not the one that the increment '{}' was written on. Load another checkpoint.",
         where,
-        " '",
         (directory / link.name).string(),
-        "' is not the one that the increment '",
-        shorten(child.name),
-        "' was written on. Load another checkpoint.");
+        shorten(child.name));
     chain.insert(chain.begin(), std::move(link));
   }
   return chain;
@@ -381,25 +370,22 @@ std::string choose_checkpoint(
     const std::string& directory,
     const std::string& checkpoint) {
   const std::vector<std::string> names = list_checkpoints(directory);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !names.empty(),
+      "{} there is no checkpoint in '{}'. Name the directory that was given to save_checkpoint().",
       kLoad,
-      " there is no checkpoint in '",
-      directory,
-      "'. Name the directory that was given to save_checkpoint().");
+      directory);
   std::string known;
   for (const std::string& name : names) {
     known += (known.empty() ? "" : ", ") + name;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       checkpoint.empty() ||
           std::find(names.begin(), names.end(), checkpoint) != names.end(),
+      "{} LoadOptions::checkpoint must be one of {}, but got '{}'.",
       kLoad,
-      " LoadOptions::checkpoint must be one of ",
       known,
-      ", but got '",
-      shorten(checkpoint),
-      "'.");
+      shorten(checkpoint));
   return checkpoint.empty() ? names.back() : checkpoint;
 }
 
@@ -485,13 +471,11 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
   const bool is_ascending =
       std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
       rows.end();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
+      "{} '{}' must hold different rows of the table, ascending. Load another checkpoint.",
       kLoad,
-      " '",
-      path.string(),
-      "' must hold different rows of the table, ascending. Load another "
-      "checkpoint.");
+      path.string());
 }
 
 void CheckpointReader::read_rows(
@@ -536,12 +520,11 @@ void CheckpointReader::read_rows(
 std::string CheckpointReader::read_extra() const {
   const CheckpointLink& newest = chain_.back();
   const std::optional<ManifestFile>& extra = newest.manifest.extra;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       extra.has_value(),
+      "{} LoadOptions::extra is set, but '{}' was saved without CheckpointOptions::extra.",
       kLoad,
-      " LoadOptions::extra is set, but '",
-      shorten(newest.name),
-      "' was saved without CheckpointOptions::extra.");
+      shorten(newest.name));
   return read_whole(*extra);
 }
 
@@ -634,14 +617,11 @@ void load_checkpoint(
         copy_rows(*reader, copy);
       }
     } catch (const c10::Error& error) {
-      TORCH_CHECK(
+      TESSERA_CHECK(
           false,
+          "{} the files were whole a moment ago, but now: {} The tables hold rows of before and after: load again. Keep more checkpoints (CheckpointOptions::keep_last) where another process removes old ones.",
           kLoad,
-          " the files were whole a moment ago, but now: ",
-          error.what_without_backtrace(),
-          " The tables hold rows of before and after: load again. Keep more "
-          "checkpoints (CheckpointOptions::keep_last) where another process "
-          "removes old ones.");
+          error.what_without_backtrace());
     }
   });
   plan.finish(state);

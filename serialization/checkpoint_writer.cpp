@@ -8,6 +8,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
@@ -191,11 +192,10 @@ class CheckpointWriter {
         disk_.sync_directory(above);
       }
     }
-    TORCH_CHECK(
+    TESSERA_CHECK(
         fs::is_directory(directory_, error),
-        "[save_checkpoint] '",
-        directory_.string(),
-        "' is not a directory. Choose another path.");
+        "[save_checkpoint] '{}' is not a directory. Choose another path.",
+        directory_.string());
   }
 
   // What a crash has left.
@@ -616,13 +616,11 @@ class CheckpointWriter {
 
 void validate(const CheckpointOptions& options) {
   const auto require = [](const char* what, int64_t got) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         got >= 1,
-        "[CheckpointOptions] ",
+        "[CheckpointOptions] {} must be >= 1, but got {}. Correct the option.",
         what,
-        " must be >= 1, but got ",
-        got,
-        ". Correct the option.");
+        got);
   };
   require("keep_last", options.keep_last);
   require("full_every", options.full_every);
@@ -640,7 +638,7 @@ void save_checkpoint(
   std::exception_ptr error;
   try {
     validate(options);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !directory.empty(),
         "[save_checkpoint] directory must be a path, but got ''.");
     check_path(directory, kSave);

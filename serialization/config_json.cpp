@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_json.h>
 
+#include "src/common/check.h"
 #include "src/common/json_name.h"
 
 #include <tessera/common/shorten.h>
@@ -61,16 +62,14 @@ Nest<FeatureConfig> build_nest(
     size_t depth) {
   const std::string where = place_of(entries[begin].path);
   if (entries[begin].path.size() == depth) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         end == begin + 1 || entries[begin + 1].path.size() > depth,
-        "[",
-        where,
-        "] two features have one path.");
-    TORCH_CHECK_VALUE(
+        "[{}] two features have one path.",
+        where);
+    TESSERA_CHECK_VALUE(
         end == begin + 1,
-        "[",
-        where,
-        "] a feature's path must not be the beginning of another's.");
+        "[{}] a feature's path must not be the beginning of another's.",
+        where);
     return entries[begin].config;
   }
   const bool is_list = entries[begin].path[depth].is_number_unsigned();
@@ -82,11 +81,10 @@ Nest<FeatureConfig> build_nest(
       return entries[i].path.size() > depth &&
           entries[i].path[depth] == entries[begin].path[depth];
     };
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         has_same_step(begin),
-        "[",
-        where,
-        "] a feature's path must not be the beginning of another's.");
+        "[{}] a feature's path must not be the beginning of another's.",
+        where);
     while (next < end && has_same_step(next)) {
       ++next;
     }
@@ -188,11 +186,10 @@ Json to_json(const Nest<FeatureConfig>& features) {
   std::map<TablePtr, int64_t> index_of;
   for (FeatureEntry& entry : entries) {
     const TablePtr& table = entry.config.table;
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         table != nullptr,
-        "[",
-        place_of(entry.path),
-        "] table must be set. Make one with make_table().");
+        "[{}] table must be set. Make one with make_table().",
+        place_of(entry.path));
     const auto [found, is_new] =
         index_of.try_emplace(table, static_cast<int64_t>(index_of.size()));
     if (is_new) {
@@ -218,15 +215,12 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
   auto entries = JsonValue<std::vector<FeatureEntry>>::read(
       require_key(json, "features", "features"), "features");
   for (FeatureEntry& entry : entries) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         entry.table >= 0 && entry.table < static_cast<int64_t>(tables.size()),
-        "[",
+        "[{}] table must be an index in [0, {}), but got {}.",
         place_of(entry.path),
-        "] table must be an index in [0, ",
         tables.size(),
-        "), but got ",
-        entry.table,
-        ".");
+        entry.table);
     entry.config.table = tables[entry.table];
   }
   if (entries.empty()) {

@@ -3,6 +3,7 @@
 
 #include <tessera/serialization/config_json.h>
 
+#include "src/common/check.h"
 #include "src/common/json_name.h"
 
 #include <utility>
@@ -63,17 +64,13 @@ Json JsonValue<Apply>::write(Apply value) {
 
 Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
   const std::string name = JsonValue<std::string>::read(json, where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       name == kOnStep || name == kInBackward,
-      "[",
+      "[{}] expected {} or {}, but got '{}'.",
       where,
-      "] expected ",
       kInBackward,
-      " or ",
       kOnStep,
-      ", but got '",
-      shorten(name),
-      "'.");
+      shorten(name));
   return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
 }
 
@@ -85,13 +82,11 @@ MissingSlots JsonValue<MissingSlots>::read(
     const Json& json,
     const std::string& where) {
   const std::string name = JsonValue<std::string>::read(json, where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       name == "error" || name == "keep",
-      "[",
+      "[{}] expected error or keep, but got '{}'.",
       where,
-      "] expected error or keep, but got '",
-      shorten(name),
-      "'.");
+      shorten(name));
   return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
 }
 
@@ -132,13 +127,11 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
     return Strategy::host(
         {.sparse_gradients = read_field("sparse_gradients", false)});
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       name == "dense",
-      "[",
+      "[{}] class_name must be one of engine, host, dense, but got '{}'.",
       where,
-      "] class_name must be one of engine, host, dense, but got '",
-      shorten(name),
-      "'.");
+      shorten(name));
   require_known_keys(config, {}, inner);
   return Strategy::dense();
 }

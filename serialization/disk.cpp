@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/disk.h"
 
-#include <c10/util/Exception.h>
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -17,15 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 void check(bool is_done, const char* action, const fs::path& path, int error) {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       is_done,
-      "[save_checkpoint] can't ",
+      "[save_checkpoint] can't {} '{}': {}. Checkpoints that were complete before stay as they are.",
       action,
-      " '",
       path.string(),
-      "': ",
-      std::strerror(error),
-      ". Checkpoints that were complete before stay as they are.");
+      std::strerror(error));
 }
 
 }  // namespace

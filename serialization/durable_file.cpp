@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/durable_file.h"
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -39,39 +39,35 @@ void sync_folder_of(const std::string& path, const std::string& where) {
   }
   const int number = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  TORCH_CHECK(
+  TESSERA_CHECK(
       number == 0 || number == EINVAL,
+      "{} {}: the file can't be synced in its folder: {}.",
       where,
-      " ",
       path,
-      ": the file can't be synced in its folder: ",
-      std::strerror(number),
-      ".");
+      std::strerror(number));
 }
 
 }  // namespace
 
 DurableFile::DurableFile(const std::string& path, std::string where)
     : where_(std::move(where)), path_(path) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !path.empty(),
-      where_,
-      " expected the path of a file, but got ''. Name one.");
+      "{} expected the path of a file, but got ''. Name one.",
+      where_);
   check_path(path, where_);
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       exists ? std::filesystem::is_regular_file(status)
              : !std::filesystem::is_symlink(path, error),
+      "{} {}: expected the path of a file, but this is {}. Name another.",
       where_,
-      " ",
       path_,
-      ": expected the path of a file, but this is ",
       std::filesystem::is_directory(status) ? "a folder"
           : exists                          ? "a device, a pipe or a socket"
-                                            : "a link to nothing",
-      ". Name another.");
+                                            : "a link to nothing");
   if (exists) {
     path_ = std::filesystem::canonical(path, error).string();
     path_ = error ? path : path_;
@@ -100,16 +96,13 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail(const char* action) const {
   const int number = errno;
-  TORCH_CHECK(
+  TESSERA_CHECK(
       false,
+      "{} {}: the file can't be {}: {}.",
       where_,
-      " ",
       path_,
-      ": the file can't be ",
       action,
-      ": ",
-      std::strerror(number),
-      ".");
+      std::strerror(number));
 }
 
 void DurableFile::write(const void* data, size_t size) {

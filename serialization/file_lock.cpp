@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/file_lock.h"
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
-
-#include <c10/util/Exception.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -56,24 +55,21 @@ OutputFile open_locked(
       path,
       is_directory ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC)
                    : open_or_make(path));
-  TORCH_CHECK(
+  TESSERA_CHECK(
       file.descriptor() >= 0,
+      "{} can't open '{}' to lock it: {}{}",
       where,
-      " can't open '",
       path,
-      "' to lock it: ",
       std::strerror(errno),
       is_directory ? ". It must be readable." : ". It must be writable.");
   const bool is_locked = lock(file.descriptor()) == 0;
   const bool is_held = errno == EAGAIN || errno == EACCES;
-  TORCH_CHECK(
+  TESSERA_CHECK(
       is_locked,
+      "{} can't lock '{}': {}. {}",
       where,
-      " can't lock '",
       path,
-      "': ",
       is_held ? "it is in use" : std::strerror(errno),
-      ". ",
       advice);
   return file;
 }

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
+#include "src/common/check.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -66,13 +67,11 @@ class LoadPlanner {
     } else {
       compare_some();
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         problems_.empty(),
+        "{} what was saved does not fit this layer; nothing was changed:\n  {}\nBuild the layer with the configuration that was saved, or ask for less by LoadOptions{}",
         where,
-        " what was saved does not fit this layer; nothing was changed:\n  ",
         fmt::format("{}", fmt::join(problems_, "\n  ")),
-        "\nBuild the layer with the configuration that was saved, or ask for "
-        "less by LoadOptions",
         state_.missing_slots == MissingSlots::kError
             ? " or the layer's option missing_slots."
             : ".");

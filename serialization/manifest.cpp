@@ -6,7 +6,6 @@
 
 #include <tessera/common/json_value.h>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +13,8 @@
 #include <charconv>
 #include <concepts>
 #include <set>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -115,13 +116,12 @@ class ManifestCheck {
 
  private:
   void require(bool is_right, const char* problem) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_right,
+        "{} the manifest is wrong: {}{}. Load another checkpoint.",
         where_,
-        " the manifest is wrong: ",
         place_,
-        problem,
-        ". Load another checkpoint.");
+        problem);
   }
 
   void check(const ManifestFile& file) {
@@ -257,9 +257,9 @@ std::string to_text(const Manifest& manifest) {
   try {
     text = JsonValue<Manifest>::write(manifest).dump();
   } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         false,
-        "[save_checkpoint] names of tables must be UTF-8: ",
+        "[save_checkpoint] names of tables must be UTF-8: {}",
         error.what());
   }
   text.pop_back();  // the closing brace
@@ -267,13 +267,11 @@ std::string to_text(const Manifest& manifest) {
   const std::string checksum = checksum_of(text);
   text += checksum;
   text += kAfterDigits;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       text.size() <= kMaxManifestBytes,
-      "[save_checkpoint] the manifest must have at most ",
+      "[save_checkpoint] the manifest must have at most {} bytes, but has {}. Increase CheckpointOptions::file_bytes, or use fewer tables.",
       kMaxManifestBytes,
-      " bytes, but has ",
-      text.size(),
-      ". Increase CheckpointOptions::file_bytes, or use fewer tables.");
+      text.size());
   return text;
 }
 
@@ -294,29 +292,25 @@ std::string checksum_in(const std::string& text) {
 Manifest manifest_from_text(const std::string& text, const std::string& where) {
   const size_t tail = kChecksumDigits + kAfterDigits.size();
   const size_t content = text.size() < tail ? 0 : text.size() - tail;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       text.size() >= tail &&
           checksum_of({text.data(), content}) == checksum_in(text) &&
           text.ends_with(kAfterDigits),
+      "{} bytes [0, {}) do not agree with the checksum at their end: the file is damaged, or no manifest. Load another checkpoint.",
       where,
-      " bytes [0, ",
-      text.size(),
-      ") do not agree with the checksum at their end: the file is damaged, or "
-      "no manifest. Load another checkpoint.");
+      text.size());
   Json json = parse_json(text, where);
   require_kind(json.is_object(), json, "an object", where);
   json.erase("xxh3");
   const int64_t version = JsonValue<int64_t>::read(
       require_key(json, "format_version", "manifest"),
       "manifest.format_version");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       version == kManifestVersion,
+      "{} format_version must be {}, but got {}. Update the library.",
       where,
-      " format_version must be ",
       kManifestVersion,
-      ", but got ",
-      version,
-      ". Update the library.");
+      version);
   const Manifest manifest = JsonValue<Manifest>::read(json, "manifest");
   ManifestCheck(where).check(manifest);
   return manifest;
@@ -328,13 +322,11 @@ std::string checkpoint_name(int64_t number) {
 
 std::string name_after(const std::string& newest, const std::string& where) {
   const int64_t number = checkpoint_number(newest).value();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       number < kMaxCheckpointNumber,
+      "{} there is '{}', and no checkpoint may have a larger number. Choose another directory, or remove that folder if it is not a checkpoint.",
       where,
-      " there is '",
-      newest,
-      "', and no checkpoint may have a larger number. Choose another directory, "
-      "or remove that folder if it is not a checkpoint.");
+      newest);
   return checkpoint_name(number + 1);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/mapped_file.h"
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -42,26 +42,23 @@ class Descriptor {
 MappedFile::MappedFile(const std::string& path, const std::string& where) {
   const auto check_system = [&](bool is_fine) {
     const int number = errno;
-    TORCH_CHECK(
+    TESSERA_CHECK(
         is_fine,
+        "{} {}: the file can't be read: {}.",
         where,
-        " ",
         path,
-        ": the file can't be read: ",
-        std::strerror(number),
-        ".");
+        std::strerror(number));
   };
   check_path(path, where);
   const Descriptor file(path);
   check_system(file.number() >= 0);
   struct stat status = {};
   check_system(::fstat(file.number(), &status) == 0);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       S_ISREG(status.st_mode),
+      "{} {}: expected a file, but this is a folder, a pipe or a device.",
       where,
-      " ",
-      path,
-      ": expected a file, but this is a folder, a pipe or a device.");
+      path);
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) {
     return;  // An empty mapping is an error.

@@ -3,6 +3,7 @@
 #include <tessera/serialization/npy.h>
 
 #include "serialization/tensor_bytes.h"
+#include "src/common/check.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -58,14 +59,14 @@ class HeaderParser {
     next();
     expect(position_ == text_.size(), "the end of the header");
     std::sort(keys.begin(), keys.end());
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         (keys == std::vector<std::string>{"descr", "fortran_order", "shape"}),
+        "{}{}. The file is damaged or not NumPy's.",
         where_,
         fmt::format(
             ": the header must have the keys descr, fortran_order and shape, "
             "each once, but got {}",
-            shorten_all(keys)),
-        ". The file is damaged or not NumPy's.");
+            shorten_all(keys)));
     return header;
   }
 
@@ -95,14 +96,12 @@ class HeaderParser {
   }
 
   void expect(bool is_fine, const char* wanted) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_fine,
+        "{}: expected {} at byte {} of the header. The file is damaged or not NumPy's.",
         where_,
-        ": expected ",
         wanted,
-        " at byte ",
-        position_,
-        " of the header. The file is damaged or not NumPy's.");
+        position_);
   }
 
   std::string quoted() {
@@ -119,10 +118,10 @@ class HeaderParser {
   }
 
   std::string descr() {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         next() != '[',
-        where_,
-        ": structured arrays can't be read. Save each field as a plain array.");
+        "{}: structured arrays can't be read. Save each field as a plain array.",
+        where_);
     return quoted();
   }
 
@@ -140,12 +139,11 @@ class HeaderParser {
       // (3) would be a number in parentheses, so one length needs its comma.
       const bool has_comma = take(',');
       expect(has_comma || (next() == ')' && lengths.size() > 1), "',' or ')'");
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           lengths.size() <= kMaxRank,
+          "{}: expected at most {} dimensions. Reshape the array.",
           where_,
-          ": expected at most ",
-          kMaxRank,
-          " dimensions. Reshape the array.");
+          kMaxRank);
     }
     return lengths;
   }
@@ -175,14 +173,12 @@ at::ScalarType dtype_of(const std::string& descr, const std::string& where) {
       continue;
     }
     const bool is_byte = c10::elementSize(entry.dtype) == 1;
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_byte || descr[0] != '>',
+        "{}: expected little endian, but the dtype is '{}'. In Python, save array.astype('<{}').",
         where,
-        ": expected little endian, but the dtype is '",
         descr,
-        "'. In Python, save array.astype('<",
-        kind,
-        "').");
+        kind);
     if (descr[0] == '<' || (is_byte && descr[0] == '|')) {
       return entry.dtype;
     }
@@ -205,38 +201,34 @@ struct Preamble {
 };
 
 Preamble preamble_of(std::string_view file, const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       file.substr(0, kMagic.size()) == kMagic,
+      "{}: expected a .npy file, but this does not begin as one{}. In Python, write it with numpy.save().",
       where,
-      ": expected a .npy file, but this does not begin as one",
-      file.empty() ? " (it is empty)" : "",
-      ". In Python, write it with numpy.save().");
+      file.empty() ? " (it is empty)" : "");
   constexpr size_t kVersionEnd = 8;
   const auto byte = [&](size_t i) {
     return i < file.size() ? static_cast<unsigned char>(file[i]) : 0U;
   };
   const unsigned version = byte(6);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       file.size() < kVersionEnd ||
           (version >= 1 && version <= 3 && byte(7) == 0),
+      "{}: version must be 1.0, 2.0 or 3.0, but got {}.{}.",
       where,
-      ": version must be 1.0, 2.0 or 3.0, but got ",
       version,
-      ".",
-      byte(7),
-      ".");
+      byte(7));
   const size_t length_size = version == 1 ? 2 : 4;
   size_t length = 0;
   for (size_t i = 0; i < length_size; ++i) {
     length |= static_cast<size_t>(byte(kVersionEnd + i)) << (8 * i);
   }
   const size_t begin = kVersionEnd + length_size;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       file.size() >= begin && length <= file.size() - begin,
+      "{}: the header ends after the file, which has {} bytes. The file is truncated or damaged.",
       where,
-      ": the header ends after the file, which has ",
-      file.size(),
-      " bytes. The file is truncated or damaged.");
+      file.size());
   return {file.substr(begin, length), begin + length};
 }
 
@@ -245,12 +237,11 @@ Preamble preamble_of(std::string_view file, const std::string& where) {
 void save_npy(const at::Tensor& tensor, const std::string& path) {
   const std::string where = fmt::format("[save_npy] {}", path);
   const FileDtype& dtype = require_saveable(tensor, where);
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       dtype.npy != nullptr,
+      "{}: NumPy has no {}. Use save_safetensors(), or convert the tensor with to(at::kFloat).",
       where,
-      ": NumPy has no ",
-      c10::toString(dtype.dtype),
-      ". Use save_safetensors(), or convert the tensor with to(at::kFloat).");
+      c10::toString(dtype.dtype));
   // As Python prints a tuple: (), (3,), (3, 4).
   std::string header = fmt::format(
       "{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
@@ -287,18 +278,14 @@ at::Tensor load_npy(const std::string& path) {
       .offset = preamble.data_offset};
   const std::optional<size_t> expected = num_bytes(place.shape, place.dtype);
   const size_t bytes = file->size() - preamble.data_offset;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       expected == bytes,
+      "{}: shape {} of {} needs {} bytes of data, but the file has {}. It is truncated, damaged, or holds several arrays.",
       where,
-      ": shape ",
       at::IntArrayRef(place.shape),
-      " of ",
       c10::toString(place.dtype),
-      " needs ",
       expected ? std::to_string(*expected) : "more than 2^63",
-      " bytes of data, but the file has ",
-      bytes,
-      ". It is truncated, damaged, or holds several arrays.");
+      bytes);
   return tensor_in(file, place, where);
 }
 

@@ -2,6 +2,7 @@
 #include <tessera/serialization/pipeline_file.h>
 
 #include "serialization/durable_file.h"
+#include "src/common/check.h"
 
 #include <tessera/serialization/json_file.h>
 
@@ -21,15 +22,12 @@ void save_pipeline(
     const data::FeaturePipeline& pipeline,
     const std::string& path) {
   const std::string text = to_json(pipeline).dump() + "\n";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       text.size() <= kLimits.bytes,
-      "[save_pipeline] ",
+      "[save_pipeline] {}: the pipeline must take at most {} bytes, but takes {}. Use smaller vocabularies.",
       path,
-      ": the pipeline must take at most ",
       kLimits.bytes,
-      " bytes, but takes ",
-      text.size(),
-      ". Use smaller vocabularies.");
+      text.size());
   DurableFile file(path, "[save_pipeline]");
   file.write(text.data(), text.size());
   file.commit();
@@ -40,8 +38,8 @@ data::FeaturePipeline load_pipeline(const std::string& path) {
   try {
     return data::pipeline_from_json(json);
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(
-        false, "[load_pipeline] ", path, ": ", error.what_without_backtrace());
+    TESSERA_CHECK_VALUE(
+        false, "[load_pipeline] {}: {}", path, error.what_without_backtrace());
   }
 }
 

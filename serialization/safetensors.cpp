@@ -5,6 +5,7 @@
 
 #include "serialization/safetensors_header.h"
 #include "serialization/tensor_bytes.h"
+#include "src/common/check.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -85,14 +86,12 @@ std::string header_of(
   }
   std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
   header.append((8 - header.size() % 8) % 8, ' ');
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       header.size() <= kMaxHeader,
+      "{}: the header may have {} bytes, but names and metadata make it {}. Save several files.",
       where,
-      ": the header may have ",
       kMaxHeader,
-      " bytes, but names and metadata make it ",
-      header.size(),
-      ". Save several files.");
+      header.size());
   return header;
 }
 
@@ -123,13 +122,12 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
   const std::string where = fmt::format("[save_safetensors] {}", path);
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : contents.tensors) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         name != kSafetensorsMetadata && names.insert(name).second,
+        "{}: names must differ and not be __metadata__, but got '{}{} Rename the tensor.",
         where,
-        ": names must differ and not be __metadata__, but got '",
         shorten(name),
-        name == kSafetensorsMetadata ? "'." : "' twice.",
-        " Rename the tensor.");
+        name == kSafetensorsMetadata ? "'." : "' twice.");
     require_saveable(
         tensor, fmt::format("{}: tensor '{}'", where, shorten(name)));
   }
@@ -149,24 +147,20 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
 NamedTensors load_safetensors(const std::string& path) {
   const std::string where = fmt::format("[load_safetensors] {}", path);
   const auto file = std::make_shared<MappedFile>(path, "[load_safetensors]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       file->size() >= kLengthSize,
+      "{}: expected a safetensors file, but it has only {} bytes. It is truncated.",
       where,
-      ": expected a safetensors file, but it has only ",
-      file->size(),
-      " bytes. It is truncated.");
+      file->size());
   uint64_t length = 0;
   std::memcpy(&length, file->data(), kLengthSize);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       length <= kMaxHeader && length <= file->size() - kLengthSize,
+      "{}: the header must have at most {} bytes and end in the file, which has {}, but its length is given as {}. The file is truncated, damaged or not of the safetensors format.",
       where,
-      ": the header must have at most ",
       kMaxHeader,
-      " bytes and end in the file, which has ",
       file->size(),
-      ", but its length is given as ",
-      length,
-      ". The file is truncated, damaged or not of the safetensors format.");
+      length);
   const size_t data_offset = kLengthSize + length;
   SafetensorsHeader header = read_safetensors_header(
       file->text().substr(kLengthSize, length),

@@ -4,9 +4,9 @@
 #include <tessera/common/shorten.h>
 
 #include "serialization/tensor_bytes.h"
+#include "src/common/check.h"
 #include "src/common/json_entries.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -124,27 +124,23 @@ class HeaderReader {
         dtypes.begin(), dtypes.end(), [&](const FileDtype& candidate) {
           return name == candidate.safetensors;
         });
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         found != dtypes.end(),
+        "{}: tensor '{}': dtype must be one of {}, but got {}. Convert the tensor where the file was written.",
         where_,
-        ": tensor '",
         shorten(name_),
-        "': dtype must be one of ",
         dtype_names(),
-        ", but got ",
-        shorten(name.dump()),
-        ". Convert the tensor where the file was written.");
+        shorten(name.dump()));
     return *found;
   }
 
   template <class... Parts>
   void check(bool is_fine, const Parts&... problem) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_fine,
+        "{}: {}. The file is damaged or not of the safetensors format.",
         where_,
-        ": ",
-        problem...,
-        ". The file is damaged or not of the safetensors format.");
+        problem...);
   }
 
   std::string_view text_;
@@ -167,30 +163,23 @@ void check_cover(
   });
   size_t covered = 0;
   for (const auto* entry : in_turn) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         entry->begin == covered && entry->end <= data_size,
+        "{}: tensor '{}' has the bytes [{}, {}) of the data, but the next in turn is {} of {}. The file is truncated or damaged.",
         where,
-        ": tensor '",
         shorten(entry->name),
-        "' has the bytes [",
         entry->begin,
-        ", ",
         entry->end,
-        ") of the data, but the next in turn is ",
         covered,
-        " of ",
-        data_size,
-        ". The file is truncated or damaged.");
+        data_size);
     covered = entry->end;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       covered == data_size,
+      "{}: the tensors need {} bytes of data, but the file has {}. It is damaged.",
       where,
-      ": the tensors need ",
       covered,
-      " bytes of data, but the file has ",
-      data_size,
-      ". It is damaged.");
+      data_size);
 }
 
 }  // namespace

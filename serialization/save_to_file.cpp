@@ -4,8 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "serialization/durable_file.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -18,12 +17,10 @@ void detail::save_to_file(
 }
 
 void detail::check_not_empty(bool is_empty, const std::string& path) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !is_empty,
-      "[save_to_file] '",
-      shorten(path),
-      "': expected a module, an optimizer or defined tensors, but got an empty "
-      "one. Make it before you save it.");
+      "[save_to_file] '{}': expected a module, an optimizer or defined tensors, but got an empty one. Make it before you save it.",
+      shorten(path));
 }
 
 }  // namespace tessera

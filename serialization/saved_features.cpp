@@ -2,12 +2,12 @@
 #include <tessera/serialization/saved_features.h>
 
 #include "serialization/checkpoint_reader.h"
+#include "src/common/check.h"
 #include "src/common/checked_archive.h"
 
 #include <tessera/common/json_text.h>
 #include <tessera/serialization/config_json.h>
 
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
@@ -35,10 +35,9 @@ Nest<FeatureConfig> saved_features(
     torch::serialize::InputArchive& archive,
     const Callables& callables) {
   c10::IValue config;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read("config", config) && config.isString(),
-      "[saved_features] the archive has no config: expected what TPUEmbedding "
-      "saved. Of a model's archive, read the layer's by its name.");
+      "[saved_features] the archive has no config: expected what TPUEmbedding saved. Of a model's archive, read the layer's by its name.");
   verify_checksums(archive, "[saved_features]", "config");
   return features_from(config.toStringRef(), callables);
 }
@@ -47,11 +46,10 @@ Nest<FeatureConfig> saved_features(
     const std::string& directory,
     const Callables& callables) {
   const std::vector<std::string> names = list_checkpoints(directory);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !names.empty(),
-      "[saved_features] there is no checkpoint in '",
-      directory,
-      "'. Name the directory that was given to save_checkpoint().");
+      "[saved_features] there is no checkpoint in '{}'. Name the directory that was given to save_checkpoint().",
+      directory);
   return features_from(
       read_link(directory, names.back(), "[saved_features]").manifest.config,
       callables);

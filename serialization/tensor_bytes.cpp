@@ -11,6 +11,8 @@
 #include <bit>
 #include <cstring>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 static_assert(
@@ -88,14 +90,12 @@ at::Tensor tensor_in(
     const char* end = data + bytes;
     const char* wrong = std::find_if(
         data, data + bytes, [](char c) { return c != 0 && c != 1; });
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         wrong == end,
+        "{}: bools must be 0 or 1, but element {} is {}. The file is damaged.",
         where,
-        ": bools must be 0 or 1, but element ",
         wrong - data,
-        " is ",
-        static_cast<int>(static_cast<unsigned char>(*wrong)),
-        ". The file is damaged.");
+        static_cast<int>(static_cast<unsigned char>(*wrong)));
   }
   const std::vector<int64_t> strides = strides_of(place);
   if (place.offset % c10::elementSize(place.dtype) != 0) {
@@ -110,32 +110,27 @@ at::Tensor tensor_in(
 const FileDtype& require_saveable(
     const at::Tensor& tensor,
     const std::string& where) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       tensor.defined() && tensor.layout() == at::kStrided &&
           tensor.device().is_cpu() && tensor.has_storage(),
+      "{}: expected a dense CPU tensor, but got {}. Convert it with to_dense() or cpu().",
       where,
-      ": expected a dense CPU tensor, but got ",
-      tensor.defined() ? tensor.toString() : "no tensor",
-      ". Convert it with to_dense() or cpu().");
-  TORCH_CHECK_TYPE(
+      tensor.defined() ? tensor.toString() : "no tensor");
+  TESSERA_CHECK_TYPE(
       static_cast<size_t>(tensor.dim()) <= kMaxRank,
+      "{}: expected at most {} dimensions, but got {}. Reshape the tensor.",
       where,
-      ": expected at most ",
       kMaxRank,
-      " dimensions, but got ",
-      tensor.dim(),
-      ". Reshape the tensor.");
+      tensor.dim());
   const auto* found = std::find_if(
       kFileDtypes.begin(), kFileDtypes.end(), [&](const FileDtype& entry) {
         return entry.dtype == tensor.scalar_type();
       });
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       found != kFileDtypes.end(),
+      "{}: dtype must be one of Float, Double, Half, BFloat16, Char, Short, Int, Long, Byte, Bool, but got {}. Convert the tensor with to().",
       where,
-      ": dtype must be one of Float, Double, Half, BFloat16, Char, Short, Int, "
-      "Long, Byte, Bool, but got ",
-      c10::toString(tensor.scalar_type()),
-      ". Convert the tensor with to().");
+      c10::toString(tensor.scalar_type()));
   return *found;
 }
 

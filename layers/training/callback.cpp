@@ -6,9 +6,9 @@
 #include <torch/serialize/archive.h>
 
 #include "layers/training/training_state.h"
+#include "src/common/check.h"
 
 #include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,11 +49,10 @@ Json read_json(
     torch::serialize::InputArchive& archive,
     const std::string& key) {
   c10::IValue text;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "[Checkpoint] expected what a fit() saved, but there is no '",
-      shorten(key),
-      "'. Use another directory.");
+      "[Checkpoint] expected what a fit() saved, but there is no '{}'. Use another directory.",
+      shorten(key));
   return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }
 
@@ -107,13 +106,11 @@ Better Training::better(const std::string& log_name) const {
 
 void Training::log(const std::string& name, double value) {
   const auto& known = state_.own_log_names;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       state_.is_at_epoch_end &&
           std::find(known.begin(), known.end(), name) != known.end(),
-      "[Training::log] '",
-      shorten(name),
-      "' can be logged in on_epoch_end() only, by a callback that has it among "
-      "its log_names().");
+      "[Training::log] '{}' can be logged in on_epoch_end() only, by a callback that has it among its log_names().",
+      shorten(name));
   state_.epoch_logs.set(name, value);
 }
 
@@ -161,32 +158,26 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
 void Training::load(torch::serialize::InputArchive& archive) {
   const auto saved =
       read_fields<Saved>(read_json(archive, "training"), "Checkpoint.training");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       saved.format == kFormat,
-      "[Checkpoint] format must be ",
+      "[Checkpoint] format must be {}, but got {}. It was made by another version.",
       kFormat,
-      ", but got ",
-      saved.format,
-      ". It was made by another version.");
+      saved.format);
   History history = history_from_json(read_json(archive, "history"));
   const bool is_in_epoch = saved.progress.step_in_epoch > 0;
   const auto names = names_of(state_.metrics);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !is_in_epoch || saved.metrics == names,
-      "[Checkpoint] it was made in the middle of an epoch with the metrics ",
+      "[Checkpoint] it was made in the middle of an epoch with the metrics {}, but this training has {}. Give the same.",
       fmt::format("[{}]", shorten_all(saved.metrics)),
-      ", but this training has ",
-      fmt::format("[{}]", shorten_all(names)),
-      ". Give the same.");
+      fmt::format("[{}]", shorten_all(names)));
   const auto epochs = state_.progress.epochs;
   const auto steps_per_epoch = state_.progress.steps_per_epoch;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !steps_per_epoch || saved.progress.step_in_epoch <= *steps_per_epoch,
-      "[Checkpoint] it was made after step ",
+      "[Checkpoint] it was made after step {} of an epoch, but steps_per_epoch is {}. Resume with at least as many.",
       saved.progress.step_in_epoch,
-      " of an epoch, but steps_per_epoch is ",
-      steps_per_epoch.value_or(0),
-      ". Resume with at least as many.");
+      steps_per_epoch.value_or(0));
   std::vector<at::Tensor> metrics(is_in_epoch ? names.size() : 0);
   at::Tensor loss, generator, epoch_generator;
   for (size_t i = 0; i < metrics.size(); ++i) {

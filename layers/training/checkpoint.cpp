@@ -6,8 +6,7 @@
 #include <torch/serialize/archive.h>
 
 #include "layers/training/model_files.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <utility>
 
@@ -23,22 +22,18 @@ Checkpoint::Checkpoint(
       optimizer_(optimizer),
       options_(options) {
   require_directory(directory_, "[Checkpoint]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       model_ != nullptr, "[Checkpoint] expected a model, but got nullptr.");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.every_steps >= 0 && options_.every_epochs >= 0,
-      "[Checkpoint] every_steps and every_epochs must be >= 0, but got ",
+      "[Checkpoint] every_steps and every_epochs must be >= 0, but got {} and {}.",
       options_.every_steps,
-      " and ",
-      options_.every_epochs,
-      ".");
-  TORCH_CHECK_VALUE(
+      options_.every_epochs);
+  TESSERA_CHECK_VALUE(
       options_.keep_last >= 1 && options_.full_every >= 1,
-      "[Checkpoint] keep_last and full_every must be >= 1, but got ",
+      "[Checkpoint] keep_last and full_every must be >= 1, but got {} and {}.",
       options_.keep_last,
-      " and ",
-      options_.full_every,
-      ".");
+      options_.full_every);
 }
 
 void Checkpoint::on_train_begin(Training& /*training*/) {
@@ -53,31 +48,27 @@ void Checkpoint::resume(Training& training) {
   using Resume = TrainingCheckpointOptions::Resume;
   const Ranks ranks = ranks_of(*model_, training.strategy());
   if (options_.resume == Resume::kNever) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !has_model(*model_, ranks, directory_),
-        "[Checkpoint] '",
-        directory_,
-        "' has a checkpoint already. Give another directory, or resume.");
+        "[Checkpoint] '{}' has a checkpoint already. Give another directory, or resume.",
+        directory_);
     return;
   }
   const bool is_there = load_model(
       *model_, ranks, directory_, [&](torch::serialize::InputArchive& archive) {
         torch::serialize::InputArchive state, optimizer;
-        TORCH_CHECK_VALUE(
+        TESSERA_CHECK_VALUE(
             archive.try_read("fit", state) &&
                 archive.try_read("optimizer", optimizer),
-            "[Checkpoint] '",
-            directory_,
-            "' has a model, but no training to resume. Give another directory, "
-            "or load_weights() from this one.");
+            "[Checkpoint] '{}' has a model, but no training to resume. Give another directory, or load_weights() from this one.",
+            directory_);
         training.load(state);
         optimizer_.load(optimizer);
       });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_there || options_.resume != Resume::kRequired,
-      "[Checkpoint] '",
-      directory_,
-      "' has no checkpoint to resume from.");
+      "[Checkpoint] '{}' has no checkpoint to resume from.",
+      directory_);
 }
 
 void Checkpoint::save(Training& training) {
@@ -134,11 +125,10 @@ void load_weights(
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
   require_directory(directory, "[load_weights]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       load_model(model, ranks_of(model), directory, extra),
-      "[load_weights] '",
-      directory,
-      "' has no checkpoint.");
+      "[load_weights] '{}' has no checkpoint.",
+      directory);
 }
 
 }  // namespace tessera::training

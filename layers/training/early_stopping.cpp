@@ -5,10 +5,10 @@
 #include <torch/serialize/archive.h>
 
 #include "layers/training/model_files.h"
+#include "src/common/check.h"
 #include "src/common/rank_group.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -46,19 +46,16 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
     const std::string& directory,
     const SavedBest& saved,
     const SavedBest& wanted) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       false,
-      "[EarlyStopping] '",
+      "[EarlyStopping] '{}{}, but the best are those of epoch {}{}. Give the directory that this training has written to, and no other training.",
       directory,
       saved.epoch < 0
           ? "' has no best weights"
           : fmt::format(
                 "' has the weights of epoch {} ({})", saved.epoch, saved.value),
-      ", but the best are those of epoch ",
       wanted.epoch,
-      fmt::format(" ({})", wanted.value),
-      ". Give the directory that this training has written to, and no other "
-      "training.");
+      fmt::format(" ({})", wanted.value));
 }
 
 // All ranks save together, so they must find the same epochs better.
@@ -72,50 +69,43 @@ double agreed(const Value& value, const Ranks& ranks) {
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), better_(options_.better) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.patience >= 0,
-      "[EarlyStopping] patience must be >= 0, but got ",
-      options_.patience,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[EarlyStopping] patience must be >= 0, but got {}.",
+      options_.patience);
+  TESSERA_CHECK_VALUE(
       options_.min_delta >= 0.0 && std::isfinite(options_.min_delta),
-      "[EarlyStopping] min_delta must be finite and >= 0, but got ",
-      options_.min_delta,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[EarlyStopping] min_delta must be finite and >= 0, but got {}.",
+      options_.min_delta);
+  TESSERA_CHECK_VALUE(
       options_.directory.empty() || options_.restore_best != nullptr,
-      "[EarlyStopping] a directory was given, but no model whose best weights "
-      "would go there. Set EarlyStoppingOptions::restore_best.");
+      "[EarlyStopping] a directory was given, but no model whose best weights would go there. Set EarlyStoppingOptions::restore_best.");
 }
 
 EarlyStopping::~EarlyStopping() = default;
 
 void EarlyStopping::check_better() const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       better_ != Better::kUnknown,
-      "[EarlyStopping] whether '",
-      options_.monitor,
-      "' should rise or fall is not known. Set EarlyStoppingOptions::better.");
+      "[EarlyStopping] whether '{}' should rise or fall is not known. Set EarlyStoppingOptions::better.",
+      options_.monitor);
 }
 
 void EarlyStopping::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::find(names.begin(), names.end(), options_.monitor) != names.end(),
-      "[EarlyStopping] '",
+      "[EarlyStopping] '{}' is not logged. Monitor one of {}.",
       options_.monitor,
-      "' is not logged. Monitor one of ",
-      fmt::format("{}", fmt::join(names, ", ")),
-      ".");
+      fmt::format("{}", fmt::join(names, ", ")));
   better_ = options_.better == Better::kUnknown
       ? training.better(options_.monitor)
       : options_.better;
   check_better();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.restore_best == nullptr || !options_.directory.empty() ||
           ranks_of(*options_.restore_best) == nullptr,
-      "[EarlyStopping] no process has all rows of tables on shards, so that the "
-      "best ones can't wait in memory. Set EarlyStoppingOptions::directory.");
+      "[EarlyStopping] no process has all rows of tables on shards, so that the best ones can't wait in memory. Set EarlyStoppingOptions::directory.");
   if (!options_.directory.empty()) {
     check_model_directory(options_.directory, "[EarlyStopping]");
   }
@@ -131,8 +121,8 @@ bool EarlyStopping::is_done() const {
 
 bool EarlyStopping::update(int64_t epoch, double value) {
   check_better();
-  TORCH_CHECK_VALUE(
-      epoch >= 0, "[EarlyStopping] epoch must be >= 0, but got ", epoch, ".");
+  TESSERA_CHECK_VALUE(
+      epoch >= 0, "[EarlyStopping] epoch must be >= 0, but got {}.", epoch);
   const double gain =
       better_ == Better::kHigher ? value - best_ : best_ - value;
   const bool is_best =
@@ -244,11 +234,10 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
         static_cast<const char*>(bytes.const_data_ptr()),
         static_cast<size_t>(bytes.numel()));
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.restore_best == nullptr || best_epoch_ < 0 ||
           !options_.directory.empty() || !best_weights_.empty(),
-      "[EarlyStopping] the checkpoint has no best weights, but they are to be "
-      "restored from it. Resume with the options that it was made with.");
+      "[EarlyStopping] the checkpoint has no best weights, but they are to be restored from it. Resume with the options that it was made with.");
   if (options_.restore_best != nullptr && !options_.directory.empty() &&
       best_epoch_ >= 0) {
     SavedBest saved;

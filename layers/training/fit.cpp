@@ -9,10 +9,10 @@
 
 #include "layers/training/ranks.h"
 #include "layers/training/training_state.h"
+#include "src/common/check.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -64,10 +64,9 @@ int64_t examples_of(const StepResult& result) {
 }
 
 void update_metrics(const Metrics& metrics, const StepResult& result) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       metrics.empty() || result.predictions.defined(),
-      "[fit] metrics need predictions, but the step gave none. Return a "
-      "StepResult with predictions and labels.");
+      "[fit] metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.");
   for (const auto& metric : metrics) {
     metric->update(result.predictions, result.labels, result.weights);
   }
@@ -119,32 +118,28 @@ class Modes {
 
 void check_metrics(const Metrics& metrics) {
   for (size_t i = 0; i < metrics.size(); ++i) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         metrics[i] != nullptr,
-        "[fit] expected a metric, but metric ",
-        i,
-        " is null.");
-    TORCH_CHECK_VALUE(
+        "[fit] expected a metric, but metric {} is null.",
+        i);
+    TESSERA_CHECK_VALUE(
         metrics[i]->name() != "loss" && metrics[i]->name() != "epoch",
-        "[fit] a metric can't be named '",
-        metrics[i]->name(),
-        "', which the logs have already. Give it another name.");
+        "[fit] a metric can't be named '{}', which the logs have already. Give it another name.",
+        metrics[i]->name());
     for (size_t j = 0; j < i; ++j) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           metrics[i]->name() != metrics[j]->name(),
-          "[fit] two metrics are named '",
-          metrics[i]->name(),
-          "'. Give one of them another name.");
+          "[fit] two metrics are named '{}'. Give one of them another name.",
+          metrics[i]->name());
     }
   }
 }
 
 void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       pass != nullptr,
-      "[fit] expected batches for ",
-      what,
-      ", but got nullptr. Make them by make_pass(source, step).");
+      "[fit] expected batches for {}, but got nullptr. Make them by make_pass(source, step).",
+      what);
 }
 
 // Directories of a Checkpoint and of EarlyStoppings hold different models.
@@ -154,14 +149,13 @@ void check_directories(const Callbacks& callbacks) {
     std::error_code error;
     const auto path = std::filesystem::weakly_canonical(
         std::filesystem::absolute(directory, error) / "", error);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         directory.empty() ||
             seen.insert(
                     (error ? std::filesystem::path(directory) : path).string())
                 .second,
-        "[fit] two callbacks save into '",
-        directory,
-        "'. Give each its own directory.");
+        "[fit] two callbacks save into '{}'. Give each its own directory.",
+        directory);
   };
   for (const auto& callback : callbacks) {
     if (const auto* saves = dynamic_cast<Checkpoint*>(callback.get())) {
@@ -183,64 +177,55 @@ void check_strategy(const FitOptions& options) {
     const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.get());
     const Ranks ranks =
         layer == nullptr ? nullptr : ranks_of(layer->options().strategy);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         ranks == nullptr || ranks == own,
-        "[fit] the model has tables on shards, but FitOptions::strategy is ",
-        own == nullptr ? options.strategy.name() : "of another backend",
-        ". Set it to the strategy of the tables.");
+        "[fit] the model has tables on shards, but FitOptions::strategy is {}. Set it to the strategy of the tables.",
+        own == nullptr ? options.strategy.name() : "of another backend");
   }
 }
 
 void check(const FitOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.epochs >= 0,
-      "[fit] epochs must be >= 0, but got ",
-      options.epochs,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[fit] epochs must be >= 0, but got {}.",
+      options.epochs);
+  TESSERA_CHECK_VALUE(
       !options.steps_per_epoch || *options.steps_per_epoch >= 1,
-      "[fit] steps_per_epoch must be >= 1, but got ",
-      options.steps_per_epoch.value_or(0),
-      ". Leave it unset to read each epoch to its end.");
+      "[fit] steps_per_epoch must be >= 1, but got {}. Leave it unset to read each epoch to its end.",
+      options.steps_per_epoch.value_or(0));
   check_metrics(options.metrics);
   if (options.validation) {
     check_pass(options.validation->pass, "the validation");
     check_metrics(options.validation->metrics);
     for (const auto& metric : options.validation->metrics) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           std::find(options.metrics.begin(), options.metrics.end(), metric) ==
               options.metrics.end(),
-          "[fit] '",
-          metric->name(),
-          "' is one object in metrics and in validation->metrics, where it would "
-          "forget the training. Make two, or leave validation->metrics empty.");
+          "[fit] '{}' is one object in metrics and in validation->metrics, where it would forget the training. Make two, or leave validation->metrics empty.",
+          metric->name());
     }
   }
   check_strategy(options);
   int64_t checkpoints = 0;
   for (size_t i = 0; i < options.callbacks.size(); ++i) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         options.callbacks[i] != nullptr,
-        "[fit] expected a callback, but callback ",
-        i,
-        " is null.");
+        "[fit] expected a callback, but callback {} is null.",
+        i);
     checkpoints +=
         dynamic_cast<Checkpoint*>(options.callbacks[i].get()) != nullptr;
     for (size_t j = 0; j < i; ++j) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           options.callbacks[i] != options.callbacks[j],
-          "[fit] callback ",
+          "[fit] callback {} is callback {} once more. List each once.",
           i,
-          " is callback ",
-          j,
-          " once more. List each once.");
+          j);
     }
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       checkpoints <= 1,
-      "[fit] expected one Checkpoint at most, but got ",
-      checkpoints,
-      ".");
+      "[fit] expected one Checkpoint at most, but got {}.",
+      checkpoints);
   check_directories(options.callbacks);
 }
 
@@ -267,7 +252,7 @@ bool run_evaluation(
     }
   }
   pass.end();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batches > 0, "[evaluate] expected batches, but the source gave none.");
   return is_whole;
 }
@@ -356,16 +341,14 @@ class TrainingLoop {
   }
 
   void name_log(const std::string& name, Better better) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !name.empty() && name != "epoch",
-        "[fit] nothing can be logged as '",
-        name,
-        "'. Give it another name.");
-    TORCH_CHECK_VALUE(
+        "[fit] nothing can be logged as '{}'. Give it another name.",
+        name);
+    TESSERA_CHECK_VALUE(
         state_.better.emplace(name, better).second,
-        "[fit] two numbers would be logged as '",
-        name,
-        "'. Rename one.");
+        "[fit] two numbers would be logged as '{}'. Rename one.",
+        name);
     state_.log_names.push_back(name);
   }
 
@@ -453,15 +436,12 @@ class TrainingLoop {
     pass_->begin(progress.epoch);
     const std::optional<int64_t> size = pass_->size();
     if (options_.steps_per_epoch) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           !size || *size >= *options_.steps_per_epoch,
-          "[fit] steps_per_epoch is ",
+          "[fit] steps_per_epoch is {}, but epoch {} has {} batches. Lower steps_per_epoch, or leave it unset.",
           *options_.steps_per_epoch,
-          ", but epoch ",
           progress.epoch,
-          " has ",
-          size.value_or(0),
-          " batches. Lower steps_per_epoch, or leave it unset.");
+          size.value_or(0));
     } else if (size) {
       progress.steps_per_epoch = size;
     }
@@ -474,15 +454,12 @@ class TrainingLoop {
 
   // Of an epoch that is resumed: the source has no more than `found`.
   void refuse_other_data(int64_t found) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         found >= state_.progress.step_in_epoch,
-        "[fit] the checkpoint was made after ",
+        "[fit] the checkpoint was made after {} batches of epoch {}, but the source has no more than {}. Resume with the same data.",
         state_.progress.step_in_epoch,
-        " batches of epoch ",
         state_.progress.epoch,
-        ", but the source has no more than ",
-        found,
-        ". Resume with the same data.");
+        found);
   }
 
   // False when the source has ended.
@@ -508,14 +485,11 @@ class TrainingLoop {
     }
     notice_signal();
     agree_on_step();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !state_.is_skipped || state_.is_stopping,
-        "[fit] the loss of step ",
+        "[fit] the loss of step {} is {}; its update was left out. Lower the learning rate or check the data; with a TerminateOnNonFinite training would have ended in good order.",
         progress.step,
-        " is ",
-        state_.loss,
-        "; its update was left out. Lower the learning rate or check the data; "
-        "with a TerminateOnNonFinite training would have ended in good order.");
+        state_.loss);
     if (checkpoint_ != nullptr) {
       checkpoint_->on_step_end(training_);
     }
@@ -548,31 +522,23 @@ class TrainingLoop {
     if (state_.is_stopping) {
       return;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         first_step == 0 || progress.step_in_epoch > first_step || !has_ended ||
             size.value_or(first_step) <= first_step,
-        "[fit] epoch ",
+        "[fit] epoch {} was resumed after {} of {} batches, but the source gave no more. Resume with the same data.",
         progress.epoch,
-        " was resumed after ",
         first_step,
-        " of ",
-        size.value_or(0),
-        " batches, but the source gave no more. Resume with the same data.");
-    TORCH_CHECK_VALUE(
+        size.value_or(0));
+    TESSERA_CHECK_VALUE(
         progress.step_in_epoch > 0,
-        "[fit] epoch ",
-        progress.epoch,
-        " has no batch. Give a source that can be read again in each epoch, or "
-        "a function that opens it.");
-    TORCH_CHECK_VALUE(
+        "[fit] epoch {} has no batch. Give a source that can be read again in each epoch, or a function that opens it.",
+        progress.epoch);
+    TESSERA_CHECK_VALUE(
         !has_ended || !options_.steps_per_epoch,
-        "[fit] steps_per_epoch is ",
+        "[fit] steps_per_epoch is {}, but the source gave {} batches in epoch {}. Lower steps_per_epoch, or leave it unset.",
         options_.steps_per_epoch.value_or(0),
-        ", but the source gave ",
         progress.step_in_epoch,
-        " batches in epoch ",
-        progress.epoch,
-        ". Lower steps_per_epoch, or leave it unset.");
+        progress.epoch);
     progress.steps_per_epoch = progress.step_in_epoch;
     end_epoch();
   }
@@ -639,11 +605,10 @@ class TrainingLoop {
     if (checkpoint_ != nullptr && !agreed[1]) {
       checkpoint_->on_epoch_end(training_);
     }
-    TORCH_CHECK(
+    TESSERA_CHECK(
         has_failed || !agreed[2],
-        "[fit] a callback of another rank failed at the end of epoch ",
-        state_.progress.epoch - 1,
-        ". That rank's error says why.");
+        "[fit] a callback of another rank failed at the end of epoch {}. That rank's error says why.",
+        state_.progress.epoch - 1);
   }
 
   // False when a signal came meanwhile.

@@ -4,13 +4,14 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <limits>
+
+#include "src/common/check.h"
 
 namespace tessera::training {
 
@@ -95,13 +96,11 @@ double Logs::operator[](std::string_view name) const {
   for (const Entry& entry : entries_) {
     known.push_back(entry.first);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       value != nullptr,
-      "[Logs] no '",
+      "[Logs] no '{}' was logged. Known: {}.",
       shorten(name),
-      "' was logged. Known: ",
-      joined(known),
-      ".");
+      joined(known));
   return *value;
 }
 
@@ -125,13 +124,11 @@ std::vector<std::string> History::names() const {
 
 std::vector<double> History::operator[](std::string_view name) const {
   const std::vector<std::string> known = names();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::find(known.begin(), known.end(), name) != known.end(),
-      "[History] no '",
+      "[History] no '{}' was logged. Known: {}.",
       shorten(name),
-      "' was logged. Known: ",
-      joined(known),
-      ".");
+      joined(known));
   std::vector<double> values;
   for (const EpochRecord& record : epochs) {
     const double* value = record.logs.find(name);

@@ -2,16 +2,16 @@
 #include <tessera/layers/training/history_files.h>
 
 #include "serialization/durable_file.h"
+#include "src/common/check.h"
 
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 namespace tessera::training {
 
 HistoryFile::HistoryFile(std::string where, std::string path)
     : where_(std::move(where)), path_(std::move(path)) {
-  TORCH_CHECK_VALUE(
-      !path_.empty(), where_, " expected the path of a file, but got none.");
+  TESSERA_CHECK_VALUE(
+      !path_.empty(), "{} expected the path of a file, but got none.", where_);
 }
 
 void HistoryFile::on_train_begin(Training& /*training*/) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_curves.h>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "src/common/check.h"
 
 namespace tessera::training {
 
@@ -343,15 +344,12 @@ std::vector<std::string> panels_of(
 
 void check(const LearningCurvesOptions& options) {
   constexpr int64_t kMost = 10'000;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.width >= 200 && options.height >= 150 && options.width <= kMost &&
           options.height <= kMost,
-      "[LearningCurves] width must be in [200, 10000] and height in "
-      "[150, 10000], but got ",
+      "[LearningCurves] width must be in [200, 10000] and height in [150, 10000], but got {} and {}.",
       options.width,
-      " and ",
-      options.height,
-      ".");
+      options.height);
 }
 
 }  // namespace
@@ -410,13 +408,11 @@ LearningCurves::LearningCurves(std::string path, LearningCurvesOptions options)
 void LearningCurves::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
   for (const std::string& name : options_.names) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         std::find(names.begin(), names.end(), name) != names.end(),
-        "[LearningCurves] '",
+        "[LearningCurves] '{}' is not logged. Draw some of {}.",
         name,
-        "' is not logged. Draw some of ",
-        fmt::format("{}", fmt::join(names, ", ")),
-        ".");
+        fmt::format("{}", fmt::join(names, ", ")));
   }
   HistoryFile::on_train_begin(training);
 }

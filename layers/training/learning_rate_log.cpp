@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_rate_log.h>
 
+#include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 
 #include <torch/optim/optimizer.h>
-
-#include <c10/util/Exception.h>
 
 #include <utility>
 #include <variant>
@@ -29,7 +28,7 @@ void visit_rates(
     }
   }
   for (const TPUEmbedding& layer : layers) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !layer.is_empty(),
         "[learning_rates] expected a layer, but got an empty one.");
     const TPUEmbeddingOptions& options = layer->options();
@@ -56,11 +55,10 @@ Logs rates_of(
     const std::vector<TPUEmbedding>& layers) {
   Logs rates;
   visit_rates(optimizer, layers, [&](const std::string& name, auto value) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         rates.find(name) == nullptr,
-        "[learning_rates] two of them would be '",
-        name,
-        "'. Ask for the layers one by one, or rename a table.");
+        "[learning_rates] two of them would be '{}'. Ask for the layers one by one, or rename a table.",
+        name);
     rates.set(name, value());
   });
   return rates;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/metric_inputs.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include "src/common/check.h"
 
 namespace tessera::training {
 
@@ -14,27 +14,24 @@ std::vector<double> read_values(
     const at::Tensor& values,
     const char* what,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !values.is_complex() && !values.is_quantized() && !values.is_sparse(),
+      "{} {} must be a dense tensor of real numbers, but got {}.",
       where,
-      " ",
       what,
-      " must be a dense tensor of real numbers, but got ",
-      values.toString(),
-      ".");
+      values.toString());
   const at::Tensor flat =
       values.detach().to(at::kCPU, at::kDouble).contiguous();
   const double* begin = flat.const_data_ptr<double>();
   std::vector<double> numbers(begin, begin + flat.numel());
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::none_of(
           numbers.begin(),
           numbers.end(),
           [](double number) { return std::isnan(number); }),
+      "{} {} must be numbers, but some are NaN.",
       where,
-      " ",
-      what,
-      " must be numbers, but some are NaN.");
+      what);
   return numbers;
 }
 
@@ -42,14 +39,12 @@ void check_sizes(
     const MetricInputs& inputs,
     int64_t rows,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       static_cast<int64_t>(inputs.size()) == rows,
+      "{} predictions and labels must be of one length, but got {} predictions and {} labels.",
       where,
-      " predictions and labels must be of one length, but got ",
       rows,
-      " predictions and ",
-      inputs.size(),
-      " labels.");
+      inputs.size());
 }
 
 }  // namespace
@@ -58,20 +53,17 @@ std::vector<double> read_column(
     const at::Tensor& values,
     const char* what,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       values.defined(),
+      "{} expected {}, but got an undefined tensor.",
       where,
-      " expected ",
-      what,
-      ", but got an undefined tensor.");
-  TORCH_CHECK_VALUE(
+      what);
+  TESSERA_CHECK_VALUE(
       values.dim() == 1 || (values.dim() == 2 && values.size(1) == 1),
+      "{} {} must have shape [n] or [n, 1], but got {}.",
       where,
-      " ",
       what,
-      " must have shape [n] or [n, 1], but got ",
-      values.sizes(),
-      ".");
+      values.sizes());
   return read_values(values, what, where);
 }
 
@@ -83,21 +75,18 @@ std::vector<double> read_weights(
     return {};
   }
   std::vector<double> numbers = read_column(weights, "weights", where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       numbers.size() == size,
+      "{} expected a weight for each of {} examples, but got {}.",
       where,
-      " expected a weight for each of ",
       size,
-      " examples, but got ",
-      numbers.size(),
-      ".");
+      numbers.size());
   for (const double number : numbers) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         number >= 0.0 && std::isfinite(number),
+        "{} weights must be finite and >= 0, but got {}.",
         where,
-        " weights must be finite and >= 0, but got ",
-        number,
-        ".");
+        number);
   }
   return numbers;
 }
@@ -131,14 +120,12 @@ MetricInputs read_classes(
   const auto classes =
       static_cast<double>(std::max<int64_t>(2, inputs.classes));
   for (const double label : inputs.labels) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         label >= 0.0 && label < classes && label == std::floor(label),
+        "{} labels must be classes 0 to {}, but got {}.",
         where,
-        " labels must be classes 0 to ",
         classes - 1.0,
-        ", but got ",
-        label,
-        ".");
+        label);
   }
   return inputs;
 }

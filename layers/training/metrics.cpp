@@ -2,9 +2,9 @@
 #include <tessera/layers/training/metrics.h>
 
 #include "layers/training/metric_inputs.h"
+#include "src/common/check.h"
 
 #include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,11 +53,10 @@ at::Tensor state_of(const std::vector<double>& numbers) {
 std::vector<double> numbers_of(
     const at::Tensor& state,
     const std::string& name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       state.defined() && state.scalar_type() == at::kDouble && state.dim() == 1,
-      "[Metric '",
-      name,
-      "'] expected a state that a metric saved: float64 [n].");
+      "[Metric '{}'] expected a state that a metric saved: float64 [n].",
+      name);
   const at::Tensor flat = state.contiguous();
   const double* begin = flat.const_data_ptr<double>();
   return {begin, begin + flat.numel()};
@@ -66,7 +65,7 @@ std::vector<double> numbers_of(
 }  // namespace
 
 Metric::Metric(std::string name) : name_(std::move(name)) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !name_.empty(), "[Metric] expected a name, but got an empty one.");
 }
 
@@ -97,13 +96,11 @@ at::Tensor MeanMetric::state() const {
 
 void MeanMetric::load_state(const at::Tensor& state) {
   const std::vector<double> numbers = numbers_of(state, name());
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       numbers.size() == 2,
-      "[Metric '",
+      "[Metric '{}'] expected a state of 2 numbers, but got {}.",
       name(),
-      "'] expected a state of 2 numbers, but got ",
-      numbers.size(),
-      ".");
+      numbers.size());
   total_ = numbers[0];
   weight_ = numbers[1];
 }
@@ -130,13 +127,12 @@ void AUC::update(
     const at::Tensor& labels,
     const at::Tensor& weights) {
   const std::string where = "[" + name() + "]";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !predictions.defined() || predictions.dim() < 2 ||
           predictions.size(1) == 1,
+      "{} predictions must have shape [n] or [n, 1], but got {}.",
       where,
-      " predictions must have shape [n] or [n, 1], but got ",
-      predictions.sizes(),
-      ".");
+      predictions.sizes());
   const MetricInputs inputs = read_classes(predictions, labels, where);
   const std::vector<double> counted =
       read_weights(weights, inputs.size(), where);
@@ -224,12 +220,11 @@ void AUC::load_state(const at::Tensor& state) {
   const bool has_weights = has_head && numbers[1] == 1.0;
   const size_t rest = has_head ? numbers.size() - 2 : 0;
   const size_t count = has_weights ? rest / 2 : rest;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       has_head && numbers[0] <= static_cast<double>(count) &&
           (!has_weights || rest % 2 == 0),
-      "[Metric '",
-      name(),
-      "'] expected the state of an AUC.");
+      "[Metric '{}'] expected the state of an AUC.",
+      name());
   const auto positives = static_cast<std::ptrdiff_t>(numbers[0]);
   const auto split = [&](std::ptrdiff_t begin) {
     const auto first = numbers.begin() + begin;
@@ -260,12 +255,11 @@ void LogLoss::update(
   const bool is_logits = options_.scores == ScoreKind::kLogits;
   const double epsilon = epsilon_of(predictions.scalar_type());
   const auto check_probability = [&](double value) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         value >= 0.0 && value <= 1.0,
+        "{} predictions must be probabilities in [0, 1], but got {}. Set LogLossOptions::scores to ScoreKind::kLogits for logits.",
         where,
-        " predictions must be probabilities in [0, 1], but got ",
-        value,
-        ". Set LogLossOptions::scores to ScoreKind::kLogits for logits.");
+        value);
   };
   const auto loss_of = [&](double probability) {
     return -std::log(std::clamp(probability, epsilon, 1.0 - epsilon));
@@ -282,12 +276,11 @@ void LogLoss::update(
         check_probability(row[j]);
         sum += row[j];
       }
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           inputs.classes == 1 || std::abs(sum - 1.0) <= kTolerance,
+          "{} the probabilities of an example must sum to 1, but sum to {}. Set LogLossOptions::scores to ScoreKind::kLogits for logits.",
           where,
-          " the probabilities of an example must sum to 1, but sum to ",
-          sum,
-          ". Set LogLossOptions::scores to ScoreKind::kLogits for logits.");
+          sum);
     }
     if (inputs.classes == 1) {
       losses[i] = is_logits ? softplus(label == 1 ? -row[0] : row[0])
@@ -357,11 +350,10 @@ TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
               ? "top_" + std::to_string(options.k) + "_accuracy"
               : options.name),
       options_(std::move(options)) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.k >= 1,
-      "[TopKAccuracy] k must be >= 1, but got ",
-      options_.k,
-      ".");
+      "[TopKAccuracy] k must be >= 1, but got {}.",
+      options_.k);
 }
 
 void TopKAccuracy::update(
@@ -369,13 +361,12 @@ void TopKAccuracy::update(
     const at::Tensor& labels,
     const at::Tensor& weights) {
   const std::string where = "[" + name() + "]";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !predictions.defined() ||
           (predictions.dim() == 2 && predictions.size(1) > 1),
+      "{} predictions must have shape [n, classes] with 2 classes or more, but got {}.",
       where,
-      " predictions must have shape [n, classes] with 2 classes or more, but got ",
-      predictions.sizes(),
-      ".");
+      predictions.sizes());
   const MetricInputs inputs = read_classes(predictions, labels, where);
   std::vector<double> hits(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/checksum.h"
 #include "src/common/rank_group.h"
@@ -160,12 +161,10 @@ std::vector<std::string> read_names(
     const std::string& key,
     const std::string& directory) {
   c10::IValue text;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "[load_weights] '",
-      directory,
-      "' has a checkpoint, but not one of save_weights() or a Checkpoint. Use "
-      "another directory.");
+      "[load_weights] '{}' has a checkpoint, but not one of save_weights() or a Checkpoint. Use another directory.",
+      directory);
   const std::string where =
       fmt::format("load_weights '{}': {}", directory, key);
   return JsonValue<std::vector<std::string>>::read(
@@ -197,36 +196,27 @@ std::vector<at::Tensor> read_dense(
     names.push_back(entry.name);
   }
   const auto saved = read_names(archive, "dense_names", directory);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       saved == names,
-      "[load_weights] '",
+      "[load_weights] '{}' was made of a model with [{}], but this one has [{}].",
       directory,
-      "' was made of a model with [",
       shorten_all(saved),
-      "], but this one has [",
-      shorten_all(names),
-      "].");
+      shorten_all(names));
   torch::serialize::InputArchive tensors;
   archive.read("dense", tensors);
   std::vector<at::Tensor> values(dense.size());
   for (size_t i = 0; i < dense.size(); ++i) {
     tensors.read(fmt::format("tensor_{}", i), values[i], /*is_buffer=*/true);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
-        "[load_weights] '",
+        "[load_weights] '{}': {} is {} {}, but in this model {} {}.",
         directory,
-        "': ",
         dense[i].name,
-        " is ",
         values[i].toString(),
-        " ",
         values[i].sizes(),
-        ", but in this model ",
         dense[i].tensor.toString(),
-        " ",
-        dense[i].tensor.sizes(),
-        ".");
+        dense[i].tensor.sizes());
   }
   return values;
 }
@@ -265,15 +255,14 @@ void read_model_file(
   const bool has_checksum = end.starts_with(kBeforeDigits);
   if (has_checksum) {
     bytes.remove_suffix(kEndBytes);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         end == end_of_file(checksum_of(bytes)),
-        "its ",
-        bytes.size(),
-        " bytes do not agree with the checksum at their end");
+        "its {} bytes do not agree with the checksum at their end",
+        bytes.size());
   }
   archive.load_from(bytes.data(), bytes.size());
   c10::IValue unused;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       has_checksum || !archive.try_read(kHasChecksum, unused),
       "it does not end with its checksum");
 }
@@ -288,24 +277,20 @@ torch::serialize::InputArchive read_rest(
     try {
       read_model_file(file_of(directory), archive);
     } catch (const c10::Error& error) {
-      TORCH_CHECK(
+      TESSERA_CHECK(
           false,
-          "[load_weights] '",
+          "[load_weights] '{}' can't be read: {}. Is it cut off or damaged? Use another copy.",
           file_of(directory),
-          "' can't be read: ",
-          error.what_without_backtrace(),
-          ". Is it cut off or damaged? Use another copy.");
+          error.what_without_backtrace());
     }
     return archive;
   }
   const CheckpointLink link =
       read_link(directory, checkpoint, "[load_weights]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       link.manifest.extra.has_value(),
-      "[load_weights] '",
-      directory,
-      "' has tables, but not a model of save_weights() or a Checkpoint. Use "
-      "another directory.");
+      "[load_weights] '{}' has tables, but not a model of save_weights() or a Checkpoint. Use another directory.",
+      directory);
   std::istringstream stream(
       CheckpointReader(directory, checkpoint).read_extra());
   archive.load_from(stream);
@@ -357,27 +342,23 @@ bool has_files(const Layers& layers, const std::string& directory) {
   }
   std::error_code error;
   const auto type = std::filesystem::status(file_of(directory), error).type();
-  TORCH_CHECK(
+  TESSERA_CHECK(
       type != std::filesystem::file_type::none,
-      "[load_weights] '",
+      "[load_weights] '{}' can't be looked for: {}.",
       file_of(directory),
-      "' can't be looked for: ",
-      error.message(),
-      ".");
+      error.message());
   return type == std::filesystem::file_type::regular;
 }
 
 void make_directory(const std::string& directory, const std::string& where) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  TORCH_CHECK(
+  TESSERA_CHECK(
       !error,
+      "{} {}: the directory can't be made: {}.",
       where,
-      " ",
       directory,
-      ": the directory can't be made: ",
-      error.message(),
-      ".");
+      error.message());
 }
 
 std::string newest_of(const Layers& layers, const std::string& directory) {
@@ -534,15 +515,12 @@ bool load_model(
     for (std::string& name : read_layers(archive, directory)) {
       names.push_back(std::move(name));
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
-        "[load_weights] '",
+        "[load_weights] '{}' was made of a model with {} layers with tables, but this one has {}.",
         directory,
-        "' was made of a model with ",
         names.size(),
-        " layers with tables, but this one has ",
-        layers.size(),
-        ".");
+        layers.size());
     values = read_dense(dense, archive, directory);
     for (size_t i = 0; i < layers.size(); ++i) {
       check_layer(layers[i], directory, i, names[i]);
@@ -569,10 +547,10 @@ bool load_model(
 }
 
 void require_directory(const std::string& directory, const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !directory.empty(),
-      where,
-      " expected a directory, but got an empty path.");
+      "{} expected a directory, but got an empty path.",
+      where);
   check_path(directory, where);
 }
 

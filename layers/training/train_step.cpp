@@ -5,34 +5,28 @@
 #include <torch/optim/optimizer.h>
 
 #include "layers/training/ranks.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <cmath>
 
 namespace tessera::training {
 
 bool check_loss(const StepResult& result) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       result.loss.defined(),
-      "[fit] expected a loss, but got an undefined tensor. Return the loss of "
-      "the batch from the step.");
-  TORCH_CHECK_VALUE(
+      "[fit] expected a loss, but got an undefined tensor. Return the loss of the batch from the step.");
+  TESSERA_CHECK_VALUE(
       result.loss.numel() == 1 && result.loss.is_floating_point(),
-      "[fit] the loss must be one floating-point number, but got ",
+      "[fit] the loss must be one floating-point number, but got {} of shape {}. Take its mean or sum.",
       result.loss.toString(),
-      " of shape ",
-      result.loss.sizes(),
-      ". Take its mean or sum.");
+      result.loss.sizes());
   return std::isfinite(result.loss.item<double>());
 }
 
 void validate(const TrainStepOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !options.strategy.is_sharded() || options.dense_parameters,
-      "[make_train_step] on shards the ranks sum their dense gradients. Set "
-      "TrainStepOptions::dense_parameters to dense_parameters(*model), or to {} "
-      "where there are none.");
+      "[make_train_step] on shards the ranks sum their dense gradients. Set TrainStepOptions::dense_parameters to dense_parameters(*model), or to {{}} where there are none.");
 }
 
 void apply_update(
@@ -41,10 +35,9 @@ void apply_update(
     const TrainStepOptions& options) {
   validate(options);
   const bool is_finite = check_loss(result);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !is_finite || result.loss.requires_grad(),
-      "[make_train_step] the loss has no gradient. Compute it from parameters "
-      "that require one, outside of NoGradGuard.");
+      "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
   result.is_skipped = on_any_rank(!is_finite, options.strategy);
   if (!result.is_skipped) {
     optimizer.zero_grad();

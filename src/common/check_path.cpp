@@ -3,28 +3,25 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <cstddef>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
 void check_path(const std::string& path, const std::string& where) {
   constexpr size_t kMaxPath = 4096;  // the limit of Linux
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       path.find('\0') == std::string::npos,
+      "{} expected a path without a zero byte, but got '{}'. Choose another path.",
       where,
-      " expected a path without a zero byte, but got '",
-      shorten(path),
-      "'. Choose another path.");
-  TORCH_CHECK_VALUE(
+      shorten(path));
+  TESSERA_CHECK_VALUE(
       path.size() <= kMaxPath,
+      "{} expected a path of at most {} bytes, but got '{}'. Choose another path.",
       where,
-      " expected a path of at most ",
       kMaxPath,
-      " bytes, but got '",
-      shorten(path),
-      "'. Choose another path.");
+      shorten(path));
 }
 
 }  // namespace tessera

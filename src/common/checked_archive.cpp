@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/checked_archive.h"
 
+#include "src/common/check.h"
 #include "src/common/checksum.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue_inl.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/api/object.h>
@@ -249,12 +249,11 @@ void verify_checksums(
   const at::NoGradGuard no_grad;
   std::vector<std::string> problems;
   find_problems(archive, "", only, problems);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       problems.empty(),
+      "{} the archive is damaged; nothing was changed:\n  {}\nLoad another copy of it.",
       where,
-      " the archive is damaged; nothing was changed:\n  ",
-      fmt::format("{}", fmt::join(problems, "\n  ")),
-      "\nLoad another copy of it.");
+      fmt::format("{}", fmt::join(problems, "\n  ")));
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/json_entries.h"
 
 #include <c10/util/Exception.h>
@@ -70,14 +71,12 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
         reached_(text.data()) {}
 
   Json read() {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         text_.size() <= limits_.bytes,
+        "{} expected at most {} bytes of JSON, but got {}. Give a smaller text.",
         where_,
-        " expected at most ",
         limits_.bytes,
-        " bytes of JSON, but got ",
-        text_.size(),
-        ". Give a smaller text.");
+        text_.size());
     if (const size_t zero = text_.find('\0'); zero != std::string_view::npos) {
       reached_ = text_.data() + zero + 1;
       refuse("a zero byte");
@@ -193,14 +192,12 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
   }
 
   bool begin(bool is_object) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         levels_.size() < limits_.depth,
+        "{} the JSON must be at most {} levels deep, but is deeper {}. Correct the text there.",
         where_,
-        " the JSON must be at most ",
         limits_.depth,
-        " levels deep, but is deeper ",
-        place(),
-        ". Correct the text there.");
+        place());
     require_object(is_object);
     levels_.push_back({.is_object = is_object});
     return true;
@@ -223,14 +220,12 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
       (*visit_)(level.keys.back().name, value);
       return true;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         level.is_object || level.values.size() < limits_.list_size,
+        "{} expected lists of at most {} values in the JSON, but got a longer one {}. Correct the text there.",
         where_,
-        " expected lists of at most ",
         limits_.list_size,
-        " values in the JSON, but got a longer one ",
-        place(),
-        ". Correct the text there.");
+        place());
     level.values.push_back(std::move(value));
     return true;
   }
@@ -269,12 +264,11 @@ Json read_json_text(
   try {
     return JsonTextReader(text, where, limits, visit).read();
   } catch (const std::bad_alloc&) {
-    TORCH_CHECK(
+    TESSERA_CHECK(
         false,
+        "{} the JSON of {} bytes needs more memory than there is. Give a smaller text.",
         where,
-        " the JSON of ",
-        text.size(),
-        " bytes needs more memory than there is. Give a smaller text.");
+        text.size());
   }
 }
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -22,13 +24,11 @@ bool is_deeper_than(size_t depth, const AnyJson& json) {
 
 template <class AnyJson>
 void require_flat(const AnyJson& json, const char* where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !is_deeper_than(kMaxJsonDepth, json),
-      "[",
+      "[{}] the JSON must be at most {} levels deep, but is deeper.",
       where,
-      "] the JSON must be at most ",
-      kMaxJsonDepth,
-      " levels deep, but is deeper.");
+      kMaxJsonDepth);
 }
 
 // Enough of a wrong value to recognise it.
@@ -54,15 +54,12 @@ void require_kind(
     const Json& json,
     const char* expected,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_right,
-      "[",
+      "[{}] expected {} in the JSON, but got {}.",
       where,
-      "] expected ",
       expected,
-      " in the JSON, but got ",
-      excerpt(json),
-      ".");
+      excerpt(json));
 }
 
 void require_known_keys(
@@ -78,15 +75,12 @@ void require_known_keys(
     for (const std::string& name : known) {
       list += (list.empty() ? "" : ", ") + name;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         false,
-        "[",
+        "[{}] unknown key '{}' in the JSON. Known: {}.",
         where,
-        "] unknown key '",
         shorten(key),
-        "' in the JSON. Known: ",
-        list,
-        ".");
+        list);
   }
 }
 
@@ -95,15 +89,12 @@ const Json& require_key(
     const char* key,
     const std::string& where) {
   require_kind(json.is_object(), json, "an object", where);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       json.contains(key),
-      "[",
+      "[{}] missing key '{}' in the JSON {}.",
       where,
-      "] missing key '",
       shorten(key),
-      "' in the JSON ",
-      excerpt(json),
-      ".");
+      excerpt(json));
   return json.at(key);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/lookup_worker.h"
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,14 +15,12 @@ namespace tessera {
 
 void check_lookup_threads(int64_t threads, const std::string& where) {
   constexpr int64_t kMostThreads = 4096;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       threads >= 0 && threads <= kMostThreads,
+      "{} lookup_threads must be in [0, {}], but got {}.",
       where,
-      " lookup_threads must be in [0, ",
       kMostThreads,
-      "], but got ",
-      threads,
-      ".");
+      threads);
 }
 
 ThreadOwner::ThreadOwner() : process_(::getpid()) {}
@@ -32,15 +30,11 @@ bool ThreadOwner::is_this_process() const {
 }
 
 void ThreadOwner::check_may_wait() const {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       is_this_process(),
-      "[LookupWorker] expected the process ",
+      "[LookupWorker] expected the process {}, whose thread runs the lookups in the background, but got its forked child {}, which does not have that thread. Fork while no lookup runs in the background, and call forward() in the child, or make the layer there.",
       process_,
-      ", whose thread runs the lookups in the background, but got its forked "
-      "child ",
-      ::getpid(),
-      ", which does not have that thread. Fork while no lookup runs in the "
-      "background, and call forward() in the child, or make the layer there.");
+      ::getpid());
 }
 
 struct LookupWorker::Thread {

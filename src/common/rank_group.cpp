@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstddef>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -76,13 +78,11 @@ void RankGroup::barrier_with_same(
   const std::vector<int64_t> reported =
       barrier(place, error, std::vector<int64_t>(size(), own));
   for (size_t other = 0; other < reported.size(); ++other) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         reported[other] == own,
-        "[Strategy::sharded] rank ",
+        "[Strategy::sharded] rank {}, compared with rank {}, {}",
         other,
-        ", compared with rank ",
         rank(),
-        ", ",
         problem);
   }
 }

@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include "src/common/check.h"
 
 namespace tessera::data {
 
@@ -28,16 +28,14 @@ void check_vector(
     const at::Tensor& tensor,
     std::string_view name,
     const char* what) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.layout() == at::kStrided &&
           tensor.device().is_cpu() && tensor.dim() == 1,
+      "{} {} must be a dense tensor [n] on the CPU, but got {}.",
       place_of(name),
-      " ",
       what,
-      " must be a dense tensor [n] on the CPU, but got ",
       tensor.defined() ? c10::str(tensor.toString(), " ", tensor.sizes())
-                       : std::string("an undefined one"),
-      ".");
+                       : std::string("an undefined one"));
 }
 
 void check_row_splits(
@@ -45,22 +43,20 @@ void check_row_splits(
     int64_t num_values,
     std::string_view name) {
   check_vector(row_splits, name, "row_splits");
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       row_splits.scalar_type() == at::kLong,
+      "{} row_splits must be int64, but got {}.",
       place_of(name),
-      " row_splits must be int64, but got ",
-      row_splits.scalar_type(),
-      ".");
+      row_splits.scalar_type());
   const at::Tensor contiguous = row_splits.contiguous();
   const int64_t* begin = contiguous.const_data_ptr<int64_t>();
   const int64_t* end = begin + contiguous.numel();
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       begin != end && *begin == 0 && *(end - 1) == num_values &&
           std::is_sorted(begin, end),
+      "{} row_splits must ascend from 0 to {}, the number of values, one more of them than examples.",
       place_of(name),
-      " row_splits must ascend from 0 to ",
-      num_values,
-      ", the number of values, one more of them than examples.");
+      num_values);
 }
 
 }  // namespace
@@ -68,13 +64,12 @@ void check_row_splits(
 void validate(const Column& column, std::string_view name) {
   if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {
     check_vector(*tensor, name, "values");
-    TORCH_CHECK_TYPE(
+    TESSERA_CHECK_TYPE(
         tensor->scalar_type() == at::kLong ||
             tensor->scalar_type() == at::kFloat,
+        "{} values must be int64 or float32, but got {}. Convert them.",
         place_of(name),
-        " values must be int64 or float32, but got ",
-        tensor->scalar_type(),
-        ". Convert them.");
+        tensor->scalar_type());
   }
   if (column.row_splits.defined()) {
     check_row_splits(column.row_splits, count_values(column), name);
@@ -88,18 +83,15 @@ int64_t batch_size(const Column& column) {
 
 void Columns::add(std::string name, Column column) {
   validate(column, name);
-  TORCH_CHECK_VALUE(
-      !contains(name), "[Columns '", shorten(name), "'] is there already.");
+  TESSERA_CHECK_VALUE(
+      !contains(name), "[Columns '{}'] is there already.", shorten(name));
   const int64_t size = data::batch_size(column);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       entries_.empty() || size == batch_size(),
-      "[Columns '",
+      "[Columns '{}'] expected {} examples, as in the columns before it, but got {}.",
       shorten(name),
-      "'] expected ",
       batch_size(),
-      " examples, as in the columns before it, but got ",
-      size,
-      ".");
+      size);
   entries_.emplace_back(std::move(name), std::move(column));
 }
 
@@ -119,13 +111,11 @@ const Column& Columns::at(std::string_view name) const {
   for (const auto& [other, column] : entries_) {
     known.append(known.empty() ? "" : ", ").append(shorten(other));
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       false,
-      "[Columns] no column '",
+      "[Columns] no column '{}'. Known: {}.",
       shorten(name),
-      "'. Known: ",
-      known.empty() ? "(none)" : known,
-      ".");
+      known.empty() ? "(none)" : known);
 }
 
 int64_t Columns::batch_size() const {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_generator.h>
 
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/data/text_file_writer.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
@@ -116,56 +116,44 @@ void append_integer(int64_t value, std::string& text) {
 }
 
 void check_option(const char* name, double value, double low, double high) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       value >= low && value <= high,
-      "[CriteoGenerator] ",
+      "[CriteoGenerator] {} must be in [{}, {}], but got {}.",
       name,
-      " must be in [",
       low,
-      ", ",
       high,
-      "], but got ",
-      value,
-      ".");
+      value);
 }
 
 void validate(const CriteoGeneratorOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.examples >= 0,
-      "[CriteoGenerator] examples must be >= 0, but got ",
-      options.examples,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[CriteoGenerator] examples must be >= 0, but got {}.",
+      options.examples);
+  TESSERA_CHECK_VALUE(
       options.first_example >= 0,
-      "[CriteoGenerator] first_example must be >= 0, but got ",
-      options.first_example,
-      ".");
-  TORCH_CHECK_VALUE(
+      "[CriteoGenerator] first_example must be >= 0, but got {}.",
+      options.first_example);
+  TESSERA_CHECK_VALUE(
       options.first_example <=
           std::numeric_limits<int64_t>::max() - options.examples,
-      "[CriteoGenerator] first_example must be at most 2^63 - 1 - examples, but "
-      "got ",
+      "[CriteoGenerator] first_example must be at most 2^63 - 1 - examples, but got {} with {} examples.",
       options.first_example,
-      " with ",
-      options.examples,
-      " examples.");
-  TORCH_CHECK_VALUE(
+      options.examples);
+  TESSERA_CHECK_VALUE(
       options.vocabulary_sizes.size() == kCategories,
-      "[CriteoGenerator] expected ",
+      "[CriteoGenerator] expected {} vocabulary_sizes, one per column, but got {}.",
       kCategories,
-      " vocabulary_sizes, one per column, but got ",
-      options.vocabulary_sizes.size(),
-      ".");
+      options.vocabulary_sizes.size());
   for (const int64_t size : options.vocabulary_sizes) {
     check_option("vocabulary_sizes", static_cast<double>(size), 1, 1e7);
   }
   check_option("missing_rate", options.missing_rate, 0, 1);
   check_option("effect_strength", options.effect_strength, 0, 10);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.click_rate > 0 && options.click_rate < 1,
-      "[CriteoGenerator] click_rate must be in (0, 1), but got ",
-      options.click_rate,
-      ".");
+      "[CriteoGenerator] click_rate must be in (0, 1), but got {}.",
+      options.click_rate);
 }
 
 }  // namespace
@@ -366,11 +354,10 @@ int64_t CriteoGenerator::logit_of(const Example& example) const {
 }
 
 float CriteoGenerator::append_line(int64_t number, std::string& text) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       number >= 0,
-      "[CriteoGenerator] expected the number of an example, >= 0, but got ",
-      number,
-      ".");
+      "[CriteoGenerator] expected the number of an example, >= 0, but got {}.",
+      number);
   const Example example = make_example(number);
   // To 24 bits, which float32 holds: libraries' exp() differ in the last of 53.
   constexpr double kSteps = 1 << 24;

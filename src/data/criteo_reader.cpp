@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
 
+#include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/data/criteo_blocks.h"
 
@@ -22,17 +23,13 @@ void check_range(
     int64_t value,
     int64_t low,
     int64_t high) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       value >= low && value <= high,
-      "[CriteoReader] ",
+      "[CriteoReader] {} must be in [{}, {}], but got {}.",
       name,
-      " must be in [",
       low,
-      ", ",
       high,
-      "], but got ",
-      value,
-      ".");
+      value);
 }
 
 // With all choices made.
@@ -40,7 +37,7 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMost = int64_t{1} << 30;
   constexpr int64_t kMostThreads = 1024;
   constexpr int64_t kAnyLine = int64_t{1} << 62;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !options.files.empty(),
       "[CriteoReader] expected at least one file, but files is empty.");
   check_range("batch_size", options.batch_size, 1, kMost);
@@ -54,10 +51,9 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
   if (options.most_malformed_lines) {
     check_range(
         "most_malformed_lines", *options.most_malformed_lines, 0, kAnyLine);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         options.malformed_lines == MalformedLines::kSkip,
-        "[CriteoReader] most_malformed_lines limits what is skipped, but "
-        "malformed_lines is kError. Set it to MalformedLines::kSkip.");
+        "[CriteoReader] most_malformed_lines limits what is skipped, but malformed_lines is kError. Set it to MalformedLines::kSkip.");
   }
   for (const std::string& file : options.files) {
     check_readable(file);
@@ -78,28 +74,23 @@ void check_shape(
     const at::Tensor& tensor,
     at::ScalarType type,
     at::IntArrayRef shape) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.scalar_type() == type &&
           tensor.sizes() == shape,
-      "[CriteoBatch] ",
+      "[CriteoBatch] {} must be {} {}, but got {}.",
       name,
-      " must be ",
       type,
-      " ",
       shape,
-      ", but got ",
-      describe(tensor),
-      ".");
+      describe(tensor));
 }
 
 }  // namespace
 
 Columns to_columns(const CriteoBatch& batch) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch.labels.defined() && batch.labels.dim() == 1,
-      "[CriteoBatch] labels must be float32 [batch], but got ",
-      describe(batch.labels),
-      ".");
+      "[CriteoBatch] labels must be float32 [batch], but got {}.",
+      describe(batch.labels));
   const int64_t size = batch.labels.numel();
   check_shape("labels", batch.labels, at::kFloat, {size});
   check_shape("integers", batch.integers, at::kLong, {size, kCriteoIntegers});
@@ -213,12 +204,11 @@ bool CriteoReader::Batches::take_block(int64_t examples) {
   try {
     block_ = blocks_.next();
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         false,
+        "{} {} examples were given before.",
         error.what_without_backtrace(),
-        " ",
-        examples,
-        " examples were given before.");
+        examples);
   }
   if (block_ == nullptr) {
     return false;
@@ -250,25 +240,21 @@ void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
         criteo_line_problem(
             line.text, static_cast<size_t>(options_.max_line_bytes)));
   };
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options_.malformed_lines == MalformedLines::kSkip,
-      "[CriteoReader] ",
-      describe(),
-      ". Set malformed_lines to MalformedLines::kSkip to pass over such lines.");
+      "[CriteoReader] {}. Set malformed_lines to MalformedLines::kSkip to pass over such lines.",
+      describe());
   ++report_.malformed_lines;
   if (report_.first_malformed_lines.size() < kShown) {
     report_.first_malformed_lines.push_back(describe());
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !options_.most_malformed_lines ||
           report_.malformed_lines <= *options_.most_malformed_lines,
-      "[CriteoReader] expected at most ",
+      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}.",
       *options_.most_malformed_lines,
-      " malformed lines, but got one more: ",
       describe(),
-      ". The first one: ",
-      report_.first_malformed_lines.front(),
-      ".");
+      report_.first_malformed_lines.front());
 }
 
 void CriteoReader::Batches::copy_rows(Storage& storage, int64_t count) {
@@ -334,10 +320,9 @@ CriteoReader& CriteoReader::operator=(CriteoReader&&) noexcept = default;
 CriteoReader::~CriteoReader() = default;
 
 CriteoReader::Batches& CriteoReader::batches() const {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       batches_ != nullptr,
-      "[CriteoReader] expected a reader, but got one that was moved from. Use "
-      "the reader that it was moved to.");
+      "[CriteoReader] expected a reader, but got one that was moved from. Use the reader that it was moved to.");
   return *batches_;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/cross.h"
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
 #include "src/data/value_hash.h"
 
@@ -98,13 +99,11 @@ CrossedHashes cross_columns(
   for (int64_t example = 0; example < batch; ++example) {
     total += count_combinations(hashed, example);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       total <= kMaxCombinations,
+      "{} expected at most 2^26 combinations of the columns' values in a batch, but got {}. Shorten the lists, or take smaller batches.",
       where,
-      " expected at most 2^26 combinations of the columns' values in a batch, "
-      "but got ",
-      total,
-      ". Shorten the lists, or take smaller batches.");
+      total);
 
   CrossedHashes crossed;
   crossed.hashes.reserve(static_cast<size_t>(total));

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 #include "src/data/utf8.h"
@@ -35,41 +36,35 @@ std::string list(const std::vector<std::string>& names) {
 }
 
 void check_output(const PipelineOutput& output, size_t index) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !output.name.empty() && is_utf8(output.name),
-      "[FeaturePipeline] outputs[",
+      "[FeaturePipeline] outputs[{}] needs a name in UTF-8, but it is {}.",
       index,
-      "] needs a name in UTF-8, but it is ",
-      output.name.empty() ? "empty" : "not UTF-8",
-      ".");
+      output.name.empty() ? "empty" : "not UTF-8");
   const std::string where = place_of(output);
   const bool is_cross =
       std::holds_alternative<transforms::Cross>(output.transform);
   const bool is_group = gives_numbers(output.transform);
   const size_t least = is_cross ? 2 : 1;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       output.columns.size() >= least &&
           (is_cross || is_group || output.columns.size() == least),
+      "{} {} takes {}, but got {}.",
       where,
-      " ",
       name_of(output.transform),
-      " takes ",
       is_cross       ? "two columns or more"
           : is_group ? "one column or more"
                      : "one column",
-      ", but got ",
-      output.columns.size(),
-      ".");
-  TORCH_CHECK_VALUE(
+      output.columns.size());
+  TESSERA_CHECK_VALUE(
       std::all_of(output.columns.begin(), output.columns.end(), is_utf8),
-      where,
-      " columns must have names in UTF-8.");
-  TORCH_CHECK_VALUE(
+      "{} columns must have names in UTF-8.",
+      where);
+  TESSERA_CHECK_VALUE(
       output.max_length >= 0 && (output.max_length == 0 || !is_group),
+      "{} max_length must be >= 0, and 0 for numbers, but got {}.",
       where,
-      " max_length must be >= 0, and 0 for numbers, but got ",
-      output.max_length,
-      ".");
+      output.max_length);
 }
 
 }  // namespace
@@ -96,10 +91,10 @@ struct FeaturePipeline::State {
     std::set<std::string_view> names;
     for (size_t i = 0; i < outputs.size(); ++i) {
       check_output(outputs[i], i);
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           names.insert(outputs[i].name).second,
-          place_of(outputs[i]),
-          " is there twice. Rename one of them.");
+          "{} is there twice. Rename one of them.",
+          place_of(outputs[i]));
     }
     for (const PipelineOutput& output : outputs) {
       steps.emplace_back(output, num_dense);
@@ -144,13 +139,11 @@ struct FeaturePipeline::State {
         }
       }
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         problems.empty(),
-        "[FeaturePipeline] the batch does not fit:",
+        "[FeaturePipeline] the batch does not fit:{}\nColumns of the batch: {}.",
         problems,
-        "\nColumns of the batch: ",
-        list(names_of(columns)),
-        ".");
+        list(names_of(columns)));
     return found;
   }
 
@@ -221,12 +214,10 @@ bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
 void validate(
     const FeaturePipeline& pipeline,
     const Nest<FeatureConfig>& features) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       features.is_map(),
-      "[FeaturePipeline] the layer's features must be a flat map, as those of a "
-      "pipeline are, but are ",
-      features.kind(),
-      ".");
+      "[FeaturePipeline] the layer's features must be a flat map, as those of a pipeline are, but are {}.",
+      features.kind());
   std::string problems;
   std::set<std::string_view> given;
   for (const PipelineOutput& output : pipeline.outputs()) {
@@ -275,9 +266,9 @@ void validate(
           "output for it.");
     }
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       problems.empty(),
-      "[FeaturePipeline] the pipeline does not fit the layer:",
+      "[FeaturePipeline] the pipeline does not fit the layer:{}",
       problems);
 }
 

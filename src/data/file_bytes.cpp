@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/file_bytes.h"
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -57,7 +57,7 @@ FileBytes::~FileBytes() {
 }
 
 void FileBytes::fail(const std::string& problem) const {
-  TORCH_CHECK_VALUE(false, "[CriteoReader] '", path_, "' ", problem, ".");
+  TESSERA_CHECK_VALUE(false, "[CriteoReader] '{}' {}.", path_, problem);
 }
 
 size_t FileBytes::read_raw(char* to, size_t size) {

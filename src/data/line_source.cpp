@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/data/file_bytes.h"
 
-#include <c10/util/Exception.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -33,13 +33,11 @@ void check_readable(const std::string& path) {
       : S_ISDIR(status.st_mode)                        ? "it is a folder"
       : S_ISREG(status.st_mode) && status.st_size == 0 ? "it is empty"
                                                        : nullptr;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       problem == nullptr,
-      "[CriteoReader] expected a file with examples, but got '",
+      "[CriteoReader] expected a file with examples, but got '{}': {}.",
       shorten(path),
-      "': ",
-      problem,
-      ".");
+      problem);
 }
 
 LineSource::LineSource(LineSourceOptions options)
@@ -54,11 +52,10 @@ void LineSource::open_file() {
 }
 
 void LineSource::close_file() {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       line_of_file_ > 0,
-      "[CriteoReader] expected a file with examples, but got '",
-      options_.files[file_],
-      "': it is empty.");
+      "[CriteoReader] expected a file with examples, but got '{}': it is empty.",
+      options_.files[file_]);
   bytes_.reset();
   ++file_;
 }
@@ -78,13 +75,11 @@ bool LineSource::next(LineBlock& block) {
       fill(block);
       return true;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         line_ >= options_.start_line,
-        "[CriteoReader] start_line must be at most the number of lines, ",
+        "[CriteoReader] start_line must be at most the number of lines, {}, but got {}.",
         line_,
-        ", but got ",
-        options_.start_line,
-        ".");
+        options_.start_line);
   } catch (...) {
     error_ = std::current_exception();
     throw;

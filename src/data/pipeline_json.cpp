@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
+#include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/data/utf8.h"
 
@@ -79,12 +80,11 @@ std::vector<T> read_values(
     try {
       values.push_back(read(item, where));
     } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           false,
+          "{} It is value {}; all are integers, or all are text.",
           error.what_without_backtrace(),
-          " It is value ",
-          values.size(),
-          "; all are integers, or all are text.");
+          values.size());
     }
   }
   return values;
@@ -149,13 +149,11 @@ FeaturePipeline pipeline_from_json(const Json& json) {
   const int64_t version = JsonValue<int64_t>::read(
       require_key(json, "format_version", "pipeline"),
       "pipeline.format_version");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       version == kFormatVersion,
-      "[pipeline.format_version] expected ",
+      "[pipeline.format_version] expected {}, but got {}. Read it with the version of Tessera that wrote it.",
       kFormatVersion,
-      ", but got ",
-      version,
-      ". Read it with the version of Tessera that wrote it.");
+      version);
   const Json& list = require_key(json, "outputs", "pipeline");
   require_kind(list.is_array(), list, "a list", "pipeline.outputs");
   std::vector<PipelineOutput> outputs;

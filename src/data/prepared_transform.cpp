@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/prepared_transform.h"
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
 #include "src/data/cross.h"
 #include "src/data/value_hash.h"
@@ -31,11 +32,10 @@ std::string shown(const T& value) {
 }
 
 void refuse_missing(const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       false,
-      where,
-      " a value is missing, and `missing` is Missing::kError. Choose what "
-      "becomes of it, or fill it in before.");
+      "{} a value is missing, and `missing` is Missing::kError. Choose what becomes of it, or fill it in before.",
+      where);
 }
 
 // id_of(value), or what the policy says.
@@ -203,14 +203,12 @@ void PreparedTransform::make_index(const transforms::Vocabulary& vocabulary) {
   std::visit(
       [&]<class T>(const std::vector<T>& values) {
         const auto repeated = index_.emplace<ValueIndex<T>>(values).repeated();
-        TORCH_CHECK_VALUE(
+        TESSERA_CHECK_VALUE(
             !repeated,
+            "{} values must be all different, but {} at place {} is there already. Remove it.",
             where_,
-            " values must be all different, but ",
             shown(values[repeated.value_or(0)]),
-            " at place ",
-            repeated.value_or(0),
-            " is there already. Remove it.");
+            repeated.value_or(0));
       },
       vocabulary.values);
 }
@@ -247,21 +245,19 @@ at::Tensor PreparedTransform::ids_of(
 at::Tensor PreparedTransform::ids_of(
     const transforms::Identity& identity,
     const Column& column) const {
-  return map_column<int64_t>(
-      column, identity.missing, where_, [&](int64_t value) {
-        if (value >= 0 && value < identity.num_ids) {
-          return value;
-        }
-        TORCH_CHECK_INDEX(
-            identity.default_id.has_value(),
-            where_,
-            " ids must be in [0, ",
-            identity.num_ids,
-            "), but got ",
-            value,
-            ". Correct it, enlarge num_ids, or set default_id.");
-        return *identity.default_id;
-      });
+  return map_column<
+      int64_t>(column, identity.missing, where_, [&](int64_t value) {
+    if (value >= 0 && value < identity.num_ids) {
+      return value;
+    }
+    TESSERA_CHECK_INDEX(
+        identity.default_id.has_value(),
+        "{} ids must be in [0, {}), but got {}. Correct it, enlarge num_ids, or set default_id.",
+        where_,
+        identity.num_ids,
+        value);
+    return *identity.default_id;
+  });
 }
 
 at::Tensor PreparedTransform::ids_of(
@@ -273,13 +269,11 @@ at::Tensor PreparedTransform::ids_of(
     if (place >= 0) {
       return vocabulary.num_oov_indices + place;
     }
-    TORCH_CHECK_INDEX(
+    TESSERA_CHECK_INDEX(
         vocabulary.num_oov_indices > 0,
+        "{} {} is not in the vocabulary, and num_oov_indices is 0. Set it to 1 or more for ids of unknown values.",
         where_,
-        " ",
-        shown(value),
-        " is not in the vocabulary, and num_oov_indices is 0. Set it to 1 or "
-        "more for ids of unknown values.");
+        shown(value));
     return static_cast<int64_t>(
         hash % static_cast<uint64_t>(vocabulary.num_oov_indices));
   };
@@ -355,12 +349,11 @@ void PreparedTransform::to_numbers(
         *out = static_cast<float>(
             is_missing(value) ? transform.missing_value
                               : number(static_cast<double>(value)));
-        TORCH_CHECK_VALUE(
+        TESSERA_CHECK_VALUE(
             std::isfinite(*out),
+            "{} expected a number whose result is finite in float32, but got {}. Clean or scale the column.",
             where_,
-            " expected a number whose result is finite in float32, but got ",
-            value,
-            ". Clean or scale the column.");
+            value);
         out += stride;
       }
     }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/statistics.h>
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +18,8 @@ std::vector<double> numbers_of(const Column& column, const char* where) {
   std::vector<double> numbers;
   visit_values(column, [&]<class T>(std::span<const T> values) {
     if constexpr (std::same_as<T, std::string>) {
-      TORCH_CHECK_TYPE(
-          false, "[", where, "] expected integers or floats, but got text.");
+      TESSERA_CHECK_TYPE(
+          false, "[{}] expected integers or floats, but got text.", where);
     } else {
       numbers.reserve(values.size());
       for (const T& value : values) {
@@ -38,17 +37,16 @@ std::vector<double> numbers_of(const Column& column, const char* where) {
 std::vector<double> quantile_boundaries(
     const Column& column,
     int64_t num_bins) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       num_bins >= 2,
-      "[quantile_boundaries] num_bins must be >= 2, but got ",
-      num_bins,
-      ".");
+      "[quantile_boundaries] num_bins must be >= 2, but got {}.",
+      num_bins);
   std::vector<double> numbers = numbers_of(column, "quantile_boundaries");
   std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
   std::sort(numbers.begin(), numbers.end());
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !numbers.empty() && numbers.front() < numbers.back(),
-      "[quantile_boundaries] expected two different numbers or more, but got ",
+      "[quantile_boundaries] expected two different numbers or more, but got {}{}",
       numbers.size(),
       numbers.empty() ? "." : " equal ones.");
   const auto count = static_cast<int64_t>(numbers.size());
@@ -71,11 +69,10 @@ std::vector<double> quantile_boundaries(
 void NormalizeBuilder::add(const Column& column) {
   NormalizeBuilder batch;
   for (const double number : numbers_of(column, "NormalizeBuilder")) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         std::isfinite(number),
-        "[NormalizeBuilder] expected finite numbers, but got ",
-        number,
-        ".");
+        "[NormalizeBuilder] expected finite numbers, but got {}.",
+        number);
     ++batch.count_;
     const double difference = number - batch.mean_;
     batch.mean_ += difference / static_cast<double>(batch.count_);
@@ -98,10 +95,9 @@ void NormalizeBuilder::merge(const NormalizeBuilder& other) {
 }
 
 transforms::Normalize NormalizeBuilder::finish() const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       count_ > 0,
-      "[NormalizeBuilder] expected numbers, but all were missing. Leave the "
-      "column out.");
+      "[NormalizeBuilder] expected numbers, but all were missing. Leave the column out.");
   return {.mean = mean_, .variance = squares_ / static_cast<double>(count_)};
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/text_file_writer.h"
 
+#include "src/common/check.h"
 #include "src/common/check_path.h"
 
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,14 +72,12 @@ void TextFileWriter::finish() {
 }
 
 void TextFileWriter::require(bool is_right, const char* problem) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       is_right,
+      "{} expected to write '{}', but it failed: {}. Give a path in a folder with room.",
       where_,
-      " expected to write '",
       path_,
-      "', but it failed: ",
-      problem,
-      ". Give a path in a folder with room.");
+      problem);
 }
 
 }  // namespace tessera::data

@@ -3,10 +3,10 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/overloaded.h>
 
 #include <algorithm>
@@ -42,66 +42,56 @@ void check_size(
     int64_t min,
     const std::string& where,
     const char* field) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       value >= min && value <= kMaxIds,
+      "{} {} must be in [{}, 2^53], but got {}.",
       where,
-      " ",
       field,
-      " must be in [",
       min,
-      ", 2^53], but got ",
-      value,
-      ".");
+      value);
 }
 
 // Of Hash and Cross.
 template <class Hashed>
 void check_bins(const Hashed& hashed, const std::string& where) {
   check_size(hashed.num_bins, 1, where, "num_bins");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       hashed.num_bins > num_missing_ids(hashed.missing),
+      "{} num_bins must be >= 2 with Missing::kOwnId, which takes one, but got {}.",
       where,
-      " num_bins must be >= 2 with Missing::kOwnId, which takes one, but got ",
-      hashed.num_bins,
-      ".");
+      hashed.num_bins);
 }
 
 void check_finite(double value, const std::string& where, const char* field) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       std::isfinite(value),
+      "{} {} must be finite, but got {}.",
       where,
-      " ",
       field,
-      " must be finite, but got ",
-      value,
-      ".");
+      value);
 }
 
 void check_boundaries(
     const transforms::Bucketize& bucketize,
     const std::string& where) {
   const std::vector<double>& boundaries = bucketize.boundaries;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !boundaries.empty(),
-      where,
-      " boundaries must have one or more numbers, but are empty. See "
-      "quantile_boundaries().");
+      "{} boundaries must have one or more numbers, but are empty. See quantile_boundaries().",
+      where);
   for (size_t i = 0; i < boundaries.size(); ++i) {
     check_finite(boundaries[i], where, "boundaries");
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         i == 0 || boundaries[i - 1] < boundaries[i],
+        "{} boundaries must ascend, but after {} comes {}.",
         where,
-        " boundaries must ascend, but after ",
         boundaries[i == 0 ? 0 : i - 1],
-        " comes ",
-        boundaries[i],
-        ".");
+        boundaries[i]);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       bucketize.missing != Missing::kAsValue,
-      where,
-      " missing must be own_id, drop or error: a missing number has no place "
-      "among boundaries.");
+      "{} missing must be own_id, drop or error: a missing number has no place among boundaries.",
+      where);
 }
 
 void check_vocabulary(
@@ -110,21 +100,19 @@ void check_vocabulary(
   check_size(vocabulary.num_oov_indices, 0, where, "num_oov_indices");
   std::visit(
       [&](const auto& values) {
-        TORCH_CHECK_VALUE(
+        TESSERA_CHECK_VALUE(
             !values.empty() &&
                 values.size() <= size_t{ValueIndex<int64_t>::kMaxSize},
+            "{} values must have 1 to 2^30 values, but got {}. See VocabularyBuilder.",
             where,
-            " values must have 1 to 2^30 values, but got ",
-            values.size(),
-            ". See VocabularyBuilder.");
-        TORCH_CHECK_VALUE(
+            values.size());
+        TESSERA_CHECK_VALUE(
             std::none_of(
                 values.begin(),
                 values.end(),
                 [](const auto& value) { return is_missing(value); }),
-            where,
-            " values must not have the one that stands for missing (the empty "
-            "text, kMissing). Remove it; `missing` says what becomes of it.");
+            "{} values must not have the one that stands for missing (the empty text, kMissing). Remove it; `missing` says what becomes of it.",
+            where);
       },
       vocabulary.values);
 }
@@ -138,12 +126,10 @@ std::string to_string(Missing policy) {
 Missing missing_from_string(std::string_view name) {
   const auto found =
       std::find(kMissingNames.begin(), kMissingNames.end(), name);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       found != kMissingNames.end(),
-      "[Missing] missing must be one of own_id, drop, as_value, error, but got "
-      "'",
-      shorten(name),
-      "'.");
+      "[Missing] missing must be one of own_id, drop, as_value, error, but got '{}'.",
+      shorten(name));
   return static_cast<Missing>(found - kMissingNames.begin());
 }
 
@@ -169,16 +155,14 @@ void check_fields(const Transform& transform, const std::string& where) {
           [&](const transforms::Cross& cross) { check_bins(cross, where); },
           [&](const transforms::Identity& identity) {
             check_size(identity.num_ids, 1, where, "num_ids");
-            TORCH_CHECK_VALUE(
+            TESSERA_CHECK_VALUE(
                 !identity.default_id ||
                     (*identity.default_id >= 0 &&
                      *identity.default_id < identity.num_ids),
+                "{} default_id must be in [0, {}), but got {}.",
                 where,
-                " default_id must be in [0, ",
                 identity.num_ids,
-                "), but got ",
-                identity.default_id.value_or(0),
-                ".");
+                identity.default_id.value_or(0));
           },
           [&](const transforms::Log1p& log) {
             check_finite(log.missing_value, where, "missing_value");
@@ -187,22 +171,21 @@ void check_fields(const Transform& transform, const std::string& where) {
             check_finite(normalize.missing_value, where, "missing_value");
             check_finite(normalize.mean, where, "mean");
             check_finite(normalize.variance, where, "variance");
-            TORCH_CHECK_VALUE(
+            TESSERA_CHECK_VALUE(
                 normalize.variance >= 0,
+                "{} variance must be >= 0, but got {}.",
                 where,
-                " variance must be >= 0, but got ",
-                normalize.variance,
-                ".");
+                normalize.variance);
           }),
       transform);
 }
 
 int64_t vocabulary_size(const Transform& transform) {
   const std::string where = c10::str("[", name_of(transform), "]");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !gives_numbers(transform),
-      where,
-      " gives numbers, not ids: there is no table for it.");
+      "{} gives numbers, not ids: there is no table for it.",
+      where);
   check_fields(transform, where);
   return std::visit(
       c10::overloaded(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/vocabulary_builder.h>
 
+#include "src/common/check.h"
 #include "src/data/column_values.h"
 #include "src/data/value_hash.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
@@ -76,14 +76,12 @@ struct VocabularyBuilder::Counts {
     if (std::holds_alternative<std::monostate>(values)) {
       values.emplace<Map>();
     }
-    TORCH_CHECK_TYPE(
+    TESSERA_CHECK_TYPE(
         std::holds_alternative<Map>(values),
+        "{} expected {}, as before, but got {}. Use one builder for each column.",
         where,
-        " expected ",
         std::same_as<Map, TextCounts> ? "integers" : "text",
-        ", as before, but got ",
-        std::same_as<Map, TextCounts> ? "text" : "integers",
-        ". Use one builder for each column.");
+        std::same_as<Map, TextCounts> ? "text" : "integers");
     return std::get<Map>(values);
   }
 };
@@ -97,10 +95,9 @@ VocabularyBuilder& VocabularyBuilder::operator=(VocabularyBuilder&&) noexcept =
     default;
 
 VocabularyBuilder::Counts& VocabularyBuilder::counts() const {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       counts_ != nullptr,
-      "[VocabularyBuilder] expected a builder, but got one that was moved from. "
-      "Use the builder that it was moved to.");
+      "[VocabularyBuilder] expected a builder, but got one that was moved from. Use the builder that it was moved to.");
   return *counts_;
 }
 
@@ -113,10 +110,10 @@ void VocabularyBuilder::add(const Column& column) {
   validate(column, column_.empty() ? "VocabularyBuilder" : column_);
   visit_values(column, [&]<class T>(std::span<const T> values) {
     if constexpr (std::same_as<T, float>) {
-      TORCH_CHECK_TYPE(
+      TESSERA_CHECK_TYPE(
           false,
-          where(),
-          " expected integers or text, but got floats. Bucketize is for those.");
+          "{} expected integers or text, but got floats. Bucketize is for those.",
+          where());
     } else {
       using Map = std::conditional_t<
           std::same_as<T, std::string>,
@@ -166,14 +163,12 @@ int64_t VocabularyBuilder::size() const {
 
 transforms::Vocabulary VocabularyBuilder::finish(
     const VocabularyLimits& limits) const {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       limits.min_count >= 1 && limits.max_size.value_or(1) >= 1,
+      "{} min_count and max_size must be >= 1, but got {} and {}.",
       where(),
-      " min_count and max_size must be >= 1, but got ",
       limits.min_count,
-      " and ",
-      limits.max_size.value_or(1),
-      ".");
+      limits.max_size.value_or(1));
   transforms::Vocabulary vocabulary;
   std::visit(
       [&]<class Map>(const Map& counts) {
@@ -184,14 +179,12 @@ transforms::Vocabulary VocabularyBuilder::finish(
       this->counts().values);
   const bool is_empty = std::visit(
       [](const auto& values) { return values.empty(); }, vocabulary.values);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !is_empty,
+      "{} none of {} different values was seen {} times or more. Lower min_count, or leave the column out.",
       where(),
-      " none of ",
       size(),
-      " different values was seen ",
-      limits.min_count,
-      " times or more. Lower min_count, or leave the column out.");
+      limits.min_count);
   return vocabulary;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/backend_group.h"
 
+#include "src/common/check.h"
 #include "src/common/lookup_worker.h"
 #include "src/common/step_memory.h"
 
@@ -93,12 +94,10 @@ void check_device(at::Device device) {
   try {
     at::empty({1}, at::TensorOptions(at::kFloat).device(device));
   } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         false,
-        "[ShardingOptions] device must be one that this LibTorch can use, but "
-        "got ",
-        device,
-        ". Use kCPU, or build with a LibTorch for it.");
+        "[ShardingOptions] device must be one that this LibTorch can use, but got {}. Use kCPU, or build with a LibTorch for it.",
+        device);
   }
 }
 
@@ -117,10 +116,9 @@ class BackendGroup final : public RankGroup {
  public:
   BackendGroup(c10::intrusive_ptr<c10d::Backend> backend, at::Device device)
       : backend_(std::move(backend)), device_(device) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         backend_,
-        "[Strategy::sharded] backend must not be empty. Pass one, such as "
-        "make_mpi_backend().");
+        "[Strategy::sharded] backend must not be empty. Pass one, such as make_mpi_backend().");
     static std::atomic<int64_t> groups = 0;
     group_ = kMark + groups++;
   }
@@ -298,18 +296,15 @@ class BackendGroup final : public RankGroup {
     const Handshake& own = handshakes[rank()];
     for (int64_t other = 0; other < size(); ++other) {
       const Handshake& handshake = handshakes[other];
-      TORCH_CHECK(
+      TESSERA_CHECK(
           handshake.group == own.group && handshake.number == own.number &&
               handshake.rendezvous == own.rendezvous &&
               handshake.layer == own.layer,
+          "{}is in {}, but rank {} is in {}. All ranks must make the same calls in the same order.{}",
           where(),
-          "is in ",
           place(own),
-          ", but rank ",
           other,
-          " is in ",
           place(handshake),
-          ". All ranks must make the same calls in the same order.",
           error == nullptr
               ? ""
               : " Before, this rank raised: " + to_text(error).substr(1));
@@ -363,13 +358,14 @@ class BackendGroup final : public RankGroup {
     try {
       action();
     } catch (const c10::Error& error) {
-      TORCH_CHECK(
+      TESSERA_CHECK(
           false,
+          "{}can't reach the others: {}",
           where(),
-          "can't reach the others: ",
           error.what_without_backtrace());
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, where(), "can't reach the others: ", error.what());
+      TESSERA_CHECK(
+          false, "{}can't reach the others: {}", where(), error.what());
     }
   }
 

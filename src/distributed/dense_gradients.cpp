@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/sharding_options.h>
 
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
@@ -8,7 +9,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <string>
 #include <utility>
@@ -18,13 +18,12 @@ namespace tessera::distributed {
 namespace {
 
 void check(const at::Tensor& tensor, const char* where, const char* what) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() &&
           tensor.scalar_type() == at::kFloat,
+      "{} {} must be dense float32 tensors on the cpu, but one is {}. Convert it to dense float32, or sum it yourself.",
       where,
-      " ",
       what,
-      " must be dense float32 tensors on the cpu, but one is ",
       tensor.defined() ? c10::str(
                              "a ",
                              tensor.layout(),
@@ -32,8 +31,7 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
                              c10::toString(tensor.scalar_type()),
                              " on ",
                              tensor.device())
-                       : "undefined",
-      ". Convert it to dense float32, or sum it yourself.");
+                       : "undefined");
 }
 
 // Float values of all `parameters`, and one more behind each.

@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include "src/common/check.h"
 
 namespace tessera::distributed {
 
@@ -14,17 +14,14 @@ void check_placement(
     const TablePlacement& placement,
     int64_t ranks,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       placement.kind != TablePlacement::Kind::kWhole ||
           (placement.rank >= 0 && placement.rank < ranks),
+      "{} table '{}' is placed on rank {}, but there are the ranks 0 to {}. Correct its placement.",
       where,
-      " table '",
       shorten(table),
-      "' is placed on rank ",
       placement.rank,
-      ", but there are the ranks 0 to ",
-      ranks - 1,
-      ". Correct its placement.");
+      ranks - 1);
 }
 
 TablePlacement placement_of(

@@ -3,13 +3,12 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
@@ -38,13 +37,11 @@ void place_rows(const RowGradients& gradients, int64_t dim, To* to) {
 }
 
 void check_transport(const char* option, at::ScalarType dtype) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16,
-      "[ShardingOptions] ",
+      "[ShardingOptions] {} must be kFloat or kBFloat16, but got {}.",
       option,
-      " must be kFloat or kBFloat16, but got ",
-      c10::toString(dtype),
-      ".");
+      c10::toString(dtype));
 }
 
 }  // namespace
@@ -107,10 +104,9 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
           }
         });
     words = count_words(wanted);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         std::accumulate(words.begin(), words.end(), int64_t{0}) < kMostRows,
-        "[Strategy::sharded] one lookup must want fewer than 2^32 - 1 different "
-        "rows. Split the batch.");
+        "[Strategy::sharded] one lookup must want fewer than 2^32 - 1 different rows. Split the batch.");
   } catch (...) {
     error = std::current_exception();
   }
@@ -178,13 +174,11 @@ RowExchange::Wanted RowExchange::find_distinct(
       count += bags[i].nnz();
     }
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       count < std::numeric_limits<uint32_t>::max(),
-      "[table '",
+      "[table '{}'] one lookup must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
       shorten(state_.tables[table].name),
-      "'] one lookup must have fewer than 2^32 - 1 ids, but got ",
-      count,
-      ". Split the batch.");
+      count);
   Buffer<kernels::Contribution> sorted(count);
   Buffer<kernels::Contribution> scratch(count);
   uint32_t next = 0;
@@ -278,12 +272,10 @@ void RowExchange::read_asked(
   const int64_t ranks = ranks_->size();
   route.groups.resize(groups_.size());
   route.asked.resize(tables);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       ids.numel() < kMostRows,
-      "[Strategy::sharded] the ranks want ",
-      ids.numel(),
-      " rows of this one, but there must be fewer than 2^32 - 1. Split the "
-      "batch.");
+      "[Strategy::sharded] the ranks want {} rows of this one, but there must be fewer than 2^32 - 1. Split the batch.",
+      ids.numel());
   const auto* next =
       reinterpret_cast<const uint32_t*>(ids.const_data_ptr<int32_t>());
   // Each rank's counts stand before its ids.
@@ -323,17 +315,15 @@ void RowExchange::read_asked(
       Route::Asked& asked = route.asked[table];
       const int64_t begin = filled[table];
       std::copy(id, id + *count, asked.rows.ids.begin() + begin);
-      TORCH_CHECK(
+      TESSERA_CHECK(
           std::all_of(
               id,
               id + *count,
               [rows = state_.tables[table].rows.count](uint32_t local) {
                 return local < rows;
               }),
-          "[Strategy::sharded] rank ",
-          rank,
-          " asks for rows that this one does not have: something else uses the "
-          "backend at the same time. Give the layers one of their own.");
+          "[Strategy::sharded] rank {} asks for rows that this one does not have: something else uses the backend at the same time. Give the layers one of their own.",
+          rank);
       std::iota(
           asked.positions.begin() + begin,
           asked.positions.begin() + begin + *count,

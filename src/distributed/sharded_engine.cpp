@@ -4,10 +4,10 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
@@ -23,11 +23,10 @@ void check_names(const EmbeddingState& state, const ShardingOptions& options) {
         state.tables.begin(),
         state.tables.end(),
         [&name = name](const TableState& table) { return table.name == name; });
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_known,
-        "[ShardingOptions] placement names the table '",
-        shorten(name),
-        "', which the layer does not have. Correct its name.");
+        "[ShardingOptions] placement names the table '{}', which the layer does not have. Correct its name.",
+        shorten(name));
   }
 }
 
@@ -38,13 +37,10 @@ bool calls_the_user(const optim::OptimizerSpec& optimizer) {
 }
 
 void check_on_shards(const TableState& table) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !table.optimizer || optim::accumulates_duplicates(*table.optimizer),
-      "[table '",
-      shorten(table.name),
-      "'] use_gradient_accumulation = false takes duplicates one by one in the "
-      "order of the batch, but over ranks there is no such order. Set it to "
-      "true, or use Strategy::engine().");
+      "[table '{}'] use_gradient_accumulation = false takes duplicates one by one in the order of the batch, but over ranks there is no such order. Set it to true, or use Strategy::engine().",
+      shorten(table.name));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
+#include "src/common/check.h"
 #include "src/distributed/partition.h"
 #include "src/engine/embedding_state.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,27 +24,22 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kMostRanks = 1'000'000;
 
 void validate(const PlanOptions& options) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.ranks >= 1 && options.ranks <= kMostRanks &&
           options.batch_size >= 1,
-      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1, but got ",
+      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1, but got {} and {}.",
       options.ranks,
-      " and ",
-      options.batch_size,
-      ".");
-  TORCH_CHECK_VALUE(
+      options.batch_size);
+  TESSERA_CHECK_VALUE(
       options.memory_slack >= 0.0,
-      "[PlanOptions] memory_slack must be >= 0, but got ",
-      options.memory_slack,
-      ".");
+      "[PlanOptions] memory_slack must be >= 0, but got {}.",
+      options.memory_slack);
   for (const auto& [feature, length] : options.bag_lengths) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         length >= 0.0 && std::isfinite(length),
-        "[PlanOptions] bag_lengths of feature '",
+        "[PlanOptions] bag_lengths of feature '{}' must be >= 0 and finite, but got {}.",
         shorten(feature),
-        "' must be >= 0 and finite, but got ",
-        length,
-        ".");
+        length);
   }
 }
 
@@ -119,13 +114,11 @@ class Planner {
       known.insert(feature.path);
     }
     for (const auto& [path, length] : options_.bag_lengths) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           known.contains(path),
-          "[PlanOptions] bag_lengths names the feature '",
+          "[PlanOptions] bag_lengths names the feature '{}', which there is not. Known: {}.",
           shorten(path),
-          "', which there is not. Known: ",
-          shorten_all({known.begin(), known.end()}),
-          ".");
+          shorten_all({known.begin(), known.end()}));
     }
     return ids;
   }
@@ -139,11 +132,10 @@ class Planner {
           plan_.tables.begin(),
           plan_.tables.end(),
           [&name = name](const auto& table) { return table.name == name; });
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           is_known,
-          "[PlanOptions] placement names the table '",
-          shorten(name),
-          "', which no feature uses. Correct its name.");
+          "[PlanOptions] placement names the table '{}', which no feature uses. Correct its name.",
+          shorten(name));
     }
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
       PlannedTable& table = plan_.tables[i];

@@ -2,13 +2,13 @@
 #include "src/engine/accumulated_gradients.h"
 
 #include "optim/row_update.h"
+#include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
@@ -110,15 +110,12 @@ void check_accumulated(
   const at::Tensor& rows = gradients.rows;
   const at::Tensor& sums = gradients.sums;
   const auto require = [&](bool holds, const char* what) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         holds,
+        "{} table '{}': of the gradients that gradient_accumulation_steps has collected, {}. What was saved is damaged: load another file, or LoadOptions{{.slots = false}}.",
         where,
-        " table '",
         shorten(table.name),
-        "': of the gradients that gradient_accumulation_steps has collected, ",
-        what,
-        ". What was saved is damaged: load another file, or "
-        "LoadOptions{.slots = false}.");
+        what);
   };
   require(
       rows.defined() && rows.scalar_type() == at::kLong && rows.dim() == 1,

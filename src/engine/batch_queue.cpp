@@ -3,10 +3,10 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -101,25 +101,20 @@ bool BatchQueue::may_enqueue(
     bool training,
     int64_t replica) const {
   if (const QueuedBatch* batch = find_unfinished(name, replica)) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         batch->is_done_for(replica),
-        place_of("enqueue", name, replica),
-        " is in flight already. Dequeue it and apply its gradients, drop it, or "
-        "use another name.");
+        "{} is in flight already. Dequeue it and apply its gradients, drop it, or use another name.",
+        place_of("enqueue", name, replica));
     return false;  // others have not finished it
   }
   if (const QueuedBatch* batch = find_to_join(name, replica)) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         batch->is_training == training,
-        "[enqueue] replicas disagree on the batch ",
+        "[enqueue] replicas disagree on the batch {}: it was enqueued with {}, but replica {} enqueues it with {}. Let all of them say the same, or use two names.",
         quoted_batch_name(name),
-        ": it was enqueued with ",
         training_text(batch->is_training),
-        ", but replica ",
         replica,
-        " enqueues it with ",
-        training_text(training),
-        ". Let all of them say the same, or use two names.");
+        training_text(training));
     return true;
   }
   const auto waiting =
@@ -170,10 +165,10 @@ QueuedBatch* BatchQueue::find_to_dequeue(
     const BatchSlice& slice = other.slices[replica];
     return slice.is_enqueued && (!name.empty() || !slice.is_dequeued);
   });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch == nullptr || !batch->slices[replica].is_dequeued,
-      place_of("dequeue", name, replica),
-      " has been dequeued already. Keep its activations, or enqueue it again.");
+      "{} has been dequeued already. Keep its activations, or enqueue it again.",
+      place_of("dequeue", name, replica));
   return batch;
 }
 
@@ -187,44 +182,41 @@ QueuedBatch& BatchQueue::find_to_train(
   QueuedBatch* batch = find_first(batches_, name, [&](const auto& other) {
     return !name.empty() || is_open(other);
   });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch != nullptr,
-      "[apply_gradients] no training batch ",
+      "[apply_gradients] no training batch {} of replica {} waits for gradients. In flight: {}. Give the name of a batch that was dequeued, once.",
       quoted_batch_name(name),
-      " of replica ",
       replica,
-      " waits for gradients. In flight: ",
-      names(),
-      ". Give the name of a batch that was dequeued, once.");
+      names());
   const char* problem = !batch->is_training
       ? " was enqueued with training = false. Enqueue it for training."
       : !batch->slices[replica].is_dequeued
       ? " has not been dequeued. Dequeue its activations first."
       : " has its gradients already. Give the sum of all at once.";
-  TORCH_CHECK_VALUE(
-      is_open(*batch), place_of("apply_gradients", name, replica), problem);
+  TESSERA_CHECK_VALUE(
+      is_open(*batch),
+      "{}{}",
+      place_of("apply_gradients", name, replica),
+      problem);
   return *batch;
 }
 
 QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
   QueuedBatch* batch =
       find_first(batches_, name, [](const auto&) { return true; });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch != nullptr,
-      "[drop] no batch ",
+      "[drop] no batch {} is in flight. In flight: {}.",
       quoted_batch_name(name),
-      " is in flight. In flight: ",
-      names(),
-      ".");
+      names());
   // A slice that came later would be taken for one of the next batch.
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !name.empty() ||
           std::all_of(
               batch->slices.begin(),
               batch->slices.end(),
               [](const auto& slice) { return slice.is_enqueued; }),
-      "[drop] not all replicas have enqueued the oldest batch without a name. "
-      "Name the batches that may be dropped.");
+      "[drop] not all replicas have enqueued the oldest batch without a name. Name the batches that may be dropped.");
   return *batch;
 }
 

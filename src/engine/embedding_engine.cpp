@@ -3,6 +3,7 @@
 
 #include <tessera/engine/serving_lookup.h>
 
+#include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/batch_queue.h"
 #include "src/engine/embedding_state.h"
@@ -34,23 +35,20 @@ using Activations = std::vector<at::Tensor>;
 
 void validate(const EmbeddingEngineOptions& options) {
   const auto require = [](bool is_right, const char* what, int64_t got) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         is_right,
-        "[EmbeddingEngineOptions] ",
+        "[EmbeddingEngineOptions] {}, but got {}. Correct the option.",
         what,
-        ", but got ",
-        got,
-        ". Correct the option.");
+        got);
   };
   constexpr int64_t kMostReplicas = 65536;
   require(
       options.replicas >= 1 && options.replicas <= kMostReplicas,
       "replicas must be in [1, 65536]",
       options.replicas);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       options.verify_output_shapes || !options.fixed_batch_size,
-      "[EmbeddingEngineOptions] fixed_batch_size = true fixes what "
-      "verify_output_shapes = false does not check. Change one of them.");
+      "[EmbeddingEngineOptions] fixed_batch_size = true fixes what verify_output_shapes = false does not check. Change one of them.");
   require(
       options.queue_depth >= 1,
       "queue_depth must be >= 1",
@@ -80,13 +78,11 @@ std::shared_ptr<EmbeddingState> make_engine_state(
 }
 
 void check_not_intercepted(const char* where, const char* rule) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
+  TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[",
+      "[{}] the forward() of a model that is exported {}. Leave it to the training loop.",
       where,
-      "] the forward() of a model that is exported ",
-      rule,
-      ". Leave it to the training loop.");
+      rule);
 }
 
 }  // namespace
@@ -142,11 +138,9 @@ class EmbeddingEngine::Impl {
 
   // Not within an update, which holds the lock.
   void check_not_updating() const {
-    TORCH_CHECK(
+    TESSERA_CHECK(
         updating_thread_ != std::this_thread::get_id(),
-        "[EmbeddingEngine] called within its own update or checkpoint, by a "
-        "learning rate, a custom rule or CheckpointOptions::extra. Call it before "
-        "or after.");
+        "[EmbeddingEngine] called within its own update or checkpoint, by a learning rate, a custom rule or CheckpointOptions::extra. Call it before or after.");
   }
 
   void shutdown() {
@@ -214,11 +208,10 @@ class EmbeddingEngine::Impl {
         },
         [&] { return why_not_dequeue(name, replica); });
     QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
-    TORCH_CHECK(
+    TESSERA_CHECK(
         batch != nullptr,
-        "[dequeue] the batch ",
-        quoted_batch_name(name),
-        " was dropped while dequeue() waited for it. Enqueue it again.");
+        "[dequeue] the batch {} was dropped while dequeue() waited for it. Enqueue it again.",
+        quoted_batch_name(name));
     BatchSlice& slice = batch->slices[replica];
     slice.is_dequeued = true;
     const auto bags = slice.bags;
@@ -381,28 +374,24 @@ class EmbeddingEngine::Impl {
   };
 
   void check_open() const {
-    TORCH_CHECK(
+    TESSERA_CHECK(
         !is_shut_down_, "[EmbeddingEngine] the engine has been shut down.");
   }
 
   void check_replica(const char* where, int64_t replica) const {
-    TORCH_CHECK_INDEX(
+    TESSERA_CHECK_INDEX(
         replica >= 0 && replica < options_.replicas,
-        "[",
+        "[{}] replica must be in [0, {}), but got {}. Set EmbeddingEngineOptions::replicas.",
         where,
-        "] replica must be in [0, ",
         options_.replicas,
-        "), but got ",
-        replica,
-        ". Set EmbeddingEngineOptions::replicas.");
+        replica);
   }
 
   void check_ready(const char* where) const {
-    TORCH_CHECK(
+    TESSERA_CHECK(
         is_ready_,
-        "[",
-        where,
-        "] called on an unbuilt engine. Call enqueue() or build() first.");
+        "[{}] called on an unbuilt engine. Call enqueue() or build() first.",
+        where);
   }
 
   // Until `is_done`; raises when shut down, or after the timeout with what
@@ -417,12 +406,11 @@ class EmbeddingEngine::Impl {
     const bool is_over = changed_.wait_for(
         lock, timeout, [&] { return is_shut_down_ || is_done(); });
     check_open();
-    TORCH_CHECK(
+    TESSERA_CHECK(
         is_over,
+        "{} Waited for {} ms (EmbeddingEngineOptions::timeout).",
         problem(),
-        " Waited for ",
-        options_.timeout.count(),
-        " ms (EmbeddingEngineOptions::timeout).");
+        options_.timeout.count());
   }
 
   Batch read(const Features& features, const Weights& weights) {
@@ -440,10 +428,9 @@ class EmbeddingEngine::Impl {
       }
     }
     const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
-    TORCH_CHECK(
+    TESSERA_CHECK(
         state_->is_built || options_.verify_output_shapes,
-        "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
-        "from. Call build() with input shapes or a batch size first.");
+        "[enqueue] verify_output_shapes = false leaves nothing to learn shapes from. Call build() with input shapes or a batch size first.");
     read_it();
     if (!state_->is_built) {
       learn_output_shapes(*state_, batch.bags);
@@ -473,12 +460,10 @@ class EmbeddingEngine::Impl {
   std::vector<at::Tensor> gradients_of_activations(
       const BatchSlice& slice,
       const std::string& name) const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         slice.activations->size() == state_->features.size(),
-        "[apply_gradients] dequeue() still looks up the batch ",
-        quoted_batch_name(name),
-        ", or it failed. Call backward() on what it returns first, or drop() the "
-        "batch.");
+        "[apply_gradients] dequeue() still looks up the batch {}, or it failed. Call backward() on what it returns first, or drop() the batch.",
+        quoted_batch_name(name));
     std::vector<at::Tensor> gradients;
     bool needs_one = false;
     bool has_one = false;
@@ -487,12 +472,10 @@ class EmbeddingEngine::Impl {
       needs_one = needs_one || activation.requires_grad();
       has_one = has_one || activation.grad().defined();
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         has_one || !needs_one,
-        "[apply_gradients] no activation of the batch ",
-        quoted_batch_name(name),
-        " has a gradient. Call backward() on a loss of what dequeue() returned "
-        "first, pass gradients, or drop() the batch.");
+        "[apply_gradients] no activation of the batch {} has a gradient. Call backward() on a loss of what dequeue() returned first, pass gradients, or drop() the batch.",
+        quoted_batch_name(name));
     return gradients;
   }
 

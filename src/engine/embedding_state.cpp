@@ -5,6 +5,7 @@
 
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
+#include "src/common/check.h"
 #include "src/common/memory_ranges.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
@@ -37,13 +38,11 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   table.name = config->name.empty() ? "table_" + std::to_string(tables.size())
                                     : config->name;
   for (const TableState& other : tables) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         other.name != table.name,
-        "[TableConfig '",
+        "[TableConfig '{}'] tables of one layer must have different names, but two are named '{}'. Rename one, or let features share the same TablePtr.",
         shorten(table.name),
-        "'] tables of one layer must have different names, but two are named '",
-        shorten(table.name),
-        "'. Rename one, or let features share the same TablePtr.");
+        shorten(table.name));
   }
   tables.push_back(std::move(table));
   return tables.size() - 1;
@@ -101,14 +100,11 @@ void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
     slots.push_back(
         is_asked_for && table.slots.empty() ? make_slots(table) : table.slots);
     for (const Slot& slot : slots.back()) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           !used.overlap(slot.values),
-          "[table '",
+          "[table '{}'] slot '{}': slot_creation must return a new tensor each time, but this one shares memory with a table or another slot. Allocate one per call.",
           shorten(table.name),
-          "'] slot '",
-          shorten(slot.name),
-          "': slot_creation must return a new tensor each time, but this one "
-          "shares memory with a table or another slot. Allocate one per call.");
+          shorten(slot.name));
       used.add(slot.values);
     }
   }
@@ -138,12 +134,11 @@ void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,
     const std::string& advice) {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       state.ranks->size() == 1,
+      "{} the tables are spread over {} ranks, but this needs all of them in one process. {}",
       where,
-      " the tables are spread over ",
       state.ranks->size(),
-      " ranks, but this needs all of them in one process. ",
       advice);
 }
 
@@ -171,11 +166,10 @@ EmbeddingState describe_state(
     }
   }
   state.accumulated.resize(state.tables.size());
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !state.features.empty(),
-      where,
-      " features must have at least one feature, but got "
-      "an empty nest. Add a FeatureConfig.");
+      "{} features must have at least one feature, but got an empty nest. Add a FeatureConfig.",
+      where);
   for (TableState& table : state.tables) {
     if (table.config->trainable) {
       table.optimizer =

@@ -3,10 +3,10 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -31,13 +31,10 @@ Nest<at::Tensor> ForwardInterception::answer_lookup(
     const Features& features,
     const Weights& weights) const {
   for (const TableState& table : state.tables) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
+    TESSERA_CHECK_NOT_IMPLEMENTED(
         !table.config->quantization,
-        "[embedding_lookup] the rows of table '",
-        shorten(table.name),
-        "' are rounded to its quantization in training and in an exported file, "
-        "but not by embedding_lookup(). Call forward() of the layer, or enqueue() "
-        "and dequeue() of the engine, in a model that is exported.");
+        "[embedding_lookup] the rows of table '{}' are rounded to its quantization in training and in an exported file, but not by embedding_lookup(). Call forward() of the layer, or enqueue() and dequeue() of the engine, in a model that is exported.",
+        shorten(table.name));
   }
   return answer(state, structure, features, weights);
 }
@@ -59,15 +56,11 @@ ForwardInterception::Batch ForwardInterception::dequeue(
         return batch.state == &state && batch.name == name &&
             batch.replica == replica;
       });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       found != batches_.end(),
-      "[dequeue] the forward() of a model that is exported must enqueue the "
-      "batch '",
+      "[dequeue] the forward() of a model that is exported must enqueue the batch '{}' of replica {} before it dequeues it, but it did not. Call enqueue() in forward(), or embedding_lookup().",
       shorten(name),
-      "' of replica ",
-      replica,
-      " before it dequeues it, but it did not. Call enqueue() in forward(), or "
-      "embedding_lookup().");
+      replica);
   Batch batch = std::move(*found);
   batches_.erase(found);
   return batch;

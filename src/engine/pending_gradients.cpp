@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/pending_gradients.h"
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
@@ -57,10 +57,9 @@ PendingGradients::PendingGradients(
       piles_(engine_->state().tables.size()) {}
 
 std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       !is_claimed(),
-      "[Combined] the layer belongs to another Combined already. Keep one "
-      "Combined per layer, for all losses.");
+      "[Combined] the layer belongs to another Combined already. Keep one Combined per layer, for all losses.");
   auto claim = std::make_shared<Claim>();
   claim_ = claim;
   return claim;
@@ -73,10 +72,9 @@ void PendingGradients::settle() {
 }
 
 void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
-  TORCH_CHECK(
+  TESSERA_CHECK(
       !is_stepping_,
-      "[TPUEmbedding] backward() within the step() of a Combined, by a callable "
-      "or a custom rule. Call it before or after step().");
+      "[TPUEmbedding] backward() within the step() of a Combined, by a callable or a custom rule. Call it before or after step().");
   piles_ = engine_->collect(piles_, lookups);
 }
 

@@ -5,13 +5,13 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/lookup.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/batch.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 #include <c10/util/FunctionRef.h>
 
 #include <algorithm>
@@ -29,36 +29,28 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
       std::find_if(tables.begin(), tables.end(), [&](const auto& entry) {
         return entry.config == config;
       });
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       found != tables.end(),
-      "[feature '",
+      "[feature '{}'] its table '{}' is none of the tables given (they are told apart by object). Use the TablePtr that the tables were made with.",
       shorten(feature.path),
-      "'] its table '",
-      shorten(config->name),
-      "' is none of the tables given (they are told apart by object). Use the "
-      "TablePtr that the tables were made with.");
+      shorten(config->name));
   return static_cast<size_t>(found - tables.begin());
 }
 
 void check_rows(const FeatureState& feature, const at::Tensor& rows) {
   const TableConfig& config = *feature.config.table;
   const std::vector<int64_t> shape{config.vocabulary_size, config.dim};
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       rows.defined() && rows.layout() == at::kStrided && rows.is_cpu() &&
           rows.scalar_type() == config.dtype &&
           rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
           !rows.is_neg() && !rows._is_zerotensor(),
-      "[feature '",
+      "[feature '{}'] the tensor of its table '{}' must be a contiguous cpu one of {} {}, but got {}. A clone() of a view is contiguous.",
       shorten(feature.path),
-      "'] the tensor of its table '",
       shorten(config.name),
-      "' must be a contiguous cpu one of ",
       to_string(config.dtype),
-      " ",
       c10::IntArrayRef(shape),
-      ", but got ",
-      describe(rows),
-      ". A clone() of a view is contiguous.");
+      describe(rows));
 }
 
 bool needs_gradient(

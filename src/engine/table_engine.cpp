@@ -5,6 +5,7 @@
 
 #include "optim/rate_reader.h"
 #include "optim/row_update.h"
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/accumulated_gradients.h"
@@ -34,12 +35,11 @@ void check_count(const TableUpdate& update) {
   for (const TableUpdate::Term& term : update.terms) {
     count += std::max(term.bags->nnz(), term.bags->bags);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       count < std::numeric_limits<uint32_t>::max(),
+      "{} one update must have fewer than 2^32 - 1 ids and bags, but got {}. Split the batch.",
       place_of(*update.table),
-      " one update must have fewer than 2^32 - 1 ids and bags, but got ",
-      count,
-      ". Split the batch.");
+      count);
 }
 
 // What `table` keeps, as an optimizer off the engine sees it.
@@ -169,17 +169,14 @@ void TableEngine::check(const LookupGradients& gradients) const {
     }
     const std::vector<int64_t> expected =
         (*gradients.bags)[i].activation_shape();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         gradient.sizes() == c10::IntArrayRef(expected) &&
             gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
             gradient.layout() == at::kStrided && !gradient._is_zerotensor(),
-        "[feature '",
+        "[feature '{}'] the gradient must be a dense float32 cpu tensor of shape {}, but got {}. Convert it, or use operators that give such gradients.",
         shorten(state_->features[i].path),
-        "'] the gradient must be a dense float32 cpu tensor of shape ",
         c10::IntArrayRef(expected),
-        ", but got ",
-        describe(gradient),
-        ". Convert it, or use operators that give such gradients.");
+        describe(gradient));
   }
 }
 
@@ -210,12 +207,10 @@ bool TableEngine::is_updated(
       (!table.optimizer && !is_reached(lookups, index))) {
     return false;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       table.optimizer.has_value(),
-      place_of(table),
-      " has no optimizer, but gradients reached it. Set its "
-      "TableConfig::optimizer or that of the options, or trainable = false; "
-      "virtual_variable().requires_grad_(false) freezes a whole layer.");
+      "{} has no optimizer, but gradients reached it. Set its TableConfig::optimizer or that of the options, or trainable = false; virtual_variable().requires_grad_(false) freezes a whole layer.",
+      place_of(table));
   return true;
 }
 

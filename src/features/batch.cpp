@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 
 #include <ATen/core/grad_mode.h>
@@ -29,13 +30,11 @@ int64_t nnz_of(const Feature& feature) {
 // gradient would be lost without a word.
 void check_weights_layout(const FeatureState& state, const Feature& weights) {
   const auto* tensor = std::get_if<at::Tensor>(&weights);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor == nullptr || !tensor->defined() ||
           tensor->layout() != at::kSparse || !tensor->requires_grad(),
-      "[feature '",
-      shorten(state.path),
-      "'] weights of sparse COO layout can't receive a gradient. Pass their "
-      "flat values, or a SparseFeature.");
+      "[feature '{}'] weights of sparse COO layout can't receive a gradient. Pass their flat values, or a SparseFeature.",
+      shorten(state.path));
 }
 
 template <class T>

@@ -6,6 +6,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -14,37 +16,29 @@ void require_vector(
     const at::Tensor& tensor,
     const char* where,
     const char* what) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       tensor.defined() &&
           (tensor.scalar_type() == at::kLong ||
            tensor.scalar_type() == at::kInt),
-      "[",
+      "[{}] {} must be an int32 or int64 tensor, but got {}.",
       where,
-      "] ",
       what,
-      " must be an int32 or int64 tensor, but got ",
-      tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor",
-      ".");
-  TORCH_CHECK_VALUE(
+      tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor");
+  TESSERA_CHECK_VALUE(
       tensor.dim() == 1,
-      "[",
+      "[{}] {} must have rank 1, but got shape {}.",
       where,
-      "] ",
       what,
-      " must have rank 1, but got shape ",
-      tensor.sizes(),
-      ".");
+      tensor.sizes());
 }
 
 }  // namespace
 
 SparseFeature SparseFeature::from_coo(const at::Tensor& coo) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       coo.defined() && coo.layout() == at::kSparse,
-      "[SparseFeature::from_coo] expected a tensor of sparse COO layout, but "
-      "got ",
-      coo.defined() ? "another layout" : "no tensor",
-      ". Pass ids as a dense tensor, or build the feature from its parts.");
+      "[SparseFeature::from_coo] expected a tensor of sparse COO layout, but got {}. Pass ids as a dense tensor, or build the feature from its parts.",
+      coo.defined() ? "another layout" : "no tensor");
   // _indices and _values also work on uncoalesced tensors, whose duplicates
   // must not be summed: two ids are not one id of twice the size.
   return {
@@ -57,11 +51,10 @@ RaggedFeature RaggedFeature::from_lengths(
     at::Tensor values,
     const at::Tensor& lengths) {
   require_vector(lengths, "RaggedFeature::from_lengths", "lengths");
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       lengths.numel() == 0 || lengths.min().item<int64_t>() >= 0,
-      "[RaggedFeature::from_lengths] lengths must be >= 0, but the smallest is ",
-      lengths.min().item<int64_t>(),
-      ".");
+      "[RaggedFeature::from_lengths] lengths must be >= 0, but the smallest is {}.",
+      lengths.min().item<int64_t>());
   const at::Tensor ends = lengths.to(at::kLong).cumsum(0);
   return {
       .values = std::move(values),
@@ -72,14 +65,13 @@ RaggedFeature RaggedFeature::from_offsets(
     at::Tensor values,
     const at::Tensor& offsets) {
   require_vector(offsets, "RaggedFeature::from_offsets", "offsets");
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       values.defined(), "[RaggedFeature::from_offsets] values is no tensor.");
   const at::Tensor end = at::full({1}, values.numel(), at::kLong);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       offsets.numel() > 0 || values.numel() == 0,
-      "[RaggedFeature::from_offsets] offsets is empty, but there are ",
-      values.numel(),
-      " values. Give the start of each bag.");
+      "[RaggedFeature::from_offsets] offsets is empty, but there are {} values. Give the start of each bag.",
+      values.numel());
   return {
       .values = std::move(values),
       .row_splits = at::cat({offsets.to(at::kLong), end})};

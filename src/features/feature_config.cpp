@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -14,40 +14,36 @@ std::string to_string(OutOfRange policy) {
 }
 
 OutOfRange out_of_range_from_string(std::string_view name) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       name == "error" || name == "zero",
-      "[OutOfRange] out_of_range must be one of error, zero, but got '",
-      shorten(name),
-      "'.");
+      "[OutOfRange] out_of_range must be one of error, zero, but got '{}'.",
+      shorten(name));
   return name == "error" ? OutOfRange::kError : OutOfRange::kZero;
 }
 
 void validate(const FeatureConfig& config, const std::string& path) {
   const std::string where = "[FeatureConfig '" + shorten(path) + "']";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       config.table != nullptr,
-      where,
-      " table must be set. Make one with make_table().");
+      "{} table must be set. Make one with make_table().",
+      where);
   validate(*config.table);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       config.max_sequence_length >= 0,
+      "{} max_sequence_length must be >= 0, but got {}.",
       where,
-      " max_sequence_length must be >= 0, but got ",
-      config.max_sequence_length,
-      ".");
+      config.max_sequence_length);
   if (config.output_shape) {
     const PartialShape& shape = *config.output_shape;
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !shape.empty() &&
             std::all_of(
                 shape.begin(),
                 shape.end(),
                 [](const auto& size) { return size.value_or(1) >= 1; }),
+        "{} output_shape must have one or more dimensions, all >= 1 and without dim, but got {}.",
         where,
-        " output_shape must have one or more dimensions, all >= 1 and without "
-        "dim, but got ",
-        to_string(shape),
-        ".");
+        to_string(shape));
   }
 }
 

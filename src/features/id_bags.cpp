@@ -3,11 +3,11 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/features/feature_state.h"
 #include "src/tables/active_kernels.h"
 
 #include <ATen/ops/equal.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,17 +23,15 @@ void check_tensor(
     const FeatureState& state,
     const at::Tensor& tensor,
     const char* part) {
-  TORCH_CHECK_TYPE(
-      tensor.defined(), where_of(state), part, " is an undefined tensor.");
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
+      tensor.defined(), "{}{} is an undefined tensor.", where_of(state), part);
+  TESSERA_CHECK_TYPE(
       tensor.device().is_cpu() && tensor.layout() == at::kStrided,
+      "{}{} must be a dense tensor on the cpu, but got {} on {}. Move it with .cpu().",
       where_of(state),
       part,
-      " must be a dense tensor on the cpu, but got ",
       tensor.layout(),
-      " on ",
-      tensor.device(),
-      ". Move it with .cpu().");
+      tensor.device());
 }
 
 void check_integers(
@@ -41,13 +39,12 @@ void check_integers(
     const at::Tensor& tensor,
     const char* part) {
   check_tensor(state, tensor, part);
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt,
+      "{}{} must be int32 or int64, but got {}. Convert with .to(torch::kLong).",
       where_of(state),
       part,
-      " must be int32 or int64, but got ",
-      c10::toString(tensor.scalar_type()),
-      ". Convert with .to(torch::kLong).");
+      c10::toString(tensor.scalar_type()));
 }
 
 void check_rank(
@@ -55,15 +52,13 @@ void check_rank(
     const at::Tensor& tensor,
     int64_t rank,
     const char* part) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.dim() == rank,
+      "{}{} must have rank {}, but got shape {}.",
       where_of(state),
       part,
-      " must have rank ",
       rank,
-      ", but got shape ",
-      tensor.sizes(),
-      ".");
+      tensor.sizes());
 }
 
 // A contiguous int64 view or copy of an integer tensor.
@@ -82,16 +77,14 @@ class BagBuilder {
 
   IdBags dense(const at::Tensor& ids) {
     check_integers(state_, ids, "ids");
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         ids.dim() >= 1,
-        where(),
-        "a dense feature must have rank 1 or above, but got a scalar. Give it "
-        "a batch dimension.");
-    TORCH_CHECK_VALUE(
+        "{}a dense feature must have rank 1 or above, but got a scalar. Give it a batch dimension.",
+        where());
+    TESSERA_CHECK_VALUE(
         config_.sequence_length() == 0,
-        where(),
-        "a sequence feature must be sparse or ragged, but got a dense tensor. "
-        "Unset max_sequence_length: dense [B, K] gives [B, K, dim].");
+        "{}a sequence feature must be sparse or ragged, but got a dense tensor. Unset max_sequence_length: dense [B, K] gives [B, K, dim].",
+        where());
     // A last dimension of 1 is the ids of one bag; rank 1 is always a batch.
     bags_.batch_shape = ids.sizes().vec();
     if (ids.dim() >= 2 && ids.size(-1) == 1) {
@@ -111,23 +104,19 @@ class BagBuilder {
     check_rank(state_, feature.dense_shape, 1, "dense_shape");
     const int64_t rank = feature.dense_shape.numel();
     const int64_t nnz = feature.values.numel();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         rank >= 2,
+        "{}a sparse feature must have rank 2 or above, but dense_shape has {} entries. The last dimension is the one that is combined.",
         where(),
-        "a sparse feature must have rank 2 or above, but dense_shape has ",
-        rank,
-        " entries. The last dimension is the one that is combined.");
-    TORCH_CHECK_VALUE(
+        rank);
+    TESSERA_CHECK_VALUE(
         feature.indices.dim() == 2 && feature.indices.size(0) == nnz &&
             feature.indices.size(1) == rank,
+        "{}indices must have shape [nnz, rank] = [{}, {}], but got {}.",
         where(),
-        "indices must have shape [nnz, rank] = [",
         nnz,
-        ", ",
         rank,
-        "], but got ",
-        feature.indices.sizes(),
-        ".");
+        feature.indices.sizes());
     const at::Tensor shape = as_int64(feature.dense_shape);
     const at::Tensor indices = as_int64(feature.indices);
     check_indices(
@@ -197,14 +186,12 @@ class BagBuilder {
     for (size_t i = 0; agrees && i < known.size(); ++i) {
       agrees = !known[i] || *known[i] == bags_.batch_shape[i];
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         agrees,
+        "{}inconsistent shape: the output shape is set to {} (by output_shape, build() or the first batch), but this batch gives {}. Correct the batch.",
         where(),
-        "inconsistent shape: the output shape is set to ",
         to_string(known),
-        " (by output_shape, build() or the first batch), but this batch gives ",
-        c10::IntArrayRef(bags_.batch_shape),
-        ". Correct the batch.");
+        c10::IntArrayRef(bags_.batch_shape));
   }
 
   // The product of `shape`, which must not wrap around.
@@ -214,49 +201,40 @@ class BagBuilder {
     for (const int64_t size : shape) {
       fits = fits && !__builtin_mul_overflow(bags, size, &bags);
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         fits && bags < std::numeric_limits<uint32_t>::max(),
+        "{}a batch must have fewer than 2^32 - 1 bags, but the activation has the shape {} and dim. Split the batch.",
         where(),
-        "a batch must have fewer than 2^32 - 1 bags, but the activation has "
-        "the shape ",
-        shape,
-        " and dim. Split the batch.");
+        shape);
     return bags;
   }
 
   void check_row_splits(const int64_t* offsets, int64_t batch, int64_t nnz)
       const {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         batch >= 0,
-        where(),
-        "row_splits must have batch + 1 >= 1 entries, but is empty. A batch of "
-        "zero rows has the row_splits [0].");
-    TORCH_CHECK_VALUE(
+        "{}row_splits must have batch + 1 >= 1 entries, but is empty. A batch of zero rows has the row_splits [0].",
+        where());
+    TESSERA_CHECK_VALUE(
         offsets[0] == 0,
+        "{}row_splits must begin with 0, but begins with {}.",
         where(),
-        "row_splits must begin with 0, but begins with ",
-        offsets[0],
-        ".");
+        offsets[0]);
     for (int64_t row = 0; row < batch; ++row) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           offsets[row] <= offsets[row + 1],
+          "{}row_splits must not fall, but entry {} is {} after {}.",
           where(),
-          "row_splits must not fall, but entry ",
           row + 1,
-          " is ",
           offsets[row + 1],
-          " after ",
-          offsets[row],
-          ".");
+          offsets[row]);
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         offsets[batch] == nnz,
+        "{}row_splits must end with the number of values, {}, but ends with {}.",
         where(),
-        "row_splits must end with the number of values, ",
         nnz,
-        ", but ends with ",
-        offsets[batch],
-        ".");
+        offsets[batch]);
   }
 
   void check_indices(
@@ -266,31 +244,25 @@ class BagBuilder {
       int64_t rank) const {
     int64_t cells = 1;
     for (int64_t axis = 0; axis < rank; ++axis) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           shape[axis] >= 0 &&
               !__builtin_mul_overflow(cells, shape[axis], &cells),
+          "{}dense_shape must be >= 0 and its product fit in 64 bits, but entry {} is {}.",
           where(),
-          "dense_shape must be >= 0 and its product fit in 64 bits, but entry ",
           axis,
-          " is ",
-          shape[axis],
-          ".");
+          shape[axis]);
     }
     for (int64_t i = 0; i < nnz; ++i) {
       for (int64_t axis = 0; axis < rank; ++axis) {
         const int64_t index = indices[i * rank + axis];
-        TORCH_CHECK_VALUE(
+        TESSERA_CHECK_VALUE(
             index >= 0 && index < shape[axis],
+            "{}indices must lie inside dense_shape, but indices[{}][{}] is {} and the dimension is {}.",
             where(),
-            "indices must lie inside dense_shape, but indices[",
             i,
-            "][",
             axis,
-            "] is ",
             index,
-            " and the dimension is ",
-            shape[axis],
-            ".");
+            shape[axis]);
       }
     }
   }
@@ -310,23 +282,18 @@ class BagBuilder {
     if (wanted == batch) {
       return 0;
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         batch > 0 && wanted > batch && wanted % batch == 0,
+        "{}output_shape must hold a multiple of the batch, but got {} for {} rows. Correct one of them, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
         where(),
-        "output_shape must hold a multiple of the batch, but got ",
         shape,
-        " for ",
-        batch,
-        " rows. Correct one of them, or leave the first dimension of "
-        "output_shape unknown (std::nullopt) for bags of any number.");
-    TORCH_CHECK_VALUE(
+        batch);
+    TESSERA_CHECK_VALUE(
         !weights_.defined(),
+        "{}weights are given, but output_shape {} spreads each of the {} rows as a sequence, which is not combined. Leave the weights out.",
         where(),
-        "weights are given, but output_shape ",
         shape,
-        " spreads each of the ",
-        batch,
-        " rows as a sequence, which is not combined. Leave the weights out.");
+        batch);
     return wanted / batch;
   }
 
@@ -340,25 +307,21 @@ class BagBuilder {
     }
     const auto unknown = std::find(known.begin(), known.end(), std::nullopt);
     if (unknown != known.end()) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           std::find(unknown + 1, known.end(), std::nullopt) == known.end(),
+          "{}a ragged feature must know all dimensions of its output shape but one, but got {}. Give the others in output_shape or build().",
           where(),
-          "a ragged feature must know all dimensions of its output shape but "
-          "one, but got ",
-          to_string(known),
-          ". Give the others in output_shape or build().");
+          to_string(known));
       const int64_t others = count_bags(bags_.batch_shape);
       bags_.batch_shape[unknown - known.begin()] =
           batch / std::max<int64_t>(others, 1);
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         count_bags(bags_.batch_shape) == batch,
+        "{}inconsistent shape: the output shape is set to {} (by output_shape, build() or the first batch), but this batch has {} rows. Correct the batch.",
         where(),
-        "inconsistent shape: the output shape is set to ",
         to_string(known),
-        " (by output_shape, build() or the first batch), but this batch has ",
-        batch,
-        " rows. Correct the batch.");
+        batch);
   }
 
   // The number of axes of a sparse feature before the positions of a sequence. Without
@@ -418,12 +381,11 @@ class BagBuilder {
   // Copies all ids. True when none of them is dropped.
   bool read_ids(const at::Tensor& values, bool is_dense) {
     const int64_t nnz = values.numel();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         nnz < std::numeric_limits<uint32_t>::max(),
+        "{}a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
         where(),
-        "a batch must have fewer than 2^32 - 1 ids, but got ",
-        nnz,
-        ". Split the batch.");
+        nnz);
     const at::Tensor contiguous = values.resolve_neg().contiguous();
     const int64_t vocab = config_.table->vocabulary_size;
     bags_.ids.resize(nnz);
@@ -456,20 +418,17 @@ class BagBuilder {
         dropped_[i] = 1;
         continue;
       }
-      TORCH_CHECK_INDEX(
+      TESSERA_CHECK_INDEX(
           config_.out_of_range == OutOfRange::kZero &&
               (!is_negative || is_dense),
+          "{}{} has ids in [0, {}), but got {} at position {}. {}",
           where(),
           config_.table->name.empty()
               ? std::string("its table")
               : "table '" + shorten(config_.table->name) + "'",
-          " has ids in [0, ",
           vocab,
-          "), but got ",
           ids[i],
-          " at position ",
           i,
-          ". ",
           is_negative && !is_dense
               ? "Set validate_weights_and_indices to drop negative ids."
               : "Correct the id, enlarge vocabulary_size, or set out_of_range "
@@ -622,19 +581,17 @@ at::Tensor flat_weights(
     return {};
   }
   const std::string where = where_of(state);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !std::holds_alternative<at::Tensor>(feature),
-      where,
-      "weights are given, but the feature is dense. Leave the weights out, or "
-      "pass a sparse or ragged feature.");
+      "{}weights are given, but the feature is dense. Leave the weights out, or pass a sparse or ragged feature.",
+      where);
   const auto* cells = std::get_if<SparseFeature>(&feature);
   const bool combines_places = cells != nullptr &&
       cells->dense_shape.defined() && cells->dense_shape.numel() > 2;
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       state.config.sequence_length() == 0 || combines_places,
-      where,
-      "weights are given, but this is a sequence feature, which is not "
-      "combined. Leave the weights out.");
+      "{}weights are given, but this is a sequence feature, which is not combined. Leave the weights out.",
+      where);
   at::Tensor flat;
   at::Tensor values;
   if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
@@ -645,14 +602,12 @@ at::Tensor flat_weights(
   if (const auto* tensor = std::get_if<at::Tensor>(&*weights)) {
     flat = *tensor;
   } else {
-    TORCH_CHECK_TYPE(
+    TESSERA_CHECK_TYPE(
         weights->index() == feature.index(),
+        "{}weights must be {} like the feature, or its flat values, but are {}.",
         where,
-        "weights must be ",
         kind_of(feature),
-        " like the feature, or its flat values, but are ",
-        kind_of(*weights),
-        ".");
+        kind_of(*weights));
     bool same = false;
     if (const auto* sparse = std::get_if<SparseFeature>(&*weights)) {
       const auto& ids = std::get<SparseFeature>(feature);
@@ -665,30 +620,26 @@ at::Tensor flat_weights(
       same = same_values(
           ragged.row_splits, std::get<RaggedFeature>(feature).row_splits);
     }
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         same,
+        "{}weights must have the {} of the feature, but they differ.",
         where,
-        "weights must have the ",
         std::holds_alternative<SparseFeature>(feature)
             ? "indices and dense_shape"
-            : "row_splits",
-        " of the feature, but they differ.");
+            : "row_splits");
   }
   check_tensor(state, flat, "weights");
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       at::isFloatingType(flat.scalar_type()),
+      "{}weights must be of a floating-point type, but got {}.",
       where,
-      "weights must be of a floating-point type, but got ",
-      c10::toString(flat.scalar_type()),
-      ".");
-  TORCH_CHECK_VALUE(
+      c10::toString(flat.scalar_type()));
+  TESSERA_CHECK_VALUE(
       values.defined() && flat.dim() == 1 && flat.numel() == values.numel(),
+      "{}weights must have one value per id, [{}], but got shape {}.",
       where,
-      "weights must have one value per id, [",
       values.defined() ? values.numel() : 0,
-      "], but got shape ",
-      flat.sizes(),
-      ".");
+      flat.sizes());
   return flat.to(at::kFloat);
 }
 
@@ -716,17 +667,13 @@ IdBags make_no_bags(const FeatureState& state) {
 }
 
 void check_ragged_rows(const FeatureState& state, int64_t fixed, int64_t rows) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       fixed < 0 || fixed == rows,
+      "{}output_shape {} fixes the number of rows of a ragged batch, which was {} in the first one, but this batch has {} rows. Drop or fill up short batches, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
       where_of(state),
-      "output_shape ",
       to_string(*state.config.output_shape),
-      " fixes the number of rows of a ragged batch, which was ",
       fixed,
-      " in the first one, but this batch has ",
-      rows,
-      " rows. Drop or fill up short batches, or leave the first dimension of "
-      "output_shape unknown (std::nullopt) for bags of any number.");
+      rows);
 }
 
 void drop_zero_rows(IdBags& bags) {

@@ -3,29 +3,27 @@
 
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
-
 #include <limits>
 #include <optional>
 #include <utility>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
 namespace {
 
 void check_input(const FeatureState& feature, const PartialShape& input) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       !input.empty(),
-      where_of(feature),
-      "an input shape must have rank 1 or above, but got []. Give it a batch "
-      "dimension.");
+      "{}an input shape must have rank 1 or above, but got []. Give it a batch dimension.",
+      where_of(feature));
   for (const std::optional<int64_t>& size : input) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !size || *size >= 0,
+        "{}an input shape must have sizes >= 0, but got {}.",
         where_of(feature),
-        "an input shape must have sizes >= 0, but got ",
-        to_string(input),
-        ".");
+        to_string(input));
   }
 }
 
@@ -52,12 +50,11 @@ void check_size(const FeatureState& feature, const PartialShape& shape) {
   for (const std::optional<int64_t>& size : shape) {
     fits = fits && !__builtin_mul_overflow(bags, size.value_or(1), &bags);
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       fits && bags < std::numeric_limits<uint32_t>::max(),
+      "{}a batch must have fewer than 2^32 - 1 bags, but the output shape is {}. Split the batch.",
       where_of(feature),
-      "a batch must have fewer than 2^32 - 1 bags, but the output shape is ",
-      to_string(shape),
-      ". Split the batch.");
+      to_string(shape));
 }
 
 // `known` where it is more precise, after a check that `other` agrees.
@@ -71,14 +68,12 @@ PartialShape merge(
     agrees = !known[i] || !other[i] || *known[i] == *other[i];
     merged[i] = known[i] ? known[i] : other[i];
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       agrees,
+      "{}inconsistent shape: the output shape is set to {}, but this build gives {}. Correct one of them.",
       where_of(feature),
-      "inconsistent shape: the output shape is set to ",
       to_string(known),
-      ", but this build gives ",
-      to_string(other),
-      ". Correct one of them.");
+      to_string(other));
   return merged;
 }
 
@@ -90,14 +85,12 @@ std::optional<int64_t> common_batch_size(
   std::optional<int64_t> common;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<int64_t>& size = shapes[i][0];
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         !common || !size || *common == *size,
+        "{}with fixed_batch_size all features must have one batch size, but got {} and {}. Correct one of them.",
         where_of(set.features[i]),
-        "with fixed_batch_size all features must have one batch size, but got ",
         common.value_or(0),
-        " and ",
-        size.value_or(0),
-        ". Correct one of them.");
+        size.value_or(0));
     common = common ? common : size;
   }
   return common;
@@ -118,13 +111,11 @@ void build_output_shapes(
         feature.output_shape ? merge(feature, *feature.output_shape, output)
                              : std::move(output));
     for (size_t axis = 1; axis < merged[i].size(); ++axis) {
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           merged[i][axis].has_value(),
+          "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Give the others in build(), or FeatureConfig::output_shape.",
           where_of(feature),
-          "the output shape ",
-          to_string(merged[i]),
-          " is not fully defined: only the first dimension may stay unknown. "
-          "Give the others in build(), or FeatureConfig::output_shape.");
+          to_string(merged[i]));
     }
     check_size(feature, merged[i]);
   }
@@ -146,11 +137,10 @@ Nest<PartialShape> input_shapes_of(
     const FeatureSet& set,
     const Nest<FeatureConfig>& structure,
     int64_t batch_size) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       batch_size >= 1,
-      "[build] batch_size must be >= 1, but got ",
-      batch_size,
-      ".");
+      "[build] batch_size must be >= 1, but got {}.",
+      batch_size);
   std::vector<PartialShape> inputs;
   for (const FeatureState& feature : set.features) {
     inputs.push_back({batch_size});

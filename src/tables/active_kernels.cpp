@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/active_kernels.h"
 
-#include <c10/util/Exception.h>
-
 #include <cstdlib>
 #include <string>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -20,13 +20,11 @@ const kernels::KernelTable& choose() {
   for (const kernels::KernelTable& known : kernels::available_kernels()) {
     choices += (choices.empty() ? "" : ", ") + known.isa;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       table != nullptr,
-      "[TESSERA_ISA] this machine runs one of ",
+      "[TESSERA_ISA] this machine runs one of {}, but got '{}'. Unset the variable or name one of these.",
       choices,
-      ", but got '",
-      forced,
-      "'. Unset the variable or name one of these.");
+      forced);
   return *table;
 }
 

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
@@ -11,7 +12,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/isfinite.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -90,28 +90,24 @@ struct Fill {
     rows.copy_(ids().add_(row_id.offset).unsqueeze(1));
   }
   void operator()(const init::Callable& callable) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         callable.function() != nullptr,
+        "{} initializer is the placeholder of the callable '{}'. Replace it by Callable(\"{}\", function).",
         where,
-        " initializer is the placeholder of the callable '",
         shorten(callable.name()),
-        "'. Replace it by Callable(\"",
-        shorten(callable.name()),
-        "\", function).");
+        shorten(callable.name()));
     const at::Tensor values = (*callable.function())(ids(), rows.size(1));
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         values.defined() && values.sizes() == rows.sizes() &&
             values.scalar_type() == at::kFloat,
+        "{} initializer must return float32 of shape {}, but got {}.",
         where,
-        " initializer must return float32 of shape ",
         rows.sizes(),
-        ", but got ",
-        describe(values),
-        ".");
-    TORCH_CHECK_VALUE(
+        describe(values));
+    TESSERA_CHECK_VALUE(
         at::isfinite(values).all().item<bool>(),
-        where,
-        " initializer returned values that are not finite.");
+        "{} initializer returned values that are not finite.",
+        where);
     // Detached: rows of a trained tensor must not tie the table to its graph.
     rows.copy_(values.detach());
   }
@@ -131,18 +127,14 @@ void initialize_rows(
     int64_t first_row,
     at::Tensor rows,
     int64_t row_step) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       rows.defined() && rows.dim() == 2 && rows.is_contiguous() &&
           rows.scalar_type() == at::kFloat && rows.is_cpu() && first_row >= 0 &&
           row_step >= 1,
-      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank "
-      "2, first_row >= 0 and row_step >= 1, but got ",
+      "[initialize_rows] rows must be a contiguous float32 cpu tensor of rank 2, first_row >= 0 and row_step >= 1, but got {}, {} and {}.",
       describe(rows),
-      ", ",
       first_row,
-      " and ",
-      row_step,
-      ".");
+      row_step);
   if (rows.numel() == 0) {
     return;  // a function of the user's need not know how to fill no rows
   }
@@ -160,8 +152,8 @@ void validate(const Initializer& initializer, const std::string& where) {
     return std::abs(value) <= std::numeric_limits<float>::max();
   };
   const auto check = [&](bool is_right, const char* expected, double value) {
-    TORCH_CHECK_VALUE(
-        is_right, where, " initializer: ", expected, ", but got ", value, ".");
+    TESSERA_CHECK_VALUE(
+        is_right, "{} initializer: {}, but got {}.", where, expected, value);
   };
   if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
     check(

@@ -9,6 +9,8 @@
 #include <limits>
 #include <variant>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -89,32 +91,27 @@ at::ScalarType dtype_from_string(std::string_view name) {
 }
 
 void validate(const QuantizationConfig& config, const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       config.num_buckets >= 2,
+      "{} quantization: num_buckets must be >= 2, but got {}.",
       where,
-      " quantization: num_buckets must be >= 2, but got ",
-      config.num_buckets,
-      ".");
-  TORCH_CHECK_VALUE(
+      config.num_buckets);
+  TESSERA_CHECK_VALUE(
       std::isfinite(static_cast<float>(config.lower)) &&
           std::isfinite(static_cast<float>(config.upper)) &&
           static_cast<float>(config.lower) < static_cast<float>(config.upper),
+      "{} quantization: the bounds must be finite in float32, lower < upper, but got {} and {}.",
       where,
-      " quantization: the bounds must be finite in float32, lower < upper, but got ",
       config.lower,
-      " and ",
-      config.upper,
-      ".");
+      config.upper);
   const double step = (config.upper - config.lower) /
       static_cast<double>(config.num_buckets - 1);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       static_cast<float>(step) > 0.0F &&
           std::isfinite(static_cast<float>(config.upper - config.lower)),
+      "{} quantization: the step (upper - lower) / (num_buckets - 1) must be a positive float32, but is {}. Use fewer buckets or other bounds.",
       where,
-      " quantization: the step (upper - lower) / (num_buckets - 1) must be a "
-      "positive float32, but is ",
-      step,
-      ". Use fewer buckets or other bounds.");
+      step);
 }
 
 TablePtr make_table(TableConfig config) {
@@ -124,37 +121,31 @@ TablePtr make_table(TableConfig config) {
 
 void validate(const TableConfig& config) {
   const std::string where = "[TableConfig '" + shorten(config.name) + "']";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabulary,
+      "{} vocabulary_size must be in [1, {}], but got {}. Set it to the number of distinct ids.",
       where,
-      " vocabulary_size must be in [1, ",
       kMaxVocabulary,
-      "], but got ",
-      config.vocabulary_size,
-      ". Set it to the number of distinct ids.");
-  TORCH_CHECK_VALUE(
+      config.vocabulary_size);
+  TESSERA_CHECK_VALUE(
       config.dim >= 1,
+      "{} dim must be >= 1, but got {}. Set dim to the width of one embedding row.",
       where,
-      " dim must be >= 1, but got ",
-      config.dim,
-      ". Set dim to the width of one embedding row.");
-  TORCH_CHECK_VALUE(
+      config.dim);
+  TESSERA_CHECK_VALUE(
       config.dim <=
           std::numeric_limits<int64_t>::max() / 8 / config.vocabulary_size,
+      "{} vocabulary_size * dim = {} * {} is more than any memory. Lower one of them.",
       where,
-      " vocabulary_size * dim = ",
       config.vocabulary_size,
-      " * ",
-      config.dim,
-      " is more than any memory. Lower one of them.");
+      config.dim);
   to_string(config.combiner);  // refuses what is none of them
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
           config.dtype == at::kHalf,
+      "{} dtype must be kFloat, kBFloat16 or kHalf, but got k{}.",
       where,
-      " dtype must be kFloat, kBFloat16 or kHalf, but got k",
-      c10::toString(config.dtype),
-      ".");
+      c10::toString(config.dtype));
   if (config.initializer) {
     validate(*config.initializer, where);
   }

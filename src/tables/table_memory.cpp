@@ -11,6 +11,8 @@
 
 #include <cstdlib>
 
+#include "src/common/check.h"
+
 namespace tessera {
 
 namespace {
@@ -39,15 +41,12 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
   }
   const size_t padded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* memory = std::aligned_alloc(kHugePage, padded);
-  TORCH_CHECK(
+  TESSERA_CHECK(
       memory != nullptr,
-      "[TableConfig] no memory for ",
+      "[TableConfig] no memory for {} rows of {} values ({} MiB). Make the table smaller.",
       rows,
-      " rows of ",
       dim,
-      " values (",
-      bytes >> 20,
-      " MiB). Make the table smaller.");
+      bytes >> 20);
 #ifdef MADV_HUGEPAGE
   // Only a hint: without huge pages everything works, slower.
   ::madvise(memory, padded, MADV_HUGEPAGE);

@@ -3,13 +3,13 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -48,13 +48,11 @@ void fill_rows(TableState& table, uint64_t seed) {
     initialize_rows(
         initializer, seed, table.name, numbers[begin], part, numbers.step);
     const at::Tensor rounded = part.to(config.dtype);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         at::isfinite(rounded).all().item<bool>(),
-        "[table '",
+        "[table '{}'] the initializer gives values beyond the range of {}. Use smaller ones, or kFloat.",
         shorten(table.name),
-        "'] the initializer gives values beyond the range of ",
-        to_string(config.dtype),
-        ". Use smaller ones, or kFloat.");
+        to_string(config.dtype));
     table.parameters.slice(0, begin, end).copy_(rounded);
   }
 }
@@ -73,26 +71,20 @@ kernels::Buckets buckets_of(const TableConfig& table) {
 }
 
 void assign_table(TableState& table, const at::Tensor& values) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       values.defined() && at::isFloatingType(values.scalar_type()) &&
           values.layout() == at::kStrided,
-      "[update_embedding_table] table '",
+      "[update_embedding_table] table '{}': expected a dense tensor of a floating-point type, but got {}.",
       shorten(table.name),
-      "': expected a dense tensor of a floating-point type, but got ",
-      describe(values),
-      ".");
-  TORCH_CHECK_VALUE(
+      describe(values));
+  TESSERA_CHECK_VALUE(
       values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&
           values.size(1) == table.config->dim,
-      "[update_embedding_table] table '",
+      "[update_embedding_table] table '{}': expected shape [{}, {}], but got {}.",
       shorten(table.name),
-      "': expected shape [",
       table.config->vocabulary_size,
-      ", ",
       table.config->dim,
-      "], but got ",
-      values.sizes(),
-      ".");
+      values.sizes());
   const at::NoGradGuard no_grad;
   const kernels::RowNumbers rows = table.rows.numbers;
   if (table.rows.count > 0) {
@@ -105,17 +97,13 @@ at::Tensor read_local_rows(
     const TableState& table,
     int64_t begin,
     int64_t end) {
-  TORCH_CHECK_INDEX(
+  TESSERA_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
-      "[read_rows] table '",
+      "[read_rows] table '{}' has rows [0, {}), but got the range [{}, {}).",
       shorten(table.name),
-      "' has rows [0, ",
       table.config->vocabulary_size,
-      "), but got the range [",
       begin,
-      ", ",
-      end,
-      ").");
+      end);
   if (table.rows.count == table.config->vocabulary_size &&
       !table.rows.is_copy) {
     return table.parameters.slice(0, begin, end)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/mpi/mpi_arguments.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <functional>
+
+#include "src/common/check.h"
 
 namespace tessera::distributed {
 
@@ -12,53 +13,42 @@ void check_tensor(
     const at::Tensor& tensor,
     const std::string& name,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.defined(),
+      "{} expected {} to be a tensor, but got an undefined one. Make it first, with no elements where there are none.",
       where,
-      " expected ",
-      name,
-      " to be a tensor, but got an undefined one. Make it first, with no elements"
-      " where there are none.");
-  TORCH_CHECK_TYPE(
+      name);
+  TESSERA_CHECK_TYPE(
       tensor.device().is_cpu(),
+      "{} expected {} on the CPU, but got one on {}. Pass tensor.cpu().",
       where,
-      " expected ",
       name,
-      " on the CPU, but got one on ",
-      tensor.device(),
-      ". Pass tensor.cpu().");
-  TORCH_CHECK_TYPE(
+      tensor.device());
+  TESSERA_CHECK_TYPE(
       tensor.layout() == at::kStrided,
+      "{} expected {} with strided layout, but got {}. Pass tensor.to_dense().",
       where,
-      " expected ",
       name,
-      " with strided layout, but got ",
-      tensor.layout(),
-      ". Pass tensor.to_dense().");
-  TORCH_CHECK_VALUE(
+      tensor.layout());
+  TESSERA_CHECK_VALUE(
       tensor.is_contiguous(),
+      "{} expected {} to be contiguous, but got sizes {} with strides {}. Pass tensor.contiguous().",
       where,
-      " expected ",
       name,
-      " to be contiguous, but got sizes ",
       tensor.sizes(),
-      " with strides ",
-      tensor.strides(),
-      ". Pass tensor.contiguous().");
+      tensor.strides());
 }
 
 void check_same_dtype(
     const at::Tensor& output,
     const at::Tensor& input,
     const std::string& where) {
-  TORCH_CHECK_TYPE(
+  TESSERA_CHECK_TYPE(
       output.scalar_type() == input.scalar_type(),
+      "{} expected outputs and inputs of one dtype, but got {} and {}. Convert one of them.",
       where,
-      " expected outputs and inputs of one dtype, but got ",
       output.scalar_type(),
-      " and ",
-      input.scalar_type(),
-      ". Convert one of them.");
+      input.scalar_type());
 }
 
 void check_count(
@@ -66,16 +56,13 @@ void check_count(
     int64_t expected,
     const std::string& name,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       static_cast<int64_t>(count) == expected,
+      "{} expected {} {}, but got {}.",
       where,
-      " expected ",
       expected,
-      " ",
       name,
-      ", but got ",
-      count,
-      ".");
+      count);
 }
 
 Part part_to_read(const at::Tensor& tensor) {
@@ -98,54 +85,43 @@ std::vector<Part> split_parts(
     int num_ranks,
     const std::string& name,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       tensor.dim() >= 1,
+      "{} expected {} with at least one dimension, but got a scalar. Pass tensor.view({{1}}).",
       where,
-      " expected ",
-      name,
-      " with at least one dimension, but got a scalar. Pass tensor.view({1}).");
+      name);
   const int64_t num_rows = tensor.size(0);
   std::vector<int64_t> rows = splits;
   if (splits.empty()) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         num_rows % num_ranks == 0,
+        "{} expected {} with a multiple of {} rows, but got {}. Pass split sizes for unequal parts.",
         where,
-        " expected ",
         name,
-        " with a multiple of ",
         num_ranks,
-        " rows, but got ",
-        num_rows,
-        ". Pass split sizes for unequal parts.");
+        num_rows);
     rows.assign(num_ranks, num_rows / num_ranks);
   }
   check_count(rows.size(), num_ranks, "split sizes for " + name, where);
   int64_t sum = 0;
   for (const int64_t count : rows) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         count >= 0 && count <= num_rows - sum,
+        "{} expected split sizes for {} that are >= 0 and add up to its {} rows, but got {}. Pass the rows of each rank's part.",
         where,
-        " expected split sizes for ",
         name,
-        " that are >= 0 and add up to its ",
         num_rows,
-        " rows, but got ",
-        at::IntArrayRef(splits),
-        ". Pass the rows of each rank's part.");
+        at::IntArrayRef(splits));
     sum += count;
   }
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       sum == num_rows,
+      "{} expected split sizes for {} that add up to its {} rows, but got {}, which give {}. Pass the rows of each rank's part.",
       where,
-      " expected split sizes for ",
       name,
-      " that add up to its ",
       num_rows,
-      " rows, but got ",
       at::IntArrayRef(splits),
-      ", which give ",
-      sum,
-      ". Pass the rows of each rank's part.");
+      sum);
 
   const int64_t row_bytes = num_rows == 0 ? 0 : whole.num_bytes / num_rows;
   std::vector<Part> parts;
@@ -162,15 +138,12 @@ void check_exchange(
     const std::vector<Part>& inputs,
     int rank,
     const std::string& where) {
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       outputs[rank].num_bytes == inputs[rank].num_bytes,
+      "{} expected this rank's own part to be as long in the output as in the input, but got {} and {} bytes. Give both the same size.",
       where,
-      " expected this rank's own part to be as long in the output as in the input,"
-      " but got ",
       outputs[rank].num_bytes,
-      " and ",
-      inputs[rank].num_bytes,
-      " bytes. Give both the same size.");
+      inputs[rank].num_bytes);
   const std::less<const char*> is_before;
   for (const Part& output : outputs) {
     for (const Part& input : inputs) {
@@ -180,11 +153,10 @@ void check_exchange(
       const bool is_apart =
           !is_before(output.data, input.data + input.num_bytes) ||
           !is_before(input.data, output.data + output.num_bytes);
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           is_own || is_apart || output.num_bytes == 0 || input.num_bytes == 0,
-          where,
-          " expected output and input in different memory, but got tensors that"
-          " overlap. Pass a new output.");
+          "{} expected output and input in different memory, but got tensors that overlap. Pass a new output.",
+          where);
     }
   }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/distributed/mpi_backend.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/common/check.h"
 #include "src/distributed/mpi/mpi_arguments.h"
 #include "src/distributed/mpi/mpi_work.h"
 #include "src/distributed/mpi/mpi_world.h"
@@ -36,12 +36,11 @@ MPI_Datatype reducible_type(at::ScalarType type, const std::string& where) {
     case at::kByte:
       return MPI_UINT8_T;
     default:
-      TORCH_CHECK_TYPE(
+      TESSERA_CHECK_TYPE(
           false,
+          "{} expected Float, Double, Int, Long or Byte, but got {}. Convert it: tensor.to(at::kFloat).",
           where,
-          " expected Float, Double, Int, Long or Byte, but got ",
-          type,
-          ". Convert it: tensor.to(at::kFloat).");
+          type);
   }
 }
 
@@ -56,12 +55,11 @@ MPI_Op reduction(const ReduceOp& op, const std::string& where) {
     case ReduceOp::MAX:
       return MPI_MAX;
     default:
-      TORCH_CHECK_VALUE(
+      TESSERA_CHECK_VALUE(
           false,
+          "{} expected SUM, PRODUCT, MIN or MAX, but got ReduceOp number {}. For a mean, divide the sum by the number of ranks.",
           where,
-          " expected SUM, PRODUCT, MIN or MAX, but got ReduceOp number ",
-          static_cast<int>(op.op_),
-          ". For a mean, divide the sum by the number of ranks.");
+          static_cast<int>(op.op_));
   }
 }
 
@@ -82,12 +80,11 @@ class MpiBackend : public c10d::Backend {
   }
 
   void setTimeout(milliseconds timeout) override {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         timeout >= milliseconds(1),
+        "{} timeout must be >= 1 ms, but got {} ms. Set the time that a rank may wait in one collective.",
         world_.where(),
-        " timeout must be >= 1 ms, but got ",
-        timeout.count(),
-        " ms. Set the time that a rank may wait in one collective.");
+        timeout.count());
     timeout_ = timeout;
   }
 
@@ -109,15 +106,12 @@ class MpiBackend : public c10d::Backend {
         part_to_write(output), output, output_splits, size_, "output", where);
     const auto inputs = split_parts(
         part_to_read(input), input, input_splits, size_, "input", where);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         output.sizes().slice(1) == input.sizes().slice(1),
+        "{} expected output and input that differ in the first dimension only, but got sizes {} and {}. Reshape one of them.",
         where,
-        " expected output and input that differ in the first dimension only, but"
-        " got sizes ",
         output.sizes(),
-        " and ",
-        input.sizes(),
-        ". Reshape one of them.");
+        input.sizes());
     check_exchange(outputs, inputs, rank_, where);
     return exchange(
         {Collective::kAlltoall, OpType::ALLTOALL_BASE},
@@ -164,18 +158,14 @@ class MpiBackend : public c10d::Backend {
     check_tensor(output, "output", where);
     check_tensor(input, "input", where);
     check_same_dtype(output, input, where);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         output.numel() == input.numel() * size_,
+        "{} expected an output with {} times the {} elements of the input, but got {}. Make it at::empty({{{} * rows, ...}}).",
         where,
-        " expected an output with ",
         size_,
-        " times the ",
         input.numel(),
-        " elements of the input, but got ",
         output.numel(),
-        ". Make it at::empty({",
-        size_,
-        " * rows, ...}).");
+        size_);
     const Part own = part_to_read(input);
     const std::vector<Part> inputs(size_, own);
     std::vector<Part> outputs;
@@ -230,17 +220,14 @@ class MpiBackend : public c10d::Backend {
       const c10d::BroadcastOptions& options) override {
     const std::string where = world_.where() + " broadcast";
     const at::Tensor& tensor = check_single(tensors, where);
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         options.rootRank >= 0 && options.rootRank < size_ &&
             options.rootTensor == 0,
+        "{} expected rootRank in 0 .. {} and rootTensor 0, but got {} and {}. Name the rank that has the values.",
         where,
-        " expected rootRank in 0 .. ",
         size_ - 1,
-        " and rootTensor 0, but got ",
         options.rootRank,
-        " and ",
-        options.rootTensor,
-        ". Name the rank that has the values.");
+        options.rootTensor);
     const int root = static_cast<int>(options.rootRank);
     const auto issue = [&](MpiOperation& operation) {
       for_each_piece(tensor, [&](char* data, int bytes) {

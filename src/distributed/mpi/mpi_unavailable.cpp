@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/distributed/mpi_backend.h"
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera::distributed {
 
@@ -10,12 +10,9 @@ bool has_mpi() {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_mpi_backend(const MpiBackendOptions&) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
+  TESSERA_CHECK_NOT_IMPLEMENTED(
       false,
-      "[MpiBackend] expected a Tessera with MPI, but this one was built without"
-      " it. Install MPI (Debian: libopenmpi-dev and openmpi-bin, or libmpich-dev"
-      " and mpich), and configure and build Tessera anew with"
-      " -DTESSERA_WITH_MPI=ON.");
+      "[MpiBackend] expected a Tessera with MPI, but this one was built without it. Install MPI (Debian: libopenmpi-dev and openmpi-bin, or libmpich-dev and mpich), and configure and build Tessera anew with -DTESSERA_WITH_MPI=ON.");
 }
 
 }  // namespace tessera::distributed

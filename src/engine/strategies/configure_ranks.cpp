@@ -3,10 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
@@ -71,21 +70,15 @@ void configure_ranks(
         std::mismatch(text.begin(), text.end(), other.begin(), other.end())
             .first -
         text.begin();
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         other == text,
-        "[Strategy::sharded] rank ",
+        "[Strategy::sharded] rank {} has another configuration than rank {}:\n  rank {}: {}\n  rank {}: {}\nBuild the layer with the same options on all ranks.",
         rank,
-        " has another configuration than rank ",
         ranks.rank(),
-        ":\n  rank ",
         rank,
-        ": ",
         excerpt(other, difference),
-        "\n  rank ",
         ranks.rank(),
-        ": ",
-        excerpt(text, difference),
-        "\nBuild the layer with the same options on all ranks.");
+        excerpt(text, difference));
   }
 }
 

@@ -2,6 +2,7 @@
 #include "optim/row_update.h"
 
 #include <tessera/common/shorten.h>
+#include "src/common/check.h"
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/engine/table_engine.h"
@@ -10,7 +11,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -180,10 +180,9 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
       if (!context->needs_input_grad(i + 1)) {
         continue;
       }
-      TORCH_CHECK_NOT_IMPLEMENTED(
+      TESSERA_CHECK_NOT_IMPLEMENTED(
           !at::GradMode::is_enabled(),
-          "[TPUEmbedding] weights have no second derivative: call backward() "
-          "without create_graph.");
+          "[TPUEmbedding] weights have no second derivative: call backward() without create_graph.");
       results[i + 1] = gradient.defined()
           ? weight_gradient(
                 weighted.bags, weighted.rows, gradient, weighted.count)
@@ -195,12 +194,9 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
     if (context->needs_input_grad(0) &&
         record->virtual_variable.requires_grad() &&
         record->updates->are_allowed()) {
-      TORCH_CHECK(
+      TESSERA_CHECK(
           !record->is_used || record->updates->takes_second_pass(),
-          "[TPUEmbedding] a second backward pass over the same forward: its "
-          "gradients have already updated the tables. Call forward() again, "
-          "add the losses and call backward() once, or use Apply::kOnStep, "
-          "under which they add up.");
+          "[TPUEmbedding] a second backward pass over the same forward: its gradients have already updated the tables. Call forward() again, add the losses and call backward() once, or use Apply::kOnStep, under which they add up.");
       record->updates->add(record, std::move(gradients));
       results[0] = at::zeros({1}, at::kFloat);
     }
@@ -214,22 +210,18 @@ void check_on_step(const TableState& table) {
     return;
   }
   const std::string where = "[table '" + shorten(table.name) + "'] ";
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       optim::accumulates_duplicates(*table.optimizer),
-      where,
-      "use_gradient_accumulation = false takes duplicates one by one, but "
-      "Apply::kOnStep sums them. Set it to true, or use Apply::kInBackward.");
+      "{}use_gradient_accumulation = false takes duplicates one by one, but Apply::kOnStep sums them. Set it to true, or use Apply::kInBackward.",
+      where);
   const int64_t passes =
       optim::gradient_accumulation_steps_of(*table.optimizer);
-  TORCH_CHECK_VALUE(
+  TESSERA_CHECK_VALUE(
       passes == 1,
+      "{}gradient_accumulation_steps = {}, but under Apply::kOnStep step() decides when to update. Set it to 1, step every {} passes, with Accumulation::kMean.",
       where,
-      "gradient_accumulation_steps = ",
       passes,
-      ", but under Apply::kOnStep step() decides when to update. Set it to 1, "
-      "step every ",
-      passes,
-      " passes, with Accumulation::kMean.");
+      passes);
 }
 
 // A batch and what was looked up for it.
@@ -318,12 +310,9 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   void check_claimed() const {
-    TORCH_CHECK(
+    TESSERA_CHECK(
         !is_trained() || pending_ == nullptr || pending_->is_claimed(),
-        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() "
-        "updates the tables; another optimizer's step() can't reach them. "
-        "Make one: Combined(std::move(optimizer), {layer}), or run under "
-        "NoGradGuard.");
+        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() updates the tables; another optimizer's step() can't reach them. Make one: Combined(std::move(optimizer), {{layer}}), or run under NoGradGuard.");
   }
 
   // In any thread. `with_gradients`: weights may ask for one.

@@ -4,9 +4,10 @@
 #include <tessera/common/shorten.h>
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -30,14 +31,11 @@ ParameterStrategy::ParameterStrategy(
     bool sparse_gradients)
     : state_(std::move(state)) {
   for (const TableState& table : state_->tables) {
-    TORCH_CHECK_VALUE(
+    TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,
-        "[table '",
+        "[table '{}'] dtype {} needs Strategy::engine(): elsewhere an optimizer of LibTorch would round its steps away. Use kFloat.",
         shorten(table.name),
-        "'] dtype ",
-        to_string(table.config->dtype),
-        " needs Strategy::engine(): elsewhere an optimizer of LibTorch would "
-        "round its steps away. Use kFloat.");
+        to_string(table.config->dtype));
     table.parameters.requires_grad_(table.config->trainable);
     gradient_rows_.push_back(
         sparse_gradients ? nullptr

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// fmt, compiled once from LibTorch's copy of its sources. Every other file only
+// includes declarations, and Debian's library is of another version.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template FMT_API auto dragonbox::to_decimal(float) noexcept
+    -> dragonbox::decimal_fp<float>;
+template FMT_API auto dragonbox::to_decimal(double) noexcept
+    -> dragonbox::decimal_fp<double>;
+template FMT_API auto thousands_sep_impl(locale_ref)
+    -> thousands_sep_result<char>;
+template FMT_API auto decimal_point_impl(locale_ref) -> char;
+
+}  // namespace detail
+FMT_END_NAMESPACE
