@@ -5,7 +5,7 @@
 function(tessera_configure target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=switch $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
   # GCC takes the sources inside a unity build's file for headers, where unnamed namespaces are a mistake.
   target_compile_options(
     ${target} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)

@@ -5,6 +5,7 @@
 #include "src/common/check.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/id_bags.h"
+#include "src/tables/combiner_rule.h"
 
 #include <tessera/engine/serving_lookup.h>
 
@@ -157,8 +158,8 @@ at::Tensor EmbedReduceImpl::look_up_dense(
       weights.defined() ? weights.to(embeddings_.options()) : at::Tensor();
   if (ids.dim() == 1) {
     const at::Tensor rows = at::embedding(embeddings_, ids);
-    // With one id, mean and sqrtn divide by what they multiplied with.
-    return weight.defined() && combiner == Combiner::kSum
+    // With one id, others divide by what they multiplied with.
+    return weight.defined() && !is_divided(combiner)
         ? rows * weight.unsqueeze(1)
         : rows;
   }
@@ -173,12 +174,12 @@ at::Tensor EmbedReduceImpl::look_up_dense(
       kSum,
       /*sparse=*/false,
       weight.defined() ? std::optional(weight.flatten()) : std::nullopt));
-  if (combiner == Combiner::kSum) {
+  if (!is_divided(combiner)) {
     return sum;
   }
   at::Tensor total = lengths.to(embeddings_.options());
   if (weight.defined()) {
-    total = (combiner == Combiner::kMean ? weight : weight * weight).sum(1);
+    total = combiner_term(combiner, weight).sum(1);
   }
   return divide_by_total(sum, total, combiner);
 }

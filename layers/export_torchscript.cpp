@@ -13,6 +13,7 @@
 #include "src/engine/forward_interception.h"
 #include "src/engine/lookup.h"
 #include "src/features/batch.h"
+#include "src/tables/combiner_rule.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -211,7 +212,7 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
     weight = weights
     if weight is not None:
         weight = weight.to(float32)
-        if validate and combiner != "sum":
+        if validate and self.is_divided(combiner):
             bag = bag.masked_fill(~(weight > 0), -1)
     kept = bag >= 0
     if not bool(kept.all()):
@@ -222,16 +223,13 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
 
     # 1 / denominator: ids that look up zeros count, too.
     scale: Optional[Tensor] = None
-    if is_combined and combiner != "sum":
+    if is_combined and self.is_divided(combiner):
         term = torch.ones(bag.shape, dtype=float64)
         if weight is not None:
-            term = weight.to(float64)
-        if combiner == "sqrtn":
-            term = term * term
+            term = self.combiner_term(combiner, weight.to(float64))
         total = torch.zeros([bags], dtype=float64).index_add(0, bag, term)
-        if combiner == "sqrtn":
-            total = total.sqrt()
-        inverse = (1.0 / total).to(float32)
+        denominator = self.combiner_denominator(combiner, total)
+        inverse = (1.0 / denominator).to(float32)
         scale = inverse.masked_fill(inverse.isinf(), 0.0)
 
     live = ids < vocabulary_size
@@ -539,7 +537,7 @@ def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:
 }
 
 std::string embedding_source(const ExportedLayer& layer) {
-  std::string source = kLookupSource;
+  std::string source = combiner_script() + kLookupSource;
   std::string choice =
       "\ndef look_up_by_name(self, name: str, parts: List[Tensor], weights: "
       "Optional[Tensor]) -> Tensor:\n";

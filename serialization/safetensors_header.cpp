@@ -61,15 +61,14 @@ class HeaderReader {
 
  private:
   void accept_entry(const Json& fields) {
-    check(fields.is_object(), "'", shorten(name_), "' must be an object");
+    check(fields.is_object(), "'{}' must be an object", shorten(name_));
     if (name_ == kSafetensorsMetadata) {
       for (const auto& [key, value] : fields.items()) {
         check(
             value.is_string(),
+            "{} must hold strings, but '{}' is none",
             name_,
-            " must hold strings, but '",
-            shorten(key),
-            "' is none");
+            shorten(key));
         header_.metadata[key] = value.get<std::string>();
       }
       return;
@@ -77,21 +76,18 @@ class HeaderReader {
     check(
         fields.size() == 3 && fields.contains("dtype") &&
             fields.contains("shape") && fields.contains("data_offsets"),
-        "tensor '",
-        shorten(name_),
-        "': expected dtype, shape and data_offsets, and nothing else");
+        "tensor '{}': expected dtype, shape and data_offsets, and nothing else",
+        shorten(name_));
     const Json& shape = fields.at("shape");
     check(
         is_list_of_sizes(shape),
-        "tensor '",
-        shorten(name_),
-        "': shape must be a list of lengths");
+        "tensor '{}': shape must be a list of lengths",
+        shorten(name_));
     const Json& offsets = fields.at("data_offsets");
     check(
         is_list_of_sizes(offsets) && offsets.size() == 2,
-        "tensor '",
-        shorten(name_),
-        "': data_offsets must be two offsets");
+        "tensor '{}': data_offsets must be two offsets",
+        shorten(name_));
     const FileDtype& dtype = dtype_of(fields.at("dtype"));
     SafetensorsHeader::Entry entry{
         .name = name_,
@@ -102,19 +98,13 @@ class HeaderReader {
     const std::optional<size_t> bytes = num_bytes(entry.shape, entry.dtype);
     check(
         entry.begin <= entry.end && bytes == entry.end - entry.begin,
-        "tensor '",
+        "tensor '{}': shape {} of {} needs {} bytes, but data_offsets are [{}, {}]",
         shorten(name_),
-        "': shape ",
-        at::IntArrayRef(entry.shape),
-        " of ",
+        c10::str(at::IntArrayRef(entry.shape)),
         dtype.safetensors,
-        " needs ",
         bytes ? std::to_string(*bytes) : "more than 2^63",
-        " bytes, but data_offsets are [",
         entry.begin,
-        ", ",
-        entry.end,
-        "]");
+        entry.end);
     header_.entries.push_back(std::move(entry));
   }
 
@@ -134,13 +124,16 @@ class HeaderReader {
     return *found;
   }
 
-  template <class... Parts>
-  void check(bool is_fine, const Parts&... problem) const {
+  template <class... Args>
+  void check(
+      bool is_fine,
+      fmt::format_string<const Args&...> problem,
+      const Args&... args) const {
     TESSERA_CHECK_VALUE(
         is_fine,
         "{}: {}. The file is damaged or not of the safetensors format.",
         where_,
-        problem...);
+        fmt::format(problem, args...));
   }
 
   std::string_view text_;

@@ -16,13 +16,13 @@ namespace tessera {
 
 namespace checks {
 
-/// What a message shows of `value`: fmt prints numbers and text, a stream prints
-/// everything else, such as sizes and dtypes.
+/// What a message shows of `value`: fmt prints integers and text, a stream prints
+/// everything else, such as floating point numbers (with six digits), sizes and dtypes.
 template <class T>
 decltype(auto) shown(const T& value) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>) {
     return std::string_view(value);
-  } else if constexpr (std::is_arithmetic_v<T>) {
+  } else if constexpr (std::is_integral_v<T>) {
     return value;
   } else {
     return c10::str(value);

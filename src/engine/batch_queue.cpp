@@ -142,6 +142,31 @@ std::string BatchQueue::why_not_enqueue(
       ". Dequeue or drop one, or raise queue_depth.");
 }
 
+std::string BatchQueue::why_not_dequeue(
+    const std::string& name,
+    int64_t replica) {
+  const std::string batch = fmt::format(
+      "[dequeue] the batch {} of replica {}", quoted_batch_name(name), replica);
+  if (find_to_dequeue(name, replica) == nullptr) {
+    return fmt::format(
+        "{} did not come, or has ended already. In flight: {}. Enqueue it, or correct the name.",
+        batch,
+        names());
+  }
+  const QueuedBatch* blocking = find_half_updated(replica);
+  for (const QueuedBatch& other : batches_) {
+    if (blocking == nullptr && other.is_training) {
+      blocking = &other;
+    }
+  }
+  TORCH_INTERNAL_ASSERT(blocking != nullptr);
+  return fmt::format(
+      "{} waits for the update of the batch {}, which has no gradients from replica {} yet. Apply them, or drop the batch.",
+      batch,
+      quoted_batch_name(blocking->name),
+      blocking->missing_replicas());
+}
+
 BatchSlice& BatchQueue::enqueue(
     const std::string& name,
     bool training,

@@ -63,6 +63,8 @@ class BatchQueue {
   /// nullptr when there is none yet.
   /// Errors:  c10::ValueError when a named one has been dequeued already.
   QueuedBatch* find_to_dequeue(const std::string& name, int64_t replica);
+  /// For a message when dequeue() has waited until the timeout.
+  std::string why_not_dequeue(const std::string& name, int64_t replica);
 
   /// A batch that waits for the replica's gradients.
   /// Errors:  c10::ValueError saying which of its conditions fails.

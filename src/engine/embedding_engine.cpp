@@ -6,6 +6,7 @@
 #include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/batch_queue.h"
+#include "src/engine/call_gate.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/engine_access.h"
 #include "src/engine/forward_interception.h"
@@ -20,10 +21,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <shared_mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,9 +40,9 @@ void validate(const EmbeddingEngineOptions& options) {
         what,
         got);
   };
-  constexpr int64_t kMostReplicas = 65536;
+  constexpr int64_t kMaxReplicas = 65536;
   require(
-      options.replicas >= 1 && options.replicas <= kMostReplicas,
+      options.replicas >= 1 && options.replicas <= kMaxReplicas,
       "replicas must be in [1, 65536]",
       options.replicas);
   TESSERA_CHECK_VALUE(
@@ -85,6 +84,56 @@ void check_not_intercepted(const char* where, const char* rule) {
       rule);
 }
 
+// The copy of a gradient that is kept until all replicas have given theirs. A single
+// replica needs no copy.
+at::Tensor to_keep(const at::Tensor& gradient, int64_t replicas) {
+  if (!gradient.defined()) {
+    return {};
+  }
+  return replicas > 1 ? gradient.detach().clone() : gradient.detach();
+}
+
+std::vector<at::Tensor> gradients_of_activations(
+    const BatchSlice& slice,
+    const std::string& name,
+    size_t features,
+    int64_t replicas) {
+  TESSERA_CHECK_VALUE(
+      slice.activations->size() == features,
+      "[apply_gradients] dequeue() still looks up the batch {}, or it failed. Call backward() on what it returns first, or drop() the batch.",
+      quoted_batch_name(name));
+  std::vector<at::Tensor> gradients;
+  bool needs_one = false;
+  bool has_one = false;
+  for (const at::Tensor& activation : *slice.activations) {
+    gradients.push_back(to_keep(activation.grad(), replicas));
+    needs_one = needs_one || activation.requires_grad();
+    has_one = has_one || activation.grad().defined();
+  }
+  TESSERA_CHECK_VALUE(
+      has_one || !needs_one,
+      "[apply_gradients] no activation of the batch {} has a gradient. Call backward() on a loss of what dequeue() returned first, pass gradients, or drop() the batch.",
+      quoted_batch_name(name));
+  return gradients;
+}
+
+void check_replica(const char* where, int64_t replica, int64_t replicas) {
+  TESSERA_CHECK_INDEX(
+      replica >= 0 && replica < replicas,
+      "[{}] replica must be in [0, {}), but got {}. Set EmbeddingEngineOptions::replicas.",
+      where,
+      replicas,
+      replica);
+}
+
+// Activations of trainable tables become leaves that require a gradient.
+void require_gradients(const EmbeddingState& state, Activations& activations) {
+  for (size_t i = 0; i < activations.size(); ++i) {
+    const TableState& table = state.tables[state.features[i].table];
+    activations[i].requires_grad_(table.config->trainable);
+  }
+}
+
 }  // namespace
 
 class EmbeddingEngine::Impl {
@@ -98,6 +147,7 @@ class EmbeddingEngine::Impl {
   Impl(EmbeddingEngineOptions options, std::shared_ptr<EmbeddingState> state)
       : options_(std::move(options)),
         state_(std::move(state)),
+        gate_(options_.timeout),
         queue_(options_.replicas, options_.queue_depth),
         engine_(state_, options_.lookup_threads) {}
 
@@ -120,14 +170,11 @@ class EmbeddingEngine::Impl {
     if (owner_.is_this_process()) {
       return true;
     }
-    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && calls_ == 0;
+    return gate_.is_idle();
   }
 
   ~Impl() {
-    shutdown();
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return calls_ == 0; });
+    gate_.shutdown_and_wait();  // before any member goes
   }
 
   Impl& operator=(const Impl&) = delete;
@@ -136,24 +183,13 @@ class EmbeddingEngine::Impl {
     return *state_;
   }
 
-  // Not within an update, which holds the lock.
-  void check_not_updating() const {
-    TESSERA_CHECK(
-        updating_thread_ != std::this_thread::get_id(),
-        "[EmbeddingEngine] called within its own update or checkpoint, by a learning rate, a custom rule or CheckpointOptions::extra. Call it before or after.");
-  }
-
-  void shutdown() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      is_shut_down_ = true;
-    }
-    changed_.notify_all();
+  CallGate& gate() {
+    return gate_;
   }
 
   // Runs `build`, which fixes output shapes.
   void build(c10::function_ref<void(EmbeddingState&)> build) {
-    const Call call(*this);
+    const CallGate::Call call(gate_);
     const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
     build(*state_);
     is_ready_ = true;
@@ -163,8 +199,8 @@ class EmbeddingEngine::Impl {
       const Features& features,
       const Weights& weights,
       const EnqueueOptions& options) {
-    const Call call(*this);
-    check_replica("enqueue", options.replica);
+    const CallGate::Call call(gate_);
+    check_replica("enqueue", options.replica, options_.replicas);
     Batch batch = read(features, weights);
     const std::vector<int64_t> ragged_rows = batch.ragged_rows();
     int64_t zero_rows = 0;
@@ -172,8 +208,8 @@ class EmbeddingEngine::Impl {
       zero_rows += bags.zero_rows;
       drop_zero_rows(bags);
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    wait(
+    CallGate::Lock lock = gate_.lock();
+    gate_.wait(
         lock,
         [&] {
           return queue_.may_enqueue(
@@ -187,16 +223,16 @@ class EmbeddingEngine::Impl {
         std::make_shared<const std::vector<IdBags>>(std::move(batch.bags));
     out_of_range_count_ += zero_rows;
     start_lookups();
-    changed_.notify_all();
+    gate_.notify_all();
   }
 
   Nest<at::Tensor> dequeue(const std::string& name, int64_t replica) {
-    const Call call(*this);
-    check_replica("dequeue", replica);
+    const CallGate::Call call(gate_);
+    check_replica("dequeue", replica, options_.replicas);
     check_ready("dequeue");
-    std::unique_lock<std::mutex> lock(mutex_);
+    CallGate::Lock lock = gate_.lock();
     bool was_seen = false;
-    wait(
+    gate_.wait(
         lock,
         [&] {
           const QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
@@ -206,7 +242,7 @@ class EmbeddingEngine::Impl {
           was_seen = !name.empty();
           return may_be_dequeued(*batch, replica);
         },
-        [&] { return why_not_dequeue(name, replica); });
+        [&] { return queue_.why_not_dequeue(name, replica); });
     QueuedBatch* batch = queue_.find_to_dequeue(name, replica);
     TESSERA_CHECK(
         batch != nullptr,
@@ -223,12 +259,12 @@ class EmbeddingEngine::Impl {
     } else if (batch->is_dequeued_by_all()) {
       queue_.erase(*batch);
     }
-    changed_.notify_all();
+    gate_.notify_all();
     lock.unlock();
     Activations activations =
         lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags);
     if (leaves != nullptr) {
-      require_gradients(activations);
+      require_gradients(*state_, activations);
       lock.lock();
       *leaves = activations;
       lock.unlock();
@@ -240,21 +276,22 @@ class EmbeddingEngine::Impl {
       const Nest<at::Tensor>& gradients,
       const std::string& name,
       int64_t replica) {
-    const Call call(*this);
-    check_replica("apply_gradients", replica);
+    const CallGate::Call call(gate_);
+    check_replica("apply_gradients", replica, options_.replicas);
     check_ready("apply_gradients");
     std::vector<at::Tensor> flat;
     if (!gradients.empty()) {
       for (const at::Tensor* gradient :
            leaves_like(options_.features, gradients, "gradients")) {
-        flat.push_back(to_keep(*gradient));
+        flat.push_back(to_keep(*gradient, options_.replicas));
       }
     }
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const CallGate::Lock lock = gate_.lock();
     QueuedBatch& batch = queue_.find_to_train(name, replica);
     BatchSlice& slice = batch.slices[replica];
     if (gradients.empty()) {
-      flat = gradients_of_activations(slice, name);
+      flat = gradients_of_activations(
+          slice, name, state_->features.size(), options_.replicas);
     }
     engine_.check({.bags = slice.bags.get(), .gradients = flat});
     slice.gradients = std::move(flat);
@@ -270,22 +307,22 @@ class EmbeddingEngine::Impl {
     } else {
       slice.activations = nullptr;
     }
-    changed_.notify_all();
+    gate_.notify_all();
   }
 
   void drop(const std::string& name) {
-    const Call call(*this);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const CallGate::Call call(gate_);
+    const CallGate::Lock lock = gate_.lock();
     queue_.erase(queue_.find_to_drop(name));
     start_lookups();
-    changed_.notify_all();
+    gate_.notify_all();
   }
 
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
       const Weights& weights,
       const Nest<FeatureConfig>& configs) {
-    const Call call(*this);
+    const CallGate::Call call(gate_);
     const auto reading = engine_.stop_updates();
     return look_up_for_serving(*state_, features, weights, configs);
   }
@@ -299,7 +336,7 @@ class EmbeddingEngine::Impl {
   }
 
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
-    const Call call(*this);
+    const CallGate::Call call(gate_);
     const auto reading = engine_.stop_updates();
     return tessera::read_rows(*state_, name, begin, end);
   }
@@ -314,7 +351,7 @@ class EmbeddingEngine::Impl {
     return options_;
   }
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) {
-    const Call call(*this);
+    const CallGate::Call call(gate_);
     const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
     visit(*state_);
   }
@@ -332,85 +369,27 @@ class EmbeddingEngine::Impl {
   }
 
   void change_state(c10::function_ref<void(EmbeddingState&)> change) {
-    const Call call(*this);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const CallGate::Call call(gate_);
+    const CallGate::Lock lock = gate_.lock();
     const auto writing = engine_.stop_lookups();
-    updating_thread_ = std::this_thread::get_id();
-    const auto at_the_end = c10::make_scope_exit([&] {
-      updating_thread_ = std::thread::id();
-      iterations_ = updates_applied(*state_);
-    });
+    const CallGate::Update updating(gate_);
+    const auto at_the_end =
+        c10::make_scope_exit([&] { iterations_ = updates_applied(*state_); });
     change(*state_);
   }
 
   EmbeddingTables embedding_tables() {
-    const Call call(*this);
+    const CallGate::Call call(gate_);
     engine_.stop_lookups();
     return embedding_tables_of(*state_);
   }
 
  private:
-  // A call of a public member, which the destructor waits for.
-  class Call {
-   public:
-    explicit Call(Impl& engine) : engine_(engine) {
-      engine_.check_not_updating();
-      const std::lock_guard<std::mutex> lock(engine_.mutex_);
-      engine_.check_open();
-      ++engine_.calls_;
-    }
-    ~Call() {
-      {
-        const std::lock_guard<std::mutex> lock(engine_.mutex_);
-        --engine_.calls_;
-        engine_.changed_.notify_all();
-      }
-    }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-   private:
-    Impl& engine_;
-  };
-
-  void check_open() const {
-    TESSERA_CHECK(
-        !is_shut_down_, "[EmbeddingEngine] the engine has been shut down.");
-  }
-
-  void check_replica(const char* where, int64_t replica) const {
-    TESSERA_CHECK_INDEX(
-        replica >= 0 && replica < options_.replicas,
-        "[{}] replica must be in [0, {}), but got {}. Set EmbeddingEngineOptions::replicas.",
-        where,
-        options_.replicas,
-        replica);
-  }
-
   void check_ready(const char* where) const {
     TESSERA_CHECK(
         is_ready_,
         "[{}] called on an unbuilt engine. Call enqueue() or build() first.",
         where);
-  }
-
-  // Until `is_done`; raises when shut down, or after the timeout with what
-  // `problem` says.
-  void wait(
-      std::unique_lock<std::mutex>& lock,
-      c10::function_ref<bool()> is_done,
-      c10::function_ref<std::string()> problem) {
-    constexpr auto kLongest = std::chrono::hours(24 * 365);
-    const auto timeout =
-        std::min<std::chrono::milliseconds>(options_.timeout, kLongest);
-    const bool is_over = changed_.wait_for(
-        lock, timeout, [&] { return is_shut_down_ || is_done(); });
-    check_open();
-    TESSERA_CHECK(
-        is_over,
-        "{} Waited for {} ms (EmbeddingEngineOptions::timeout).",
-        problem(),
-        options_.timeout.count());
   }
 
   Batch read(const Features& features, const Weights& weights) {
@@ -439,46 +418,6 @@ class EmbeddingEngine::Impl {
     return batch;
   }
 
-  // Activations of trainable tables become leaves that require a gradient.
-  void require_gradients(Activations& activations) const {
-    for (size_t i = 0; i < activations.size(); ++i) {
-      const TableState& table = state_->tables[state_->features[i].table];
-      activations[i].requires_grad_(table.config->trainable);
-    }
-  }
-
-  // The copy of a gradient that is kept until all replicas have given theirs. A single
-  // replica needs no copy.
-  at::Tensor to_keep(const at::Tensor& gradient) const {
-    if (!gradient.defined()) {
-      return {};
-    }
-    return options_.replicas > 1 ? gradient.detach().clone()
-                                 : gradient.detach();
-  }
-
-  std::vector<at::Tensor> gradients_of_activations(
-      const BatchSlice& slice,
-      const std::string& name) const {
-    TESSERA_CHECK_VALUE(
-        slice.activations->size() == state_->features.size(),
-        "[apply_gradients] dequeue() still looks up the batch {}, or it failed. Call backward() on what it returns first, or drop() the batch.",
-        quoted_batch_name(name));
-    std::vector<at::Tensor> gradients;
-    bool needs_one = false;
-    bool has_one = false;
-    for (const at::Tensor& activation : *slice.activations) {
-      gradients.push_back(to_keep(activation.grad()));
-      needs_one = needs_one || activation.requires_grad();
-      has_one = has_one || activation.grad().defined();
-    }
-    TESSERA_CHECK_VALUE(
-        has_one || !needs_one,
-        "[apply_gradients] no activation of the batch {} has a gradient. Call backward() on a loss of what dequeue() returned first, pass gradients, or drop() the batch.",
-        quoted_batch_name(name));
-    return gradients;
-  }
-
   bool looks_ahead(const QueuedBatch& batch) const {
     return batch.is_training && options_.pipelining == Pipelining::kOn;
   }
@@ -486,35 +425,6 @@ class EmbeddingEngine::Impl {
   bool may_be_dequeued(const QueuedBatch& batch, int64_t replica) const {
     return looks_ahead(batch) ? batch.slices[replica].lookup.valid()
                               : queue_.find_half_updated(replica) == nullptr;
-  }
-
-  std::string why_not_dequeue(const std::string& name, int64_t replica) {
-    const std::string batch = c10::str(
-        "[dequeue] the batch ",
-        quoted_batch_name(name),
-        " of replica ",
-        replica);
-    if (queue_.find_to_dequeue(name, replica) == nullptr) {
-      return c10::str(
-          batch,
-          " did not come, or has ended already. In flight: ",
-          queue_.names(),
-          ". Enqueue it, or correct the name.");
-    }
-    const QueuedBatch* blocking = queue_.find_half_updated(replica);
-    for (const QueuedBatch& other : queue_.batches()) {
-      if (blocking == nullptr && other.is_training) {
-        blocking = &other;
-      }
-    }
-    TORCH_INTERNAL_ASSERT(blocking != nullptr);
-    return c10::str(
-        batch,
-        " waits for the update of the batch ",
-        quoted_batch_name(blocking->name),
-        ", which has no gradients from replica ",
-        blocking->missing_replicas(),
-        " yet. Apply them, or drop the batch.");
   }
 
   // Submits the lookups that may run: of training batches with at most one
@@ -550,9 +460,7 @@ class EmbeddingEngine::Impl {
       lookups.push_back(
           {.bags = slice.bags.get(), .gradients = slice.gradients});
     }
-    updating_thread_ = std::this_thread::get_id();
-    const auto no_longer =
-        c10::make_scope_exit([&] { updating_thread_ = std::thread::id(); });
+    const CallGate::Update updating(gate_);
     engine_.apply(engine_.plan(lookups));
     iterations_ = updates_applied(*state_);
   }
@@ -564,12 +472,8 @@ class EmbeddingEngine::Impl {
   ThreadOwner owner_;
   std::atomic<bool> is_ready_ = false;
 
-  std::mutex mutex_;  // what follows, but for the atomics
-  std::condition_variable changed_;
+  CallGate gate_;  // its lock guards the queue
   BatchQueue queue_;
-  int64_t calls_ = 0;
-  bool is_shut_down_ = false;
-  std::atomic<std::thread::id> updating_thread_ = std::thread::id();
   std::atomic<int64_t> iterations_ = 0;
   std::atomic<int64_t> out_of_range_count_ = 0;
   TableEngine engine_;  // last: its worker ends before the rest
@@ -725,8 +629,8 @@ void EmbeddingEngine::change_state(
 }
 
 void EmbeddingEngine::shutdown() {
-  impl_->check_not_updating();
-  impl_->shutdown();
+  impl_->gate().check_not_updating();
+  impl_->gate().shutdown();
 }
 
 }  // namespace tessera

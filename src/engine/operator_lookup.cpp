@@ -2,6 +2,8 @@
 // Stock LibTorch operators only: an independent check of the engine.
 #include "src/engine/operator_lookup.h"
 
+#include "src/tables/combiner_rule.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/embedding.h>
@@ -90,8 +92,8 @@ at::Tensor divide_by_total(
   // Zero denominators are replaced before the division: 0 / 0 would give a NaN
   // gradient even where the result is not used.
   const at::Tensor is_zero = total == 0;
-  at::Tensor denominator = total.masked_fill(is_zero, 1);
-  denominator = combiner == Combiner::kMean ? denominator : denominator.sqrt();
+  const at::Tensor denominator =
+      combiner_denominator(combiner, total.masked_fill(is_zero, 1));
   return (sum / denominator.unsqueeze(1)).masked_fill(is_zero.unsqueeze(1), 0);
 }
 
@@ -122,11 +124,10 @@ at::Tensor look_up_by_operators(
   const at::Tensor terms = rows * weight.unsqueeze(1);
   const at::Tensor sum = at::zeros({bags.bags, bags.dim}, at::kFloat)
                              .index_add(0, segments, terms);
-  if (bags.combiner == Combiner::kSum) {
+  if (!is_divided(bags.combiner)) {
     return sum;
   }
-  const at::Tensor term =
-      bags.combiner == Combiner::kMean ? weight : weight * weight;
+  const at::Tensor term = combiner_term(bags.combiner, weight);
   const at::Tensor total =
       at::zeros({bags.bags}, at::kFloat).index_add(0, segments, term);
   return divide_by_total(sum, total, bags.combiner);

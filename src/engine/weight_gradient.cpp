@@ -2,6 +2,7 @@
 #include "src/engine/weight_gradient.h"
 
 #include "src/tables/active_kernels.h"
+#include "src/tables/combiner_rule.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/ops/zeros.h>
@@ -57,14 +58,13 @@ at::Tensor weight_gradient(
       out[bags.position(i)] = static_cast<float>(s * dot);
       weighted += bags.weights[i] * dot;
     }
-    if (bags.combiner == Combiner::kSum) {
+    if (!is_divided(bags.combiner)) {
       continue;
     }
     for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
-      const double share = bags.combiner == Combiner::kMean
-          ? s * s
-          : bags.weights[i] * s * s * s;
-      out[bags.position(i)] -= static_cast<float>(share * weighted);
+      const double factor =
+          combiner_weight_factor(bags.combiner, bags.weights[i], s);
+      out[bags.position(i)] -= static_cast<float>(factor * weighted);
     }
   }
   return result;

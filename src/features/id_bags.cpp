@@ -6,6 +6,7 @@
 #include "src/common/check.h"
 #include "src/features/feature_state.h"
 #include "src/tables/active_kernels.h"
+#include "src/tables/combiner_rule.h"
 
 #include <ATen/ops/equal.h>
 
@@ -446,8 +447,7 @@ class BagBuilder {
     const at::Tensor contiguous = weights_.detach().resolve_neg().contiguous();
     const float* weights = contiguous.data_ptr<float>();
     bags_.weights.assign(weights, weights + contiguous.numel());
-    if (!config_.validate_weights_and_indices ||
-        bags_.combiner == Combiner::kSum) {
+    if (!config_.validate_weights_and_indices || !is_divided(bags_.combiner)) {
       return true;
     }
     for (size_t i = 0; i < bags_.weights.size(); ++i) {
@@ -514,22 +514,20 @@ class BagBuilder {
   }
 
   void compute_scales() {
-    if (bags_.combiner == Combiner::kSum) {
+    const Combiner combiner = bags_.combiner;
+    if (!is_divided(combiner)) {
       return;
     }
-    const bool is_mean = bags_.combiner == Combiner::kMean;
     bags_.scales.resize(bags_.bags);
     for (int64_t bag = 0; bag < bags_.bags; ++bag) {
-      double denominator =
-          static_cast<double>(bags_.end(bag) - bags_.begin(bag));
+      double total = static_cast<double>(bags_.end(bag) - bags_.begin(bag));
       if (!bags_.weights.empty()) {
-        denominator = 0.0;
+        total = 0.0;
         for (int64_t i = bags_.begin(bag); i < bags_.end(bag); ++i) {
-          const double weight = bags_.weights[i];
-          denominator += is_mean ? weight : weight * weight;
+          total += combiner_term(combiner, bags_.weights[i]);
         }
       }
-      denominator = is_mean ? denominator : std::sqrt(denominator);
+      const double denominator = combiner_denominator(combiner, total);
       // A float's inverse may be infinite: as good as a zero denominator.
       const auto scale = static_cast<float>(1.0 / denominator);
       bags_.scales[bag] = std::isinf(scale) ? 0.0F : scale;

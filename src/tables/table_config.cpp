@@ -29,33 +29,6 @@ bool is_placeholder(const optim::OptimizerSpec& optimizer) {
 
 }  // namespace
 
-std::string to_string(Combiner combiner) {
-  switch (combiner) {
-    case Combiner::kSum:
-      return "sum";
-    case Combiner::kMean:
-      return "mean";
-    case Combiner::kSqrtn:
-      return "sqrtn";
-  }
-  C10_THROW_ERROR(ValueError, "[Combiner] not an enumerator of Combiner.");
-}
-
-Combiner combiner_from_string(std::string_view name) {
-  for (const Combiner combiner :
-       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
-    if (name == to_string(combiner)) {
-      return combiner;
-    }
-  }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[Combiner] combiner must be one of sum, mean, sqrtn, but got '",
-          shorten(name),
-          "'."));
-}
-
 std::string to_string(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:

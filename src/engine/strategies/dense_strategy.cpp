@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/operator_lookup.h"
 #include "src/engine/strategies/parameter_strategy.h"
+#include "src/tables/combiner_rule.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
@@ -66,11 +67,10 @@ class DenseStrategy : public ParameterStrategy {
         at::where(grid.is_live.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
     const at::Tensor terms = live_rows * weight.unsqueeze(2);
     const at::Tensor sum = terms.sum(1);
-    if (bags.combiner == Combiner::kSum) {
+    if (!is_divided(bags.combiner)) {
       return sum;
     }
-    const bool is_mean = bags.combiner == Combiner::kMean;
-    const at::Tensor total = (is_mean ? weight : weight * weight).sum(1);
+    const at::Tensor total = combiner_term(bags.combiner, weight).sum(1);
     return divide_by_total(sum, total, bags.combiner);
   }
 };

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/tables/combiner_rule.h"
+
+#include <tessera/common/shorten.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones_like.h>
+
+#include <string_view>
+
+#include "src/common/check.h"
+
+namespace tessera {
+
+namespace {
+
+template <class Visit>
+void for_each_combiner(Visit&& visit) {
+  for (std::optional<Combiner> combiner = Combiner::kSum; combiner;
+       combiner = next_combiner(*combiner)) {
+    visit(*combiner);
+  }
+}
+
+const char* is_divided_script(Combiner combiner) {
+  return is_divided(combiner) ? "True" : "False";
+}
+
+const char* term_script(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+    case Combiner::kMean:
+      return "weight";
+    case Combiner::kSqrtn:
+      return "weight * weight";
+  }
+  refuse_combiner();
+}
+
+const char* denominator_script(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return "torch.ones_like(total)";
+    case Combiner::kMean:
+      return "total";
+    case Combiner::kSqrtn:
+      return "total.sqrt()";
+  }
+  refuse_combiner();
+}
+
+// A method that returns what `expression` says of the combiner with that name.
+std::string method(
+    std::string_view signature,
+    const char* (*expression)(Combiner)) {
+  std::string text = fmt::format("def {}:\n", signature);
+  for_each_combiner([&](Combiner combiner) {
+    text += fmt::format(
+        "    if combiner == \"{}\":\n        return {}\n",
+        to_string(combiner),
+        expression(combiner));
+  });
+  return text +
+      "    raise ValueError(\"unknown combiner '{}'\".format(combiner))\n\n";
+}
+
+}  // namespace
+
+void refuse_combiner() {
+  C10_THROW_ERROR(ValueError, "[Combiner] not an enumerator of Combiner.");
+}
+
+std::optional<Combiner> next_combiner(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return Combiner::kMean;
+    case Combiner::kMean:
+      return Combiner::kSqrtn;
+    case Combiner::kSqrtn:
+      return std::nullopt;
+  }
+  refuse_combiner();
+}
+
+std::string to_string(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return "sum";
+    case Combiner::kMean:
+      return "mean";
+    case Combiner::kSqrtn:
+      return "sqrtn";
+  }
+  refuse_combiner();
+}
+
+Combiner combiner_from_string(std::string_view name) {
+  std::optional<Combiner> found;
+  std::string known;
+  for_each_combiner([&](Combiner combiner) {
+    found = name == to_string(combiner) ? combiner : found;
+    known += (known.empty() ? "" : ", ") + to_string(combiner);
+  });
+  TESSERA_CHECK_VALUE(
+      found.has_value(),
+      "[Combiner] combiner must be one of {}, but got '{}'.",
+      known,
+      shorten(name));
+  return *found;
+}
+
+at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights) {
+  switch (combiner) {
+    case Combiner::kSum:
+    case Combiner::kMean:
+      return weights;
+    case Combiner::kSqrtn:
+      return weights * weights;
+  }
+  refuse_combiner();
+}
+
+at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return at::ones_like(total);
+    case Combiner::kMean:
+      return total;
+    case Combiner::kSqrtn:
+      return total.sqrt();
+  }
+  refuse_combiner();
+}
+
+std::string combiner_script() {
+  return method("is_divided(self, combiner: str) -> bool", is_divided_script) +
+      method("combiner_term(self, combiner: str, weight: Tensor) -> Tensor",
+             term_script) +
+      method("combiner_denominator(self, combiner: str, total: Tensor) -> Tensor",
+             denominator_script);
+}
+
+}  // namespace tessera

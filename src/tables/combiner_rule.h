@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/tables/combiner.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+// What a combiner means, in one place: of a bag of rows x with weights w it gives
+//
+//   sum(w x) / denominator(sum(term(w)))
+//
+// Each function is a switch over all combiners, so that a new one does not compile
+// until every switch has it.
+
+/// Raises the c10::ValueError of what is not an enumerator.
+[[noreturn]] void refuse_combiner();
+
+/// The combiner that is declared after this one, if there is one.
+std::optional<Combiner> next_combiner(Combiner combiner);
+
+/// Whether the sum is divided at all. If not, weights <= 0 are as good as others.
+inline bool is_divided(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return false;
+    case Combiner::kMean:
+    case Combiner::kSqrtn:
+      return true;
+  }
+  refuse_combiner();
+}
+
+/// What a weight adds to the total.
+inline double combiner_term(Combiner combiner, double weight) {
+  switch (combiner) {
+    case Combiner::kSum:
+    case Combiner::kMean:
+      return weight;
+    case Combiner::kSqrtn:
+      return weight * weight;
+  }
+  refuse_combiner();
+}
+
+/// The denominator, from the total of the terms.
+inline double combiner_denominator(Combiner combiner, double total) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return 1.0;
+    case Combiner::kMean:
+      return total;
+    case Combiner::kSqrtn:
+      return std::sqrt(total);
+  }
+  refuse_combiner();
+}
+
+/// The same in stock operators, for all elements.
+at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights);
+at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total);
+
+/// The derivative of the denominator by one weight, times scale^2. `scale` is
+/// 1 / denominator. The gradient of a weight by an output y = scale * sum(w x) is
+///
+///   scale * x - combiner_weight_factor * sum(w x)
+inline double combiner_weight_factor(
+    Combiner combiner,
+    double weight,
+    double scale) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return 0.0;
+    case Combiner::kMean:
+      return scale * scale;
+    case Combiner::kSqrtn:
+      return weight * scale * scale * scale;
+  }
+  refuse_combiner();
+}
+
+/// The methods is_divided, combiner_term and combiner_denominator in TorchScript, for
+/// modules that know the combiner by its name.
+std::string combiner_script();
+
+}  // namespace tessera
