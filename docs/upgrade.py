@@ -75,8 +75,21 @@ def upgrade_includes(text):
     return re.sub(r'#[ \t]*include[ \t]*(?P<open>[<"])(?P<header>tessera/[^>"\n]+)[>"]', replace, text)
 
 
+# What a table's placement is called now, in the words of TorchRec.
+PLACEMENTS = {
+    "TablePlacement::rows": "TablePlacement::row_wise",
+    "TablePlacement::replicated": "TablePlacement::data_parallel",
+    "TablePlacement::whole": "TablePlacement::table_wise",
+    "Kind::kSplit": "Kind::kRowWise",
+    "Kind::kReplicated": "Kind::kDataParallel",
+    "Kind::kWhole": "Kind::kTableWise",
+}
+
+
 def upgrade_names(text):
     text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
+    for old, new in PLACEMENTS.items():
+        text = re.sub(rf"\b{old}\b", new, text)
     used = []
     for namespace, names in NAMESPACES.items():
         pattern = "|".join(sorted(names, key=len, reverse=True))

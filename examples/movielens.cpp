@@ -653,11 +653,11 @@ Place find_place(const Options& options) {
       tessera::distributed::sharded_strategy(
           backend,
           {.placement =
-               {{"age", tessera::TablePlacement::replicated()},
-                {"gender", tessera::TablePlacement::replicated()},
-                {"genre", tessera::TablePlacement::replicated()},
-                {"occupation", tessera::TablePlacement::replicated()},
-                {"year", tessera::TablePlacement::replicated()}},
+               {{"age", tessera::TablePlacement::data_parallel()},
+                {"gender", tessera::TablePlacement::data_parallel()},
+                {"genre", tessera::TablePlacement::data_parallel()},
+                {"occupation", tessera::TablePlacement::data_parallel()},
+                {"year", tessera::TablePlacement::data_parallel()}},
            .split = tessera::RowSplit::kMod}),
       backend->getRank(),
       backend->getSize()};

@@ -40,6 +40,9 @@ class UpgradeTest(unittest.TestCase):
         for call in ("Strategy::sharded(backend)", "tessera::Strategy::sharded(backend)"):
             self.expect(call, "tessera::distributed::sharded_strategy(backend)")
 
+        self.expect("TablePlacement::whole(2)", "TablePlacement::table_wise(2)")
+        self.expect("TablePlacement::Kind::kSplit", "TablePlacement::Kind::kRowWise")
+
     def test_using_directives(self):
         self.expect(
             "using namespace tessera;\nCriteoReader r;\nLogLoss l;\n",

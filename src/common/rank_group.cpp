@@ -80,7 +80,7 @@ void RankGroup::barrier_with_same(
   for (size_t other = 0; other < reported.size(); ++other) {
     TESSERA_CHECK_VALUE(
         reported[other] == own,
-        "[Strategy::sharded] rank {}, compared with rank {}, {}",
+        "[sharded_strategy] rank {}, compared with rank {}, {}",
         other,
         rank(),
         problem);

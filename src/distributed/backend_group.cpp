@@ -118,7 +118,7 @@ class BackendGroup final : public RankGroup {
       : backend_(std::move(backend)), device_(device) {
     TESSERA_CHECK_VALUE(
         backend_,
-        "[Strategy::sharded] backend must not be empty. Pass one, such as make_mpi_backend().");
+        "[sharded_strategy] backend must not be empty. Pass one, such as make_mpi_backend().");
     static std::atomic<int64_t> groups = 0;
     group_ = kMark + groups++;
   }
@@ -350,7 +350,7 @@ class BackendGroup final : public RankGroup {
   }
 
   std::string where() const {
-    return c10::str("[Strategy::sharded] rank ", rank(), " of ", size(), " ");
+    return c10::str("[sharded_strategy] rank ", rank(), " of ", size(), " ");
   }
 
   template <class Action>

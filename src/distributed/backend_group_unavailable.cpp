@@ -12,7 +12,7 @@ std::shared_ptr<RankGroup> group_of(
     at::Device /*device*/) {
   C10_THROW_ERROR(
       NotImplementedError,
-      "[Strategy::sharded] this LibTorch has no distributed package. Build "
+      "[sharded_strategy] this LibTorch has no distributed package. Build "
       "Tessera with one that has torch/csrc/distributed/c10d/Backend.hpp, such "
       "as PyPI's.");
 }

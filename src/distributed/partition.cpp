@@ -15,7 +15,7 @@ void check_placement(
     int64_t ranks,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      placement.kind != TablePlacement::Kind::kWhole ||
+      placement.kind != TablePlacement::Kind::kTableWise ||
           (placement.rank >= 0 && placement.rank < ranks),
       "{} table '{}' is placed on rank {}, but there are the ranks 0 to {}. Correct its placement.",
       where,
@@ -30,7 +30,7 @@ TablePlacement placement_of(
     int64_t ranks) {
   const auto found = options.placement.find(table);
   if (found == options.placement.end()) {
-    return TablePlacement::rows(options.split);
+    return TablePlacement::row_wise(options.split);
   }
   check_placement(table, found->second, ranks, "[ShardingOptions]");
   return found->second;
@@ -42,14 +42,14 @@ Partition::Partition(
     int64_t ranks)
     : begin_(ranks + 1, 0),
       is_mod_(
-          placement.kind == TablePlacement::Kind::kSplit &&
+          placement.kind == TablePlacement::Kind::kRowWise &&
           placement.split == RowSplit::kMod),
-      is_replicated_(placement.kind == TablePlacement::Kind::kReplicated) {
+      is_data_parallel_(placement.kind == TablePlacement::Kind::kDataParallel) {
   const int64_t each = vocabulary_size / ranks;
   const int64_t rest = vocabulary_size % ranks;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     int64_t count = each + (rank < rest ? 1 : 0);
-    if (placement.kind == TablePlacement::Kind::kWhole) {
+    if (placement.kind == TablePlacement::Kind::kTableWise) {
       count = rank == placement.rank ? vocabulary_size : 0;
     }
     begin_[rank + 1] = begin_[rank] + count;
@@ -57,9 +57,9 @@ Partition::Partition(
 }
 
 LocalRows Partition::rows_of(int64_t rank) const {
-  if (is_replicated_) {
+  if (is_data_parallel_) {
     return {
-        .count = begin_.back(), .is_replicated = true, .is_copy = rank != 0};
+        .count = begin_.back(), .is_data_parallel = true, .is_copy = rank != 0};
   }
   if (is_mod_) {
     const auto ranks = static_cast<int64_t>(begin_.size()) - 1;

@@ -55,7 +55,7 @@ class Partition {
  private:
   std::vector<int64_t> begin_;  // [ranks + 1]
   bool is_mod_ = false;
-  bool is_replicated_ = false;
+  bool is_data_parallel_ = false;
 };
 
 }  // namespace tessera::distributed

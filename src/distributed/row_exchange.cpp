@@ -66,7 +66,7 @@ void RowExchange::group_tables() {
   for (size_t i = 0; i < state_.tables.size(); ++i) {
     const TableState& table = state_.tables[i];
     group_of_.push_back(kNoGroup);
-    if (table.rows.is_replicated) {
+    if (table.rows.is_data_parallel) {
       continue;
     }
     const TableGroup like{
@@ -106,7 +106,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
     words = count_words(wanted);
     TESSERA_CHECK_VALUE(
         std::accumulate(words.begin(), words.end(), int64_t{0}) < kMostRows,
-        "[Strategy::sharded] one lookup must want fewer than 2^32 - 1 different rows. Split the batch.");
+        "[sharded_strategy] one lookup must want fewer than 2^32 - 1 different rows. Split the batch.");
   } catch (...) {
     error = std::current_exception();
   }
@@ -274,7 +274,7 @@ void RowExchange::read_asked(
   route.asked.resize(tables);
   TESSERA_CHECK_VALUE(
       ids.numel() < kMostRows,
-      "[Strategy::sharded] the ranks want {} rows of this one, but there must be fewer than 2^32 - 1. Split the batch.",
+      "[sharded_strategy] the ranks want {} rows of this one, but there must be fewer than 2^32 - 1. Split the batch.",
       ids.numel());
   const auto* next =
       reinterpret_cast<const uint32_t*>(ids.const_data_ptr<int32_t>());
@@ -322,7 +322,7 @@ void RowExchange::read_asked(
               [rows = state_.tables[table].rows.count](uint32_t local) {
                 return local < rows;
               }),
-          "[Strategy::sharded] rank {} asks for rows that this one does not have: something else uses the backend at the same time. Give the layers one of their own.",
+          "[sharded_strategy] rank {} asks for rows that this one does not have: something else uses the backend at the same time. Give the layers one of their own.",
           rank);
       std::iota(
           asked.positions.begin() + begin,

@@ -80,7 +80,7 @@ class Planner {
            .distinct_ids = config.vocabulary_size == 1
                ? 1.0
                : expected_distinct(rows, ids[i]),
-           .placement = TablePlacement::rows(options.split)});
+           .placement = TablePlacement::row_wise(options.split)});
     }
     plan_.rank_bytes.resize(options.ranks, 0);
   }
@@ -93,7 +93,7 @@ class Planner {
     }
     for (PlannedTable& table : plan_.tables) {
       table.bytes_sent =
-          table.placement.kind == TablePlacement::Kind::kReplicated
+          table.placement.kind == TablePlacement::Kind::kDataParallel
           ? sent_when_replicated(table)
           : sent_when_split(table);
       plan_.bytes_sent += table.bytes_sent;
@@ -176,7 +176,7 @@ class Planner {
           static_cast<double>(table.bytes) * (ranks - 1.0) / ranks;
       if (gain(i) > 0.0 && more <= slack) {
         slack -= more;
-        table.placement = TablePlacement::replicated();
+        table.placement = TablePlacement::data_parallel();
         place(table);
         open.erase(i);
       }
@@ -197,7 +197,8 @@ class Planner {
   }
   // By the rank that owns most rows.
   double sent_when_split(const PlannedTable& table) const {
-    const int64_t most = table.placement.kind == TablePlacement::Kind::kWhole
+    const int64_t most =
+        table.placement.kind == TablePlacement::Kind::kTableWise
         ? table.rows
         : (table.rows + options_.ranks - 1) / options_.ranks;
     const auto rows = static_cast<double>(table.rows);

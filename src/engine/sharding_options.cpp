@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/sharding_options.h>
 
+#include <c10/util/Exception.h>
+
 namespace tessera {
 
 std::string to_string(RowSplit split) {
@@ -9,13 +11,16 @@ std::string to_string(RowSplit split) {
 
 std::string to_string(const TablePlacement& placement) {
   switch (placement.kind) {
-    case TablePlacement::Kind::kReplicated:
-      return "replicated";
-    case TablePlacement::Kind::kWhole:
-      return "whole on rank " + std::to_string(placement.rank);
-    default:
-      return "rows (" + to_string(placement.split) + ")";
+    case TablePlacement::Kind::kDataParallel:
+      return "data-parallel";
+    case TablePlacement::Kind::kTableWise:
+      return "table-wise on rank " + std::to_string(placement.rank);
+    case TablePlacement::Kind::kRowWise:
+      return "row-wise (" + to_string(placement.split) + ")";
   }
+  C10_THROW_ERROR(
+      ValueError,
+      "[TablePlacement] not an enumerator of TablePlacement::Kind.");
 }
 
 }  // namespace tessera

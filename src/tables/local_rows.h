@@ -13,7 +13,7 @@ struct LocalRows {
   kernels::RowNumbers numbers = {};  // in the table
   int64_t count = 0;
   /// Whether every rank holds them.
-  bool is_replicated = false;
+  bool is_data_parallel = false;
   /// Whether another rank answers for them, where each row counts once.
   bool is_copy = false;
 

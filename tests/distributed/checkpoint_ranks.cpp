@@ -69,10 +69,10 @@ Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return distributed::sharded_strategy(
       backend,
       {.placement = {
-           {"mod", TablePlacement::rows(RowSplit::kMod)},
-           {"few", TablePlacement::rows(RowSplit::kMod)},
-           {"copy", TablePlacement::replicated()},
-           {"whole", TablePlacement::whole(backend->getSize() - 1)}}});
+           {"mod", TablePlacement::row_wise(RowSplit::kMod)},
+           {"few", TablePlacement::row_wise(RowSplit::kMod)},
+           {"copy", TablePlacement::data_parallel()},
+           {"whole", TablePlacement::table_wise(backend->getSize() - 1)}}});
 }
 
 // Examples [begin, end) of a step's global batch.

@@ -12,9 +12,9 @@ namespace tessera {
 namespace partition_test {
 
 const std::vector<TablePlacement> kSplit{
-    TablePlacement::rows(),
-    TablePlacement::rows(RowSplit::kMod),
-    TablePlacement::whole(0)};
+    TablePlacement::row_wise(),
+    TablePlacement::row_wise(RowSplit::kMod),
+    TablePlacement::table_wise(0)};
 
 // Every row has one owner, whose local index for it is what its key says.
 TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
@@ -28,7 +28,7 @@ TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const LocalRows rows = partition.rows_of(rank);
           EXPECT_EQ(rows.count, partition.count(rank));
-          EXPECT_FALSE(rows.is_replicated || rows.is_copy);
+          EXPECT_FALSE(rows.is_data_parallel || rows.is_copy);
           for (int64_t i = 0; i < rows.count; ++i) {
             const int64_t row = rows.numbers[i];
             EXPECT_TRUE(seen.insert(row).second);
@@ -46,7 +46,8 @@ TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
 
 TEST(PartitionTest, TheFirstRanksTakeTheRemainder) {
   for (const RowSplit split : {RowSplit::kDiv, RowSplit::kMod}) {
-    const distributed::Partition partition(TablePlacement::rows(split), 11, 4);
+    const distributed::Partition partition(
+        TablePlacement::row_wise(split), 11, 4);
     EXPECT_EQ(partition.count(0), 3);
     EXPECT_EQ(partition.count(1), 3);
     EXPECT_EQ(partition.count(2), 3);
@@ -56,17 +57,17 @@ TEST(PartitionTest, TheFirstRanksTakeTheRemainder) {
 
 TEST(PartitionTest, RanksBeyondTheRowsAreEmpty) {
   const distributed::Partition partition(
-      TablePlacement::rows(RowSplit::kMod), 2, 5);
+      TablePlacement::row_wise(RowSplit::kMod), 2, 5);
   EXPECT_EQ(partition.rows_of(1).count, 1);
   EXPECT_EQ(partition.rows_of(2).count, 0);
   EXPECT_EQ(partition.rows_of(4).count, 0);
 }
 
 TEST(PartitionTest, AReplicaHasAllRows) {
-  const distributed::Partition partition(TablePlacement::replicated(), 9, 4);
+  const distributed::Partition partition(TablePlacement::data_parallel(), 9, 4);
   for (int64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(partition.rows_of(rank).count, 9);
-    EXPECT_TRUE(partition.rows_of(rank).is_replicated);
+    EXPECT_TRUE(partition.rows_of(rank).is_data_parallel);
     EXPECT_EQ(partition.rows_of(rank).is_copy, rank > 0);
   }
 }
@@ -82,13 +83,14 @@ TEST(LocalRowsTest, CountsTheRowsBeforeARow) {
 
 TEST(PartitionTest, ARankThatIsNoneIsRefused) {
   const ShardingOptions options{
-      .placement = {{"users", TablePlacement::whole(4)}}};
+      .placement = {{"users", TablePlacement::table_wise(4)}}};
   EXPECT_VALUE_ERROR(
       distributed::placement_of("users", options, 4),
       "[ShardingOptions] table 'users' is placed on rank 4, but there are the "
       "ranks 0 to 3");
   EXPECT_EQ(
-      distributed::placement_of("movies", options, 4), TablePlacement::rows());
+      distributed::placement_of("movies", options, 4),
+      TablePlacement::row_wise());
 }
 
 }  // namespace partition_test

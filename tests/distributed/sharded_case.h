@@ -144,13 +144,14 @@ class ShardedCase {
     }
     switch (pick(0, 3)) {
       case 0:
-        sharding_.placement[name] = TablePlacement::rows(RowSplit::kMod);
+        sharding_.placement[name] = TablePlacement::row_wise(RowSplit::kMod);
         break;
       case 1:
-        sharding_.placement[name] = TablePlacement::replicated();
+        sharding_.placement[name] = TablePlacement::data_parallel();
         break;
       case 2:
-        sharding_.placement[name] = TablePlacement::whole(pick(0, ranks_ - 1));
+        sharding_.placement[name] =
+            TablePlacement::table_wise(pick(0, ranks_ - 1));
         break;
       default:
         break;

@@ -35,10 +35,10 @@ namespace sharded_program_test {
 using namespace test;  // NOLINT(google-build-using-namespace)
 
 const std::vector<TablePlacement> kPlacements{
-    TablePlacement::rows(),
-    TablePlacement::rows(RowSplit::kMod),
-    TablePlacement::replicated(),
-    TablePlacement::whole(0)};
+    TablePlacement::row_wise(),
+    TablePlacement::row_wise(RowSplit::kMod),
+    TablePlacement::data_parallel(),
+    TablePlacement::table_wise(0)};
 
 Strategy placed(const TablePlacement& placement) {
   return sharded({.placement = {{"users", placement}}});
@@ -242,7 +242,7 @@ TEST(ShardedProgramTest, ACustomRuleIsNotCalledWithoutRows) {
   const optim::CustomOptimizer optimizer{.learning_rate = 0.1, .rule = rule};
   TPUEmbedding one(small_options(Strategy::engine(), optimizer));
   TPUEmbedding shard(
-      small_options(placed(TablePlacement::whole(0)), optimizer));
+      small_options(placed(TablePlacement::table_wise(0)), optimizer));
   train(one, ids_of_all(), 2);
   train(shard, own_ids(), 2);
   expect_same_state(shard, one);
@@ -312,7 +312,7 @@ TEST(ShardedCombinedTest, AGradientThatIsNotFiniteOnOneRankCountsForAll) {
 }
 
 TEST(ShardedCombinedTest, ClippingNeedsTheSameDenseGradients) {
-  const Strategy strategy = placed(TablePlacement::replicated());
+  const Strategy strategy = placed(TablePlacement::data_parallel());
   Stepped stepped(strategy);
   activation_of(stepped.layer, own_ids()).sum().backward();
   stepped.dense.mutable_grad() =
@@ -491,7 +491,7 @@ TEST(ShardedSaveTest, AnIncrementIsSmallAndLoads) {
     }
     const int64_t touched = ranks() + 1;
     const bool is_whole =
-        ranks() > 1 && placement == TablePlacement::rows(RowSplit::kMod);
+        ranks() > 1 && placement == TablePlacement::row_wise(RowSplit::kMod);
     EXPECT_EQ(bytes, (is_whole ? kVocab : touched) * kDim * 4);
     TPUEmbedding again(small_options(sharded()));
     again->load_checkpoint(run);
@@ -566,7 +566,7 @@ TEST(ShardedErrorTest, TablesOnOneRankAreSharedAllTheSame) {
     GTEST_SKIP() << "one rank has everything";
   }
   for (const TablePlacement& placement :
-       {TablePlacement::whole(0), TablePlacement::replicated()}) {
+       {TablePlacement::table_wise(0), TablePlacement::data_parallel()}) {
     TPUEmbedding layer(small_options(placed(placement)));
     EXPECT_TORCH_ERROR(
         (layer->embedding_tables()),

@@ -220,7 +220,7 @@ TEST(ShardedTest, GradientsAreSummedInTheStatedOrder) {
 
 TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
   TPUEmbedding layer(small_options(
-      sharded({.placement = {{"users", TablePlacement::replicated()}}}),
+      sharded({.placement = {{"users", TablePlacement::data_parallel()}}}),
       optim::Adam{.learning_rate = 0.1}));
   for (int step = 0; step < 5; ++step) {
     torch::manual_seed(100 * step + rank());
@@ -251,18 +251,19 @@ TEST(ShardedTest, RowsAreSplitAsPlaced) {
   };
   const int64_t more = kVocab % ranks();
   const int64_t each = kVocab / ranks();
-  const LocalRows div = rows_of(TablePlacement::rows());
+  const LocalRows div = rows_of(TablePlacement::row_wise());
   EXPECT_EQ(div.count, each + (rank() < more ? 1 : 0));
   EXPECT_EQ(div.numbers.first, rank() * each + std::min(rank(), more));
   EXPECT_EQ(div.numbers.step, 1);
-  const LocalRows mod = rows_of(TablePlacement::rows(RowSplit::kMod));
+  const LocalRows mod = rows_of(TablePlacement::row_wise(RowSplit::kMod));
   EXPECT_EQ(mod.count, each + (rank() < more ? 1 : 0));
   EXPECT_EQ(mod.numbers.first, rank());
   EXPECT_EQ(mod.numbers.step, ranks());
   const int64_t home = ranks() / 2;
   EXPECT_EQ(
-      rows_of(TablePlacement::whole(home)).count, rank() == home ? kVocab : 0);
-  EXPECT_EQ(rows_of(TablePlacement::replicated()).count, kVocab);
+      rows_of(TablePlacement::table_wise(home)).count,
+      rank() == home ? kVocab : 0);
+  EXPECT_EQ(rows_of(TablePlacement::data_parallel()).count, kVocab);
 }
 
 TEST(ShardedTest, ARankHoldsItsShareOfTablesAndSlots) {
@@ -405,10 +406,10 @@ TEST(ShardedTest, EachRankMayAskForOtherFeaturesWithoutGradients) {
 
 TEST(ShardedTest, RowsCanBeReplacedAndRead) {
   for (const TablePlacement& placement :
-       {TablePlacement::rows(),
-        TablePlacement::rows(RowSplit::kMod),
-        TablePlacement::replicated(),
-        TablePlacement::whole(0)}) {
+       {TablePlacement::row_wise(),
+        TablePlacement::row_wise(RowSplit::kMod),
+        TablePlacement::data_parallel(),
+        TablePlacement::table_wise(0)}) {
     SCOPED_TRACE(to_string(placement));
     TPUEmbedding layer(
         small_options(sharded({.placement = {{"users", placement}}})));
@@ -558,12 +559,12 @@ TEST(ShardedErrorTest, OtherCallsAreNamed) {
 
 TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(
-          sharded({.placement = {{"users", TablePlacement::whole(ranks())}}}))),
+      TPUEmbedding(small_options(sharded(
+          {.placement = {{"users", TablePlacement::table_wise(ranks())}}}))),
       "[ShardingOptions] table 'users' is placed on rank");
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
-          sharded({.placement = {{"movies", TablePlacement::whole(0)}}}))),
+          sharded({.placement = {{"movies", TablePlacement::table_wise(0)}}}))),
       "[ShardingOptions] placement names the table 'movies', which the layer "
       "does not have");
   EXPECT_VALUE_ERROR(
@@ -581,7 +582,7 @@ TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
       "use_gradient_accumulation = false takes duplicates one by one");
   EXPECT_VALUE_ERROR(
       distributed::sharded_strategy({}),
-      "[Strategy::sharded] backend must not be empty");
+      "[sharded_strategy] backend must not be empty");
 }
 
 TEST(ShardedErrorTest, WhatNeedsWholeTablesSaysWhereTheyAre) {

@@ -48,8 +48,8 @@ TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
        .bag_lengths = {{"tag", 20.0}},
        .split = RowSplit::kMod});
   EXPECT_EQ(
-      find(plan, "users").placement, TablePlacement::rows(RowSplit::kMod));
-  EXPECT_EQ(find(plan, "countries").placement, TablePlacement::replicated());
+      find(plan, "users").placement, TablePlacement::row_wise(RowSplit::kMod));
+  EXPECT_EQ(find(plan, "countries").placement, TablePlacement::data_parallel());
   EXPECT_EQ(plan.placement().size(), 4);
   EXPECT_EQ(find(plan, "users").bytes, 1'000'000 * 64 * 4 * 2);
 }
@@ -63,9 +63,9 @@ TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
        .batch_size = 1000,
        .bag_lengths = {{"tag", 3.0}},
        .placement = {
-           {"tags", TablePlacement::rows()},
-           {"countries", TablePlacement::replicated()},
-           {"odd", TablePlacement::rows()}}});
+           {"tags", TablePlacement::row_wise()},
+           {"countries", TablePlacement::data_parallel()},
+           {"odd", TablePlacement::row_wise()}}});
   const double distinct =
       50'000.0 * (1.0 - std::pow(1.0 - 1.0 / 50'000.0, 3000.0));
   EXPECT_NEAR(find(plan, "tags").distinct_ids, distinct, 1e-6 * distinct);
@@ -122,11 +122,11 @@ TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
     return kinds;
   };
   const auto proposed = kinds({.ranks = 512, .memory_slack = 0.0});
-  EXPECT_EQ(proposed.at("odd"), Kind::kSplit);
-  EXPECT_EQ(proposed.at("countries"), Kind::kSplit);
-  const auto asked =
-      kinds({.ranks = 512, .placement = {{"odd", TablePlacement::whole(7)}}});
-  EXPECT_EQ(asked.at("odd"), Kind::kWhole);
+  EXPECT_EQ(proposed.at("odd"), Kind::kRowWise);
+  EXPECT_EQ(proposed.at("countries"), Kind::kRowWise);
+  const auto asked = kinds(
+      {.ranks = 512, .placement = {{"odd", TablePlacement::table_wise(7)}}});
+  EXPECT_EQ(asked.at("odd"), Kind::kTableWise);
 }
 
 TEST(ShardingPlanTest, PrintsEveryTable) {
@@ -134,7 +134,7 @@ TEST(ShardingPlanTest, PrintsEveryTable) {
       distributed::plan_sharding(features(), optim::SGD{}, {.ranks = 2})
           .to_string();
   for (const char* word :
-       {"users", "1000000", "rows (div)", "2 ranks", "sent per step"}) {
+       {"users", "1000000", "row-wise (div)", "2 ranks", "sent per step"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
   }
 }
@@ -170,10 +170,12 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
       plan({.bag_lengths = {{"nobody", 1.0}}}),
       "bag_lengths names the feature 'nobody', which there is not");
   EXPECT_VALUE_ERROR(
-      plan({.placement = {{"nothing", TablePlacement::rows()}}}),
+      plan({.placement = {{"nothing", TablePlacement::row_wise()}}}),
       "placement names the table 'nothing', which no feature uses");
   EXPECT_VALUE_ERROR(
-      plan({.ranks = 2, .placement = {{"users", TablePlacement::whole(2)}}}),
+      plan(
+          {.ranks = 2,
+           .placement = {{"users", TablePlacement::table_wise(2)}}}),
       "[PlanOptions] table 'users' is placed on rank 2");
   EXPECT_VALUE_ERROR(
       distributed::plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),

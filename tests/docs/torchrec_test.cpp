@@ -171,8 +171,8 @@ TEST(TorchrecPageTest, APlanNamesAPlaceForEachTable) {
   // with a backend: tessera::distributed::sharded_strategy(backend, options)
   // end snippet
   using Kind = tessera::TablePlacement::Kind;
-  EXPECT_EQ(options.placement.at("large").kind, Kind::kSplit);
-  EXPECT_EQ(options.placement.at("small").kind, Kind::kReplicated);
+  EXPECT_EQ(options.placement.at("large").kind, Kind::kRowWise);
+  EXPECT_EQ(options.placement.at("small").kind, Kind::kDataParallel);
 }
 
 }  // namespace torchrec_test

@@ -13,7 +13,7 @@ namespace tessera {
 
 /// Which rank holds which rows of a table of V rows. With R ranks:
 ///
-///   kDiv   stretches of V / R rows in order, the first V % R ranks one more
+///   kDiv   ranges of V / R rows in order; the first V % R ranks have one more
 ///   kMod   row i belongs to rank i % R
 ///
 /// kMod spreads a vocabulary that is sorted by frequency evenly; kDiv keeps
@@ -26,34 +26,34 @@ std::string to_string(RowSplit split);
 /// Where the rows of one table live.
 struct TablePlacement {
   enum class Kind {
-    /// Spread over all ranks.
-    kSplit,
-    /// Each rank has all rows. Lookups stay at home; an update moves a gradient
-    /// of the whole table, so for small ones.
-    kReplicated,
-    /// All rows on `rank`.
-    kWhole
+    /// The rows are split over all ranks.
+    kRowWise,
+    /// Each rank has all rows. A lookup needs no other rank; an update sends a gradient
+    /// of the whole table, which suits small tables.
+    kDataParallel,
+    /// All rows are on `rank`.
+    kTableWise
   };
 
-  Kind kind = Kind::kSplit;
+  Kind kind = Kind::kRowWise;
   RowSplit split = RowSplit::kDiv;
   int64_t rank = 0;
 
-  static TablePlacement rows(RowSplit split = RowSplit::kDiv) {
-    return {.kind = Kind::kSplit, .split = split};
+  static TablePlacement row_wise(RowSplit split = RowSplit::kDiv) {
+    return {.kind = Kind::kRowWise, .split = split};
   }
-  static TablePlacement replicated() {
-    return {.kind = Kind::kReplicated};
+  static TablePlacement data_parallel() {
+    return {.kind = Kind::kDataParallel};
   }
-  static TablePlacement whole(int64_t rank) {
-    return {.kind = Kind::kWhole, .rank = rank};
+  static TablePlacement table_wise(int64_t rank) {
+    return {.kind = Kind::kTableWise, .rank = rank};
   }
 
   bool operator==(const TablePlacement&) const = default;
 };
 static_assert(std::is_aggregate_v<TablePlacement>);
 
-/// "rows (div)", "rows (mod)", "replicated" or "whole on rank 2".
+/// "row-wise (div)", "row-wise (mod)", "data-parallel" or "table-wise on rank 2".
 std::string to_string(const TablePlacement& placement);
 
 /// How distributed::sharded_strategy() spreads tables over ranks. The same on all of them.
