@@ -184,7 +184,6 @@ ClickModelOptions model_options(
 tessera::training::Callbacks make_callbacks(
     const ClickModel& model,
     const FeaturePipeline& pipeline,
-    torch::optim::Optimizer& optimizer,
     const RunDirectory& directory,
     const Options& options) {
   tessera::training::Callbacks callbacks{
@@ -197,21 +196,29 @@ tessera::training::Callbacks make_callbacks(
     callbacks.push_back(std::make_shared<tessera::training::LearningCurves>(
         folder / "history.svg"));
   }
-  if (!options.checkpoint.empty()) {
-    using Resume = tessera::training::TrainingCheckpointOptions::Resume;
-    callbacks.push_back(std::make_shared<tessera::training::Checkpoint>(
-        options.checkpoint,
-        model.ptr(),
-        optimizer,
-        tessera::training::TrainingCheckpointOptions{
-            .every_steps = options.every_steps,
-            .resume =
-                directory.is_resumed() ? Resume::kRequired : Resume::kNever}));
-    if (!directory.is_resumed()) {
-      callbacks.push_back(directory.make_keeper(model, pipeline));
-    }
+  if (!options.checkpoint.empty() && !directory.is_resumed()) {
+    callbacks.push_back(directory.make_keeper(model, pipeline));
   }
   return callbacks;
+}
+
+std::shared_ptr<tessera::training::Checkpoint> make_checkpoint(
+    const ClickModel& model,
+    torch::optim::Optimizer& optimizer,
+    const RunDirectory& directory,
+    const Options& options) {
+  using Resume = tessera::training::TrainingCheckpointOptions::Resume;
+  if (options.checkpoint.empty()) {
+    return nullptr;
+  }
+  return std::make_shared<tessera::training::Checkpoint>(
+      options.checkpoint,
+      model.ptr(),
+      optimizer,
+      tessera::training::TrainingCheckpointOptions{
+          .every_steps = options.every_steps,
+          .resume =
+              directory.is_resumed() ? Resume::kRequired : Resume::kNever});
 }
 
 std::unique_ptr<torch::optim::Optimizer> dense_optimizer(
@@ -242,7 +249,8 @@ Training train(
     torch::optim::Optimizer& optimizer,
     Source&& source,
     int64_t epochs,
-    tessera::training::Callbacks callbacks) {
+    tessera::training::Callbacks callbacks,
+    std::shared_ptr<tessera::training::Checkpoint> checkpoint) {
   Training training;
   const auto loss_of = [&](const Batch& batch) {
     const Tensor logits =
@@ -262,7 +270,8 @@ Training train(
        .metrics = {std::make_shared<tessera::training::LogLoss>(
            tessera::training::LogLossOptions{
                .scores = tessera::training::ScoreKind::kLogits})},
-       .callbacks = std::move(callbacks)});
+       .callbacks = std::move(callbacks),
+       .checkpoint = std::move(checkpoint)});
   training.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
           .count();
@@ -282,7 +291,8 @@ Training train(
         *optimizer,
         source,
         options.epochs,
-        make_callbacks(model, pipeline, *optimizer, directory, options));
+        make_callbacks(model, pipeline, directory, options),
+        make_checkpoint(model, *optimizer, directory, options));
   };
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   if (!options.in_memory) {

@@ -105,22 +105,22 @@ int train(const std::string& folder) {
        .validation =
            tessera::training::Validation{
                .pass = tessera::training::make_pass(held_out, loss_of)},
-       .callbacks = {
-           std::make_shared<tessera::training::ProgressBar>(),
-           std::make_shared<tessera::training::TerminateOnNonFinite>(),
-           std::make_shared<tessera::training::EarlyStopping>(
-               tessera::training::EarlyStoppingOptions{
-                   .monitor = "val_auc",
-                   .patience = 3,
-                   .min_delta = 0.001,
-                   .restore_best = model.ptr()}),
-           std::make_shared<tessera::training::Checkpoint>(
-               folder + "/checkpoints", model.ptr(), optimizer),
-           std::make_shared<tessera::training::CsvHistory>(
-               folder + "/history.csv"),
-           std::make_shared<tessera::training::LearningCurves>(
-               folder + "/curves.svg",
-               tessera::training::LearningCurvesOptions{.title = "clicks"})}});
+       .callbacks =
+           {std::make_shared<tessera::training::ProgressBar>(),
+            std::make_shared<tessera::training::TerminateOnNonFinite>(),
+            std::make_shared<tessera::training::EarlyStopping>(
+                tessera::training::EarlyStoppingOptions{
+                    .monitor = "val_auc",
+                    .patience = 3,
+                    .min_delta = 0.001,
+                    .restore_best = model.ptr()}),
+            std::make_shared<tessera::training::CsvHistory>(
+                folder + "/history.csv"),
+            std::make_shared<tessera::training::LearningCurves>(
+                folder + "/curves.svg",
+                tessera::training::LearningCurvesOptions{.title = "clicks"})},
+       .checkpoint = std::make_shared<tessera::training::Checkpoint>(
+           folder + "/checkpoints", model.ptr(), optimizer)});
 
   const auto pass = tessera::training::make_pass(held_out, loss_of);
   const auto metrics = tessera::training::evaluate(

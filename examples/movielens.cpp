@@ -464,9 +464,10 @@ Training train(
   if (place.rank == 0) {
     callbacks.push_back(progress);
   }
+  std::shared_ptr<tessera::training::Checkpoint> checkpoint;
   if (!options.checkpoint.empty()) {
-    callbacks.push_back(std::make_shared<tessera::training::Checkpoint>(
-        options.checkpoint, model.ptr(), optimizer));
+    checkpoint = std::make_shared<tessera::training::Checkpoint>(
+        options.checkpoint, model.ptr(), optimizer);
   }
 
   const auto batches_of = [&](int64_t epoch) {
@@ -507,6 +508,7 @@ Training train(
        .model = model.ptr(),
        .metrics = {std::make_shared<tessera::training::RMSE>()},
        .callbacks = std::move(callbacks),
+       .checkpoint = checkpoint,
        .strategy = place.strategy});
   training.seconds = progress->seconds();
   return training;

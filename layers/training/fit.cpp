@@ -3,7 +3,6 @@
 
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
-#include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <torch/nn/module.h>
 
@@ -142,8 +141,8 @@ void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
       what);
 }
 
-// Directories of a Checkpoint and of EarlyStoppings hold different models.
-void check_directories(const Callbacks& callbacks) {
+// Directories of the checkpoint and of callbacks hold different models.
+void check_directories(const FitOptions& options) {
   std::set<std::string> seen;
   const auto add = [&](const std::string& directory) {
     std::error_code error;
@@ -154,16 +153,14 @@ void check_directories(const Callbacks& callbacks) {
             seen.insert(
                     (error ? std::filesystem::path(directory) : path).string())
                 .second,
-        "[fit] two callbacks save into '{}'. Give each its own directory.",
+        "[fit] two callbacks, or one and the checkpoint, would both save into '{}'. Give each its own directory.",
         directory);
   };
-  for (const auto& callback : callbacks) {
-    if (const auto* saves = dynamic_cast<Checkpoint*>(callback.get())) {
-      add(saves->directory());
-    } else if (
-        const auto* stops = dynamic_cast<EarlyStopping*>(callback.get())) {
-      add(stops->directory());
-    }
+  if (options.checkpoint != nullptr) {
+    add(options.checkpoint->directory());
+  }
+  for (const auto& callback : options.callbacks) {
+    add(callback->directory());
   }
 }
 
@@ -206,14 +203,11 @@ void check(const FitOptions& options) {
     }
   }
   check_strategy(options);
-  int64_t checkpoints = 0;
   for (size_t i = 0; i < options.callbacks.size(); ++i) {
     TESSERA_CHECK_VALUE(
         options.callbacks[i] != nullptr,
         "[fit] expected a callback, but callback {} is null.",
         i);
-    checkpoints +=
-        dynamic_cast<Checkpoint*>(options.callbacks[i].get()) != nullptr;
     for (size_t j = 0; j < i; ++j) {
       TESSERA_CHECK_VALUE(
           options.callbacks[i] != options.callbacks[j],
@@ -222,11 +216,7 @@ void check(const FitOptions& options) {
           j);
     }
   }
-  TESSERA_CHECK_VALUE(
-      checkpoints <= 1,
-      "[fit] expected one Checkpoint at most, but got {}.",
-      checkpoints);
-  check_directories(options.callbacks);
+  check_directories(options);
 }
 
 // False when `is_interrupted` said so.
@@ -286,7 +276,7 @@ class TrainingLoop {
         }
       }
     }
-    sort_callbacks();
+    state_.callbacks = options_.callbacks;
     name_logs();
   }
 
@@ -297,9 +287,10 @@ class TrainingLoop {
     modes_.emplace(options_.model);
     for_each(&Callback::on_train_begin);
     std::shared_ptr<void> lock;  // until this ends, also by an exception
-    if (checkpoint_ != nullptr) {
-      lock = checkpoint_->lock(training_);
-      checkpoint_->resume(training_);
+    if (options_.checkpoint != nullptr) {
+      options_.checkpoint->on_train_begin(training_);
+      lock = options_.checkpoint->lock(training_);
+      options_.checkpoint->resume(training_);
       if (state_.loaded_generator.defined()) {
         use_generator(state_.loaded_generator);
       }
@@ -324,18 +315,6 @@ class TrainingLoop {
         save_stopped();
       } else {
         run_epoch();
-      }
-    }
-  }
-
-  // A Checkpoint sees what all others did; those that log come before the
-  // others at the end of an epoch.
-  void sort_callbacks() {
-    for (const auto& callback : options_.callbacks) {
-      if (auto found = std::dynamic_pointer_cast<Checkpoint>(callback)) {
-        checkpoint_ = std::move(found);
-      } else {
-        state_.callbacks.push_back(callback);
       }
     }
   }
@@ -375,9 +354,6 @@ class TrainingLoop {
     for (const auto& callback : state_.callbacks) {
       ((*callback).*event)(training_);
     }
-    if (checkpoint_ != nullptr) {
-      ((*checkpoint_).*event)(training_);
-    }
   }
 
   // On shards a rank's random numbers are its own; the checkpoint has rank 0's.
@@ -398,8 +374,8 @@ class TrainingLoop {
   }
 
   void save_stopped() {
-    if (checkpoint_ != nullptr) {
-      checkpoint_->on_step_end(training_);
+    if (options_.checkpoint != nullptr) {
+      options_.checkpoint->on_step_end(training_);
     }
   }
 
@@ -490,8 +466,8 @@ class TrainingLoop {
         "[fit] the loss of step {} is {}; its update was left out. Lower the learning rate or check the data; with a TerminateOnNonFinite training would have ended in good order.",
         progress.step,
         state_.loss);
-    if (checkpoint_ != nullptr) {
-      checkpoint_->on_step_end(training_);
+    if (options_.checkpoint != nullptr) {
+      options_.checkpoint->on_step_end(training_);
     }
     return true;
   }
@@ -602,8 +578,8 @@ class TrainingLoop {
       training_.stop("another rank");
     }
     // What a callback that failed would save of itself may lack the epoch.
-    if (checkpoint_ != nullptr && !agreed[1]) {
-      checkpoint_->on_epoch_end(training_);
+    if (options_.checkpoint != nullptr && !agreed[1]) {
+      options_.checkpoint->on_epoch_end(training_);
     }
     TESSERA_CHECK(
         has_failed || !agreed[2],
@@ -631,7 +607,6 @@ class TrainingLoop {
   std::shared_ptr<Pass> pass_;
   FitOptions options_;
   Metrics validation_metrics_;
-  std::shared_ptr<Checkpoint> checkpoint_;
   TrainingState state_;
   Training training_{state_};
   std::optional<StopSignal> signal_;

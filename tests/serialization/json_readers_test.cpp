@@ -92,8 +92,8 @@ void resume_from(
       test::click_batches(1, 1),
       run.train_step(),
       {.model = run.model.ptr(),
-       .callbacks = {std::make_shared<training::Checkpoint>(
-           folder.path().string(), run.model.ptr(), run.optimizer)}});
+       .checkpoint = std::make_shared<training::Checkpoint>(
+           folder.path().string(), run.model.ptr(), run.optimizer)});
 }
 
 std::string names_of_dense() {

@@ -93,11 +93,7 @@ class Trainer {
         training.stop("interrupted");
       }
     };
-    Callbacks callbacks{
-        std::make_shared<Checkpoint>(
-            directory_, run.model.ptr(), run.optimizer, case_.options),
-        hooks,
-        std::make_shared<CsvHistory>(csv_)};
+    Callbacks callbacks{hooks, std::make_shared<CsvHistory>(csv_)};
     if (case_.has_early_stopping) {
       callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
           .patience = 2,
@@ -115,7 +111,9 @@ class Trainer {
               std::make_shared<LogLoss>(
                   LogLossOptions{.scores = ScoreKind::kLogits})},
          .validation = Validation{.pass = make_pass(held_out_, run.loss_of())},
-         .callbacks = callbacks});
+         .callbacks = callbacks,
+         .checkpoint = std::make_shared<Checkpoint>(
+             directory_, run.model.ptr(), run.optimizer, case_.options)});
   }
 
   std::string csv() const {
@@ -199,13 +197,12 @@ TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
                   .predictions = scores,
                   .labels = batch.click};
             }),
-        {.callbacks = {
-             std::make_shared<Checkpoint>(
-                 folder / name,
-                 model,
-                 optimizer,
-                 TrainingCheckpointOptions{.every_steps = 1, .full_every = 10}),
-             hooks}});
+        {.callbacks = {hooks},
+         .checkpoint = std::make_shared<Checkpoint>(
+             folder / name,
+             model,
+             optimizer,
+             TrainingCheckpointOptions{.every_steps = 1, .full_every = 10})});
     return model->embedding->read_rows("users", 0, 20);
   };
   const at::Tensor straight = train("straight", -1);
@@ -261,10 +258,9 @@ TEST(TrainingCheckpointTest, ACheapSkipIsUsed) {
     };
     fit([&] { return Skipping(batches, skipped); },
         run.train_step(),
-        {.callbacks = {
-             hooks,
-             std::make_shared<Checkpoint>(
-                 folder / "run", run.model.ptr(), run.optimizer)}});
+        {.callbacks = {hooks},
+         .checkpoint = std::make_shared<Checkpoint>(
+             folder / "run", run.model.ptr(), run.optimizer)});
   };
   train(3);
   EXPECT_EQ(skipped, 0);
@@ -281,8 +277,8 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
     EXPECT_VALUE_ERROR(save_weights(*run.model, ""), "expected a directory");
     fit(click_batches(2, 1),
         run.train_step(),
-        {.callbacks = {std::make_shared<Checkpoint>(
-             folder / "run", run.model.ptr(), run.optimizer)}});
+        {.checkpoint = std::make_shared<Checkpoint>(
+             folder / "run", run.model.ptr(), run.optimizer)});
     load_weights(*loaded.model, folder / "run");
     run.model->eval();
     loaded.model->eval();
@@ -306,7 +302,7 @@ TEST(TrainingCheckpointTest, ADamagedFileIsRefusedOrTheSame) {
         folder / "run", run.model.ptr(), run.optimizer);
   };
   const auto resume = [&](ClickRun& run) {
-    fit(batches, run.train_step(), {.callbacks = {checkpoint(run)}});
+    fit(batches, run.train_step(), {.checkpoint = checkpoint(run)});
   };
   resume(run);
   const std::string path = folder / "run/model.pt";
@@ -377,8 +373,8 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
       fit(click_batches(2, 1),
           run.train_step(),
           {.epochs = epochs,
-           .callbacks = {std::make_shared<Checkpoint>(
-               folder / "run", run.model.ptr(), run.optimizer)}});
+           .checkpoint = std::make_shared<Checkpoint>(
+               folder / "run", run.model.ptr(), run.optimizer)});
     };
     train(1);
     run.model->eval();
@@ -430,7 +426,7 @@ TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
   const auto train = [&](std::shared_ptr<Checkpoint> checkpoint) {
     fit(click_batches(2, 1),
         run.train_step(),
-        {.callbacks = {hooks, std::move(checkpoint)}});
+        {.callbacks = {hooks}, .checkpoint = std::move(checkpoint)});
   };
   const auto failed = make(), ended = make();
   hooks->step_end = [&](Training&) {
@@ -459,8 +455,8 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
     fit(source,
         run.train_step(),
         {.metrics = std::move(metrics),
-         .callbacks = {std::make_shared<Checkpoint>(
-             folder / "run", run.model.ptr(), run.optimizer, options)}});
+         .checkpoint = std::make_shared<Checkpoint>(
+             folder / "run", run.model.ptr(), run.optimizer, options)});
   };
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kRequired}, batches), "no checkpoint to resume");
@@ -472,10 +468,9 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
   };
   fit(batches,
       run.train_step(),
-      {.callbacks = {
-           stopping,
-           std::make_shared<Checkpoint>(
-               folder / "run", run.model.ptr(), run.optimizer)}});
+      {.callbacks = {stopping},
+       .checkpoint = std::make_shared<Checkpoint>(
+           folder / "run", run.model.ptr(), run.optimizer)});
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kNever}, batches), "has a checkpoint already");
   EXPECT_VALUE_ERROR(
@@ -498,8 +493,8 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
   EXPECT_TORCH_ERROR(
       fit(batches,
           untouched.train_step(),
-          {.callbacks = {std::make_shared<Checkpoint>(
-               folder / "file", untouched.model.ptr(), untouched.optimizer)}}),
+          {.checkpoint = std::make_shared<Checkpoint>(
+               folder / "file", untouched.model.ptr(), untouched.optimizer)}),
       "the directory can't be made");
   EXPECT_EQ(untouched.bytes(), before);
 }

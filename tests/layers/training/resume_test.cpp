@@ -45,11 +45,11 @@ History train(
     const std::string& directory,
     FitOptions options = {},
     int64_t batches = 4) {
-  options.callbacks.push_back(std::make_shared<Checkpoint>(
+  options.checkpoint = std::make_shared<Checkpoint>(
       directory,
       run.model.ptr(),
       run.optimizer,
-      TrainingCheckpointOptions{.keep_last = 1}));
+      TrainingCheckpointOptions{.keep_last = 1});
   return fit(click_batches(batches, 1), run.train_step(), std::move(options));
 }
 
@@ -109,13 +109,12 @@ TEST(TrainingResumeTest, AStopWhenAnEpochBeginsIsSaved) {
         },
         run.train_step(),
         {.epochs = 3,
-         .callbacks = {
-             hooks,
-             std::make_shared<Checkpoint>(
-                 folder / name,
-                 run.model.ptr(),
-                 run.optimizer,
-                 TrainingCheckpointOptions{.every_epochs = 0})}});
+         .callbacks = {hooks},
+         .checkpoint = std::make_shared<Checkpoint>(
+             folder / name,
+             run.model.ptr(),
+             run.optimizer,
+             TrainingCheckpointOptions{.every_epochs = 0})});
   };
   ClickRun straight, stopped, resumed;
   run_in(straight, "straight", {});
@@ -270,8 +269,8 @@ TEST(TrainingResumeTest, OtherDataIsNoticed) {
     train(first, folder / "run", {.callbacks = {stop_after(stopped_after)}});
     fit([&] { return source; },
         second.train_step(),
-        {.callbacks = {std::make_shared<Checkpoint>(
-             folder / "run", second.model.ptr(), second.optimizer)}});
+        {.checkpoint = std::make_shared<Checkpoint>(
+             folder / "run", second.model.ptr(), second.optimizer)});
   };
   const char* message = "made after 3 batches of epoch 0, but the source has";
   EXPECT_VALUE_ERROR(resume(Counting{2}, 3), message);
@@ -348,8 +347,8 @@ TEST_F(BestOnDiskTest, OneThatIsGoneAtTheEndIsAnError) {
 }
 
 TEST_F(BestOnDiskTest, TheCheckpointsDirectoryIsRefused) {
-  EXPECT_VALUE_ERROR(run(-1, folder_ / "run"), "two callbacks save into");
-  EXPECT_VALUE_ERROR(run(-1, folder_ / "x/../run/"), "two callbacks save into");
+  EXPECT_VALUE_ERROR(run(-1, folder_ / "run"), "would both save into");
+  EXPECT_VALUE_ERROR(run(-1, folder_ / "x/../run/"), "would both save into");
   EXPECT_TRUE(list_checkpoints(folder_ / "run").empty());
 }
 

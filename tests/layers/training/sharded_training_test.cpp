@@ -136,12 +136,16 @@ struct ShardedRun {
     return std::make_shared<Checkpoint>(
         directory, model.ptr(), optimizer, options);
   }
-  FitOptions options(int64_t epochs, Callbacks callbacks) {
+  FitOptions options(
+      int64_t epochs,
+      Callbacks callbacks,
+      std::shared_ptr<Checkpoint> checkpoint = {}) {
     return {
         .epochs = epochs,
         .model = model.ptr(),
         .metrics = {std::make_shared<Accuracy>()},
         .callbacks = std::move(callbacks),
+        .checkpoint = std::move(checkpoint),
         .strategy = strategy};
   }
   // All weights.
@@ -181,8 +185,10 @@ void expect_resumes(Act act, const std::string& reason) {
   const SharedFolder folder;
   const auto train =
       [&](ShardedRun& run, const char* name, Callbacks callbacks) {
-        callbacks.push_back(run.checkpoint(folder / name));
-        return fit(own_batches(), run.train_step(), run.options(3, callbacks));
+        return fit(
+            own_batches(),
+            run.train_step(),
+            run.options(3, callbacks, run.checkpoint(folder / name)));
       };
   ShardedRun straight, stopped, resumed;
   train(straight, "straight", {});
@@ -237,7 +243,7 @@ TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
         .directory = folder / (std::string(name) + "_best")});
     fit(own_batches(),
         run.train_step(),
-        run.options(3, {hooks, stopping, run.checkpoint(folder / name)}));
+        run.options(3, {hooks, stopping}, run.checkpoint(folder / name)));
   };
   ShardedRun straight, failed, resumed;
   if (is_last()) {
@@ -270,7 +276,7 @@ TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
   EXPECT_TORCH_ERROR(
       fit(own_batches(),
           run.train_step(),
-          run.options(1, {run.checkpoint(folder / "")})),
+          run.options(1, {}, run.checkpoint(folder / ""))),
       rank() == 0 ? "it is in use" : "stops in fit(), since rank 0 raised");
 }
 
@@ -286,8 +292,8 @@ TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
           run.train_step(),
           run.options(
               1,
-              {std::make_shared<TerminateOnNonFinite>(),
-               run.checkpoint(folder / "run", {.every_steps = 1})}));
+              {std::make_shared<TerminateOnNonFinite>()},
+              run.checkpoint(folder / "run", {.every_steps = 1})));
   EXPECT_EQ(history.stop_reason.find("the loss of step 3 is"), 0U)
       << history.stop_reason;
   ShardedRun loaded;  // of the step before
@@ -313,9 +319,10 @@ TEST(ShardedTrainingTest, AllRanksAgreeOnWhatIsSaved) {
       },
       run.options(
           1,
-          {run.checkpoint(
+          {},
+          run.checkpoint(
               folder / "run",
-              {.every_steps = 1, .every_epochs = 0, .keep_last = 9})}));
+              {.every_steps = 1, .every_epochs = 0, .keep_last = 9})));
   EXPECT_EQ(list_checkpoints(folder / "run").size(), 3U);
 }
 
@@ -415,8 +422,9 @@ at::Tensor train_replicated(
        .callbacks =
            {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
                 .monitor = "loss", .patience = 9, .restore_best = model.ptr()}),
-            saves,
-            std::make_shared<Checkpoint>(directory, model.ptr(), optimizer)},
+            saves},
+       .checkpoint =
+           std::make_shared<Checkpoint>(directory, model.ptr(), optimizer),
        .strategy = strategy});
   EXPECT_EQ(saves->count > 0, rank() == 0);
   std::vector<at::Tensor> weights;

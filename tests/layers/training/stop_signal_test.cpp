@@ -183,8 +183,8 @@ TEST(
                            }
                            return loss_of(batch);
                          })},
-             .callbacks = {std::make_shared<Checkpoint>(
-                 folder / name, run.model.ptr(), run.optimizer)}});
+             .checkpoint = std::make_shared<Checkpoint>(
+                 folder / name, run.model.ptr(), run.optimizer)});
     EXPECT_EQ(history.stop_reason, is_interrupted ? "SIGINT" : "");
     return to_json(history).dump() + run.bytes();
   };
@@ -215,10 +215,9 @@ std::string train_in(const std::string& folder, bool hangs) {
           run.train_step(),
           {.epochs = 3,
            .model = run.model.ptr(),
-           .callbacks = {
-               hooks,
-               std::make_shared<Checkpoint>(
-                   folder, run.model.ptr(), run.optimizer)}});
+           .callbacks = {hooks},
+           .checkpoint = std::make_shared<Checkpoint>(
+               folder, run.model.ptr(), run.optimizer)});
   return to_json(history).dump() + run.bytes();
 }
 

@@ -95,11 +95,11 @@ class Training {
 };
 
 /// Something that happens along with a training. All calls come from the thread
-/// that called fit(), in the order of FitOptions::callbacks; a Checkpoint comes
-/// last, and callbacks with log_names() first in on_epoch_end(). What a callback
-/// throws ends fit(); in on_epoch_end() only when the others have been called and
-/// the Checkpoint has saved the epoch, unless the one that threw has a state, which may
-/// lack the epoch.
+/// that called fit(), in the order of FitOptions::callbacks, and before those of
+/// FitOptions::checkpoint; in on_epoch_end() callbacks with log_names() come first. What
+/// a callback throws ends fit(); in on_epoch_end() only when the others have been called
+/// and the checkpoint has saved the epoch, unless the one that threw has a state, which
+/// may lack the epoch.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -114,6 +114,11 @@ class Callback {
 
   /// What it will log in on_epoch_end().
   virtual std::vector<std::string> log_names() const {
+    return {};
+  }
+
+  /// The directory that it saves models into, which nothing else may share. Empty: none.
+  virtual std::string directory() const {
     return {};
   }
 

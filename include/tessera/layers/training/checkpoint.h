@@ -47,9 +47,9 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// metrics and callbacks, and LibTorch's random numbers, all in one checkpoint
 /// that counts when it is whole.
 ///
-///   fit(batches, step, {.epochs = 10, .callbacks = {std::make_shared<Checkpoint>(
+///   fit(batches, step, {.epochs = 10, .checkpoint = std::make_shared<Checkpoint>(
 ///       "run/checkpoints", model.ptr(), optimizer,
-///       TrainingCheckpointOptions{.every_steps = 1000})}});
+///       TrainingCheckpointOptions{.every_steps = 1000})});
 ///
 /// A resumed training gives what an uninterrupted one gives, bit for bit, when
 /// epoch e of the source has the same batches again: random ones from LibTorch's
@@ -72,7 +72,7 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
 ///          another model or training; c10::Error naming the path for files, and
 ///          for a directory in use.
-class Checkpoint : public Callback {
+class Checkpoint {
  public:
   /// `optimizer` must outlive it.
   Checkpoint(
@@ -85,9 +85,10 @@ class Checkpoint : public Callback {
     return directory_;
   }
 
-  void on_train_begin(Training& training) override;
-  void on_step_end(Training& training) override;
-  void on_epoch_end(Training& training) override;
+  /// fit() calls these after those of its callbacks.
+  void on_train_begin(Training& training);
+  void on_step_end(Training& training);
+  void on_epoch_end(Training& training);
 
   /// What fit() calls before the first epoch: lock(), whose result keeps other
   /// processes out as long as it lives, and resume(). Of several locks that a process

@@ -62,7 +62,7 @@ class EarlyStopping : public Callback {
   explicit EarlyStopping(EarlyStoppingOptions options);
   ~EarlyStopping() override;
 
-  const std::string& directory() const {
+  std::string directory() const override {
     return options_.directory;
   }
   /// From 0; -1 before the first.

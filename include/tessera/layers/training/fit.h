@@ -4,6 +4,7 @@
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/training/batch_source.h>
 #include <tessera/layers/training/callback.h>
+#include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/metrics.h>
 #include <tessera/layers/training/train_step.h>
@@ -58,6 +59,8 @@ struct FitOptions {
   Metrics metrics = {};
   std::optional<Validation> validation = {};
   Callbacks callbacks = {};
+  /// Saves the training and resumes it. Unset: neither.
+  std::shared_ptr<Checkpoint> checkpoint = {};
   Signals signals = Signals::kStop;
   /// That of the model's tables, or of the gradients' sums where no table is on
   /// shards. On shards all ranks end with the first that stops.
