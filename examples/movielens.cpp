@@ -163,18 +163,7 @@ class Dataset {
              {"genres", ragged(genres, genre_counts)},
              {"year", int64_tensor(year)},
              {"raters", ragged(raters, rater_counts)}},
-        .weights =
-            {{"user", std::nullopt},
-             {"user_bias", std::nullopt},
-             {"occupation", std::nullopt},
-             {"age", std::nullopt},
-             {"gender", std::nullopt},
-             {"history", torch::tensor(history_weights)},
-             {"movie", std::nullopt},
-             {"movie_bias", std::nullopt},
-             {"genres", std::nullopt},
-             {"year", std::nullopt},
-             {"raters", std::nullopt}},
+        .weights = {{"history", torch::tensor(history_weights)}},
         .stars = torch::tensor(stars)};
   }
 

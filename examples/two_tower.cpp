@@ -211,13 +211,7 @@ class Dataset {
              {"occupation", int64_tensor(occupation)},
              {"history", seen(moments)},
              {"latest", latest.feature()}},
-        .weights = {
-            {"user", std::nullopt},
-            {"age", std::nullopt},
-            {"gender", std::nullopt},
-            {"occupation", std::nullopt},
-            {"history", std::nullopt},
-            {"latest", torch::tensor(weights)}}};
+        .weights = {{"latest", torch::tensor(weights)}}};
   }
 
   Inputs movies_by_id(const Tensor& ids) const {

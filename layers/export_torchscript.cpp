@@ -1266,7 +1266,8 @@ class ModelExport {
         leaves_like(exported_layer.structure, features, "features");
     std::vector<const std::optional<Feature>*> input_weights(inputs.size());
     if (!weights.empty()) {
-      input_weights = leaves_like(exported_layer.structure, weights, "weights");
+      input_weights =
+          some_leaves_like(exported_layer.structure, weights, "weights");
     }
     const std::vector<at::Tensor> outputs = activations.flatten();
     for (size_t i = 0; i < inputs.size(); ++i) {

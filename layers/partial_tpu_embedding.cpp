@@ -83,9 +83,13 @@ PartialTPUEmbeddingImpl::Halves<T> PartialTPUEmbeddingImpl::split(
     const Nest<T>& nest,
     const char* what,
     const Part& part) const {
-  const std::vector<const T*> leaves = part
-      ? leaves_like(*part, nest, what)
-      : leaves_like(options().features, nest, what);
+  const auto leaves_of = [&](const auto& structure) {
+    return std::is_same_v<Nest<T>, Weights>
+        ? some_leaves_like(structure, nest, what)
+        : leaves_like(structure, nest, what);
+  };
+  const std::vector<const T*> leaves =
+      part ? leaves_of(*part) : leaves_of(options().features);
   const std::vector<size_t> indices = indices_of(part);
   std::vector<const T*> all(is_tpu_.size());
   for (size_t i = 0; i < leaves.size(); ++i) {

@@ -110,7 +110,7 @@ Batch read_batch(
       inputs,
       weights.empty()
           ? std::vector<const std::optional<Feature>*>(states.size())
-          : leaves_like(structure, weights, "weights"));
+          : some_leaves_like(structure, weights, "weights"));
 }
 
 std::optional<Nest<size_t>> part_of(
@@ -150,7 +150,7 @@ Batch read_part(
   };
   std::vector<const std::optional<Feature>*> given;
   if (!weights.empty()) {
-    given = leaves_like(part, weights, "weights");
+    given = some_leaves_like(part, weights, "weights");
   }
   return read_leaves(
       states, spread(leaves_like(part, features, "features")), spread(given));

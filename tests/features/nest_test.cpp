@@ -242,6 +242,24 @@ TEST(PartLikeTest, NamesThePathOfWhatIsUnknown) {
       part_like(Ints(), (Ints{{"a", 1}}), "features"), "Known: (none).");
 }
 
+TEST(LeavesLikeTest, SomeLeavesMayBeMissing) {
+  const auto some = [](const Ints& value) {
+    std::vector<int> leaves;
+    for (const int* leaf : some_leaves_like(sample(), value, "weights")) {
+      leaves.push_back(leaf == nullptr ? -1 : *leaf);
+    }
+    return leaves;
+  };
+  EXPECT_EQ(some({{"movie", 40}}), (std::vector<int>{-1, -1, -1, 40}));
+  EXPECT_EQ(
+      some({{"history", Ints::list({20, Ints{{"deep", 30}}})}}),
+      (std::vector<int>{-1, 20, 30, -1}));
+  EXPECT_EQ(some(Ints()), (std::vector<int>{-1, -1, -1, -1}));
+  EXPECT_VALUE_ERROR(some({{"films", 1}}), "unexpected entry 'films'");
+  EXPECT_VALUE_ERROR(
+      some({{"history", Ints::list({20})}}), "expected a list of 2");
+}
+
 TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
   EXPECT_VALUE_ERROR(
       like(sample(), (Ints{{"user", 1}, {"movie", 2}})),

@@ -66,8 +66,8 @@ TEST_P(RefusedBatchTest, WeightsOfAnotherNestNameThePath) {
   const RaggedFeature ids = ragged({{1}});
   const Features features{{"user", ids}, {"seen", Features::list({ids, ids})}};
   EXPECT_VALUE_ERROR(
-      (embedding->forward(features, {{"user", std::nullopt}})),
-      "[weights] missing entry 'seen'. Got: user");
+      (embedding->forward(features, {{"uesr", floats({1}, {2})}})),
+      "[weights] unexpected entry 'uesr'. Known: user, seen");
   EXPECT_VALUE_ERROR(
       (embedding->forward(
           features,

@@ -117,9 +117,7 @@ TEST_P(WeightGradientTest, OfAZeroWeightInASumIsTheRow) {
   const RaggedFeature ids = test::ragged({{3, 1}});
   const at::Tensor activation =
       layer(Combiner::kSum)
-          ->forward(
-              {{"a", ids}, {"b", ids}},
-              {{"a", weights}, {"b", std::nullopt}})["a"];
+          ->forward({{"a", ids}, {"b", ids}}, {{"a", weights}})["a"];
   test::expect_close(activation, test::floats({1, 2}, {-4, -4}));
   activation.sum().backward();
   test::expect_close(weights.grad(), test::floats({8, 4}));

@@ -47,8 +47,9 @@ using Feature = std::variant<at::Tensor, SparseFeature, RaggedFeature>;
 /// The batch of a layer: one feature for each feature config.
 using Features = Nest<Feature>;
 
-/// Per-id weights, shaped like the features. An entry is absent, of its
-/// feature's kind, or just the flat float32 values `[nnz]`.
+/// Per-id weights in the nest of the features. A map needs entries only for features
+/// with weights. An entry is of its feature's kind, or just the flat float32 values
+/// `[nnz]`; std::nullopt stands for a feature without weights.
 using Weights = Nest<std::optional<Feature>>;
 
 }  // namespace tessera

@@ -387,12 +387,15 @@ class Nest {
 
 namespace detail {
 
+enum class MissingEntries { kRefuse, kAreNull };
+
 template <class T, class U>
 void collect_like(
     const Nest<T>& structure,
     const Nest<U>& value,
     const std::string& what,
     const std::string& path,
+    MissingEntries missing,
     std::vector<const U*>& leaves) {
   const std::string where =
       "[" + what + (path.empty() ? "" : " '" + shorten(path) + "'") + "] ";
@@ -425,6 +428,7 @@ void collect_like(
           value.items()[i],
           what,
           prefix + std::to_string(i),
+          missing,
           leaves);
     }
   } else {
@@ -439,6 +443,11 @@ void collect_like(
           ".");
     }
     for (const auto& [key, child] : structure.entries()) {
+      if (missing == MissingEntries::kAreNull && !value.contains(key)) {
+        child.for_each(
+            [&](const std::string&, const T&) { leaves.push_back(nullptr); });
+        continue;
+      }
       TORCH_CHECK_VALUE(
           value.contains(key),
           where,
@@ -447,7 +456,7 @@ void collect_like(
           "'. Got: ",
           value.known_keys(),
           ".");
-      collect_like(child, value.at(key), what, prefix + key, leaves);
+      collect_like(child, value.at(key), what, prefix + key, missing, leaves);
     }
   }
 }
@@ -463,7 +472,20 @@ std::vector<const U*> leaves_like(
     const Nest<U>& value,
     const std::string& what) {
   std::vector<const U*> leaves;
-  detail::collect_like(structure, value, what, "", leaves);
+  detail::collect_like(
+      structure, value, what, "", detail::MissingEntries::kRefuse, leaves);
+  return leaves;
+}
+
+/// The same, where maps of `value` may lack entries. Their leaves are nullptr.
+template <class T, class U>
+std::vector<const U*> some_leaves_like(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what) {
+  std::vector<const U*> leaves;
+  detail::collect_like(
+      structure, value, what, "", detail::MissingEntries::kAreNull, leaves);
   return leaves;
 }
 

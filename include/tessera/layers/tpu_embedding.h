@@ -162,8 +162,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// Activations, in the nest of the feature configs.
   ///
-  /// `weights` is empty, or a nest like the features. Weights that require a
-  /// gradient receive one.
+  /// `weights` is a nest like the features, whose maps need entries only for features
+  /// with weights. Weights that require a gradient receive one.
   ///
   /// Under NoGradGuard, `features` may hold only some of the features, for example in
   /// a server. The result has the same nest. On shards, each rank may pass other
