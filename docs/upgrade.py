@@ -38,7 +38,7 @@ NAMESPACES = {
     namespace: names.split()
     for namespace, names in {
         "data": """
-            Column Columns CriteoBatch CriteoGenerator CriteoGeneratorOptions CriteoReader
+            Column Columns CriteoBatch CriteoReader
             CriteoReaderOptions CriteoReport CriteoShard FeaturePipeline MalformedLines
             Missing NormalizeBuilder PipelineBatch PipelineOutput Transform VocabularyBuilder
             VocabularyLimits VocabularyValues gives_numbers kCriteoCategories kCriteoIntegers

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts clicks with DLRM or DCN-v2, on files in the format of the Criteo click
 // logs: reads them, makes vocabularies, trains, resumes, exports and serves.
+#include "examples/click_logs/criteo_generator.h"
 #include "examples/click_model.h"
 #include "examples/dlrm_options.h"
 #include "examples/dlrm_run.h"
@@ -440,7 +441,7 @@ double generate(Options& options) {
   };
   const int64_t tests = std::max<int64_t>(options.generate / 5, 1000);
   const auto make = [&](const char* kind, int64_t first, int64_t count) {
-    const tessera::data::CriteoGenerator generator(
+    const click_logs::CriteoGenerator generator(
         {.examples = count, .first_example = first});
     std::string last;
     generator.append_line(first + count - 1, last);

@@ -6,7 +6,6 @@
 #include <tessera/common/json_text.h>
 #include <tessera/common/step_memory.h>
 #include <tessera/data/columns.h>
-#include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/statistics.h>

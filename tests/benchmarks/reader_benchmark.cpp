@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the reader of click logs: of the parser alone, of plain files and of
 // gzip files, in wall time and in the time of all threads' cores.
+#include "examples/click_logs/criteo_generator.h"
 #include "src/data/criteo_line.h"
 #include "tests/temporary_folder.h"
 
-#include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
 
 #include <c10/util/Exception.h>
@@ -132,8 +132,7 @@ void run(const Options& options) {
   const tessera::test::TemporaryFolder folder;
   const std::string plain = folder / "clicks";
   const std::string gzip = plain + ".gz";
-  const tessera::data::CriteoGenerator generator(
-      {.examples = options.examples});
+  const click_logs::CriteoGenerator generator({.examples = options.examples});
   generator.write(plain);
   generator.write(gzip);
   fmt::print(

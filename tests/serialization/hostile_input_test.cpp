@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names without end, paths with a zero byte, files of a size that nobody has.
+#include "examples/click_logs/criteo_generator.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
@@ -10,7 +11,6 @@
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 #include <tessera/data/columns.h>
-#include <tessera/data/criteo_generator.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/layers/cross.h>
@@ -231,7 +231,7 @@ TEST(PathsTest, AZeroByteIsRefused) {
        }},
       {"CriteoGenerator",
        [&] {
-         data::CriteoGenerator({.examples = 1}).write(with_zero("a.txt"));
+         click_logs::CriteoGenerator({.examples = 1}).write(with_zero("a.txt"));
        }},
       {"save_weights",
        [&] { training::save_weights(*model, with_zero("weights")); }},

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/criteo_generator.h>
-
+#include "examples/click_logs/criteo_generator.h"
 #include "tests/data/area_under_curve.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
@@ -19,8 +18,11 @@
 #include <string>
 #include <vector>
 
-namespace tessera::data {
+namespace tessera {
 namespace criteo_generator_test {
+
+using click_logs::CriteoGenerator;
+using click_logs::CriteoGeneratorOptions;
 
 using test::area_under_curve;
 using test::read_text;
@@ -251,4 +253,4 @@ TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {
 }
 
 }  // namespace criteo_generator_test
-}  // namespace tessera::data
+}  // namespace tessera

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::data {
+namespace click_logs {
 
 /// Made-up clicks in the format of the Criteo click logs.
 struct CriteoGeneratorOptions {
@@ -106,4 +106,4 @@ class CriteoGenerator {
   int64_t bias_ = 0;
 };
 
-}  // namespace tessera::data
+}  // namespace click_logs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/data/text_file_writer.h"
+#include "examples/click_logs/text_file_writer.h"
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace tessera::data {
+namespace click_logs {
 
 namespace {
 
@@ -27,7 +27,7 @@ TextFileWriter::TextFileWriter(std::string path, std::string where)
     : path_(std::move(path)),
       partial_(path_ + ".partial"),
       where_(std::move(where)) {
-  check_path(path_, where_);
+  tessera::check_path(path_, where_);
   std::error_code ignored;
   const auto there = std::filesystem::status(path_, ignored);
   require(
@@ -80,4 +80,4 @@ void TextFileWriter::require(bool is_right, const char* problem) const {
       problem);
 }
 
-}  // namespace tessera::data
+}  // namespace click_logs

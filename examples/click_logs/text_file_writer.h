@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera::data {
+namespace click_logs {
 
 /// A text file, compressed when its name ends in .gz, that takes its place only
 /// when it is complete: until then it is beside it, as path + ".partial", and is
@@ -34,4 +34,4 @@ class TextFileWriter {
   bool is_finished_ = false;
 };
 
-}  // namespace tessera::data
+}  // namespace click_logs

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/criteo_generator.h>
+#include "examples/click_logs/criteo_generator.h"
 
+#include "examples/click_logs/text_file_writer.h"
 #include "src/common/check.h"
 #include "src/common/random_key.h"
-#include "src/data/text_file_writer.h"
 
 #include <ATen/ops/empty.h>
 
@@ -16,9 +16,11 @@
 #include <numeric>
 #include <utility>
 
-namespace tessera::data {
+namespace click_logs {
 
 namespace {
+
+using tessera::mix_bits;
 
 constexpr size_t kIntegers = 13;
 constexpr size_t kCategories = 26;
@@ -403,4 +405,4 @@ at::Tensor CriteoGenerator::write(const std::string& path) const {
   return probabilities;
 }
 
-}  // namespace tessera::data
+}  // namespace click_logs
