@@ -6,6 +6,7 @@
 #include <tessera/layers/training/stop_signal.h>
 #include <torch/nn/module.h>
 
+#include "layers/mode_guard.h"
 #include "layers/training/ranks.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -72,48 +73,6 @@ void update_metrics(const Metrics& metrics, const StepResult& result) {
 }
 
 namespace {
-
-// Gives every module the mode back that it had.
-class Modes {
- public:
-  explicit Modes(std::shared_ptr<torch::nn::Module> model)
-      : model_(std::move(model)) {
-    if (model_ != nullptr) {
-      for (const auto& part : model_->modules()) {
-        modes_.emplace_back(part, part->is_training());
-      }
-    }
-  }
-  ~Modes() {
-    restore();
-  }
-  Modes(const Modes&) = delete;
-  Modes& operator=(const Modes&) = delete;
-
-  // Parts in eval() of a model in train() are frozen, and stay so.
-  void train() const {
-    if (model_ != nullptr && modes_[0].second) {
-      restore();
-    } else if (model_ != nullptr) {
-      model_->train();
-    }
-  }
-  void eval() const {
-    if (model_ != nullptr) {
-      model_->eval();
-    }
-  }
-
- private:
-  void restore() const {
-    for (const auto& [part, mode] : modes_) {  // parents come first
-      part->train(mode);
-    }
-  }
-
-  std::shared_ptr<torch::nn::Module> model_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-};
 
 void check_metrics(const Metrics& metrics) {
   for (size_t i = 0; i < metrics.size(); ++i) {
@@ -284,7 +243,9 @@ class TrainingLoop {
     if (options_.signals == Signals::kStop) {
       signal_.emplace();
     }
-    modes_.emplace(options_.model);
+    if (options_.model != nullptr) {
+      modes_.emplace(*options_.model);
+    }
     for_each(&Callback::on_train_begin);
     std::shared_ptr<void> lock;  // until this ends, also by an exception
     if (options_.checkpoint != nullptr) {
@@ -474,7 +435,9 @@ class TrainingLoop {
 
   void run_epoch() {
     Progress& progress = state_.progress;
-    modes_->train();
+    if (modes_) {
+      modes_->train();
+    }
     open();
     for_each(&Callback::on_epoch_begin);
     agree_on_stop();
@@ -589,7 +552,9 @@ class TrainingLoop {
 
   // False when a signal came meanwhile.
   bool validate(Logs& logs) {
-    modes_->eval();
+    if (modes_) {
+      modes_->eval();
+    }
     LossMean loss;
     const bool is_whole = run_evaluation(
         *options_.validation->pass, validation_metrics_, loss, [&] {
@@ -610,7 +575,7 @@ class TrainingLoop {
   TrainingState state_;
   Training training_{state_};
   std::optional<StopSignal> signal_;
-  std::optional<Modes> modes_;
+  std::optional<ModeGuard> modes_;
 };
 
 }  // namespace

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/export/exported_layer.h"
+
+#include <tessera/common/shorten.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "src/common/check.h"
+#include "src/engine/lookup.h"
+#include "src/features/batch.h"
+
+namespace tessera::exporting {
+
+namespace {
+
+// build() fixes the batch size for training; a server has its own.
+FeatureState with_any_batch_size(FeatureState feature) {
+  std::optional<PartialShape>& shape = feature.output_shape;
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (shape && (own || shape->size() > 1)) {
+    (*shape)[0] = own ? (*own)[0] : std::nullopt;
+  } else {
+    shape.reset();
+  }
+  return feature;
+}
+
+std::vector<size_t> find_features(
+    const std::vector<std::string>& paths,
+    const std::vector<std::string>& names,
+    const std::string& where) {
+  std::vector<size_t> found;
+  for (const std::string& path : names) {
+    const auto place = std::find(paths.begin(), paths.end(), path);
+    TESSERA_CHECK_VALUE(
+        place != paths.end(),
+        "{} options.features: expected paths of the layer's features, but got '{}'. Known: {}.",
+        where,
+        shorten(path),
+        fmt::format("{}", fmt::join(paths, ", ")));
+    found.push_back(static_cast<size_t>(place - paths.begin()));
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+}  // namespace
+
+int64_t fixed_rows_of(const FeatureState& feature) {
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (own && known_sizes(*own)) {
+    return feature.ragged_rows;
+  }
+  const auto built =
+      feature.output_shape ? known_sizes(*feature.output_shape) : std::nullopt;
+  return built ? c10::multiply_integers(*built) : -1;
+}
+
+std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise) {
+  std::vector<int64_t> sizes;
+  for (const std::optional<int64_t>& size : shape) {
+    sizes.push_back(size.value_or(otherwise));
+  }
+  return sizes;
+}
+
+void check_unique(
+    const std::vector<std::string>& paths,
+    const std::string& where) {
+  std::set<std::string> seen;
+  for (const std::string& path : paths) {
+    TESSERA_CHECK_VALUE(
+        seen.insert(path).second,
+        "{} features must have different paths, but two have the path '{}'. Rename a key of the nest.",
+        where,
+        shorten(path));
+  }
+}
+
+std::string stored_name(size_t table) {
+  return "table_" + std::to_string(table);
+}
+
+ExportedLayer export_layer(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const ExportOptions& options,
+    const std::string& where) {
+  ExportedLayer layer;
+  layer.where = where;
+  layer.state = &state;
+  check_holds_all_rows(
+      *layer.state,
+      where,
+      "Save a checkpoint, load it into a layer on Strategy::engine() in one "
+      "process, and export that.");
+  layer.structure = structure;
+  layer.paths = layer.structure.paths();
+  check_unique(layer.paths, where);
+  for (const FeatureState& feature : layer.state->features) {
+    layer.features.push_back(with_any_batch_size(feature));
+  }
+  layer.exported = find_features(
+      layer.paths,
+      options.features.empty() ? layer.paths : options.features,
+      where);
+  layer.tables.resize(layer.state->tables.size());
+  for (const size_t index : layer.exported) {
+    const size_t table = layer.features[index].table;
+    StoredTable& stored = layer.tables[table];
+    if (stored.rows.defined()) {
+      continue;  // shared, and written once
+    }
+    const TableState& source = state.tables[table];
+    stored = store(source, options.dtype.value_or(source.config->dtype), where);
+  }
+  return layer;
+}
+
+at::Tensor look_up_stored(
+    const ExportedLayer& layer,
+    size_t index,
+    IdBags bags) {
+  const FeatureState& feature = layer.features[index];
+  const TableState& table = layer.state->tables[feature.table];
+  const StoredTable& stored = layer.tables[feature.table];
+  drop_zero_rows(bags);
+  at::Tensor ids = at::empty({bags.nnz()}, at::kLong);
+  std::copy(bags.ids.begin(), bags.ids.end(), ids.mutable_data_ptr<int64_t>());
+  const at::Tensor rows = read_stored(stored, ids);
+  if (stored.scales.defined()) {
+    const at::Tensor exact =
+        table.parameters.detach().index_select(0, ids).to(at::kFloat);
+    const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
+    TESSERA_CHECK(
+        ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
+        "{} table '{}': expected int8 rows within one step of the layer's, but they are further off. Please report this.",
+        layer.where,
+        shorten(table.name));
+  }
+  for (int64_t i = 0; i < bags.nnz(); ++i) {
+    bags.ids[i] = static_cast<uint32_t>(i);
+  }
+  std::vector<IdBags> one;
+  one.push_back(std::move(bags));
+  return look_up(one, {{rows, buckets_of(*table.config)}})[0];
+}
+
+Nest<at::Tensor> look_up_all(
+    const ExportedLayer& exported_layer,
+    const Features& features,
+    const Weights& weights) {
+  Batch batch = read_batch(
+      exported_layer.structure, exported_layer.features, features, weights);
+  std::vector<at::Tensor> activations;
+  for (size_t i = 0; i < batch.bags.size(); ++i) {
+    activations.push_back(
+        look_up_stored(exported_layer, i, std::move(batch.bags[i])));
+  }
+  return exported_layer.structure.pack(std::move(activations));
+}
+
+}  // namespace tessera::exporting

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/export/model_script.h"
+
+#include <torch/csrc/jit/frontend/schema_matching.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layers/export/torchscript_module.h"
+#include "layers/export/torchscript_source.h"
+#include "layers/table_module.h"
+#include "src/common/check.h"
+
+namespace tessera::exporting {
+
+namespace jit = torch::jit;
+
+namespace {
+
+// "torch::nn::LinearImpl" is a Linear, "SumImpl<at::Tensor>" a Sum.
+std::string type_name(const torch::nn::Module& module) {
+  std::string name = module.name();
+  name = name.substr(0, name.find('<'));
+  name = name.substr(name.find_last_of(':') + 1);
+  if (name.ends_with("Impl")) {
+    name.resize(name.size() - 4);
+  }
+  return attribute_name(name, {"TPUEmbedding"});
+}
+
+// Builds the tree of modules with the names of the model's.
+class ModuleTree {
+ public:
+  explicit ModuleTree(const TracedModel::Layers& layers) {
+    for (const auto& [state, layer] : layers) {
+      scripts_.emplace(state, script_layer(layer));
+    }
+  }
+
+  const jit::Module& script_of(const ExportedLayer& layer) const {
+    return scripts_.at(layer.state);
+  }
+
+  // The model's tree of modules, with its parameters and buffers; an embedding
+  // in it becomes a script.
+  jit::Module mirror(const torch::nn::Module& module) {
+    if (const auto tables = TableModule::of(module)) {
+      return mirrored_.emplace(tables->state, scripts_.at(tables->state))
+          .first->second;
+    }
+    if (const auto found = mirrored_.find(&module); found != mirrored_.end()) {
+      return found->second;
+    }
+    jit::Module copy = make_module(type_name(module));
+    mirrored_.emplace(&module, copy);
+    std::set<std::string> taken;
+    const auto name_of = [&](const std::string& name) {
+      return *taken.insert(attribute_name(name, taken)).first;
+    };
+    // Live, for the tracer knows tensors by identity.
+    for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+      copy.register_parameter(
+          name_of(entry.key()), entry.value(), /*is_buffer=*/false);
+    }
+    for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
+      copy.register_buffer(name_of(entry.key()), entry.value());
+    }
+    for (const auto& entry : module.named_children()) {
+      const auto tables = TableModule::of(*entry.value());
+      if (!tables || scripts_.count(tables->state) > 0) {
+        copy.register_module(name_of(entry.key()), mirror(*entry.value()));
+      }
+    }
+    return copy;
+  }
+
+  bool has(const ExportedLayer& layer) const {
+    return mirrored_.count(layer.state) > 0;
+  }
+
+ private:
+  // By the layer's state.
+  std::map<const EmbeddingState*, jit::Module> scripts_;
+  // By the module's address, or by that of its state where it has tables.
+  std::map<const void*, jit::Module> mirrored_;
+};
+
+// A call of feature_<index>() of the layer's script.
+jit::Value* add_call(
+    jit::Graph& graph,
+    const jit::Module& script,
+    size_t index,
+    const std::vector<jit::Value*>& parts,
+    jit::Value* weight) {
+  jit::Value* list =
+      graph.insertNode(graph.createList(c10::TensorType::get(), parts))
+          ->output();
+  const std::string method = "feature_" + std::to_string(index);
+  const std::vector<jit::NamedValue> arguments{
+      jit::tracer::getValueTrace(script._ivalue()), list, weight};
+  return graph.insertMethodCall(
+      method,
+      jit::matchSchema(
+          script.get_method(method).function().getSchema(),
+          jit::SourceRange(),
+          graph,
+          arguments,
+          {}));
+}
+
+}  // namespace
+
+jit::Module script_model(
+    TracedModel& traced,
+    const detail::ExportedModel& model,
+    const ExportExample& example) {
+  traced.outputs(example);  // finds the layers
+  TESSERA_CHECK_VALUE(
+      !traced.layers().empty(),
+      "[export_torchscript] expected a model whose forward() calls a TPUEmbedding, but {} calls none, and looks nothing up in an EmbeddingEngineModule either. Such a model is for LibTorch's own tools.",
+      model.module.name());
+  ModuleTree tree(traced.layers());
+  jit::Module root = tree.mirror(model.module);
+  for (const auto& [state, layer] : traced.layers()) {
+    TESSERA_CHECK_VALUE(
+        tree.has(layer),
+        "[export_torchscript] the model calls a TPUEmbedding or an EmbeddingEngine that is none of its submodules. Hold it by register_module(). An engine is one as an EmbeddingEngineModule.");
+  }
+  const auto add_lookup = [&](jit::Graph& graph,
+                              const ExportedLayer& layer,
+                              size_t index,
+                              const std::vector<jit::Value*>& parts,
+                              jit::Value* weight) {
+    return add_call(graph, tree.script_of(layer), index, parts, weight);
+  };
+  root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
+      c10::QualifiedName(*root.type()->name(), "compute"),
+      traced.trace(root, example, add_lookup)));
+  define(root, forward_source(model, example));
+  detach_tensors(root);
+  return root;
+}
+
+}  // namespace tessera::exporting

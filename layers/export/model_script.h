@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layers/export/traced_model.h"
+
+#include <tessera/layers/export_torchscript.h>
+
+#include <torch/csrc/jit/api/module.h>
+
+namespace tessera::exporting {
+
+/// The model in TorchScript: its tree of modules, compute() as it was recorded, and
+/// forward(), which takes features by their paths.
+/// Errors:  c10::ValueError beginning with "[export_torchscript]", for a model without
+///          tables, or whose tables are in none of its submodules.
+torch::jit::Module script_model(
+    TracedModel& traced,
+    const detail::ExportedModel& model,
+    const ExportExample& example);
+
+}  // namespace tessera::exporting

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/export/stored_table.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/tables/table_config.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/common/check.h"
+
+namespace tessera::exporting {
+
+namespace {
+
+// Converted at a time: 16 MiB of float32.
+constexpr int64_t kPartFloats = int64_t{1} << 22;
+
+void store_as_int8(
+    const at::Tensor& rows,
+    StoredTable& stored,
+    int64_t begin,
+    const std::string& name,
+    const std::string& where) {
+  const at::Tensor lowest = rows.amin(1);
+  const at::Tensor step = (rows.amax(1) - lowest) / 255.0;
+  TESSERA_CHECK_VALUE(
+      at::isfinite(step).all().item<bool>(),
+      "{} table '{}' can't be stored as int8: expected rows with a finite range, but got infinity or NaN. Correct the rows, or export as kFloat.",
+      where,
+      shorten(name));
+  // A row of one value has the step 0, and that value as its offset.
+  const at::Tensor divisor = at::where(step == 0, at::ones_like(step), step);
+  const at::Tensor bytes =
+      ((rows - lowest.unsqueeze(1)) / divisor.unsqueeze(1)).round() - 128.0;
+  const int64_t end = begin + rows.size(0);
+  stored.rows.slice(0, begin, end).copy_(bytes.clamp(-128, 127));
+  stored.scales.slice(0, begin, end).copy_(step);
+  stored.offsets.slice(0, begin, end).copy_(lowest + step * 128.0);
+}
+
+}  // namespace
+
+StoredTable store(
+    const TableState& table,
+    at::ScalarType dtype,
+    const std::string& where) {
+  if (table.parameters.scalar_type() == dtype) {
+    // Live: a tower that reads the table shares it, told by identity.
+    return {.rows = table.parameters};
+  }
+  const at::Tensor source = table.parameters.detach();
+  const int64_t vocab = source.size(0);
+  StoredTable stored{.rows = at::empty(source.sizes(), dtype)};
+  if (dtype == at::kChar) {
+    stored.scales = at::empty({vocab}, at::kFloat);
+    stored.offsets = at::empty({vocab}, at::kFloat);
+  }
+  const int64_t part_rows = std::max<int64_t>(kPartFloats / source.size(1), 1);
+  for (int64_t begin = 0; begin < vocab; begin += part_rows) {
+    const int64_t end = std::min(vocab, begin + part_rows);
+    const at::Tensor rows = source.slice(0, begin, end).to(at::kFloat);
+    if (dtype == at::kChar) {
+      store_as_int8(rows, stored, begin, table.name, where);
+      continue;
+    }
+    const at::Tensor part = rows.to(dtype);
+    TESSERA_CHECK_VALUE(
+        (at::isfinite(part) == at::isfinite(rows)).all().item<bool>(),
+        "{} table '{}' can't be stored as {}: it has values beyond that range. Export as kFloat.",
+        where,
+        shorten(table.name),
+        to_string(dtype));
+    stored.rows.slice(0, begin, end).copy_(part);
+  }
+  return stored;
+}
+
+at::Tensor read_stored(const StoredTable& table, const at::Tensor& ids) {
+  at::Tensor rows = table.rows.index_select(0, ids).to(at::kFloat);
+  if (!table.scales.defined()) {
+    return rows;
+  }
+  return rows * table.scales.index_select(0, ids).unsqueeze(1) +
+      table.offsets.index_select(0, ids).unsqueeze(1);
+}
+
+}  // namespace tessera::exporting

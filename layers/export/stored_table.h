@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/table_state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace tessera::exporting {
+
+/// A table as a file holds it. int8: row = scale * stored + offset.
+struct StoredTable {
+  at::Tensor rows = {};  // [vocab, dim]
+  at::Tensor scales = {};  // [vocab], undefined unless int8
+  at::Tensor offsets = {};  // [vocab], undefined unless int8
+};
+
+/// The table in `dtype`: kFloat, kBFloat16, kHalf or kChar. A table that has this dtype
+/// is not copied.
+/// Errors:  c10::ValueError beginning with `where`, for values that do not fit.
+StoredTable store(
+    const TableState& table,
+    at::ScalarType dtype,
+    const std::string& where);
+
+/// The rows of `ids` [ids] as float32 [ids, dim].
+at::Tensor read_stored(const StoredTable& table, const at::Tensor& ids);
+
+}  // namespace tessera::exporting

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layers/export/exported_layer.h"
+
+#include <tessera/features/feature.h>
+#include <tessera/features/nest.h>
+#include <tessera/layers/export_torchscript.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::exporting {
+
+/// A model that LibTorch's tracer records. Its lookups become whatever the format of the
+/// file makes of them.
+class TracedModel {
+ public:
+  TracedModel(
+      const detail::ExportedModel& model,
+      const ExportOptions& options,
+      std::string where);
+
+  /// What the model itself gives, with its tables as they are in the file. Finds the
+  /// layers that the model calls.
+  std::vector<at::Tensor> outputs(const ExportExample& batch);
+
+  using Layers = std::map<const EmbeddingState*, ExportedLayer>;
+  /// The layers that outputs() has found.
+  const Layers& layers() const {
+    return layers_;
+  }
+
+  /// Adds the lookup of one feature to the graph that is recorded. `weight` is None for
+  /// a feature without weights.
+  using AddLookup = std::function<torch::jit::Value*(
+      torch::jit::Graph& graph,
+      const ExportedLayer& layer,
+      size_t index,
+      const std::vector<torch::jit::Value*>& parts,
+      torch::jit::Value* weight)>;
+
+  /// Records compute(): the tensors of `example` in parts to the outputs. The tensors
+  /// that `root` and its submodules hold are known by their names there.
+  /// Errors:  c10::ValueError beginning with `where`, for what can't be recorded.
+  std::shared_ptr<torch::jit::Graph> trace(
+      torch::jit::Module& root,
+      const ExportExample& example,
+      const AddLookup& add_lookup);
+
+ private:
+  ExportedLayer& layer_of(
+      const EmbeddingState& state,
+      const Nest<FeatureConfig>& structure);
+  Nest<at::Tensor> record_lookups(
+      const ExportedLayer& layer,
+      const Features& features,
+      const Weights& weights,
+      const AddLookup& add_lookup) const;
+  torch::jit::Value* value_of(const std::string& path, const at::Tensor& tensor)
+      const;
+  void check_filled(const torch::jit::Graph& graph) const;
+
+  const detail::ExportedModel& model_;
+  const ExportOptions& options_;
+  std::string where_;
+  Layers layers_;
+};
+
+}  // namespace tessera::exporting

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/export/verification.h"
+
+#include <tessera/common/shorten.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/isclose.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+
+#include "layers/export/example_batch.h"
+#include "layers/table_module.h"
+#include "src/common/check.h"
+#include "src/features/id_bags.h"
+
+namespace tessera::exporting {
+
+namespace {
+
+// Two results are close when they differ by rounding only.
+bool is_close(const at::Tensor& actual, const at::Tensor& expected) {
+  if (actual.sizes() != expected.sizes() ||
+      actual.scalar_type() != expected.scalar_type()) {
+    return false;
+  }
+  if (expected.numel() == 0 || !at::isFloatingType(expected.scalar_type())) {
+    return actual.equal(expected);
+  }
+  constexpr double kTolerance = 1e-4;
+  const at::Tensor exact = expected.to(at::kDouble);
+  const at::Tensor finite = exact.masked_fill(~exact.isfinite(), 0);
+  return at::isclose(
+             actual.to(at::kDouble),
+             exact,
+             kTolerance,
+             kTolerance * finite.abs().max().item<double>() + 1e-7,
+             /*equal_nan=*/true)
+      .all()
+      .item<bool>();
+}
+
+// One feature's made-up input.
+struct MadeUpInput {
+  std::string description;
+  Feature feature;
+  at::Tensor weights = {};
+};
+
+// Ragged rows of 0, 1, 2, 3, 0, ... ids; dense ones; and sparse cells with gaps,
+// last row first. `shift` moves ids beyond both ends of the table.
+std::vector<MadeUpInput> made_up_inputs(
+    const FeatureState& feature,
+    int64_t batch,
+    int64_t shift) {
+  const int64_t vocab = feature.config.table->vocabulary_size;
+  const auto ids = [&](int64_t count) {
+    const at::Tensor mixed = at::arange(count, at::kLong) * 7919 + batch;
+    return mixed.remainder(vocab + 2 * shift) - shift;
+  };
+  const at::Tensor row = at::arange(batch, at::kLong);
+  const at::Tensor lengths = row.remainder(4);
+  const int64_t nnz = lengths.sum().item<int64_t>();
+  const RaggedFeature ragged = RaggedFeature::from_lengths(ids(nnz), lengths);
+  const at::Tensor rows = row.repeat_interleave(lengths);
+  const at::Tensor columns =
+      at::arange(nnz, at::kLong) - ragged.row_splits.index_select(0, rows);
+  const SparseFeature sparse{
+      .indices = at::stack({rows, columns * 2}, 1).flip(0),
+      .values = ragged.values.flip(0),
+      .dense_shape = at::tensor({batch, int64_t{8}}, at::kLong)};
+  const at::Tensor weights =
+      at::arange(nnz, at::kFloat).remainder(5) * 0.5 - 0.5;
+  std::vector<MadeUpInput> inputs{
+      {"dense", ids(batch)},
+      {"dense [batch, 3]", ids(3 * batch).view({batch, 3})},
+      {"ragged", ragged},
+      {"weighted ragged", ragged, weights},
+      {"sparse", sparse},
+      {"weighted sparse", sparse, weights.flip(0)}};
+  // [batch, 4, 3]: the first two ids of a row are at place 0, the third at place 1.
+  const at::Tensor places = columns.ge(2).to(at::kLong);
+  const SparseFeature cells{
+      .indices = at::stack({rows, places, columns}, 1).flip(0),
+      .values = sparse.values,
+      .dense_shape = at::tensor({batch, int64_t{4}, int64_t{3}}, at::kLong)};
+  inputs.push_back({"sparse of rank 3", cells});
+  inputs.push_back({"weighted sparse of rank 3", cells, weights.flip(0)});
+  if (feature.output_shape && feature.config.output_shape) {
+    const std::vector<int64_t> shape = sizes_or(*feature.output_shape, 2);
+    inputs.push_back(
+        {"dense of output_shape",
+         ids(c10::multiply_integers(shape)).view(shape)});
+  }
+  return inputs;
+}
+
+// Both give the same, or both refuse.
+void check_input(
+    const ExportedLayer& layer,
+    size_t index,
+    const FileLookup& in_file,
+    const MadeUpInput& input,
+    int64_t batch) {
+  std::optional<at::Tensor> expected;
+  std::string refusal;
+  try {
+    const FeatureState& feature = layer.features[index];
+    const std::optional<Feature> given = input.weights.defined()
+        ? std::optional<Feature>(input.weights)
+        : std::nullopt;
+    const at::Tensor flat = flat_weights(feature, input.feature, given);
+    expected = look_up_stored(
+        layer, index, make_id_bags(feature, input.feature, flat));
+  } catch (const c10::Error& error) {
+    refusal = reason_of(error);
+  }
+  const std::string& path = layer.paths[index];
+  std::optional<at::Tensor> actual;
+  try {
+    actual = in_file(path, input.feature, input.weights);
+  } catch (const std::exception& error) {
+    refusal = reason_of(error);
+  }
+  TESSERA_CHECK(
+      actual.has_value() == expected.has_value() &&
+          (!expected || is_close(*actual, *expected)),
+      "{} feature '{}', {}, batch size {}: expected what the layer gives, but the exported file {}{}. Please report this.",
+      layer.where,
+      shorten(path),
+      input.description,
+      batch,
+      expected ? (actual ? "gives other values" : "refuses: ")
+               : "accepts what "
+                 "the layer refuses: ",
+      actual && expected ? "" : refusal);
+}
+
+// Empty, or what is wrong with the file's outputs.
+std::string difference(
+    const std::vector<at::Tensor>& actual,
+    const std::vector<at::Tensor>& expected) {
+  if (actual.size() != expected.size()) {
+    return fmt::format(
+        "{} tensors instead of {}", actual.size(), expected.size());
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (actual[i].sizes() != expected[i].sizes()) {
+      return c10::str(
+          "the shape ", actual[i].sizes(), " instead of ", expected[i].sizes());
+    }
+    if (!is_close(actual[i], expected[i])) {
+      return "other values";
+    }
+  }
+  return "";
+}
+
+// With an output_shape a model may have one batch size only.
+bool has_output_shape(const torch::nn::Module& model) {
+  bool found = false;
+  model.apply([&](const torch::nn::Module& part) {
+    if (const auto tables = TableModule::of(part)) {
+      tables->features->for_each(
+          [&](const std::string&, const FeatureConfig& config) {
+            found = found || config.output_shape.has_value();
+          });
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+std::string reason_of(const std::exception& error) {
+  const auto* own = dynamic_cast<const c10::Error*>(&error);
+  std::string text =
+      own != nullptr ? own->what_without_backtrace() : error.what();
+  const size_t begin = text.rfind("RuntimeError: ");
+  text = begin == std::string::npos ? text : text.substr(begin + 14);
+  return text.substr(0, text.find('\n'));
+}
+
+void check_embedding(const ExportedLayer& layer, const FileLookup& in_file) {
+  for (const size_t index : layer.exported) {
+    const FeatureState& feature = layer.features[index];
+    std::set<int64_t> batches{0, 1, 6};
+    if (feature.config.output_shape) {
+      batches.insert(
+          c10::multiply_integers(sizes_or(*feature.output_shape, 2)));
+    }
+    for (const int64_t batch : batches) {
+      for (const int64_t shift : {0, 1}) {
+        for (const MadeUpInput& input : made_up_inputs(feature, batch, shift)) {
+          check_input(layer, index, in_file, input, batch);
+        }
+      }
+    }
+  }
+}
+
+void check_model(
+    const torch::nn::Module& model,
+    const ExportExample& example,
+    const Outputs& of_model,
+    const Outputs& of_file,
+    const std::string& where) {
+  const int64_t batch = batch_size_of(example.features, where);
+  std::string refusal;
+  int compared = 0;
+  for (const int64_t size : {batch, int64_t{0}, int64_t{1}, 2 * batch + 1}) {
+    const ExportExample inputs =
+        size == batch ? example : with_batch_size(example, batch, size, where);
+    std::vector<at::Tensor> expected;
+    try {
+      expected = of_model(inputs);
+    } catch (const std::exception& error) {
+      refusal = reason_of(error);
+      continue;  // what the model can't compute is not asked of the file
+    }
+    ++compared;
+    std::string problem;
+    try {
+      problem = difference(of_file(inputs), expected);
+    } catch (const std::exception& error) {
+      problem = "an error: " + reason_of(error);
+    }
+    TESSERA_CHECK_VALUE(
+        problem.empty(),
+        "{} at batch size {}: expected what the model gives, but the exported file gives {}. Traced from a batch of {}, it keeps what is not an operator on tensors: write flatten(1) or view({{-1, n}}) for sizes, at::where for conditions, and leave random numbers out.",
+        where,
+        size,
+        problem,
+        batch);
+  }
+  TESSERA_CHECK_VALUE(
+      compared > (batch == 1 ? 2 : 1) || has_output_shape(model),
+      "{} expected a model for batches of any size, but it takes the example's {} only: {}. An input that belongs to the batch has its size first.",
+      where,
+      batch,
+      refusal);
+}
+
+}  // namespace tessera::exporting
