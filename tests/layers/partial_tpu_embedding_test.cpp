@@ -388,7 +388,7 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
   EXPECT_INDEX_ERROR(
       layer->forward(replaced(5, test::int64s({15, 0}))), "feature 'e'");
   EXPECT_VALUE_ERROR(
-      layer->forward(good, {{"a", std::nullopt}}), "missing entry");
+      layer->forward(good, {{"z", std::nullopt}}), "unexpected entry 'z'");
 }
 
 }  // namespace partial_tpu_embedding_test
