@@ -23,7 +23,8 @@ namespace tessera::distributed {
 
 namespace {
 
-constexpr int64_t kMark = 0x7465737365726100;  // "tessera", then the group
+// "tessera" in ASCII, to which the number of a group is added.
+constexpr int64_t kMagic = 0x7465737365726100;
 
 const char* name_of(int64_t rendezvous) {
   constexpr std::array kNames{
@@ -43,19 +44,19 @@ const char* name_of(int64_t rendezvous) {
   return index < kNames.size() ? kNames[index] : "something else";
 }
 
-// What each rank sends when it comes to a barrier.
+// What each rank sends to all others when it arrives at a barrier.
 struct Handshake {
   int64_t group = 0;
   int64_t rendezvous = 0;
   int64_t layer = 0;
   int64_t number = 0;
   int64_t has_failed = 0;
-  int64_t count = 0;  // for the rank that reads it
+  int64_t count = 0;  // for the rank that receives it
 };
 constexpr int64_t kHandshakeWords = sizeof(Handshake) / sizeof(int64_t);
 
-// A kind of error and its message, as text.
-std::string to_text(const std::exception_ptr& error) {
+// The type of an error as one letter, then its message.
+std::string encode_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::IndexError& raised) {
@@ -71,12 +72,13 @@ std::string to_text(const std::exception_ptr& error) {
   } catch (const std::exception& raised) {
     return std::string("E") + raised.what();
   } catch (...) {
-    return "Ean exception that is no std::exception";
+    return "Ean exception that is not a std::exception";
   }
 }
 
-[[noreturn]] void raise(const std::string& text, const std::string& message) {
-  switch (text[0]) {
+// Raises an error of the type that encode_error() has given.
+[[noreturn]] void raise_error(char type, const std::string& message) {
+  switch (type) {
     case 'I':
       C10_THROW_ERROR(IndexError, message);
     case 'V':
@@ -96,7 +98,7 @@ void check_device(at::Device device) {
   } catch (const c10::Error&) {
     TESSERA_CHECK_VALUE(
         false,
-        "[ShardingOptions] device must be one that this LibTorch can use, but got {}. Use kCPU, or build with a LibTorch for it.",
+        "[ShardingOptions] device must be one that this LibTorch can use, but got {}. Use kCPU, or build with a LibTorch for that device.",
         device);
   }
 }
@@ -118,9 +120,9 @@ class BackendGroup final : public RankGroup {
       : backend_(std::move(backend)), device_(device) {
     TESSERA_CHECK_VALUE(
         backend_,
-        "[sharded_strategy] backend must not be empty. Pass one, such as make_mpi_backend().");
+        "[sharded_strategy] backend must not be empty. Pass a backend such as make_mpi_backend().");
     static std::atomic<int64_t> groups = 0;
-    group_ = kMark + groups++;
+    group_ = kMagic + groups++;
   }
 
   int64_t rank() const override {
@@ -201,7 +203,7 @@ class BackendGroup final : public RankGroup {
     return gather_at(text, 1);
   }
 
-  // Each rank adds up one part of the values and sends its sums to all ranks.
+  // Each rank sums one part of the values and sends the result to all ranks.
   at::Tensor sum(const at::Tensor& values) override {
     const at::NoGradGuard no_grad;
     if (size() == 1) {
@@ -213,13 +215,13 @@ class BackendGroup final : public RankGroup {
       shares.push_back(count * (i + 1) / size() - count * i / size());
     }
     const int64_t share = shares[rank()];
-    const std::vector<int64_t> of_this(size(), share);
-    at::Tensor parts = exchange(values, shares, of_this)();
+    const std::vector<int64_t> own_shares(size(), share);
+    at::Tensor parts = exchange(values, shares, own_shares)();
     at::Tensor total = parts.slice(0, 0, share);
     for (int64_t i = 1; i < size(); ++i) {
       total.add_(parts.slice(0, i * share, (i + 1) * share));
     }
-    return exchange(total.repeat({size()}), of_this, shares)();
+    return exchange(total.repeat({size()}), own_shares, shares)();
   }
 
   int64_t bytes_sent() const override {
@@ -244,7 +246,7 @@ class BackendGroup final : public RankGroup {
   }
 
  private:
-  // The text of each rank, on the first `readers` ranks.
+  // Returns the text of each rank on the first `readers` ranks, empty texts elsewhere.
   std::vector<std::string> gather_at(const std::string& text, int64_t readers) {
     const auto length = static_cast<int64_t>(text.size());
     const std::vector<int64_t> ones(size(), 1);
@@ -265,9 +267,9 @@ class BackendGroup final : public RankGroup {
     std::vector<std::string> texts;
     const auto* next =
         reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-    for (const int64_t of_rank : received) {
-      texts.emplace_back(next, of_rank);
-      next += of_rank;
+    for (const int64_t count : received) {
+      texts.emplace_back(next, count);
+      next += count;
     }
     return texts;
   }
@@ -289,7 +291,7 @@ class BackendGroup final : public RankGroup {
     return handshakes;
   }
 
-  // All ranks see the same handshakes, but for the counts, and so agree.
+  // All ranks receive the same handshakes, except for the counts, and so agree.
   void check_same_place(
       const std::vector<Handshake>& handshakes,
       const std::exception_ptr& error) const {
@@ -305,9 +307,9 @@ class BackendGroup final : public RankGroup {
           place(own),
           other,
           place(handshake),
-          error == nullptr
-              ? ""
-              : " Before, this rank raised: " + to_text(error).substr(1));
+          error == nullptr ? ""
+                           : " Before that, this rank raised: " +
+                  encode_error(error).substr(1));
     }
   }
 
@@ -332,13 +334,13 @@ class BackendGroup final : public RankGroup {
       return;
     }
     const std::vector<std::string> texts =
-        gather_at(error == nullptr ? "" : to_text(error), size());
+        gather_at(error == nullptr ? "" : encode_error(error), size());
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
     const std::string& text = texts[failed - handshakes.begin()];
-    raise(
-        text,
+    raise_error(
+        text[0],
         c10::str(
             where(),
             "stops in ",
@@ -360,12 +362,12 @@ class BackendGroup final : public RankGroup {
     } catch (const c10::Error& error) {
       TESSERA_CHECK(
           false,
-          "{}can't reach the others: {}",
+          "{}can't reach the other ranks: {}",
           where(),
           error.what_without_backtrace());
     } catch (const std::exception& error) {
       TESSERA_CHECK(
-          false, "{}can't reach the others: {}", where(), error.what());
+          false, "{}can't reach the other ranks: {}", where(), error.what());
     }
   }
 
@@ -375,7 +377,7 @@ class BackendGroup final : public RankGroup {
   int64_t rendezvous_ = 0;
   int64_t layers_ = 0;
   std::atomic<int64_t> bytes_sent_ = 0;
-  // Once it was asked for. The last member: its jobs use the others.
+  // Created by worker(). It is the last member because its jobs use the others.
   std::unique_ptr<LookupWorker> worker_;
 };
 

@@ -1,5 +1,5 @@
-# Rank 2 of 4 does not come to a step of a training run. The others say so within the time-out, and the last
-# checkpoint goes on with three ranks:
+# Rank 2 of 4 does not arrive at a step of a training run. The others report it within the timeout, and three
+# ranks continue from the last checkpoint:
 #   cmake -D FAULT=... -D PROGRAM=<checkpoint_ranks> -D SCRATCH=<folder> -D "MPIRUN=<mpirun;...;-np>" -P ...
 
 cmake_minimum_required(VERSION 3.25)
@@ -19,7 +19,7 @@ set(problems "")
 if(seconds GREATER 30)
   string(APPEND problems "expected an end soon after 2 s, but it took ${seconds} s\n")
 endif()
-set(why "can't reach the others: \\[MpiBackend\\] rank [0-9] of 4: alltoall number [0-9]+ [^\n]*rank 2 did not come")
+set(why "can't reach the other ranks: \\[MpiBackend\\] rank [0-9] of 4: alltoall number [0-9]+ [^\n]*rank 2 did not arrive")
 if(FAULT STREQUAL "saves")
   set(why "is in forward\\(\\) of sharded layer 1 \\(call [0-9]+ over this backend\\), but rank 2 is in save_checkpoint\\(\\)")
 endif()

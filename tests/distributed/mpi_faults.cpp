@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank misbehaves; each rank that survives writes what it was told into
-// SCRATCH/rank_<rank>.txt. check_mpi_faults.cmake reads these files.
+// One rank misbehaves. Each rank that survives writes its errors into
+// SCRATCH/rank_<rank>.txt, and check_mpi_faults.cmake reads these files.
 //
 //   mpirun -np 4 mpi_faults FAULT SCRATCH
 #include <tessera/distributed/mpi_backend.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <signal.h>
 #include <unistd.h>
@@ -27,7 +26,7 @@ using std::chrono::seconds;
 constexpr milliseconds kTimeout{2000};
 constexpr int kFaultyRank = 2;
 constexpr int kGoodRounds = 16;
-// Large enough that MPI does not send it without the other side.
+// So large that MPI sends nothing before the other side receives.
 constexpr int64_t kRowsPerRank = 50000;
 
 void alltoall(c10d::Backend& backend, int64_t rows_per_rank = kRowsPerRank) {
@@ -37,17 +36,12 @@ void alltoall(c10d::Backend& backend, int64_t rows_per_rank = kRowsPerRank) {
   backend.alltoall_base(output, input, equal, equal)->wait();
 }
 
-void broadcast(c10d::Backend& backend, int64_t root) {
-  std::vector<at::Tensor> tensors = {at::zeros({3})};
-  backend.broadcast(tensors, {.rootRank = root})->wait();
-}
-
-// Should mpirun forget the stopped process, its child ends it.
+// A child ends the stopped process in case mpirun forgets it.
 void stop_for_ever() {
   const pid_t self = ::getpid();
   if (::fork() == 0) {
     for (int descriptor = 0; descriptor < 1024; ++descriptor) {
-      ::close(descriptor);  // mpirun waits until its pipes are closed.
+      ::close(descriptor);  // mpirun waits until all of its pipes are closed.
     }
     for (int i = 0; i < 15 && ::getppid() == self; ++i) {
       ::sleep(1);
@@ -69,10 +63,10 @@ void misbehave(const std::string& fault, c10d::Backend& backend) {
     std::this_thread::sleep_for(seconds(12));
   } else if (fault == "leaves") {
     std::exit(0);
-  } else if (fault == "broadcasts") {
-    broadcast(backend, 0);
-  } else if (fault == "broadcasts_once_more") {
-    broadcast(backend, kFaultyRank);  // The root need not wait.
+  } else if (fault == "calls_barrier") {
+    backend.barrier()->wait();
+  } else if (fault == "calls_barrier_first") {
+    const auto barrier = backend.barrier();  // This rank does not wait for it.
     alltoall(backend);
   } else if (fault == "comes_late") {
     std::this_thread::sleep_for(kTimeout + seconds(1));
@@ -121,7 +115,7 @@ int main(int argc, char** argv) {
   } catch (const c10::DistBackendError& error) {
     file << "again: " << error.what_without_backtrace() << std::endl;
   }
-  // mpirun ends all when one ends.
+  // mpirun ends all ranks when one ends.
   std::this_thread::sleep_for(seconds(2));
   return 3;
 }

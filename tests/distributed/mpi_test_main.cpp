@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// main() of tests that all ranks of an mpirun run together. Rank 0 prints as
-// GoogleTest does, the others only what fails.
+// The main() of tests that all ranks of an mpirun run together. Rank 0 prints as
+// GoogleTest does; the others print only failures.
 #include "tests/distributed/mpi_test_main.h"
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ c10::intrusive_ptr<c10d::Backend> shared_backend;
 
 class PrintFailures : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override {
-    name_ = test.name();  // Later, GoogleTest's lock is taken.
+    name_ = test.name();  // GoogleTest holds its lock in OnTestPartResult().
   }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (result.failed()) {
-      std::ostringstream line;  // One write, so that ranks do not mix theirs.
+      std::ostringstream line;  // One write, so that lines of ranks do not mix.
       line << "rank " << backend().getRank() << ": " << name_ << " "
            << (result.file_name() == nullptr ? "" : result.file_name()) << ":"
            << result.line_number() << "\n"

@@ -5,9 +5,9 @@
 
 namespace tessera::test {
 
-/// The backend of all tests in a binary with mpi_test_main.cpp. Every rank runs
-/// every test; a test that fails on one rank must not keep the others waiting, so
-/// collectives come before ASSERT, and EXPECT is better.
+/// The backend of all tests in a program with mpi_test_main.cpp. Every rank runs every
+/// test. A test that fails on one rank must not keep the others waiting, so call
+/// collectives before ASSERT, and prefer EXPECT.
 c10d::Backend& backend();
 
 }  // namespace tessera::test

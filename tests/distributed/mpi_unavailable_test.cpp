@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linked to mpi_unavailable.cpp, whatever this machine has.
+// This test links mpi_unavailable.cpp even where MPI is installed.
 #include <tessera/distributed/mpi_backend.h>
 
 #include <gtest/gtest.h>

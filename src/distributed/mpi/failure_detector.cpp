@@ -25,19 +25,19 @@ std::string list_ranks(const std::vector<int>& ranks) {
 
 std::string name_of(Collective collective, int64_t number) {
   constexpr std::array<const char*, kNumCollectives> kNames = {
-      "alltoall", "allgather", "allreduce", "broadcast", "barrier"};
+      "alltoall", "barrier"};
   return c10::str(
       kNames.at(static_cast<size_t>(collective)), " number ", number);
 }
 
 FailureDetector::FailureDetector(int rank, int size, MPI_Comm control)
     : rank_(rank), size_(size), control_(control), reports_(size) {
-  announced_.reserve(2);  // MPI keeps pointers into it.
-  std::vector<char> greetings(size);
+  announced_.reserve(2);  // MPI keeps pointers to its elements.
+  std::vector<char> handshakes(size);
   std::vector<MPI_Request> requests;
   for (int other = 0; other < size; ++other) {
     MPI_Irecv(
-        &greetings[other],
+        &handshakes[other],
         1,
         MPI_BYTE,
         other,
@@ -45,10 +45,10 @@ FailureDetector::FailureDetector(int rank, int size, MPI_Comm control)
         control,
         &requests.emplace_back());
   }
-  const char greeting = 0;
+  const char handshake = 0;
   for (int other = 0; other < size; ++other) {
     MPI_Isend(
-        &greeting, 1, MPI_BYTE, other, 1, control, &requests.emplace_back());
+        &handshake, 1, MPI_BYTE, other, 1, control, &requests.emplace_back());
   }
   MPI_Waitall(
       static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
@@ -58,7 +58,7 @@ void FailureDetector::announce(const RankReport& report) {
   const RankReport& kept = announced_.emplace_back(report);
   for (int other = 0; other < size_; ++other) {
     if (other != rank_) {
-      // Some may be dead: what can't be sent stays away like they do.
+      // A rank may be dead: an error of MPI changes nothing here.
       MPI_Request request = MPI_REQUEST_NULL;
       MPI_Isend(&kept, kReportBytes, MPI_BYTE, other, 0, control_, &request);
       requests_.push_back(request);
@@ -67,17 +67,17 @@ void FailureDetector::announce(const RankReport& report) {
 }
 
 void FailureDetector::read() {
-  // A probe may take in a single message of any kind, as MPICH's does: reports of
-  // all stand behind two others of each rank at most times.
+  // A probe may process a single message of any kind, as MPICH's does, and each
+  // rank's report may stand behind two other messages of it.
   int probes_left = 3 * size_;
   while (probes_left-- > 0) {
-    int has_come = 0;
+    int has_arrived = 0;
     MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, control_, &has_come, &status) !=
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, control_, &has_arrived, &status) !=
         MPI_SUCCESS) {
       return;
     }
-    if (has_come == 0) {
+    if (has_arrived == 0) {
       continue;
     }
     RankReport report;
@@ -93,22 +93,22 @@ void FailureDetector::read() {
       return;
     }
     reports_[source] = report;
-    if (report.reason != RankReport::kLeaves) {
+    if (report.reason != RankReport::kExits) {
       first_failure_ =
           std::min(first_failure_.value_or(report.number), report.number);
     }
   }
 }
 
-void FailureDetector::collect(std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+void FailureDetector::collect(std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     read();
-    const auto num_heard =
+    const auto num_reports =
         std::count_if(reports_.begin(), reports_.end(), [](const auto& report) {
           return report.has_value();
         });
-    if ((is_sent() && num_heard >= size_ - 1) ||
+    if ((all_sent() && num_reports >= size_ - 1) ||
         std::chrono::steady_clock::now() >= end) {
       return;
     }
@@ -116,10 +116,10 @@ void FailureDetector::collect(std::chrono::milliseconds patience) {
   }
 }
 
-std::optional<int> FailureDetector::rank_gone_before(int64_t number) const {
+std::optional<int> FailureDetector::rank_exited_before(int64_t number) const {
   for (int other = 0; other < size_; ++other) {
     const auto& report = reports_[other];
-    if (report && report->reason == RankReport::kLeaves &&
+    if (report && report->reason == RankReport::kExits &&
         report->number < number) {
       return other;
     }
@@ -127,30 +127,31 @@ std::optional<int> FailureDetector::rank_gone_before(int64_t number) const {
   return std::nullopt;
 }
 
-bool FailureDetector::is_sent() {
-  int is_done = 0;
-  // One dead rank is an error of all: then the others' reports are sent as well
-  // as they can be.
+bool FailureDetector::all_sent() {
+  int are_done = 0;
+  // A dead rank makes MPI return an error for all requests. The reports to the other
+  // ranks are then sent as far as possible.
   return MPI_Testall(
              static_cast<int>(requests_.size()),
              requests_.data(),
-             &is_done,
+             &are_done,
              MPI_STATUSES_IGNORE) != MPI_SUCCESS ||
-      is_done != 0;
+      are_done != 0;
 }
 
-bool FailureDetector::all_have_left() {
+bool FailureDetector::all_have_exited() {
   for (int other = 0; other < size_; ++other) {
     if (other != rank_ &&
-        (!reports_[other] || reports_[other]->reason != RankReport::kLeaves)) {
+        (!reports_[other] || reports_[other]->reason != RankReport::kExits)) {
       return false;
     }
   }
-  return is_sent();
+  return all_sent();
 }
 
-// The rank that gave up by itself, and why; several may have.
-std::string FailureDetector::describe_failure() const {
+// Names the first rank that did not only follow another one in aborting, and why it
+// aborted.
+std::string FailureDetector::describe_first_failure() const {
   for (int other = 0; other < size_; ++other) {
     const auto& report = reports_[other];
     if (report &&
@@ -159,8 +160,7 @@ std::string FailureDetector::describe_failure() const {
       return c10::str(
           ", since rank ",
           other,
-          report->reason == RankReport::kTimeout ? " had its time-out"
-                                                 : " met an error",
+          report->reason == RankReport::kTimeout ? " timed out" : " failed",
           " after ",
           report->waited_milliseconds,
           " ms in ",
@@ -170,25 +170,30 @@ std::string FailureDetector::describe_failure() const {
   return "";
 }
 
-std::string FailureDetector::describe(const RankReport& own) const {
-  const std::string failure =
-      own.reason == RankReport::kAlarmed ? describe_failure() : "";
-  std::vector<int> absent;
-  std::vector<std::string> findings;
-  bool is_elsewhere = false;
-  bool is_gone = false;
-  int last = rank_;
-  int64_t least_waited = own.waited_milliseconds;
+// Where the other ranks are, seen from this one.
+struct FailureDetector::Findings {
+  std::vector<int> absent = {};
+  std::vector<std::string> texts = {};
+  bool some_are_elsewhere = false;
+  bool some_have_exited = false;
+  int last_rank = 0;  // to arrive in the same collective
+  int64_t last_waited_milliseconds = 0;
+};
+
+FailureDetector::Findings FailureDetector::compare(
+    const RankReport& own) const {
+  Findings findings{
+      .last_rank = rank_, .last_waited_milliseconds = own.waited_milliseconds};
   for (int other = 0; other < size_; ++other) {
     const auto& report = reports_[other];
     if (other == rank_) {
       continue;
     }
     if (!report) {
-      absent.push_back(other);
-    } else if (report->reason == RankReport::kLeaves) {
-      is_gone = true;
-      findings.push_back(c10::str(
+      findings.absent.push_back(other);
+    } else if (report->reason == RankReport::kExits) {
+      findings.some_have_exited = true;
+      findings.texts.push_back(c10::str(
           "rank ",
           other,
           " has left the program after ",
@@ -196,33 +201,40 @@ std::string FailureDetector::describe(const RankReport& own) const {
           " collectives"));
     } else if (
         report->number != own.number || report->collective != own.collective) {
-      is_elsewhere = true;
-      findings.push_back(c10::str(
+      findings.some_are_elsewhere = true;
+      findings.texts.push_back(c10::str(
           "rank ",
           other,
           " waits in ",
           name_of(report->collective, report->number)));
-    } else if (report->waited_milliseconds < least_waited) {
-      last = other;
-      least_waited = report->waited_milliseconds;
+    } else if (
+        report->waited_milliseconds < findings.last_waited_milliseconds) {
+      findings.last_rank = other;
+      findings.last_waited_milliseconds = report->waited_milliseconds;
     }
   }
+  return findings;
+}
 
+std::string FailureDetector::describe(const RankReport& own) const {
+  Findings findings = compare(own);
+  std::vector<std::string>& texts = findings.texts;
   std::string advice;
-  if (is_elsewhere) {
+  if (findings.some_are_elsewhere) {
     advice = " All ranks must issue the same collectives in the same order.";
   }
-  if (is_gone) {
+  if (findings.some_have_exited) {
     advice +=
-        " All ranks must issue equally many; look at what it printed last.";
+        " All ranks must issue the same number of collectives; look at what that"
+        " rank printed last.";
   }
-  if (!absent.empty()) {
-    const bool is_one = absent.size() == 1;
-    findings.insert(
-        findings.begin(),
+  if (!findings.absent.empty()) {
+    const bool is_one = findings.absent.size() == 1;
+    texts.insert(
+        texts.begin(),
         c10::str(
-            list_ranks(absent),
-            " did not come (",
+            list_ranks(findings.absent),
+            " did not arrive (",
             is_one ? "it" : "they",
             " may be stopped, dead, or computing)"));
     advice += c10::str(
@@ -231,21 +243,23 @@ std::string FailureDetector::describe(const RankReport& own) const {
         " printed last; if a step takes that long, raise"
         " MpiBackendOptions::timeout.");
   }
-  if (findings.empty() && own.reason == RankReport::kError) {
+  if (texts.empty() && own.reason == RankReport::kError) {
     return ".";
   }
-  if (findings.empty()) {
-    findings.push_back(c10::str(
-        "all ranks wait in it by now, rank ",
-        last,
-        " came last, ",
-        least_waited,
+  if (texts.empty()) {
+    texts.push_back(c10::str(
+        "all ranks wait in it by now; rank ",
+        findings.last_rank,
+        " arrived last, ",
+        findings.last_waited_milliseconds,
         " ms ago"));
     advice =
         " If that is late, raise MpiBackendOptions::timeout; if not, compare the"
         " sizes that the ranks pass.";
   }
-  return c10::str(failure, ": ", c10::Join("; ", findings), ".", advice);
+  const std::string failure =
+      own.reason == RankReport::kPeerFailed ? describe_first_failure() : "";
+  return c10::str(failure, ": ", c10::Join("; ", texts), ".", advice);
 }
 
 }  // namespace tessera::distributed

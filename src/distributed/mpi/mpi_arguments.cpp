@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/mpi/mpi_arguments.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <functional>
 
 #include "src/common/check.h"
 
 namespace tessera::distributed {
+
+namespace {
 
 void check_tensor(
     const at::Tensor& tensor,
@@ -15,7 +15,7 @@ void check_tensor(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       tensor.defined(),
-      "{} expected {} to be a tensor, but got an undefined one. Make it first, with no elements where there are none.",
+      "{} expected {} to be a tensor, but got an undefined one. Create the tensor first, with no elements if there are none.",
       where,
       name);
   TESSERA_CHECK_TYPE(
@@ -39,47 +39,34 @@ void check_tensor(
       tensor.strides());
 }
 
-void check_same_dtype(
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) {
+    return false;
+  }
+  const auto* begin_a = static_cast<const char*>(a.const_data_ptr());
+  const auto* begin_b = static_cast<const char*>(b.const_data_ptr());
+  const std::less<const char*> is_before;
+  return is_before(begin_a, begin_b + b.nbytes()) &&
+      is_before(begin_b, begin_a + a.nbytes());
+}
+
+}  // namespace
+
+void check_tensors(
     const at::Tensor& output,
     const at::Tensor& input,
     const std::string& where) {
+  check_tensor(output, "output", where);
+  check_tensor(input, "input", where);
   TESSERA_CHECK_TYPE(
       output.scalar_type() == input.scalar_type(),
-      "{} expected outputs and inputs of one dtype, but got {} and {}. Convert one of them.",
+      "{} expected output and input of one dtype, but got {} and {}. Convert one of them.",
       where,
       output.scalar_type(),
       input.scalar_type());
 }
 
-void check_count(
-    size_t count,
-    int64_t expected,
-    const std::string& name,
-    const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      static_cast<int64_t>(count) == expected,
-      "{} expected {} {}, but got {}.",
-      where,
-      expected,
-      name,
-      count);
-}
-
-Part part_to_read(const at::Tensor& tensor) {
-  // One type for both directions; nobody writes here.
-  return {
-      static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())),
-      static_cast<int64_t>(tensor.nbytes())};
-}
-
-Part part_to_write(const at::Tensor& tensor) {
-  return {
-      static_cast<char*>(tensor.mutable_data_ptr()),
-      static_cast<int64_t>(tensor.nbytes())};
-}
-
-std::vector<Part> split_parts(
-    Part whole,
+std::vector<ByteRange> split_by_rank(
     const at::Tensor& tensor,
     const std::vector<int64_t>& splits,
     int num_ranks,
@@ -102,12 +89,18 @@ std::vector<Part> split_parts(
         num_rows);
     rows.assign(num_ranks, num_rows / num_ranks);
   }
-  check_count(rows.size(), num_ranks, "split sizes for " + name, where);
+  TESSERA_CHECK_VALUE(
+      static_cast<int64_t>(rows.size()) == num_ranks,
+      "{} expected {} split sizes for {}, but got {}. Pass one for each rank.",
+      where,
+      num_ranks,
+      name,
+      rows.size());
   int64_t sum = 0;
   for (const int64_t count : rows) {
     TESSERA_CHECK_VALUE(
         count >= 0 && count <= num_rows - sum,
-        "{} expected split sizes for {} that are >= 0 and add up to its {} rows, but got {}. Pass the rows of each rank's part.",
+        "{} expected split sizes for {} that are >= 0 and add up to its {} rows, but got {}. Pass the number of rows for each rank.",
         where,
         name,
         num_rows,
@@ -116,49 +109,46 @@ std::vector<Part> split_parts(
   }
   TESSERA_CHECK_VALUE(
       sum == num_rows,
-      "{} expected split sizes for {} that add up to its {} rows, but got {}, which give {}. Pass the rows of each rank's part.",
+      "{} expected split sizes for {} that add up to its {} rows, but got {}, which add up to {}. Pass the number of rows for each rank.",
       where,
       name,
       num_rows,
       at::IntArrayRef(splits),
       sum);
 
-  const int64_t row_bytes = num_rows == 0 ? 0 : whole.num_bytes / num_rows;
-  std::vector<Part> parts;
-  char* data = whole.data;
+  const int64_t row_bytes =
+      num_rows == 0 ? 0 : static_cast<int64_t>(tensor.nbytes()) / num_rows;
+  std::vector<ByteRange> ranges;
+  int64_t begin = 0;
   for (const int64_t count : rows) {
-    parts.push_back({data, count * row_bytes});
-    data += count * row_bytes;
+    ranges.push_back({begin, count * row_bytes});
+    begin += count * row_bytes;
   }
-  return parts;
+  return ranges;
 }
 
 void check_exchange(
-    const std::vector<Part>& outputs,
-    const std::vector<Part>& inputs,
-    int rank,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    int64_t own_output,
+    int64_t own_input,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      outputs[rank].num_bytes == inputs[rank].num_bytes,
+      output.sizes().slice(1) == input.sizes().slice(1),
+      "{} expected output and input that differ in the first dimension only, but got sizes {} and {}. Reshape one of them.",
+      where,
+      output.sizes(),
+      input.sizes());
+  TESSERA_CHECK_VALUE(
+      own_output == own_input,
       "{} expected this rank's own part to be as long in the output as in the input, but got {} and {} bytes. Give both the same size.",
       where,
-      outputs[rank].num_bytes,
-      inputs[rank].num_bytes);
-  const std::less<const char*> is_before;
-  for (const Part& output : outputs) {
-    for (const Part& input : inputs) {
-      const bool is_own = &output == &outputs[rank] &&
-          output.data == inputs[rank].data && input.data == output.data &&
-          input.num_bytes == output.num_bytes;
-      const bool is_apart =
-          !is_before(output.data, input.data + input.num_bytes) ||
-          !is_before(input.data, output.data + output.num_bytes);
-      TESSERA_CHECK_VALUE(
-          is_own || is_apart || output.num_bytes == 0 || input.num_bytes == 0,
-          "{} expected output and input in different memory, but got tensors that overlap. Pass a new output.",
-          where);
-    }
-  }
+      own_output,
+      own_input);
+  TESSERA_CHECK_VALUE(
+      !overlap(output, input),
+      "{} expected output and input in different memory, but got tensors that overlap. Pass a new output.",
+      where);
 }
 
 }  // namespace tessera::distributed

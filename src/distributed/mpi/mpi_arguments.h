@@ -9,52 +9,38 @@
 
 namespace tessera::distributed {
 
-/// Bytes of a tensor that go to one rank, or come from it.
-struct Part {
-  char* data;
-  int64_t num_bytes;
+/// The bytes of a tensor that go to one rank, or come from it.
+struct ByteRange {
+  int64_t begin;
+  int64_t size;
 };
 
-// Each check raises c10::ValueError or c10::TypeError; `where` names rank and
-// collective, `name` the argument.
+// Each check raises c10::ValueError or c10::TypeError. `where` names the rank and
+// the collective.
 
-/// A defined, contiguous, strided CPU tensor.
-void check_tensor(
-    const at::Tensor& tensor,
-    const std::string& name,
-    const std::string& where);
-
-void check_same_dtype(
+/// Both tensors must be defined, contiguous, strided CPU tensors of one dtype.
+void check_tensors(
     const at::Tensor& output,
     const at::Tensor& input,
     const std::string& where);
 
-void check_count(
-    size_t count,
-    int64_t expected,
-    const std::string& name,
-    const std::string& where);
-
-/// The whole tensor.
-Part part_to_read(const at::Tensor& tensor);
-Part part_to_write(const at::Tensor& tensor);
-
-/// Cuts `whole`, the bytes of `tensor`: rows of its first dimension, `splits[k]`
-/// of them for rank k; without splits equally many.
-std::vector<Part> split_parts(
-    Part whole,
+/// Divides a tensor along its first dimension: rank k gets `splits[k]` rows, or
+/// every rank equally many if `splits` is empty. `name` is the argument's name.
+std::vector<ByteRange> split_by_rank(
     const at::Tensor& tensor,
     const std::vector<int64_t>& splits,
     int num_ranks,
     const std::string& name,
     const std::string& where);
 
-/// No byte is both sent and received, except that a rank's own part may stay
-/// where it is; and that part is as long on both sides.
+/// The tensors must differ in the first dimension only and share no memory.
+/// `own_output` and `own_input` are the bytes that a rank sends to itself, which
+/// must be as many in both.
 void check_exchange(
-    const std::vector<Part>& outputs,
-    const std::vector<Part>& inputs,
-    int rank,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    int64_t own_output,
+    int64_t own_input,
     const std::string& where);
 
 }  // namespace tessera::distributed

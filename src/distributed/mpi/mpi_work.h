@@ -12,8 +12,8 @@
 
 namespace tessera::distributed {
 
-/// What c10d shows of a collective in flight. May be destroyed at any time: the
-/// world keeps the operation.
+/// A collective in flight, as c10d sees it. It may be destroyed at any time, because
+/// MpiWorld keeps the operation.
 class MpiWork : public c10d::Work {
  public:
   MpiWork(

@@ -18,14 +18,16 @@ using std::chrono::duration_cast;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How long a rank that gives up listens for the others' reports.
-constexpr milliseconds kGrace{2000};
-constexpr milliseconds kTimeBetweenLooks{1};
-// The part of that in which a rank may end what the others have ended.
-constexpr int kGraceShare = 8;
+// How long a rank that aborts waits for the others' reports.
+constexpr milliseconds kGracePeriod{2000};
+// After a failure, a rank may complete an earlier collective within the grace period
+// divided by this number.
+constexpr int kGraceDivisor = 8;
+constexpr milliseconds kReadInterval{1};
 
-// Between two polls: waiting must leave the core to ranks that compute.
-class Pause {
+// Waits between two polls, so that a waiting rank leaves its core to ranks that
+// compute.
+class Backoff {
  public:
   void operator()() {
     if (++num_polls_ < kNumSpins) {
@@ -42,8 +44,8 @@ class Pause {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int kNumSpins = 20;
-  // Longer than a short sleep with Linux's 50 us of slack: otherwise two ranks with
-  // small messages find each other asleep in turn (120 us for each, instead of 4).
+  // Longer than a short sleep with Linux's 50 us of timer slack. Otherwise two ranks
+  // with small messages wait for each other's sleep (120 us per message, not 4).
   static constexpr microseconds kYieldTime{150};
   static constexpr microseconds kMaxSleep{50};
 
@@ -52,8 +54,8 @@ class Pause {
   microseconds sleep_{1};
 };
 
-milliseconds grace_of(const MpiOperation& operation) {
-  return std::min(kGrace, operation.timeout);
+milliseconds grace_period_of(const MpiOperation& operation) {
+  return std::min(kGracePeriod, operation.timeout);
 }
 
 std::string text_of(int code) {
@@ -63,7 +65,7 @@ std::string text_of(int code) {
   return std::string(text.data(), length);
 }
 
-// For MPI's own setup, where there is no rank to name yet.
+// Checks a call of MPI's setup, where no rank is known yet.
 void check_setup(int code, const char* function) {
   if (code != MPI_SUCCESS) {
     C10_THROW_ERROR(
@@ -105,8 +107,8 @@ MpiWorld::MpiWorld() {
   if (is_finalized != 0) {
     C10_THROW_ERROR(
         DistBackendError,
-        "[MpiBackend] expected MPI to run, but MPI_Finalize was called. Make the"
-        " backend before.");
+        "[MpiBackend] expected MPI to run, but MPI_Finalize was called."
+        " Create the backend before that call.");
   }
   int is_initialized = 0;
   int threads = MPI_THREAD_SINGLE;
@@ -126,10 +128,10 @@ MpiWorld::MpiWorld() {
         c10::str(
             "[MpiBackend] expected MPI with MPI_THREAD_SERIALIZED (",
             MPI_THREAD_SERIALIZED,
-            ") at least, but it has thread level ",
+            ") or more, but its thread level is ",
             threads,
-            ". Call MPI_Init_thread with MPI_THREAD_MULTIPLE, or leave it to the"
-            " backend."));
+            ". Call MPI_Init_thread with MPI_THREAD_MULTIPLE, or let the backend"
+            " initialise MPI."));
   }
   check_setup(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check_setup(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
@@ -141,15 +143,16 @@ MpiWorld::MpiWorld() {
   check_setup(
       MPI_Comm_get_attr(communicators_[0], MPI_TAG_UB, &max_tag, &has_max_tag),
       "MPI_Comm_get_attr");
-  max_tag_ = has_max_tag != 0 ? *max_tag : 32767;  // What MPI promises.
+  max_tag_ =
+      has_max_tag != 0 ? *max_tag : 32767;  // the least that MPI guarantees
   failure_detector_ = FailureDetector(rank_, size_, duplicate_world());
 
   if (is_initialized == 0) {
-    // A child of fork() has no part in MPI.
+    // A child of fork() must not finalise MPI.
     static const pid_t process = ::getpid();
     std::atexit([] {
       if (::getpid() == process) {
-        get().leave();
+        get().finalize();
       }
     });
   }
@@ -170,7 +173,7 @@ std::shared_ptr<MpiOperation> MpiWorld::start(
     std::vector<at::Tensor> tensors,
     const std::function<void(MpiOperation&)>& issue) {
   const std::lock_guard lock(mutex_);
-  forget_abandoned();
+  progress_abandoned();
   if (first_error_) {
     C10_THROW_ERROR(
         DistBackendError,
@@ -200,7 +203,7 @@ void MpiWorld::add(
     MpiOperation::Transfer transfer,
     const std::function<int(MPI_Request*)>& call) {
   if (operation.is_done) {
-    return;  // Failed.
+    return;  // It has failed.
   }
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = call(&request);
@@ -208,7 +211,7 @@ void MpiWorld::add(
     operation.requests.push_back(request);
     operation.transfers.push_back(transfer);
   } else {
-    fail(
+    abort(
         operation,
         RankReport::kError,
         c10::str("failed: ", transfer.function, " says: ", text_of(code)));
@@ -220,7 +223,8 @@ void MpiWorld::send(
     const char* data,
     int64_t num_bytes,
     int to) {
-  do {  // Nothing is sent, too: so each rank notices when sizes differ.
+  // An empty message is sent, too, so that each rank notices differing sizes.
+  do {
     const int piece = static_cast<int>(std::min(num_bytes, max_piece_));
     add(operation, {.function = "MPI_Isend", .rank = to}, [&](auto* request) {
       return MPI_Isend(
@@ -251,28 +255,28 @@ void MpiWorld::receive(
   } while (num_bytes > 0);
 }
 
-// A receive is given to MPI when its message is here and has the right size:
-// OpenMPI 4.1 writes what is longer past the end of the buffer.
+// A receive is given to MPI when its message has arrived and has the right size,
+// because OpenMPI 4.1 writes a longer message past the end of the buffer.
 void MpiWorld::take_messages(MpiOperation& operation) {
   while (operation.num_expected > 0 && !operation.is_done) {
-    int has_come = 0;
+    int has_arrived = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
     const int code = MPI_Improbe(
         MPI_ANY_SOURCE,
         operation.tag,
         operation.communicator,
-        &has_come,
+        &has_arrived,
         &message,
         &status);
     if (code != MPI_SUCCESS) {
-      fail(
+      abort(
           operation,
           RankReport::kError,
           "failed: MPI_Improbe says: " + text_of(code));
       return;
     }
-    if (has_come == 0) {
+    if (has_arrived == 0) {
       return;
     }
     int num_bytes = 0;
@@ -280,7 +284,7 @@ void MpiWorld::take_messages(MpiOperation& operation) {
     auto& expected = operation.expected[status.MPI_SOURCE];
     const bool is_expected = !expected.empty();
     if (!is_expected || expected.front().num_bytes != num_bytes) {
-      fail(
+      abort(
           operation,
           RankReport::kError,
           c10::str(
@@ -317,17 +321,17 @@ bool MpiWorld::test(MpiOperation& operation) {
 
 void MpiWorld::wait(MpiOperation& operation, milliseconds timeout) {
   const auto since = Clock::now();
-  Pause pause;
+  Backoff backoff;
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
       operation.waits_since = since;
       progress(operation);
       if (!operation.is_done && Clock::now() - since >= timeout) {
-        fail(
+        abort(
             operation,
             RankReport::kTimeout,
-            c10::str("did not end within ", timeout.count(), " ms"));
+            c10::str("did not complete within ", timeout.count(), " ms"));
       }
       if (operation.error) {
         std::rethrow_exception(operation.error);
@@ -336,7 +340,7 @@ void MpiWorld::wait(MpiOperation& operation, milliseconds timeout) {
         return;
       }
     }
-    pause();
+    backoff();
   }
 }
 
@@ -351,7 +355,8 @@ std::exception_ptr MpiWorld::error_of(const MpiOperation& operation) const {
 }
 
 void MpiWorld::progress(MpiOperation& operation) {
-  // Of all in flight: another rank may wait for them in another order.
+  // Take the messages of all collectives in flight, because another rank may wait for
+  // them in another order.
   for (size_t i = 0; i < in_flight_.size() && !first_error_; ++i) {
     take_messages(*in_flight_[i]);
   }
@@ -375,11 +380,11 @@ void MpiWorld::progress(MpiOperation& operation) {
       operation.requests.data(),
       &is_done,
       operation.statuses.data());
-  // After the test, which has taken in all that had come. Who comes late fails
-  // with the others, though its own part may be complete.
+  // Reports are read after the test, which has processed all messages. A late rank
+  // fails with the others, although its own part may be complete.
   read_reports();
   if (failure_detector_.has_failed_by(operation.number)) {
-    fail(operation, RankReport::kAlarmed, "was given up");
+    abort(operation, RankReport::kPeerFailed, "was aborted");
     return;
   }
   const bool is_complete = is_done != 0 && operation.num_expected == 0;
@@ -391,9 +396,9 @@ void MpiWorld::progress(MpiOperation& operation) {
   if (problem.empty()) {
     operation.is_done = true;
     operation.tensors.clear();
-    forget(operation);
+    remove(operation);
   } else {
-    fail(operation, RankReport::kError, "failed: " + problem);
+    abort(operation, RankReport::kError, "failed: " + problem);
   }
 }
 
@@ -419,29 +424,31 @@ std::string MpiWorld::find_problem(const MpiOperation& operation, int code)
 
 void MpiWorld::read_reports() {
   const auto now = Clock::now();
-  if (now >= next_look_) {
-    next_look_ = now + kTimeBetweenLooks;
+  if (now >= next_read_) {
+    next_read_ = now + kReadInterval;
     failure_detector_.read();
   }
 }
 
 void MpiWorld::check_peer_errors(MpiOperation& operation) {
-  if (const auto gone = failure_detector_.rank_gone_before(operation.number)) {
-    fail(
+  if (const auto gone =
+          failure_detector_.rank_exited_before(operation.number)) {
+    abort(
         operation,
         RankReport::kError,
-        c10::str("can't end without rank ", *gone));
+        c10::str("can't complete without rank ", *gone));
   } else if (failure_detector_.has_failed()) {
-    // In a later collective: this one may still end, and the next one then tells
-    // where this rank is.
-    failed_since_ = failed_since_.value_or(Clock::now());
-    if (Clock::now() - *failed_since_ >= grace_of(operation) / kGraceShare) {
-      fail(operation, RankReport::kAlarmed, "was given up");
+    // A rank has failed in a later collective. This one may still complete, and the
+    // next one then reports where this rank is.
+    peer_failed_since_ = peer_failed_since_.value_or(Clock::now());
+    if (Clock::now() - *peer_failed_since_ >=
+        grace_period_of(operation) / kGraceDivisor) {
+      abort(operation, RankReport::kPeerFailed, "was aborted");
     }
   }
 }
 
-void MpiWorld::fail(
+void MpiWorld::abort(
     MpiOperation& operation,
     RankReport::Reason reason,
     const std::string& problem) {
@@ -453,7 +460,7 @@ void MpiWorld::fail(
       .number = operation.number,
       .waited_milliseconds = duration_cast<milliseconds>(waited).count()};
   failure_detector_.announce(own);
-  failure_detector_.collect(grace_of(operation));
+  failure_detector_.collect(grace_period_of(operation));
   first_error_ = c10::str(
       where(),
       " ",
@@ -465,24 +472,25 @@ void MpiWorld::fail(
   operation.error = make_error(*first_error_);
 }
 
-void MpiWorld::forget(const MpiOperation& operation) {
+void MpiWorld::remove(const MpiOperation& operation) {
   std::erase_if(
       in_flight_, [&](const auto& one) { return one.get() == &operation; });
 }
 
-void MpiWorld::forget_abandoned() {
+void MpiWorld::progress_abandoned() {
   const auto operations = in_flight_;
   for (const auto& operation : operations) {
-    // The two lists here are the last to have it.
+    // Only the two lists here still refer to it.
     if (operation.use_count() == 2) {
       progress(*operation);
     }
   }
 }
 
-// MPI_Finalize waits for all ranks, and for ever where one has failed. So do we,
-// but a rank that waits for one that is here is told so.
-void MpiWorld::leave() {
+// MPI_Finalize waits for all ranks, and never returns if one has failed. This function
+// waits for the others, too, but tells them that this rank exits, so that a rank that
+// still waits for it can fail.
+void MpiWorld::finalize() {
   const std::lock_guard lock(mutex_);
   int is_finalized = 0;
   MPI_Finalized(&is_finalized);
@@ -490,9 +498,9 @@ void MpiWorld::leave() {
     return;
   }
   failure_detector_.announce(
-      {.reason = RankReport::kLeaves, .number = num_started_});
-  Pause pause;
-  while (!in_flight_.empty() || !failure_detector_.all_have_left()) {
+      {.reason = RankReport::kExits, .number = num_started_});
+  Backoff backoff;
+  while (!in_flight_.empty() || !failure_detector_.all_have_exited()) {
     const auto operations = in_flight_;
     for (const auto& operation : operations) {
       progress(*operation);
@@ -501,7 +509,7 @@ void MpiWorld::leave() {
     if (first_error_ || failure_detector_.has_failed()) {
       return;
     }
-    pause();
+    backoff();
   }
   MPI_Finalize();
 }

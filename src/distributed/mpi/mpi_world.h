@@ -20,49 +20,49 @@
 
 namespace tessera::distributed {
 
-/// One collective of this rank, from its start until MPI is done with it.
+/// One collective of this rank, from its start until MPI has completed it.
 struct MpiOperation {
   /// What a request is for.
   struct Transfer {
     const char* function;
-    /// The other side, or -1 for all.
+    /// The other rank, or -1 for all ranks.
     int rank = -1;
   };
-  /// A message to come.
+  /// A message that is expected.
   struct Receive {
     char* data;
     int num_bytes;
   };
 
   Collective collective = Collective::kBarrier;
-  /// Counts the collectives of this process from 1, alike on all ranks.
+  /// Counts the collectives of this process from 1, in the same way on all ranks.
   int64_t number = 0;
-  /// How long wait() waits, unless told otherwise.
+  /// How long wait() waits if it gets no timeout of its own.
   std::chrono::milliseconds timeout = {};
   std::vector<MPI_Request> requests = {};
   std::vector<MPI_Status> statuses = {};  // [requests]
   std::vector<Transfer> transfers = {};  // [requests]
-  /// Messages that have not come yet, in the order in which each rank sends them.
+  /// Messages that have not arrived yet, in the order in which each rank sends them.
   std::vector<std::deque<Receive>> expected = {};  // [world]
   int64_t num_expected = 0;
   MPI_Comm communicator = MPI_COMM_NULL;
   int tag = 0;
-  /// What MPI reads and writes: kept until it is done.
+  /// The tensors that MPI reads and writes. They live until it is done.
   std::vector<at::Tensor> tensors = {};
   std::optional<std::chrono::steady_clock::time_point> waits_since = {};
   bool is_done = false;
-  /// Why it is done without a result.
+  /// Why it has ended without a result.
   std::exception_ptr error = nullptr;
 };
 
-/// The ranks of one mpirun and what is in flight between them. There is one in a
-/// process, and it is never destroyed: after a failure MPI may write into buffers
-/// in flight for ever.
+/// The ranks of one mpirun and the collectives in flight between them. A process has
+/// one MpiWorld, and never destroys it, because MPI may still write into buffers in
+/// flight after a failure.
 ///
-/// Any thread may call; one lock orders all calls of MPI.
+/// Any thread may call it: one lock guards all calls of MPI.
 class MpiWorld {
  public:
-  /// Initialises MPI at the first call.
+  /// The first call initialises MPI.
   /// Errors:  c10::DistBackendError.
   static MpiWorld& get();
 
@@ -75,7 +75,7 @@ class MpiWorld {
   /// "[MpiBackend] rank 0 of 4:".
   std::string where() const;
   int64_t num_started() const;
-  /// What one message carries, in bytes: MPI counts in int. A multiple of 8.
+  /// The most bytes that one message carries, because MPI counts in int.
   int64_t max_piece() const {
     return max_piece_;
   }
@@ -83,9 +83,9 @@ class MpiWorld {
     max_piece_ = max_piece;
   }
 
-  /// The next collective. `issue` calls add(), send() and receive() on its
-  /// communicator, which is for this kind of collective alone: so two kinds never
-  /// take each other's messages.
+  /// Starts the next collective. `issue` calls add(), send() and receive() for it.
+  /// Each kind of collective has a communicator of its own, so that two kinds never
+  /// receive each other's messages.
   /// Errors:  c10::DistBackendError, also after any earlier failure.
   std::shared_ptr<MpiOperation> start(
       Collective collective,
@@ -104,9 +104,9 @@ class MpiWorld {
   void receive(MpiOperation& operation, char* data, int64_t num_bytes, int from)
       const;
 
-  /// Whether MPI is done with it, with a result or an error.
+  /// Makes progress; says whether the collective has ended, with a result or an error.
   bool test(MpiOperation& operation);
-  /// Errors:  c10::DistBackendError, again at each call.
+  /// Errors:  c10::DistBackendError, at each call after a failure.
   void wait(MpiOperation& operation, std::chrono::milliseconds timeout);
   bool is_done(const MpiOperation& operation) const;
   std::exception_ptr error_of(const MpiOperation& operation) const;
@@ -115,23 +115,25 @@ class MpiWorld {
   using Clock = std::chrono::steady_clock;
 
   MpiWorld();
-  void leave();
+  void finalize();
 
-  // All below: with the lock held.
+  // The caller of each of these functions holds the lock.
   void progress(MpiOperation& operation);
   void take_messages(MpiOperation& operation);
-  // What went wrong in requests that MPI_Testall ended with `code`, or nothing.
+  // The error in requests for which MPI_Testall returned `code`; empty: none.
   std::string find_problem(const MpiOperation& operation, int code) const;
-  void forget(const MpiOperation& operation);
+  void remove(const MpiOperation& operation);
   void read_reports();
-  // What reports mean for a collective that has not ended yet.
+  // Aborts an incomplete collective if another rank exited or failed.
   void check_peer_errors(MpiOperation& operation);
-  // Tells all, hears who is there, and ends this and all that follows.
-  void fail(
+  // Tells all ranks, collects their reports, and sets the error of this collective
+  // and of all that follow.
+  void abort(
       MpiOperation& operation,
       RankReport::Reason reason,
       const std::string& problem);
-  void forget_abandoned();
+  // Makes progress with collectives whose Work has been destroyed.
+  void progress_abandoned();
 
   mutable std::mutex mutex_;
   int rank_ = 0;
@@ -142,8 +144,8 @@ class MpiWorld {
   FailureDetector failure_detector_;
   int64_t num_started_ = 0;
   std::vector<std::shared_ptr<MpiOperation>> in_flight_;
-  Clock::time_point next_look_ = {};
-  std::optional<Clock::time_point> failed_since_;
+  Clock::time_point next_read_ = {};
+  std::optional<Clock::time_point> peer_failed_since_;
   std::optional<std::string> first_error_;
 };
 
