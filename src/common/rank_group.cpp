@@ -37,7 +37,8 @@ class SoloGroup final : public RankGroup {
   }
 
   LookupWorker& worker(int64_t /*threads*/) override {
-    C10_THROW_ERROR(Error, "[RankGroup] a single rank looks nothing up");
+    C10_THROW_ERROR(
+        Error, "[RankGroup] a group of one process has no worker for lookups");
   }
   void wait_for_worker() const override {}
 

@@ -17,7 +17,7 @@ namespace tessera {
 
 class LookupWorker;
 
-/// What the ranks do together.
+/// The kinds of calls that all ranks make together.
 enum class Rendezvous : int64_t {
   kConfigure,
   kLookup,
@@ -35,19 +35,19 @@ enum class Rendezvous : int64_t {
 
 /// A point of the program at which all ranks wait for each other.
 struct Place {
-  // NOLINTNEXTLINE(google-explicit-constructor): most places need no layer
+  // NOLINTNEXTLINE(google-explicit-constructor): most places have no layer
   Place(Rendezvous rendezvous, int64_t layer = 0)
       : rendezvous(rendezvous), layer(layer) {}
 
   Rendezvous rendezvous;
-  int64_t layer;  // EmbeddingState::layer; 0: none
+  int64_t layer;  // EmbeddingState::layer; 0: no layer
 };
 
-/// The processes that share the tables of one or several layers. Every function
-/// is collective, except rank(), size(), add_layer(), worker(), wait_for_worker()
-/// and bytes_sent().
-/// Errors:  c10::Error naming the rank that failed, called something else, or
-///          did not come.
+/// The processes that share the tables of one or several layers. Every function is
+/// collective, except rank(), size(), add_layer(), worker(), wait_for_worker() and
+/// bytes_sent().
+/// Errors:  c10::Error naming the rank that failed, made another call, or did not
+///          arrive.
 class RankGroup {
  public:
   RankGroup() = default;
@@ -58,10 +58,10 @@ class RankGroup {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  /// Returns when all ranks have come to the same place. If one of them brings an
-  /// error, every rank raises: that rank its own error, the others one of the same
-  /// type that names the rank. `counts` has one number for each rank; the result
-  /// has the number that each rank sent to this one.
+  /// Returns when all ranks have arrived at the same place. If a rank passes an error,
+  /// every rank raises: that rank its own error, the others one of the same type that
+  /// names the rank. `counts` has a number for each rank. The result has the number
+  /// that each rank passed for this one.
   virtual std::vector<int64_t> barrier(
       Place place,
       const std::exception_ptr& error,
@@ -70,8 +70,8 @@ class RankGroup {
     barrier(place, error, std::vector<int64_t>(size(), 0));
   }
 
-  /// A barrier() to which all ranks must bring the same `value`.
-  /// Errors:  c10::ValueError on all ranks, which names a rank that differs and
+  /// A barrier() to which all ranks must pass the same `value`.
+  /// Errors:  c10::ValueError on all ranks, which names a rank with another value and
   ///          ends with `problem`.
   void barrier_with_same(
       Place place,
@@ -79,13 +79,13 @@ class RankGroup {
       uint64_t value,
       const char* problem);
 
-  /// The number of a new layer: 1, 2, ... All ranks make their layers in the same
-  /// order.
+  /// Returns the number of a new layer: 1, 2, ... All ranks must construct their
+  /// layers in the same order.
   virtual int64_t add_layer() = 0;
 
-  /// Runs lookups in the background. They come to their barriers in the order in
-  /// which they were submitted; a barrier of another thread waits until the worker
-  /// is idle. The first call decides about `threads`.
+  /// The thread that runs lookups in the background. They arrive at their barriers in
+  /// the order in which they were submitted. A barrier of another thread waits until
+  /// the worker is idle. The first call sets `threads`.
   virtual LookupWorker& worker(int64_t threads) = 0;
   virtual void wait_for_worker() const = 0;
 
@@ -113,18 +113,18 @@ class RankGroup {
   }
 
   /// Starts to send the first `sent[0]` entries of `values` to rank 0, the next
-  /// `sent[1]` to rank 1, and so on. The result waits and returns what has come,
-  /// by rank: `received[0]` entries from rank 0, ...
+  /// `sent[1]` to rank 1, and so on. The returned function waits and returns what has
+  /// arrived: `received[0]` entries from rank 0, then `received[1]` from rank 1, ...
   virtual std::function<at::Tensor()> exchange(
       at::Tensor values,
       std::vector<int64_t> sent,
       std::vector<int64_t> received) = 0;
 
-  /// The text of each rank.
+  /// Returns the text of each rank.
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;
-  /// The value of each rank.
+  /// Returns the value of each rank.
   std::vector<double> all_gather(double value);
-  /// On rank 0 the text of each rank, elsewhere nothing.
+  /// Returns the text of each rank on rank 0, and empty texts on the others.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
 
   /// Runs `work` on rank 0 alone and returns its result on every rank. The result
@@ -152,18 +152,18 @@ class RankGroup {
     }
   }
 
-  /// Whether `flag` is set on any rank.
+  /// Whether any rank passes true.
   bool any_of(Place place, bool flag) {
     return any_of(place, std::vector<bool>{flag})[0];
   }
-  /// The same for several flags, 63 at most.
+  /// The same for several flags, at most 63.
   std::vector<bool> any_of(Place place, const std::vector<bool>& flags);
 
-  /// The sum over ranks, in their order: the same bits on each.
+  /// Sums over the ranks in their order, so that all ranks get the same bits.
   /// Shapes:  [n] float32.
   virtual at::Tensor sum(const at::Tensor& values) = 0;
 
-  /// Bytes sent to other ranks so far.
+  /// The number of bytes that this rank has sent to others so far.
   virtual int64_t bytes_sent() const = 0;
 
  private:
@@ -172,7 +172,7 @@ class RankGroup {
       c10::function_ref<std::string()> work);
 };
 
-/// A group of this process alone.
+/// Makes a group of this process alone.
 std::shared_ptr<RankGroup> make_solo_group();
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
   TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() &&
           tensor.scalar_type() == at::kFloat,
-      "{} {} must be dense float32 tensors on the cpu, but one is {}. Convert it to dense float32, or sum it yourself.",
+      "{} {} must be dense float32 tensors on the CPU, but one is {}. Convert it to dense float32, or sum it yourself.",
       where,
       what,
       tensor.defined() ? c10::str(
@@ -34,7 +34,7 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
                        : "undefined");
 }
 
-// Float values of all `parameters`, and one more behind each.
+// The number of values of all parameters, plus one more behind each of them.
 int64_t count_floats(const std::vector<at::Tensor>& parameters) {
   int64_t floats = 0;
   for (const at::Tensor& parameter : parameters) {
@@ -43,7 +43,7 @@ int64_t count_floats(const std::vector<at::Tensor>& parameters) {
   return floats;
 }
 
-// `fill` gets each parameter and its part [numel + 1] of one vector.
+// Calls `fill` with each parameter and its part [numel + 1] of one vector.
 template <class Fill>
 at::Tensor pack(const std::vector<at::Tensor>& parameters, Fill fill) {
   at::Tensor values = at::zeros({count_floats(parameters)}, at::kFloat);
@@ -71,7 +71,7 @@ void unpack(
   }
 }
 
-// The sum over ranks of what `pack_values` gives on each.
+// Sums the values that `pack_values` returns on each rank.
 template <class PackValues>
 at::Tensor sum_over_ranks(
     RankGroup& ranks,
@@ -93,7 +93,7 @@ at::Tensor sum_over_ranks(
       rendezvous,
       error,
       random_key(0, shapes),
-      "has parameters of other shapes. Pass the same, in the same order.");
+      "has parameters of other shapes. Pass the same parameters in the same order.");
   return ranks.sum(values);
 }
 
@@ -116,7 +116,7 @@ void sum_gradients(
             check(parameter.grad(), kWhere, "gradients");
           }
         }
-        // The value behind a gradient says how many ranks have it.
+        // The value behind a gradient becomes the number of ranks that have it.
         return pack(parameters, [](const at::Tensor& parameter, at::Tensor to) {
           if (parameter.grad().defined()) {
             const int64_t count = parameter.numel();
@@ -147,7 +147,7 @@ void broadcast_parameters(
   constexpr const char* kWhere = "[broadcast_parameters]";
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *sharded->ranks;
-  // Zeros from all ranks but 0: adding them changes no value but -0.
+  // All ranks but 0 pass zeros. Adding them changes no value except -0.
   const at::Tensor values =
       sum_over_ranks(ranks, Rendezvous::kBroadcastParameters, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {

@@ -17,11 +17,28 @@ void check_placement(
   TESSERA_CHECK_VALUE(
       placement.kind != TablePlacement::Kind::kTableWise ||
           (placement.rank >= 0 && placement.rank < ranks),
-      "{} table '{}' is placed on rank {}, but there are the ranks 0 to {}. Correct its placement.",
+      "{} table '{}' is placed on rank {}, but the ranks are 0 to {}. Correct its placement.",
       where,
       shorten(table),
       placement.rank,
       ranks - 1);
+}
+
+void check_placement_names(
+    const EmbeddingState& state,
+    const std::map<std::string, TablePlacement>& placement,
+    const std::string& where) {
+  for (const auto& entry : placement) {
+    const std::string& name = entry.first;
+    TESSERA_CHECK_VALUE(
+        std::any_of(
+            state.tables.begin(),
+            state.tables.end(),
+            [&](const TableState& table) { return table.name == name; }),
+        "{} placement names the table '{}', which no feature uses. Correct the name.",
+        where,
+        shorten(name));
+  }
 }
 
 TablePlacement placement_of(

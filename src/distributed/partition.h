@@ -1,34 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/engine/embedding_state.h"
 #include "src/tables/local_rows.h"
 
 #include <tessera/engine/sharding_options.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace tessera::distributed {
 
-/// Errors:  c10::ValueError beginning with `where`, for a rank that is none.
+/// Errors:  c10::ValueError beginning with `where` if the rank does not exist.
 void check_placement(
     const std::string& table,
     const TablePlacement& placement,
     int64_t ranks,
     const std::string& where);
 
-/// Where a table goes, checked.
-/// Errors:  as above.
+/// Errors:  c10::ValueError beginning with `where` if no table of `state` has one of
+///          the names.
+void check_placement_names(
+    const EmbeddingState& state,
+    const std::map<std::string, TablePlacement>& placement,
+    const std::string& where);
+
+/// Returns the placement of a table and checks it.
+/// Errors:  the same as check_placement().
 TablePlacement placement_of(
     const std::string& table,
     const ShardingOptions& options,
     int64_t ranks);
 
-/// Which rank owns which row of a table.
+/// Says which rank owns which row of a table.
 ///
-/// Rows in the order of their owners have the keys 0, 1, ...: rank r owns keys
-/// [begin(r), begin(r + 1)), and key - begin(r) is the row's index there.
+/// Keys number the rows in the order of their owners: rank r owns the keys
+/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row.
 class Partition {
  public:
   Partition(
@@ -49,7 +58,7 @@ class Partition {
     const auto ranks = static_cast<uint32_t>(begin_.size() - 1);
     return static_cast<uint32_t>(begin_[row % ranks]) + row / ranks;
   }
-  /// What `rank` owns; of a replicated table, all rows.
+  /// The rows that `rank` owns. It has all rows of a data-parallel table.
   LocalRows rows_of(int64_t rank) const;
 
  private:

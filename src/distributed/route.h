@@ -9,27 +9,27 @@
 
 namespace tessera::distributed {
 
-/// Where the rows of one lookup came from, and which ones other ranks took here:
-/// gradients go the same way back.
+/// Which rows of one lookup this rank requested from each rank, and which ones it
+/// served to them. Gradients travel the same way back.
 ///
-/// Tables whose rows travel as one tensor [rows, dim] are a group. In it, rows
-/// are ordered by rank, then by table; positions number them.
+/// Tables whose rows travel as one tensor [rows, dim] form a group. Its rows are
+/// ordered by rank, then by table. Their indices in the tensor are called positions.
 struct Route {
   struct Group {
-    std::vector<int64_t> wanted = {};  // rows that come from each rank
-    std::vector<int64_t> asked = {};  // rows that go to each rank
-    int64_t wanted_count = 0;
-    int64_t asked_count = 0;
+    std::vector<int64_t> requested = {};  // rows received from each rank
+    std::vector<int64_t> served = {};  // rows sent to each rank
+    int64_t requested_count = 0;
+    int64_t served_count = 0;
   };
-  /// Rows of one table that other ranks, and this one, have asked for.
-  struct Asked {
+  /// The rows of one table that this rank served to all ranks, including itself.
+  struct ServedRows {
     IdBags rows = {};  // local rows, one per bag, by rank
-    Buffer<uint32_t> positions = {};  // of each, in its group
+    Buffer<uint32_t> positions = {};  // of each row in its group
   };
 
   uint64_t number = 0;  // of the lookup: 1, 2, ...
   std::vector<Group> groups = {};
-  std::vector<Asked> asked = {};  // one per table
+  std::vector<ServedRows> served = {};  // one per table
 };
 
 }  // namespace tessera::distributed

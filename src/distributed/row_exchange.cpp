@@ -21,13 +21,13 @@ namespace tessera::distributed {
 
 namespace {
 
-constexpr int64_t kIdBytes = 32;  // of traffic, to sort one id
-// Rows that one task gathers: some 50 us of work.
+constexpr int64_t kIdBytes = 32;  // memory traffic of sorting one id
+// How much one task gathers, which takes some 50 us.
 constexpr int64_t kGatherTaskBytes = int64_t{256} * 1024;
 // Positions have 32 bits.
-constexpr int64_t kMostRows = std::numeric_limits<uint32_t>::max();
+constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
 
-// The sums at their rows of a tensor, rounded to its dtype.
+// Writes the sums to their rows of a tensor and rounds them to its dtype.
 template <class To>
 void place_rows(const RowGradients& gradients, int64_t dim, To* to) {
   for (size_t i = 0; i < gradients.rows.size(); ++i) {
@@ -89,7 +89,7 @@ void RowExchange::group_tables() {
 
 FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
   auto route = std::make_shared<Route>();
-  std::vector<Wanted> wanted(state_.tables.size());
+  std::vector<Request> requests(state_.tables.size());
   std::vector<int64_t> words;
   std::exception_ptr error;
   try {
@@ -98,59 +98,61 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
       ids += feature.nnz();
     }
     run_tasks(
-        static_cast<int64_t>(wanted.size()), ids * kIdBytes, [&](int64_t i) {
-          if (is_split(i)) {
-            wanted[i] = find_distinct(i, bags);
+        static_cast<int64_t>(requests.size()), ids * kIdBytes, [&](int64_t i) {
+          if (is_sharded(i)) {
+            requests[i] = find_distinct(i, bags);
           }
         });
-    words = count_words(wanted);
+    words = count_words(requests);
+    const int64_t total =
+        std::accumulate(words.begin(), words.end(), int64_t{0});
     TESSERA_CHECK_VALUE(
-        std::accumulate(words.begin(), words.end(), int64_t{0}) < kMostRows,
-        "[sharded_strategy] one lookup must want fewer than 2^32 - 1 different rows. Split the batch.");
+        total < kMaxRows,
+        "[sharded_strategy] one lookup must request fewer than 2^32 - 1 distinct rows, but got {}. Split the batch.",
+        total);
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<int64_t> asked_words =
+  const std::vector<int64_t> incoming_words =
       ranks_->barrier({Rendezvous::kLookup, state_.layer}, error, words);
   route->number = ++lookups_;
-  const at::Tensor asked_ids =
-      ranks_->exchange(pack_ids(wanted, words), words, asked_words)();
-  read_asked(asked_ids, asked_words, *route);
-  place_wanted(wanted, *route);
-  std::vector<std::function<at::Tensor()>> coming;
+  const at::Tensor packed =
+      ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
+  read_requests(packed, incoming_words, *route);
+  place_requests(requests, *route);
+  std::vector<std::function<at::Tensor()>> arriving;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const Route::Group& group = route->groups[i];
-    coming.push_back(
-        ranks_->exchange(gather_asked(i, *route), group.asked, group.wanted));
+    arriving.push_back(ranks_->exchange(
+        gather_served(i, *route), group.served, group.requested));
   }
-  number_ids(wanted, bags);  // meanwhile
+  set_positions(requests, bags);  // while the rows are in flight
   std::vector<at::Tensor> rows;
-  for (const auto& wait : coming) {
+  for (const auto& wait : arriving) {
     rows.push_back(wait());
   }
   FetchedRows fetched{.route = std::move(route)};
-  for (size_t table = 0; table < wanted.size(); ++table) {
+  for (size_t table = 0; table < requests.size(); ++table) {
     fetched.rows.push_back(
-        is_split(table) ? rows[group_of_[table]]
-                        : state_.tables[table].parameters);
+        is_sharded(table) ? rows[group_of_[table]]
+                          : state_.tables[table].parameters);
   }
   return fetched;
 }
 
-// Ids, which are indices of the distinct ones, become positions of their rows.
-void RowExchange::number_ids(
-    const std::vector<Wanted>& wanted,
+void RowExchange::set_positions(
+    const std::vector<Request>& requests,
     std::vector<IdBags>& bags) const {
-  for (size_t table = 0; table < wanted.size(); ++table) {
-    if (!is_split(table)) {
+  for (size_t table = 0; table < requests.size(); ++table) {
+    if (!is_sharded(table)) {
       continue;
     }
-    Buffer<uint32_t> positions(wanted[table].keys.size());
+    Buffer<uint32_t> positions(requests[table].keys.size());
     for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
       std::iota(
-          positions.begin() + wanted[table].begin[rank],
-          positions.begin() + wanted[table].begin[rank + 1],
-          static_cast<uint32_t>(wanted[table].position[rank]));
+          positions.begin() + requests[table].begin[rank],
+          positions.begin() + requests[table].begin[rank + 1],
+          static_cast<uint32_t>(requests[table].position[rank]));
     }
     for (size_t i = 0; i < bags.size(); ++i) {
       if (state_.features[i].table == table) {
@@ -162,7 +164,7 @@ void RowExchange::number_ids(
   }
 }
 
-RowExchange::Wanted RowExchange::find_distinct(
+RowExchange::Request RowExchange::find_distinct(
     size_t table,
     std::vector<IdBags>& bags) const {
   const Partition& partition = partitions_[table];
@@ -195,17 +197,17 @@ RowExchange::Wanted RowExchange::find_distinct(
       count,
       0,
       static_cast<int>(std::bit_width(static_cast<uint64_t>(vocab - 1))));
-  Wanted wanted;
+  Request request;
   Buffer<uint32_t> index_of(count);
-  wanted.keys.resize(count);
+  request.keys.resize(count);
   size_t distinct = 0;
   for (const kernels::Contribution& id : sorted) {
-    if (distinct == 0 || wanted.keys[distinct - 1] != id.row) {
-      wanted.keys[distinct++] = id.row;
+    if (distinct == 0 || request.keys[distinct - 1] != id.row) {
+      request.keys[distinct++] = id.row;
     }
     index_of[id.source] = static_cast<uint32_t>(distinct - 1);
   }
-  wanted.keys.resize(distinct);
+  request.keys.resize(distinct);
   next = 0;
   for (IdBags* feature : features) {
     for (uint32_t& id : feature->ids) {
@@ -213,210 +215,225 @@ RowExchange::Wanted RowExchange::find_distinct(
     }
   }
   for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
-    wanted.begin.push_back(
+    request.begin.push_back(
         std::lower_bound(
-            wanted.keys.begin(), wanted.keys.end(), partition.begin(rank)) -
-        wanted.keys.begin());
+            request.keys.begin(), request.keys.end(), partition.begin(rank)) -
+        request.keys.begin());
   }
-  wanted.position.resize(ranks_->size());
-  return wanted;
+  request.position.resize(ranks_->size());
+  return request;
 }
 
-// To each rank go the number of ids of each table, then the ids: the owner's
-// local rows.
+// A request is a sequence of 32-bit words: the number of ids of each table, then the
+// ids, which are local rows of the owner.
 
 std::vector<int64_t> RowExchange::count_words(
-    const std::vector<Wanted>& wanted) const {
+    const std::vector<Request>& requests) const {
   std::vector<int64_t> words(ranks_->size(), 0);
-  for (size_t table = 0; table < wanted.size(); ++table) {
-    for (int64_t rank = 0; is_split(table) && rank < ranks_->size(); ++rank) {
-      const std::vector<int64_t>& begin = wanted[table].begin;
+  for (size_t table = 0; table < requests.size(); ++table) {
+    for (int64_t rank = 0; is_sharded(table) && rank < ranks_->size(); ++rank) {
+      const std::vector<int64_t>& begin = requests[table].begin;
       words[rank] += 1 + begin[rank + 1] - begin[rank];
     }
   }
   return words;
 }
 
-at::Tensor RowExchange::pack_ids(
-    const std::vector<Wanted>& wanted,
+at::Tensor RowExchange::pack_requests(
+    const std::vector<Request>& requests,
     const std::vector<int64_t>& words) const {
   const int64_t total = std::accumulate(words.begin(), words.end(), int64_t{0});
   at::Tensor packed = empty_in_step_memory({total}, at::kInt);
   auto* next = reinterpret_cast<uint32_t*>(packed.mutable_data_ptr<int32_t>());
   for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
-    for (size_t table = 0; table < wanted.size(); ++table) {
-      if (is_split(table)) {
-        const std::vector<int64_t>& begin = wanted[table].begin;
+    for (size_t table = 0; table < requests.size(); ++table) {
+      if (is_sharded(table)) {
+        const std::vector<int64_t>& begin = requests[table].begin;
         *next++ = static_cast<uint32_t>(begin[rank + 1] - begin[rank]);
       }
     }
-    for (size_t table = 0; table < wanted.size(); ++table) {
-      if (!is_split(table)) {
+    for (size_t table = 0; table < requests.size(); ++table) {
+      if (!is_sharded(table)) {
         continue;
       }
-      const std::vector<int64_t>& begin = wanted[table].begin;
+      const std::vector<int64_t>& begin = requests[table].begin;
       const auto first = static_cast<uint32_t>(partitions_[table].begin(rank));
       for (int64_t i = begin[rank]; i < begin[rank + 1]; ++i) {
-        *next++ = wanted[table].keys[i] - first;
+        *next++ = requests[table].keys[i] - first;
       }
     }
   }
   return packed;
 }
 
-void RowExchange::read_asked(
-    const at::Tensor& ids,
+void RowExchange::read_requests(
+    const at::Tensor& packed,
     const std::vector<int64_t>& words,
     Route& route) const {
   const size_t tables = state_.tables.size();
-  const int64_t ranks = ranks_->size();
   route.groups.resize(groups_.size());
-  route.asked.resize(tables);
+  route.served.resize(tables);
   TESSERA_CHECK_VALUE(
-      ids.numel() < kMostRows,
-      "[sharded_strategy] the ranks want {} rows of this one, but there must be fewer than 2^32 - 1. Split the batch.",
-      ids.numel());
+      packed.numel() < kMaxRows,
+      "[sharded_strategy] the ranks request {} rows from this one, but they must be fewer than 2^32 - 1. Split the batch.",
+      packed.numel());
   const auto* next =
-      reinterpret_cast<const uint32_t*>(ids.const_data_ptr<int32_t>());
+      reinterpret_cast<const uint32_t*>(packed.const_data_ptr<int32_t>());
   // Each rank's counts stand before its ids.
   std::vector<const uint32_t*> counts;
   std::vector<int64_t> totals(tables, 0);
-  for (int64_t rank = 0; rank < ranks; ++rank) {
+  for (const int64_t of_rank : words) {
     counts.push_back(next);
     const uint32_t* count = next;
     for (size_t table = 0; table < tables; ++table) {
-      totals[table] += is_split(table) ? *count++ : 0;
+      totals[table] += is_sharded(table) ? *count++ : 0;
     }
-    next += words[rank];
+    next += of_rank;
   }
   for (size_t table = 0; table < tables; ++table) {
-    if (is_split(table)) {
-      Route::Asked& asked = route.asked[table];
-      asked.rows.ids.resize(totals[table]);
-      asked.rows.bags = totals[table];
-      asked.rows.dim = state_.tables[table].config->dim;
-      asked.positions.resize(totals[table]);
+    if (is_sharded(table)) {
+      Route::ServedRows& served = route.served[table];
+      served.rows.ids.resize(totals[table]);
+      served.rows.bags = totals[table];
+      served.rows.dim = state_.tables[table].config->dim;
+      served.positions.resize(totals[table]);
     }
   }
   std::vector<int64_t> filled(tables, 0);
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const uint32_t* count = counts[rank];
-    const uint32_t* id = count;
-    std::vector<int64_t> before(groups_.size());
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      before[group] = route.groups[group].asked_count;
-      id += groups_[group].tables.size();
-    }
-    for (size_t table = 0; table < tables; ++table) {
-      if (!is_split(table)) {
-        continue;
-      }
-      Route::Group& group = route.groups[group_of_[table]];
-      Route::Asked& asked = route.asked[table];
-      const int64_t begin = filled[table];
-      std::copy(id, id + *count, asked.rows.ids.begin() + begin);
-      TESSERA_CHECK(
-          std::all_of(
-              id,
-              id + *count,
-              [rows = state_.tables[table].rows.count](uint32_t local) {
-                return local < rows;
-              }),
-          "[sharded_strategy] rank {} asks for rows that this one does not have: something else uses the backend at the same time. Give the layers one of their own.",
-          rank);
-      std::iota(
-          asked.positions.begin() + begin,
-          asked.positions.begin() + begin + *count,
-          static_cast<uint32_t>(group.asked_count));
-      group.asked_count += *count;
-      filled[table] += *count;
-      id += *count++;
-    }
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      route.groups[group].asked.push_back(
-          route.groups[group].asked_count - before[group]);
-    }
+  for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
+    read_request(rank, counts[rank], filled, route);
   }
 }
 
-void RowExchange::place_wanted(std::vector<Wanted>& wanted, Route& route)
+void RowExchange::read_request(
+    int64_t rank,
+    const uint32_t* counts,
+    std::vector<int64_t>& filled,
+    Route& route) const {
+  const uint32_t* count = counts;
+  const uint32_t* id = counts;
+  std::vector<int64_t> before(groups_.size());
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    before[group] = route.groups[group].served_count;
+    id += groups_[group].tables.size();
+  }
+  for (size_t table = 0; table < state_.tables.size(); ++table) {
+    if (!is_sharded(table)) {
+      continue;
+    }
+    Route::Group& group = route.groups[group_of_[table]];
+    Route::ServedRows& served = route.served[table];
+    const int64_t begin = filled[table];
+    std::copy(id, id + *count, served.rows.ids.begin() + begin);
+    TESSERA_CHECK(
+        std::all_of(
+            id,
+            id + *count,
+            [rows = state_.tables[table].rows.count](uint32_t local) {
+              return local < rows;
+            }),
+        "[sharded_strategy] rank {} requests rows that this rank does not have, because something else uses the backend at the same time. Give the layers a backend of their own.",
+        rank);
+    std::iota(
+        served.positions.begin() + begin,
+        served.positions.begin() + begin + *count,
+        static_cast<uint32_t>(group.served_count));
+    group.served_count += *count;
+    filled[table] += *count;
+    id += *count++;
+  }
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    route.groups[group].served.push_back(
+        route.groups[group].served_count - before[group]);
+  }
+}
+
+void RowExchange::place_requests(std::vector<Request>& requests, Route& route)
     const {
   for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
     for (size_t i = 0; i < groups_.size(); ++i) {
       Route::Group& group = route.groups[i];
-      const int64_t before = group.wanted_count;
+      const int64_t before = group.requested_count;
       for (const size_t table : groups_[i].tables) {
-        Wanted& of_table = wanted[table];
-        of_table.position[rank] = group.wanted_count;
-        group.wanted_count += of_table.begin[rank + 1] - of_table.begin[rank];
+        Request& request = requests[table];
+        request.position[rank] = group.requested_count;
+        group.requested_count += request.begin[rank + 1] - request.begin[rank];
       }
-      group.wanted.push_back(group.wanted_count - before);
+      group.requested.push_back(group.requested_count - before);
     }
   }
 }
 
-at::Tensor RowExchange::gather_asked(size_t group, const Route& route) const {
+at::Tensor RowExchange::gather_served(size_t group, const Route& route) const {
   const int64_t dim = groups_[group].dim;
   const at::ScalarType dtype = groups_[group].dtype;
-  const int64_t count = route.groups[group].asked_count;
+  const int64_t count = route.groups[group].served_count;
   at::Tensor rows = empty_in_step_memory({count, dim}, dtype);
-  // Runs of one table whose places follow each other.
-  struct Run {
-    size_t table;
-    int64_t begin;
-    int64_t end;
-  };
+  const std::vector<Run> runs = find_runs(group, route);
+  const int64_t row_bytes = dim * static_cast<int64_t>(c10::elementSize(dtype));
+  auto* out = static_cast<char*>(rows.mutable_data_ptr());
+  run_tasks(
+      static_cast<int64_t>(runs.size()), count * row_bytes, [&](int64_t i) {
+        copy_run(runs[i], route, dtype, out);
+      });
+  return rows;
+}
+
+std::vector<RowExchange::Run> RowExchange::find_runs(
+    size_t group,
+    const Route& route) const {
+  const int64_t max_rows = std::max<int64_t>(
+      1,
+      kGatherTaskBytes /
+          (groups_[group].dim * static_cast<int64_t>(sizeof(float))));
   std::vector<Run> runs;
-  const int64_t most = std::max<int64_t>(
-      1, kGatherTaskBytes / (dim * static_cast<int64_t>(sizeof(float))));
   for (const size_t table : groups_[group].tables) {
-    const Route::Asked& asked = route.asked[table];
-    const auto rows_asked = static_cast<int64_t>(asked.positions.size());
-    for (int64_t begin = 0; begin < rows_asked;) {
+    const Buffer<uint32_t>& positions = route.served[table].positions;
+    const auto count = static_cast<int64_t>(positions.size());
+    for (int64_t begin = 0; begin < count;) {
       int64_t end = begin + 1;
-      while (end < rows_asked && end - begin < most &&
-             asked.positions[end] == asked.positions[end - 1] + 1) {
+      while (end < count && end - begin < max_rows &&
+             positions[end] == positions[end - 1] + 1) {
         ++end;
       }
       runs.push_back({table, begin, end});
       begin = end;
     }
   }
-  const bool widens = dtype == at::kFloat;
+  return runs;
+}
+
+void RowExchange::copy_run(
+    const Run& run,
+    const Route& route,
+    at::ScalarType dtype,
+    char* out) const {
+  const at::Tensor& parameters = state_.tables[run.table].parameters;
+  const Route::ServedRows& served = route.served[run.table];
+  const int64_t dim = served.rows.dim;
   const int64_t row_bytes = dim * static_cast<int64_t>(c10::elementSize(dtype));
-  auto* out = static_cast<char*>(rows.mutable_data_ptr());
-  const kernels::KernelTable& kernels = active_kernels();
-  run_tasks(
-      static_cast<int64_t>(runs.size()), count * row_bytes, [&](int64_t i) {
-        const Run& run = runs[i];
-        const at::Tensor& parameters = state_.tables[run.table].parameters;
-        const Route::Asked& asked = route.asked[run.table];
-        const uint32_t* ids = asked.rows.ids.data() + run.begin;
-        const int64_t n = run.end - run.begin;
-        char* to = out + asked.positions[run.begin] * row_bytes;
-        if (widens) {
-          kernels.combine(
-              {.table = stored_rows(parameters),
-               .ids = ids,
-               .nnz = n,
-               .out = reinterpret_cast<float*>(to),
-               .end_bag = n});
-        } else if (parameters.scalar_type() == dtype) {
-          const auto* from =
-              static_cast<const char*>(parameters.const_data_ptr());
-          for (int64_t row = 0; row < n; ++row) {
-            std::memcpy(
-                to + row * row_bytes, from + ids[row] * row_bytes, row_bytes);
-          }
-        } else {
-          const auto* from = parameters.const_data_ptr<float>();
-          auto* rounded = reinterpret_cast<at::BFloat16*>(to);
-          for (int64_t row = 0; row < n; ++row) {
-            std::copy_n(from + ids[row] * dim, dim, rounded + row * dim);
-          }
-        }
-      });
-  return rows;
+  const uint32_t* ids = served.rows.ids.data() + run.begin;
+  const int64_t count = run.end - run.begin;
+  char* to = out + served.positions[run.begin] * row_bytes;
+  if (dtype == at::kFloat) {
+    active_kernels().combine(
+        {.table = stored_rows(parameters),
+         .ids = ids,
+         .nnz = count,
+         .out = reinterpret_cast<float*>(to),
+         .end_bag = count});
+  } else if (parameters.scalar_type() == dtype) {
+    const auto* from = static_cast<const char*>(parameters.const_data_ptr());
+    for (int64_t row = 0; row < count; ++row) {
+      std::memcpy(to + row * row_bytes, from + ids[row] * row_bytes, row_bytes);
+    }
+  } else {
+    const auto* from = parameters.const_data_ptr<float>();
+    auto* rounded = reinterpret_cast<at::BFloat16*>(to);
+    for (int64_t row = 0; row < count; ++row) {
+      std::copy_n(from + ids[row] * dim, dim, rounded + row * dim);
+    }
+  }
 }
 
 at::Tensor RowExchange::pack_gradients(
@@ -424,7 +441,7 @@ at::Tensor RowExchange::pack_gradients(
     const Route& route,
     const std::vector<RowGradients>& sums) const {
   const int64_t dim = groups_[group].dim;
-  const int64_t rows = route.groups[group].wanted_count;
+  const int64_t rows = route.groups[group].requested_count;
   at::Tensor packed =
       empty_in_step_memory({rows, dim}, options_.gradient_transport);
   const std::vector<size_t>& tables = groups_[group].tables;
@@ -448,7 +465,7 @@ std::function<at::Tensor()> RowExchange::return_gradients(
     const std::vector<RowGradients>& sums) const {
   const Route::Group& way = route.groups[group];
   return ranks_->exchange(
-      pack_gradients(group, route, sums), way.wanted, way.asked);
+      pack_gradients(group, route, sums), way.requested, way.served);
 }
 
 }  // namespace tessera::distributed

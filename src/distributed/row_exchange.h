@@ -26,13 +26,13 @@ struct TableGroup {
 };
 
 struct FetchedRows {
-  /// One per table; tables of one group share theirs. Of a replicated table, its
-  /// own.
+  /// One tensor per table. Tables of one group share a tensor; a data-parallel table
+  /// has its own parameters.
   std::vector<at::Tensor> rows = {};
   std::shared_ptr<const Route> route = {};
 };
 
-/// Brings the rows of a batch from their owners, and their gradients back.
+/// Fetches the rows of a batch from their owners and returns their gradients to them.
 class RowExchange {
  public:
   /// Errors:  c10::ValueError for unusable options.
@@ -41,12 +41,13 @@ class RowExchange {
       std::shared_ptr<RankGroup> ranks,
       const ShardingOptions& options);
 
-  /// Ids of `bags` become positions in what comes. Collective.
+  /// Replaces the ids of `bags` by positions in the fetched rows. Collective.
   FetchedRows fetch(std::vector<IdBags>& bags);
 
-  /// One sum per distinct row of `route`'s batch, by its position, to the owners.
-  /// Gives what has come for the rows that others, and this rank, have asked for,
-  /// at their positions. Collective.
+  /// Starts to send the gradients of one group to the owners of its rows. `sums` has
+  /// one sum per distinct row of `route`'s batch, at its position. The returned
+  /// function waits and returns the gradients of the rows that this rank served, at
+  /// their positions. Collective.
   std::function<at::Tensor()> return_gradients(
       size_t group,
       const Route& route,
@@ -55,8 +56,8 @@ class RowExchange {
   const std::vector<TableGroup>& groups() const {
     return groups_;
   }
-  /// Whether rows of the table travel: it is not replicated.
-  bool is_split(size_t table) const {
+  /// Whether the rows of the table travel between ranks; false: data-parallel.
+  bool is_sharded(size_t table) const {
     return group_of_[table] != kNoGroup;
   }
   size_t group_of(size_t table) const {
@@ -64,31 +65,56 @@ class RowExchange {
   }
 
  private:
-  // What this rank wants of a table.
-  struct Wanted {
+  // The rows of a table that this rank requests.
+  struct Request {
     Buffer<uint32_t> keys = {};  // distinct, ascending
-    std::vector<int64_t> begin = {};  // [ranks + 1], of each owner's
-    std::vector<int64_t> position = {};  // [ranks], of each owner's first
+    std::vector<int64_t> begin =
+        {};  // [ranks + 1]; each owner has a range of keys
+    std::vector<int64_t> position = {};  // [ranks], of each owner's first row
+  };
+
+  // Served rows of one table whose positions follow each other.
+  struct Run {
+    size_t table;
+    int64_t begin;
+    int64_t end;
   };
 
   static constexpr size_t kNoGroup = static_cast<size_t>(-1);
 
   void group_tables();
-  // Distinct keys of one table; ids become indices of these.
-  Wanted find_distinct(size_t table, std::vector<IdBags>& bags) const;
-  std::vector<int64_t> count_words(const std::vector<Wanted>& wanted) const;
-  at::Tensor pack_ids(
-      const std::vector<Wanted>& wanted,
+  // Finds the distinct keys of one table and replaces its ids by indices of these.
+  Request find_distinct(size_t table, std::vector<IdBags>& bags) const;
+  // The number of words that pack_requests() writes for each rank.
+  std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
+  at::Tensor pack_requests(
+      const std::vector<Request>& requests,
       const std::vector<int64_t>& words) const;
-  // What each rank asks for, from the words that came.
-  void read_asked(
-      const at::Tensor& ids,
+  // Reads the requests of all ranks into `route`.
+  void read_requests(
+      const at::Tensor& packed,
       const std::vector<int64_t>& words,
       Route& route) const;
-  void place_wanted(std::vector<Wanted>& wanted, Route& route) const;
-  at::Tensor gather_asked(size_t group, const Route& route) const;
-  void number_ids(const std::vector<Wanted>& wanted, std::vector<IdBags>& bags)
-      const;
+  // Reads the request of one rank. `filled` counts the rows of each table so far.
+  void read_request(
+      int64_t rank,
+      const uint32_t* counts,
+      std::vector<int64_t>& filled,
+      Route& route) const;
+  // Sets the positions at which this rank's requested rows arrive.
+  void place_requests(std::vector<Request>& requests, Route& route) const;
+  at::Tensor gather_served(size_t group, const Route& route) const;
+  std::vector<Run> find_runs(size_t group, const Route& route) const;
+  // Copies the rows of one run to their positions in `out`.
+  void copy_run(
+      const Run& run,
+      const Route& route,
+      at::ScalarType dtype,
+      char* out) const;
+  // Replaces indices of distinct keys by the positions of their rows.
+  void set_positions(
+      const std::vector<Request>& requests,
+      std::vector<IdBags>& bags) const;
   at::Tensor pack_gradients(
       size_t group,
       const Route& route,
@@ -98,7 +124,7 @@ class RowExchange {
   std::shared_ptr<RankGroup> ranks_;
   ShardingOptions options_;
   std::vector<Partition> partitions_;  // one per table
-  std::vector<size_t> group_of_;  // one per table; kNoGroup: replicated
+  std::vector<size_t> group_of_;  // one per table; kNoGroup: data-parallel
   std::vector<TableGroup> groups_;
   uint64_t lookups_ = 0;
 };

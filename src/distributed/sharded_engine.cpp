@@ -17,29 +17,16 @@ namespace tessera::distributed {
 
 namespace {
 
-void check_names(const EmbeddingState& state, const ShardingOptions& options) {
-  for (const auto& [name, placement] : options.placement) {
-    const bool is_known = std::any_of(
-        state.tables.begin(),
-        state.tables.end(),
-        [&name = name](const TableState& table) { return table.name == name; });
-    TESSERA_CHECK_VALUE(
-        is_known,
-        "[ShardingOptions] placement names the table '{}', which the layer does not have. Correct its name.",
-        shorten(name));
-  }
-}
-
-bool calls_the_user(const optim::OptimizerSpec& optimizer) {
+bool calls_user_code(const optim::OptimizerSpec& optimizer) {
   const optim::LearningRate& rate = optim::learning_rate_of(optimizer);
   return std::holds_alternative<optim::CustomOptimizer>(optimizer) ||
       (!rate.is_constant() && rate.schedule() == nullptr);
 }
 
-void check_on_shards(const TableState& table) {
+void check_shardable(const TableState& table) {
   TESSERA_CHECK_VALUE(
       !table.optimizer || optim::accumulates_duplicates(*table.optimizer),
-      "[table '{}'] use_gradient_accumulation = false takes duplicates one by one in the order of the batch, but over ranks there is no such order. Set it to true, or use Strategy::engine().",
+      "[table '{}'] use_gradient_accumulation = false applies duplicates one by one in the order of the batch, but several ranks have no common order. Set it to true, or use Strategy::engine().",
       shorten(table.name));
 }
 
@@ -52,11 +39,11 @@ ShardedEngine::ShardedEngine(
     : TableEngine(std::move(state), options.lookup_threads),
       ranks_(std::move(ranks)),
       exchange_(this->state(), ranks_, options) {
-  check_names(this->state(), options);
+  check_placement_names(this->state(), options.placement, "[ShardingOptions]");
   for (const TableState& table : this->state().tables) {
-    check_on_shards(table);
-    may_fail_late_ =
-        may_fail_late_ || (table.optimizer && calls_the_user(*table.optimizer));
+    check_shardable(table);
+    may_fail_late_ = may_fail_late_ ||
+        (table.optimizer && calls_user_code(*table.optimizer));
   }
 }
 
@@ -85,7 +72,7 @@ Lookup ShardedEngine::look_up(std::vector<IdBags>& bags) {
   return lookup;
 }
 
-// A callable may give a learning rate here and another one there.
+// A callable may return different learning rates on different ranks.
 TableEngine::Update ShardedEngine::finish_plan(
     c10::function_ref<Update()> plan) {
   if (!may_fail_late_) {
@@ -106,8 +93,8 @@ TableEngine::Update ShardedEngine::finish_plan(
       {Rendezvous::kUpdateIsReady, state().layer},
       error,
       rates,
-      "has read other learning rates for this update. Make callables depend on "
-      "what all ranks know, such as iterations().");
+      "has read other learning rates for this update. Make callables depend only "
+      "on what all ranks know, such as iterations().");
   return update;
 }
 
@@ -120,7 +107,7 @@ void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
       "Call backward() and zero_grad() on all ranks.");
 }
 
-std::vector<ShardedEngine::Sums> ShardedEngine::sum_lookups(
+std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
     const std::vector<LookupGradients>& lookups,
     Update& update) {
   const size_t tables = state().tables.size();
@@ -128,7 +115,7 @@ std::vector<ShardedEngine::Sums> ShardedEngine::sum_lookups(
   for (size_t table = 0; table < tables; ++table) {
     is_sent[table] = is_updated(lookups, table);
   }
-  std::vector<Sums> sums;
+  std::vector<TableSums> sums;
   for (const LookupGradients& lookup : lookups) {
     check(lookup);
     std::vector<TableUpdate> terms(tables);
@@ -138,20 +125,20 @@ std::vector<ShardedEngine::Sums> ShardedEngine::sum_lookups(
         terms[table].terms.push_back(term_of(lookup, i, update));
       }
     }
-    std::vector<TableUpdate> asked;
+    std::vector<TableUpdate> to_sum;
     std::vector<size_t> index;
     for (size_t table = 0; table < tables; ++table) {
       if (is_sent[table]) {
         terms[table].table = &mutable_state().tables[table];
-        if (exchange_.is_split(table)) {
+        if (exchange_.is_sharded(table)) {
           terms[table].id_limit =
-              lookup.route->groups[exchange_.group_of(table)].wanted_count;
+              lookup.route->groups[exchange_.group_of(table)].requested_count;
         }
-        asked.push_back(std::move(terms[table]));
+        to_sum.push_back(std::move(terms[table]));
         index.push_back(table);
       }
     }
-    std::vector<RowGradients> summed = updater().sum(asked);
+    std::vector<RowGradients> summed = updater().sum(to_sum);
     sums.emplace_back(tables);
     for (size_t i = 0; i < index.size(); ++i) {
       sums.back()[index[i]] = std::move(summed[i]);
@@ -164,12 +151,12 @@ std::vector<TableUpdate> ShardedEngine::read(
     const std::vector<LookupGradients>& unordered,
     Update& update) {
   wait_for_lookups();
-  // Autograd's order may differ between ranks.
+  // The order of autograd may differ between ranks.
   std::vector<LookupGradients> lookups = unordered;
   std::sort(lookups.begin(), lookups.end(), [](const auto& a, const auto& b) {
     return a.route->number < b.route->number;
   });
-  std::vector<Sums> sums;
+  std::vector<TableSums> sums;
   std::exception_ptr error;
   auto place = static_cast<uint64_t>(state().iterations);
   try {
@@ -192,40 +179,40 @@ std::vector<TableUpdate> ShardedEngine::read(
       exchange_gradients(group, lookups, sums, updates, update);
     }
   }
-  sum_replicated(sums, updates, update);
+  sum_data_parallel(sums, updates, update);
   return updates;
 }
 
 void ShardedEngine::exchange_gradients(
     size_t index,
     const std::vector<LookupGradients>& lookups,
-    const std::vector<Sums>& sums,
+    const std::vector<TableSums>& sums,
     std::vector<TableUpdate>& updates,
     Update& update) {
   const TableGroup& group = exchange_.groups()[index];
-  std::vector<std::function<at::Tensor()>> coming;
+  std::vector<std::function<at::Tensor()>> arriving;
   for (size_t i = 0; i < lookups.size(); ++i) {
-    coming.push_back(
+    arriving.push_back(
         exchange_.return_gradients(index, *lookups[i].route, sums[i]));
   }
   for (size_t i = 0; i < lookups.size(); ++i) {
-    update.gradients.push_back(coming[i]().to(at::kFloat));
+    update.gradients.push_back(arriving[i]().to(at::kFloat));
     for (const size_t table : group.tables) {
-      const Route::Asked& asked = lookups[i].route->asked[table];
+      const Route::ServedRows& served = lookups[i].route->served[table];
       updates[table].table = &mutable_state().tables[table];
       updates[table].terms.push_back(
-          {.bags = &asked.rows,
+          {.bags = &served.rows,
            .gradient = update.gradients.back().const_data_ptr<float>(),
            .stride = group.dim,
-           .positions = asked.positions.data()});
+           .positions = served.positions.data()});
     }
   }
 }
 
-// All rows of the tables as one vector of floats, each with a count behind it
-// that says whether any rank has touched the row.
-void ShardedEngine::sum_replicated(
-    const std::vector<Sums>& lookups,
+// Sums all rows of the tables as one vector of floats. A count behind each row says
+// whether any rank has touched it.
+void ShardedEngine::sum_data_parallel(
+    const std::vector<TableSums>& lookups,
     std::vector<TableUpdate>& updates,
     Update& update) {
   struct Part {
@@ -236,7 +223,8 @@ void ShardedEngine::sum_replicated(
   int64_t floats = 0;
   for (size_t i = 0; i < state().tables.size(); ++i) {
     const TableState& table = state().tables[i];
-    if (!exchange_.is_split(i) && table.config->trainable && table.optimizer) {
+    if (!exchange_.is_sharded(i) && table.config->trainable &&
+        table.optimizer) {
       parts.push_back({i, floats});
       floats += table.rows.count * (table.config->dim + 1);
     }
@@ -248,7 +236,7 @@ void ShardedEngine::sum_replicated(
   for (const auto& [table, begin] : parts) {
     const int64_t dim = state().tables[table].config->dim;
     float* first = values.mutable_data_ptr<float>() + begin;
-    for (const Sums& sums : lookups) {
+    for (const TableSums& sums : lookups) {
       const RowGradients& gradients = sums[table];
       for (size_t i = 0; i < gradients.rows.size(); ++i) {
         float* row = first + gradients.rows[i] * (dim + 1);

@@ -18,10 +18,10 @@ namespace tessera::distributed {
 
 /// A TableEngine whose tables are spread over ranks.
 ///
-/// A lookup: each rank's distinct ids to their owners, rows back, then the
-/// combiner over what came. An update: each rank's sum per distinct row to its
-/// owner, which adds the sums in the order of ranks and applies them once. Of
-/// replicated tables a gradient of all rows is summed over the ranks.
+/// In a lookup, each rank sends its distinct ids to their owners, receives the rows, and
+/// applies the combiner to them. In an update, each rank sends its sum per distinct row
+/// to the owner, which adds the sums in the order of the ranks and applies them once.
+/// For data-parallel tables, the ranks sum a gradient of all rows.
 class ShardedEngine : public TableEngine {
  public:
   ShardedEngine(
@@ -33,7 +33,7 @@ class ShardedEngine : public TableEngine {
   void give_up(const std::exception_ptr& error) override;
   void confirm(const std::exception_ptr& error, int64_t passes) override;
   std::vector<double> gather(double value, uint64_t options) override;
-  /// One for all layers of the group, so that their lookups keep their order.
+  /// All layers of a group share a worker, so that their lookups keep their order.
   LookupWorker& worker() override;
 
  protected:
@@ -44,27 +44,27 @@ class ShardedEngine : public TableEngine {
   void wait_for_lookups() const override;
 
  private:
-  using Sums = std::vector<RowGradients>;  // one per table
+  using TableSums = std::vector<RowGradients>;  // one per table
 
-  // The summed gradients of each lookup's tables; its rows are positions in the
-  // tables' groups, or rows of replicated ones.
-  std::vector<Sums> sum_lookups(
+  // Sums the gradients of each lookup per table. Rows are positions in the table's
+  // group, or rows of a data-parallel table.
+  std::vector<TableSums> sum_lookups(
       const std::vector<LookupGradients>& lookups,
       Update& update);
   void exchange_gradients(
       size_t group,
       const std::vector<LookupGradients>& lookups,
-      const std::vector<Sums>& sums,
+      const std::vector<TableSums>& sums,
       std::vector<TableUpdate>& updates,
       Update& update);
-  void sum_replicated(
-      const std::vector<Sums>& lookups,
+  void sum_data_parallel(
+      const std::vector<TableSums>& lookups,
       std::vector<TableUpdate>& updates,
       Update& update);
 
   std::shared_ptr<RankGroup> ranks_;
   RowExchange exchange_;
-  // Whether an update may fail on one rank alone after gradients have come.
+  // Whether an update may fail on one rank alone after gradients have arrived.
   bool may_fail_late_ = false;
 };
 

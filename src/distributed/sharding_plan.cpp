@@ -20,12 +20,12 @@ namespace tessera::distributed {
 
 namespace {
 
-constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kMostRanks = 1'000'000;
+constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kMaxRanks = 1'000'000;
 
 void validate(const PlanOptions& options) {
   TESSERA_CHECK_VALUE(
-      options.ranks >= 1 && options.ranks <= kMostRanks &&
+      options.ranks >= 1 && options.ranks <= kMaxRanks &&
           options.batch_size >= 1,
       "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1, but got {} and {}.",
       options.ranks,
@@ -49,13 +49,13 @@ int64_t bytes_of(const TableState& table) {
       config.dim * static_cast<int64_t>(c10::elementSize(config.dtype));
   if (table.optimizer) {
     for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
-      row += kFloat * (slot.is_per_row ? 1 : config.dim);
+      row += kFloatBytes * (slot.is_per_row ? 1 : config.dim);
     }
   }
   return config.vocabulary_size * row;
 }
 
-// Of `ids` draws from `rows` values.
+// The expected number of distinct values in `ids` draws from `rows` values.
 double expected_distinct(double rows, double ids) {
   return -rows * std::expm1(ids * std::log1p(-1.0 / std::max(rows, 1.0)));
 }
@@ -86,23 +86,23 @@ class Planner {
   }
 
   ShardingPlan plan() {
-    std::set<size_t> open = take_given();
-    replicate(open);
-    for (const size_t i : open) {
+    std::set<size_t> unplaced = place_given();
+    place_data_parallel(unplaced);
+    for (const size_t i : unplaced) {
       place(plan_.tables[i]);
     }
     for (PlannedTable& table : plan_.tables) {
       table.bytes_sent =
           table.placement.kind == TablePlacement::Kind::kDataParallel
-          ? sent_when_replicated(table)
-          : sent_when_split(table);
+          ? bytes_if_data_parallel(table)
+          : bytes_if_sharded(table);
       plan_.bytes_sent += table.bytes_sent;
     }
     return std::move(plan_);
   }
 
  private:
-  // Ids of one rank's batch, of each table.
+  // The ids in one rank's batch for each table.
   std::vector<double> count_ids() const {
     std::vector<double> ids(state_.tables.size(), 0.0);
     std::set<std::string> known;
@@ -116,42 +116,36 @@ class Planner {
     for (const auto& [path, length] : options_.bag_lengths) {
       TESSERA_CHECK_VALUE(
           known.contains(path),
-          "[PlanOptions] bag_lengths names the feature '{}', which there is not. Known: {}.",
+          "[PlanOptions] bag_lengths names the feature '{}', which does not exist. Known: {}.",
           shorten(path),
           shorten_all({known.begin(), known.end()}));
     }
     return ids;
   }
 
-  // Gives the tables that are still to be placed.
-  std::set<size_t> take_given() {
-    std::set<size_t> open;
+  // Places the tables of PlanOptions::placement. Returns the others.
+  std::set<size_t> place_given() {
+    check_placement_names(state_, options_.placement, "[PlanOptions]");
     for (const auto& [name, placement] : options_.placement) {
       check_placement(name, placement, options_.ranks, "[PlanOptions]");
-      const bool is_known = std::any_of(
-          plan_.tables.begin(),
-          plan_.tables.end(),
-          [&name = name](const auto& table) { return table.name == name; });
-      TESSERA_CHECK_VALUE(
-          is_known,
-          "[PlanOptions] placement names the table '{}', which no feature uses. Correct its name.",
-          shorten(name));
     }
+    std::set<size_t> unplaced;
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
       PlannedTable& table = plan_.tables[i];
       const auto found = options_.placement.find(table.name);
       if (found == options_.placement.end()) {
-        open.insert(i);
+        unplaced.insert(i);
         continue;
       }
       table.placement = found->second;
       place(table);
     }
-    return open;
+    return unplaced;
   }
 
-  // The tables that gain most per byte of memory, as long as there is some.
-  void replicate(std::set<size_t>& open) {
+  // Places tables with the largest gain per byte of memory first, until memory_slack is
+  // used up.
+  void place_data_parallel(std::set<size_t>& unplaced) {
     if (options_.ranks == 1) {
       return;
     }
@@ -161,10 +155,10 @@ class Planner {
     }
     const auto ranks = static_cast<double>(options_.ranks);
     double slack = options_.memory_slack * static_cast<double>(total) / ranks;
-    std::vector<size_t> order(open.begin(), open.end());
+    std::vector<size_t> order(unplaced.begin(), unplaced.end());
     const auto gain = [&](size_t i) {
       const PlannedTable& table = plan_.tables[i];
-      return (sent_when_split(table) - sent_when_replicated(table)) /
+      return (bytes_if_sharded(table) - bytes_if_data_parallel(table)) /
           static_cast<double>(table.bytes);
     };
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -172,13 +166,13 @@ class Planner {
     });
     for (const size_t i : order) {
       PlannedTable& table = plan_.tables[i];
-      const double more =
+      const double extra_bytes =
           static_cast<double>(table.bytes) * (ranks - 1.0) / ranks;
-      if (gain(i) > 0.0 && more <= slack) {
-        slack -= more;
+      if (gain(i) > 0.0 && extra_bytes <= slack) {
+        slack -= extra_bytes;
         table.placement = TablePlacement::data_parallel();
         place(table);
-        open.erase(i);
+        unplaced.erase(i);
       }
     }
   }
@@ -191,28 +185,28 @@ class Planner {
     }
   }
 
-  double share_of_others() const {
+  double remote_share() const {
     const auto ranks = static_cast<double>(options_.ranks);
     return (ranks - 1.0) / ranks;
   }
-  // By the rank that owns most rows.
-  double sent_when_split(const PlannedTable& table) const {
-    const int64_t most =
+  // The bytes that the rank with the most rows sends.
+  double bytes_if_sharded(const PlannedTable& table) const {
+    const int64_t max_rows =
         table.placement.kind == TablePlacement::Kind::kTableWise
         ? table.rows
         : (table.rows + options_.ranks - 1) / options_.ranks;
     const auto rows = static_cast<double>(table.rows);
-    const double asked = static_cast<double>(options_.ranks - 1) *
-        static_cast<double>(most) / rows * table.distinct_ids;
-    const double wanted = share_of_others() * table.distinct_ids;
-    const int64_t gradient = table.is_updated ? kFloat * table.dim : 0;
-    return asked * static_cast<double>(table.row_bytes) +
-        wanted * static_cast<double>(kFloat + gradient);
+    const double served = static_cast<double>(options_.ranks - 1) *
+        static_cast<double>(max_rows) / rows * table.distinct_ids;
+    const double requested = remote_share() * table.distinct_ids;
+    const int64_t gradient = table.is_updated ? kFloatBytes * table.dim : 0;
+    return served * static_cast<double>(table.row_bytes) +
+        requested * static_cast<double>(kFloatBytes + gradient);
   }
-  double sent_when_replicated(const PlannedTable& table) const {
+  double bytes_if_data_parallel(const PlannedTable& table) const {
     return !table.is_updated ? 0.0
-                             : share_of_others() *
-            static_cast<double>(table.rows * 2 * kFloat * (table.dim + 1));
+                             : remote_share() *
+            static_cast<double>(table.rows * 2 * kFloatBytes * (table.dim + 1));
   }
 
   const EmbeddingState& state_;

@@ -1,4 +1,4 @@
-# One training run that goes on with other numbers of ranks:
+# One training run that continues with different numbers of ranks:
 #   cmake -D PROGRAM=<checkpoint_ranks> -D DIRECTORY=<scratch> -D "MPIRUN=<mpirun;...;-np>" -P ...
 
 cmake_minimum_required(VERSION 3.25)

@@ -4,13 +4,12 @@
 //
 //   checkpoint_ranks DIRECTORY STEPS [FAULT]
 //
-// trains from the newest checkpoint of the directory, if there is one, up to
-// STEPS, compares tables and slots with those of one process that has trained
-// from the start, and saves, an increment at every second time.
+// It trains up to STEPS from the newest checkpoint of the directory, or from the
+// start. It compares tables and slots with those of one process that has trained from
+// the start. Every second checkpoint is an increment.
 //
-// With a FAULT rank 2 does not come to the step after the first save: it "stops",
-// "is_killed", or goes on to "save" once more. The others print what they are
-// told.
+// With a FAULT, rank 2 does not arrive at the step after the first save: it "stops",
+// "is_killed", or "saves" once more. The others print their errors.
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -107,7 +106,7 @@ void train(TPUEmbedding& layer, int64_t to, int64_t rank, int64_t ranks) {
   }
 }
 
-// Of all tables and slots, this process's rows.
+// Compares this process's rows of all tables and slots.
 void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
   const EmbeddingState& part = *TableModule::of(*layer)->state;
   const EmbeddingState& all = *TableModule::of(*whole)->state;
@@ -166,7 +165,7 @@ void run(
       {.timeout = std::chrono::seconds(fault.empty() ? 60 : 2)});
   const int64_t rank = backend->getRank();
   const int64_t ranks = backend->getSize();
-  // One rank is any strategy's world: an engine, too.
+  // One rank may use any strategy, so this one uses the engine.
   TPUEmbedding layer(
       options_for(ranks == 1 ? Strategy::engine() : sharded(backend)));
   const bool resumes = !list_checkpoints(directory).empty();
@@ -184,7 +183,7 @@ void run(
   TPUEmbedding whole(options_for(Strategy::engine()));
   train(whole, begin, 0, 1);
   compare(layer, whole);
-  // Half way an increment, on a full one of its own.
+  // The first save is a full checkpoint, the second an increment on it.
   for (const int64_t to : {(begin + steps) / 2, steps}) {
     train(layer, to, rank, ranks);
     layer->save_checkpoint(
@@ -201,7 +200,7 @@ void run(
   }
   train(whole, steps, 0, 1);
   compare(layer, whole);
-  // What was saved last is what all hold now.
+  // The last checkpoint has the current rows of all ranks.
   TPUEmbedding again(options_for(Strategy::engine()));
   again->load_checkpoint(directory);
   compare(layer, again);
@@ -221,10 +220,10 @@ int main(int argc, char** argv) {
     tessera::run(argv[1], std::stoll(argv[2]), argc == 4 ? argv[3] : "");
     return 0;
   } catch (const c10::Error& error) {
-    // One write each, so that ranks do not mix their lines.
+    // One write, so that lines of ranks do not mix.
     const std::string text = std::string(error.what_without_backtrace()) + "\n";
     std::cerr << text << std::flush;
-    // mpirun ends all when one ends.
+    // mpirun ends all ranks when one ends.
     std::this_thread::sleep_for(std::chrono::seconds(argc == 4 ? 2 : 0));
     return 1;
   }

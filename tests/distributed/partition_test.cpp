@@ -16,7 +16,7 @@ const std::vector<TablePlacement> kSplit{
     TablePlacement::row_wise(RowSplit::kMod),
     TablePlacement::table_wise(0)};
 
-// Every row has one owner, whose local index for it is what its key says.
+// Every row has one owner, and its key gives its local index there.
 TEST(PartitionTest, KeysAreRowsInTheOrderOfTheirOwners) {
   for (const TablePlacement& placement : kSplit) {
     for (const int64_t vocab : {1, 2, 7, 40, 41}) {
@@ -63,7 +63,7 @@ TEST(PartitionTest, RanksBeyondTheRowsAreEmpty) {
   EXPECT_EQ(partition.rows_of(4).count, 0);
 }
 
-TEST(PartitionTest, AReplicaHasAllRows) {
+TEST(PartitionTest, EachRankHasAllRowsOfADataParallelTable) {
   const distributed::Partition partition(TablePlacement::data_parallel(), 9, 4);
   for (int64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(partition.rows_of(rank).count, 9);
@@ -81,13 +81,13 @@ TEST(LocalRowsTest, CountsTheRowsBeforeARow) {
   }
 }
 
-TEST(PartitionTest, ARankThatIsNoneIsRefused) {
+TEST(PartitionTest, ARankThatDoesNotExistIsRefused) {
   const ShardingOptions options{
       .placement = {{"users", TablePlacement::table_wise(4)}}};
   EXPECT_VALUE_ERROR(
       distributed::placement_of("users", options, 4),
-      "[ShardingOptions] table 'users' is placed on rank 4, but there are the "
-      "ranks 0 to 3");
+      "[ShardingOptions] table 'users' is placed on rank 4, but the ranks "
+      "are 0 to 3");
   EXPECT_EQ(
       distributed::placement_of("movies", options, 4),
       TablePlacement::row_wise());

@@ -29,8 +29,8 @@ enum class Kind {
   kRaggedSequence
 };
 
-/// Random tables, features and batches of some ranks, from a seed: the same on
-/// each rank, so that each can also do all the work alone.
+/// Random tables, features and batches of all ranks. A seed makes them the same on
+/// each rank, so that each rank can also do all the work alone.
 class ShardedCase {
  public:
   struct Options {
@@ -67,11 +67,11 @@ class ShardedCase {
     return sharding_;
   }
 
-  /// One step's inputs of one rank, or of all of them in order.
+  /// The inputs of one step for one rank, or for all ranks in order.
   struct Inputs {
     Features::List features = {};
     Weights::List weights = {};
-    std::vector<at::Tensor> flat_weights = {};  // that want a gradient
+    std::vector<at::Tensor> flat_weights = {};  // those that need a gradient
     std::vector<std::pair<int64_t, int64_t>> rows = {};  // of each feature
   };
   struct Step {

@@ -35,7 +35,7 @@ inline const EmbeddingState& state_of(const TPUEmbedding& layer) {
   return *TableModule::of(*layer)->state;
 }
 
-/// Local rows and slots, against those of a layer that has all of them.
+/// Compares local rows and slots with those of a layer that has all of them.
 inline void expect_same_state(
     const TPUEmbedding& layer,
     const TPUEmbedding& whole,
@@ -93,8 +93,8 @@ inline at::Tensor all_rows(const TPUEmbedding& layer) {
   return layer->read_rows("users", 0, kVocab);
 }
 
-/// What the last rank's own error is elsewhere.
-inline std::string told(const std::string& message) {
+/// How this rank reports an error of the last rank.
+inline std::string reported(const std::string& message) {
   return is_last()
       ? message
       : "since rank " + std::to_string(ranks() - 1) + " raised: " + message;

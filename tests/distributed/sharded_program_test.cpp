@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded layers in a program: what runs beside them, what is loaded into them,
-// and what fails on one rank alone.
+// Sharded layers in a program: other calls between theirs, loading and saving, and
+// failures on one rank alone.
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/combined.h>
@@ -44,7 +44,7 @@ Strategy placed(const TablePlacement& placement) {
   return sharded({.placement = {{"users", placement}}});
 }
 
-// A folder that all ranks see, of rank 0.
+// A folder of rank 0 that all ranks see.
 class SharedFolder {
  public:
   SharedFolder() {
@@ -53,7 +53,7 @@ class SharedFolder {
       return own_->path().string();
     });
   }
-  // When all have done with it.
+  // Waits until all ranks have finished with it.
   ~SharedFolder() {
     group_->broadcast(Rendezvous::kReadRows, [] { return std::string(); });
   }
@@ -73,7 +73,7 @@ at::Tensor activation_of(TPUEmbedding& layer, const at::Tensor& ids) {
   return layer->forward({{"user", ids}})["user"];
 }
 
-// Row 1 of all ranks, and one of this rank's own.
+// Row 1, which all ranks use, and a row that only this rank uses.
 at::Tensor own_ids() {
   return int64s({1, 2 + rank()});
 }
@@ -99,7 +99,7 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
   const Strategy strategy = sharded();
   TPUEmbedding a(small_options(strategy));
   TPUEmbedding b(small_options(strategy));
-  // A strategy of its own on the same backend shares the group.
+  // A second strategy on the same backend shares the group.
   TPUEmbedding c(small_options(sharded()));
   EXPECT_EQ(state_of(a).ranks, state_of(c).ranks);
   const SharedFolder folder;
@@ -127,7 +127,7 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
   EXPECT_TRUE(at::equal(all_rows(a), all_rows(c)));
 }
 
-// Layers that look the same are told apart, wherever they are called.
+// Errors distinguish layers that look the same.
 TEST(ShardedProgramTest, AnotherLayerIsNamed) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one rank agrees with itself";
@@ -165,7 +165,7 @@ TEST(ShardedProgramTest, ABadIdInAPrefetchedBatchRaisesOnAll) {
     }
   };
   EXPECT_INDEX_ERROR(
-      (run()), told("[feature 'user'] table 'users' has ids in"));
+      (run()), reported("[feature 'user'] table 'users' has ids in"));
   EXPECT_EQ(seen, 1);
   train(layer, own_ids(), 1);
   EXPECT_EQ(layer->iterations(), 2);
@@ -184,7 +184,7 @@ TEST(ShardedProgramTest, GradientsAreAccumulatedOverPasses) {
   }
 }
 
-// In the middle of an accumulation; from any placement into any other.
+// The checkpoint is saved in the middle of an accumulation, and any placement loads it.
 TEST(ShardedProgramTest, AnAccumulationGoesOnFromACheckpoint) {
   const optim::Adam optimizer{
       .learning_rate = 0.1,
@@ -248,7 +248,7 @@ TEST(ShardedProgramTest, ACustomRuleIsNotCalledWithoutRows) {
   expect_same_state(shard, one);
 }
 
-TEST(ShardedProgramTest, SlotsAreAskedForByTheRowsThatTheyBelongTo) {
+TEST(ShardedProgramTest, SlotsAreRequestedByTheRowsThatTheyBelongTo) {
   const optim::Adagrad optimizer{
       .learning_rate = 0.1,
       .slot_creation =
@@ -291,7 +291,7 @@ struct Stepped {
   std::unique_ptr<Combined> combined;
 };
 
-TEST(ShardedCombinedTest, AGradientThatIsNotFiniteOnOneRankCountsForAll) {
+TEST(ShardedCombinedTest, ANonFiniteGradientOnOneRankSkipsTheStepOnAll) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const bool in_table : {true, false}) {
     SCOPED_TRACE(in_table);
@@ -370,7 +370,7 @@ TEST(ShardedCombinedTest, ADenseStepThatFailsOnOneRankChangesNoTable) {
   Combined combined(FailingOptimizer(layer->parameters(), 0.1), {layer});
   const at::Tensor before = all_rows(layer);
   activation_of(layer, own_ids()).sum().backward();
-  EXPECT_VALUE_ERROR((combined.step()), told("no dense step here"));
+  EXPECT_VALUE_ERROR((combined.step()), reported("no dense step here"));
   EXPECT_TRUE(at::equal(all_rows(layer), before));
 }
 
@@ -409,14 +409,14 @@ TEST(ShardedLoadTest, SomeOfACheckpointLoadsIntoShards) {
     options.seed = 5;
     TPUEmbedding shard(options);
     const at::Tensor slot = state_of(shard).tables[0].slots[0].values.clone();
-    all_rows(shard);  // all have come before rank 0's checkpoint is read
+    all_rows(shard);  // all ranks wait here until rank 0 has saved
     shard->load_checkpoint(
         folder / "run", {.tables = {"users"}, .slots = false});
     EXPECT_TRUE(at::equal(all_rows(shard), rows));
     EXPECT_TRUE(at::equal(state_of(shard).tables[0].slots[0].values, slot));
     EXPECT_EQ(shard->iterations(), 0);
 
-    // Into a larger table: the further rows stay.
+    // A larger table keeps its additional rows.
     options.features = {
         {"user",
          FeatureConfig{
@@ -456,7 +456,7 @@ TEST(ShardedLoadTest, AnotherCheckpointOnOneRankIsRefused) {
                [](torch::serialize::InputArchive&) {
                  TORCH_CHECK_VALUE(!is_last(), "not here");
                }})),
-      told("not here"));
+      reported("not here"));
 }
 
 TEST(ShardedSaveTest, OldCheckpointsAreRemoved) {
@@ -499,7 +499,7 @@ TEST(ShardedSaveTest, AnIncrementIsSmallAndLoads) {
   }
 }
 
-// Fails where the last rank writes its rows.
+// Fails when the last rank writes its rows.
 class FailingDisk : public Disk {
  public:
   void sync(OutputFile& file) override {
@@ -523,14 +523,14 @@ TEST(ShardedSaveTest, ADiskThatFailsOnOneRankFailsTheSave) {
           {.full_every = 5},
           disk)),
       "can't sync");
-  all_rows(layer);  // rank 0 has cleared up
+  all_rows(layer);  // rank 0 has removed the files
   EXPECT_EQ(list_checkpoints(folder / "run").size(), 1);
   int64_t entries = 0;
   for (const auto& entry : fs::directory_iterator(folder / "run")) {
     entries += entry.is_directory() ? 1 : 0;
   }
   EXPECT_EQ(entries, 1);
-  // The rows that were touched are still known.
+  // The touched rows are still known.
   layer->save_checkpoint(folder / "run", {.full_every = 5});
   TPUEmbedding again(small_options(sharded()));
   again->load_checkpoint(folder / "run");
@@ -543,7 +543,7 @@ TEST(ShardedSaveTest, OptionsMustBeUsableAndTheSame) {
   EXPECT_VALUE_ERROR(
       (layer->save_checkpoint(
           folder / "run", {.keep_last = is_last() ? 0 : 1})),
-      told("[CheckpointOptions] keep_last must be >= 1, but got 0"));
+      reported("[CheckpointOptions] keep_last must be >= 1, but got 0"));
   if (ranks() > 1) {
     EXPECT_VALUE_ERROR(
         (layer->save_checkpoint(folder / (is_last() ? "other" : "run"))),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that share tables, against one engine that does all their work.
+// Compares ranks that share tables with one engine that does all their work.
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/combined.h>
@@ -37,7 +37,7 @@ namespace sharded_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
-// The loss is a sum over the batch: what ranks add up to is the whole one's.
+// The loss is a sum over the batch, so the losses of the ranks add up to the whole one.
 at::Tensor loss_of(
     const std::vector<at::Tensor>& activations,
     const std::vector<bool>& is_in_loss) {
@@ -54,7 +54,7 @@ bool any(const std::vector<bool>& values) {
   return std::find(values.begin(), values.end(), true) != values.end();
 }
 
-// A layer that is trained, on its own or by a Combined.
+// A layer that is trained in backward() or by a Combined.
 struct Trained {
   Trained(TPUEmbeddingOptions options, bool on_step)
       : layer(std::move(options)) {
@@ -87,7 +87,7 @@ void run_case(uint32_t seed, const ShardedCase::Options& options) {
   expect_same_state(shard.layer, one.layer, 0.0);
   for (int step = 0; step < 3; ++step) {
     SCOPED_TRACE(c10::str("step ", step));
-    // Two forwards in one pass at times, of which the first may not count.
+    // Some passes have two forwards, and the loss may not use the first.
     const int64_t forwards = sample.pick(1, 2);
     at::Tensor loss_one = at::zeros({});
     at::Tensor loss_shard = at::zeros({});
@@ -118,7 +118,7 @@ void run_case(uint32_t seed, const ShardedCase::Options& options) {
       loss_one.backward();
       loss_shard.backward();
       for (const ShardedCase::Step& batch : batches) {
-        // Of this rank's weights, as they lie among those of all.
+        // Finds this rank's weights among those of all ranks.
         const auto& own = batch.ranks[rank()].flat_weights;
         for (size_t i = 0; i < own.size(); ++i) {
           int64_t begin = 0;
@@ -158,7 +158,7 @@ void run_case(uint32_t seed, const ShardedCase::Options& options) {
   EXPECT_EQ(out_of_range, static_cast<double>(one.layer->out_of_range_count()));
 }
 
-// TESSERA_TEST_SEED and TESSERA_TEST_CASES run others.
+// TESSERA_TEST_SEED and TESSERA_TEST_CASES select other cases.
 uint32_t number_from(const char* variable, uint32_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
-  // Other tables and batches for each spec.
+  // Each spec has its own tables and batches.
   const uint32_t seed = number_from("TESSERA_TEST_SEED", 1) +
       static_cast<uint32_t>(random_key(0, GetParam().name));
   for (uint32_t i = 0; i < number_from("TESSERA_TEST_CASES", 6); ++i) {
@@ -184,7 +184,7 @@ TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
   }
 }
 
-TEST(ShardedTest, EqualsOneEngineWhateverTheTablesAre) {
+TEST(ShardedTest, EqualsOneEngineForRandomTables) {
   const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
   for (uint32_t i = 0; i < 5 * number_from("TESSERA_TEST_CASES", 6); ++i) {
     run_case(100000 + 1000 * seed + i, {});
@@ -193,12 +193,12 @@ TEST(ShardedTest, EqualsOneEngineWhateverTheTablesAre) {
 
 // --- fixed cases ---------------------------------------------------------------
 
-// Each rank's sum in the order of its batch, then these in the order of ranks:
-// told to users, so kept to the last bit.
+// Each rank sums in the order of its batch, and these sums are added in the order of
+// the ranks. The order is documented, so the result is exact to the last bit.
 TEST(ShardedTest, GradientsAreSummedInTheStatedOrder) {
   TPUEmbedding layer(small_options(sharded()));
   const at::Tensor before = all_rows(layer);
-  // Row 3, from each rank three times.
+  // Each rank looks row 3 up three times.
   std::vector<at::Tensor> gradients;
   torch::manual_seed(5);
   for (int64_t i = 0; i < ranks(); ++i) {
@@ -305,7 +305,7 @@ TEST(ShardedTest, SendsLittleMoreThanTheDistinctRows) {
     torch::manual_seed(of_rank);
     return at::randint(0, kRows, {800}, at::kLong);
   };
-  // Rows that this rank owns and others want, and the other way round.
+  // Rows that this rank owns and others request, and the reverse.
   const LocalRows& rows = state_of(layer).tables[0].rows;
   const auto is_own = [&](int64_t id) {
     return id >= rows.numbers[0] && id < rows.numbers[rows.count];
@@ -328,13 +328,13 @@ TEST(ShardedTest, SendsLittleMoreThanTheDistinctRows) {
   EXPECT_LE(static_cast<double>(sent), 1.1 * static_cast<double>(bound));
 }
 
-TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16WhereAskedFor) {
+TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16IfRequested) {
   TPUEmbedding layer(small_options(sharded(
       {.row_transport = at::kBFloat16, .gradient_transport = at::kBFloat16})));
   const at::Tensor before = all_rows(layer);
   const at::Tensor activation =
       layer->forward({{"user", int64s({3, 9})}})["user"];
-  // One rank exchanges nothing, but rounds all the same.
+  // A single rank exchanges nothing but rounds as well.
   EXPECT_TRUE(at::equal(
       activation.detach(),
       before.index_select(0, int64s({3, 9})).to(at::kBFloat16).to(at::kFloat)));
@@ -382,7 +382,7 @@ TEST(ShardedTest, EvaluationWithoutGradientLooksUpTheSame) {
   EXPECT_EQ(layer->iterations(), 0);
 }
 
-TEST(ShardedTest, EachRankMayAskForOtherFeaturesWithoutGradients) {
+TEST(ShardedTest, EachRankMayRequestOtherFeaturesWithoutGradients) {
   TPUEmbeddingOptions options = small_options(sharded());
   const FeatureConfig user = options.features["user"];
   options.features = {{"user", user}, {"friend", user}};
@@ -463,14 +463,16 @@ TEST(ShardedErrorTest, ABadIdOnOneRankRaisesOnAllAndChangesNothing) {
   const at::Tensor ids = int64s({2, is_last() ? kVocab : 4});
   EXPECT_INDEX_ERROR(
       (layer->forward({{"user", ids}})),
-      told("[feature 'user'] table 'users' has ids in [0, 11), but got 11 at "
-           "position 1"));
+      reported(
+          "[feature 'user'] table 'users' has ids in [0, 11), but got 11 at "
+          "position 1"));
   EXPECT_INDEX_ERROR(
       (layer->finish_forward(layer->begin_forward({{"user", ids}}))),
-      told("[feature 'user'] table 'users' has ids in [0, 11), but got 11"));
+      reported(
+          "[feature 'user'] table 'users' has ids in [0, 11), but got 11"));
   EXPECT_TRUE(at::equal(all_rows(layer), before));
   EXPECT_EQ(layer->iterations(), 0);
-  // They can go on.
+  // The ranks can continue.
   layer->forward({{"user", int64s({2})}})["user"].sum().backward();
   EXPECT_EQ(layer->iterations(), 1);
 }
@@ -480,7 +482,7 @@ TEST(ShardedErrorTest, AWrongKindOnOneRankRaisesOnAll) {
   EXPECT_TYPE_ERROR(
       (layer->forward(
           {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
-      told("[feature 'user'] ids must be int32 or int64, but got Float"));
+      reported("[feature 'user'] ids must be int32 or int64, but got Float"));
 }
 
 TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
@@ -491,7 +493,7 @@ TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
                             })}));
   const at::Tensor before = all_rows(layer);
   const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
-  EXPECT_VALUE_ERROR((loss.backward()), told("no rate here"));
+  EXPECT_VALUE_ERROR((loss.backward()), reported("no rate here"));
   EXPECT_TRUE(at::equal(all_rows(layer), before));
   EXPECT_EQ(layer->iterations(), 0);
 }
@@ -526,14 +528,15 @@ TEST(ShardedErrorTest, ConfigurationsMustBeTheSame) {
       TPUEmbedding(small_options(
           sharded({.split = is_last() ? RowSplit::kMod : RowSplit::kDiv}))),
       "has another configuration than rank");
-  // One that can't be built at all.
+  // A configuration that can't be built at all.
   TPUEmbeddingOptions options = small_options(sharded());
   if (is_last()) {
     options.features = Nest<FeatureConfig>();
   }
   EXPECT_VALUE_ERROR(
       TPUEmbedding{options},
-      told("[TPUEmbeddingOptions] features must have at least one feature"));
+      reported(
+          "[TPUEmbeddingOptions] features must have at least one feature"));
 }
 
 TEST(ShardedErrorTest, OtherCallsAreNamed) {
@@ -547,7 +550,7 @@ TEST(ShardedErrorTest, OtherCallsAreNamed) {
   } else {
     EXPECT_TORCH_ERROR((layer->forward({{"user", int64s({2})}})), text);
   }
-  // A good step after it.
+  // A correct step succeeds afterwards.
   layer->forward({{"user", int64s({2})}})["user"].sum().backward();
   EXPECT_EQ(layer->iterations(), 1);
   const auto first = layer->forward({{"user", int64s({2})}})["user"].sum();
@@ -565,8 +568,8 @@ TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
           sharded({.placement = {{"movies", TablePlacement::table_wise(0)}}}))),
-      "[ShardingOptions] placement names the table 'movies', which the layer "
-      "does not have");
+      "[ShardingOptions] placement names the table 'movies', which no feature "
+      "uses");
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(sharded({.row_transport = at::kHalf}))),
       "[ShardingOptions] row_transport must be kFloat or kBFloat16");
@@ -585,7 +588,7 @@ TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
       "[sharded_strategy] backend must not be empty");
 }
 
-TEST(ShardedErrorTest, WhatNeedsWholeTablesSaysWhereTheyAre) {
+TEST(ShardedErrorTest, CallsThatNeedWholeTablesSayThatTheyAreSpread) {
   TPUEmbedding layer(small_options(sharded()));
   if (ranks() == 1) {
     layer->embedding_tables();

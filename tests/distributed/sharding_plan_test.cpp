@@ -39,7 +39,7 @@ const distributed::PlannedTable& find(
       });
 }
 
-TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
+TEST(ShardingPlanTest, SmallBusyTablesAreDataParallelAndLargeOnesRowWise) {
   const distributed::ShardingPlan plan = distributed::plan_sharding(
       features(),
       optim::Adagrad{},
@@ -54,7 +54,7 @@ TEST(ShardingPlanTest, SmallBusyTablesAreReplicatedAndLargeOnesSplit) {
   EXPECT_EQ(find(plan, "users").bytes, 1'000'000 * 64 * 4 * 2);
 }
 
-// The formulas of the header, by hand.
+// The formulas of the header, written out again.
 TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
   const distributed::ShardingPlan plan = distributed::plan_sharding(
       features(),
@@ -73,7 +73,7 @@ TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
       find(plan, "tags").bytes_sent,
       0.75 * distinct * (4.0 + 8.0 * 32.0),
       1e-6 * distinct * 300.0);
-  // Three rows on four ranks: one of them is asked for its row by three others.
+  // Three rows on four ranks: three others request the row of one rank.
   EXPECT_NEAR(
       find(plan, "odd").bytes_sent,
       3.0 / 3.0 * 3.0 * 4.0 * 512.0 + 0.75 * 3.0 * (4.0 + 4.0 * 512.0),
@@ -100,7 +100,7 @@ TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
       }
       const auto most = static_cast<double>(
           *std::max_element(plan.rank_bytes.begin(), plan.rank_bytes.end()));
-      // Rows are not divisible, nor are tables of a few rows.
+      // Rows are not divisible, and neither are tables of a few rows.
       const double whole_rows =
           (3.0 * 512.0 + 200.0 * 16.0 + 4.0 * 64.0) * 12.0;
       EXPECT_LE(
@@ -110,8 +110,8 @@ TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
   }
 }
 
-// One rank that answers all others would be the busiest by far.
-TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
+// A rank that serves all others would be the busiest by far.
+TEST(ShardingPlanTest, NoTableIsTableWiseUnlessRequested) {
   const auto kinds = [](const distributed::PlanOptions& options) {
     std::map<std::string, Kind> kinds;
     for (const auto& [name, placement] :
@@ -124,9 +124,9 @@ TEST(ShardingPlanTest, NoTableIsPlacedWholeUnlessAskedFor) {
   const auto proposed = kinds({.ranks = 512, .memory_slack = 0.0});
   EXPECT_EQ(proposed.at("odd"), Kind::kRowWise);
   EXPECT_EQ(proposed.at("countries"), Kind::kRowWise);
-  const auto asked = kinds(
+  const auto requested = kinds(
       {.ranks = 512, .placement = {{"odd", TablePlacement::table_wise(7)}}});
-  EXPECT_EQ(asked.at("odd"), Kind::kTableWise);
+  EXPECT_EQ(requested.at("odd"), Kind::kTableWise);
 }
 
 TEST(ShardingPlanTest, PrintsEveryTable) {
@@ -168,7 +168,7 @@ TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
       "bag_lengths of feature 'user' must be >= 0");
   EXPECT_VALUE_ERROR(
       plan({.bag_lengths = {{"nobody", 1.0}}}),
-      "bag_lengths names the feature 'nobody', which there is not");
+      "bag_lengths names the feature 'nobody', which does not exist");
   EXPECT_VALUE_ERROR(
       plan({.placement = {{"nothing", TablePlacement::row_wise()}}}),
       "placement names the table 'nothing', which no feature uses");

@@ -9,29 +9,29 @@
 
 namespace tessera::distributed {
 
-// The dense part of a model has the same weights on all ranks: each rank computes
-// gradients of its own batch, and all ranks apply the sum of them.
+// The dense part of a model has the same weights on all ranks. Each rank computes the
+// gradients of its own batch, and all ranks apply their sum.
 //
 //   broadcast_parameters(dense_parameters(*model), strategy);  // once
 //   for (...) {
 //     (loss_sum / global_batch_size).backward();
 //     sum_gradients(dense_parameters(*model), strategy);
-//     optimizer.step();  // and before it, if at all, clip_grad_norm_()
+//     optimizer.step();  // call clip_grad_norm_() before it, if you need it
 //   }
 //
-// On the other strategies both do nothing. All ranks call them at the same point,
-// with the same parameters: dense float32 tensors on the cpu.
+// With other strategies both functions do nothing. All ranks must call them at the
+// same point, with the same parameters, which are dense float32 tensors on the CPU.
 
-/// Adds up the gradients of each parameter over the ranks, in their order; a
-/// parameter without gradient counts as zeros where others have one.
+/// Sums the gradients of each parameter over the ranks, in the order of the ranks. A
+/// missing gradient counts as zeros if another rank has one.
 /// Errors:  c10::ValueError for other tensors; c10::Error naming the rank that
-///          failed or did not come.
+///          failed or did not arrive.
 void sum_gradients(
     const std::vector<at::Tensor>& parameters,
     const Strategy& strategy);
 
 /// Replaces the values of each parameter by those of rank 0.
-/// Errors:  as above.
+/// Errors:  the same as sum_gradients().
 void broadcast_parameters(
     const std::vector<at::Tensor>& parameters,
     const Strategy& strategy);

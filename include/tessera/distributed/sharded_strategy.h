@@ -11,28 +11,30 @@ class Backend;
 
 namespace tessera::distributed {
 
-/// An engine per rank of `backend`, such as make_mpi_backend() gives: rows are
-/// spread over the ranks, lookups and updates reach all of them. Each rank
-/// passes its own batch, which may be smaller than the others' or empty, and
-/// gets its own activations; an update is the one that a single engine makes of
-/// all batches together, so divide losses by the global batch size.
+/// Spreads the rows of the tables over the ranks of `backend`, for example
+/// make_mpi_backend(). Lookups and updates reach the rows of all ranks. Each rank
+/// passes its own batch and gets its own activations; a batch may be smaller than
+/// those of other ranks, or empty. An update is the same as that of a single engine
+/// for all batches together, so divide losses by the global batch size.
 ///
 ///   TPUEmbeddingOptions{.features = features, .optimizer = optim::Adagrad{},
 ///                       .strategy = sharded_strategy(make_mpi_backend())}
 ///
-/// Constructing the layer, forward(), begin_forward(), backward(), read_rows(),
-/// checkpoints, sum_gradients(), broadcast_parameters() and the
-/// clip_grad_norm_() and step() of a Combined are collective: all ranks call
-/// them, in the same order, with the same configs, and nothing else uses
-/// `backend` at the same time. Several layers may share a backend; the number of
-/// batches is the same on all ranks. A batch, a callable or a file that fails on
-/// one rank alone raises on all, before any row changes; after an error of
-/// the backend itself (a rank is gone) tables may be those of before on some
-/// ranks: load a checkpoint. Gradients of a row are summed on each
-/// rank in the order of its batch, these sums in the order of ranks; duplicates
-/// are always accumulated.
-/// Errors:  c10::ValueError for an empty backend; for options, from the layer's
-///          constructor.
+/// Some calls are collective: all ranks must make them in the same order and with the
+/// same configs. These are the layer's constructor, forward(), begin_forward(),
+/// backward(), read_rows(), saving and loading checkpoints, sum_gradients(),
+/// broadcast_parameters(), and the clip_grad_norm_() and step() of a Combined. The
+/// number of batches must be the same on all ranks. Several layers may share a
+/// backend, but nothing else may use it at the same time.
+///
+/// If a batch, a callable or a file fails on one rank, all ranks raise an error before
+/// any row changes. After an error of the backend itself, such as a lost rank, some
+/// ranks may have applied an update that others have not: load a checkpoint.
+///
+/// Each rank sums the gradients of a row in the order of its batch. These sums are
+/// added in the order of the ranks. Duplicates are always accumulated.
+/// Errors:  c10::ValueError for an empty backend. The layer's constructor checks the
+///          options.
 Strategy sharded_strategy(
     c10::intrusive_ptr<c10d::Backend> backend,
     ShardingOptions options = {});

@@ -15,18 +15,19 @@
 
 namespace tessera::distributed {
 
-/// What plan_sharding() is to plan for.
+/// The options of plan_sharding().
 struct PlanOptions {
   int64_t ranks = 1;
-  /// Of one rank, >= 1.
+  /// The batch size of one rank, >= 1.
   int64_t batch_size = 1024;
-  /// Expected ids per example of a feature, by its path; 1 for the others.
+  /// The expected number of ids per example, by the path of a feature. Others have 1.
   std::map<std::string, double> bag_lengths = {};
-  /// Of tables that are split.
+  /// How rows of row-wise tables are split.
   RowSplit split = RowSplit::kDiv;
-  /// Placements that are not to be changed, by table name.
+  /// Placements that the plan must keep, by table name.
   std::map<std::string, TablePlacement> placement = {};
-  /// By how much of (tables + slots) / ranks a rank may exceed it, >= 0.
+  /// A rank may hold (1 + memory_slack) times its even share of tables and slots,
+  /// >= 0.
   double memory_slack = 0.05;
 };
 static_assert(std::is_aggregate_v<PlanOptions>);
@@ -36,42 +37,44 @@ struct PlannedTable {
   std::string name = {};
   int64_t rows = 0;
   int64_t dim = 0;
-  int64_t bytes = 0;  // with its slots
-  bool is_updated = true;  // not frozen
+  int64_t bytes = 0;  // including its slots
+  bool is_updated = true;  // false: frozen
   int64_t row_bytes = 0;  // of one row, without slots
-  /// Expected distinct ids in one rank's batch, were all ids equally likely.
+  /// The expected number of distinct ids in one rank's batch if all ids are equally
+  /// likely.
   double distinct_ids = 0.0;
-  /// Expected bytes that the busiest rank sends in one step.
+  /// The expected bytes that the busiest rank sends in one step.
   double bytes_sent = 0.0;
   TablePlacement placement = {};
 };
 
-/// A placement of all tables, with what it costs.
+/// A placement of all tables and its costs.
 struct ShardingPlan {
   std::vector<PlannedTable> tables = {};  // in order of first use
   std::vector<int64_t> rank_bytes = {};  // tables and slots on each rank
   double bytes_sent = 0.0;  // of all tables
 
-  /// For ShardingOptions::placement.
+  /// The value for ShardingOptions::placement.
   std::map<std::string, TablePlacement> placement() const;
-  /// A readable table.
+  /// The plan as a readable text table.
   std::string to_string() const;
 };
 
-/// Proposes where tables go. Of U distinct ids in a rank's batch, V rows of which
-/// the first rank has M, and R ranks, the busiest rank sends
+/// Proposes a placement for each table. Let R be the number of ranks, V the rows of a
+/// float32 table, M the rows of its largest shard, and U the distinct ids in a rank's
+/// batch. For a row-wise table the busiest rank sends this many bytes per step:
 ///
 ///   (R - 1) M / V * U * 4 dim               rows that it owns
 ///     + (R - 1) / R * U * (4 + 4 dim)       ids and gradients
 ///
-/// bytes per step of a split table of float32, and of a replicated one
+/// For a data-parallel table it sends
 ///
 ///   (R - 1) / R * V * 8 (dim + 1)           the sum of gradients of all rows
 ///
-/// where a frozen table sends no gradients. Tables with few rows per rank are
-/// replicated, those that save most first, as long as memory_slack lasts, and the
-/// others are split. No table is placed whole but by PlanOptions::placement: its
-/// rank would answer all others.
+/// A frozen table sends no gradients. Tables become data-parallel if that sends fewer
+/// bytes, those with the largest saving per byte of memory first, as long as
+/// memory_slack permits it. The others are row-wise. No table is table-wise unless
+/// PlanOptions::placement says so, because its rank would serve all others.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();
