@@ -149,8 +149,7 @@ bool FailureDetector::all_have_exited() {
   return all_sent();
 }
 
-// Names the first rank that did not only follow another one in aborting, and why it
-// aborted.
+// Names the lowest rank that timed out or failed by itself.
 std::string FailureDetector::describe_first_failure() const {
   for (int other = 0; other < size_; ++other) {
     const auto& report = reports_[other];
