@@ -76,7 +76,7 @@ detail::LayerClass with_inplace(const char* name, Options start) {
   });
 }
 
-// Of classes without options.
+// A class of LibTorch without options.
 template <class Impl>
 detail::LayerClass plain(const char* name) {
   return {
@@ -92,9 +92,44 @@ detail::LayerClass plain(const char* name) {
           }};
 }
 
-}  // namespace
+std::vector<detail::LayerClass> activation_classes() {
+  using namespace torch::nn;
+  return {
+      stock<ELUImpl>(
+          "ELU",
+          ELUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("alpha", options.alpha());
+            visit("inplace", options.inplace());
+          }),
+      stock<GELUImpl>(
+          "GELU",
+          GELUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("approximate", options.approximate());
+          }),
+      stock<LeakyReLUImpl>(
+          "LeakyReLU",
+          LeakyReLUOptions(),
+          {},
+          [](auto& options, auto&& visit) {
+            visit("negative_slope", options.negative_slope());
+            visit("inplace", options.inplace());
+          }),
+      with_inplace<ReLUImpl>("ReLU", ReLUOptions()),
+      plain<SiLUImpl>("SiLU"),
+      plain<SigmoidImpl>("Sigmoid"),
+      stock<SoftmaxImpl>(
+          "Softmax",
+          SoftmaxOptions(1),
+          {"dim"},
+          [](auto& options, auto&& visit) { visit("dim", options.dim()); }),
+      plain<TanhImpl>("Tanh")};
+}
 
-std::vector<detail::LayerClass> stock_layer_classes() {
+std::vector<detail::LayerClass> other_classes() {
   using namespace torch::nn;
   return {
       stock<BatchNorm1dImpl>(
@@ -116,14 +151,6 @@ std::vector<detail::LayerClass> stock_layer_classes() {
             visit("p", options.p());
             visit("inplace", options.inplace());
           }),
-      stock<ELUImpl>(
-          "ELU",
-          ELUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("alpha", options.alpha());
-            visit("inplace", options.inplace());
-          }),
       stock<FlattenImpl>(
           "Flatten",
           FlattenOptions(),
@@ -131,13 +158,6 @@ std::vector<detail::LayerClass> stock_layer_classes() {
           [](auto& options, auto&& visit) {
             visit("start_dim", options.start_dim());
             visit("end_dim", options.end_dim());
-          }),
-      stock<GELUImpl>(
-          "GELU",
-          GELUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("approximate", options.approximate());
           }),
       plain<IdentityImpl>("Identity"),
       stock<LayerNormImpl>(
@@ -149,14 +169,6 @@ std::vector<detail::LayerClass> stock_layer_classes() {
             visit("eps", options.eps());
             visit("elementwise_affine", options.elementwise_affine());
           }),
-      stock<LeakyReLUImpl>(
-          "LeakyReLU",
-          LeakyReLUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("negative_slope", options.negative_slope());
-            visit("inplace", options.inplace());
-          }),
       stock<LinearImpl>(
           "Linear",
           LinearOptions(1, 1),
@@ -165,16 +177,16 @@ std::vector<detail::LayerClass> stock_layer_classes() {
             visit("in_features", options.in_features());
             visit("out_features", options.out_features());
             visit("bias", options.bias());
-          }),
-      with_inplace<ReLUImpl>("ReLU", ReLUOptions()),
-      plain<SiLUImpl>("SiLU"),
-      plain<SigmoidImpl>("Sigmoid"),
-      stock<SoftmaxImpl>(
-          "Softmax",
-          SoftmaxOptions(1),
-          {"dim"},
-          [](auto& options, auto&& visit) { visit("dim", options.dim()); }),
-      plain<TanhImpl>("Tanh")};
+          })};
+}
+
+}  // namespace
+
+std::vector<detail::LayerClass> stock_layer_classes() {
+  std::vector<detail::LayerClass> classes = activation_classes();
+  const std::vector<detail::LayerClass> others = other_classes();
+  classes.insert(classes.end(), others.begin(), others.end());
+  return classes;
 }
 
 }  // namespace tessera

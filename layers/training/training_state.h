@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,11 +53,19 @@ struct TrainingState {
 /// Of LibTorch's CPU generator.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
+/// Sets it to what a checkpoint has. On shards it is left alone: a rank's random numbers
+/// are its own, but the checkpoint has those of rank 0.
+void restore_generator(const TrainingState& state, const at::Tensor& generator);
 
 /// Counts a step's examples.
 int64_t examples_of(const StepResult& result);
 
 /// Errors:  c10::ValueError where the step gave nothing to measure.
 void update_metrics(const Metrics& metrics, const StepResult& result);
+
+/// Names all that an epoch logs: loss and metrics, those of a validation, and what
+/// callbacks log.
+/// Errors:  c10::ValueError for an empty name, or one that is there twice.
+void name_logs(TrainingState& state, const std::optional<Metrics>& validation);
 
 }  // namespace tessera::training

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/evaluation.h"
+
+#include "src/common/check.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::training {
+
+bool run_evaluation(
+    Pass& pass,
+    const Metrics& metrics,
+    LossMean& loss,
+    const std::function<bool()>& is_interrupted) {
+  const at::NoGradGuard no_grad;
+  for (const auto& metric : metrics) {
+    metric->reset();
+  }
+  int64_t batches = 0;
+  pass.begin(0);
+  bool is_whole = true;
+  while (const std::optional<StepResult> result = pass.step()) {
+    ++batches;
+    loss.add(*result);
+    update_metrics(metrics, *result);
+    if (is_interrupted()) {
+      is_whole = false;
+      break;
+    }
+  }
+  pass.end();
+  TESSERA_CHECK_VALUE(
+      batches > 0, "[evaluate] expected batches, but the source gave none.");
+  return is_whole;
+}
+
+void add_logs(
+    Logs& logs,
+    const std::string& prefix,
+    const LossMean& loss,
+    const Metrics& metrics) {
+  logs.set(prefix + "loss", loss.result());
+  for (const auto& metric : metrics) {
+    logs.set(prefix + metric->name(), metric->result());
+  }
+}
+
+}  // namespace tessera::training

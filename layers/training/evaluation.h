@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layers/training/training_state.h"
+
+#include <functional>
+#include <string>
+
+namespace tessera::training {
+
+/// Runs all batches of `pass` under NoGradGuard, into empty `metrics` and `loss`. It ends
+/// early, and returns false, when `is_interrupted` says so after a batch.
+/// Errors:  c10::ValueError when there is no batch.
+bool run_evaluation(
+    Pass& pass,
+    const Metrics& metrics,
+    LossMean& loss,
+    const std::function<bool()>& is_interrupted);
+
+/// Adds the loss and the metrics to `logs`, with `prefix` before their names.
+void add_logs(
+    Logs& logs,
+    const std::string& prefix,
+    const LossMean& loss,
+    const Metrics& metrics);
+
+}  // namespace tessera::training

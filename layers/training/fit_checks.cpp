@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/fit_checks.h"
+
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/nn/module.h>
+
+#include "layers/training/ranks.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <system_error>
+
+namespace tessera::training {
+
+namespace {
+
+void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
+  TESSERA_CHECK_VALUE(
+      pass != nullptr,
+      "[fit] expected batches for {}, but got nullptr. Make them by make_pass(source, step).",
+      what);
+}
+
+void check_validation(const FitOptions& options) {
+  if (!options.validation) {
+    return;
+  }
+  check_pass(options.validation->pass, "the validation");
+  check_metrics(options.validation->metrics);
+  for (const auto& metric : options.validation->metrics) {
+    TESSERA_CHECK_VALUE(
+        std::find(options.metrics.begin(), options.metrics.end(), metric) ==
+            options.metrics.end(),
+        "[fit] '{}' is one object in metrics and in validation->metrics, where it would forget the training. Make two, or leave validation->metrics empty.",
+        metric->name());
+  }
+}
+
+void check_callbacks(const Callbacks& callbacks) {
+  for (size_t i = 0; i < callbacks.size(); ++i) {
+    TESSERA_CHECK_VALUE(
+        callbacks[i] != nullptr,
+        "[fit] expected a callback, but callback {} is null.",
+        i);
+    for (size_t j = 0; j < i; ++j) {
+      TESSERA_CHECK_VALUE(
+          callbacks[i] != callbacks[j],
+          "[fit] callback {} is callback {} once more. List each once.",
+          i,
+          j);
+    }
+  }
+}
+
+// Directories of the checkpoint and of callbacks hold different models.
+void check_directories(const FitOptions& options) {
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& directory) {
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(
+        std::filesystem::absolute(directory, error) / "", error);
+    TESSERA_CHECK_VALUE(
+        directory.empty() ||
+            seen.insert(
+                    (error ? std::filesystem::path(directory) : path).string())
+                .second,
+        "[fit] two callbacks, or one and the checkpoint, would both save into '{}'. Give each its own directory.",
+        directory);
+  };
+  if (options.checkpoint != nullptr) {
+    add(options.checkpoint->directory());
+  }
+  for (const auto& callback : options.callbacks) {
+    add(callback->directory());
+  }
+}
+
+// All that the ranks do together goes over one group.
+void check_strategy(const FitOptions& options) {
+  if (options.model == nullptr) {
+    return;
+  }
+  const Ranks own = ranks_of(options.strategy);
+  for (const auto& part : options.model->modules()) {
+    const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.get());
+    const Ranks ranks =
+        layer == nullptr ? nullptr : ranks_of(layer->options().strategy);
+    TESSERA_CHECK_VALUE(
+        ranks == nullptr || ranks == own,
+        "[fit] the model has tables on shards, but FitOptions::strategy is {}. Set it to the strategy of the tables.",
+        own == nullptr ? options.strategy.name() : "of another backend");
+  }
+}
+
+}  // namespace
+
+void check_metrics(const Metrics& metrics) {
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    TESSERA_CHECK_VALUE(
+        metrics[i] != nullptr,
+        "[fit] expected a metric, but metric {} is null.",
+        i);
+    TESSERA_CHECK_VALUE(
+        metrics[i]->name() != "loss" && metrics[i]->name() != "epoch",
+        "[fit] a metric can't be named '{}', which the logs have already. Give it another name.",
+        metrics[i]->name());
+    for (size_t j = 0; j < i; ++j) {
+      TESSERA_CHECK_VALUE(
+          metrics[i]->name() != metrics[j]->name(),
+          "[fit] two metrics are named '{}'. Give one of them another name.",
+          metrics[i]->name());
+    }
+  }
+}
+
+void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
+  check_pass(pass, "the training");
+  TESSERA_CHECK_VALUE(
+      options.epochs >= 0,
+      "[fit] epochs must be >= 0, but got {}.",
+      options.epochs);
+  TESSERA_CHECK_VALUE(
+      !options.steps_per_epoch || *options.steps_per_epoch >= 1,
+      "[fit] steps_per_epoch must be >= 1, but got {}. Leave it unset to read each epoch to its end.",
+      options.steps_per_epoch.value_or(0));
+  check_metrics(options.metrics);
+  check_validation(options);
+  check_strategy(options);
+  check_callbacks(options.callbacks);
+  check_directories(options);
+}
+
+}  // namespace tessera::training

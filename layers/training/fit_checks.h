@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/fit.h>
+
+#include <memory>
+
+namespace tessera::training {
+
+/// Errors:  c10::ValueError for a metric that is null, or whose name the logs have already.
+void check_metrics(const Metrics& metrics);
+
+/// Checks what fit() was given.
+/// Errors:  c10::ValueError.
+void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);
+
+}  // namespace tessera::training

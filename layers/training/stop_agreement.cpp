@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/stop_agreement.h"
+
+#include "layers/training/ranks.h"
+
+#include <cmath>
+#include <vector>
+
+namespace tessera::training {
+
+StopAgreement::StopAgreement(TrainingState& state)
+    : state_(state), training_(state) {}
+
+void StopAgreement::watch_signals() {
+  signal_.emplace();
+}
+
+void StopAgreement::notice_signal() {
+  // After the first stop, a signal is left to the previous handler.
+  const char* name = signal_ && !state_.is_stopping ? signal_->name() : nullptr;
+  if (name != nullptr) {
+    training_.stop(name);
+    state_.is_stopped_by_signal = true;
+  }
+}
+
+void StopAgreement::agree() {
+  stop_with_others(on_any_rank(state_.is_stopping, state_.strategy));
+}
+
+// A Checkpoint, which all ranks write together, decides by the finite loss.
+void StopAgreement::agree_on_step() {
+  const std::vector<bool> agreed = on_any_rank(
+      {state_.is_stopping, !std::isfinite(state_.loss)}, state_.strategy);
+  stop_with_others(agreed[0]);
+  state_.is_loss_finite = !agreed[1];
+}
+
+StopAgreement::EpochFailure StopAgreement::agree_on_epoch(
+    const EpochFailure& own) {
+  state_.is_stopping = state_.is_stopping || own.has_failed;
+  const std::vector<bool> agreed = on_any_rank(
+      {state_.is_stopping, own.has_lost_state, own.has_failed},
+      state_.strategy);
+  stop_with_others(agreed[0]);
+  return {.has_failed = agreed[2], .has_lost_state = agreed[1]};
+}
+
+void StopAgreement::stop_with_others(bool is_any_stopping) {
+  if (is_any_stopping) {
+    training_.stop("another rank");  // keeps this rank's own reason
+  }
+}
+
+}  // namespace tessera::training

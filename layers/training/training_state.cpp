@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/training/training_state.h"
+
+#include "src/common/check.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace tessera::training {
+
+void LossMean::add(const StepResult& result) {
+  check_loss(result);
+  const auto count =
+      static_cast<double>(std::max<int64_t>(1, examples_of(result)));
+  total += count * result.loss.item<double>();
+  weight += count;
+}
+
+double LossMean::result() const {
+  return weight > 0.0 ? total / weight
+                      : std::numeric_limits<double>::quiet_NaN();
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+void restore_generator(
+    const TrainingState& state,
+    const at::Tensor& generator) {
+  if (!state.strategy.is_sharded()) {
+    set_generator_state(generator);
+  }
+}
+
+int64_t examples_of(const StepResult& result) {
+  if (result.examples > 0) {
+    return result.examples;
+  }
+  for (const at::Tensor* tensor : {&result.labels, &result.predictions}) {
+    if (tensor->defined() && tensor->dim() > 0) {
+      return tensor->size(0);
+    }
+  }
+  return 0;
+}
+
+void update_metrics(const Metrics& metrics, const StepResult& result) {
+  TESSERA_CHECK_VALUE(
+      metrics.empty() || result.predictions.defined(),
+      "[fit] metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.");
+  for (const auto& metric : metrics) {
+    metric->update(result.predictions, result.labels, result.weights);
+  }
+}
+
+void name_logs(TrainingState& state, const std::optional<Metrics>& validation) {
+  const auto name_log = [&](const std::string& name, Better better) {
+    TESSERA_CHECK_VALUE(
+        !name.empty() && name != "epoch",
+        "[fit] nothing can be logged as '{}'. Give it another name.",
+        name);
+    TESSERA_CHECK_VALUE(
+        state.better.emplace(name, better).second,
+        "[fit] two numbers would be logged as '{}'. Rename one.",
+        name);
+    state.log_names.push_back(name);
+  };
+  const auto name_all = [&](const std::string& prefix, const Metrics& metrics) {
+    name_log(prefix + "loss", Better::kLower);
+    for (const auto& metric : metrics) {
+      name_log(prefix + metric->name(), metric->better());
+    }
+  };
+  name_all("", state.metrics);
+  if (validation) {
+    name_all("val_", *validation);
+  }
+  for (const auto& callback : state.callbacks) {
+    for (const std::string& name : callback->log_names()) {
+      name_log(name, Better::kUnknown);
+    }
+  }
+}
+
+}  // namespace tessera::training
