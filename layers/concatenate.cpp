@@ -16,13 +16,13 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   activations.for_each([&](const std::string& path, const at::Tensor& leaf) {
     TESSERA_CHECK_VALUE(
         leaf.defined() && leaf.dim() >= 1,
-        "[Concatenate '{}'] expected an activation with a batch dimension, but got {}.",
+        "[Concatenate '{}'] expected an activation with a batch dimension, but got {}. Give it the shape [batch, ...].",
         shorten(path),
         leaf.defined() ? "a scalar" : "an undefined tensor");
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
     TESSERA_CHECK_VALUE(
         columns.back().size(0) == columns.front().size(0),
-        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and the first {}.",
+        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and the first {}. Give all features the same number of examples.",
         shorten(path),
         columns.back().size(0),
         columns.front().size(0));
@@ -44,7 +44,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
         shorten(path));
     TESSERA_CHECK_VALUE(
         is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
-        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and another {}.",
+        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and another {}. Give all features the same number of examples.",
         shorten(path),
         shape[0].value_or(0),
         output[0].value_or(0));

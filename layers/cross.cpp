@@ -67,7 +67,7 @@ at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& x_given) {
   require_floating(x, "x", kClassName);
   TESSERA_CHECK_VALUE(
       x0.sizes() == x.sizes(),
-      "[Cross] x0 and x must have the same shape, but got {} and {}.",
+      "[Cross] x0 and x must have the same shape, but got {} and {}. Pass the output of the Cross before as x, and the input of the first one as x0.",
       x0.sizes(),
       x.sizes());
   build_on_first_call(x0);

@@ -51,7 +51,7 @@ void merge(
     const std::string& path) {
   TESSERA_CHECK_VALUE(
       !known || !size || *known == *size,
-      "{}all features must have one {}, but this one has {} and one before it {}.",
+      "{}all features must have one {}, but this one has {} and one before it {}. Project them to one size first, or correct the batch.",
       where(path),
       name,
       size.value_or(0),
@@ -285,7 +285,7 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
                             const PartialShape& shape) {
     TESSERA_CHECK_VALUE(
         shape.size() == 2 || shape.size() == 3,
-        "{}expected a feature [batch, dim] or features [batch, n, dim], but got {}.",
+        "{}expected a feature [batch, dim] or features [batch, n, dim], but got {}. Reshape it.",
         where(path),
         to_string(shape));
     merge(batch, shape.front(), "batch size", path);

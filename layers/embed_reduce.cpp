@@ -52,7 +52,7 @@ void check_ids(const at::Tensor& ids, int64_t input_dim) {
       ids.scalar_type());
   TESSERA_CHECK_VALUE(
       ids.dim() == 1 || ids.dim() == 2,
-      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}.",
+      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}. Flatten the others into n.",
       ids.sizes());
   if (!ids.is_cpu()) {
     return;  // the device checks: reading ids back would stall it
@@ -75,7 +75,7 @@ void check_weights(const at::Tensor& ids, const at::Tensor& weights) {
       weights.scalar_type());
   TESSERA_CHECK_VALUE(
       weights.sizes() == ids.sizes(),
-      "[EmbedReduce] weights must have the shape of the ids, {}, but got {}.",
+      "[EmbedReduce] weights must have the shape of the ids, {}, but got {}. Give one weight per id, or leave them out for ones.",
       ids.sizes(),
       weights.sizes());
 }
@@ -125,7 +125,7 @@ at::Tensor EmbedReduceImpl::forward(
         weights ? std::get_if<at::Tensor>(&*weights) : nullptr;
     TESSERA_CHECK_TYPE(
         !weights || dense_weights != nullptr,
-        "[EmbedReduce] weights of dense ids must be a dense tensor.");
+        "[EmbedReduce] weights of dense ids must be a dense tensor. Give them in the form of the ids.");
     check_ids(*dense, options().input_dim);
     if (dense_weights != nullptr) {
       check_weights(*dense, *dense_weights);
@@ -137,7 +137,7 @@ at::Tensor EmbedReduceImpl::forward(
   TESSERA_CHECK_VALUE(
       sparse == nullptr || !sparse->dense_shape.defined() ||
           sparse->dense_shape.numel() == 2,
-      "[EmbedReduce] sparse ids must have the shape [batch, n], but their dense_shape has {} entries.",
+      "[EmbedReduce] sparse ids must have the shape [batch, n], but their dense_shape has {} entries. Use a TPUEmbedding for more dimensions.",
       sparse == nullptr ? 0 : sparse->dense_shape.numel());
   return serving_embedding_lookup(
              ids,

@@ -110,7 +110,7 @@ void detail::export_torchscript(
       "[export_torchscript] options.features chooses features of an embedding alone: a model needs all of its own. Leave it empty.");
   TESSERA_CHECK_VALUE(
       example.inputs.size() == model.inputs,
-      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}.",
+      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}. Give one for each.",
       model.inputs,
       example.inputs.size());
   TESSERA_CHECK_VALUE(

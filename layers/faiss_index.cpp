@@ -140,7 +140,7 @@ void check_numbers(
         std::from_chars(factory.data() + begin, factory.data() + end, number);
     TESSERA_CHECK_VALUE(
         error == std::errc() && number >= 1 && number <= most,
-        "{} a number in factory must be in [1, {}] for these vectors, but got {}.",
+        "{} a number in factory must be in [1, {}] for these vectors, but got {}. Use fewer clusters or parts.",
         where,
         most,
         factory.substr(begin, end - begin));
@@ -210,7 +210,7 @@ std::unique_ptr<TopKIndex> make_faiss_index(
   const at::Tensor& matrix = checked.rows;
   TESSERA_CHECK_VALUE(
       matrix.size(1) <= std::numeric_limits<int32_t>::max(),
-      "{} dim must be below 2^31, but got {}.",
+      "{} dim must be below 2^31, but got {}. Project the vectors to fewer columns.",
       where,
       matrix.size(1));
   check_numbers(options.factory, matrix, where);

@@ -10,14 +10,14 @@ const PartialShape& require_rows(
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       input_shapes.is_leaf(),
-      "[{}] expected the shape of one input, but got {} of {}.",
+      "[{}] expected the shape of one input, but got {} of {}. Pass one PartialShape.",
       class_name,
       input_shapes.kind(),
       input_shapes.size());
   const PartialShape& shape = input_shapes.leaf();
   TESSERA_CHECK_VALUE(
       shape.size() >= 2,
-      "[{}] expected an input [batch, ..., dim] of rank 2 or more, but got {}.",
+      "[{}] expected an input [batch, ..., dim] of rank 2 or more, but got {}. Add the batch dimension.",
       class_name,
       to_string(shape));
   TESSERA_CHECK_VALUE(

@@ -77,7 +77,7 @@ Nest<PartialShape> shapes_of(
   inputs.for_each([&](const std::string& path, const at::Tensor& input) {
     TESSERA_CHECK_VALUE(
         input.defined() && input.dim() >= 1,
-        "{}expected a tensor with a batch dimension{}, but got {}.",
+        "{}expected a tensor with a batch dimension{}, but got {}. Give it the shape [batch, ...].",
         where,
         path.empty() ? "" : " at '" + shorten(path) + "'",
         input.defined() ? "a scalar" : "an undefined one");

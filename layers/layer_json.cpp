@@ -182,7 +182,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
       const auto found = made.find(other);
       TESSERA_CHECK_VALUE(
           found != made.end(),
-          "[{}] same_as must name a layer before this one, but got '{}'.",
+          "[{}] same_as must name a layer before this one, but got '{}'. Move that layer before this one.",
           place,
           shorten(other));
       layer = found->second;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/partial_tpu_embedding.h>
 
+#include <tessera/common/shorten.h>
+
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 #include "src/features/batch.h"
@@ -8,10 +10,29 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace tessera {
+
+namespace {
+
+// A half finds its features by path. With a '/' in a key, two may have the same path.
+void check_paths(
+    const std::vector<std::string>& paths,
+    const std::vector<bool>& is_tpu) {
+  std::set<std::pair<bool, std::string>> seen;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    TESSERA_CHECK_VALUE(
+        seen.emplace(is_tpu[i], paths[i]).second,
+        "[PartialTPUEmbeddingOptions] features must have different paths, but two have the path '{}'. Rename a key of the nest.",
+        shorten(paths[i]));
+  }
+}
+
+}  // namespace
 
 PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
     PartialTPUEmbeddingOptions options)
@@ -46,6 +67,7 @@ void PartialTPUEmbeddingImpl::reset() {
   }
   const Nest<FeatureConfig> features =
       options().features.pack(std::move(leaves));
+  check_paths(features.paths(), is_tpu_);
   const auto halves = split(features, "features");
   const auto make = [&](const Nest<FeatureConfig>& half, Strategy strategy) {
     return TPUEmbedding(TPUEmbeddingOptions{

@@ -37,7 +37,7 @@ bool is_finite(const at::Tensor& tensor) {
 void check_vectors(const at::Tensor& tensor, const char* name) {
   TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
-      "[Retrieval] {} must be a matrix of one vector or more, but got {}.",
+      "[Retrieval] {} must be a matrix of one vector or more, but got {}. Give it the shape [batch, dim].",
       name,
       tensor.defined() ? c10::str("shape ", tensor.sizes())
                        : "an undefined tensor");
@@ -57,22 +57,22 @@ void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
   check_vectors(candidate, "candidate");
   TESSERA_CHECK_VALUE(
       query.size(1) == candidate.size(1),
-      "[Retrieval] query and candidate must have one dim, but got {} and {}.",
+      "[Retrieval] query and candidate must have one dim, but got {} and {}. Let both towers end with the same number of columns.",
       query.size(1),
       candidate.size(1));
   TESSERA_CHECK_VALUE(
       candidate.size(0) >= query.size(0),
-      "[Retrieval] expected a candidate for each of the {} queries, but got {}.",
+      "[Retrieval] expected a candidate for each of the {} queries, but got {}. Row i of candidate belongs to row i of query; further rows are negatives.",
       query.size(0),
       candidate.size(0));
   TESSERA_CHECK_TYPE(
       query.scalar_type() == candidate.scalar_type(),
-      "[Retrieval] query and candidate must have one dtype, but got {} and {}.",
+      "[Retrieval] query and candidate must have one dtype, but got {} and {}. Convert one of them with to().",
       query.scalar_type(),
       candidate.scalar_type());
   TESSERA_CHECK_VALUE(
       query.device() == candidate.device(),
-      "[Retrieval] query and candidate must be on one device, but got {} and {}.",
+      "[Retrieval] query and candidate must be on one device, but got {} and {}. Move one of them with to().",
       query.device(),
       candidate.device());
 }
@@ -91,7 +91,7 @@ void check_values(
       values.sizes());
   TESSERA_CHECK_VALUE(
       values.device() == vectors.device(),
-      "[Retrieval] {} must be on the vectors' device {}, but is on {}.",
+      "[Retrieval] {} must be on the vectors' device {}, but is on {}. Move it with to().",
       name,
       vectors.device(),
       values.device());
@@ -100,7 +100,7 @@ void check_values(
 void check_floats(const at::Tensor& values, const char* name) {
   TESSERA_CHECK_TYPE(
       at::isFloatingType(values.scalar_type()),
-      "[Retrieval] {} must be floats, but got {}.",
+      "[Retrieval] {} must be floats, but got {}. Convert it with to(torch::kFloat).",
       name,
       values.scalar_type());
 }
@@ -117,7 +117,7 @@ void check_ids(
   }
   TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[Retrieval] candidate_ids must be int32 or int64, but got {}.",
+      "[Retrieval] candidate_ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
       ids.scalar_type());
   check_values(ids, "candidate_ids", candidate.size(0), candidate);
 }
@@ -147,7 +147,7 @@ void check_weights(const at::Tensor& weights, const at::Tensor& query) {
   check_values(weights, "sample_weights", query.size(0), query);
   TESSERA_CHECK_VALUE(
       is_finite(weights) && (weights >= 0.0).all().item<bool>(),
-      "[Retrieval] sample_weights must be finite and >= 0, but some are not.");
+      "[Retrieval] sample_weights must be finite and >= 0, but some are not. 0 leaves an example out.");
 }
 
 }  // namespace
@@ -204,7 +204,7 @@ Nest<PartialShape> RetrievalImpl::compute_output_shape(
   TESSERA_CHECK_VALUE(
       query.size() == 2 && candidate.size() == 2 &&
           (!query[1] || !candidate[1] || *query[1] == *candidate[1]),
-      "[Retrieval] expected a query [batch, dim] and a candidate [candidates, dim], but got {} and {}.",
+      "[Retrieval] expected a query [batch, dim] and a candidate [candidates, dim], but got {} and {}. Both must have the same dim.",
       to_string(query),
       to_string(candidate));
   return PartialShape{};

@@ -39,12 +39,12 @@ class Buckets {
 void check_ids(const at::Tensor& ids) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.device().is_cpu(),
-      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but got {}.",
+      "[SamplingProbability] ids must have shape [batch] and be on the CPU, but got {}. Call flatten() and to(torch::kCPU).",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
                     : "an undefined tensor");
   TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SamplingProbability] ids must be int32 or int64, but got {}.",
+      "[SamplingProbability] ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
       ids.scalar_type());
 }
 

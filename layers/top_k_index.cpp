@@ -38,20 +38,20 @@ at::Tensor matrix_of(
     const char* name) {
   TESSERA_CHECK_VALUE(
       matrix.defined() && matrix.dim() == 2 && matrix.size(1) > 0,
-      "{} {} must be a matrix of one row per vector, but got {}.",
+      "{} {} must be a matrix of one row per vector, but got {}. For a single vector v, pass v.unsqueeze(0).",
       where,
       name,
       matrix.defined() ? c10::str("shape ", matrix.sizes())
                        : "an undefined tensor");
   TESSERA_CHECK_TYPE(
       at::isFloatingType(matrix.scalar_type()),
-      "{} {} must be floats, but got {}.",
+      "{} {} must be floats, but got {}. Convert them with to(torch::kFloat).",
       where,
       name,
       matrix.scalar_type());
   TESSERA_CHECK_VALUE(
       matrix.device().is_cpu() && matrix.layout() == at::kStrided,
-      "{} {} must be dense and on the CPU, but got {} on {}.",
+      "{} {} must be dense and on the CPU, but got {} on {}. Convert them with to_dense() and to(torch::kCPU).",
       where,
       name,
       matrix.layout(),
@@ -85,13 +85,13 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) > 0 &&
           ids.size(0) == size.value_or(ids.size(0)) && ids.device().is_cpu(),
-      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors{}, but got {}.",
+      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors{}, but got {}. Leave them out to number the vectors from 0.",
       size ? c10::str(", [", *size, "]") : "",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
                     : "an undefined tensor");
   TESSERA_CHECK_TYPE(
       is_integer(ids),
-      "[TopKIndex] ids must be int32 or int64, but got {}.",
+      "[TopKIndex] ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
       ids.scalar_type());
   // A copy, which nobody else writes to.
   const at::Tensor own =
@@ -100,10 +100,12 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   const int64_t* id = sorted.const_data_ptr<int64_t>();
   const int64_t* twice = std::adjacent_find(id, id + sorted.size(0));
   TESSERA_CHECK_VALUE(
-      id[0] >= 0, "[TopKIndex] ids must be >= 0, but got {}.", id[0]);
+      id[0] >= 0,
+      "[TopKIndex] ids must be >= 0, but got {}. -1 stands for no result.",
+      id[0]);
   TESSERA_CHECK_VALUE(
       twice == id + sorted.size(0),
-      "[TopKIndex] ids must differ, but {} is there twice or more.",
+      "[TopKIndex] ids must differ, but {} is there twice or more. Give each vector its own id.",
       *twice);
   return own;
 }
@@ -123,7 +125,7 @@ class Exclusions {
     TESSERA_CHECK_VALUE(
         is_vector(bags.values) && is_vector(bags.row_splits) &&
             bags.row_splits.size(0) == queries + 1,
-        "[TopKIndex] excluded must have int32 or int64 values and row_splits [{}], a bag per query, on the CPU.",
+        "[TopKIndex] excluded must have int32 or int64 values and row_splits [{}], a bag per query, on the CPU. Make it with RaggedFeature::from_lengths().",
         queries + 1);
     const auto copy = [](const at::Tensor& tensor) {
       const at::Tensor wide = tensor.to(at::kLong).contiguous();
@@ -136,7 +138,7 @@ class Exclusions {
         splits_.front() == 0 &&
             splits_.back() == static_cast<int64_t>(ids_.size()) &&
             std::is_sorted(splits_.begin(), splits_.end()),
-        "[TopKIndex] the row_splits of excluded must rise from 0 to {}, the number of its values.",
+        "[TopKIndex] the row_splits of excluded must rise from 0 to {}, the number of its values. Make it with RaggedFeature::from_lengths().",
         ids_.size());
     for (int64_t query = 0; query < queries; ++query) {
       std::sort(
@@ -187,7 +189,7 @@ IndexVectors index_vectors(
   const double longest = longest_row(rows);
   TESSERA_CHECK_VALUE(
       std::isfinite(longest),
-      "{} vectors must be finite, but some have NaN or infinity as float32.",
+      "{} vectors must be finite, but some have NaN or infinity as float32. Look for what the tower divides by, or scale the vectors down.",
       where);
   return {.rows = std::move(rows), .longest = longest};
 }
@@ -207,7 +209,7 @@ TopK TopKIndex::search(
   const at::Tensor matrix = matrix_of(queries, "[TopKIndex]", "queries");
   TESSERA_CHECK_VALUE(
       matrix.size(1) == dim_,
-      "[TopKIndex] queries must have the vectors' dim, {}, but got {}.",
+      "[TopKIndex] queries must have the vectors' dim, {}, but got {}. Compute queries and vectors with the same model.",
       dim_,
       matrix.size(1));
   TESSERA_CHECK_VALUE(
@@ -218,7 +220,7 @@ TopK TopKIndex::search(
   const double length = longest_row(matrix);
   TESSERA_CHECK_VALUE(
       std::isfinite(length),
-      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32.");
+      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for what the tower divides by, or scale the queries down.");
   // No sum on the way to a dot product is larger than this.
   TESSERA_CHECK_VALUE(
       length * longest_ < std::numeric_limits<float>::max(),

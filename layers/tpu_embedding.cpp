@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/tpu_embedding.h>
 
+#include <tessera/common/shorten.h>
+
 #include "layers/table_module.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
@@ -21,6 +23,7 @@
 #include <algorithm>
 #include <array>
 #include <ostream>
+#include <string_view>
 #include <utility>
 
 namespace tessera {
@@ -43,6 +46,24 @@ PartialShape join(const PartialShape& before, const PartialShape& now) {
     joined[i] = now[i] ? now[i] : before[i];
   }
   return joined;
+}
+
+// Why LibTorch can't use a device. Empty if it can.
+std::string device_problem(const torch::Device& device) {
+  if (device.is_cpu()) {
+    return "";
+  }
+  try {
+    at::empty({0}, at::TensorOptions().device(device));
+    return "";
+  } catch (const c10::NotImplementedError&) {
+    // The dispatcher's own text is a list of all backends.
+    return "this LibTorch was built without it";
+  } catch (const c10::Error& error) {
+    const std::string reason = error.what_without_backtrace();
+    const size_t end = reason.find('\n');
+    return shorten(std::string_view(reason).substr(0, end));
+  }
 }
 
 }  // namespace
@@ -346,22 +367,12 @@ void TPUEmbeddingImpl::check_target(
               kActivationDtypes.end(),
       "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. Convert what needs another dtype without the layer.",
       c10::toString(*dtype));
-  if (!device || device->is_cpu()) {
-    return;
-  }
-  try {
-    at::empty({0}, at::TensorOptions().device(*device));
-  } catch (const c10::Error& error) {
-    C10_THROW_ERROR(
-        ValueError,
-        c10::str(
-            "[TPUEmbedding::to] activations must go to a device that LibTorch "
-            "can use, but got ",
-            *device,
-            ": ",
-            error.what_without_backtrace(),
-            " Choose another device, or leave the model on the cpu."));
-  }
+  const std::string problem = device ? device_problem(*device) : "";
+  TESSERA_CHECK_VALUE(
+      problem.empty(),
+      "[TPUEmbedding::to] activations must go to a device that LibTorch can use, but got {}: {}. Choose another device, or leave the model on the cpu.",
+      *device,
+      problem);
 }
 
 void TPUEmbeddingImpl::convert_to(
@@ -403,7 +414,7 @@ void TPUEmbeddingImpl::load(
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
   strategy_->wait_for_lookups();
-  load_state(*state_, archive, options);
+  load_state(*state_, archive, options, "[TPUEmbedding::load]");
   strategy_->forget();
 }
 

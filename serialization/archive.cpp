@@ -40,14 +40,18 @@ struct ArchivedState {
   std::vector<std::string> problems = {};
 };
 
-void read_version(torch::serialize::InputArchive& archive) {
+void read_version(
+    torch::serialize::InputArchive& archive,
+    const std::string& where) {
   c10::IValue version;
   TESSERA_CHECK_VALUE(
       archive.try_read("format_version", version) && version.isInt(),
-      "[TPUEmbedding::load] the archive has no format_version: expected what TPUEmbedding saved. Load the whole model that holds the layer, or name the layer's own archive.");
+      "{} the archive has no format_version: expected what TPUEmbedding or EmbeddingEngine saved. Load the whole model that holds the layer, or name the layer's own archive.",
+      where);
   TESSERA_CHECK_VALUE(
       version.toInt() == kFormatVersion,
-      "[TPUEmbedding::load] format_version must be {}, but got {}. Update the library.",
+      "{} format_version must be {}, but got {}. Update the library.",
+      where,
       kFormatVersion,
       version.toInt());
 }
@@ -88,9 +92,11 @@ void read_table(
   archived.tensors.push_back(std::move(tensors));
 }
 
-ArchivedState read_archive(torch::serialize::InputArchive& archive) {
-  read_version(archive);
-  verify_checksums(archive, "[TPUEmbedding::load]");
+ArchivedState read_archive(
+    torch::serialize::InputArchive& archive,
+    const std::string& where) {
+  read_version(archive, where);
+  verify_checksums(archive, where);
   ArchivedState archived;
   c10::IValue iterations;
   if (archive.try_read("iterations", iterations) && iterations.isInt() &&
@@ -126,14 +132,15 @@ void save_accumulated(
 // Errors:  c10::ValueError when the archived gradients do not fit the table.
 AccumulatedGradients load_accumulated(
     const std::map<std::string, at::Tensor>& tensors,
-    const TableState& table) {
+    const TableState& table,
+    const std::string& where) {
   const auto find = [&](const char* key) {
     const auto found = tensors.find(key);
     return found == tensors.end() ? at::Tensor() : found->second;
   };
   AccumulatedGradients gradients{
       .rows = find(kAccumulatedRows), .sums = find(kAccumulatedSums)};
-  check_accumulated(gradients, table, "[TPUEmbedding::load]");
+  check_accumulated(gradients, table, where);
   return gradients;
 }
 
@@ -186,21 +193,19 @@ void save_state(
 void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,
-    const LoadOptions& options) {
+    const LoadOptions& options,
+    const std::string& where) {
   TESSERA_CHECK_VALUE(
       !options.extra && options.checkpoint.empty(),
-      "[TPUEmbedding::load] LoadOptions::extra and LoadOptions::checkpoint belong to checkpoint directories, but this is an archive. Leave them out, and read what else the archive holds yourself.");
+      "{} LoadOptions::extra and LoadOptions::checkpoint belong to checkpoint directories, but this is an archive. Leave them out, and read what else the archive holds yourself.",
+      where);
   const at::NoGradGuard no_grad;
-  const ArchivedState archived = read_archive(archive);
-  LoadPlan plan = plan_load(
-      state,
-      archived.state,
-      options,
-      "[TPUEmbedding::load]",
-      archived.problems);
+  const ArchivedState archived = read_archive(archive, where);
+  LoadPlan plan =
+      plan_load(state, archived.state, options, where, archived.problems);
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
-    entry.gradients =
-        load_accumulated(archived.tensors[entry.table], state.tables[entry.to]);
+    entry.gradients = load_accumulated(
+        archived.tensors[entry.table], state.tables[entry.to], where);
   }
   for (const LoadPlan::Copy& copy : plan.copies) {
     at::Tensor to = copy.to;

@@ -37,11 +37,12 @@ std::string config_text(
 /// Copies tables, slots, step counter, seed and collected gradients into `state`.
 /// A table without optimizer, or on the host, takes its rows and skips slots that
 /// it does not have.
-/// Errors:  c10::ValueError listing damaged entries or all differences; nothing is
-///          changed then.
+/// Errors:  c10::ValueError beginning with `where`, listing damaged entries or all
+///          differences; nothing is changed then.
 void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,
-    const LoadOptions& options);
+    const LoadOptions& options,
+    const std::string& where);
 
 }  // namespace tessera

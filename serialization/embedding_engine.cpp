@@ -159,8 +159,9 @@ void EmbeddingEngine::save(torch::serialize::OutputArchive& archive) const {
 void EmbeddingEngine::load(
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
-  change_state(
-      [&](EmbeddingState& state) { load_state(state, archive, options); });
+  change_state([&](EmbeddingState& state) {
+    load_state(state, archive, options, "[EmbeddingEngine::load]");
+  });
 }
 
 void EmbeddingEngine::save_checkpoint(

@@ -34,7 +34,7 @@ int64_t rows_of(
   }
   TESSERA_CHECK_VALUE(
       parts[0].dim() >= 1,
-      "{} example.features '{}': expected a batch, but got a scalar.",
+      "{} example.features '{}': expected a batch, but got a scalar. Give it the shape [batch, ...].",
       where,
       shorten(path));
   return parts[0].size(0);
@@ -124,7 +124,7 @@ ExportExample in_parts(const ExportExample& example, const std::string& where) {
     for (const at::Tensor& part : parts_of(features.back())) {
       TESSERA_CHECK_VALUE(
           part.defined(),
-          "{} example.features: expected tensors, but got an undefined one.",
+          "{} example.features: expected tensors, but got an undefined one. Give all features that forward() takes.",
           where);
     }
   }
@@ -140,7 +140,7 @@ ExportExample in_parts(const ExportExample& example, const std::string& where) {
   for (size_t i = 0; i < example.inputs.size(); ++i) {
     TESSERA_CHECK_VALUE(
         example.inputs[i].defined(),
-        "{} example.inputs[{}]: expected a tensor, but got an undefined one.",
+        "{} example.inputs[{}]: expected a tensor, but got an undefined one. Give all tensors that forward() takes.",
         where,
         i);
   }

@@ -16,7 +16,7 @@ std::vector<double> read_values(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       !values.is_complex() && !values.is_quantized() && !values.is_sparse(),
-      "{} {} must be a dense tensor of real numbers, but got {}.",
+      "{} {} must be a dense tensor of real numbers, but got {}. Convert it before.",
       where,
       what,
       values.toString());
@@ -29,7 +29,7 @@ std::vector<double> read_values(
           numbers.begin(),
           numbers.end(),
           [](double number) { return std::isnan(number); }),
-      "{} {} must be numbers, but some are NaN.",
+      "{} {} must be numbers, but some are NaN. Lower the learning rate, or check the data.",
       where,
       what);
   return numbers;
@@ -41,7 +41,7 @@ void check_sizes(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       static_cast<int64_t>(inputs.size()) == rows,
-      "{} predictions and labels must be of one length, but got {} predictions and {} labels.",
+      "{} predictions and labels must be of one length, but got {} predictions and {} labels. Give both for the same examples.",
       where,
       rows,
       inputs.size());
@@ -60,7 +60,7 @@ std::vector<double> read_column(
       what);
   TESSERA_CHECK_VALUE(
       values.dim() == 1 || (values.dim() == 2 && values.size(1) == 1),
-      "{} {} must have shape [n] or [n, 1], but got {}.",
+      "{} {} must have shape [n] or [n, 1], but got {}. Flatten it, or give one column at a time.",
       where,
       what,
       values.sizes());
@@ -77,7 +77,7 @@ std::vector<double> read_weights(
   std::vector<double> numbers = read_column(weights, "weights", where);
   TESSERA_CHECK_VALUE(
       numbers.size() == size,
-      "{} expected a weight for each of {} examples, but got {}.",
+      "{} expected a weight for each of {} examples, but got {}. Leave the weights out for ones.",
       where,
       size,
       numbers.size());
@@ -122,7 +122,7 @@ MetricInputs read_classes(
   for (const double label : inputs.labels) {
     TESSERA_CHECK_VALUE(
         label >= 0.0 && label < classes && label == std::floor(label),
-        "{} labels must be classes 0 to {}, but got {}.",
+        "{} labels must be classes 0 to {}, but got {}. Number the classes from 0.",
         where,
         classes - 1.0,
         label);

@@ -98,7 +98,7 @@ void MeanMetric::load_state(const at::Tensor& state) {
   const std::vector<double> numbers = numbers_of(state, name());
   TESSERA_CHECK_VALUE(
       numbers.size() == 2,
-      "[Metric '{}'] expected a state of 2 numbers, but got {}.",
+      "[Metric '{}'] expected a state of 2 numbers, but got {}. It is the state of another metric. Resume with the same metrics.",
       name(),
       numbers.size());
   total_ = numbers[0];
@@ -130,7 +130,7 @@ void AUC::update(
   TESSERA_CHECK_VALUE(
       !predictions.defined() || predictions.dim() < 2 ||
           predictions.size(1) == 1,
-      "{} predictions must have shape [n] or [n, 1], but got {}.",
+      "{} predictions must have shape [n] or [n, 1], but got {}. Give the scores of one class.",
       where,
       predictions.sizes());
   const MetricInputs inputs = read_classes(predictions, labels, where);
@@ -364,7 +364,7 @@ void TopKAccuracy::update(
   TESSERA_CHECK_VALUE(
       !predictions.defined() ||
           (predictions.dim() == 2 && predictions.size(1) > 1),
-      "{} predictions must have shape [n, classes] with 2 classes or more, but got {}.",
+      "{} predictions must have shape [n, classes] with 2 classes or more, but got {}. For one score per example, use Accuracy.",
       where,
       predictions.sizes());
   const MetricInputs inputs = read_classes(predictions, labels, where);

@@ -125,21 +125,28 @@ std::optional<std::vector<Line>> read_lines(const std::string& text) {
   return lines;
 }
 
-std::string problem_of(
-    const Line& line,
-    const std::map<std::string, c10::IValue>& values) {
-  const auto value = values.find(line.path);
-  if (value == values.end()) {
-    return "is missing";
-  }
+std::string problem_of(const Line& line, const c10::IValue& value) {
   // Compare the shape first: a damaged one may need any amount of memory.
-  const std::string kind = kind_of_value(value->second);
+  const std::string kind = kind_of_value(value);
   if (kind != line.kind) {
     return fmt::format("is {}, but {} was saved", kind, line.kind);
   }
-  return checksum_of_value(value->second) == line.checksum
+  return checksum_of_value(value) == line.checksum
       ? ""
       : "does not agree with its checksum";
+}
+
+// Entries have the same path if a key contains '/': "a/b", and "b" in "a". One of them
+// must agree with the line.
+std::string problem_of(
+    const Line& line,
+    const std::multimap<std::string, c10::IValue>& values) {
+  std::string problem = "is missing";
+  const auto [begin, end] = values.equal_range(line.path);
+  for (auto value = begin; value != end && !problem.empty(); ++value) {
+    problem = problem_of(line, value->second);
+  }
+  return problem;
 }
 
 void find_problems(
@@ -156,7 +163,7 @@ void find_problems(
           prefix + kChecksumsKey + " does not agree with its checksum");
       return;
     }
-    std::map<std::string, c10::IValue> values;
+    std::multimap<std::string, c10::IValue> values;
     for_each_entry(
         archive, "", [&](const std::string& path, const c10::IValue& value) {
           values.emplace(path, value);

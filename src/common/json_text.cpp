@@ -151,6 +151,11 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     if (reason.starts_with("parse error")) {
       reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
     }
+    TESSERA_CHECK_VALUE(
+        !is_blank(),
+        "{} expected JSON, but got {}: the text is empty. Give a JSON value, such as {{}}.",
+        where_,
+        reason);
     refuse(shorten(reason));
   }
 
@@ -169,6 +174,10 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
 
   size_t byte_number() const {
     return static_cast<size_t>(reached_ - text_.data());
+  }
+
+  bool is_blank() const {
+    return text_.find_first_not_of(" \t\r\n") == std::string_view::npos;
   }
 
   std::string place() const {

@@ -39,6 +39,24 @@ std::string excerpt(const Json& json) {
   return shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// Refuses a whole number that is too large for `range`. From 2^64 on, the parser makes
+// a floating-point number of it.
+void check_size(
+    const Json& json,
+    bool fits,
+    const char* range,
+    const std::string& where) {
+  constexpr double kBeyondInt64 = 9223372036854775808.0;  // 2^63
+  const bool is_too_large =
+      !fits && json.is_number() && std::abs(json.get<double>()) >= kBeyondInt64;
+  TESSERA_CHECK_VALUE(
+      !is_too_large,
+      "[{}] expected a whole number in the JSON, but got {}. It must be in {}.",
+      where,
+      excerpt(json),
+      range);
+}
+
 }  // namespace
 
 void check_depth(const Json& json, const char* where) {
@@ -117,6 +135,7 @@ int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
       (!json.is_number_unsigned() ||
        json.get<uint64_t>() <=
            static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  check_size(json, fits, "[-9223372036854775808, 9223372036854775807]", where);
   require_kind(fits, json, "a whole number", where);
   return json.get<int64_t>();
 }
@@ -128,6 +147,7 @@ Json JsonValue<uint64_t>::write(uint64_t value) {
 uint64_t JsonValue<uint64_t>::read(const Json& json, const std::string& where) {
   const bool fits = json.is_number_unsigned() ||
       (json.is_number_integer() && json.get<int64_t>() >= 0);
+  check_size(json, fits, "[0, 18446744073709551615]", where);
   require_kind(fits, json, "a whole number >= 0", where);
   return json.get<uint64_t>();
 }

@@ -147,6 +147,12 @@ std::string BatchQueue::why_not_dequeue(
     int64_t replica) {
   const std::string batch = fmt::format(
       "[dequeue] the batch {} of replica {}", quoted_batch_name(name), replica);
+  if (name.empty() && find_to_dequeue(name, replica) == nullptr) {
+    return fmt::format(
+        "[dequeue] no batch without a name came for replica {}. In flight: {}. Call enqueue() first, or at the same time in another thread.",
+        replica,
+        names());
+  }
   if (find_to_dequeue(name, replica) == nullptr) {
     return fmt::format(
         "{} did not come, or has ended already. In flight: {}. Enqueue it, or correct the name.",

@@ -487,6 +487,10 @@ TEST_F(EngineFixtureTest, AnEmptyQueueBlocksUntilABatchIsEnqueued) {
       "[dequeue] the batch 'late' of replica 0 did not come, or has ended already. "
       "In flight: "
       "(none)");
+  EXPECT_TORCH_ERROR(
+      impatient.dequeue(),
+      "[dequeue] no batch without a name came for replica 0. In flight: (none). "
+      "Call enqueue() first, or at the same time in another thread. Waited for");
   auto waits = options();
   waits.timeout = std::chrono::minutes(5);
   EmbeddingEngine engine(waits);

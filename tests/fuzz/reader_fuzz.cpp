@@ -150,7 +150,8 @@ void fuzz_archive(FuzzedDataProvider& data) {
   if (data.ConsumeBool()) {
     options.tables = {"t"};
   }
-  const bool is_loaded = reads([&] { load_state(state, archive, options); });
+  const bool is_loaded =
+      reads([&] { load_state(state, archive, options, "[fuzz]"); });
   require(
       is_loaded ||
           (state.iterations == 0 &&
@@ -198,7 +199,8 @@ void fuzz_damaged_archive(FuzzedDataProvider& data) {
     return;  // An archive of before there were checksums.
   }
   EmbeddingState state = deep_copy(initial);
-  const bool is_loaded = reads([&] { load_state(state, archive, {}); });
+  const bool is_loaded =
+      reads([&] { load_state(state, archive, {}, "[fuzz]"); });
   const EmbeddingState& expected = is_loaded ? saved : initial;
   require(
       state.iterations == expected.iterations &&

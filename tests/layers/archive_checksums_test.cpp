@@ -296,6 +296,37 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
   verify_checksums(count, "[here]", "name");
 }
 
+// A '/' in a key gives two entries the path "a/b".
+TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
+  OutputArchive output;
+  CheckedArchive archive(output), part(output.compilation_unit());
+  archive.write("a/b", at::full({2}, 1.0), true);
+  part.write("b", at::full({2}, 2.0), true);
+  archive.write("a", part);
+  archive.finish();
+  std::stringstream whole_stream;
+  output.save_to(whole_stream);
+  InputArchive whole;
+  whole.load_from(whole_stream);
+  verify_checksums(whole, "[here]");
+  // The same entries under the checksums of others.
+  c10::IValue checksums;
+  whole.read(kChecksumsKey, checksums);
+  OutputArchive again;
+  OutputArchive nested(again.compilation_unit());
+  again.write("a/b", at::full({2}, 1.0), true);
+  nested.write("b", at::full({2}, 7.0), true);
+  again.write("a", nested);
+  again.write(kChecksumsKey, checksums);
+  std::stringstream stream;
+  again.save_to(stream);
+  InputArchive damaged;
+  damaged.load_from(stream);
+  EXPECT_VALUE_ERROR(
+      verify_checksums(damaged, "[here]"),
+      "nothing was changed:\n  a/b does not agree with its checksum\nLoad");
+}
+
 // What others write into an archive is seen as well.
 TEST(ArchiveChecksumsTest, ArchivesOfOthersAreCovered) {
   OutputArchive output;

@@ -149,6 +149,8 @@ TEST(EmbeddingEngineModuleTest, ALoadThatFailsChangesNothing) {
   EXPECT_VALUE_ERROR(
       load_bytes(engine, bytes_of(other)),
       "table 'users': the optimizer is Adagrad, but saved was Adam");
+  EXPECT_VALUE_ERROR(
+      load_bytes(engine, bytes_of(other)), "[EmbeddingEngine::load]");
   EXPECT_EQ(bytes_of(engine), before);
   std::istringstream stream(bytes_of(other));
   torch::serialize::InputArchive archive;

@@ -374,6 +374,13 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
               {{"a", FeatureConfig{.table = twin()}},
                {"b", FeatureConfig{.table = twin()}}}}),
       "[TableConfig 'same'] tables of one layer must have different names");
+  const FeatureConfig feature{.table = twin()};
+  EXPECT_VALUE_ERROR(
+      PartialTPUEmbedding(PartialTPUEmbeddingOptions{
+          .features =
+              {{"a/b", feature}, {"a", Nest<FeatureConfig>{{"b", feature}}}}}),
+      "[PartialTPUEmbeddingOptions] features must have different paths, but two "
+      "have the path 'a/b'. Rename a key of the nest.");
   PartialTPUEmbedding layer(options(10));
   EXPECT_VALUE_ERROR(
       layer->forward({{"a", test::int64s({1})}}), "missing entry");

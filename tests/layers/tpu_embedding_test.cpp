@@ -343,6 +343,9 @@ TEST_P(TPUEmbeddingOnBothStrategies, WhatActivationsCannotBeIsRefused) {
         "[TPUEmbedding::to] activations must go to a device that LibTorch can "
         "use, but got cuda");
     EXPECT_VALUE_ERROR(embedding->clone(torch::Device("cuda")), "but got cuda");
+    EXPECT_VALUE_ERROR(
+        embedding->to(torch::kCUDA),
+        "but got cuda: this LibTorch was built without it. Choose another device, or leave the model on the cpu.");
   }
   EXPECT_EQ(embedding->activation_dtype(), torch::kDouble);
   EXPECT_TRUE(embedding->activation_device().is_cpu());

@@ -208,6 +208,14 @@ TEST(ConfigJsonTest, ANumberPastInt64IsRefused) {
   EXPECT_VALUE_ERROR(
       table_from_json(parse(R"({"dim": 18446744073709551616})")),
       "expected a whole number");
+  for (const char* table :
+       {R"({"dim": 18446744073709551616})",
+        R"({"dim": -18446744073709551616})"}) {
+    EXPECT_VALUE_ERROR(
+        table_from_json(parse(table)),
+        "1.8446744073709552e+19. It must be in [-9223372036854775808, "
+        "9223372036854775807].");
+  }
 }
 
 TEST(ConfigJsonTest, InfinitiesAreStrings) {

@@ -258,6 +258,10 @@ TEST(ParseJsonTest, SaysWhatIsMissing) {
       parse_json(""),
       "[parse_json] expected JSON, but got syntax error while parsing value - "
       "unexpected end of input");
+  for (const char* blank : {"", " \n"}) {
+    EXPECT_VALUE_ERROR(
+        parse_json(blank), ": the text is empty. Give a JSON value");
+  }
   EXPECT_VALUE_ERROR(parse_json("[1,\n2"), "at byte 5, line 2");
   EXPECT_VALUE_ERROR(parse_json("{a}"), "at byte 2, line 1");
   // A token of a megabyte is not repeated.

@@ -136,6 +136,10 @@ class EmbeddingEngine {
 
   /// Activations of the batch, in the nest of the feature configs, once.
   ///
+  /// If the batch was not enqueued yet, dequeue() waits for another thread to enqueue
+  /// it, up to EmbeddingEngineOptions::timeout. This also holds in a program with one
+  /// thread: the engine can't know whether another thread comes.
+  ///
   /// The activations of a training batch are leaves that require a gradient, unless
   /// their table is not trainable. The engine holds them until the batch has its
   /// gradients or is dropped.

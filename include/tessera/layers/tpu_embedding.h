@@ -286,7 +286,8 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// Sets the dtype and the device of all further activations. Tables, slots and the
   /// virtual variable stay as they are on every strategy: TableConfig::dtype says how
-  /// tables are stored. Features stay on the CPU.
+  /// tables are stored. Features stay on the CPU. On torch::kMeta, activations have
+  /// shapes but no data, and no backward() reaches the layer from there.
   /// Range:   dtype float32, float64, bfloat16 or float16.
   /// Errors:  c10::ValueError for another dtype, or a device that LibTorch can't
   ///          use here; the layer is not changed. A model's to() converts one module
