@@ -39,7 +39,7 @@ void for_each_gradient(
   }
 }
 
-// Of a sparse gradient the values, summed per row.
+// The values of a gradient; those of a sparse one are summed per row.
 at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.layout() == at::kSparse ? gradient.coalesce()._values()
                                           : gradient;
@@ -77,17 +77,17 @@ struct Combined::Tables {
   std::shared_ptr<PendingGradients::Claim> claim;
 };
 
-// Gives the param groups back to the dense optimizer for one call.
-class Combined::Loan {
+// Lends the param groups to the dense optimizer for one call.
+class Combined::Lease {
  public:
-  explicit Loan(Combined& combined) : combined_(combined) {
+  explicit Lease(Combined& combined) : combined_(combined) {
     swap();
   }
-  ~Loan() {
+  ~Lease() {
     swap();
   }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
 
  private:
   void swap() {
@@ -127,7 +127,7 @@ Combined::Combined(
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TESSERA_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() or sharded() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply; a host's tables are parameters of the dense optimizer already.",
+        "[Combined] expected a layer on Strategy::engine() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply; a host's tables are parameters of the dense optimizer already.",
         layer->options().strategy.name(),
         layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
     TESSERA_CHECK_VALUE(
@@ -239,7 +239,7 @@ at::Tensor Combined::step(LossClosure closure) {
   try {
     std::exception_ptr error;
     try {
-      const Loan loan(*this);
+      const Lease lease(*this);
       dense_->step();
     } catch (...) {
       error = std::current_exception();
@@ -314,7 +314,7 @@ void Combined::save(torch::serialize::OutputArchive& output) const {
   check_idle("save");
   CheckedArchive archive(output);
   // The groups come back before anyone can see that they were gone.
-  const Loan loan(const_cast<Combined&>(*this));
+  const Lease lease(const_cast<Combined&>(*this));
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   dense_->save(dense);
   archive.write("dense_optimizer", c10::IValue(kind_of(*dense_)));
@@ -336,7 +336,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
       "[Combined::load] the dense optimizer is {}, but the archive's is {}. Make the Combined with an optimizer of that type.",
       kind_of(*dense_),
       kind.toStringRef());
-  const Loan loan(*this);
+  const Lease lease(*this);
   dense_->load(dense);
 }
 

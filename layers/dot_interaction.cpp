@@ -59,7 +59,8 @@ void merge(
   known = known ? known : size;
 }
 
-// Of all leaves, whose ranks are 2 or 3; unknown if one of them is.
+// The number of features in all leaves, which have rank 2 or 3. Unknown if one of them
+// has an unknown number.
 std::optional<int64_t> count_of_features(const Nest<PartialShape>& shapes) {
   std::optional<int64_t> count = 0;
   shapes.for_each([&](const std::string&, const PartialShape& shape) {

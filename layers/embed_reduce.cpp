@@ -163,7 +163,7 @@ at::Tensor EmbedReduceImpl::look_up_dense(
         ? rows * weight.unsqueeze(1)
         : rows;
   }
-  // By operators, so that an exported model takes any batch.
+  // Computed by operators, so that an exported model takes any batch.
   const at::Tensor lengths = at::ones_like(ids, at::kLong).sum(1);
   constexpr int64_t kSum = 0;  // embedding_bag's
   const at::Tensor sum = std::get<0>(at::embedding_bag(

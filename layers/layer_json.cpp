@@ -202,7 +202,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
   return model;
 }
 
-// Of a layer that was moved to it, by LibTorch's name.
+// The dtype that a layer was converted to, by LibTorch's name.
 at::ScalarType dtype_of(const Json& json, const std::string& where) {
   const std::string name = JsonValue<std::string>::read(json, where);
   for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {

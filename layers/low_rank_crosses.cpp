@@ -89,7 +89,7 @@ class RowBlocks {
 
   void for_each(c10::function_ref<void(int64_t)> task) const {
     run_tasks(count(), begins_.back() * row_bytes_, [&](int64_t block) {
-      // Of this thread.
+      // These guards hold for one thread only.
       const at::AutoDispatchBelowADInplaceOrView no_gradients;
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(
           c10::autocast_dispatch_keyset);
@@ -278,7 +278,8 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
     const RowBlocks blocks(x0.size(0), x0.size(1));
-    // Of each block, to be summed in their order; u's transposed.
+    // The sums of each block, which are added in the order of blocks. Those of u are
+    // transposed.
     std::vector<LowRankCross> sums(layers.size());
     std::vector<LowRankCross> transposed;
     for (size_t i = 0; i < layers.size(); ++i) {

@@ -23,16 +23,16 @@ LowRankCross parameters_of(const CrossImpl& layer) {
 
 MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
     : LayerImpl(std::move(options)) {
-  constexpr int64_t kMostLayers = 1024;
+  constexpr int64_t kMaxLayers = 1024;
   const MultiLayerDCNOptions& checked = this->options();
   TESSERA_CHECK_VALUE(
       checked.projection_dim >= 1,
       "[MultiLayerDCN] projection_dim must be >= 1, but got {}. For full matrices, stack Cross layers.",
       checked.projection_dim);
   TESSERA_CHECK_VALUE(
-      checked.num_layers >= 0 && checked.num_layers <= kMostLayers,
+      checked.num_layers >= 0 && checked.num_layers <= kMaxLayers,
       "[MultiLayerDCN] num_layers must be in [0, {}], but got {}.",
-      kMostLayers,
+      kMaxLayers,
       checked.num_layers);
   validate(checked.kernel_initializer, "[MultiLayerDCN kernel]");
   validate(checked.bias_initializer, "[MultiLayerDCN bias]");

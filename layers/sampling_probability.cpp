@@ -54,10 +54,10 @@ SamplingProbabilityImpl::SamplingProbabilityImpl(
     SamplingProbabilityOptions options)
     : LayerImpl(std::move(options)) {
   const SamplingProbabilityOptions& checked = this->options();
-  constexpr int64_t kMost = int64_t{1} << 40;  // elements: 12 TiB
+  constexpr int64_t kMaxElements = int64_t{1} << 40;  // 12 TiB
   TESSERA_CHECK_VALUE(
       checked.num_buckets >= 1 && checked.num_hashes >= 1 &&
-          checked.num_buckets <= kMost / checked.num_hashes,
+          checked.num_buckets <= kMaxElements / checked.num_hashes,
       "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at most 2^40 together, but got {} and {}.",
       checked.num_buckets,
       checked.num_hashes);

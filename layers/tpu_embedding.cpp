@@ -36,7 +36,8 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kBFloat16,
     torch::kFloat16};
 
-// Of shapes that agree, what both fix. Ranks differ where one is a batch size.
+// Joins shapes that agree: a size is known if either of them knows it. If their ranks
+// differ, one of them is only a batch size.
 PartialShape join(const PartialShape& before, const PartialShape& now) {
   if (before.size() != now.size()) {
     return now[0] ? now : before;
@@ -181,11 +182,11 @@ Nest<at::Tensor> TPUEmbeddingImpl::pack(
   if (!part) {
     return options_.features.pack(std::move(activations));
   }
-  std::vector<at::Tensor> wanted;
+  std::vector<at::Tensor> requested;
   for (const size_t index : part->flatten()) {
-    wanted.push_back(std::move(activations[index]));
+    requested.push_back(std::move(activations[index]));
   }
-  return part->pack(std::move(wanted));
+  return part->pack(std::move(requested));
 }
 
 Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(

@@ -107,6 +107,11 @@ std::vector<at::Tensor> parts_of(const Feature& feature) {
   return {std::get<at::Tensor>(feature)};
 }
 
+at::Tensor values_of(const Feature& feature) {
+  const std::vector<at::Tensor> parts = parts_of(feature);
+  return parts[parts.size() == 3 ? 1 : 0];
+}
+
 Feature feature_of(at::TensorList parts) {
   if (parts.size() == 3) {
     return SparseFeature{parts[0], parts[1], parts[2]};
@@ -132,9 +137,7 @@ ExportExample in_parts(const ExportExample& example, const std::string& where) {
   for (const std::optional<Feature>& leaf : example.weights.flatten()) {
     weights.push_back(leaf);
     if (leaf) {
-      const std::vector<at::Tensor> parts =
-          parts_of(with_sparse_as_feature(*leaf));
-      weights.back() = parts[parts.size() == 3 ? 1 : 0];
+      weights.back() = values_of(with_sparse_as_feature(*leaf));
     }
   }
   for (size_t i = 0; i < example.inputs.size(); ++i) {
@@ -189,8 +192,7 @@ ExportExample with_batch_size(
     SelectedRows selected = select_rows(from, all);
     features.push_back(std::move(selected.feature));
     if (selected.places.defined()) {
-      const std::vector<at::Tensor> parts = parts_of(from);
-      places_of_count[parts[parts.size() - 2].numel()] = selected.places;
+      places_of_count[values_of(from).numel()] = selected.places;
       places[path] = selected.places;
     }
   });

@@ -17,6 +17,9 @@ namespace tessera::exporting {
 /// [values, row_splits], sparse: [indices, values, dense_shape].
 std::vector<at::Tensor> parts_of(const Feature& feature);
 
+/// The values of a feature, or of weights: the tensor of a dense one.
+at::Tensor values_of(const Feature& feature);
+
 /// The feature of these tensors.
 Feature feature_of(at::TensorList parts);
 

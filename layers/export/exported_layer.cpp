@@ -155,17 +155,15 @@ at::Tensor look_up_stored(
 }
 
 Nest<at::Tensor> look_up_all(
-    const ExportedLayer& exported_layer,
+    const ExportedLayer& layer,
     const Features& features,
     const Weights& weights) {
-  Batch batch = read_batch(
-      exported_layer.structure, exported_layer.features, features, weights);
+  Batch batch = read_batch(layer.structure, layer.features, features, weights);
   std::vector<at::Tensor> activations;
   for (size_t i = 0; i < batch.bags.size(); ++i) {
-    activations.push_back(
-        look_up_stored(exported_layer, i, std::move(batch.bags[i])));
+    activations.push_back(look_up_stored(layer, i, std::move(batch.bags[i])));
   }
-  return exported_layer.structure.pack(std::move(activations));
+  return layer.structure.pack(std::move(activations));
 }
 
 }  // namespace tessera::exporting

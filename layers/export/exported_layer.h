@@ -53,7 +53,7 @@ at::Tensor look_up_stored(
 
 /// The same for a batch of all features.
 Nest<at::Tensor> look_up_all(
-    const ExportedLayer& exported_layer,
+    const ExportedLayer& layer,
     const Features& features,
     const Weights& weights);
 

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "layers/export/torchscript_module.h"
@@ -61,7 +60,7 @@ class ModuleTree {
     const auto name_of = [&](const std::string& name) {
       return *taken.insert(attribute_name(name, taken)).first;
     };
-    // Live, for the tracer knows tensors by identity.
+    // Not detached, because the tracer knows tensors by identity.
     for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
       copy.register_parameter(
           name_of(entry.key()), entry.value(), /*is_buffer=*/false);
@@ -83,9 +82,10 @@ class ModuleTree {
   }
 
  private:
-  // By the layer's state.
+  // The script of each layer, by the layer's state.
   std::map<const EmbeddingState*, jit::Module> scripts_;
-  // By the module's address, or by that of its state where it has tables.
+  // The copies of modules, by the module's address, or by that of its state if it has
+  // tables.
   std::map<const void*, jit::Module> mirrored_;
 };
 

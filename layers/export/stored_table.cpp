@@ -19,7 +19,7 @@ namespace tessera::exporting {
 
 namespace {
 
-// Converted at a time: 16 MiB of float32.
+// The number of floats that are converted at a time: 16 MiB.
 constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 void store_as_int8(
@@ -52,7 +52,7 @@ StoredTable store(
     at::ScalarType dtype,
     const std::string& where) {
   if (table.parameters.scalar_type() == dtype) {
-    // Live: a tower that reads the table shares it, told by identity.
+    // Not detached: a tower may read the table, and the tracer knows tensors by identity.
     return {.rows = table.parameters};
   }
   const at::Tensor source = table.parameters.detach();

@@ -13,8 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "layers/export/error_reason.h"
 #include "layers/export/example_batch.h"
-#include "layers/export/verification.h"
 #include "src/common/check.h"
 #include "src/engine/forward_interception.h"
 #include "src/features/batch.h"
@@ -27,7 +27,7 @@ using torch::jit::tracer::getValueTrace;
 
 namespace {
 
-// Under NoGradGuard forward() takes some of a layer's features, a script does not.
+// Under NoGradGuard, forward() accepts some of the layer's features. A script needs all.
 void check_has_all(
     const Nest<FeatureConfig>& structure,
     const Features& features) {
@@ -136,7 +136,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   return graph;
 }
 
-// While tracing.
+// Called while LibTorch traces the model.
 Nest<at::Tensor> TracedModel::record_lookups(
     const ExportedLayer& layer,
     const Features& features,
@@ -161,8 +161,7 @@ Nest<at::Tensor> TracedModel::record_lookups(
     }
     jit::Value* weight = nullptr;
     if (input_weights[i] != nullptr && input_weights[i]->has_value()) {
-      const std::vector<at::Tensor> given = parts_of(**input_weights[i]);
-      weight = value_of(layer.paths[i], given[given.size() == 3 ? 1 : 0]);
+      weight = value_of(layer.paths[i], values_of(**input_weights[i]));
     } else {
       weight = graph.insertConstant(jit::IValue());
     }
@@ -172,7 +171,8 @@ Nest<at::Tensor> TracedModel::record_lookups(
   return activations;
 }
 
-// Another tensor would become a constant: the example's ids for ever.
+// The tracer makes a constant of a tensor that it does not know. The file would look up
+// the example's ids forever.
 jit::Value* TracedModel::value_of(
     const std::string& path,
     const at::Tensor& tensor) const {

@@ -11,9 +11,11 @@
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
+#include <exception>
 #include <optional>
 #include <set>
 
+#include "layers/export/error_reason.h"
 #include "layers/export/example_batch.h"
 #include "layers/table_module.h"
 #include "src/common/check.h"
@@ -176,15 +178,6 @@ bool has_output_shape(const torch::nn::Module& model) {
 }
 
 }  // namespace
-
-std::string reason_of(const std::exception& error) {
-  const auto* own = dynamic_cast<const c10::Error*>(&error);
-  std::string text =
-      own != nullptr ? own->what_without_backtrace() : error.what();
-  const size_t begin = text.rfind("RuntimeError: ");
-  text = begin == std::string::npos ? text : text.substr(begin + 14);
-  return text.substr(0, text.find('\n'));
-}
 
 void check_embedding(const ExportedLayer& layer, const FileLookup& in_file) {
   for (const size_t index : layer.exported) {

@@ -9,8 +9,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
-#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,8 +39,5 @@ void check_model(
     const Outputs& of_model,
     const Outputs& of_file,
     const std::string& where);
-
-/// The last line of a message. What TorchScript puts before it is its stack.
-std::string reason_of(const std::exception& error);
 
 }  // namespace tessera::exporting

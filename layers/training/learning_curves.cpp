@@ -20,7 +20,7 @@ constexpr const char* kText = "#1f2937";
 constexpr const char* kFaint = "#e5e7eb";
 constexpr const char* kAxis = "#9ca3af";
 
-// Of a panel, around what is drawn.
+// The margins of a panel, in pixels.
 constexpr double kLeft = 64.0;
 constexpr double kRight = 18.0;
 constexpr double kTop = 40.0;
@@ -192,7 +192,7 @@ struct Frame {
   }
 
  private:
-  // By halves: a difference may be too large for a number.
+  // Halves the numbers first, because their difference may overflow.
   static double share(const Axis& axis, double value) {
     return (value / 2.0 - axis.low / 2.0) / (axis.high / 2.0 - axis.low / 2.0);
   }
@@ -343,10 +343,10 @@ std::vector<std::string> panels_of(
 }
 
 void check(const LearningCurvesOptions& options) {
-  constexpr int64_t kMost = 10'000;
+  constexpr int64_t kMaxSize = 10'000;
   TESSERA_CHECK_VALUE(
-      options.width >= 200 && options.height >= 150 && options.width <= kMost &&
-          options.height <= kMost,
+      options.width >= 200 && options.height >= 150 &&
+          options.width <= kMaxSize && options.height <= kMaxSize,
       "[LearningCurves] width must be in [200, 10000] and height in [150, 10000], but got {} and {}.",
       options.width,
       options.height);

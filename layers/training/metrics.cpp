@@ -105,7 +105,7 @@ void MeanMetric::load_state(const at::Tensor& state) {
   weight_ = numbers[1];
 }
 
-// By weight where scores are equal, so that sums don't depend on batches.
+// Sorts equal scores by weight, so that sums do not depend on the order of batches.
 void AUC::Kept::sort() {
   if (weights.empty()) {
     std::sort(values.begin(), values.end());

@@ -30,7 +30,7 @@ struct TrainingState {
   Strategy strategy = Strategy::engine();
   std::vector<std::string> log_names = {};
   std::map<std::string, Better> better = {};
-  /// Of the callback whose on_epoch_end() runs.
+  /// The log_names() of the callback whose on_epoch_end() runs.
   std::vector<std::string> own_log_names = {};
 
   Logs epoch_logs = {};
@@ -41,7 +41,7 @@ struct TrainingState {
 
   LossMean loss_mean = {};
   double loss = std::numeric_limits<double>::quiet_NaN();
-  /// Of the last step, on all ranks.
+  /// Whether the loss of the last step is finite on all ranks.
   bool is_loss_finite = false;
   bool is_skipped = false;
 
@@ -50,7 +50,7 @@ struct TrainingState {
   at::Tensor loaded_generator = {};
 };
 
-/// Of LibTorch's CPU generator.
+/// The state of LibTorch's CPU generator.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
 /// Sets it to what a checkpoint has. On shards it is left alone: a rank's random numbers

@@ -562,8 +562,9 @@ TEST(CombinedTest, RefusesWhatItCannotStep) {
   Model in_backward(kAdagrad, Apply::kInBackward);
   EXPECT_VALUE_ERROR(
       make_combined(in_backward),
-      "[Combined] expected a layer on Strategy::engine() or sharded() with "
-      "Apply::kOnStep, but got one on Strategy::engine() with kInBackward");
+      "[Combined] expected a layer on Strategy::engine() or "
+      "distributed::sharded_strategy() with Apply::kOnStep, but got one on "
+      "Strategy::engine() with kInBackward");
   Model host(kAdagrad, Apply::kOnStep, Strategy::host());
   EXPECT_VALUE_ERROR(
       make_combined(host), "but got one on Strategy::host() with kOnStep");

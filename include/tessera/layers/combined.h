@@ -112,7 +112,7 @@ class Combined : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  class Loan;
+  class Lease;
   struct Tables;
 
   /// What sums are multiplied by: 1, or 1 / passes.

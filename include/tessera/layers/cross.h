@@ -25,7 +25,7 @@ struct CrossOptions {
   /// Added to W's diagonal, >= 0: steadier training, above all with a projection.
   double diag_scale = 0.0;
   bool use_bias = true;
-  /// Of x W + bias, before diag_scale and the product with x0.
+  /// Applied to x W + bias, before diag_scale and the product with x0.
   Activation preactivation = Activation::kLinear;
   Initializer kernel_initializer = initializers::TruncatedNormal{};
   Initializer bias_initializer = initializers::Zeros{};

@@ -35,7 +35,7 @@ class Layer {
   /// The options: every field by its name.
   virtual Json get_config() const = 0;
 
-  /// Of the outputs, for inputs of these shapes; an unknown size stays unknown.
+  /// The shapes of the outputs for inputs of these shapes. An unknown size stays unknown.
   /// Errors:  c10::ValueError for inputs that the layer can't take.
   virtual Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const = 0;
@@ -185,7 +185,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     return tessera::summary(*this);
   }
 
-  /// Of torch::nn::Cloneable: makes the parameters of a copy.
+  /// Makes the parameters of a copy, for torch::nn::Cloneable.
   void reset() override {
     if (input_shapes_) {
       make_parameters(*input_shapes_);

@@ -23,9 +23,9 @@ namespace tessera {
 
 /// What a layer needs and JSON can't hold.
 struct FromJson {
-  /// By the names that stand for them.
+  /// The functions of layers, by the names that stand for them.
   Callables callables = {};
-  /// In place of the strategy of every layer whose options have a field of type
+  /// Replaces the strategy of every layer whose options have a field of type
   /// Strategy. One deeper in options, such as that of a TPUEmbeddingOptions among
   /// those of a model, stays as the JSON has it.
   std::optional<Strategy> strategy = {};
@@ -37,8 +37,8 @@ static_assert(std::is_aggregate_v<FromJson>);
 ///   {"class_name": "Cross", "config": {"projection_dim": 16, ...},
 ///    "build_config": {"input_shape": [null, 64]}}
 ///
-/// Of layers of Tessera, registered classes, a torch::nn::Sequential of them, and
-/// these of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
+/// It knows the layers of Tessera, registered classes, a torch::nn::Sequential of them,
+/// and these of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
 /// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. A layer that
 /// stands in a Sequential twice is one layer after reading, too; a table that
 /// features share is one again for those of one Nest<FeatureConfig>, and one each

@@ -15,7 +15,7 @@ namespace tessera {
 
 /// The config of a MultiLayerDCN layer.
 struct MultiLayerDCNOptions {
-  /// Of each layer's matrix: see CrossOptions.
+  /// The rank of each layer's matrix: see CrossOptions.
   int64_t projection_dim = 1;
   /// In [0, 1024]; none is the identity.
   int64_t num_layers = 3;

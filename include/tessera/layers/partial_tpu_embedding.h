@@ -141,7 +141,7 @@ class PartialTPUEmbeddingImpl
   Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense, const Part& part = {})
       const;
 
-  // Of each feature, in order: whether its table is a large one.
+  // Whether the table of each feature, in order, is a large one.
   std::vector<bool> is_tpu_;
   TPUEmbedding tpu_{nullptr};
   TPUEmbedding dense_{nullptr};

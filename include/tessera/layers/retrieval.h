@@ -103,7 +103,7 @@ class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
       const at::Tensor& candidate,
       const RetrievalBatch& batch = {});
 
-  /// Of a list of query and candidate.
+  /// The shape of the loss, for a list of the shapes of query and candidate.
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
 

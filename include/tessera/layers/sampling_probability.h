@@ -14,7 +14,7 @@ namespace tessera {
 
 /// The config of a SamplingProbability layer.
 struct SamplingProbabilityOptions {
-  /// Of each hashed array. A few times the number of distinct ids.
+  /// The size of each hashed array. Choose a few times the number of distinct ids.
   int64_t num_buckets = 1 << 20;
   /// Arrays with a hash of their own. More make it rarer that two ids share all
   /// their buckets and pass for one frequent id.

@@ -72,7 +72,7 @@ class TopKIndex {
   /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, which counts
   ///          from 0, or [size] int32 or int64, >= 0 and different.
   TopKIndex(const IndexVectors& vectors, const at::Tensor& ids);
-  /// Of vectors that are elsewhere, none longer than `longest`.
+  /// An index whose vectors are elsewhere. None is longer than `longest`.
   TopKIndex(int64_t dim, double longest, const at::Tensor& ids);
 
   double longest() const {

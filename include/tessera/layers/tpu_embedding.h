@@ -212,14 +212,14 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// there.
   /// Errors:  c10::ValueError for batch_size < 1, and as the other build().
   void build(int64_t batch_size);
-  /// By the shapes of sparse or ragged inputs, of which the last dimension is
-  /// combined: [B, n] gives [B]; a dense input [B, K] counts as [B, K, 1]. The
-  /// first dimension may be unknown; others only where
+  /// Fixes the activations' shapes by those of sparse or ragged inputs, whose last
+  /// dimension is combined: [B, n] gives [B]; a dense input [B, K] counts as
+  /// [B, K, 1]. The first dimension may be unknown; others only where
   /// FeatureConfig::output_shape says them.
   /// Errors:  c10::ValueError naming the feature, for shapes that contradict
   ///          what is known or was built before; nothing is changed.
   void build(const Nest<PartialShape>& input_shapes) override;
-  /// Of the activations, with dim; nothing is fixed by it.
+  /// The shapes of the activations, with dim. Nothing is fixed by it.
   /// Errors:  as build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;

@@ -66,9 +66,10 @@ struct TableConfig {
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
-  /// slots are float32 all the same. 16 bits need Strategy::engine() or sharded(). What is
-  /// rounded to them may exceed clip_weight_max or Uniform's range by one unit
-  /// in the last place, and becomes infinite beyond 65504 (kHalf).
+  /// slots are float32 all the same. 16 bits need Strategy::engine() or
+  /// distributed::sharded_strategy(). What is rounded to them may exceed
+  /// clip_weight_max or Uniform's range by one unit in the last place, and becomes
+  /// infinite beyond 65504 (kHalf).
   at::ScalarType dtype = at::kFloat;
   /// Whether updates round to 16 bits up or down at random, so that the
   /// expectation is the float32 value and steps below half a unit in the last

@@ -58,7 +58,7 @@ class Training {
   /// In on_step_end() loss and cheap metrics of the epoch so far; in
   /// on_epoch_end() all that the epoch gave.
   Logs logs() const;
-  /// Of the last step; NaN before the first.
+  /// The loss of the last step; NaN before the first.
   double loss() const;
   /// Whether the last step's loss was; on shards, on all ranks. False before the
   /// first.

@@ -50,12 +50,12 @@ struct FitOptions {
   int64_t epochs = 1;
   /// Unset: until the source ends.
   std::optional<int64_t> steps_per_epoch = {};
-  /// In train() during epochs and in eval() during validation; afterwards as
-  /// before. Parts in eval() of a model in train(), such as frozen ones, stay in
+  /// The model, which is in train() during epochs and in eval() during validation, and
+  /// afterwards as before. Parts in eval() of a model in train(), such as frozen ones, stay in
   /// eval(). Unset: modes are left alone.
   std::shared_ptr<torch::nn::Module> model = {};
-  /// Of the training batches, as they are predicted in training. Other objects than
-  /// those of the validation.
+  /// Measured on the training batches, as they are predicted in training. Give other
+  /// objects than those of the validation.
   Metrics metrics = {};
   std::optional<Validation> validation = {};
   Callbacks callbacks = {};

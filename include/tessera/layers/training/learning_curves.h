@@ -17,7 +17,8 @@ struct LearningCurvesOptions {
   /// all that was logged.
   std::vector<std::string> names = {};
   std::string title = {};
-  /// Of one panel, in pixels, >= 200 and >= 150; two stand side by side.
+  /// The size of one panel in pixels: width in [200, 10000], height in [150, 10000]. Two
+  /// stand side by side.
   int64_t width = 480;
   int64_t height = 300;
 };

@@ -185,7 +185,7 @@ class RMSE : public MeanMetric {
 
 /// What counts as a positive for an Accuracy, and its name in logs.
 struct AccuracyOptions {
-  /// Of one score per example: above it is class 1. Logits: 0.
+  /// With one score per example, a score above it is class 1. For logits set 0.
   double threshold = 0.5;
   std::string name = "accuracy";
 };

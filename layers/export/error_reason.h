@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace tessera::exporting {
+
+/// The line of an error's message that says what is wrong, without TorchScript's stack.
+std::string reason_of(const std::exception& error);
+
+}  // namespace tessera::exporting
