@@ -329,7 +329,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
   TESSERA_CHECK_VALUE(
       archive.try_read("dense_optimizer", kind) && kind.isString() &&
           archive.try_read("dense", dense),
-      "[Combined::load] expected what a Combined saved, but the archive has no 'dense_optimizer' and 'dense'.");
+      "[Combined::load] expected what a Combined saved, but the archive has no 'dense_optimizer' and 'dense'. Load the archive of another optimizer into that optimizer.");
   verify_checksums(archive, "[Combined::load]");
   TESSERA_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),

@@ -28,7 +28,8 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
         columns.front().size(0));
   });
   TESSERA_CHECK_VALUE(
-      !columns.empty(), "[Concatenate] got no activations: an empty nest.");
+      !columns.empty(),
+      "[Concatenate] got no activations: an empty nest. Pass one or more.");
   return at::cat(columns, 1);
 }
 
@@ -59,7 +60,8 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
         output[1] && width ? std::optional(*output[1] + *width) : std::nullopt;
   });
   TESSERA_CHECK_VALUE(
-      !is_first, "[Concatenate] got no activations: an empty nest.");
+      !is_first,
+      "[Concatenate] got no activations: an empty nest. Pass one or more.");
   return output;
 }
 

@@ -294,7 +294,8 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
   });
   const std::optional<int64_t> features = count_of_features(input_shapes);
   TESSERA_CHECK_VALUE(
-      features != 0, "[DotInteraction] got no features: an empty nest.");
+      features != 0,
+      "[DotInteraction] got no features: an empty nest. Pass one or more.");
   return PartialShape{
       batch,
       features ? std::optional(count_of_pairs(*features, options()))

@@ -31,7 +31,7 @@ const PartialShape& require_rows(
 int64_t known_dim(const PartialShape& shape, const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       shape.back().has_value(),
-      "[{}] can't be built for {}: its parameters need the last dimension.",
+      "[{}] can't be built for {}: its parameters need the last dimension. Build it with that size, or let the first forward() build it.",
       class_name,
       to_string(shape));
   return *shape.back();

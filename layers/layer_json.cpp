@@ -171,7 +171,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
     TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
             !made.contains(name),
-        "[{}] name must be one of its own, neither empty nor with a '.', but got '{}'.",
+        "[{}] name must be one of its own, neither empty nor with a '.', but got '{}'. Rename this entry.",
         place,
         shorten(name));
     torch::nn::AnyModule layer;
@@ -193,7 +193,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
     }
     TESSERA_CHECK_VALUE(
         !layer.is_empty(),
-        "[{}] a Sequential can't hold a {}, whose forward() is no plain function.",
+        "[{}] a Sequential can't hold a {}, whose forward() is no plain function. Hold it in a module of your own.",
         place,
         shorten(entry.at("class_name").get<std::string>()));
     made.emplace(name, layer);
@@ -241,7 +241,10 @@ detail::MadeLayer read(
         build, {"input_shape", "dtype"}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(made.module.get());
     TESSERA_CHECK_VALUE(
-        own != nullptr, "[{}] a {} takes no build_config.", inner, name);
+        own != nullptr,
+        "[{}] a {} takes no build_config. Leave it out.",
+        inner,
+        name);
     own->build(JsonValue<Nest<PartialShape>>::read(
         require_key(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));

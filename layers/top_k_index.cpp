@@ -214,7 +214,7 @@ TopK TopKIndex::search(
       matrix.size(1));
   TESSERA_CHECK_VALUE(
       k >= 1 && k <= size(),
-      "[TopKIndex] k must be in [1, {}], but got {}.",
+      "[TopKIndex] k must be in [1, {}], but got {}. The index has no more vectors.",
       size(),
       k);
   const double length = longest_row(matrix);

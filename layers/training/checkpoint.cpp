@@ -67,7 +67,7 @@ void Checkpoint::resume(Training& training) {
       });
   TESSERA_CHECK_VALUE(
       is_there || options_.resume != Resume::kRequired,
-      "[Checkpoint] '{}' has no checkpoint to resume from.",
+      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
       directory_);
 }
 
@@ -127,7 +127,7 @@ void load_weights(
   require_directory(directory, "[load_weights]");
   TESSERA_CHECK_VALUE(
       load_model(model, ranks_of(model), directory, extra),
-      "[load_weights] '{}' has no checkpoint.",
+      "[load_weights] '{}' has no checkpoint. Correct the directory; has_weights() tells whether there is one.",
       directory);
 }
 

@@ -33,7 +33,8 @@ bool run_evaluation(
   }
   pass.end();
   TESSERA_CHECK_VALUE(
-      batches > 0, "[evaluate] expected batches, but the source gave none.");
+      batches > 0,
+      "[evaluate] expected batches, but the source gave none. Give a source that can be read again, or a function that opens it.");
   return is_whole;
 }
 

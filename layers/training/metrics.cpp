@@ -55,7 +55,7 @@ std::vector<double> numbers_of(
     const std::string& name) {
   TESSERA_CHECK_VALUE(
       state.defined() && state.scalar_type() == at::kDouble && state.dim() == 1,
-      "[Metric '{}'] expected a state that a metric saved: float64 [n].",
+      "[Metric '{}'] expected a state that a metric saved: float64 [n]. Resume with the same metrics.",
       name);
   const at::Tensor flat = state.contiguous();
   const double* begin = flat.const_data_ptr<double>();
@@ -223,7 +223,7 @@ void AUC::load_state(const at::Tensor& state) {
   TESSERA_CHECK_VALUE(
       has_head && numbers[0] <= static_cast<double>(count) &&
           (!has_weights || rest % 2 == 0),
-      "[Metric '{}'] expected the state of an AUC.",
+      "[Metric '{}'] expected the state of an AUC. Resume with the same metrics.",
       name());
   const auto positives = static_cast<std::ptrdiff_t>(numbers[0]);
   const auto split = [&](std::ptrdiff_t begin) {

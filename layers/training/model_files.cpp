@@ -198,7 +198,7 @@ std::vector<at::Tensor> read_dense(
   const auto saved = read_names(archive, "dense_names", directory);
   TESSERA_CHECK_VALUE(
       saved == names,
-      "[load_weights] '{}' was made of a model with [{}], but this one has [{}].",
+      "[load_weights] '{}' was made of a model with [{}], but this one has [{}]. Load into a model with the same modules.",
       directory,
       shorten_all(saved),
       shorten_all(names));
@@ -210,7 +210,7 @@ std::vector<at::Tensor> read_dense(
     TESSERA_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
-        "[load_weights] '{}': {} is {} {}, but in this model {} {}.",
+        "[load_weights] '{}': {} is {} {}, but in this model {} {}. Load into a model of the same sizes.",
         directory,
         dense[i].name,
         values[i].toString(),
@@ -517,7 +517,7 @@ bool load_model(
     }
     TESSERA_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
-        "[load_weights] '{}' was made of a model with {} layers with tables, but this one has {}.",
+        "[load_weights] '{}' was made of a model with {} layers with tables, but this one has {}. Load into a model with the same layers.",
         directory,
         names.size(),
         layers.size());

@@ -45,7 +45,8 @@ void CallGate::check_not_updating() const {
 
 void CallGate::check_open() const {
   TESSERA_CHECK(
-      !is_shut_down_, "[EmbeddingEngine] the engine has been shut down.");
+      !is_shut_down_,
+      "[EmbeddingEngine] the engine has been shut down. Make another one.");
 }
 
 void CallGate::shutdown() {
