@@ -214,7 +214,7 @@ TopK TopKIndex::search(
       matrix.size(1));
   TESSERA_CHECK_VALUE(
       k >= 1 && k <= size(),
-      "[TopKIndex] k must be in [1, {}], but got {}. The index has no more vectors.",
+      "[TopKIndex] k must be in [1, {}], but got {}.",
       size(),
       k);
   const double length = longest_row(matrix);
