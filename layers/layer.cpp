@@ -142,12 +142,8 @@ void require_same_shapes(
   size_t next = 0;
   built.for_each([&](const std::string& path, const PartialShape& known) {
     const PartialShape& other = *others[next++];
-    bool agrees = known.size() == other.size();
-    for (size_t i = 0; agrees && i < known.size(); ++i) {
-      agrees = !known[i] || !other[i] || *known[i] == *other[i];
-    }
     TESSERA_CHECK_VALUE(
-        agrees,
+        merge(known, other),
         "[{}{}] was built for inputs {}, but got {}. Make another layer for these.",
         class_name,
         path.empty() ? "" : " '" + shorten(path) + "'",

@@ -36,19 +36,6 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kBFloat16,
     torch::kFloat16};
 
-// Joins shapes that agree: a size is known if either of them knows it. If their ranks
-// differ, one of them is only a batch size.
-PartialShape join(const PartialShape& before, const PartialShape& now) {
-  if (before.size() != now.size()) {
-    return now[0] ? now : before;
-  }
-  PartialShape joined = now;
-  for (size_t i = 0; i < now.size(); ++i) {
-    joined[i] = now[i] ? now[i] : before[i];
-  }
-  return joined;
-}
-
 // Why LibTorch can't use a device. Empty if it can.
 std::string device_problem(const torch::Device& device) {
   if (device.is_cpu()) {
@@ -251,26 +238,16 @@ void TPUEmbeddingImpl::build(int64_t batch_size) {
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   build_output_shapes(*state_, options_.features, input_shapes);
-  const auto now = leaves_like(options_.features, input_shapes, "input_shapes");
-  std::vector<PartialShape> before;
-  if (input_shapes_) {
-    before = input_shapes_->flatten();
-  }
-  std::vector<PartialShape> fixed;
-  for (size_t i = 0; i < now.size(); ++i) {
-    fixed.push_back(before.empty() ? *now[i] : join(before[i], *now[i]));
-  }
-  input_shapes_ = options_.features.pack(std::move(fixed));
+  input_shapes_ =
+      join_input_shapes(options_.features, input_shapes_, input_shapes);
 }
 
 Nest<PartialShape> TPUEmbeddingImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  FeatureSet trial = *state_;
-  build_output_shapes(trial, options_.features, input_shapes);
-  std::vector<PartialShape> shapes;
-  for (const FeatureState& feature : trial.features) {
-    shapes.push_back(*feature.output_shape);
-    shapes.back().push_back(state_->tables[feature.table].config->dim);
+  std::vector<PartialShape> shapes =
+      compute_output_shapes(*state_, options_.features, input_shapes);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].push_back(state_->features[i].config.table->dim);
   }
   return options_.features.pack(std::move(shapes));
 }

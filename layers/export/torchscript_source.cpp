@@ -16,7 +16,7 @@ namespace tessera::exporting {
 
 namespace {
 
-// What src/features/id_bags.cpp checks and src/engine/lookup.cpp sums. A bag of -1 drops an id.
+// What src/features/read_*_bags.cpp check and src/engine/lookup.cpp sums. A bag of -1 drops an id.
 constexpr const char* kLookupSource = R"SCRIPT(
 def product(self, shape: List[int]) -> int:
     result = 1

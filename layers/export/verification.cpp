@@ -19,6 +19,7 @@
 #include "layers/export/example_batch.h"
 #include "layers/table_module.h"
 #include "src/common/check.h"
+#include "src/features/flat_weights.h"
 #include "src/features/id_bags.h"
 
 namespace tessera::exporting {

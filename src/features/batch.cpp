@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
+#include "src/features/flat_weights.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -60,18 +59,9 @@ struct IdBags {
 /// A tensor of sparse COO layout as a SparseFeature; anything else as it is.
 Feature with_sparse_as_feature(const Feature& feature);
 
-/// The per-id weights of `feature` as one float32 vector [nnz] in the order of
-/// its values, or an undefined tensor. Differentiable.
-/// Errors:  c10::ValueError or TypeError naming the path: weights for a dense
-///          or sequence feature, of another kind, length or dtype.
-at::Tensor flat_weights(
-    const FeatureState& state,
-    const Feature& feature,
-    const std::optional<Feature>& weights);
-
 /// Checks everything about one feature of a batch and copies its ids.
 ///
-/// `weights` is what flat_weights() gave.
+/// `weights` is what flat_weights() in flat_weights.h gave.
 /// Errors:  c10::TypeError (dtype, device, kind), ValueError (shape, offsets,
 ///          indices) or IndexError (id out of range), naming path and position.
 IdBags make_id_bags(
@@ -82,9 +72,8 @@ IdBags make_id_bags(
 /// Makes empty bags for a feature that was not requested.
 IdBags make_no_bags(const FeatureState& state);
 
-/// Checks that a ragged batch has the `fixed` number of rows; -1 allows any number.
-/// Errors:  c10::ValueError naming the feature.
-void check_ragged_rows(const FeatureState& state, int64_t fixed, int64_t rows);
+/// Sets the scales from the combiner, the weights and the numbers of ids.
+void compute_scales(IdBags& bags);
 
 /// Removes ids that look up zeros; their weights stay in the denominators.
 void drop_zero_rows(IdBags& bags);

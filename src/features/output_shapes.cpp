@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/features/output_shapes.h"
 
-#include <tessera/common/shorten.h>
-
+#include <algorithm>
+#include <cstddef>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "src/common/check.h"
@@ -27,54 +26,61 @@ void check_input(const FeatureState& feature, const PartialShape& input) {
   }
 }
 
-PartialShape output_of(const FeatureState& feature, const PartialShape& input) {
-  check_input(feature, input);
-  const int64_t length = feature.config.sequence_length();
-  if (length > 0 && input.size() <= 2) {
-    return {input[0], length};
-  }
-  PartialShape output = input;
-  if (output.size() >= 2) {
-    output.pop_back();
-  }
-  if (length > 0) {
-    output.back() = length;
-  }
-  return output;
-}
-
-// The number of bags must fit, with 1 for what is not known.
-void check_size(const FeatureState& feature, const PartialShape& shape) {
-  int64_t bags = 1;
-  bool fits = true;
-  for (const std::optional<int64_t>& size : shape) {
-    fits = fits && !__builtin_mul_overflow(bags, size.value_or(1), &bags);
-  }
-  TESSERA_CHECK_VALUE(
-      fits && bags < std::numeric_limits<uint32_t>::max(),
-      "{}a batch must have fewer than 2^32 - 1 bags, but the output shape is {}. Split the batch.",
-      where_of(feature),
-      to_string(shape));
-}
-
-// `known` where it is more precise, after a check that `other` agrees.
-PartialShape merge(
+void check_ragged_rows(
     const FeatureState& feature,
-    const PartialShape& known,
-    const PartialShape& other) {
-  bool agrees = known.size() == other.size();
-  PartialShape merged = known;
-  for (size_t i = 0; agrees && i < known.size(); ++i) {
-    agrees = !known[i] || !other[i] || *known[i] == *other[i];
-    merged[i] = known[i] ? known[i] : other[i];
+    int64_t fixed,
+    int64_t rows) {
+  TESSERA_CHECK_VALUE(
+      fixed < 0 || fixed == rows,
+      "{}output_shape {} fixes the number of rows of a ragged batch, which was {} in the first one, but this batch has {} rows. Drop or fill up short batches, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
+      where_of(feature),
+      to_string(*feature.config.output_shape),
+      fixed,
+      rows);
+}
+
+// A fully known output shape decides whether rows are bags or sequences. 0 for bags.
+int64_t length_of_rows(
+    const FeatureState& feature,
+    const PartialShape& output_shape,
+    int64_t rows) {
+  const int64_t bags = count_bags(feature, output_shape);
+  check_ragged_rows(feature, feature.ragged_rows, rows);
+  if (bags == rows) {
+    return 0;
   }
   TESSERA_CHECK_VALUE(
-      agrees,
-      "{}inconsistent shape: the output shape is set to {}, but this build gives {}. Correct one of them.",
+      rows > 0 && bags > rows && bags % rows == 0,
+      "{}output_shape must hold a multiple of the batch, but got {} for {} rows. Correct one of them, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
+      where_of(feature),
+      to_string(output_shape),
+      rows);
+  return bags / rows;
+}
+
+// The known shape of a ragged feature whose rows are bags. Their number determines an
+// unknown dimension.
+std::vector<int64_t> shape_of_row_bags(
+    const FeatureState& feature,
+    int64_t rows) {
+  const PartialShape& known = *feature.output_shape;
+  PartialShape shape = known;
+  const auto unknown = std::find(shape.begin(), shape.end(), std::nullopt);
+  if (unknown != shape.end()) {
+    TESSERA_CHECK_VALUE(
+        std::find(unknown + 1, shape.end(), std::nullopt) == shape.end(),
+        "{}a ragged feature must know all dimensions of its output shape but one, but got {}. Give the others in output_shape or build().",
+        where_of(feature),
+        to_string(known));
+    *unknown = rows / std::max<int64_t>(count_bags(feature, known), 1);
+  }
+  TESSERA_CHECK_VALUE(
+      count_bags(feature, shape) == rows,
+      "{}inconsistent shape: the output shape is set to {} (by output_shape, build() or the first batch), but this batch has {} rows. Correct the batch.",
       where_of(feature),
       to_string(known),
-      to_string(other));
-  return merged;
+      rows);
+  return known_sizes(shape).value();
 }
 
 // With fixed_batch_size, the first dimension that all features share, if one of
@@ -96,41 +102,128 @@ std::optional<int64_t> common_batch_size(
   return common;
 }
 
+// Ranks differ where one of the shapes is only a batch size. Two known sizes may differ
+// in a dimension that is combined.
+PartialShape join(const PartialShape& before, const PartialShape& now) {
+  if (before.size() != now.size()) {
+    return now[0] ? now : before;
+  }
+  return fill_unknown(now, before);
+}
+
 }  // namespace
+
+PartialShape output_shape_of(
+    const FeatureState& feature,
+    const PartialShape& input) {
+  check_input(feature, input);
+  const int64_t length = feature.config.sequence_length();
+  if (length > 0 && input.size() <= 2) {
+    return {input[0], length};
+  }
+  PartialShape output = input;
+  if (output.size() >= 2) {
+    output.pop_back();
+  }
+  if (length > 0) {
+    output.back() = length;
+  }
+  return output;
+}
+
+std::vector<int64_t> output_shape_of_batch(
+    const FeatureState& feature,
+    const PartialShape& input) {
+  const PartialShape output = output_shape_of(feature, input);
+  TESSERA_CHECK_VALUE(
+      !feature.output_shape || !feature.verifies_shape ||
+          merge(*feature.output_shape, output),
+      "{}inconsistent shape: the output shape is set to {} (by output_shape, build() or the first batch), but this batch gives {}. Correct the batch.",
+      where_of(feature),
+      to_string(*feature.output_shape),
+      to_string(output));
+  return known_sizes(output).value();
+}
+
+RaggedRows ragged_rows_of_batch(const FeatureState& feature, int64_t rows) {
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (auto fixed = own ? known_sizes(*own) : std::nullopt) {
+    return {
+        .output_shape = std::move(*fixed),
+        .sequence_length = length_of_rows(feature, *own, rows),
+        .fixed_rows = rows};
+  }
+  const int64_t length = feature.config.sequence_length();
+  const std::optional<PartialShape>& known = feature.output_shape;
+  if (length == 0 && known && (feature.verifies_shape || known->size() > 1)) {
+    return {.output_shape = shape_of_row_bags(feature, rows)};
+  }
+  return {
+      .output_shape = output_shape_of_batch(feature, {rows, std::nullopt}),
+      .sequence_length = length};
+}
+
+int64_t count_bags(
+    const FeatureState& feature,
+    const PartialShape& output_shape) {
+  int64_t bags = 1;
+  bool fits = true;
+  for (const std::optional<int64_t>& size : output_shape) {
+    fits = fits && !__builtin_mul_overflow(bags, size.value_or(1), &bags);
+  }
+  TESSERA_CHECK_VALUE(
+      fits && bags < std::numeric_limits<uint32_t>::max(),
+      "{}a batch must have fewer than 2^32 - 1 bags, but the output shape is {}. Split the batch.",
+      where_of(feature),
+      to_string(output_shape));
+  return bags;
+}
+
+std::vector<PartialShape> compute_output_shapes(
+    const FeatureSet& set,
+    const Nest<FeatureConfig>& structure,
+    const Nest<PartialShape>& input_shapes) {
+  const auto inputs = leaves_like(structure, input_shapes, "input_shapes");
+  std::vector<PartialShape> shapes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const FeatureState& feature = set.features[i];
+    const PartialShape output = output_shape_of(feature, *inputs[i]);
+    const PartialShape& known = feature.output_shape.value_or(output);
+    std::optional<PartialShape> merged = merge(known, output);
+    TESSERA_CHECK_VALUE(
+        merged,
+        "{}inconsistent shape: the output shape is set to {}, but this build gives {}. Correct one of them.",
+        where_of(feature),
+        to_string(known),
+        to_string(output));
+    TESSERA_CHECK_VALUE(
+        std::find(merged->begin() + 1, merged->end(), std::nullopt) ==
+            merged->end(),
+        "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Give the others in build(), or FeatureConfig::output_shape.",
+        where_of(feature),
+        to_string(*merged));
+    count_bags(feature, *merged);  // refuses too many
+    shapes.push_back(*std::move(merged));
+  }
+  if (set.fixed_batch_size) {
+    const std::optional<int64_t> batch_size = common_batch_size(set, shapes);
+    for (PartialShape& shape : shapes) {
+      shape[0] = batch_size;
+    }
+  }
+  return shapes;
+}
 
 void build_output_shapes(
     FeatureSet& set,
     const Nest<FeatureConfig>& structure,
     const Nest<PartialShape>& input_shapes) {
-  const auto inputs = leaves_like(structure, input_shapes, "input_shapes");
-  std::vector<PartialShape> merged;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const FeatureState& feature = set.features[i];
-    PartialShape output = output_of(feature, *inputs[i]);
-    merged.push_back(
-        feature.output_shape ? merge(feature, *feature.output_shape, output)
-                             : std::move(output));
-    for (size_t axis = 1; axis < merged[i].size(); ++axis) {
-      TESSERA_CHECK_VALUE(
-          merged[i][axis].has_value(),
-          "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Give the others in build(), or FeatureConfig::output_shape.",
-          where_of(feature),
-          to_string(merged[i]));
-    }
-    check_size(feature, merged[i]);
+  auto shapes = compute_output_shapes(set, structure, input_shapes);
+  // An unknown batch size that must be fixed is left to the first batch.
+  set.is_built = !set.fixed_batch_size || shapes.front()[0].has_value();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    set.features[i].output_shape = std::move(shapes[i]);
   }
-  bool is_final = true;
-  if (set.fixed_batch_size) {
-    const std::optional<int64_t> batch_size = common_batch_size(set, merged);
-    for (PartialShape& shape : merged) {
-      shape[0] = batch_size;
-    }
-    is_final = batch_size.has_value();  // else the first batch fixes it
-  }
-  for (size_t i = 0; i < merged.size(); ++i) {
-    set.features[i].output_shape = std::move(merged[i]);
-  }
-  set.is_built = is_final;
 }
 
 Nest<PartialShape> input_shapes_of(
@@ -153,27 +246,38 @@ Nest<PartialShape> input_shapes_of(
   return structure.pack(std::move(inputs));
 }
 
+Nest<PartialShape> join_input_shapes(
+    const Nest<FeatureConfig>& structure,
+    const std::optional<Nest<PartialShape>>& before,
+    const Nest<PartialShape>& now) {
+  std::vector<PartialShape> joined;
+  for (const PartialShape* shape :
+       leaves_like(structure, now, "input_shapes")) {
+    joined.push_back(*shape);
+  }
+  if (before) {
+    const std::vector<PartialShape> earlier = before->flatten();
+    for (size_t i = 0; i < joined.size(); ++i) {
+      joined[i] = join(earlier[i], joined[i]);
+    }
+  }
+  return structure.pack(std::move(joined));
+}
+
 void learn_output_shapes(FeatureSet& set, const std::vector<IdBags>& batch) {
   std::vector<PartialShape> shapes;
   for (const IdBags& bags : batch) {
-    shapes.emplace_back(bags.batch_shape.begin(), bags.batch_shape.end());
+    shapes.emplace_back(bags.batch_shape);
   }
   if (set.fixed_batch_size && common_batch_size(set, shapes) == 0) {
     return;  // an empty batch fixes nothing
   }
   for (size_t i = 0; i < shapes.size(); ++i) {
+    if (!set.fixed_batch_size) {
+      shapes[i][0] = std::nullopt;
+    }
     std::optional<PartialShape>& known = set.features[i].output_shape;
-    const std::optional<int64_t> batch_size =
-        set.fixed_batch_size ? shapes[i][0] : std::nullopt;
-    if (!known) {
-      known.emplace(shapes[i].size());
-    }
-    for (size_t axis = 1; axis < known->size(); ++axis) {
-      std::optional<int64_t>& size = (*known)[axis];
-      size = size ? size : shapes[i][axis];
-    }
-    std::optional<int64_t>& first = (*known)[0];
-    first = first ? first : batch_size;
+    known = known ? fill_unknown(*known, shapes[i]) : shapes[i];
   }
   set.is_built = true;
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/features/partial_shape.h>
 
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+
 namespace tessera {
 
 std::string to_string(const PartialShape& shape) {
@@ -21,6 +25,28 @@ std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape) {
     sizes.push_back(*size);
   }
   return sizes;
+}
+
+std::optional<PartialShape> merge(
+    const PartialShape& left,
+    const PartialShape& right) {
+  if (left.size() != right.size()) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i] && right[i] && *left[i] != *right[i]) {
+      return std::nullopt;
+    }
+  }
+  return fill_unknown(left, right);
+}
+
+PartialShape fill_unknown(PartialShape shape, const PartialShape& other) {
+  TORCH_INTERNAL_ASSERT(shape.size() == other.size());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    shape[i] = shape[i] ? shape[i] : other[i];
+  }
+  return shape;
 }
 
 }  // namespace tessera

@@ -29,4 +29,13 @@ std::string to_string(const PartialShape& shape);
 /// The sizes, or nullopt if one of them is unknown.
 std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape);
 
+/// The shape that both describe, with every size that one of them knows: [2, ?] and
+/// [?, 4] give [2, 4]. nullopt if their ranks or two known sizes differ.
+std::optional<PartialShape> merge(
+    const PartialShape& left,
+    const PartialShape& right);
+
+/// `shape`, with its unknown sizes taken from `other`, which has the same rank.
+PartialShape fill_unknown(PartialShape shape, const PartialShape& other);
+
 }  // namespace tessera

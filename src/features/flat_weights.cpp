@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/features/flat_weights.h"
+
+#include "src/common/check.h"
+#include "src/features/tensor_checks.h"
+
+#include <ATen/ops/equal.h>
+
+namespace tessera {
+
+namespace {
+
+const char* kind_of(const Feature& feature) {
+  constexpr const char* kKinds[] = {"dense", "sparse", "ragged"};
+  return kKinds[feature.index()];
+}
+
+bool same_values(const at::Tensor& left, const at::Tensor& right) {
+  return left.is_same(right) ||
+      (left.defined() && right.defined() && left.sizes() == right.sizes() &&
+       at::equal(as_int64(left), as_int64(right)));
+}
+
+// The values of a sparse or ragged feature.
+const at::Tensor& values_of(const Feature& feature) {
+  const auto* sparse = std::get_if<SparseFeature>(&feature);
+  return sparse != nullptr ? sparse->values
+                           : std::get<RaggedFeature>(feature).values;
+}
+
+// Weights are for features that are combined.
+void check_takes_weights(const FeatureState& state, const Feature& feature) {
+  TESSERA_CHECK_VALUE(
+      !std::holds_alternative<at::Tensor>(feature),
+      "{}weights are given, but the feature is dense. Leave the weights out, or pass a sparse or ragged feature.",
+      where_of(state));
+  const auto* sparse = std::get_if<SparseFeature>(&feature);
+  const bool combines_positions = sparse != nullptr &&
+      sparse->dense_shape.defined() && sparse->dense_shape.numel() > 2;
+  TESSERA_CHECK_VALUE(
+      state.config.sequence_length() == 0 || combines_positions,
+      "{}weights are given, but this is a sequence feature, which is not combined. Leave the weights out.",
+      where_of(state));
+}
+
+// Weights of the feature's kind must have its ids' positions.
+void check_same_positions(
+    const FeatureState& state,
+    const Feature& feature,
+    const Feature& weights) {
+  TESSERA_CHECK_TYPE(
+      weights.index() == feature.index(),
+      "{}weights must be {} like the feature, or its flat values, but are {}.",
+      where_of(state),
+      kind_of(feature),
+      kind_of(weights));
+  const auto* sparse = std::get_if<SparseFeature>(&feature);
+  bool same = false;
+  if (sparse != nullptr) {
+    const auto& other = std::get<SparseFeature>(weights);
+    same = same_values(other.indices, sparse->indices) &&
+        same_values(other.dense_shape, sparse->dense_shape);
+  } else {
+    same = same_values(
+        std::get<RaggedFeature>(weights).row_splits,
+        std::get<RaggedFeature>(feature).row_splits);
+  }
+  TESSERA_CHECK_VALUE(
+      same,
+      "{}weights must have the {} of the feature, but they differ.",
+      where_of(state),
+      sparse != nullptr ? "indices and dense_shape" : "row_splits");
+}
+
+}  // namespace
+
+at::Tensor flat_weights(
+    const FeatureState& state,
+    const Feature& feature,
+    const std::optional<Feature>& weights) {
+  if (!weights) {
+    return {};
+  }
+  check_takes_weights(state, feature);
+  const auto* given = std::get_if<at::Tensor>(&*weights);
+  if (given == nullptr) {
+    check_same_positions(state, feature, *weights);
+  }
+  const at::Tensor& flat = given != nullptr ? *given : values_of(*weights);
+  const at::Tensor& ids = values_of(feature);
+  check_tensor(state, flat, "weights");
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(flat.scalar_type()),
+      "{}weights must be of a floating-point type, but got {}.",
+      where_of(state),
+      c10::toString(flat.scalar_type()));
+  TESSERA_CHECK_VALUE(
+      ids.defined() && flat.dim() == 1 && flat.numel() == ids.numel(),
+      "{}weights must have one value per id, [{}], but got shape {}.",
+      where_of(state),
+      ids.defined() ? ids.numel() : 0,
+      flat.sizes());
+  return flat.to(at::kFloat);
+}
+
+}  // namespace tessera

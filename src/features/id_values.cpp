@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/features/id_values.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+#include "src/features/id_bags.h"
+#include "src/features/tensor_checks.h"
+#include "src/tables/active_kernels.h"
+#include "src/tables/combiner_rule.h"
+
+#include <cstddef>
+#include <limits>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+// What an id < 0 is.
+enum class NegativeId {
+  kOutOfRange,
+  // Left out, or an error without FeatureConfig::validate_weights_and_indices.
+  kInvalid
+};
+
+// Copies the ids. False if one of them is not in [0, vocab).
+bool copy_ids(
+    const at::Tensor& contiguous,
+    int64_t vocab,
+    Buffer<uint32_t>& ids) {
+  const kernels::KernelTable& kernels = active_kernels();
+  ids.resize(contiguous.numel());
+  return contiguous.scalar_type() == at::kLong
+      ? kernels.narrow_int64(
+            contiguous.data_ptr<int64_t>(),
+            contiguous.numel(),
+            vocab,
+            ids.data())
+      : kernels.narrow_int32(
+            contiguous.data_ptr<int32_t>(),
+            contiguous.numel(),
+            vocab,
+            ids.data());
+}
+
+// Finds the ids that look up zeros and those that are left out.
+void check_ids(
+    const FeatureState& feature,
+    const at::Tensor& values,
+    NegativeId negative_id,
+    const BagNumbers& bag_numbers,
+    IdValues& read) {
+  const FeatureConfig& config = feature.config;
+  const int64_t* ids = values.data_ptr<int64_t>();
+  const int64_t vocab = config.table->vocabulary_size;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab) {
+      continue;
+    }
+    if (!bag_numbers.empty() && bag_numbers[i] == kNoBag) {
+      continue;  // Past the end of its sequence: never looked at.
+    }
+    const bool is_invalid = ids[i] < 0 && negative_id == NegativeId::kInvalid;
+    if (is_invalid && config.validate_weights_and_indices) {
+      read.is_dropped.resize(read.ids.size(), 0);
+      read.is_dropped[i] = 1;
+      continue;
+    }
+    TESSERA_CHECK_INDEX(
+        config.out_of_range == OutOfRange::kZero && !is_invalid,
+        "{}{} has ids in [0, {}), but got {} at position {}. {}",
+        where_of(feature),
+        config.table->name.empty()
+            ? std::string("its table")
+            : "table '" + shorten(config.table->name) + "'",
+        vocab,
+        ids[i],
+        i,
+        is_invalid
+            ? "Set validate_weights_and_indices to drop negative ids."
+            : "Correct the id, enlarge vocabulary_size, or set out_of_range "
+              "= OutOfRange::kZero.");
+    read.ids[i] = kZeroRow;
+    ++read.zero_rows;
+  }
+}
+
+IdValues read_ids(
+    const FeatureState& feature,
+    const at::Tensor& values,
+    NegativeId negative_id,
+    const BagNumbers& bag_numbers) {
+  TESSERA_CHECK_VALUE(
+      values.numel() < std::numeric_limits<uint32_t>::max(),
+      "{}a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
+      where_of(feature),
+      values.numel());
+  IdValues read;
+  const at::Tensor contiguous = values.resolve_neg().contiguous();
+  if (!copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids)) {
+    check_ids(feature, as_int64(contiguous), negative_id, bag_numbers, read);
+  }
+  return read;
+}
+
+// Copies the weights. Those which are not positive can't divide a bag.
+void read_weights(
+    const FeatureState& feature,
+    const at::Tensor& weights,
+    IdValues& read) {
+  const at::Tensor contiguous = weights.detach().resolve_neg().contiguous();
+  const float* begin = contiguous.data_ptr<float>();
+  read.weights.assign(begin, begin + contiguous.numel());
+  if (!feature.config.validate_weights_and_indices ||
+      !is_divided(feature.config.table->combiner)) {
+    return;
+  }
+  for (size_t i = 0; i < read.weights.size(); ++i) {
+    if (!(read.weights[i] > 0.0F)) {
+      read.is_dropped.resize(read.ids.size(), 0);
+      read.is_dropped[i] = 1;
+    }
+  }
+}
+
+}  // namespace
+
+IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids) {
+  return read_ids(feature, ids, NegativeId::kOutOfRange, {});
+}
+
+IdValues read_id_values(
+    const FeatureState& feature,
+    const at::Tensor& values,
+    const at::Tensor& weights,
+    const BagNumbers& bag_numbers) {
+  IdValues read = read_ids(feature, values, NegativeId::kInvalid, bag_numbers);
+  if (weights.defined()) {
+    read_weights(feature, weights, read);
+  }
+  return read;
+}
+
+}  // namespace tessera

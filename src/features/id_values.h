@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/common/buffer.h"
+#include "src/features/feature_state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+/// The number of the bag of each value, or kNoBag.
+using BagNumbers = Buffer<int64_t>;  // [nnz]
+
+/// A value that no bag holds, such as one past the end of a sequence.
+inline constexpr int64_t kNoBag = -1;
+
+/// The ids of a feature and their weights, in the order of the caller's values.
+struct IdValues {
+  Buffer<uint32_t> ids = {};  // [nnz], each < vocab or kZeroRow
+  Buffer<float> weights = {};  // [nnz]; empty: ones
+  /// Whether an id is left out, for its value or for its weight.
+  std::vector<char> is_dropped = {};  // [nnz]; empty: no id is left out
+  /// How many ids are kZeroRow.
+  int64_t zero_rows = 0;
+};
+
+/// Checks and copies the ids of a dense feature. Each of them has a place in the
+/// activation, so none is left out.
+/// Errors:  c10::IndexError for an id out of range, naming its position; ValueError for
+///          2^32 - 1 ids or more.
+IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids);
+
+/// Checks and copies the ids of a sparse or ragged feature and their weights, which may
+/// be undefined. The ids of no bag in `bag_numbers`, which may be empty, are not
+/// checked.
+/// Errors:  as read_dense_ids().
+IdValues read_id_values(
+    const FeatureState& feature,
+    const at::Tensor& values,
+    const at::Tensor& weights,
+    const BagNumbers& bag_numbers);
+
+}  // namespace tessera

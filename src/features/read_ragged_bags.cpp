@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/common/check.h"
+#include "src/features/output_shapes.h"
+#include "src/features/read_bags.h"
+#include "src/features/sort_into_bags.h"
+#include "src/features/tensor_checks.h"
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check_row_splits(
+    const FeatureState& feature,
+    const int64_t* splits,
+    int64_t rows,
+    int64_t nnz) {
+  TESSERA_CHECK_VALUE(
+      rows >= 0,
+      "{}row_splits must have batch + 1 >= 1 entries, but is empty. A batch of zero rows has the row_splits [0].",
+      where_of(feature));
+  TESSERA_CHECK_VALUE(
+      splits[0] == 0,
+      "{}row_splits must begin with 0, but begins with {}.",
+      where_of(feature),
+      splits[0]);
+  for (int64_t row = 0; row < rows; ++row) {
+    TESSERA_CHECK_VALUE(
+        splits[row] <= splits[row + 1],
+        "{}row_splits must not fall, but entry {} is {} after {}.",
+        where_of(feature),
+        row + 1,
+        splits[row + 1],
+        splits[row]);
+  }
+  TESSERA_CHECK_VALUE(
+      splits[rows] == nnz,
+      "{}row_splits must end with the number of values, {}, but ends with {}.",
+      where_of(feature),
+      nnz,
+      splits[rows]);
+}
+
+BagNumbers number_rows(const int64_t* splits, int64_t rows) {
+  BagNumbers numbers(splits[rows]);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
+      numbers[i] = row;
+    }
+  }
+  return numbers;
+}
+
+// Each position of a row is a bag.
+BagNumbers number_positions(
+    const int64_t* splits,
+    int64_t rows,
+    int64_t length) {
+  BagNumbers numbers(splits[rows]);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
+      const int64_t position = i - splits[row];
+      numbers[i] = position < length ? row * length + position : kNoBag;
+    }
+  }
+  return numbers;
+}
+
+}  // namespace
+
+IdBags read_ragged_bags(
+    const FeatureState& feature,
+    const RaggedFeature& input,
+    const at::Tensor& weights) {
+  check_integers(feature, input.values, "values");
+  check_rank(feature, input.values, 1, "values");
+  check_integers(feature, input.row_splits, "row_splits");
+  check_rank(feature, input.row_splits, 1, "row_splits");
+  const at::Tensor row_splits = as_int64(input.row_splits);
+  const int64_t* splits = row_splits.data_ptr<int64_t>();
+  const int64_t rows = row_splits.numel() - 1;
+  check_row_splits(feature, splits, rows, input.values.numel());
+  RaggedRows shape = ragged_rows_of_batch(feature, rows);
+  const int64_t length = shape.sequence_length;
+  TESSERA_CHECK_VALUE(
+      length == 0 || !weights.defined(),
+      "{}weights are given, but output_shape {} spreads each of the {} rows as a sequence, which is not combined. Leave the weights out.",
+      where_of(feature),
+      c10::IntArrayRef(shape.output_shape),
+      rows);
+  IdBags bags = bags_without_ids(feature, std::move(shape.output_shape));
+  bags.ragged_rows = shape.fixed_rows;
+  if (length > 0) {
+    bags.bags = count_bags(feature, bags.batch_shape);
+    BagNumbers numbers = number_positions(splits, rows, length);
+    const IdValues values =
+        read_id_values(feature, input.values, weights, numbers);
+    sort_into_bags(values, std::move(numbers), bags);
+    bags.combiner = Combiner::kSum;  // at most one id per position
+    compute_scales(bags);
+    return bags;
+  }
+  bags.bags = rows;
+  IdValues values = read_id_values(feature, input.values, weights, {});
+  if (values.is_dropped.empty()) {
+    bags.offsets.assign(splits, splits + rows + 1);
+    bags.ids = std::move(values.ids);
+    bags.weights = std::move(values.weights);
+    bags.zero_rows = values.zero_rows;
+  } else {
+    sort_into_bags(values, number_rows(splits, rows), bags);
+  }
+  compute_scales(bags);
+  return bags;
+}
+
+}  // namespace tessera

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/common/check.h"
+#include "src/features/output_shapes.h"
+#include "src/features/read_bags.h"
+#include "src/features/sort_into_bags.h"
+#include "src/features/tensor_checks.h"
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check_parts(const FeatureState& feature, const SparseFeature& input) {
+  check_integers(feature, input.values, "values");
+  check_rank(feature, input.values, 1, "values");
+  check_integers(feature, input.indices, "indices");
+  check_integers(feature, input.dense_shape, "dense_shape");
+  check_rank(feature, input.dense_shape, 1, "dense_shape");
+  const int64_t rank = input.dense_shape.numel();
+  const int64_t nnz = input.values.numel();
+  TESSERA_CHECK_VALUE(
+      rank >= 2,
+      "{}a sparse feature must have rank 2 or above, but dense_shape has {} entries. The last dimension is the one that is combined.",
+      where_of(feature),
+      rank);
+  TESSERA_CHECK_VALUE(
+      input.indices.dim() == 2 && input.indices.size(0) == nnz &&
+          input.indices.size(1) == rank,
+      "{}indices must have shape [nnz, rank] = [{}, {}], but got {}.",
+      where_of(feature),
+      nnz,
+      rank,
+      input.indices.sizes());
+}
+
+void check_indices(
+    const FeatureState& feature,
+    const int64_t* indices,
+    int64_t nnz,
+    c10::IntArrayRef shape) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  int64_t cells = 1;
+  for (int64_t axis = 0; axis < rank; ++axis) {
+    TESSERA_CHECK_VALUE(
+        shape[axis] >= 0 && !__builtin_mul_overflow(cells, shape[axis], &cells),
+        "{}dense_shape must be >= 0 and its product fit in 64 bits, but entry {} is {}.",
+        where_of(feature),
+        axis,
+        shape[axis]);
+  }
+  for (int64_t i = 0; i < nnz; ++i) {
+    for (int64_t axis = 0; axis < rank; ++axis) {
+      const int64_t index = indices[i * rank + axis];
+      TESSERA_CHECK_VALUE(
+          index >= 0 && index < shape[axis],
+          "{}indices must lie inside dense_shape, but indices[{}][{}] is {} and the dimension is {}.",
+          where_of(feature),
+          i,
+          axis,
+          index,
+          shape[axis]);
+    }
+  }
+}
+
+// The axis after the leading ones is the position in a sequence of `length`, which is 0
+// without a sequence.
+BagNumbers number_bags(
+    const int64_t* indices,
+    int64_t nnz,
+    c10::IntArrayRef shape,
+    int64_t leading_axes,
+    int64_t length) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  BagNumbers numbers(nnz);
+  for (int64_t i = 0; i < nnz; ++i) {
+    const int64_t* index = indices + i * rank;
+    int64_t bag = 0;
+    for (int64_t axis = 0; axis < leading_axes; ++axis) {
+      bag = bag * shape[axis] + index[axis];
+    }
+    if (length > 0) {
+      const int64_t position = index[leading_axes];
+      bag = position < length ? bag * length + position : kNoBag;
+    }
+    numbers[i] = bag;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+IdBags read_sparse_bags(
+    const FeatureState& feature,
+    const SparseFeature& input,
+    const at::Tensor& weights) {
+  check_parts(feature, input);
+  const at::Tensor dense_shape = as_int64(input.dense_shape);
+  const c10::IntArrayRef shape(
+      dense_shape.data_ptr<int64_t>(), dense_shape.numel());
+  const at::Tensor indices = as_int64(input.indices);
+  const int64_t nnz = input.values.numel();
+  check_indices(feature, indices.data_ptr<int64_t>(), nnz, shape);
+  IdBags bags =
+      bags_without_ids(feature, output_shape_of_batch(feature, shape.vec()));
+  bags.bags = count_bags(feature, bags.batch_shape);
+  const int64_t length = feature.config.sequence_length();
+  const auto rank = static_cast<int64_t>(bags.batch_shape.size());
+  BagNumbers numbers = number_bags(
+      indices.data_ptr<int64_t>(),
+      nnz,
+      shape,
+      length > 0 ? rank - 1 : rank,
+      length);
+  const IdValues values =
+      read_id_values(feature, input.values, weights, numbers);
+  sort_into_bags(values, std::move(numbers), bags);
+  if (length > 0 && shape.size() == 2) {
+    bags.combiner = Combiner::kSum;  // at most one id per position
+  }
+  compute_scales(bags);
+  return bags;
+}
+
+}  // namespace tessera

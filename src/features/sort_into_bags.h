@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/features/id_bags.h"
+#include "src/features/id_values.h"
+
+namespace tessera {
+
+/// Fills `bags`, whose number is set, with the values that are not left out. Within a
+/// bag they keep their order.
+void sort_into_bags(
+    const IdValues& values,
+    BagNumbers bag_numbers,
+    IdBags& bags);
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/features/tensor_checks.h"
+
+#include "src/common/check.h"
+
+namespace tessera {
+
+void check_tensor(
+    const FeatureState& feature,
+    const at::Tensor& tensor,
+    const char* part) {
+  TESSERA_CHECK_TYPE(
+      tensor.defined(),
+      "{}{} is an undefined tensor.",
+      where_of(feature),
+      part);
+  TESSERA_CHECK_TYPE(
+      tensor.device().is_cpu() && tensor.layout() == at::kStrided,
+      "{}{} must be a dense tensor on the cpu, but got {} on {}. Move it with .cpu().",
+      where_of(feature),
+      part,
+      tensor.layout(),
+      tensor.device());
+}
+
+void check_integers(
+    const FeatureState& feature,
+    const at::Tensor& tensor,
+    const char* part) {
+  check_tensor(feature, tensor, part);
+  TESSERA_CHECK_TYPE(
+      tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt,
+      "{}{} must be int32 or int64, but got {}. Convert with .to(torch::kLong).",
+      where_of(feature),
+      part,
+      c10::toString(tensor.scalar_type()));
+}
+
+void check_rank(
+    const FeatureState& feature,
+    const at::Tensor& tensor,
+    int64_t rank,
+    const char* part) {
+  TESSERA_CHECK_VALUE(
+      tensor.dim() == rank,
+      "{}{} must have rank {}, but got shape {}.",
+      where_of(feature),
+      part,
+      rank,
+      tensor.sizes());
+}
+
+at::Tensor as_int64(const at::Tensor& tensor) {
+  return tensor.to(at::kLong).resolve_neg().contiguous();
+}
+
+}  // namespace tessera
