@@ -91,25 +91,24 @@ IdBags read_ragged_bags(
       rows);
   IdBags bags = bags_without_ids(feature, std::move(shape.output_shape));
   bags.ragged_rows = shape.fixed_rows;
+  bags.bags = rows;
+  BagNumbers numbers;
   if (length > 0) {
     bags.bags = count_bags(feature, bags.batch_shape);
-    BagNumbers numbers = number_positions(splits, rows, length);
-    const IdValues values =
-        read_id_values(feature, input.values, weights, numbers);
-    sort_into_bags(values, std::move(numbers), bags);
     bags.combiner = Combiner::kSum;  // at most one id per position
-    compute_scales(bags);
-    return bags;
+    numbers = number_positions(splits, rows, length);
   }
-  bags.bags = rows;
-  IdValues values = read_id_values(feature, input.values, weights, {});
-  if (values.is_dropped.empty()) {
+  IdValues values = read_id_values(feature, input.values, weights, numbers);
+  if (length == 0 && values.is_dropped.empty()) {  // the values are in order
     bags.offsets.assign(splits, splits + rows + 1);
     bags.ids = std::move(values.ids);
     bags.weights = std::move(values.weights);
     bags.zero_rows = values.zero_rows;
   } else {
-    sort_into_bags(values, number_rows(splits, rows), bags);
+    sort_into_bags(
+        values,
+        length > 0 ? std::move(numbers) : number_rows(splits, rows),
+        bags);
   }
   compute_scales(bags);
   return bags;

@@ -106,6 +106,9 @@ IdBags read_sparse_bags(
       bags_without_ids(feature, output_shape_of_batch(feature, shape.vec()));
   bags.bags = count_bags(feature, bags.batch_shape);
   const int64_t length = feature.config.sequence_length();
+  if (length > 0 && shape.size() == 2) {
+    bags.combiner = Combiner::kSum;  // at most one id per position
+  }
   const auto rank = static_cast<int64_t>(bags.batch_shape.size());
   BagNumbers numbers = number_bags(
       indices.data_ptr<int64_t>(),
@@ -116,9 +119,6 @@ IdBags read_sparse_bags(
   const IdValues values =
       read_id_values(feature, input.values, weights, numbers);
   sort_into_bags(values, std::move(numbers), bags);
-  if (length > 0 && shape.size() == 2) {
-    bags.combiner = Combiner::kSum;  // at most one id per position
-  }
   compute_scales(bags);
   return bags;
 }
