@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dlrm_run.h"
 
-#include <fstream>
+#include "examples/click_logs/text_file_writer.h"
+
 #include <string>
 #include <utility>
 
@@ -10,19 +11,6 @@ using Json = nlohmann::ordered_json;
 using tessera::data::FeaturePipeline;
 
 namespace {
-
-void write_text(const fs::path& path, const std::string& text) {
-  const std::string partial = path.string() + ".partial";
-  std::ofstream file(partial);
-  file << text;
-  file.close();
-  TORCH_CHECK(
-      file.good(),
-      "[dlrm_criteo] expected to write ",
-      partial,
-      ", but it failed. Is the disk full?");
-  fs::rename(partial, path);
-}
 
 class Keeper : public tessera::training::Callback {
  public:
@@ -34,7 +22,9 @@ class Keeper : public tessera::training::Callback {
   // The directory is there, and no other process trains with it.
   void on_epoch_begin(tessera::training::Training& training) override {
     if (training.progress().step == 0) {
-      write_text(directory_ / "run.json", run_.dump(2) + "\n");
+      click_logs::TextFileWriter file(directory_ / "run.json", "[dlrm_criteo]");
+      file.write(run_.dump(2) + "\n");
+      file.finish();
       tessera::save_pipeline(
           pipeline_, (directory_ / "pipeline.json").string());
     }

@@ -12,7 +12,7 @@
 #include "layers/export/verification.h"
 #include "layers/mode_guard.h"
 #include "layers/table_module.h"
-#include "serialization/durable_file.h"
+#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/engine/engine_access.h"
 
@@ -61,7 +61,7 @@ void write_embedding(
     const std::string& path,
     const ExportOptions& options) {
   check_dtype(options);
-  DurableFile file(path, kWhere);
+  AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript by streams
   const at::NoGradGuard no_grad;
   const exporting::ExportedLayer layer =
@@ -116,7 +116,7 @@ void detail::export_torchscript(
   TESSERA_CHECK_VALUE(
       model.takes_weights || example.weights.empty(),
       "[export_torchscript] example.weights are given, but forward() takes no Weights. Leave them out.");
-  DurableFile file(path, kWhere);
+  AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript by streams
   const at::NoGradGuard no_grad;
   const ExportExample parts = exporting::in_parts(example, kWhere);

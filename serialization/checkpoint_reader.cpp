@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_descriptor.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 
@@ -43,20 +44,13 @@ class InputFile {
   explicit InputFile(fs::path path)
       : path_(std::move(path)),
         descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    check(descriptor_ >= 0, "can't be opened", std::strerror(errno));
+    check(descriptor_.is_open(), "can't be opened", std::strerror(errno));
   }
-  ~InputFile() {
-    ::close(descriptor_);
-  }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   int64_t size() const {
     struct stat status {};
-    check(
-        ::fstat(descriptor_, &status) == 0,
-        "can't be read",
-        std::strerror(errno));
+    const bool is_read = ::fstat(descriptor_.number(), &status) == 0;
+    check(is_read, "can't be read", std::strerror(errno));
     return S_ISREG(status.st_mode) ? status.st_size : -1;
   }
 
@@ -83,7 +77,7 @@ class InputFile {
 
   void read(int64_t begin, int64_t bytes, char* to) const {
     while (bytes > 0) {
-      const ssize_t got = ::pread(descriptor_, to, bytes, begin);
+      const ssize_t got = ::pread(descriptor_.number(), to, bytes, begin);
       if (got < 0 && errno == EINTR) {
         continue;
       }
@@ -108,7 +102,7 @@ class InputFile {
   }
 
   fs::path path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 // Some chunks of a file that are compared one after the other.

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/file_descriptor.h"
+
 #include <cstddef>
 #include <filesystem>
+#include <utility>
 
 namespace tessera {
 
 /// A file that is being written. Closes itself.
 class OutputFile {
  public:
-  OutputFile(std::filesystem::path path, int descriptor);
-  ~OutputFile();
-
-  OutputFile(OutputFile&& other) noexcept;
-  OutputFile& operator=(OutputFile&&) = delete;
+  OutputFile(std::filesystem::path path, FileDescriptor descriptor)
+      : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
 
   const std::filesystem::path& path() const {
     return path_;
   }
-  int descriptor() const {
+  const FileDescriptor& descriptor() const {
     return descriptor_;
   }
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 /// The steps by which a checkpoint reaches the disk. Virtual for tests, which

@@ -44,25 +44,24 @@ int open_or_make(const std::string& path) {
 }
 
 // `lock` returns 0, or -1 with errno.
-OutputFile open_locked(
+FileDescriptor open_locked(
     const std::string& path,
     bool is_directory,
     int (*lock)(int descriptor),
     const char* where,
     const char* advice) {
   check_path(path, where);
-  OutputFile file(
-      path,
+  FileDescriptor file(
       is_directory ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC)
                    : open_or_make(path));
   TESSERA_CHECK(
-      file.descriptor() >= 0,
+      file.is_open(),
       "{} can't open '{}' to lock it: {}{}",
       where,
       path,
       std::strerror(errno),
       is_directory ? ". It must be readable." : ". It must be writable.");
-  const bool is_locked = lock(file.descriptor()) == 0;
+  const bool is_locked = lock(file.number()) == 0;
   const bool is_held = errno == EAGAIN || errno == EACCES;
   TESSERA_CHECK(
       is_locked,

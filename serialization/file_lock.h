@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "serialization/disk.h"
+#include "src/common/file_descriptor.h"
 
 #include <string>
 #include <utility>
@@ -30,9 +30,9 @@ class FileLock {
       const char* advice);
 
  private:
-  explicit FileLock(OutputFile file) : file_(std::move(file)) {}
+  explicit FileLock(FileDescriptor file) : file_(std::move(file)) {}
 
-  OutputFile file_;
+  FileDescriptor file_;
 };
 
 }  // namespace tessera

@@ -3,41 +3,16 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_descriptor.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 namespace tessera {
-
-namespace {
-
-class Descriptor {
- public:
-  // Without O_NONBLOCK a pipe would wait for its writer.
-  explicit Descriptor(const std::string& path)
-      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~Descriptor() {
-    if (number_ >= 0) {
-      ::close(number_);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int number() const {
-    return number_;
-  }
-
- private:
-  int number_;
-};
-
-}  // namespace
 
 MappedFile::MappedFile(const std::string& path, const std::string& where) {
   const auto check_system = [&](bool is_fine) {
@@ -50,8 +25,10 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
         std::strerror(number));
   };
   check_path(path, where);
-  const Descriptor file(path);
-  check_system(file.number() >= 0);
+  // Without O_NONBLOCK a pipe would wait for its writer.
+  const FileDescriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  check_system(file.is_open());
   struct stat status = {};
   check_system(::fstat(file.number(), &status) == 0);
   TESSERA_CHECK_VALUE(

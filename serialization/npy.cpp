@@ -258,7 +258,7 @@ void save_npy(const at::Tensor& tensor, const std::string& path) {
       static_cast<char>(header.size() & 0xFF),
       static_cast<char>(header.size() >> 8)};
 
-  DurableFile file(path, "[save_npy]");
+  AtomicFile file(path, "[save_npy]");
   file.write(kMagic.data(), kMagic.size());
   file.write(version_and_length.data(), version_and_length.size());
   file.write(header.data(), header.size());

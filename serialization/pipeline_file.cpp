@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/pipeline_file.h>
 
-#include "serialization/durable_file.h"
+#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
 #include <tessera/serialization/json_file.h>
@@ -28,7 +28,7 @@ void save_pipeline(
       path,
       kLimits.bytes,
       text.size());
-  DurableFile file(path, "[save_pipeline]");
+  AtomicFile file(path, "[save_pipeline]");
   file.write(text.data(), text.size());
   file.commit();
 }

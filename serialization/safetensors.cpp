@@ -135,7 +135,7 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
   const std::string header = header_of(contents, layout, where);
   const uint64_t length = header.size();
 
-  DurableFile file(path, "[save_safetensors]");
+  AtomicFile file(path, "[save_safetensors]");
   file.write(&length, kLengthSize);
   file.write(header.data(), header.size());
   for (const size_t i : layout.order) {

@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
-#include "serialization/durable_file.h"
+#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
 namespace tessera {
@@ -11,7 +11,7 @@ namespace tessera {
 void detail::save_to_file(
     const std::string& path,
     c10::function_ref<void(const ArchiveWriter&)> save) {
-  DurableFile file(path, "[save_to_file]");
+  AtomicFile file(path, "[save_to_file]");
   file.write_by(save);
   file.commit();
 }

@@ -134,7 +134,7 @@ const FileDtype& require_saveable(
   return *found;
 }
 
-void write_elements(DurableFile& file, const at::Tensor& tensor) {
+void write_elements(AtomicFile& file, const at::Tensor& tensor) {
   if (tensor.numel() == 0) {
     return;
   }

@@ -2,8 +2,8 @@
 // What .npy and safetensors files share: dtypes, sizes, tensors as bytes.
 #pragma once
 
-#include "serialization/durable_file.h"
 #include "serialization/mapped_file.h"
+#include "src/common/atomic_file.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -63,6 +63,6 @@ const FileDtype& require_saveable(
     const std::string& where);
 
 /// The elements in C order.
-void write_elements(DurableFile& file, const at::Tensor& tensor);
+void write_elements(AtomicFile& file, const at::Tensor& tensor);
 
 }  // namespace tessera

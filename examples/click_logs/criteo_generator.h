@@ -52,7 +52,7 @@ class CriteoGenerator {
   float append_line(int64_t example, std::string& text) const;
 
   /// Writes the examples to a file, compressed when its name ends in .gz.
-  /// Until it is complete, it is beside the path, as path + ".partial".
+  /// Until it is complete, it is beside the path, as path + ".tmp-tessera".
   /// Returns the click probabilities, float32 [examples].
   /// Errors:  c10::ValueError when the file can't be written; what was there
   ///          before stays.

@@ -5,10 +5,10 @@
 #include "src/common/check_path.h"
 
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -24,9 +24,7 @@ const char* describe(int zlib_status) {
 }  // namespace
 
 TextFileWriter::TextFileWriter(std::string path, std::string where)
-    : path_(std::move(path)),
-      partial_(path_ + ".partial"),
-      where_(std::move(where)) {
+    : path_(std::move(path)), where_(std::move(where)) {
   tessera::check_path(path_, where_);
   std::error_code ignored;
   const auto there = std::filesystem::status(path_, ignored);
@@ -34,20 +32,22 @@ TextFileWriter::TextFileWriter(std::string path, std::string where)
       !std::filesystem::exists(there) ||
           std::filesystem::is_regular_file(there),
       "there is something else than a file");
+  const auto folder = std::filesystem::path(path_).parent_path();
+  const bool has_folder =
+      ::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
+  require(has_folder, std::strerror(errno));
+  file_.emplace(path_, where_);
   // T: as it is. Level 1 takes a third of the time of zlib's default.
   errno = 0;
-  file_ = gzopen(partial_.c_str(), path_.ends_with(".gz") ? "wb1" : "wbT");
-  require(file_ != nullptr, errno != 0 ? std::strerror(errno) : "no memory");
+  text_ = gzopen(
+      file_->written_path().c_str(), path_.ends_with(".gz") ? "wb1" : "wbT");
+  require(text_ != nullptr, errno != 0 ? std::strerror(errno) : "no memory");
 }
 
 TextFileWriter::~TextFileWriter() {
-  if (is_finished_) {
-    return;
+  if (text_ != nullptr) {
+    gzclose(text_);
   }
-  if (file_ != nullptr) {
-    gzclose(file_);
-  }
-  ::unlink(partial_.c_str());
 }
 
 void TextFileWriter::write(std::string_view text) {
@@ -55,8 +55,8 @@ void TextFileWriter::write(std::string_view text) {
   while (!text.empty()) {
     const std::string_view part = text.substr(0, kMostAtATime);
     int status = Z_OK;
-    if (gzwrite(file_, part.data(), static_cast<unsigned>(part.size())) <= 0) {
-      gzerror(file_, &status);
+    if (gzwrite(text_, part.data(), static_cast<unsigned>(part.size())) <= 0) {
+      gzerror(text_, &status);
       require(false, describe(status));
     }
     text.remove_prefix(part.size());
@@ -64,11 +64,9 @@ void TextFileWriter::write(std::string_view text) {
 }
 
 void TextFileWriter::finish() {
-  const int status = gzclose(std::exchange(file_, nullptr));
+  const int status = gzclose(std::exchange(text_, nullptr));
   require(status == Z_OK, describe(status));
-  require(
-      std::rename(partial_.c_str(), path_.c_str()) == 0, std::strerror(errno));
-  is_finished_ = true;
+  file_->commit();
 }
 
 void TextFileWriter::require(bool is_right, const char* problem) const {

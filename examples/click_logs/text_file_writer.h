@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <zlib.h>
+#include "src/common/atomic_file.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
+
+struct gzFile_s;
 
 namespace click_logs {
 
 /// A text file, compressed when its name ends in .gz, that takes its place only
-/// when it is complete: until then it is beside it, as path + ".partial", and is
-/// removed when there is an error. What was there before stays until the end.
+/// when it is complete, as an AtomicFile. What was there before stays until the end.
 class TextFileWriter {
  public:
-  /// Errors:  c10::ValueError beginning with `where`, as of all that follows, when
-  ///          the file can't be made or something else than a file is there.
+  /// Errors:  c10::ValueError beginning with `where` when the file can't be made or
+  ///          written, or something else than a file is there; c10::Error beginning
+  ///          with `where` when it can't be put in its place.
   TextFileWriter(std::string path, std::string where);
   ~TextFileWriter();
   TextFileWriter(const TextFileWriter&) = delete;
@@ -28,10 +31,9 @@ class TextFileWriter {
   void require(bool is_right, const char* problem) const;
 
   std::string path_;
-  std::string partial_;
   std::string where_;
-  gzFile_s* file_ = nullptr;
-  bool is_finished_ = false;
+  std::optional<tessera::AtomicFile> file_;
+  gzFile_s* text_ = nullptr;
 };
 
 }  // namespace click_logs

@@ -87,7 +87,7 @@ void detach_tensors(const jit::Module& root) {
   }
 }
 
-jit::Module save_and_load(const jit::Module& module, DurableFile& file) {
+jit::Module save_and_load(const jit::Module& module, AtomicFile& file) {
   file.write_by([&](auto write) { jit::ExportModule(module, write); });
   return jit::load(file.written_path());
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/export/exported_layer.h"
-#include "serialization/durable_file.h"
+#include "src/common/atomic_file.h"
 
 #include <tessera/layers/export_torchscript.h>
 
@@ -28,7 +28,7 @@ void detach_tensors(const torch::jit::Module& root);
 /// Writes the file, and loads what programs will load once it is committed.
 torch::jit::Module save_and_load(
     const torch::jit::Module& module,
-    DurableFile& file);
+    AtomicFile& file);
 
 /// What the loaded file of a layer gives for one feature.
 at::Tensor run_embedding(

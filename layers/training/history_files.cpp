@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/history_files.h>
 
-#include "serialization/durable_file.h"
+#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
 #include <nlohmann/json.hpp>
@@ -16,12 +16,12 @@ HistoryFile::HistoryFile(std::string where, std::string path)
 
 void HistoryFile::on_train_begin(Training& /*training*/) {
   // Made beside the place, and deleted: what stands there stays.
-  const DurableFile probe(path_, where_);
+  const AtomicFile probe(path_, where_);
 }
 
 void HistoryFile::write(const History& history) const {
   const std::string text = text_of(history);
-  DurableFile file(path_, where_);
+  AtomicFile file(path_, where_);
   file.write(text.data(), text.size());
   file.commit();
 }

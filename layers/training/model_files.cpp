@@ -9,9 +9,9 @@
 
 #include "layers/table_module.h"
 #include "serialization/checkpoint_reader.h"
-#include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
+#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/checksum.h"
@@ -372,7 +372,7 @@ void save_file(const std::string& directory, Write write) {
   write(archive);
   archive.write(kHasChecksum, c10::IValue(true));
   make_directory(directory, "[save_weights]");
-  DurableFile file(file_of(directory), "[save_weights]");
+  AtomicFile file(file_of(directory), "[save_weights]");
   Checksum checksum;
   file.write_by([&](auto to) {
     archive.save_to([&](const void* data, size_t size) {
@@ -559,7 +559,7 @@ void check_model_directory(
     const std::string& where) {
   require_directory(directory, where);
   make_directory(directory, where);
-  const DurableFile probe(directory + "/probe", where);
+  const AtomicFile probe(directory + "/probe", where);
 }
 
 std::shared_ptr<void> lock_for_training(

@@ -24,28 +24,22 @@ constexpr char kMagic[] = {'\x1f', '\x8b'};
 FileBytes::FileBytes(std::string path)
     : path_(std::move(path)), raw_(kRawBytes) {
   check_path(path_, "[CriteoReader]");
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) {
+  file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file_.is_open()) {
     fail(c10::str("can't be opened: ", std::strerror(errno)));
   }
-  try {
-    // Both bytes of the mark, even from a pipe that gives one at a time.
-    while (raw_end_ < sizeof(kMagic)) {
-      const size_t count =
-          read_raw(raw_.data() + raw_end_, kRawBytes - raw_end_);
-      if (count == 0) {
-        break;
-      }
-      raw_end_ += count;
+  // Both bytes of the mark, even from a pipe that gives one at a time.
+  while (raw_end_ < sizeof(kMagic)) {
+    const size_t count = read_raw(raw_.data() + raw_end_, kRawBytes - raw_end_);
+    if (count == 0) {
+      break;
     }
-    is_gzip_ = begins_member();
-    // 15: any window; 16: with gzip's header and checksum.
-    if (is_gzip_ && inflateInit2(&stream_, 15 + 16) != Z_OK) {
-      fail("can't be inflated: zlib has no memory");
-    }
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
+    raw_end_ += count;
+  }
+  is_gzip_ = begins_member();
+  // 15: any window; 16: with gzip's header and checksum.
+  if (is_gzip_ && inflateInit2(&stream_, 15 + 16) != Z_OK) {
+    fail("can't be inflated: zlib has no memory");
   }
 }
 
@@ -53,7 +47,6 @@ FileBytes::~FileBytes() {
   if (is_gzip_) {
     inflateEnd(&stream_);
   }
-  ::close(descriptor_);
 }
 
 void FileBytes::fail(const std::string& problem) const {
@@ -63,7 +56,7 @@ void FileBytes::fail(const std::string& problem) const {
 size_t FileBytes::read_raw(char* to, size_t size) {
   ssize_t count = 0;
   do {
-    count = ::read(descriptor_, to, size);
+    count = ::read(file_.number(), to, size);
   } while (count < 0 && errno == EINTR);
   if (count < 0) {
     fail(c10::str("can't be read: ", std::strerror(errno)));

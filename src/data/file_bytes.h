@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/file_descriptor.h"
+
 #include <zlib.h>
 
 #include <cstddef>
@@ -31,7 +33,7 @@ class FileBytes {
   [[noreturn]] void fail(const std::string& problem) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  FileDescriptor file_;
   bool is_gzip_ = false;
   bool is_between_members_ = false;
   bool is_damaged_ = false;

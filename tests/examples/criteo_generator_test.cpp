@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/click_logs/criteo_generator.h"
 #include "tests/data/area_under_curve.h"
+#include "tests/small_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -190,14 +192,18 @@ TEST(CriteoGeneratorTest, FailedWritesLeaveTheFileThatWasThere) {
     for (const char* name : {"clicks.tsv", "clicks.gz"}) {
       const TemporaryFolder folder;
       const std::string path = folder.write(name, "before");
-      std::filesystem::create_symlink("/dev/full", path + ".partial");
-      EXPECT_VALUE_ERROR(
-          CriteoGenerator({.examples = examples}).write(path),
-          "expected to write '" + path +
-              "', but it failed: No space left on device");
-      ASSERT_FALSE(std::filesystem::is_symlink(path));  // /dev/full is endless
+      {
+        const test::SmallFiles small(0);
+        EXPECT_VALUE_ERROR(
+            CriteoGenerator({.examples = examples}).write(path),
+            "expected to write '" + path + "', but it failed: File too large");
+      }
       EXPECT_EQ(read_text(path), "before");
-      EXPECT_FALSE(std::filesystem::is_symlink(path + ".partial"));
+      EXPECT_EQ(
+          std::distance(
+              std::filesystem::directory_iterator(folder.path()),
+              std::filesystem::directory_iterator()),
+          1);
     }
   }
 }
@@ -208,13 +214,13 @@ TEST(CriteoGeneratorTest, WritesReplaceFilesAndNothingElse) {
   const std::string path = folder.write("clicks", "before");
   generator.write(path);
   EXPECT_EQ(read_text(path), make_clicks({.examples = 10}).text);
-  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp-tessera"));
   EXPECT_VALUE_ERROR(
       generator.write("/dev/null"), "there is something else than a file");
   std::filesystem::create_directory(folder / "there");
   EXPECT_VALUE_ERROR(
       generator.write(folder / "there"), "there is something else than a file");
-  EXPECT_FALSE(std::filesystem::exists(folder / "there.partial"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "there.tmp-tessera"));
 }
 
 TEST(CriteoGeneratorTest, NumbersOfExamplesEndWithInt64) {

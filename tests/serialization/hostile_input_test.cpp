@@ -2,9 +2,9 @@
 // Names without end, paths with a zero byte, files of a size that nobody has.
 #include "examples/click_logs/criteo_generator.h"
 #include "serialization/checkpoint_reader.h"
-#include "serialization/durable_file.h"
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
+#include "src/common/atomic_file.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 

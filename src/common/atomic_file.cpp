@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/common/atomic_file.h"
+
+#include "src/common/check.h"
+#include "src/common/check_path.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+FileDescriptor create_file(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  return FileDescriptor(::open(path.c_str(), kFlags, 0666));
+}
+
+// Whoever holds the lock of the file at a temporary path may rename or delete it. The
+// lock ends with its process, so a file without a lock has no writer any more.
+bool take_lock(const FileDescriptor& file) {
+  return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
+}
+
+// Whether `path` still names the file: another process may have renamed or deleted it
+// before the lock was taken.
+bool is_at(const std::string& path, const FileDescriptor& file) {
+  struct stat opened = {};
+  struct stat named = {};
+  return ::fstat(file.number(), &opened) == 0 &&
+      ::lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) &&
+      opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+// Deletes the file that a process left when it died.
+void remove_abandoned(const std::string& path) {
+  // Without O_NONBLOCK a pipe would wait for its reader.
+  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  // NFS locks only files that may be written to, and some files may only be read.
+  for (const int access : {O_WRONLY, O_RDONLY}) {
+    const FileDescriptor file(::open(path.c_str(), access | kFlags));
+    if (file.is_open() && take_lock(file) && is_at(path, file)) {
+      ::unlink(path.c_str());
+      return;
+    }
+  }
+}
+
+// Creates and locks the file. None is open where the path is taken or can't be locked.
+FileDescriptor create_locked(const std::string& path) {
+  remove_abandoned(path);
+  FileDescriptor file = create_file(path);
+  if (!file.is_open()) {
+    return {};
+  }
+  if (!take_lock(file)) {
+    // Another process has the lock only to delete the file.
+    if (errno != EWOULDBLOCK) {
+      ::unlink(path.c_str());
+    }
+    return {};
+  }
+  if (!is_at(path, file)) {
+    return {};
+  }
+  return file;
+}
+
+// Returns when the file's name is on the disk.
+void sync_folder_of(const std::string& path, const std::string& where) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  const FileDescriptor folder =
+      open_folder(parent.empty() ? "." : parent.c_str());
+  // Not every folder may be read.
+  const int number = !folder.is_open() || folder.sync_folder() ? 0 : errno;
+  TESSERA_CHECK(
+      number == 0,
+      "{} {}: the file can't be synced in its folder: {}.",
+      where,
+      path,
+      std::strerror(number));
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path, std::string where)
+    : where_(std::move(where)), path_(path) {
+  TESSERA_CHECK_VALUE(
+      !path.empty(),
+      "{} expected the path of a file, but got ''. Name one.",
+      where_);
+  check_path(path, where_);
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  const bool exists = std::filesystem::exists(status);
+  TESSERA_CHECK_VALUE(
+      exists ? std::filesystem::is_regular_file(status)
+             : !std::filesystem::is_symlink(path, error),
+      "{} {}: expected the path of a file, but this is {}. Name another.",
+      where_,
+      path_,
+      std::filesystem::is_directory(status) ? "a folder"
+          : exists                          ? "a device, a pipe or a socket"
+                                            : "a link to nothing");
+  if (exists) {
+    path_ = std::filesystem::canonical(path, error).string();
+    path_ = error ? path : path_;
+  }
+  written_path_ = path_ + ".tmp-tessera";
+  file_ = create_locked(written_path_);
+  std::random_device random;
+  while (!file_.is_open()) {
+    written_path_ = fmt::format("{}.tmp-{:08x}", path_, random());
+    file_ = create_file(written_path_);
+    if (!file_.is_open() && errno != EEXIST) {
+      fail("created");
+    }
+  }
+  if (exists) {  // Where that is not allowed, new permissions serve.
+    (void)::fchmod(file_.number(), static_cast<mode_t>(status.permissions()));
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  // Before the file is closed, which ends its lock: afterwards, another process may have
+  // a new file of this name.
+  if (!is_committed_) {
+    ::unlink(written_path_.c_str());
+  }
+}
+
+void AtomicFile::fail(const char* action) const {
+  const int number = errno;
+  TESSERA_CHECK(
+      false,
+      "{} {}: the file can't be {}: {}.",
+      where_,
+      path_,
+      action,
+      std::strerror(number));
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  if (!file_.write(data, size)) {
+    fail("written");
+  }
+}
+
+void AtomicFile::commit() {
+  if (!file_.sync()) {
+    fail("synced");
+  }
+  // Some file systems report an error of a write only when a descriptor is closed. The
+  // copy does that before the file takes its place, and leaves the lock.
+  FileDescriptor copy(::fcntl(file_.number(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.is_open() || !copy.close()) {
+    fail("closed");
+  }
+  if (::rename(written_path_.c_str(), path_.c_str()) != 0) {
+    fail("renamed to its place");
+  }
+  is_committed_ = true;
+  file_ = FileDescriptor();
+  sync_folder_of(path_, where_);
+}
+
+}  // namespace tessera

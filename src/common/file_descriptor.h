@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tessera {
+
+/// The number of an open file, or none. Closes the file when it is destroyed.
+///
+/// Its functions report a failure as the system does: they return false and leave the
+/// reason in errno. The callers know what to say about it.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  /// Takes what open() returned. A negative number means that no file is open.
+  explicit FileDescriptor(int number) : number_(number) {}
+  ~FileDescriptor();
+
+  FileDescriptor(FileDescriptor&& other) noexcept
+      : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+
+  bool is_open() const {
+    return number_ >= 0;
+  }
+  int number() const {
+    return number_;
+  }
+
+  /// Writes all bytes at the current position.
+  [[nodiscard]] bool write(const void* data, size_t size) const;
+  /// Returns when the content is on the disk.
+  [[nodiscard]] bool sync() const;
+  /// Like sync(), for a folder. Succeeds where the file system can't sync folders.
+  [[nodiscard]] bool sync_folder() const;
+  [[nodiscard]] bool close();
+
+ private:
+  int number_ = -1;
+};
+
+/// A folder, to be synced.
+FileDescriptor open_folder(const char* path);
+
+}  // namespace tessera

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/common/atomic_file.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <string>
+
+namespace tessera {
+namespace atomic_file_test {
+
+using test::read_text;
+using test::TemporaryFolder;
+
+std::set<std::string> names_in(const TemporaryFolder& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+void write(AtomicFile& file, const std::string& text) {
+  file.write(text.data(), text.size());
+}
+
+void save(const std::string& path, const std::string& text) {
+  AtomicFile file(path, "[test]");
+  write(file, text);
+  file.commit();
+}
+
+TEST(AtomicFileTest, AppearsAtCommitAndNotBefore) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "before");
+  {
+    AtomicFile file(path, "[test]");
+    write(file, "after");
+    EXPECT_EQ(read_text(path), "before");
+    EXPECT_EQ(file.written_path(), path + ".tmp-tessera");
+    file.commit();
+    EXPECT_EQ(read_text(path), "after");
+  }
+  {
+    AtomicFile file(path, "[test]");
+    write(file, "never");
+  }
+  EXPECT_EQ(read_text(path), "after");
+  EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
+}
+
+TEST(AtomicFileTest, RemovesWhatADeadProcessLeft) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(path, "[test]");
+    write(file, "half of a longer text");
+    ::_exit(0);  // no destructor
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(names_in(folder), std::set<std::string>{"file.tmp-tessera"});
+  save(path, "whole");
+  EXPECT_EQ(read_text(path), "whole");
+  EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
+}
+
+TEST(AtomicFileTest, RemovesALeftoverThatMayOnlyBeRead) {
+  const TemporaryFolder folder;
+  const std::string left = folder.write("file.tmp-tessera", "left");
+  std::filesystem::permissions(left, std::filesystem::perms::owner_read);
+  save(folder / "file", "whole");
+  EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
+}
+
+TEST(AtomicFileTest, TwoWritersOfOnePathBothSucceed) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  {
+    AtomicFile first(path, "[test]");
+    write(first, "first");
+    AtomicFile second(path, "[test]");
+    write(second, "second");
+    EXPECT_NE(first.written_path(), second.written_path());
+    first.commit();
+    EXPECT_EQ(read_text(path), "first");
+    save(path, "third");
+    second.commit();
+    EXPECT_EQ(read_text(path), "second");
+  }
+  EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
+}
+
+TEST(AtomicFileTest, LeavesWhatIsNoFileUnderItsTemporaryName) {
+  const TemporaryFolder folder;
+  const std::string other = folder.write("other", "other");
+  const std::string temporary = folder / "file.tmp-tessera";
+  std::filesystem::create_symlink(other, temporary);
+  save(folder / "file", "one");
+  EXPECT_TRUE(std::filesystem::is_symlink(temporary));
+  EXPECT_EQ(read_text(other), "other");
+  std::filesystem::remove(temporary);
+  std::filesystem::create_directory(temporary);
+  save(folder / "file", "two");
+  EXPECT_TRUE(std::filesystem::is_directory(temporary));
+  std::filesystem::remove(temporary);
+  ASSERT_EQ(::mkfifo(temporary.c_str(), 0600), 0);
+  save(folder / "file", "three");
+  EXPECT_TRUE(std::filesystem::is_fifo(temporary));
+  EXPECT_EQ(read_text(folder / "file"), "three");
+}
+
+TEST(AtomicFileTest, ErrorsNameThePathAndTheReason) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "no/file";
+  EXPECT_TORCH_ERROR(
+      save(path, "text"),
+      "[test] " + path +
+          ": the file can't be created: No such file or directory.");
+}
+
+}  // namespace atomic_file_test
+}  // namespace tessera
