@@ -12,9 +12,14 @@
 
 namespace tessera {
 
-// A checkpoint is a folder `checkpoint_000042` in the user's directory. It is
-// written under a hidden name: data files, each synced, then the manifest, then
-// the folder, and renamed when all of it is on the disk.
+// A checkpoint goes to the disk in this order: data files, each synced, then the
+// manifest, then the folder, which is renamed when all of it is on the disk.
+//
+//   checkpoint_directory.h   the user's directory: names, lock, what is removed
+//   checkpoint_increment.h   which rows an increment holds
+//   checkpoint_tables.h      the tables' files and entries in the manifest
+//   checkpoint_files.h       one file with its checksums
+//   disk.h                   the system's calls, which tests make fail
 
 /// Writes one more checkpoint into `directory` and removes those that are no
 /// longer kept.

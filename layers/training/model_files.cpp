@@ -8,6 +8,7 @@
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"
+#include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
@@ -308,7 +309,6 @@ std::vector<std::string> read_layers(
 // layers behind the first: it is newer than what the first layer's newest
 // checkpoint names, and would push that out.
 void remove_orphans(const std::string& directory, size_t layers) {
-  namespace fs = std::filesystem;
   const std::vector<std::string> complete = list_checkpoints(directory);
   if (complete.empty()) {
     return;
@@ -320,6 +320,7 @@ void remove_orphans(const std::string& directory, size_t layers) {
   } catch (const c10::Error&) {
     return;  // Damaged, or not a model: nobody knows what is needed.
   }
+  Disk disk;
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {
     const std::string folder = layer_directory(directory, i);
     const std::vector<std::string> names = list_checkpoints(folder);
@@ -327,12 +328,7 @@ void remove_orphans(const std::string& directory, size_t layers) {
     if (found == names.rend()) {
       continue;
     }
-    for (auto name = names.rbegin(); name != found; ++name) {
-      // As save_checkpoint() does: half removed, it must not look complete.
-      const fs::path removed = fs::path(folder) / (".removed_" + *name);
-      fs::rename(fs::path(folder) / *name, removed);
-      fs::remove_all(removed);
-    }
+    remove_checkpoints(folder, {names.rbegin(), found}, disk);
   }
 }
 
