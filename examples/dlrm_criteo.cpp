@@ -524,7 +524,7 @@ void print_json(
     const Report& report,
     const ClickModel& model,
     const Options& options) {
-  nlohmann::ordered_json json = {
+  tessera::Json json = {
       {"model", options.model},
       {"seed", options.seed},
       {"test_examples", report.test_examples},

@@ -139,7 +139,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   return std::nullopt;
 }
 
-nlohmann::ordered_json deciding_options(const Options& options) {
+tessera::Json deciding_options(const Options& options) {
   return {
       {"model", options.model},
       {"dim", options.dim},

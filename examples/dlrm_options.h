@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -40,7 +42,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options);
 
 /// What decides the result of some epochs, by the names of the flags; files with
 /// their sizes.
-nlohmann::ordered_json deciding_options(const Options& options);
+tessera::Json deciding_options(const Options& options);
 
 /// The library's message, and which flag its advice means here.
 std::string with_flags(const std::string& message);

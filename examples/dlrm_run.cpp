@@ -7,7 +7,7 @@
 #include <utility>
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using tessera::Json;
 using tessera::data::FeaturePipeline;
 
 namespace {

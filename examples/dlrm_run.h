@@ -36,7 +36,7 @@ class RunDirectory {
 
  private:
   std::filesystem::path directory_;
-  nlohmann::ordered_json options_;
-  nlohmann::ordered_json model_;  // of the checkpoints
+  tessera::Json options_;
+  tessera::Json model_;  // of the checkpoints
   bool is_resumed_ = false;
 };

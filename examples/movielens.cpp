@@ -676,8 +676,8 @@ std::string text_of(std::optional<bool> same) {
   return !same ? "FAILED" : *same ? "equal" : "DIFFERENT";
 }
 
-nlohmann::ordered_json json_of(std::optional<bool> same) {
-  return same ? nlohmann::ordered_json(*same) : nlohmann::ordered_json();
+tessera::Json json_of(std::optional<bool> same) {
+  return same ? tessera::Json(*same) : tessera::Json();
 }
 
 int run(const Options& options) {
@@ -745,7 +745,7 @@ int run(const Options& options) {
       static_cast<double>(training.examples) / training.seconds;
 
   if (options.json) {
-    nlohmann::ordered_json report = {
+    tessera::Json report = {
         {"seed", options.seed},
         {"rmse_mean", by_mean},
         {"rmse_biases", by_biases},

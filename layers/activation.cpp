@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/json_name.h"
+#include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/elu.h>
@@ -50,18 +51,15 @@ std::string to_string(Activation activation) {
 }
 
 Activation activation_from_string(std::string_view name) {
-  std::string known;
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) {
       return static_cast<Activation>(i);
     }
-    known += (known.empty() ? "" : ", ");
-    known += kNames[i];
   }
   TESSERA_CHECK_VALUE(
       name == "swish",
       "an activation must be one of {}, but got '{}'.",
-      known,
+      join_names(kNames),
       shorten(name));
   return Activation::kSilu;
 }

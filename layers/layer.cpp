@@ -5,13 +5,16 @@
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
 
+#include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/serialization/config_values.h>
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 
+#include <ostream>
 #include <typeinfo>
 #include <vector>
 
@@ -150,6 +153,11 @@ void require_same_shapes(
         to_string(known),
         to_string(other));
   });
+}
+
+void print_layer(const Layer& layer, std::ostream& stream) {
+  stream << "tessera::" << layer.class_name() << "("
+         << layer.get_config().dump() << ")";
 }
 
 c10::IValue to_value(const Nest<PartialShape>& shapes) {

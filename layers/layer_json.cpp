@@ -3,6 +3,7 @@
 
 #include "layers/layer_classes.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <tessera/common/shorten.h>
 #include <tessera/layers/concatenate.h>
@@ -93,11 +94,11 @@ class Registry {
   }
 
   std::string known() const {
-    std::string names = kSequential;
+    std::vector<std::string> names{kSequential};
     for (const auto& [name, layer_class] : classes_) {
-      names += ", " + name;
+      names.push_back(name);
     }
-    return names;
+    return join_names(names);
   }
 
   std::mutex mutex_;
@@ -276,5 +277,21 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
   check_depth(json, "layer");
   return read(json, "layer", bindings).module;
 }
+
+// So that programs need not include layer_json.h for the library's own layers.
+template Json LayerImpl<ConcatenateImpl, ConcatenateOptions>::get_config()
+    const;
+template Json LayerImpl<CrossImpl, CrossOptions>::get_config() const;
+template Json LayerImpl<DotInteractionImpl, DotInteractionOptions>::get_config()
+    const;
+template Json LayerImpl<EmbedReduceImpl, EmbedReduceOptions>::get_config()
+    const;
+template Json LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions>::get_config()
+    const;
+template Json LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>::
+    get_config() const;
+template Json LayerImpl<RetrievalImpl, RetrievalOptions>::get_config() const;
+template Json LayerImpl<SamplingProbabilityImpl, SamplingProbabilityOptions>::
+    get_config() const;
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 
 #include "layers/text_table.h"
 #include "optim/row_update.h"
+#include "src/common/names.h"
 #include "src/engine/engine_access.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
@@ -54,10 +55,8 @@ std::string summary_of(
        state.ranks->size() == 1 ? "memory" : "memory here"}};
   int64_t total = 0;
   for (const TableState& table : state.tables) {
-    std::string slots;
     int64_t bytes = static_cast<int64_t>(table.parameters.nbytes());
     for (const Slot& slot : table.slots) {
-      slots += (slots.empty() ? "" : ", ") + slot.name;
       bytes += static_cast<int64_t>(slot.values.nbytes());
     }
     total += bytes;
@@ -68,7 +67,7 @@ std::string summary_of(
          to_string(table.config->dtype),
          to_string(table.config->combiner),
          table.optimizer ? optim::name_of(*table.optimizer) : "-",
-         slots.empty() ? "-" : slots,
+         table.slots.empty() ? "-" : join_names(table.slots, &Slot::name),
          megabytes(bytes)});
   }
   std::string text = align(lines);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json_value.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizer_json.h>
+#include <tessera/serialization/config_values.h>
 
 #include <tessera/common/shorten.h>
 

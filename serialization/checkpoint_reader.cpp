@@ -6,6 +6,7 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/file_descriptor.h"
+#include "src/common/names.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 
@@ -369,16 +370,12 @@ std::string choose_checkpoint(
       "{} there is no checkpoint in '{}'. Name the directory that was given to save_checkpoint().",
       kLoad,
       directory);
-  std::string known;
-  for (const std::string& name : names) {
-    known += (known.empty() ? "" : ", ") + name;
-  }
   TESSERA_CHECK_VALUE(
       checkpoint.empty() ||
           std::find(names.begin(), names.end(), checkpoint) != names.end(),
       "{} LoadOptions::checkpoint must be one of {}, but got '{}'.",
       kLoad,
-      known,
+      join_names(names),
       shorten(checkpoint));
   return checkpoint.empty() ? names.back() : checkpoint;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_json.h>
 
 #include "src/common/check.h"

@@ -5,6 +5,7 @@
 
 #include "optim/row_update.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -27,13 +28,13 @@ std::string to_string(const SavedTensor& tensor) {
       fmt::join(tensor.shape, ", "));
 }
 
+constexpr auto quoted_name = [](const auto& table) {
+  return fmt::format("'{}'", shorten(table.name));
+};
+
 template <class Named>
 std::string names_of(const std::vector<Named>& tables) {
-  std::string names;
-  for (const Named& table : tables) {
-    names +=
-        fmt::format("{}'{}'", names.empty() ? "" : ", ", shorten(table.name));
-  }
+  const std::string names = join_names(tables, quoted_name);
   return names.empty() ? "none" : names;
 }
 
@@ -179,10 +180,7 @@ class LoadPlanner {
     const int64_t steps = accumulation_steps_of(table);
     if (saved.accumulation_steps == 0) {
       if (saved_.iterations % steps != 0) {
-        plan_.without_gradients += fmt::format(
-            "{}'{}'",
-            plan_.without_gradients.empty() ? "" : ", ",
-            shorten(table.name));
+        plan_.without_gradients.push_back(quoted_name(table));
       }
       return;
     }
@@ -307,7 +305,7 @@ void LoadPlan::finish(EmbeddingState& state) const {
         state.iterations,
         ", in the middle of a gradient accumulation of this layer, but has no "
         "collected gradients for ",
-        without_gradients,
+        join_names(without_gradients),
         ". If there were any, these passes count as zeros in the next update.");
   }
 }

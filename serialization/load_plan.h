@@ -59,8 +59,8 @@ struct LoadPlan {
   std::optional<int64_t> iterations = {};
   std::optional<uint64_t> seed = {};
   bool has_skipped_slots = false;
-  /// Names of the tables whose collected gradients are missing in an older file.
-  std::string without_gradients = {};
+  /// Quoted names of the tables whose collected gradients are missing in an older file.
+  std::vector<std::string> without_gradients = {};
 
   /// After the copies: what else becomes of the state.
   void finish(EmbeddingState& state) const;

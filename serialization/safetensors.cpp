@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/safetensors.h>
 
+#include <tessera/common/json.h>
 #include <tessera/common/shorten.h>
 
 #include "serialization/safetensors_header.h"
 #include "serialization/tensor_bytes.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -26,8 +28,6 @@
 namespace tessera {
 
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kLengthSize = sizeof(uint64_t);
 // The format's, so that a header can't be made to fill the memory.
@@ -65,7 +65,7 @@ std::string header_of(
     const Layout& layout,
     const std::string& where) {
   std::vector<std::string> entries;
-  const auto add = [&](const json& name, const nlohmann::ordered_json& value) {
+  const auto add = [&](const Json& name, const Json& value) {
     entries.push_back(name.dump() + ":" + value.dump());
   };
   try {
@@ -80,7 +80,7 @@ std::string header_of(
            {"shape", tensor.sizes().vec()},
            {"data_offsets", {begin, begin + tensor.nbytes()}}});
     }
-  } catch (const json::type_error&) {
+  } catch (const Json::type_error&) {
     C10_THROW_ERROR(
         ValueError, where + ": names and metadata must be UTF-8. Encode them.");
   }
@@ -114,7 +114,7 @@ at::Tensor NamedTensors::operator[](const std::string& name) const {
           "[NamedTensors] no tensor '{}' among {}. Known: {}{}.",
           shorten(name),
           tensors.size(),
-          fmt::join(known, ", "),
+          join_names(known),
           known.size() < tensors.size() ? ", ..." : ""));
 }
 

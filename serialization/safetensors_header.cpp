@@ -6,9 +6,9 @@
 #include "serialization/tensor_bytes.h"
 #include "src/common/check.h"
 #include "src/common/json_entries.h"
+#include "src/common/names.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -21,11 +21,7 @@ namespace tessera {
 namespace {
 
 std::string dtype_names() {
-  std::vector<std::string> names;
-  for (const FileDtype& entry : file_dtypes()) {
-    names.emplace_back(entry.safetensors);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return join_names(file_dtypes(), &FileDtype::safetensors);
 }
 
 bool is_list_of_sizes(const Json& value) {

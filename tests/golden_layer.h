@@ -13,7 +13,7 @@ namespace tessera::test {
 
 /// The layer of a golden lookup case, its tables filled.
 inline TPUEmbedding golden_layer(
-    const nlohmann::ordered_json& test_case,
+    const Json& test_case,
     const Strategy& strategy = Strategy::engine()) {
   std::map<std::string, TablePtr> tables;
   for (const auto& table : test_case.at("tables")) {

@@ -4,6 +4,7 @@
 // Cases that TensorFlow and Keras computed, in the folder that
 // TESSERA_GOLDEN_DIR names, or in tests/golden.
 
+#include <tessera/common/json.h>
 #include <tessera/features/feature.h>
 
 #include <ATen/core/Tensor.h>
@@ -46,9 +47,9 @@ inline std::vector<std::string> golden_files(const std::string& prefix) {
 }
 
 /// Keys keep their order: what Keras wrote stays as it was.
-inline nlohmann::ordered_json read_golden(const std::string& name) {
+inline Json read_golden(const std::string& name) {
   std::ifstream file(golden_folder() / name);
-  return nlohmann::ordered_json::parse(file);
+  return Json::parse(file);
 }
 
 /// The name of a parameterized test for a file.

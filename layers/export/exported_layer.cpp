@@ -6,13 +6,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 #include "src/engine/lookup.h"
 #include "src/features/batch.h"
 
@@ -44,7 +44,7 @@ std::vector<size_t> find_features(
         "{} options.features: expected paths of the layer's features, but got '{}'. Known: {}.",
         where,
         shorten(path),
-        fmt::format("{}", fmt::join(paths, ", ")));
+        join_names(paths));
     found.push_back(static_cast<size_t>(place - paths.begin()));
   }
   std::sort(found.begin(), found.end());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layers/export/example_batch.h"
+#include "src/common/names.h"
 #include "src/engine/lookup.h"
 #include "src/tables/combiner_rule.h"
 
@@ -313,15 +314,15 @@ std::string embedding_source(const ExportedLayer& layer) {
   std::string choice =
       "\ndef look_up_by_name(self, name: str, parts: List[Tensor], weights: "
       "Optional[Tensor]) -> Tensor:\n";
-  std::string known;
   for (const size_t index : layer.exported) {
     source += feature_source(layer, index);
     choice += fmt::format(
         "    if name == {}:\n        return self.feature_{}(parts, weights)\n",
         quote(layer.paths[index]),
         index);
-    known += (known.empty() ? "" : ", ") + layer.paths[index];
   }
+  const std::string known = join_names(
+      layer.exported, [&](size_t index) { return layer.paths[index]; });
   choice += fmt::format(
       "    raise ValueError(\"[features] '\" + name + {})\n",
       quote("' is none of the exported features. Known: " + known + "."));

@@ -6,11 +6,11 @@
 
 #include "layers/training/model_files.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 #include "src/common/rank_group.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -97,7 +97,7 @@ void EarlyStopping::on_train_begin(Training& training) {
       std::find(names.begin(), names.end(), options_.monitor) != names.end(),
       "[EarlyStopping] '{}' is not logged. Monitor one of {}.",
       options_.monitor,
-      fmt::format("{}", fmt::join(names, ", ")));
+      join_names(names));
   better_ = options_.better == Better::kUnknown
       ? training.better(options_.monitor)
       : options_.better;

@@ -137,7 +137,7 @@ std::vector<double> History::operator[](std::string_view name) const {
   return values;
 }
 
-nlohmann::ordered_json to_json(const History& history) {
+Json to_json(const History& history) {
   Json epochs = Json::array();
   for (const EpochRecord& record : history.epochs) {
     Json entry = {{"epoch", record.epoch}};
@@ -149,7 +149,7 @@ nlohmann::ordered_json to_json(const History& history) {
   return {{"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
 }
 
-History history_from_json(const nlohmann::ordered_json& json) {
+History history_from_json(const Json& json) {
   check_depth(json, "History");
   require_known_keys(json, {"epochs", "stop_reason"}, "History");
   const Json& epochs = require_key(json, "epochs", "History");

@@ -2,13 +2,13 @@
 #include <tessera/layers/training/learning_curves.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera::training {
 
@@ -412,7 +412,7 @@ void LearningCurves::on_train_begin(Training& training) {
         std::find(names.begin(), names.end(), name) != names.end(),
         "[LearningCurves] '{}' is not logged. Draw some of {}.",
         name,
-        fmt::format("{}", fmt::join(names, ", ")));
+        join_names(names));
   }
   HistoryFile::on_train_begin(training);
 }

@@ -175,7 +175,7 @@ std::vector<std::string> read_names(
 void write_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::OutputArchive& archive) {
-  nlohmann::json names = nlohmann::json::array();
+  Json names = Json::array();
   torch::serialize::OutputArchive tensors(archive.compilation_unit());
   for (const auto& [name, tensor] : dense) {
     // A tensor named `class` could be saved, but not be loaded.
@@ -424,7 +424,7 @@ void save_model(
       remove_orphans(directory, layers.size());
     });
   }
-  nlohmann::json names = nlohmann::json::array();
+  Json names = Json::array();
   for (size_t i = 1; i < layers.size(); ++i) {
     // One more: until the first layer has saved, its newest names the older.
     CheckpointOptions own = options;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera {
 
@@ -89,16 +90,12 @@ void require_known_keys(
     if (std::find(known.begin(), known.end(), key) != known.end()) {
       continue;
     }
-    std::string list;
-    for (const std::string& name : known) {
-      list += (list.empty() ? "" : ", ") + name;
-    }
     TESSERA_CHECK_VALUE(
         false,
         "[{}] unknown key '{}' in the JSON. Known: {}.",
         where,
         shorten(key),
-        list);
+        join_names(known));
   }
 }
 

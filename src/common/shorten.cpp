@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/shorten.h>
 
+#include "src/common/names.h"
+
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <span>
 
 namespace tessera {
 
@@ -50,14 +54,11 @@ std::string shorten(std::string_view name) {
 
 std::string shorten_all(const std::vector<std::string>& names) {
   constexpr size_t kMaxListed = 100;
-  std::string list;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (i == kMaxListed) {
-      return c10::str(list, " and ", names.size() - i, " more");
-    }
-    list.append(list.empty() ? "" : ", ").append(shorten(names[i]));
-  }
-  return list;
+  const size_t listed = std::min(names.size(), kMaxListed);
+  const std::string list = join_names(std::span(names).first(listed), shorten);
+  return listed == names.size()
+      ? list
+      : c10::str(list, " and ", names.size() - listed, " more");
 }
 
 }  // namespace tessera

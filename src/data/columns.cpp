@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera::data {
 
@@ -107,10 +108,8 @@ const Column& Columns::at(std::string_view name) const {
       return column;
     }
   }
-  std::string known;
-  for (const auto& [other, column] : entries_) {
-    known.append(known.empty() ? "" : ", ").append(shorten(other));
-  }
+  const std::string known = join_names(
+      entries_, [](const auto& entry) { return shorten(entry.first); });
   TESSERA_CHECK_VALUE(
       false,
       "[Columns] no column '{}'. Known: {}.",

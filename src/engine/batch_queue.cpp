@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera {
 
@@ -68,13 +69,13 @@ bool QueuedBatch::is_done_for(int64_t replica) const {
 }
 
 std::string QueuedBatch::missing_replicas() const {
-  std::string missing;
+  std::vector<std::string> missing;
   for (size_t i = 0; i < slices.size(); ++i) {
     if (!is_done_for(static_cast<int64_t>(i))) {
-      missing.append((missing.empty() ? "" : ", ") + std::to_string(i));
+      missing.push_back(std::to_string(i));
     }
   }
-  return missing;
+  return join_names(missing);
 }
 
 const QueuedBatch* BatchQueue::find_to_join(
@@ -265,10 +266,9 @@ void BatchQueue::erase(const QueuedBatch& batch) {
 }
 
 std::string BatchQueue::names() const {
-  std::string text;
-  for (const QueuedBatch& batch : batches_) {
-    text.append((text.empty() ? "" : ", ") + quoted_batch_name(batch.name));
-  }
+  const std::string text = join_names(batches_, [](const QueuedBatch& batch) {
+    return quoted_batch_name(batch.name);
+  });
   return text.empty() ? "(none)" : text;
 }
 

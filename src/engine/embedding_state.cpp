@@ -7,6 +7,7 @@
 #include "optim/tensor_update.h"
 #include "src/common/check.h"
 #include "src/common/memory_ranges.h"
+#include "src/common/names.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
 #include "src/tables/table_memory.h"
@@ -250,16 +251,20 @@ TableState& find_table(
     EmbeddingState& state,
     const std::string& name,
     const std::string& where) {
-  std::string known;
   for (TableState& table : state.tables) {
     if (table.name == name) {
       return table;
     }
-    known.append((known.empty() ? "" : ", ") + shorten(table.name));
   }
   C10_THROW_ERROR(
       ValueError,
-      c10::str(where, " no table '", shorten(name), "'. Known: ", known, "."));
+      c10::str(
+          where,
+          " no table '",
+          shorten(name),
+          "'. Known: ",
+          join_names(state.tables, shortened_name),
+          "."));
 }
 
 at::Tensor read_rows(

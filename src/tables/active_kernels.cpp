@@ -5,6 +5,7 @@
 #include <string>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera {
 
@@ -16,14 +17,10 @@ const kernels::KernelTable& choose() {
     return kernels::available_kernels().front();
   }
   const kernels::KernelTable* table = kernels::find_kernels(forced);
-  std::string choices;
-  for (const kernels::KernelTable& known : kernels::available_kernels()) {
-    choices += (choices.empty() ? "" : ", ") + known.isa;
-  }
   TESSERA_CHECK_VALUE(
       table != nullptr,
       "[TESSERA_ISA] this machine runs one of {}, but got '{}'. Unset the variable or name one of these.",
-      choices,
+      join_names(kernels::available_kernels(), &kernels::KernelTable::isa),
       forced);
   return *table;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 namespace tessera {
 
@@ -96,15 +97,15 @@ std::string to_string(Combiner combiner) {
 
 Combiner combiner_from_string(std::string_view name) {
   std::optional<Combiner> found;
-  std::string known;
+  std::vector<std::string> known;
   for_each_combiner([&](Combiner combiner) {
     found = name == to_string(combiner) ? combiner : found;
-    known += (known.empty() ? "" : ", ") + to_string(combiner);
+    known.emplace_back(to_string(combiner));
   });
   TESSERA_CHECK_VALUE(
       found.has_value(),
       "[Combiner] combiner must be one of {}, but got '{}'.",
-      known,
+      join_names(known),
       shorten(name));
   return *found;
 }

@@ -3,6 +3,8 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/names.h"
+
 #include <c10/util/Exception.h>
 
 namespace tessera {
@@ -23,12 +25,10 @@ at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
 }
 
 at::Tensor EmbeddingTables::operator[](const std::string& name) const {
-  std::string known;
   for (const Entry& entry : entries_) {
     if (entry.name == name) {
       return entry.parameters;
     }
-    known += (known.empty() ? "" : ", ") + shorten(entry.name);
   }
   C10_THROW_ERROR(
       ValueError,
@@ -36,7 +36,7 @@ at::Tensor EmbeddingTables::operator[](const std::string& name) const {
           "[embedding_tables] no table '",
           shorten(name),
           "'. Known: ",
-          known,
+          join_names(entries_, shortened_name),
           "."));
 }
 

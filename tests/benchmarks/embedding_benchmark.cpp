@@ -424,9 +424,7 @@ double gigabytes_per_second(
 }
 
 // What memory allows for rows of this workload: read in order, and at random.
-nlohmann::ordered_json measure_limits(
-    const Workload& workload,
-    const Options& options) {
+Json measure_limits(const Workload& workload, const Options& options) {
   const int64_t rows = workload.tables * workload.rows;
   const int64_t reads = workload.tables * workload.batch * workload.bag;
   const at::Tensor memory = allocate_rows(rows, workload.dim);
@@ -456,13 +454,13 @@ void run(const Options& options) {
     if (!is_chosen(workload, options)) {
       continue;
     }
-    const auto limits = options.limits ? measure_limits(workload, options)
-                                       : nlohmann::ordered_json::object();
+    const auto limits =
+        options.limits ? measure_limits(workload, options) : Json::object();
     for (const std::string& operation : options.operations) {
       const auto bench = make_bench(workload, operation, options);
       const auto times = sorted_milliseconds([&] { bench->run(); }, options);
       const double ms = times[times.size() / 2];
-      nlohmann::ordered_json line = {
+      Json line = {
           {"peer", "tessera"},
           {"workload", workload.name},
           {"op", operation},

@@ -100,7 +100,7 @@ class Overlap {
     }
   }
 
-  nlohmann::ordered_json engine() {
+  Json engine() {
     EmbeddingEngine engine(
         {.features = configs_,
          .optimizer = optim::SGD{},
@@ -133,7 +133,7 @@ class Overlap {
   }
 
   // Lookup, dense work, backward and update.
-  nlohmann::ordered_json training() {
+  Json training() {
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = configs_,
         .optimizer = optim::SGD{},
@@ -201,7 +201,7 @@ class Overlap {
     double overlapped_ms;
   };
 
-  nlohmann::ordered_json result(const char* what, const Times& times) const {
+  Json result(const char* what, const Times& times) const {
     return {
         {"what", what},
         {"threads_each", options_.threads},

@@ -191,7 +191,7 @@ class Benchmark {
     }
   }
 
-  nlohmann::ordered_json run() {
+  Json run() {
     const Times local = time(0.0, 0.0);
     const bool is_slow = options_.latency_us > 0.0 || options_.gbit > 0.0;
     const Times times =

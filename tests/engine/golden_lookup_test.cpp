@@ -29,7 +29,6 @@
 namespace tessera {
 namespace golden_lookup_test {
 
-using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr double kTolerance = 1e-5;
@@ -57,12 +56,12 @@ std::vector<std::string> golden_files() {
   return names;
 }
 
-json read_cases(const std::string& name) {
+Json read_cases(const std::string& name) {
   std::ifstream file(golden_folder() / name);
-  return json::parse(file);
+  return Json::parse(file);
 }
 
-at::Tensor ids_tensor(const json& value) {
+at::Tensor ids_tensor(const Json& value) {
   const std::string dtype = value.at("dtype");
   TORCH_CHECK_VALUE(
       dtype == "int32" || dtype == "int64", "unknown dtype ", dtype);
@@ -71,11 +70,11 @@ at::Tensor ids_tensor(const json& value) {
   return dtype == "int32" ? ids.to(at::kInt) : ids;
 }
 
-at::Tensor int64_tensor(const json& values) {
+at::Tensor int64_tensor(const Json& values) {
   return at::tensor(values.get<std::vector<int64_t>>(), at::kLong);
 }
 
-at::Tensor float_tensor(const json& values) {
+at::Tensor float_tensor(const Json& values) {
   return at::tensor(values.get<std::vector<float>>(), at::kFloat);
 }
 
@@ -84,11 +83,11 @@ struct Input {
   std::optional<Feature> weights;
 };
 
-Input sparse_input(const json& feature, Order order) {
-  const json& value = feature.at("value");
+Input sparse_input(const Json& feature, Order order) {
+  const Json& value = feature.at("value");
   std::vector<int64_t> flat_indices;
-  for (const json& index : value.at("indices")) {
-    for (const json& coordinate : index) {
+  for (const Json& index : value.at("indices")) {
+    for (const Json& coordinate : index) {
       flat_indices.push_back(coordinate.get<int64_t>());
     }
   }
@@ -121,7 +120,7 @@ Input sparse_input(const json& feature, Order order) {
       .weights = SparseFeature{sparse.indices, weights, sparse.dense_shape}};
 }
 
-Feature dense_or_ragged(const json& value) {
+Feature dense_or_ragged(const Json& value) {
   const std::string kind = value.at("kind");
   if (kind == "dense") {
     return ids_tensor(value).view(
@@ -131,8 +130,8 @@ Feature dense_or_ragged(const json& value) {
   return RaggedFeature{ids_tensor(value), int64_tensor(value.at("row_splits"))};
 }
 
-Input input_of(const json& feature, Order order) {
-  const json& value = feature.at("value");
+Input input_of(const Json& feature, Order order) {
+  const Json& value = feature.at("value");
   if (value.at("kind") == "sparse") {
     return sparse_input(feature, order);
   }
@@ -144,10 +143,10 @@ Input input_of(const json& feature, Order order) {
       .weights = float_tensor(feature.at("weights"))};
 }
 
-void check_case(const json& test_case, TPUEmbedding& layer, Order order) {
+void check_case(const Json& test_case, TPUEmbedding& layer, Order order) {
   Features::Map features;
   Weights::Map weights;
-  for (const json& feature : test_case.at("features")) {
+  for (const Json& feature : test_case.at("features")) {
     Input input = input_of(feature, order);
     features.emplace_back(feature.at("name"), std::move(input.feature));
     weights.emplace_back(feature.at("name"), std::move(input.weights));
@@ -155,7 +154,7 @@ void check_case(const json& test_case, TPUEmbedding& layer, Order order) {
   const Nest<at::Tensor> activations =
       layer->forward(Features::map(features), Weights::map(weights));
   ASSERT_EQ(activations.size(), test_case.at("features").size());
-  for (const json& feature : test_case.at("features")) {
+  for (const Json& feature : test_case.at("features")) {
     const std::string name = feature.at("name");
     SCOPED_TRACE(name);
     const auto shape =
@@ -175,9 +174,9 @@ void check_case(const json& test_case, TPUEmbedding& layer, Order order) {
 class GoldenLookupTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
-  const json cases = read_cases(GetParam());
+  const Json cases = read_cases(GetParam());
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
-  for (const json& test_case : cases) {
+  for (const Json& test_case : cases) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
     for (const Strategy& strategy :
          {Strategy::engine(), Strategy::host(), Strategy::dense()}) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json_value.h>
 #include <tessera/layers/activation.h>
 
 #include "tests/layers/gradient_check.h"

@@ -4,6 +4,7 @@
 
 #include <tessera/layers/combined.h>
 #include <tessera/layers/cross.h>
+#include <tessera/layers/layer_json.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/make_optimizer.h>

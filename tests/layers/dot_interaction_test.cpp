@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dot_interaction.h>
+#include <tessera/layers/layer_json.h>
 
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/layer_json.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/layers/gradient_check.h"

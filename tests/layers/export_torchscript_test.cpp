@@ -28,7 +28,6 @@
 namespace tessera {
 namespace export_torchscript_test {
 
-using nlohmann::ordered_json;
 using test::int64s;
 using test::ragged;
 using test::run_embedding;
@@ -661,7 +660,7 @@ TEST(ExportTest, BadArgumentsAreNamed) {
 class GoldenExportTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
-  for (const ordered_json& test_case : test::read_golden(GetParam())) {
+  for (const Json& test_case : test::read_golden(GetParam())) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
     torch::jit::Module loaded = export_and_load(test::golden_layer(test_case));
     test::TensorLists features;

@@ -3,6 +3,7 @@
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/layer_json.h>
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include "tests/golden_util.h"

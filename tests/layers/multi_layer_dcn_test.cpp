@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include "layers/low_rank_crosses.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
 #include <tessera/layers/retrieval.h>
 
 #include "tests/golden_util.h"

@@ -31,7 +31,6 @@ namespace tessera {
 namespace checkpoint_damage_test {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 using test::MemoryFolder;
 using test::read_file;
 using test::RecordingDisk;
@@ -204,12 +203,12 @@ class HostileManifestTest : public testing::Test {
   HostileManifestTest() {
     write_three(run_);
     path_ = run_ / "checkpoint_000003" / "manifest.json";
-    json_ = ordered_json::parse(read_file(path_));
+    json_ = Json::parse(read_file(path_));
     json_.erase("xxh3");
   }
 
-  std::string error_of(const std::function<void(ordered_json&)>& change) {
-    ordered_json json = json_;
+  std::string error_of(const std::function<void(Json&)>& change) {
+    Json json = json_;
     change(json);
     return error_of_text(json.dump());
   }
@@ -224,18 +223,17 @@ class HostileManifestTest : public testing::Test {
   const MemoryFolder folder_;
   const fs::path run_ = folder_.path() / "run";
   fs::path path_;
-  ordered_json json_;
+  Json json_;
 };
 
-#define EXPECT_HOSTILE(change, text)                               \
-  {                                                                \
-    const std::string message =                                    \
-        error_of([](ordered_json& json) { json change; });         \
-    EXPECT_NE(message.find(text), SIZE_MAX) << #change << message; \
+#define EXPECT_HOSTILE(change, text)                                       \
+  {                                                                        \
+    const std::string message = error_of([](Json& json) { json change; }); \
+    EXPECT_NE(message.find(text), SIZE_MAX) << #change << message;         \
   }
 
 TEST_F(HostileManifestTest, IsRefused) {
-  EXPECT_EQ(error_of([](ordered_json&) {}), "no error");
+  EXPECT_EQ(error_of([](Json&) {}), "no error");
   EXPECT_HOSTILE(["format_version"] = 2, "format_version must be 1, but got 2");
   EXPECT_HOSTILE(["format_version"] = "1", "expected a whole number");
   EXPECT_HOSTILE(.erase("tables"), "missing key 'tables'");
@@ -252,60 +250,52 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_HOSTILE(["parent"]["xxh3"] = "0000000000000000", "is not the one");
   EXPECT_HOSTILE(["tables"][1] = json["tables"][0], "given twice");
   EXPECT_HOSTILE(["tables"][0]["tensors"] = {}, "expected a list");
-  EXPECT_HOSTILE(
-      ["tables"][0]["tensors"] = ordered_json::array(), "no tensors");
+  EXPECT_HOSTILE(["tables"][0]["tensors"] = Json::array(), "no tensors");
   EXPECT_HOSTILE(["tables"][0]["name"] = "actors", "is not the one that");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = -1, "must be some of");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 1000, "must be some of");
   EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 2, "has another size");
-  const auto tensor = [](ordered_json& json) -> ordered_json& {
+  const auto tensor = [](Json& json) -> Json& {
     return json["tables"][0]["tensors"][0];
   };
   const auto expect = [&](const std::string& text, const auto& change) {
     const std::string message =
-        error_of([&](ordered_json& json) { change(tensor(json)); });
+        error_of([&](Json& json) { change(tensor(json)); });
     EXPECT_NE(message.find(text), SIZE_MAX) << text << "\n" << message;
   };
   for (const char* name :
        {"/etc/passwd", "../x", "a/b", "..", ".", "", ".hidden", "a\nb"}) {
-    expect("a file's name must be", [&](ordered_json& json) {
+    expect("a file's name must be", [&](Json& json) {
       json["parts"][0]["file"]["name"] = name;
     });
   }
-  expect("a file is named twice", [](ordered_json& json) {
+  expect("a file is named twice", [](Json& json) {
     json["parts"][0]["file"]["name"] = "table_0.touched";
   });
   for (const int64_t bytes :
        {int64_t{-1}, int64_t{1} << 62, INT64_MAX, INT64_MIN}) {
-    expect("file's", [&](ordered_json& json) {
+    expect("file's", [&](Json& json) {
       json["parts"][0]["file"]["bytes"] = bytes;
     });
   }
-  expect("a file's checksums", [](ordered_json& json) {
-    json["parts"][0]["file"]["xxh3"] = ordered_json::array();
+  expect("a file's checksums", [](Json& json) {
+    json["parts"][0]["file"]["xxh3"] = Json::array();
   });
-  expect("a file's checksums", [](ordered_json& json) {
+  expect("a file's checksums", [](Json& json) {
     json["parts"][0]["file"]["xxh3"][0] = "nothing";
   });
-  expect("expected a list", [](ordered_json& json) {
+  expect("expected a list", [](Json& json) {
     json["parts"][0]["file"]["xxh3"] = 3;
   });
   for (const int64_t begin : {int64_t{-1}, int64_t{1}, INT64_MIN, INT64_MAX}) {
-    expect("without gaps", [&](ordered_json& json) {
-      json["parts"][0]["begin"] = begin;
-    });
+    expect(
+        "without gaps", [&](Json& json) { json["parts"][0]["begin"] = begin; });
   }
   for (const int64_t end : {int64_t{-1}, int64_t{0}, int64_t{14}, INT64_MAX}) {
-    expect("without gaps", [&](ordered_json& json) {
-      json["parts"][0]["end"] = end;
-    });
+    expect("without gaps", [&](Json& json) { json["parts"][0]["end"] = end; });
   }
-  expect("rows are missing", [](ordered_json& json) {
-    json["parts"] = ordered_json::array();
-  });
-  expect("whole number", [](ordered_json& json) {
-    json["parts"][0]["end"] = 1e30;
-  });
+  expect("rows are missing", [](Json& json) { json["parts"] = Json::array(); });
+  expect("whole number", [](Json& json) { json["parts"][0]["end"] = 1e30; });
   for (const auto& shape : std::vector<std::vector<int64_t>>{
            {},
            {13},
@@ -315,13 +305,11 @@ TEST_F(HostileManifestTest, IsRefused) {
            {INT64_MAX, 3},
            {13, INT64_MAX}}) {
     EXPECT_NE(
-        error_of([&](ordered_json& json) { tensor(json)["shape"] = shape; }),
+        error_of([&](Json& json) { tensor(json)["shape"] = shape; }),
         "no error");
   }
-  expect("dtype must be one of", [](ordered_json& json) {
-    json["dtype"] = "float64";
-  });
-  expect("first tensor must be parameters", [](ordered_json& json) {
+  expect("dtype must be one of", [](Json& json) { json["dtype"] = "float64"; });
+  expect("first tensor must be parameters", [](Json& json) {
     json["name"] = "slot_x";
   });
   // A file of touched rows that is consistent in itself, but not ascending.
@@ -330,7 +318,7 @@ TEST_F(HostileManifestTest, IsRefused) {
   const std::string bad(good.size(), '\x7f');
   write_file(touched, bad);
   EXPECT_NE(
-      error_of([&](ordered_json& json) {
+      error_of([&](Json& json) {
         json["tables"][0]["touched"]["file"]["xxh3"][0] = checksum_of(bad);
       }).find("must hold different rows"),
       SIZE_MAX);
@@ -343,7 +331,7 @@ TEST_F(HostileManifestTest, IsRefused) {
 // A manifest that is its own parent must not keep a writer busy for ever, and
 // what can't be read must not make it remove what that builds on.
 TEST_F(HostileManifestTest, AWriterNeitherTrustsNorRemovesWhatItCannotRead) {
-  error_of([](ordered_json& json) {
+  error_of([](Json& json) {
     json["parent"]["name"] = "checkpoint_000003";
     json["increments"] = 1;
   });

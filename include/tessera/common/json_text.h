@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <tessera/common/json.h>
 
 #include <cstddef>
 #include <limits>
@@ -10,9 +10,6 @@
 #include <type_traits>
 
 namespace tessera {
-
-/// Keys keep their order.
-using Json = nlohmann::ordered_json;
 
 /// The maximum depth of JSON, which no config reaches. The limit protects the stack:
 /// JSON may come from anywhere, and walking, copying and comparing it are recursive.

@@ -4,6 +4,7 @@
 // JSON for values and for anything with visit_fields: one list of fields serves
 // writing, reading and the check for unknown keys.
 
+#include <tessera/common/json.h>
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 
@@ -18,22 +19,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// How T looks in JSON. An aggregate with visit_fields() has it already; specialise
-/// it for any other new type:
-///
-///   static Json write(const T& value);
-///   static T read(const Json& json, const std::string& where);
-///
-/// Errors:  read() raises c10::ValueError; `where` is the path of the value.
-template <class T>
-struct JsonValue;
-
-/// Whether T::visit_fields(object, visit) names each of T's fields once.
-template <class T>
-concept HasFields = requires(T& object) {
-  T::visit_fields(object, [](const char*, auto&) {});
-};
 
 /// Checks a value that was not parsed by parse_json(), which checks the depth itself.
 /// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
@@ -182,10 +167,10 @@ Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
       require_key(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   std::optional<Variant> found;
-  std::string known;
+  std::vector<std::string> known;
   const auto try_alternative = [&]<class T>(std::in_place_type_t<T>) {
     const std::string candidate = name_of(Variant(T{}));
-    known += (known.empty() ? "" : ", ") + candidate;
+    known.push_back(candidate);
     if (candidate == name) {
       found = read_fields<T>(config, where + "." + name);
     }
@@ -198,7 +183,7 @@ Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
       "[",
       where,
       "] class_name must be one of ",
-      known,
+      shorten_all(known),
       ", but got '",
       shorten(name),
       "'.");

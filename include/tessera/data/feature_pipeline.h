@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/transforms.h>
 #include <tessera/features/feature.h>
@@ -8,7 +9,6 @@
 #include <tessera/features/nest.h>
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -18,9 +18,6 @@
 #include <vector>
 
 namespace tessera::data {
-
-/// Keys keep their order.
-using Json = nlohmann::ordered_json;
 
 /// One feature, or a group of numbers, and the columns that it is made of.
 struct PipelineOutput {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
@@ -11,7 +12,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
-#include <nlohmann/json_fwd.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -248,7 +248,7 @@ class EmbeddingEngine {
   ///    "features": [{"path", "table": index, "output_shape": ...}]}
   ///
   /// Source:  TensorFlow's TPUEmbeddingConfiguration message.
-  nlohmann::ordered_json config() const;
+  Json config() const;
 
   const EmbeddingEngineOptions& options() const;
 

@@ -280,13 +280,13 @@ class Nest {
 
   /// Keys of a map, comma separated; for messages.
   std::string known_keys() const {
-    std::string keys;
+    std::vector<std::string> keys;
     if (is_map()) {
       for (const auto& [key, child] : entries()) {
-        keys += (keys.empty() ? "" : ", ") + shorten(key);
+        keys.push_back(key);
       }
     }
-    return keys.empty() ? "(none)" : keys;
+    return keys.empty() ? "(none)" : shorten_all(keys);
   }
 
   bool operator==(const Nest&) const = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/common/json_value.h>
+#include <tessera/common/json.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
-#include <tessera/optim/optimizer_json.h>
-#include <tessera/serialization/config_values.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -12,6 +11,7 @@
 #include <torch/nn/cloneable.h>
 #include <torch/serialize/archive.h>
 
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <utility>
@@ -72,6 +72,9 @@ void require_same_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
+
+/// Prints class and config.
+void print_layer(const Layer& layer, std::ostream& stream);
 
 /// Shapes as an archive holds them.
 c10::IValue to_value(const Nest<PartialShape>& shapes);
@@ -153,9 +156,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     return Derived::kClassName;
   }
 
-  Json get_config() const override {
-    return JsonValue<Options>::write(options_);
-  }
+  /// Defined in layer_json.h.
+  Json get_config() const override;
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& /*input_shapes*/) const override {
@@ -212,7 +214,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
   void pretty_print(std::ostream& stream) const override {
-    stream << "tessera::" << class_name() << "(" << get_config().dump() << ")";
+    detail::print_layer(*this, stream);
   }
 
  protected:

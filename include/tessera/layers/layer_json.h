@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
+#include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/callables.h>
+#include <tessera/serialization/config_values.h>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/container/any.h>
@@ -20,6 +23,13 @@
 #include <vector>
 
 namespace tessera {
+
+/// A program that has a layer of its own includes this header in one of its sources, at
+/// least.
+template <class Derived, class OptionsType>
+Json LayerImpl<Derived, OptionsType>::get_config() const {
+  return JsonValue<OptionsType>::write(options_);
+}
 
 /// What a layer needs and JSON can't hold.
 struct FromJson {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
-#include <tessera/optim/optimizer_json.h>
+#include <tessera/optim/optimizer.h>
 #include <tessera/tables/table_config.h>
 
 #include <map>

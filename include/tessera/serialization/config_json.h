@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/table_config.h>
 
-#include <nlohmann/json_fwd.hpp>
-
 namespace tessera {
-
-/// Keys keep their order.
-using Json = nlohmann::ordered_json;
 
 /// A config as JSON. Of a callable (learning rate, initializer, rule, slot
 /// creation) only the name is written.

@@ -3,12 +3,12 @@
 
 // How the configs of embeddings look in JSON, for options that hold some.
 
+#include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
-#include <tessera/optim/optimizer_json.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/table_config.h>
 

@@ -127,7 +127,7 @@ TEST(HistoryFilesTest, HoldEveryEpochInFullPrecision) {
   const History history = train(
       {std::make_shared<CsvHistory>(csv), std::make_shared<JsonHistory>(json)});
   EXPECT_EQ(read_text(csv), "epoch,loss\n0,2\n1,2\n");
-  const auto parsed = nlohmann::ordered_json::parse(read_text(json));
+  const auto parsed = Json::parse(read_text(json));
   EXPECT_EQ(to_json(history_from_json(parsed)), to_json(history));
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json.h>
 #include <tessera/layers/training/metrics.h>
 
 #include "tests/golden_util.h"
@@ -23,9 +24,9 @@ using test::int64s;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-std::unique_ptr<Metric> metric_of(const nlohmann::ordered_json& json) {
+std::unique_ptr<Metric> metric_of(const Json& json) {
   const std::string kind = json["metric"];
-  const nlohmann::ordered_json& options = json["options"];
+  const Json& options = json["options"];
   if (kind == "auc") {
     return std::make_unique<AUC>();
   }
@@ -50,7 +51,7 @@ std::unique_ptr<Metric> metric_of(const nlohmann::ordered_json& json) {
 }
 
 struct Examples {
-  explicit Examples(const nlohmann::ordered_json& json) {
+  explicit Examples(const Json& json) {
     const auto dtype = json["dtype"] == "float32" ? at::kFloat : at::kDouble;
     predictions =
         at::tensor(json["predictions"].get<std::vector<double>>(), at::kDouble)

@@ -66,7 +66,7 @@ tessera::training::History train(
     stopping.load_state(archive);
     log_loss.load_state(seen);
     history = tessera::training::history_from_json(
-        nlohmann::ordered_json::parse(before.toStringRef()));
+        tessera::Json::parse(before.toStringRef()));
     progress.epoch = epoch.toInt();
     progress.step_in_epoch = step_in_epoch.toInt();
     progress.step =

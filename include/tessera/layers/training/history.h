@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <tessera/common/json.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -59,9 +59,9 @@ struct History {
 
 /// {"epochs": [{"epoch": 0, "loss": 0.5, ...}, ...], "stop_reason": ""}; numbers
 /// that are not finite are "nan", "inf" and "-inf".
-nlohmann::ordered_json to_json(const History& history);
+Json to_json(const History& history);
 /// Errors:  c10::ValueError naming what is wrong.
-History history_from_json(const nlohmann::ordered_json& json);
+History history_from_json(const Json& json);
 
 /// "epoch,loss,auc,...", then a line per epoch; numbers in full precision, an
 /// empty field for epochs without a value.
