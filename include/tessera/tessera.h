@@ -52,7 +52,9 @@
 #include <tessera/layers/training/history_files.h>
 #include <tessera/layers/training/learning_curves.h>
 #include <tessera/layers/training/learning_rate_log.h>
+#include <tessera/layers/training/learning_rate_scheduler.h>
 #include <tessera/layers/training/metrics.h>
+#include <tessera/layers/training/predict.h>
 #include <tessera/layers/training/progress_bar.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>

@@ -35,21 +35,16 @@ std::vector<double> read_values(
   return numbers;
 }
 
-void check_sizes(
-    const MetricInputs& inputs,
-    int64_t rows,
-    const std::string& where) {
+void check_sizes(size_t labels, int64_t rows, const std::string& where) {
   TESSERA_CHECK_VALUE(
-      static_cast<int64_t>(inputs.size()) == rows,
+      static_cast<int64_t>(labels) == rows,
       "{} predictions and labels must be of one length, but got {} predictions and {} labels. Give both for the same examples.",
       where,
       rows,
-      inputs.size());
+      labels);
 }
 
-}  // namespace
-
-std::vector<double> read_column(
+void check_column(
     const at::Tensor& values,
     const char* what,
     const std::string& where) {
@@ -64,6 +59,31 @@ std::vector<double> read_column(
       where,
       what,
       values.sizes());
+}
+
+// Doubles would round large ids.
+std::vector<int64_t> read_integers(
+    const at::Tensor& values,
+    const char* what,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      values.scalar_type() == at::kLong || values.scalar_type() == at::kInt,
+      "{} {} must be ids of dtype int32 or int64, but got {}.",
+      where,
+      what,
+      values.toString());
+  const at::Tensor flat = values.to(at::kCPU, at::kLong).contiguous();
+  const int64_t* begin = flat.const_data_ptr<int64_t>();
+  return {begin, begin + flat.numel()};
+}
+
+}  // namespace
+
+std::vector<double> read_column(
+    const at::Tensor& values,
+    const char* what,
+    const std::string& where) {
+  check_column(values, what, where);
   return read_values(values, what, where);
 }
 
@@ -98,7 +118,8 @@ MetricInputs read_scores(
   MetricInputs inputs{
       .predictions = read_column(predictions, "predictions", where),
       .labels = read_column(labels, "labels", where)};
-  check_sizes(inputs, static_cast<int64_t>(inputs.predictions.size()), where);
+  check_sizes(
+      inputs.size(), static_cast<int64_t>(inputs.predictions.size()), where);
   return inputs;
 }
 
@@ -113,7 +134,7 @@ MetricInputs read_classes(
         .predictions = read_values(predictions, "predictions", where),
         .labels = read_column(labels, "labels", where),
         .classes = predictions.size(1)};
-    check_sizes(inputs, predictions.size(0), where);
+    check_sizes(inputs.size(), predictions.size(0), where);
   } else {
     inputs = read_scores(predictions, labels, where);
   }
@@ -128,6 +149,29 @@ MetricInputs read_classes(
         label);
   }
   return inputs;
+}
+
+RetrievedIds read_ids(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      predictions.defined() && predictions.dim() == 2,
+      "{} predictions must be ids of shape [n, retrieved], but got {}.",
+      where,
+      predictions.defined() ? c10::str("shape ", predictions.sizes())
+                            : "an undefined tensor");
+  check_column(labels, "labels", where);
+  RetrievedIds ids{
+      .ids = read_integers(predictions, "predictions", where),
+      .labels = read_integers(labels, "labels", where),
+      .per_example = predictions.size(1)};
+  check_sizes(ids.labels.size(), predictions.size(0), where);
+  for (const int64_t label : ids.labels) {
+    TESSERA_CHECK_VALUE(
+        label >= 0, "{} labels must be ids >= 0, but got {}.", where, label);
+  }
+  return ids;
 }
 
 }  // namespace tessera::training

@@ -37,6 +37,24 @@ MetricInputs read_classes(
     const at::Tensor& labels,
     const std::string& where);
 
+/// A checked batch of ids that were retrieved.
+struct RetrievedIds {
+  std::vector<int64_t> ids;  // [n * per_example]
+  std::vector<int64_t> labels;  // [n], >= 0
+  int64_t per_example = 0;
+
+  const int64_t* row(size_t i) const {
+    return ids.data() + i * static_cast<size_t>(per_example);
+  }
+};
+
+/// Predictions [n, per_example] and labels [n] or [n, 1], int32 or int64.
+/// Errors:  c10::ValueError naming `where`.
+RetrievedIds read_ids(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const std::string& where);
+
 /// [n] or [n, 1] as a vector, without NaN.
 std::vector<double> read_column(
     const at::Tensor& values,

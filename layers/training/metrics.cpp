@@ -385,6 +385,35 @@ std::unique_ptr<Metric> TopKAccuracy::make_empty() const {
   return std::make_unique<TopKAccuracy>(options_);
 }
 
+RecallAtK::RecallAtK(RecallAtKOptions options)
+    : MeanMetric(
+          options.name.empty() ? "recall_at_" + std::to_string(options.k)
+                               : options.name),
+      options_(std::move(options)) {
+  TESSERA_CHECK_VALUE(
+      options_.k >= 1, "[RecallAtK] k must be >= 1, but got {}.", options_.k);
+}
+
+void RecallAtK::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const std::string where = "[" + name() + "]";
+  const RetrievedIds ids = read_ids(predictions, labels, where);
+  const int64_t count = std::min(options_.k, ids.per_example);
+  std::vector<double> hits(ids.labels.size());
+  for (size_t i = 0; i < hits.size(); ++i) {
+    const int64_t* row = ids.row(i);
+    hits[i] =
+        std::find(row, row + count, ids.labels[i]) != row + count ? 1.0 : 0.0;
+  }
+  add(hits, weights);
+}
+
+std::unique_ptr<Metric> RecallAtK::make_empty() const {
+  return std::make_unique<RecallAtK>(options_);
+}
+
 void Mean::update(
     const at::Tensor& predictions,
     const at::Tensor& /*labels*/,

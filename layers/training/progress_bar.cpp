@@ -90,8 +90,13 @@ double ProgressBar::seconds() const {
   return elapsed.count();
 }
 
+int64_t ProgressBar::examples() const {
+  return first_ ? last_examples_ - first_->examples : 0;
+}
+
 // A loop of one's own has done one step when it shows something first.
-void ProgressBar::note_first(const Progress& progress) {
+void ProgressBar::note(const Progress& progress) {
+  last_examples_ = progress.examples;
   if (!first_) {
     first_ = progress;
     first_->step = std::max<int64_t>(0, progress.step - 1);
@@ -149,7 +154,7 @@ void ProgressBar::draw(std::string line, bool is_last) {
 }
 
 void ProgressBar::show(const Progress& progress, const Logs& logs) {
-  note_first(progress);
+  note(progress);
   if (!is_due()) {
     return;
   }
@@ -169,7 +174,7 @@ void ProgressBar::show(const Progress& progress, const Logs& logs) {
 }
 
 void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {
-  note_first(progress);
+  note(progress);
   steps_seen_ = progress.step_in_epoch;
   draw(
       fmt::format(
@@ -191,6 +196,7 @@ void ProgressBar::on_train_begin(Training& /*training*/) {
 void ProgressBar::on_epoch_begin(Training& training) {
   if (!first_) {
     first_ = training.progress();
+    last_examples_ = first_->examples;
     if (first_->step > 0) {
       draw(
           fmt::format(
@@ -203,6 +209,7 @@ void ProgressBar::on_epoch_begin(Training& training) {
 }
 
 void ProgressBar::on_step_end(Training& training) {
+  note(training.progress());
   if (is_due()) {
     show(training.progress(), training.logs());
   }

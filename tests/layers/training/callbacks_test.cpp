@@ -104,6 +104,16 @@ TEST(ProgressBarTest, RedrawsItsLineAndLeavesTheLastOfAnEpoch) {
       << text;
 }
 
+TEST(ProgressBarTest, CountsTheExamplesOfItsTraining) {
+  const auto bar = std::make_shared<ProgressBar>(
+      ProgressBarOptions{.plain_interval = 1000.0});
+  EXPECT_EQ(bar->examples(), 0);
+  train({bar});
+  EXPECT_EQ(bar->examples(), 2 * 3 * 4);
+  train({bar});
+  EXPECT_EQ(bar->examples(), 2 * 3 * 4);
+}
+
 TEST(ProgressBarTest, WorksAloneAndWithoutANumberOfSteps) {
   const std::string text = printed([](std::FILE* stream) {
     ProgressBar bar(

@@ -176,6 +176,40 @@ TEST(MetricsTest, LogLossOfLargeLogitsIsFiniteAndExact) {
   EXPECT_DOUBLE_EQ(metric.result(), 2000.0);
 }
 
+TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstIds) {
+  const auto large = int64_t{1} << 60;  // which doubles round
+  const at::Tensor ids =
+      at::tensor({large, int64_t{7}, large + 1, int64_t{7}, int64_t{7}, -1L})
+          .view({3, 2});
+  const at::Tensor labels = int64s({large, 7, 3}).view({3, 1});
+  RecallAtK first({.k = 1});
+  RecallAtK all;
+  for (RecallAtK* metric : {&first, &all}) {
+    metric->update(ids, labels);
+  }
+  EXPECT_EQ(first.name(), "recall_at_1");
+  EXPECT_DOUBLE_EQ(first.result(), 1.0 / 3.0);
+  EXPECT_DOUBLE_EQ(all.result(), 2.0 / 3.0);
+  all.update(
+      int64s({1, 2}).view({2, 1}).to(at::kInt), int64s({1, 1}), floats({4, 1}));
+  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);
+  all.update(at::empty({0, 5}, at::kLong), at::empty({0}, at::kLong));
+  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);
+  EXPECT_EQ(all.make_empty()->name(), "recall_at_10");
+  EXPECT_EQ(all.better(), Better::kHigher);
+
+  EXPECT_VALUE_ERROR(RecallAtK({.k = 0}), "k must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(all.update({}, labels), "but got an undefined tensor");
+  EXPECT_VALUE_ERROR(all.update(labels[0], labels), "shape [n, retrieved]");
+  EXPECT_VALUE_ERROR(all.update(ids, {}), "labels, but got an undefined");
+  EXPECT_VALUE_ERROR(all.update(ids, int64s({1})), "got 3 predictions and 1");
+  EXPECT_VALUE_ERROR(
+      all.update(ids.to(at::kFloat), labels), "ids of dtype int32 or int64");
+  EXPECT_VALUE_ERROR(
+      all.update(ids, int64s({1, -1, 2})), "ids >= 0, but got -1");
+  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);  // nothing of these was counted
+}
+
 TEST(MetricsTest, TakeColumnsAndEveryDtype) {
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kLong, at::kInt}) {
     RMSE metric;

@@ -241,6 +241,40 @@ class TopKAccuracy : public MeanMetric {
   TopKAccuracyOptions options_;
 };
 
+/// How many retrieved ids count for a RecallAtK, and its name in logs.
+struct RecallAtKOptions {
+  int64_t k = 10;
+  /// Empty: "recall_at_10", with k.
+  std::string name = "";
+};
+
+/// How often the label, the one id that is right for an example, is among the first k
+/// ids that were retrieved for it.
+///
+///   RecallAtK recall({.k = 10});
+///   recall.update(index->search(queries, 10).ids, next_movies);
+///
+/// Shapes:  predictions [n, retrieved] int32 or int64, best first, as TopK::ids has them;
+///          -1 stands for none. Labels [n] or [n, 1], ids >= 0 of these dtypes.
+/// Source:  tfrs.metrics.FactorizedTopK, for one k.
+class RecallAtK : public MeanMetric {
+ public:
+  /// Errors:  c10::ValueError for k < 1.
+  explicit RecallAtK(RecallAtKOptions options = {});
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return Better::kHigher;
+  }
+
+ private:
+  RecallAtKOptions options_;
+};
+
 /// The mean of the predictions; labels have no part, and may be undefined. Of a
 /// calibrated model it is the mean label.
 /// Shapes:  predictions [n] or [n, 1].

@@ -53,6 +53,9 @@ class ProgressBar : public Callback {
   void end_epoch(const Progress& progress, const Logs& logs);
   /// Since it was made, or since the training began.
   double seconds() const;
+  /// Examples that were trained on in these seconds; a resumed training does not count
+  /// those before.
+  int64_t examples() const;
 
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
@@ -65,7 +68,7 @@ class ProgressBar : public Callback {
 
   bool is_redrawn() const;
   bool is_due() const;
-  void note_first(const Progress& progress);
+  void note(const Progress& progress);
   std::string speed(const Progress& progress) const;
   std::string time_left(const Progress& progress) const;
   void draw(std::string line, bool is_last);
@@ -75,6 +78,7 @@ class ProgressBar : public Callback {
   Clock::time_point drawn_ = {};
   /// Where this run began: a resumed one is not the faster for it.
   std::optional<Progress> first_;
+  int64_t last_examples_ = 0;  // Progress::examples, when seen last
   std::optional<int64_t> steps_seen_;  // of the last whole epoch
   size_t drawn_width_ = 0;  // 0: no line is open
 };

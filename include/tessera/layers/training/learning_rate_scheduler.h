@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/training/callback.h>
+#include <tessera/optim/schedule.h>
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace tessera::training {
+
+/// Sets the learning rate of an optimizer of torch::optim, in all its parameter groups,
+/// before each step: to what the schedule says for the number of steps done in all.
+///
+///   torch::optim::AdamW optimizer(model->parameters());
+///   fit(batches, step, {.callbacks = {std::make_shared<LearningRateScheduler>(
+///       optimizer,
+///       optim::CosineDecay{.initial_learning_rate = 1e-3,
+///                          .decay_steps = 10'000})}});
+///
+/// A resumed training goes on in the middle of the schedule. Tables and the optimizers of
+/// make_optimizer() need no callback: their `learning_rate` may be a schedule.
+/// Errors:  c10::ValueError for a schedule out of range.
+/// Differs: keras.callbacks.LearningRateScheduler counts epochs.
+class LearningRateScheduler : public Callback {
+ public:
+  /// `optimizer` must outlive it.
+  LearningRateScheduler(
+      torch::optim::Optimizer& optimizer,
+      optim::Schedule schedule);
+
+  void on_epoch_begin(Training& training) override;
+  void on_step_end(Training& training) override;
+
+ private:
+  void set_rate(const Training& training);
+
+  torch::optim::Optimizer& optimizer_;
+  optim::Schedule schedule_;
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/training/predict.h>
+
+#include "tests/layers/training/training_fixture.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/cat.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace tessera::training {
+namespace predict_test {
+
+using test::click_batches;
+using test::ClickBatch;
+using test::ClickRun;
+using test::floats;
+
+TEST(PredictTest, GivesAllExamplesInOrderWithoutGradient) {
+  const auto batches = click_batches(3, 1);
+  ClickRun run;
+  run.model->eval();
+  std::vector<at::Tensor> scores, clicks;
+  for (const ClickBatch& batch : batches) {
+    scores.push_back(run.model->forward(batch));
+    clicks.push_back(batch.click);
+  }
+  const Predictions found = predict(*make_pass(batches, run.loss_of()));
+  EXPECT_TRUE(found.predictions.equal(at::cat(scores)));
+  EXPECT_TRUE(found.labels.equal(at::cat(clicks)));
+  EXPECT_FALSE(found.predictions.requires_grad());
+}
+
+TEST(PredictTest, NeedsNeitherLossNorLabels) {
+  const std::vector<float> batches{1.0F, 2.0F};
+  const Predictions found = predict(*make_pass(batches, [](float number) {
+    return StepResult{.predictions = floats({number, -number})};
+  }));
+  EXPECT_TRUE(found.predictions.equal(floats({1, -1, 2, -2})));
+  EXPECT_FALSE(found.labels.defined());
+}
+
+TEST(PredictTest, RefusesBatchesThatLackSomething) {
+  const std::vector<float> none;
+  const std::vector<float> batches{1.0F, 2.0F};
+  EXPECT_VALUE_ERROR(
+      predict(*make_pass(none, [](float) { return StepResult{}; })),
+      "expected batches, but the source gave none");
+  EXPECT_VALUE_ERROR(
+      predict(*make_pass(batches, [](float) { return floats({1}); })),
+      "batch 0 has no predictions");
+  EXPECT_VALUE_ERROR(
+      predict(*make_pass(
+          batches,
+          [](float number) {
+            return StepResult{
+                .predictions = floats({number}),
+                .labels = number > 1.0F ? floats({0}) : at::Tensor()};
+          })),
+      "labels for all 2 batches or for none, but got them for 1");
+}
+
+}  // namespace predict_test
+}  // namespace tessera::training
