@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "examples/movielens_data.h"
+#include "examples/common/movielens_data.h"
 #include "tests/test_util.h"
 
 namespace movielens_data_test {

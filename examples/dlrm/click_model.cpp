@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/click_model.h"
+#include "examples/dlrm/click_model.h"
 
 #include <utility>
 

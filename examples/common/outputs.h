@@ -55,9 +55,6 @@ class FileErrors {
   std::vector<std::string> texts_;
 };
 
-/// What is wrong with an option's text that an unset variable of a shell gives.
-std::string refuse_empty(const std::string& text);
-
 /// Tells a person why a training ended, and gives the exit status: a shell's for a
 /// signal, 1 where another rank had it.
 int say_stopped(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/outputs.h"
+#include "examples/common/outputs.h"
 
 #include <c10/util/Exception.h>
 
@@ -39,10 +39,6 @@ void check_output_file(
         path,
         "'.");
   }
-}
-
-std::string refuse_empty(const std::string& text) {
-  return text.empty() ? "must not be empty" : "";
 }
 
 void make_output_folder(const std::string& where, const std::string& path) {

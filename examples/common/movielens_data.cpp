@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/movielens_data.h"
+#include "examples/common/movielens_data.h"
 
 #include <c10/util/Exception.h>
 

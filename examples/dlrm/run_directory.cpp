@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/dlrm_run.h"
+#include "examples/dlrm/run_directory.h"
 
 #include "examples/click_logs/text_file_writer.h"
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/dlrm_options.h"
+#include "examples/dlrm/options.h"
 
-#include "examples/outputs.h"
-
-#include <CLI/CLI.hpp>
+#include "examples/common/command_line.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -12,10 +10,6 @@
 namespace fs = std::filesystem;
 
 namespace {
-
-CLI::Range up_to(int64_t most, int64_t least = 1) {
-  return {least, most};
-}
 
 std::vector<std::string> with_sizes(const std::vector<std::string>& files) {
   std::vector<std::string> described;
@@ -47,8 +41,7 @@ void add_data(CLI::App& app, Options& options) {
          "at least 1000")
       ->check(up_to(1'000'000'000, 1000))
       ->capture_default_str();
-  app.add_option("--folder", options.folder, "of the generated files")
-      ->check(refuse_empty)
+  add_output(app, "--folder", options.folder, "of the generated files")
       ->capture_default_str();
   app.add_option("--malformed", options.malformed, "lines that are no example")
       ->check(CLI::IsMember({"error", "skip"}))
@@ -58,27 +51,21 @@ void add_data(CLI::App& app, Options& options) {
          options.most_malformed,
          "with --malformed skip: more in one pass are an error, after all")
       ->check(up_to(1'000'000'000, 0));
-  app.add_option(
-         "--min-count",
-         options.min_count,
-         "rarer categories share the row of unknown ones")
-      ->check(up_to(1'000'000'000))
-      ->capture_default_str();
+  add_count(
+      app,
+      "--min-count",
+      options.min_count,
+      "rarer categories share the row of unknown ones",
+      1'000'000'000);
 }
 
 void add_training(CLI::App& app, Options& options) {
   app.add_option("--model", options.model, "how features interact")
       ->check(CLI::IsMember({"dlrm", "dcn"}))
       ->capture_default_str();
-  app.add_option("--dim", options.dim, "width of all embeddings")
-      ->check(up_to(4096))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "examples per step")
-      ->check(up_to(1'000'000))
-      ->capture_default_str();
-  app.add_option("--epochs", options.epochs, "passes over the data")
-      ->check(up_to(1'000'000))
-      ->capture_default_str();
+  add_count(app, "--dim", options.dim, "width of all embeddings", 4096);
+  add_count(app, "--batch", options.batch, "examples per step");
+  add_count(app, "--epochs", options.epochs, "passes over the data");
   app.add_option(
          "--optimizer", options.optimizer, "of tables and dense weights")
       ->check(CLI::IsMember({"adam", "adagrad"}))
@@ -93,36 +80,33 @@ void add_training(CLI::App& app, Options& options) {
          "that of dense weights")
       ->check(refuse_rate)
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of initial values")
-      ->check(up_to(1'000'000'000, 0))
-      ->capture_default_str();
+  add_seed(app, options.seed, "of initial values");
   app.add_flag(
       "--in-memory", options.in_memory, "read all batches before training");
 }
 
 void add_results(CLI::App& app, Options& options) {
-  auto* checkpoint = app.add_option(
+  auto* checkpoint = add_output(
+      app,
       "--checkpoint",
       options.checkpoint,
       "directory: save after each epoch and at Ctrl-C, resume from what is there");
-  checkpoint->check(refuse_empty);
   app.add_option(
          "--every-steps", options.every_steps, "save after so many steps, too")
       ->check(up_to(1'000'000'000))
       ->needs(checkpoint);
-  app.add_option(
-         "--export",
-         options.exported,
-         "write TorchScript to this file, serve a batch from it")
-      ->check(refuse_empty);
-  app.add_option(
-         "--history", options.history, "directory for history.csv and .svg")
-      ->check(refuse_empty);
-  app.add_option(
-         "--write-arrays",
-         options.arrays,
-         "directory for ids, numbers and labels as .npy")
-      ->check(refuse_empty);
+  add_output(
+      app,
+      "--export",
+      options.exported,
+      "write TorchScript to this file, serve a batch from it");
+  add_output(
+      app, "--history", options.history, "directory for history.csv and .svg");
+  add_output(
+      app,
+      "--write-arrays",
+      options.arrays,
+      "directory for ids, numbers and labels as .npy");
   app.add_flag("--json", options.json, "report as JSON");
 }
 
@@ -139,7 +123,11 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   return std::nullopt;
 }
 
-tessera::Json deciding_options(const Options& options) {
+std::string pipeline_file(const Options& options) {
+  return options.exported + ".pipeline.json";
+}
+
+nlohmann::ordered_json deciding_options(const Options& options) {
   return {
       {"model", options.model},
       {"dim", options.dim},

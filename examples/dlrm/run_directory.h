@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "examples/click_model.h"
-#include "examples/dlrm_options.h"
+#include "examples/dlrm/click_model.h"
+#include "examples/dlrm/options.h"
 
 #include <tessera/tessera.h>
 

@@ -40,6 +40,9 @@ struct Options {
 /// that it doesn't take.
 std::optional<int> parse_arguments(int argc, char** argv, Options& options);
 
+/// The file of the feature pipeline, beside the exported model.
+std::string pipeline_file(const Options& options);
+
 /// What decides the result of some epochs, by the names of the flags; files with
 /// their sizes.
 tessera::Json deciding_options(const Options& options);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/dlrm/learn_pipeline.h"
+
+#include "examples/dlrm/clicks.h"
+
+#include <tessera/data/columns.h>
+#include <tessera/data/transforms.h>
+#include <tessera/data/vocabulary_builder.h>
+
+#include <c10/util/StringUtil.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+using tessera::data::FeaturePipeline;
+
+namespace {
+
+// Of the integers' intervals: the smallest have one each, then two per octave.
+const std::vector<double> kBoundaries{
+    -2,   -1,   0,    1,    2,    3,     4,     6,     8,     12,    16,   24,
+    32,   48,   64,   96,   128,  192,   256,   384,   512,   768,   1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536};
+
+}  // namespace
+
+// snippet: pipeline
+// Logarithms and intervals of the integers, a vocabulary for each category column.
+FeaturePipeline learn_pipeline(const Options& options) {
+  std::vector<tessera::data::VocabularyBuilder> builders;
+  for (int64_t i = 1; i <= tessera::data::kCriteoCategories; ++i) {
+    builders.emplace_back(c10::str("C", i));
+  }
+  tessera::data::CriteoReader reader = open_files(options.data, options);
+  for (const tessera::data::CriteoBatch& batch : reader) {
+    const tessera::data::Columns columns = tessera::data::to_columns(batch);
+    for (tessera::data::VocabularyBuilder& builder : builders) {
+      builder.add(columns.at(builder.column()));
+    }
+  }
+  report_skipped(reader.report());
+  // A missing number is not a zero.
+  tessera::data::PipelineOutput numbers{
+      .name = "numbers",
+      .transform = tessera::data::transforms::Log1p{.missing_value = -1.0}};
+  for (int64_t i = 1; i <= tessera::data::kCriteoIntegers; ++i) {
+    numbers.columns.push_back(c10::str("I", i));
+  }
+  std::vector<tessera::data::PipelineOutput> outputs{numbers};
+  for (const std::string& column : numbers.columns) {
+    outputs.push_back(
+        {.name = column,
+         .columns = {column},
+         .transform =
+             tessera::data::transforms::Bucketize{.boundaries = kBoundaries}});
+  }
+  for (const tessera::data::VocabularyBuilder& builder : builders) {
+    outputs.push_back(
+        {.name = builder.column(),
+         .columns = {builder.column()},
+         .transform = builder.size() == 0
+             ? tessera::data::Transform(
+                   tessera::data::transforms::Hash{.num_bins = 2})
+             : builder.finish({.min_count = options.min_count})});
+  }
+  return FeaturePipeline(std::move(outputs));
+}
+// end snippet

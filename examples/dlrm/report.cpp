@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/dlrm/report.h"
+
+#include <nlohmann/json.hpp>
+
+#include <iomanip>
+#include <iostream>
+
+namespace {
+
+double speed_of(const Report& report) {
+  return report.seconds > 0.0
+      ? static_cast<double>(report.examples) / report.seconds
+      : 0.0;
+}
+
+void print_json(const Report& report, const Options& options) {
+  nlohmann::ordered_json json = {
+      {"model", options.model},
+      {"seed", options.seed},
+      {"test_examples", report.test_examples},
+      {"auc", report.auc},
+      {"log_loss", report.log_loss},
+      {"examples", report.examples},
+      {"seconds", report.seconds},
+      {"examples_per_second", speed_of(report)},
+      {"updates", report.updates}};
+  if (report.bayes_auc) {
+    json["bayes_auc"] = *report.bayes_auc;
+  }
+  if (report.serves_the_same) {
+    json["equal_from_export"] = *report.serves_the_same;
+  }
+  std::cout << json.dump(2) << "\n";
+}
+
+void print_text(const Report& report, const Options& options) {
+  std::cout << std::fixed << std::setprecision(4) << "\n"
+            << options.model << " on " << report.test_examples
+            << " held-out examples\n"
+            << "  AUC       " << report.auc << "\n"
+            << "  log loss  " << report.log_loss << "\n";
+  if (report.bayes_auc) {
+    std::cout << "  AUC of the true probabilities  " << *report.bayes_auc
+              << "\n";
+  }
+  std::cout << std::setprecision(1) << "\ntrained on " << report.examples
+            << " examples in " << report.seconds << " s, "
+            << std::setprecision(0) << speed_of(report)
+            << " examples per second\n";
+  if (report.serves_the_same) {
+    std::cout << "a batch served from the exported file: "
+              << (*report.serves_the_same ? "equal" : "DIFFERENT") << "\n";
+  }
+}
+
+}  // namespace
+
+void print_report(const Report& report, const Options& options) {
+  if (options.json) {
+    print_json(report, options);
+  } else {
+    print_text(report, options);
+  }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/movielens/ranks.h"
+
+#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/sharded_strategy.h>
+#include <tessera/layers/dense_parameters.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <vector>
+
+Place find_place(bool is_sharded) {
+  if (!is_sharded) {
+    return {};
+  }
+  const auto backend = tessera::distributed::make_mpi_backend();
+  return {
+      tessera::distributed::sharded_strategy(
+          backend,
+          {.placement =
+               {{"age", tessera::TablePlacement::data_parallel()},
+                {"gender", tessera::TablePlacement::data_parallel()},
+                {"genre", tessera::TablePlacement::data_parallel()},
+                {"occupation", tessera::TablePlacement::data_parallel()},
+                {"year", tessera::TablePlacement::data_parallel()}},
+           .split = tessera::RowSplit::kMod}),
+      backend->getRank(),
+      backend->getSize()};
+}
+
+Ratings share_of(const Ratings& batch, const Place& place) {
+  Ratings share;
+  for (size_t i = place.rank; i < batch.size(); i += place.ranks) {
+    share.push_back(batch[i]);
+  }
+  return share;
+}
+
+void copy_weights(
+    torch::nn::Module& from,
+    const tessera::TPUEmbedding& from_tables,
+    torch::nn::Module& to,
+    const tessera::TPUEmbedding& to_tables) {
+  for (const auto& table : to_tables->embedding_tables()) {
+    to_tables->update_embedding_table(
+        table.name,
+        from_tables->read_rows(table.name, 0, table.parameters.size(0)));
+  }
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> weights = tessera::dense_parameters(from);
+  const std::vector<at::Tensor> copies = tessera::dense_parameters(to);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    copies[i].copy_(weights[i]);
+  }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/two_tower/sequences.h"
+
+#include "examples/common/movielens_features.h"
+
+#include <c10/util/Exception.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <utility>
+
+using torch::Tensor;
+
+namespace {
+
+constexpr size_t kLatest = 10;  // movies
+constexpr double kForget = 0.8;  // a movie's weight, for each one after it
+
+}  // namespace
+
+Sequences::Sequences(MovieLens data, bool validation) : data_(std::move(data)) {
+  std::vector<MovieLens::Rating> ratings = data_.ratings;
+  std::stable_sort(
+      ratings.begin(), ratings.end(), [](const auto& a, const auto& b) {
+        return a.seconds < b.seconds;
+      });
+  sequences_.resize(data_.users.size());
+  for (const MovieLens::Rating& rating : ratings) {
+    sequences_[rating.user].push_back(rating.movie);
+  }
+  counts_ = torch::zeros({std::ssize(data_.movies)});
+  for (size_t user = 0; user < sequences_.size(); ++user) {
+    std::vector<int64_t>& sequence = sequences_[user];
+    if (validation && !sequence.empty()) {
+      sequence.pop_back();
+    }
+    for (size_t i = 0; i < sequence.size(); ++i) {
+      const Moment moment{static_cast<int64_t>(user), i};
+      if (i + 1 < sequence.size()) {
+        train_.push_back(moment);
+        counts_[sequence[i]] += 1.0;
+      } else if (i > 0) {
+        test_.push_back(moment);
+      }
+    }
+  }
+  TORCH_CHECK_VALUE(
+      !test_.empty(),
+      "[two_tower] expected users with two ratings or more, but got none of",
+      " them. Fetch the data again.");
+  shares_ = counts_ / static_cast<double>(train_.size());
+}
+
+Tensor Sequences::movies_of(const Moments& moments) const {
+  std::vector<int64_t> movies;
+  for (const Moment& moment : moments) {
+    movies.push_back(sequences_[moment.user][moment.position]);
+  }
+  return int64_tensor(movies);
+}
+
+tessera::RaggedFeature Sequences::seen(const Moments& moments) const {
+  Bags bags;
+  for (const Moment& moment : moments) {
+    for (size_t i = 0; i < moment.position; ++i) {
+      bags.add(sequences_[moment.user][i]);
+    }
+    bags.end_bag();
+  }
+  return bags.feature();
+}
+
+TowerInputs Sequences::users(const Moments& moments, bool only_ids) const {
+  std::vector<int64_t> users;
+  for (const Moment& moment : moments) {
+    users.push_back(moment.user);
+  }
+  if (only_ids) {
+    return {.features = {{"user", int64_tensor(users)}}};
+  }
+  Bags latest;
+  std::vector<float> weights;
+  for (const Moment& moment : moments) {
+    double weight = 1.0;
+    for (size_t i = 1; i <= std::min(kLatest, moment.position); ++i) {
+      latest.add(sequences_[moment.user][moment.position - i]);
+      weights.push_back(static_cast<float>(weight));
+      weight *= kForget;
+    }
+    latest.end_bag();
+  }
+  tessera::Features::Map features = user_features(data_, users);
+  features.emplace_back("history", seen(moments));
+  features.emplace_back("latest", latest.feature());
+  return {
+      .features = tessera::Features::map(std::move(features)),
+      .weights = {{"latest", torch::tensor(weights)}}};
+}
+
+TowerInputs Sequences::movies(const Tensor& ids, bool only_ids) const {
+  if (only_ids) {
+    return {.features = {{"movie", ids}}};
+  }
+  const int64_t* begin = ids.const_data_ptr<int64_t>();
+  return {
+      .features = tessera::Features::map(
+          movie_features(data_, {begin, begin + ids.numel()}))};
+}
