@@ -78,12 +78,13 @@ ClickModelOptions model_options(
 // end snippet
 
 training::Callbacks make_callbacks(
+    const std::shared_ptr<training::ProgressBar>& progress,
     const ClickModel& model,
     const FeaturePipeline& pipeline,
     const RunDirectory& directory,
     const Options& options) {
   training::Callbacks callbacks{
-      std::make_shared<training::TerminateOnNonFinite>()};
+      progress, std::make_shared<training::TerminateOnNonFinite>()};
   if (!options.history.empty()) {
     const fs::path folder(options.history);
     callbacks.push_back(
@@ -162,16 +163,14 @@ training::History train(
       ? training::make_pass(read_all(open()), step)
       : training::make_pass(open, step);
   const auto progress = std::make_shared<training::ProgressBar>();
-  training::Callbacks callbacks =
-      make_callbacks(model, pipeline, directory, options);
-  callbacks.insert(callbacks.begin(), progress);
   training::History history = training::fit(
       pass,
       {.epochs = options.epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<training::LogLoss>(
            training::LogLossOptions{.scores = training::ScoreKind::kLogits})},
-       .callbacks = std::move(callbacks),
+       .callbacks =
+           make_callbacks(progress, model, pipeline, directory, options),
        .checkpoint = make_checkpoint(model, *optimizer, directory, options)});
   report.seconds = progress->seconds();
   report.examples = progress->examples();
