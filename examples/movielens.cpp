@@ -234,7 +234,7 @@ int run(const Options& options) {
   const Tensor while_sharded = predict(model, data, data.test());
   if (options.sharded) {
     Rater whole(data, options);  // with all rows of each table
-    copy_weights(*model, model->embedding, *whole, whole->embedding);
+    copy_weights(model, whole);
     model = whole;
   }
   if (place.rank > 0) {

@@ -36,19 +36,15 @@ Ratings share_of(const Ratings& batch, const Place& place) {
   return share;
 }
 
-void copy_weights(
-    torch::nn::Module& from,
-    const tessera::TPUEmbedding& from_tables,
-    torch::nn::Module& to,
-    const tessera::TPUEmbedding& to_tables) {
-  for (const auto& table : to_tables->embedding_tables()) {
-    to_tables->update_embedding_table(
+void copy_weights(Rater& from, Rater& to) {
+  for (const auto& table : to->embedding->embedding_tables()) {
+    to->embedding->update_embedding_table(
         table.name,
-        from_tables->read_rows(table.name, 0, table.parameters.size(0)));
+        from->embedding->read_rows(table.name, 0, table.parameters.size(0)));
   }
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> weights = tessera::dense_parameters(from);
-  const std::vector<at::Tensor> copies = tessera::dense_parameters(to);
+  const std::vector<at::Tensor> weights = tessera::dense_parameters(*from);
+  const std::vector<at::Tensor> copies = tessera::dense_parameters(*to);
   for (size_t i = 0; i < copies.size(); ++i) {
     copies[i].copy_(weights[i]);
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "examples/movielens/rater.h"
 #include "examples/movielens/rating_data.h"
 
 #include <tessera/engine/strategy.h>
-#include <tessera/layers/tpu_embedding.h>
 
 #include <cstdint>
 
@@ -22,10 +22,6 @@ Place find_place(bool is_sharded);
 /// This rank's share of a batch.
 Ratings share_of(const Ratings& batch, const Place& place);
 
-/// Copies tables and dense weights of a model over ranks to a model that has whole tables.
-/// All ranks call it.
-void copy_weights(
-    torch::nn::Module& from,
-    const tessera::TPUEmbedding& from_tables,
-    torch::nn::Module& to,
-    const tessera::TPUEmbedding& to_tables);
+/// Copies tables and dense weights of a model over ranks to one in this process. All ranks
+/// call it.
+void copy_weights(Rater& from, Rater& to);
