@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources of the defaults: the constructors of keras.optimizers (3.x), of
+// The options that all classes of Keras share. Sources of the defaults, also of those
+// in optim/optimizers/: the constructors of keras.optimizers (3.x), of
 // tf_keras.optimizers and of tf_keras.optimizers.legacy, which agree. What
 // Fidelity::kTpu maps: translate_keras_optimizer of TensorFlow Recommenders.
 #include "optim/keras_options.h"
@@ -47,78 +48,7 @@ std::vector<KerasOption> legacy_options() {
       {"is_legacy_optimizer", true, Mapping::kWithoutEffect}};
 }
 
-// Nadam has the same options.
-std::vector<KerasOption> adamax_options() {
-  return {
-      {"learning_rate", 0.001},
-      {"beta_1", 0.9},
-      {"beta_2", 0.999},
-      {"epsilon", 1e-7}};
-}
-
-std::vector<KerasOption> adam_options() {
-  std::vector<KerasOption> options = adamax_options();
-  options.push_back({"amsgrad", false, Mapping::kNotOnTpu});
-  return options;
-}
-
 }  // namespace
-
-const std::vector<KerasClass>& keras_classes() {
-  static const std::vector<KerasClass> classes{
-      {.name = "SGD",
-       .is_on_tpu = true,
-       .is_in_legacy = true,
-       .options =
-           {{"learning_rate", 0.01},
-            {"momentum", 0.0, Mapping::kNotOnTpu},
-            {"nesterov", false, Mapping::kNotOnTpu}}},
-      {.name = "Adagrad",
-       .is_on_tpu = true,
-       .is_in_legacy = true,
-       .options =
-           {{"learning_rate", 0.001},
-            {"initial_accumulator_value", 0.1},
-            {"epsilon", 1e-7, Mapping::kNotOnTpu}}},
-      {.name = "Adam",
-       .is_on_tpu = true,
-       .is_in_legacy = true,
-       .options = adam_options()},
-      {.name = "Ftrl",
-       .is_on_tpu = true,
-       .is_in_legacy = true,
-       .options =
-           {{"learning_rate", 0.001},
-            {"learning_rate_power", -0.5},
-            {"initial_accumulator_value", 0.1},
-            {"l1_regularization_strength", 0.0},
-            {"l2_regularization_strength", 0.0},
-            {"l2_shrinkage_regularization_strength", 0.0, Mapping::kNotOnTpu},
-            {"beta", 0.0}}},
-      {.name = "AdamW",
-       .options = adam_options(),
-       .other_defaults = {{"weight_decay", 0.004, Mapping::kNotOnTpu}}},
-      {.name = "RMSprop",
-       .is_in_legacy = true,
-       .options =
-           {{"learning_rate", 0.001},
-            {"rho", 0.9},
-            {"momentum", 0.0},
-            {"epsilon", 1e-7},
-            {"centered", false}}},
-      {.name = "Adadelta",
-       .is_in_legacy = true,
-       .options = {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}}},
-      {.name = "Lion",
-       .options =
-           {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}}},
-      {.name = "Adamax", .is_in_legacy = true, .options = adamax_options()},
-      {.name = "Nadam",
-       .is_in_legacy = true,
-       .options = adamax_options(),
-       .other_defaults = {{"decay", 0.004}}}};
-  return classes;
-}
 
 std::vector<KerasOption> options_of(
     const KerasClass& keras_class,
@@ -143,19 +73,6 @@ std::vector<KerasOption> options_of(
     }
   }
   return options;
-}
-
-const std::vector<KerasSchedule>& keras_schedules() {
-  static const std::vector<KerasSchedule> schedules{
-      {"ExponentialDecay",
-       {"initial_learning_rate", "decay_steps", "decay_rate"}},
-      {"PiecewiseConstantDecay", {"boundaries", "values"}},
-      {"PolynomialDecay", {"initial_learning_rate", "decay_steps"}},
-      {"InverseTimeDecay",
-       {"initial_learning_rate", "decay_steps", "decay_rate"}},
-      {"CosineDecay", {"initial_learning_rate", "decay_steps"}},
-      {"CosineDecayRestarts", {"initial_learning_rate", "first_decay_steps"}}};
-  return schedules;
 }
 
 }  // namespace tessera::optim

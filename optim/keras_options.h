@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The classes of Keras, their options and where those go: the one table that
-// translation in both directions reads.
+// The classes of Keras, their options and where those go: what translation in both
+// directions reads.
 
-#include <tessera/optim/optimizer_json.h>
+#include <tessera/common/json_value.h>
+#include <tessera/optim/optimizer.h>
 
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct KerasOption {
   const char* instead = "";
 };
 
+class KerasConfig;
+
 struct KerasClass {
   const char* name = "";
   bool is_on_tpu = false;
@@ -42,21 +45,15 @@ struct KerasClass {
   std::vector<KerasOption> options = {};
   /// Shared options for which this class has another default.
   std::vector<KerasOption> other_defaults = {};
+  OptimizerSpec (*translate)(const KerasConfig& config) = nullptr;
 };
 
+/// Those of all specs. The classes that an accelerator has come first.
 const std::vector<KerasClass>& keras_classes();
 
 /// All options of a class, in the order in which Keras 3 writes them.
 std::vector<KerasOption> options_of(
     const KerasClass& keras_class,
     KerasSource source);
-
-struct KerasSchedule {
-  const char* name = "";
-  /// Keys for which Keras has no default.
-  std::vector<const char*> required = {};
-};
-
-const std::vector<KerasSchedule>& keras_schedules();
 
 }  // namespace tessera::optim

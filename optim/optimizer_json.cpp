@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizer_json.h>
 
+#include <tessera/optim/optimizers.h>
+
 #include <string>
 #include <variant>
 
@@ -77,16 +79,6 @@ optim::CustomRule JsonValue<optim::CustomRule>::read(
   return read_function<optim::CustomRule>(json, where);
 }
 
-Json JsonValue<optim::CustomSlot>::write(const optim::CustomSlot& value) {
-  return write_fields(value);
-}
-
-optim::CustomSlot JsonValue<optim::CustomSlot>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_fields<optim::CustomSlot>(json, where);
-}
-
 namespace {
 
 std::string name_of_plain(const optim::PlainSchedule& schedule) {
@@ -131,7 +123,7 @@ std::string name_of_optimizer(const optim::OptimizerSpec& optimizer) {
 }  // namespace
 
 Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
-  return write_class(value, name_of_optimizer);
+  return write_class(value.variant(), name_of_optimizer);
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/slot_creation.h>
 
 #include "src/kernels/kernels.h"
 

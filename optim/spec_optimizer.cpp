@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/spec_optimizer.h"
 
+#include <tessera/optim/optimizers.h>
+
 #include "optim/rate_reader.h"
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
@@ -134,7 +136,7 @@ double SpecOptimizerOptions::get_lr() const {
 void SpecOptimizerOptions::set_lr(double learning_rate) {
   const LearningRate replacement = learning_rate;
   replacement.validate("[set_lr]");
-  std::visit([&](auto& spec) { spec.learning_rate = replacement; }, spec_);
+  modify(spec_, [&](auto& spec) { spec.learning_rate = replacement; });
 }
 
 // What is kept for one parameter.
@@ -366,8 +368,7 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
         update.gradient = update.gradient.coalesce();
       }
     }
-    if (std::holds_alternative<CustomOptimizer>(update.spec) &&
-        update.has_rows()) {
+    if (update.spec.get_if<CustomOptimizer>() != nullptr && update.has_rows()) {
       update.result = update.compute();
     }
   }

@@ -16,6 +16,20 @@ struct TensorRows {
   std::vector<at::Tensor> slots = {};  // each [..., dim], or [...] per row
 };
 
+/// One update of all rows: what a rule reads and what it changes in place.
+struct TensorUpdate {
+  const UpdateMoment& moment;
+  const at::Tensor& gradient;  // [..., dim], clipped
+  at::Tensor& weight;  // [..., dim], after weight decay
+  std::vector<at::Tensor>& slots;
+  /// Begins the messages.
+  const std::string& where;
+
+  double learning_rate() const {
+    return moment.learning_rate;
+  }
+};
+
 /// The shape of a slot of a tensor of shape `weights`.
 std::vector<int64_t> slot_shape(const SlotSpec& slot, at::IntArrayRef weights);
 

@@ -2,6 +2,7 @@
 #include <tessera/serialization/callables.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/optim/optimizers.h>
 
 #include <utility>
 
@@ -64,9 +65,7 @@ void CallableBinder::bind(Initializer& value, const std::string& where) {
 void CallableBinder::bind(
     optim::OptimizerSpec& value,
     const std::string& where) {
-  std::visit(
-      [&](auto& spec) { bind(spec, where); },
-      static_cast<optim::OptimizerVariant&>(value));
+  optim::modify(value, [&](auto& spec) { bind(spec, where); });
 }
 
 void CallableBinder::bind(

@@ -4,6 +4,7 @@
 // for run_torchscript.cpp and test_torchscript.py, which have no Tessera.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/golden_util.h"
 

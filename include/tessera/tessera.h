@@ -63,6 +63,7 @@
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_rate_log.h>
 
+#include "optim/row_update.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 
 #include <torch/optim/optimizer.h>
 
 #include <utility>
-#include <variant>
 
 namespace tessera::training {
 
@@ -37,13 +37,10 @@ void visit_rates(
     for (const TableState& table : state.tables) {
       if (table.optimizer) {
         visit(std::string("learning_rate_").append(table.name), [&] {
-          return std::visit(
-              [&](const auto& rule) {
-                return rule.learning_rate.value(
-                    layer->schedule_step(),
-                    "[table '" + shorten(table.name) + "']");
-              },
-              *table.optimizer);
+          return optim::learning_rate_of(*table.optimizer)
+              .value(
+                  layer->schedule_step(),
+                  "[table '" + shorten(table.name) + "']");
         });
       }
     }

@@ -2,6 +2,7 @@
 #include "src/distributed/sharded_engine.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/optim/optimizers/custom_optimizer.h>
 
 #include "optim/row_update.h"
 #include "src/common/check.h"
@@ -19,7 +20,7 @@ namespace {
 
 bool calls_user_code(const optim::OptimizerSpec& optimizer) {
   const optim::LearningRate& rate = optim::learning_rate_of(optimizer);
-  return std::holds_alternative<optim::CustomOptimizer>(optimizer) ||
+  return optimizer.get_if<optim::CustomOptimizer>() != nullptr ||
       (!rate.is_constant() && rate.schedule() == nullptr);
 }
 

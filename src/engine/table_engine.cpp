@@ -2,6 +2,7 @@
 #include "src/engine/table_engine.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/optim/optimizers/custom_optimizer.h>
 
 #include "optim/rate_reader.h"
 #include "optim/row_update.h"
@@ -294,7 +295,7 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
             rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
         .update = state_->iterations / accumulation_steps_of(table) + 1};
     update.rates.push_back(moment.learning_rate);
-    if (std::holds_alternative<optim::CustomOptimizer>(optimizer)) {
+    if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
       if (sums.rows.empty()) {
         continue;  // the user's rule need not know what to do with no rows

@@ -2,7 +2,7 @@
 #pragma once
 
 // The numbers of one update, with this step's learning rate. Formulas:
-// include/tessera/optim/optimizer.h; what they do to a row: row_rules-inl.h.
+// include/tessera/optim/optimizers/; what they do to a row: row_rules-inl.h.
 
 #include <cstddef>
 #include <variant>

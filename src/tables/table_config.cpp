@@ -2,12 +2,12 @@
 #include <tessera/tables/table_config.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/optim/optimizers/custom_optimizer.h>
 
 #include <c10/util/Exception.h>
 
 #include <cmath>
 #include <limits>
-#include <variant>
 
 #include "src/common/check.h"
 
@@ -22,7 +22,7 @@ constexpr int64_t kMaxVocabulary =
 // Of a rule that was read from JSON: it may get its function until a layer is
 // made, which validates it, too.
 bool is_placeholder(const optim::OptimizerSpec& optimizer) {
-  const auto* custom = std::get_if<optim::CustomOptimizer>(&optimizer);
+  const auto* custom = optimizer.get_if<optim::CustomOptimizer>();
   return custom != nullptr && custom->rule.is_set() &&
       custom->rule.function() == nullptr;
 }

@@ -2,6 +2,7 @@
 // Time and memory of checkpoints of a big table, beside what dd gets from the
 // same disk in the same run.
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/optim/optimizers/adagrad.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>

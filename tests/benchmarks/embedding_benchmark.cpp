@@ -3,6 +3,7 @@
 // workloads of workloads.json: one JSON line per workload and operation, beside
 // what the machine's memory allows, measured in the same run.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "src/common/parallel.h"
 #include "src/engine/table_engine.h"

@@ -4,6 +4,7 @@
 // a row, with the threads of one side and of both. One JSON line each.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

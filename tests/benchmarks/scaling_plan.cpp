@@ -2,6 +2,7 @@
 // The cost model of docs/scaling.md for tables that no machine here can hold:
 // those of MLPerf's DLRM-v2, with as many more rows as --terabytes asks for.
 #include <tessera/distributed/sharding_plan.h>
+#include <tessera/optim/optimizers/adagrad.h>
 
 #include <CLI/CLI.hpp>
 

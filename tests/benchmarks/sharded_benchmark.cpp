@@ -11,6 +11,7 @@
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/optim/optimizers/adagrad.h>
 
 #include "src/common/rank_group.h"
 

@@ -13,6 +13,7 @@
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"

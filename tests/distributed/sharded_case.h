@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/optim/all_specs.h"

@@ -3,6 +3,7 @@
 
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "layers/table_module.h"
 #include "tests/distributed/mpi_test_main.h"

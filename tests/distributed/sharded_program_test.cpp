@@ -6,6 +6,7 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>

@@ -5,6 +5,9 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/sgd.h>
 
 #include "layers/table_module.h"

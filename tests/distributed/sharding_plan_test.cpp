@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/distributed/sharding_plan.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/test_util.h"
 

@@ -4,6 +4,7 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>

@@ -3,6 +3,7 @@
 
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>

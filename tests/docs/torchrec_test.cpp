@@ -4,6 +4,9 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/row_wise_adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>

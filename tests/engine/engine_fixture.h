@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/engine/engine_fixture.h"
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/sgd.h>
+
 #include "src/engine/pending_gradients.h"
 
 #include "src/features/batch.h"

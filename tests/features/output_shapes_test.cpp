@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Output shapes: feature config before build() before the first batch.
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"

@@ -13,6 +13,7 @@
 #include <tessera/common/json_text.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>

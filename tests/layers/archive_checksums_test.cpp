@@ -8,6 +8,9 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/make_optimizer.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/saved_features.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>

@@ -3,6 +3,9 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/save_to_file.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>

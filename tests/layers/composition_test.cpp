@@ -2,6 +2,8 @@
 // The layer among other modules: holders, clones, Sequential.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>

@@ -2,6 +2,7 @@
 // The user's own rule on the engine, and what makes an update fail before the
 // first row changes.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/layers/layer_test_util.h"

@@ -5,6 +5,8 @@
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/training/checkpoint.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>

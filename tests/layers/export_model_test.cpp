@@ -2,6 +2,7 @@
 // Whole models, tables and dense weights, as TorchScript.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An embedding alone, as TorchScript.
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
 
 #include "tests/golden_layer.h"
 #include "tests/grouping_locale.h"

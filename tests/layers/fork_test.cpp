@@ -2,6 +2,7 @@
 // A forked child has none of its parent's threads, and must not wait for them.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "src/common/lookup_worker.h"
 #include "src/common/parallel.h"

@@ -6,6 +6,7 @@
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>

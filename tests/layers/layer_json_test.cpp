@@ -10,6 +10,7 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"

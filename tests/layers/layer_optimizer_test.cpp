@@ -2,6 +2,7 @@
 // The tables' own optimizers on the host, in stock operators, beside the
 // engine's kernels.
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
 
 #include "optim/row_update.h"
@@ -96,32 +97,25 @@ class Trainer {
 std::vector<test::NamedSpec> with_stages() {
   std::vector<test::NamedSpec> specs = test::spec_variants();
   for (test::NamedSpec& named : test::spec_variants()) {
-    std::visit(
-        [](auto& spec) {
-          spec.clip_gradient_min = -0.3;
-          spec.clip_gradient_max = 0.5;
-          spec.weight_decay_factor = 0.2;
-          spec.multiply_weight_decay_factor_by_learning_rate = true;
-          spec.clip_weight_max = 0.8;
-          spec.gradient_accumulation_steps = 2;
-        },
-        named.spec);
+    optim::modify(named.spec, [](auto& spec) {
+      spec.clip_gradient_min = -0.3;
+      spec.clip_gradient_max = 0.5;
+      spec.weight_decay_factor = 0.2;
+      spec.multiply_weight_decay_factor_by_learning_rate = true;
+      spec.clip_weight_max = 0.8;
+      spec.gradient_accumulation_steps = 2;
+    });
     specs.push_back({named.name + "WithStages", named.spec});
   }
   for (test::NamedSpec& named : test::spec_variants()) {
-    const bool sweeps = std::visit(
-        [](auto& spec) {
-          if constexpr (requires { spec.lazy; }) {
-            spec.lazy = false;
-            return true;
-          } else if constexpr (requires { spec.lazy_adam; }) {
-            spec.lazy_adam = false;
-            return true;
-          }
-          return false;
-        },
-        named.spec);
-    if (sweeps) {
+    optim::modify(named.spec, [](auto& spec) {
+      if constexpr (requires { spec.lazy; }) {
+        spec.lazy = false;
+      } else if constexpr (requires { spec.lazy_adam; }) {
+        spec.lazy_adam = false;
+      }
+    });
+    if (optim::sweeps_all_rows(named.spec)) {
       specs.push_back({named.name + "AllRows", named.spec});
     }
   }

@@ -2,6 +2,7 @@
 // Gradients of rows and of per-id weights, on both strategies, against a lookup
 // written out here in double precision and against the layer's own forward.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 

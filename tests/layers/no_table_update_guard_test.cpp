@@ -4,6 +4,8 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/optim/optimizers/momentum.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 

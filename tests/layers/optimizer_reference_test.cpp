@@ -2,6 +2,7 @@
 // Training through the layer, with every stage of an update, against the same
 // arithmetic on single doubles.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "tests/layers/layer_test_util.h"
 
@@ -191,7 +192,7 @@ TEST_P(OptimizerReferenceTest, TwelveStepsAreTheDoubleArithmetic) {
   std::vector<Cell> cells(kVocab * kDim);
   for (size_t i = 0; i < cells.size(); ++i) {
     cells[i].weight = initial.const_data_ptr<float>()[i];
-    if (const auto* adagrad = std::get_if<optim::Adagrad>(&spec)) {
+    if (const auto* adagrad = spec.get_if<optim::Adagrad>()) {
       cells[i].first = adagrad->initial_accumulator_value;
     }
   }
@@ -240,7 +241,7 @@ TEST_P(OptimizerReferenceTest, TwelveStepsAreTheDoubleArithmetic) {
             FAIL() << "no arithmetic for " << optim::name_of(spec);
           }
         },
-        spec);
+        spec.variant());
   }
 
   const at::Tensor actual = test::tables_of(layer)[0];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a table's optimizer does from step to step, driven through the layer.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "tests/layers/layer_test_util.h"
 

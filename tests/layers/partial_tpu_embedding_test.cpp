@@ -5,6 +5,7 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"

@@ -2,6 +2,7 @@
 #include <tessera/layers/prefetch.h>
 
 #include <tessera/layers/combined.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"

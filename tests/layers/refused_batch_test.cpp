@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What forward() refuses or counts, and that it changes nothing by refusing.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 

@@ -4,6 +4,8 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/sgd.h>
 

@@ -2,6 +2,8 @@
 // The engine beside the host and the dense strategy, which have stock LibTorch
 // operators and torch::optim only: the same numbers to float rounding.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/sgd.h>
 

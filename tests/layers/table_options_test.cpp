@@ -4,6 +4,8 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/config_json.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>

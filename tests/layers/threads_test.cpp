@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several threads really run, and nobody can tell from the numbers.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "src/common/parallel.h"

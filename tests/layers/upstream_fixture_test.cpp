@@ -2,6 +2,7 @@
 // The fixture of TensorFlow's TPUEmbedding tests: two tables, three features,
 // and what one step of each optimizer makes of them.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "tests/layers/layer_test_util.h"
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One backward() is one update; the virtual variable stays at zero.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>

@@ -2,6 +2,7 @@
 // Gradients of per-id weights where something special happens, on both
 // strategies.
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tests/layers/layer_test_util.h"

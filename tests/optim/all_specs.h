@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/optimizers.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/golden_util.h"
@@ -314,7 +315,7 @@ TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
 
 template <class Spec>
 Spec translate(const Json& json, Fidelity fidelity) {
-  return std::get<Spec>(translate_keras_optimizer(json, fidelity));
+  return std::get<Spec>(translate_keras_optimizer(json, fidelity).variant());
 }
 
 TEST(TranslateKerasOptimizerTest, EpsilonStandsWhereTheSourceHasIt) {
@@ -687,16 +688,22 @@ TEST(OptimizerSpecTest, UntranslatableTextIsRefusedAtOnce) {
       "momentum can't be honoured with Fidelity::kTpu");
 }
 
-TEST(OptimizerSpecTest, IsStillTheVariant) {
+TEST(OptimizerSpecTest, HoldsTheVariant) {
   OptimizerSpec spec = Adam{.beta_1 = 0.5};
-  EXPECT_TRUE(std::holds_alternative<Adam>(spec));
-  EXPECT_EQ(std::get<Adam>(spec).beta_1, 0.5);
-  EXPECT_EQ(std::get_if<SGD>(&spec), nullptr);
+  EXPECT_TRUE(std::holds_alternative<Adam>(spec.variant()));
+  ASSERT_NE(spec.get_if<Adam>(), nullptr);
+  EXPECT_EQ(spec.get_if<Adam>()->beta_1, 0.5);
+  EXPECT_EQ(spec.get_if<SGD>(), nullptr);
   spec = SGD{};
-  std::visit([](auto& held) { held.learning_rate = 0.25; }, spec);
+  const OptimizerSpec before(spec);
+  modify(spec, [](auto& held) { held.learning_rate = 0.25; });
   EXPECT_EQ(spec, OptimizerSpec(SGD{.learning_rate = 0.25}));
+  EXPECT_EQ(before, OptimizerSpec(SGD{}));
   OptimizerSpec copy(spec);
   EXPECT_EQ(copy, spec);
+  OptimizerSpec taken(std::move(copy));
+  EXPECT_EQ(taken, spec);
+  EXPECT_EQ(copy, spec);  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(optimizer_from_json(to_json(spec)), spec);
   EXPECT_EQ(OptimizerSpec(), OptimizerSpec(SGD{}));
 }

@@ -2,6 +2,7 @@
 // Specs as torch optimizers. That they compute what the engine does is shown
 // by layers/layer_optimizer_test.cpp.
 #include <tessera/optim/make_optimizer.h>
+#include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 
@@ -243,7 +244,7 @@ TEST(SpecOptimizerTest, APassWithoutGradientCountsAsZeros) {
 // Dense and sparse gradients, stopped after each number of steps.
 TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
   OptimizerSpec spec = GetParam().spec;
-  std::visit([](auto& held) { held.gradient_accumulation_steps = 3; }, spec);
+  modify(spec, [](auto& held) { held.gradient_accumulation_steps = 3; });
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
   const std::vector<at::Tensor> gradients = random_gradients(8);
   struct Trained {

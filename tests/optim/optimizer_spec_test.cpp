@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/optimizers.h>
 
-#include "optim/nadam_factors.h"
+#include "optim/optimizers/nadam_factors.h"
 #include "optim/row_update.h"
 #include "tests/test_util.h"
 
@@ -46,9 +47,10 @@ const std::vector<OptimizerSpec>& all_specs() {
 // Every spec, changed by `change`.
 template <class Change>
 void for_each_spec(Change change) {
-  for (OptimizerSpec spec : all_specs()) {
+  for (const OptimizerSpec& spec : all_specs()) {
     SCOPED_TRACE(name_of(spec));
-    std::visit(change, spec);
+    OptimizerVariant held = spec.variant();
+    std::visit(change, held);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <tessera/optim/schedule.h>
 
 #include <tessera/optim/optimizer_json.h>
+#include <tessera/optim/optimizers.h>
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
@@ -24,7 +25,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 Schedule from_keras(const Json& schedule) {
   const OptimizerSpec spec = translate_keras_optimizer(
       Json{{"class_name", "SGD"}, {"config", {{"learning_rate", schedule}}}});
-  return *std::get<SGD>(spec).learning_rate.schedule();
+  return *std::get<SGD>(spec.variant()).learning_rate.schedule();
 }
 
 Schedule round_trip(const Schedule& schedule) {

@@ -6,6 +6,7 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
 
@@ -49,8 +50,8 @@ struct Case {
 };
 
 optim::OptimizerSpec with_steps(optim::OptimizerSpec spec, int64_t steps) {
-  std::visit(
-      [&](auto& held) { held.gradient_accumulation_steps = steps; }, spec);
+  optim::modify(
+      spec, [&](auto& held) { held.gradient_accumulation_steps = steps; });
   return spec;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that a crash, a full disk, a flipped bit or an enemy has touched.
+#include <tessera/optim/optimizers/adagrad.h>
+
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/test_util.h"
@@ -237,7 +238,7 @@ TEST(ConfigJsonTest, ACallableIsWrittenAsItsName) {
       json["config"]["learning_rate"].dump(), R"({"callable":"warm_up"})");
   const auto read = optimizer_from_json(reparsed(json));
   EXPECT_EQ(
-      std::get<optim::SGD>(read).learning_rate,
+      std::get<optim::SGD>(read.variant()).learning_rate,
       optim::LearningRate::placeholder("warm_up"));
   EXPECT_VALUE_ERROR(
       optimizer_from_json(parse(

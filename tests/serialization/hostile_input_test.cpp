@@ -19,6 +19,7 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/optim/keras.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>

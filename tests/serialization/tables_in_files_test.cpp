@@ -2,6 +2,7 @@
 // Pretrained tables come from files, trained ones go there.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/serialization/tensor_file_fixture.h"
 

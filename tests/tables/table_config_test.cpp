@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/tables/table_config.h>
 
 #include "tests/test_util.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/is_alternative.h>
 #include <tessera/optim/schedule.h>
 
 #include <ATen/core/Tensor.h>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,12 +36,6 @@ concept GivesNumber = NoModule<F> && std::is_invocable_r_v<double, F&>;
 template <class F>
 concept GivesTensor =
     NoModule<F> && !GivesNumber<F> && std::is_invocable_r_v<at::Tensor, F&>;
-
-template <class T, class Variant>
-inline constexpr bool kIsAlternative = false;
-template <class T, class... Ts>
-inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
-    (std::same_as<T, Ts> || ...);
 
 }  // namespace detail
 

@@ -4,7 +4,11 @@
 // How optimizers, schedules and what they consist of look in JSON.
 
 #include <tessera/common/json_value.h>
+#include <tessera/optim/custom_rule.h>
+#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/schedule.h>
+#include <tessera/optim/slot_creation.h>
 
 #include <string>
 
@@ -27,12 +31,6 @@ template <>
 struct JsonValue<optim::CustomRule> {
   static Json write(const optim::CustomRule& value);
   static optim::CustomRule read(const Json& json, const std::string& where);
-};
-
-template <>
-struct JsonValue<optim::CustomSlot> {
-  static Json write(const optim::CustomSlot& value);
-  static optim::CustomSlot read(const Json& json, const std::string& where);
 };
 
 template <>

@@ -3,6 +3,7 @@
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/training/training_fixture.h"

@@ -6,6 +6,7 @@
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
+#include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/training/model_files.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/optimizer.h>
+#include <tessera/optim/optimizers/nadam.h>
 
 #include <cstdint>
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/nadam_factors.h"
+#include "optim/optimizers/nadam_factors.h"
+
+#include "optim/moving_average.h"
 
 #include <cmath>
 
@@ -49,7 +51,7 @@ NadamFactors nadam_factors(const Nadam& spec, int64_t update) {
   return {
       .momentum = next / (1.0 - product * next),
       .gradient = (1.0 - mu(spec, now)) / (1.0 - product),
-      .velocity = 1.0 / (1.0 - std::pow(spec.beta_2, now))};
+      .velocity = 1.0 / bias_correction(spec.beta_2, update)};
 }
 
 }  // namespace tessera::optim

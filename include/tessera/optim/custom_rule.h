@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace tessera::optim {
@@ -35,23 +34,5 @@ struct CustomRows {
 /// When it throws, or leaves a tensor of another shape or dtype, the update is
 /// an error and no row of any table changes.
 using CustomRule = NamedFunction<void(CustomRows&)>;
-
-/// A tensor that a custom rule keeps beside the table.
-struct CustomSlot {
-  /// Unique in the spec; letters, digits and _.
-  std::string name = {};
-  double initial_value = 0.0;
-  /// One number per row, [vocab], instead of [vocab, dim].
-  bool is_per_row = false;
-
-  bool operator==(const CustomSlot&) const = default;
-
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("initial_value", self.initial_value);
-    visit("is_per_row", self.is_per_row);
-  }
-};
 
 }  // namespace tessera::optim

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <variant>
+
+namespace tessera::optim::detail {
+
+/// Whether T is one of the alternatives, which may be incomplete.
+template <class T, class Variant>
+inline constexpr bool kIsAlternative = false;
+template <class T, class... Ts>
+inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
+    (std::same_as<T, Ts> || ...);
+
+}  // namespace tessera::optim::detail

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adadelta: steps in the units of the weights.
+///
+///   accumulator = rho * accumulator + (1 - rho) * gradient^2
+///   delta       = gradient * sqrt((update + epsilon) / (accumulator + epsilon))
+///   update      = rho * update + (1 - rho) * delta^2
+///   weight     -= learning_rate * delta
+///
+/// Slots:   accumulators and updates, from 0.
+/// Range:   rho in [0, 1], epsilon > 0.
+/// Source:  keras.optimizers.Adadelta; Zeiler 2012.
+struct Adadelta {
+  LearningRate learning_rate = 0.001;
+  double rho = 0.95;
+  double epsilon = 1e-7;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adadelta&) const = default;
+
+  friend const OptimizerDefinition<Adadelta>& definition_of(const Adadelta&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rho", self.rho);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

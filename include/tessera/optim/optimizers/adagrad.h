@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adagrad. Each weight has its own step, falling with the squares it has seen.
+///
+///   accumulator += gradient^2
+///   weight      -= learning_rate * gradient / sqrt(accumulator)
+///
+/// With an epsilon the denominator is sqrt(accumulator) + epsilon, or with
+/// epsilon_inside_sqrt sqrt(accumulator + epsilon).
+///
+/// Slots:   accumulators, from initial_accumulator_value.
+/// Range:   initial_accumulator_value > 0, epsilon >= 0.
+/// Source:  tf.tpu.experimental.embedding.Adagrad; Duchi et al. 2011.
+/// Differs: torch::optim::Adagrad adds eps outside the root and starts at 0;
+///          Keras 3 adds epsilon inside the root, older Keras outside.
+struct Adagrad {
+  LearningRate learning_rate = 0.001;
+  double initial_accumulator_value = 0.1;
+  double epsilon = 0.0;
+  bool epsilon_inside_sqrt = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adagrad&) const = default;
+
+  friend const OptimizerDefinition<Adagrad>& definition_of(const Adagrad&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("epsilon", self.epsilon);
+    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adagrad with momentum over the scaled gradient and a free exponent.
+///
+///   beta2 = 1:  accumulator += gradient^2
+///   beta2 < 1:  accumulator  = beta2 * accumulator + (1 - beta2) * gradient^2
+///   scaled      = gradient / (accumulator + epsilon)^(1 / exponent)
+///   momenta     = momentum * momenta + scaled
+///   weight     -= learning_rate * momenta
+///
+/// Nesterov: weight -= learning_rate * (momentum * momenta + scaled).
+///
+/// Slots:   accumulators and momenta, from 0.
+/// Range:   momentum, beta2 in [0, 1], exponent > 0, epsilon > 0.
+/// Source:  tf.tpu.experimental.embedding.AdagradMomentum.
+struct AdagradMomentum {
+  LearningRate learning_rate = 0.001;
+  double momentum = 0.0;
+  bool use_nesterov = false;
+  double exponent = 2.0;
+  double beta2 = 1.0;
+  double epsilon = 1e-10;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const AdagradMomentum&) const = default;
+
+  friend const OptimizerDefinition<AdagradMomentum>& definition_of(
+      const AdagradMomentum&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("momentum", self.momentum);
+    visit("use_nesterov", self.use_nesterov);
+    visit("exponent", self.exponent);
+    visit("beta2", self.beta2);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

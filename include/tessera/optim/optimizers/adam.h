@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adam, by default the accelerator's: lazy and without bias correction.
+///
+///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
+///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
+///   weight   -= learning_rate * momentum / sqrt(velocity + epsilon^2)
+///
+/// With sum_inside_sqrt = false the denominator is sqrt(velocity) + epsilon.
+/// With bias_correction the learning rate is multiplied by
+/// sqrt(1 - beta_2^t) / (1 - beta_1^t), t = 1, 2, ... counting the table's
+/// updates. With amsgrad the denominator takes the largest velocity so far.
+///
+/// Slots:   momenta, velocities, with amsgrad max_velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0.
+/// Source:  tf.tpu.experimental.embedding.Adam; Kingma and Ba 2014.
+/// Differs: torch::optim::Adam and Keras correct the bias of both moments, and
+///          move every row; torch::optim::Adam adds epsilon after correcting
+///          the velocity.
+struct Adam {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool lazy_adam = true;
+  bool sum_inside_sqrt = true;
+  bool bias_correction = false;
+  bool amsgrad = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adam&) const = default;
+
+  friend const OptimizerDefinition<Adam>& definition_of(const Adam&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    visit("lazy_adam", self.lazy_adam);
+    visit("sum_inside_sqrt", self.sum_inside_sqrt);
+    visit("bias_correction", self.bias_correction);
+    visit("amsgrad", self.amsgrad);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adamax: Adam that divides by a decaying maximum of |gradient| instead of the root
+/// of the second moment.
+///
+///   momentum = beta_1 * momentum + (1 - beta_1) * gradient
+///   norm     = max(beta_2 * norm, |gradient|)
+///   weight  -= learning_rate / (1 - beta_1^t) * momentum / (norm + epsilon)
+///
+/// t = 1, 2, ... counts the table's updates.
+///
+/// Slots:   momenta, norms; from 0.
+/// Range:   beta_1 in [0, 1), beta_2 in [0, 1], epsilon > 0.
+/// Source:  keras.optimizers.Adamax; Kingma and Ba 2014, section 7.1.
+struct Adamax {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Adamax&) const = default;
+
+  friend const OptimizerDefinition<Adamax>& definition_of(const Adamax&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

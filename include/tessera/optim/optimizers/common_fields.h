@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Every spec ends with the same options. They apply to each touched row in this
+// order: sum the duplicates' gradients, clip the sum, decay the weight, apply
+// the rule, clip the weight.
+//
+//   use_gradient_accumulation  false: the rule runs once per duplicate, in the
+//                              order of the batch; gradients can't be clipped
+//   clip_gradient_min, _max    limits of the summed gradient, elementwise
+//   weight_decay_factor        weight -= factor * weight, before the rule
+//   multiply_weight_decay_factor_by_learning_rate
+//                              weight -= learning_rate * factor * weight
+//   clip_weight_min, _max      limits of the updated weight
+//   lazy (Adam: lazy_adam)     true: rows of the batch only; false: every row
+//                              each step, with a gradient of zeros where the
+//                              batch has none, which sweeps the whole table
+//   gradient_accumulation_steps
+//                              n > 1: gradients are collected, and every n-th
+//                              pass applies their mean. Schedules use the
+//                              number of passes, as in Keras
+//   slot_creation              creates the slot tensors when the layer is made;
+//                              unset: zeros or the spec's own initial value
+//
+// Shapes, unless said otherwise: gradient, weight and slots [dim], per row.
+// validate() raises c10::ValueError for options out of the stated range.
+//
+// Each spec repeats the fields, because a designated initializer of C++20 can't name
+// a field of a base class.
+
+namespace tessera::optim {
+
+/// What the library knows about a spec, from its name to its formula. Each spec has a
+/// function definition_of(), which its source in optim/optimizers/ defines.
+template <class Spec>
+class OptimizerDefinition;
+
+namespace detail {
+
+template <class Self, class Visit>
+void visit_common_fields(Self& self, Visit& visit) {
+  visit("use_gradient_accumulation", self.use_gradient_accumulation);
+  visit("clip_weight_min", self.clip_weight_min);
+  visit("clip_weight_max", self.clip_weight_max);
+  visit("clip_gradient_min", self.clip_gradient_min);
+  visit("clip_gradient_max", self.clip_gradient_max);
+  visit("weight_decay_factor", self.weight_decay_factor);
+  visit(
+      "multiply_weight_decay_factor_by_learning_rate",
+      self.multiply_weight_decay_factor_by_learning_rate);
+  visit("gradient_accumulation_steps", self.gradient_accumulation_steps);
+  if constexpr (requires { self.lazy; }) {
+    visit("lazy", self.lazy);
+  }
+  if constexpr (requires { self.slot_creation; }) {
+    visit("slot_creation", self.slot_creation);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace tessera::optim

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/custom_rule.h>
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::optim {
+
+/// A tensor that a custom rule keeps beside the table.
+struct CustomSlot {
+  /// Unique in the spec; letters, digits and _.
+  std::string name = {};
+  double initial_value = 0.0;
+  /// One number per row, [vocab], instead of [vocab, dim].
+  bool is_per_row = false;
+
+  bool operator==(const CustomSlot&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("initial_value", self.initial_value);
+    visit("is_per_row", self.is_per_row);
+  }
+};
+
+/// The user's own rule: a function of the touched rows.
+///
+///   CustomOptimizer{
+///       .learning_rate = 0.1,
+///       .rule = CustomRule("sign", [](CustomRows& rows) {
+///         rows.weights.sub_(rows.gradients.sign(), rows.learning_rate);
+///       })};
+///
+/// Slots:   as listed, from their initial values.
+/// Range:   slot names unique, of letters, digits and _.
+/// Errors:  what the rule throws, before any row of any table has changed.
+/// Source:  tf.tpu.experimental.embedding.CustomOptimizer.
+/// Differs: hyperparameters are what the function captures.
+struct CustomOptimizer {
+  LearningRate learning_rate = 0.01;
+  CustomRule rule = {};
+  std::vector<CustomSlot> slots = {};
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const CustomOptimizer&) const = default;
+
+  friend const OptimizerDefinition<CustomOptimizer>& definition_of(
+      const CustomOptimizer&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rule", self.rule);
+    visit("slots", self.slots);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Follow the regularised leader: l1 makes exact zeros.
+///
+///   p(a)         = a^-learning_rate_power
+///   linear      += gradient + 2 * l2_shrinkage * weight
+///                  - weight * (p(accumulator + gradient^2) - p(accumulator))
+///                    / rate
+///   accumulator += gradient^2
+///   weight       = (clamp(linear, -l1, l1) - linear)
+///                  / ((p(accumulator) + beta) / rate + 2 * l2)
+///
+/// With multiply_linear_by_learning_rate the linear slot, and l1, l2 and beta's
+/// part with it, are multiplied by the learning rate: the same weights while
+/// the rate is constant. A learning rate of 0 leaves a row as it is.
+///
+/// The weight is a function of the slots, so a row's initial weight is
+/// forgotten on its first touch, as upstream does. keep_initial_weight starts
+/// the linear slot at
+///
+///   -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1)
+///
+/// Slots:   accumulators, from initial_accumulator_value, and linears, from 0.
+/// Range:   learning_rate_power <= 0, initial_accumulator_value > 0,
+///          others >= 0.
+/// Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.
+struct FTRL {
+  LearningRate learning_rate = 0.001;
+  double learning_rate_power = -0.5;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  double beta = 0.0;
+  double initial_accumulator_value = 0.1;
+  bool multiply_linear_by_learning_rate = false;
+  double l2_shrinkage_regularization_strength = 0.0;
+  bool keep_initial_weight = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const FTRL&) const = default;
+
+  friend const OptimizerDefinition<FTRL>& definition_of(const FTRL&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("learning_rate_power", self.learning_rate_power);
+    visit("l1_regularization_strength", self.l1_regularization_strength);
+    visit("l2_regularization_strength", self.l2_regularization_strength);
+    visit("beta", self.beta);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit(
+        "multiply_linear_by_learning_rate",
+        self.multiply_linear_by_learning_rate);
+    visit(
+        "l2_shrinkage_regularization_strength",
+        self.l2_shrinkage_regularization_strength);
+    visit("keep_initial_weight", self.keep_initial_weight);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

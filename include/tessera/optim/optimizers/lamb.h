@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// LAMB: Adam whose step is as long as the row times the learning rate.
+///
+///   momentum, velocity   as Adam, bias corrected with t = 1, 2, ...
+///   direction = momentum / (sqrt(velocity) + epsilon) + weight_decay * weight
+///   weight   -= learning_rate * |weight| / |direction| * direction
+///
+/// The norms are of one row, as FBGEMM's; where one is 0 their ratio is 1.
+///
+/// Slots:   momenta, velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, weight_decay >= 0.
+/// Source:  FBGEMM's LAMB; You et al. 2019.
+/// Differs: the paper takes the norms of a whole layer.
+struct LAMB {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const LAMB&) const = default;
+
+  friend const OptimizerDefinition<LAMB>& definition_of(const LAMB&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    visit("weight_decay", self.weight_decay);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

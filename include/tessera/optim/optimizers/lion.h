@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Lion: steps of one size, in the direction of the blended gradient's sign.
+///
+///   blend    = beta_1 * momenta + (1 - beta_1) * gradient
+///   weight  -= learning_rate * sign(blend)
+///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
+///
+/// Slots:   momenta, from 0.
+/// Range:   beta_1, beta_2 in [0, 1].
+/// Source:  keras.optimizers.Lion; Chen et al. 2023.
+struct Lion {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.99;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Lion&) const = default;
+
+  friend const OptimizerDefinition<Lion>& definition_of(const Lion&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Gradient descent with momentum.
+///
+///   momenta  = momentum * momenta + gradient
+///   weight  -= learning_rate * momenta
+///
+/// Nesterov: weight -= learning_rate * (gradient + momentum * momenta), with
+/// the new momenta. With scale_momentum_by_learning_rate the slot holds steps:
+///
+///   momenta = momentum * momenta - learning_rate * gradient
+///   weight += momenta        (Nesterov: momentum * momenta - rate * gradient)
+///
+/// Slots:   momenta.
+/// Range:   momentum in [0, 1].
+/// Source:  the TPU embedding configuration's momentum; tf.keras SGD for the
+///          scaled form.
+/// Differs: torch::optim::SGD is the unscaled form, with dampening besides. The
+///          forms agree while the learning rate does not change.
+struct Momentum {
+  LearningRate learning_rate = 0.001;
+  double momentum = 0.9;
+  bool use_nesterov = false;
+  bool scale_momentum_by_learning_rate = false;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Momentum&) const = default;
+
+  friend const OptimizerDefinition<Momentum>& definition_of(const Momentum&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("momentum", self.momentum);
+    visit("use_nesterov", self.use_nesterov);
+    visit(
+        "scale_momentum_by_learning_rate",
+        self.scale_momentum_by_learning_rate);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Nadam: Adam with Nesterov momentum. Its momentum factor mu(t) grows to beta_1.
+///
+///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
+///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
+///   mu(t)     = beta_1 * (1 - 0.5 * 0.96^(schedule_decay * t))
+///   direction = mu(t + 1) / (1 - mu(1) * ... * mu(t + 1)) * momentum
+///               + (1 - mu(t)) / (1 - mu(1) * ... * mu(t)) * gradient
+///   weight   -= learning_rate * direction
+///               / (sqrt(velocity / (1 - beta_2^t)) + epsilon)
+///
+/// t = 1, 2, ... counts the table's updates. mu needs no slot.
+///
+/// Slots:   momenta, velocities; from 0.
+/// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, schedule_decay >= 0.
+/// Source:  keras.optimizers.Nadam; Dozat 2016.
+/// Differs: schedule_decay is 1, as in Keras 3. torch.optim.NAdam of Python and legacy
+///          Keras have 0.004.
+struct Nadam {
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  double schedule_decay = 1.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const Nadam&) const = default;
+
+  friend const OptimizerDefinition<Nadam>& definition_of(const Nadam&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("beta_1", self.beta_1);
+    visit("beta_2", self.beta_2);
+    visit("epsilon", self.epsilon);
+    visit("schedule_decay", self.schedule_decay);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adagrad with an exact proximal step for l1 and l2.
+///
+///   accumulator += gradient^2
+///   rate         = learning_rate / sqrt(accumulator)
+///   moved        = weight - rate * gradient
+///   weight       = sign(moved) * max(|moved| - rate * l1, 0) / (1 + rate * l2)
+///
+/// Slots:   accumulators, from initial_accumulator_value.
+/// Range:   initial_accumulator_value > 0, l1, l2 >= 0.
+/// Source:  tf.raw_ops.ResourceApplyProximalAdagrad; Duchi and Singer 2009.
+struct ProximalAdagrad {
+  LearningRate learning_rate = 0.001;
+  double initial_accumulator_value = 0.1;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const ProximalAdagrad&) const = default;
+
+  friend const OptimizerDefinition<ProximalAdagrad>& definition_of(
+      const ProximalAdagrad&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("l1_regularization_strength", self.l1_regularization_strength);
+    visit("l2_regularization_strength", self.l2_regularization_strength);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// RMSprop: Adagrad that forgets.
+///
+///   square   = rho * square + (1 - rho) * gradient^2
+///   mean     = rho * mean + (1 - rho) * gradient            (centered)
+///   step     = learning_rate * gradient / sqrt(square [- mean^2] + epsilon)
+///   momenta  = momentum * momenta + step                    (momentum > 0)
+///   weight  -= momenta, or step without momentum
+///
+/// With epsilon_inside_sqrt = false the denominator is sqrt(...) + epsilon.
+///
+/// Slots:   mean_squares; momenta with momentum; means when centered; from 0.
+/// Range:   rho, momentum in [0, 1], epsilon > 0.
+/// Source:  the TPU embedding configuration's rms_prop; Hinton 2012.
+/// Differs: torch::optim::RMSprop adds eps outside the root and multiplies by
+///          the learning rate after the momentum.
+struct RMSprop {
+  LearningRate learning_rate = 0.001;
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+  bool epsilon_inside_sqrt = true;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const RMSprop&) const = default;
+
+  friend const OptimizerDefinition<RMSprop>& definition_of(const RMSprop&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("rho", self.rho);
+    visit("momentum", self.momentum);
+    visit("epsilon", self.epsilon);
+    visit("centered", self.centered);
+    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizers/common_fields.h>
+#include <tessera/optim/slot_creation.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera::optim {
+
+/// Adagrad with one accumulator per row: a table's slot is 1 / dim of its size.
+///
+///   accumulator += mean over the row of gradient^2
+///   weight      -= learning_rate * gradient / (sqrt(accumulator) + epsilon)
+///
+/// Slots:   accumulators [vocab], from initial_accumulator_value.
+/// Range:   initial_accumulator_value >= 0, epsilon > 0.
+/// Source:  FBGEMM's EXACT_ROWWISE_ADAGRAD.
+struct RowWiseAdagrad {
+  LearningRate learning_rate = 0.01;
+  double initial_accumulator_value = 0.0;
+  double epsilon = 1e-8;
+  bool use_gradient_accumulation = true;
+  std::optional<double> clip_weight_min = {};
+  std::optional<double> clip_weight_max = {};
+  std::optional<double> clip_gradient_min = {};
+  std::optional<double> clip_gradient_max = {};
+  std::optional<double> weight_decay_factor = {};
+  bool multiply_weight_decay_factor_by_learning_rate = false;
+  int64_t gradient_accumulation_steps = 1;
+  bool lazy = true;
+  SlotCreation slot_creation = {};
+
+  bool operator==(const RowWiseAdagrad&) const = default;
+
+  friend const OptimizerDefinition<RowWiseAdagrad>& definition_of(
+      const RowWiseAdagrad&);
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("learning_rate", self.learning_rate);
+    visit("initial_accumulator_value", self.initial_accumulator_value);
+    visit("epsilon", self.epsilon);
+    detail::visit_common_fields(self, visit);
+  }
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/common_options.h"
+
+#include <tessera/optim/optimizers.h>
+
+#include "src/common/check.h"
+
+#include <cmath>
+#include <limits>
+#include <variant>
+
+namespace tessera::optim {
+
+namespace {
+
+void validate_limits(
+    const char* option,
+    const std::optional<double>& low,
+    const std::optional<double>& high,
+    const std::string& where) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  TESSERA_CHECK_VALUE(
+      low.value_or(-kInfinity) <= high.value_or(kInfinity),
+      "{} {}_min must be <= {}_max, but got {} and {}.",
+      where,
+      option,
+      option,
+      low.value_or(-kInfinity),
+      high.value_or(kInfinity));
+}
+
+}  // namespace
+
+CommonOptions common_options(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) { return common_options(spec); },
+      optimizer.variant());
+}
+
+void validate(const CommonOptions& options, const std::string& where) {
+  options.learning_rate.validate(where);
+  validate_limits(
+      "clip_weight", options.clip_weight_min, options.clip_weight_max, where);
+  validate_limits(
+      "clip_gradient",
+      options.clip_gradient_min,
+      options.clip_gradient_max,
+      where);
+  TESSERA_CHECK_VALUE(
+      options.use_gradient_accumulation || !options.clips_gradient(),
+      "{} clip_gradient_min and clip_gradient_max need use_gradient_accumulation = true: the limits hold for the sum over duplicates. Unset them or accumulate.",
+      where);
+  TESSERA_CHECK_VALUE(
+      options.use_gradient_accumulation || options.is_lazy,
+      "{} updating all rows (lazy = false, lazy_adam = false) needs use_gradient_accumulation = true: one step per row and update.",
+      where);
+  TESSERA_CHECK_VALUE(
+      options.gradient_accumulation_steps >= 1,
+      "{} gradient_accumulation_steps must be >= 1, but got {}.",
+      where,
+      options.gradient_accumulation_steps);
+  TESSERA_CHECK_VALUE(
+      options.use_gradient_accumulation ||
+          options.gradient_accumulation_steps == 1,
+      "{} gradient_accumulation_steps > 1 needs use_gradient_accumulation = true: the mean is of sums over duplicates.",
+      where);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(options.weight_decay_factor.value_or(0.0)),
+      "{} weight_decay_factor must be finite, but got {}.",
+      where,
+      options.weight_decay_factor.value_or(0.0));
+}
+
+kernels::RowStages row_stages(
+    const CommonOptions& options,
+    double learning_rate) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto limit = [](const std::optional<double>& value, float otherwise) {
+    return value ? static_cast<float>(*value) : otherwise;
+  };
+  return {
+      .clip_gradient = options.clips_gradient(),
+      .clip_gradient_min = limit(options.clip_gradient_min, -kInfinity),
+      .clip_gradient_max = limit(options.clip_gradient_max, kInfinity),
+      .weight_decay = static_cast<float>(options.weight_decay(learning_rate)),
+      .clip_weight = options.clips_weight(),
+      .clip_weight_min = limit(options.clip_weight_min, -kInfinity),
+      .clip_weight_max = limit(options.clip_weight_max, kInfinity)};
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizer.h>
+#include <tessera/optim/slot_creation.h>
+
+#include "src/kernels/kernels.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::optim {
+
+/// The options that all specs share, read from one of them, which must outlive this.
+struct CommonOptions {
+  const LearningRate& learning_rate;
+  bool use_gradient_accumulation;
+  std::optional<double> clip_weight_min;
+  std::optional<double> clip_weight_max;
+  std::optional<double> clip_gradient_min;
+  std::optional<double> clip_gradient_max;
+  std::optional<double> weight_decay_factor;
+  bool multiply_weight_decay_factor_by_learning_rate;
+  int64_t gradient_accumulation_steps;
+  /// `lazy` or `lazy_adam`; true for specs without either.
+  bool is_lazy;
+  const SlotCreation& slot_creation;
+
+  bool clips_weight() const {
+    return clip_weight_min || clip_weight_max;
+  }
+  bool clips_gradient() const {
+    return clip_gradient_min || clip_gradient_max;
+  }
+  /// What a weight loses of itself in an update; 0 without weight decay.
+  double weight_decay(double rate) const {
+    return weight_decay_factor.value_or(0.0) *
+        (multiply_weight_decay_factor_by_learning_rate ? rate : 1.0);
+  }
+};
+
+template <class Spec>
+bool is_lazy(const Spec& spec) {
+  if constexpr (requires { spec.lazy_adam; }) {
+    return spec.lazy_adam;
+  } else if constexpr (requires { spec.lazy; }) {
+    return spec.lazy;
+  } else {
+    return true;
+  }
+}
+
+template <class Spec>
+const SlotCreation& slot_creation(const Spec& spec) {
+  if constexpr (requires { spec.slot_creation; }) {
+    return spec.slot_creation;
+  } else {
+    static const SlotCreation none;
+    return none;
+  }
+}
+
+template <class Spec>
+CommonOptions common_options(const Spec& spec) {
+  return {
+      .learning_rate = spec.learning_rate,
+      .use_gradient_accumulation = spec.use_gradient_accumulation,
+      .clip_weight_min = spec.clip_weight_min,
+      .clip_weight_max = spec.clip_weight_max,
+      .clip_gradient_min = spec.clip_gradient_min,
+      .clip_gradient_max = spec.clip_gradient_max,
+      .weight_decay_factor = spec.weight_decay_factor,
+      .multiply_weight_decay_factor_by_learning_rate =
+          spec.multiply_weight_decay_factor_by_learning_rate,
+      .gradient_accumulation_steps = spec.gradient_accumulation_steps,
+      .is_lazy = is_lazy(spec),
+      .slot_creation = slot_creation(spec)};
+}
+
+/// Of the spec inside, whatever it is.
+CommonOptions common_options(const OptimizerSpec& optimizer);
+
+/// Errors:  c10::ValueError for options out of their range; `where` begins the message.
+void validate(const CommonOptions& options, const std::string& where);
+
+/// What a kernel does around the rule.
+kernels::RowStages row_stages(
+    const CommonOptions& options,
+    double learning_rate);
+
+}  // namespace tessera::optim

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/adadelta.h>
+
+#include "optim/common_options.h"
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_adadelta(const KerasConfig& config) {
+  return config.finish(
+      Adadelta{
+          .rho = config.number("rho"), .epsilon = config.number("epsilon")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
+ public:
+  const char* name() const override {
+    return "Adadelta";
+  }
+
+  std::vector<SlotSpec> slots(const Adadelta& /*spec*/) const override {
+    return {{.name = "accumulators"}, {.name = "updates", .position = 1}};
+  }
+
+  void validate(const Adadelta& spec, const Range& range) const override {
+    range.in_unit_interval("rho", spec.rho);
+    range.positive("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(const Adadelta& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::AdadeltaRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .rho = spec.rho,
+        .epsilon = as_float(spec.epsilon)};
+  }
+
+  void update_rows(const Adadelta& spec, const TensorUpdate& update)
+      const override {
+    const Tensor& gradient = update.gradient;
+    Tensor& accumulators = update.slots[0];
+    Tensor& updates = update.slots[1];
+    blend(accumulators, spec.rho, gradient.square());
+    const Tensor delta = gradient * (updates + spec.epsilon).sqrt() /
+        (accumulators + spec.epsilon).sqrt();
+    blend(updates, spec.rho, delta.square());
+    update.weight.sub_(delta, update.learning_rate());
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Adadelta",
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}},
+         .translate = translate_adadelta}};
+  }
+
+  Json to_keras(const Adadelta& spec, const KerasWriter& writer)
+      const override {
+    Json json = writer.begin("Adadelta", common_options(spec));
+    json["config"]["rho"] = spec.rho;
+    json["config"]["epsilon"] = spec.epsilon;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Adadelta>& definition_of(const Adadelta& /*spec*/) {
+  static const AdadeltaDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

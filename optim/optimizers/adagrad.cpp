@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/adagrad.h>
+
+#include "optim/common_options.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_adagrad(const KerasConfig& config) {
+  const double epsilon = config.is_tpu() ? 0.0 : config.number("epsilon");
+  return config.finish(
+      Adagrad{
+          .initial_accumulator_value =
+              config.number("initial_accumulator_value"),
+          .epsilon = epsilon,
+          .epsilon_inside_sqrt = epsilon != 0.0 && !config.is_legacy()},
+      IdleRows::kStay);
+}
+
+class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
+ public:
+  const char* name() const override {
+    return "Adagrad";
+  }
+
+  std::vector<SlotSpec> slots(const Adagrad& spec) const override {
+    return {
+        {.name = "accumulators",
+         .initial_value = spec.initial_accumulator_value}};
+  }
+
+  void validate(const Adagrad& spec, const Range& range) const override {
+    range.positive("initial_accumulator_value", spec.initial_accumulator_value);
+    range.not_negative("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(const Adagrad& spec, const UpdateMoment& moment)
+      const override {
+    const bool inside = spec.epsilon_inside_sqrt;
+    return kernels::AdagradRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
+        .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon)};
+  }
+
+  void update_rows(const Adagrad& spec, const TensorUpdate& update)
+      const override {
+    Tensor& accumulators = update.slots[0];
+    accumulators.addcmul_(update.gradient, update.gradient);
+    update.weight.addcdiv_(
+        update.gradient,
+        spec.epsilon_inside_sqrt ? (accumulators + spec.epsilon).sqrt()
+                                 : accumulators.sqrt() + spec.epsilon,
+        -update.learning_rate());
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Adagrad",
+         .is_on_tpu = true,
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001},
+              {"initial_accumulator_value", 0.1},
+              {"epsilon", 1e-7, Mapping::kNotOnTpu}},
+         .translate = translate_adagrad}};
+  }
+
+  Json to_keras(const Adagrad& spec, const KerasWriter& writer) const override {
+    writer.require(
+        spec.epsilon == 0.0 || spec.epsilon_inside_sqrt,
+        "epsilon_inside_sqrt = false");
+    Json json = writer.begin("Adagrad", common_options(spec));
+    json["config"]["initial_accumulator_value"] =
+        spec.initial_accumulator_value;
+    json["config"]["epsilon"] = spec.epsilon;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Adagrad>& definition_of(const Adagrad& /*spec*/) {
+  static const AdagradDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/adagrad_momentum.h>
+
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+class AdagradMomentumDefinition final
+    : public OptimizerDefinition<AdagradMomentum> {
+ public:
+  const char* name() const override {
+    return "AdagradMomentum";
+  }
+
+  std::vector<SlotSpec> slots(const AdagradMomentum& /*spec*/) const override {
+    return {{.name = "accumulators"}, {.name = "momenta", .position = 1}};
+  }
+
+  void validate(const AdagradMomentum& spec, const Range& range)
+      const override {
+    range.in_unit_interval("momentum", spec.momentum);
+    range.in_unit_interval("beta2", spec.beta2);
+    range.positive("exponent", spec.exponent);
+    range.positive("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(
+      const AdagradMomentum& spec,
+      const UpdateMoment& moment) const override {
+    return kernels::AdagradMomentumRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .momentum = as_float(spec.momentum),
+        .beta_2 = spec.beta2,
+        .epsilon = as_float(spec.epsilon),
+        .exponent = as_float(spec.exponent),
+        .use_nesterov = spec.use_nesterov};
+  }
+
+  void update_rows(const AdagradMomentum& spec, const TensorUpdate& update)
+      const override {
+    const Tensor& gradient = update.gradient;
+    Tensor& accumulators = update.slots[0];
+    Tensor& momenta = update.slots[1];
+    if (spec.beta2 == 1.0) {
+      accumulators.addcmul_(gradient, gradient);
+    } else {
+      blend(accumulators, spec.beta2, gradient.square());
+    }
+    const Tensor scaled =
+        gradient * (accumulators + spec.epsilon).pow(-1.0 / spec.exponent);
+    momenta.mul_(spec.momentum).add_(scaled);
+    update.weight.sub_(
+        spec.use_nesterov ? spec.momentum * momenta + scaled : momenta,
+        update.learning_rate());
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<AdagradMomentum>& definition_of(
+    const AdagradMomentum& /*spec*/) {
+  static const AdagradMomentumDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

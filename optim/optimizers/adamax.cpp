@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/adamax.h>
+
+#include "optim/common_options.h"
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/maximum.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_adamax(const KerasConfig& config) {
+  return config.finish(
+      Adamax{
+          .beta_1 = config.number("beta_1"),
+          .beta_2 = config.number("beta_2"),
+          .epsilon = config.number("epsilon")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
+ public:
+  const char* name() const override {
+    return "Adamax";
+  }
+
+  std::vector<SlotSpec> slots(const Adamax& /*spec*/) const override {
+    return {{.name = "momenta"}, {.name = "norms", .position = 1}};
+  }
+
+  void validate(const Adamax& spec, const Range& range) const override {
+    range.below_one("beta_1", spec.beta_1);
+    range.in_unit_interval("beta_2", spec.beta_2);
+    range.positive("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(const Adamax& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::AdamaxRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .beta_1 = spec.beta_1,
+        .beta_2 = as_float(spec.beta_2),
+        .epsilon = as_float(spec.epsilon),
+        .correction_1 =
+            as_float(1.0 / bias_correction(spec.beta_1, moment.update))};
+  }
+
+  void update_rows(const Adamax& spec, const TensorUpdate& update)
+      const override {
+    std::vector<Tensor>& slots = update.slots;
+    blend(slots[0], spec.beta_1, update.gradient);
+    slots[1].copy_(at::maximum(spec.beta_2 * slots[1], update.gradient.abs()));
+    update.weight.addcdiv_(
+        slots[0],
+        slots[1] + spec.epsilon,
+        -update.learning_rate() /
+            bias_correction(spec.beta_1, update.moment.update));
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Adamax",
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001},
+              {"beta_1", 0.9},
+              {"beta_2", 0.999},
+              {"epsilon", 1e-7}},
+         .translate = translate_adamax}};
+  }
+
+  Json to_keras(const Adamax& spec, const KerasWriter& writer) const override {
+    Json json = writer.begin("Adamax", common_options(spec));
+    json["config"]["beta_1"] = spec.beta_1;
+    json["config"]["beta_2"] = spec.beta_2;
+    json["config"]["epsilon"] = spec.epsilon;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Adamax>& definition_of(const Adamax& /*spec*/) {
+  static const AdamaxDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

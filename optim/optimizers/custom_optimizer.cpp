@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/custom_optimizer.h>
+
+#include <tessera/common/shorten.h>
+
+#include "optim/optimizer_definition.h"
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+bool is_identifier(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+        (c >= 'A' && c <= 'Z');
+  });
+}
+
+// What a custom rule must leave, noted before it runs.
+struct Layout {
+  explicit Layout(const Tensor& tensor)
+      : sizes(tensor.sizes().vec()), options(tensor.options()) {}
+
+  bool is_of(const Tensor& tensor) const {
+    return tensor.defined() && tensor.sizes() == at::IntArrayRef(sizes) &&
+        tensor.dtype() == options.dtype() &&
+        tensor.device() == options.device() &&
+        tensor.layout() == options.layout();
+  }
+
+  std::vector<int64_t> sizes;
+  at::TensorOptions options;
+};
+
+// `result` stands where `original` stood, which may have been resized, too.
+void check_result(
+    const Tensor& result,
+    const Tensor& original,
+    const Layout& layout,
+    const std::string& what,
+    const std::string& where) {
+  const Tensor& wrong = layout.is_of(result) ? original : result;
+  TESSERA_CHECK_VALUE(
+      layout.is_of(wrong),
+      "{} the custom rule must leave {} as {}, but left {}.",
+      where,
+      what,
+      describe(layout.options, layout.sizes),
+      describe(wrong));
+}
+
+class CustomOptimizerDefinition final
+    : public OptimizerDefinition<CustomOptimizer> {
+ public:
+  const char* name() const override {
+    return "CustomOptimizer";
+  }
+
+  std::vector<SlotSpec> slots(const CustomOptimizer& spec) const override {
+    std::vector<SlotSpec> slots;
+    for (const CustomSlot& slot : spec.slots) {
+      slots.push_back(
+          {.name = slot.name,
+           .initial_value = slot.initial_value,
+           .is_per_row = slot.is_per_row});
+    }
+    return slots;
+  }
+
+  void validate(const CustomOptimizer& spec, const Range& range)
+      const override {
+    range.require(
+        spec.rule.function() != nullptr,
+        "rule",
+        spec.rule.is_set() ? "a function, but is the placeholder of '" +
+                shorten(spec.rule.name()) + "'. Replace it by CustomRule(\"" +
+                shorten(spec.rule.name()) + "\", function)."
+                           : "set. Give it CustomRule(name, function).");
+    range.require(
+        spec.use_gradient_accumulation,
+        "use_gradient_accumulation",
+        "true: the rule gets the sum of a row's duplicates.");
+    std::set<std::string> names;
+    for (const CustomSlot& slot : spec.slots) {
+      range.require(
+          is_identifier(slot.name) && names.insert(slot.name).second,
+          "slots",
+          "named differently, with letters, digits and _, but got '" +
+              shorten(slot.name) + "'.");
+      range.finite("slots: initial_value", slot.initial_value);
+    }
+  }
+
+  kernels::RowRule row_rule(
+      const CustomOptimizer& /*spec*/,
+      const UpdateMoment& /*moment*/) const override {
+    TORCH_INTERNAL_ASSERT(false, "custom rules have no kernel");
+  }
+
+  // The user's rule, with a check of what it leaves.
+  void update_rows(const CustomOptimizer& spec, const TensorUpdate& update)
+      const override {
+    const std::string& where = update.where;
+    const Tensor weights = update.weight;
+    const std::vector<Tensor> slots = update.slots;
+    const Layout layout(weights);
+    const std::vector<Layout> slot_layouts(slots.begin(), slots.end());
+    CustomRows custom{
+        .weights = weights,
+        .slots = slots,
+        .gradients = update.gradient.clone(),
+        .learning_rate = update.moment.learning_rate,
+        .update = update.moment.update};
+    (*spec.rule.function())(custom);
+    check_result(custom.weights, weights, layout, "weights", where);
+    TESSERA_CHECK_VALUE(
+        custom.slots.size() == slots.size(),
+        "{} the custom rule must leave {} slots, but left {}.",
+        where,
+        slots.size(),
+        custom.slots.size());
+    for (size_t i = 0; i < slots.size(); ++i) {
+      check_result(
+          custom.slots[i],
+          slots[i],
+          slot_layouts[i],
+          "slot '" + shorten(spec.slots[i].name) + "'",
+          where);
+    }
+    // Copies: a rule may have put one of the tensors in another's place.
+    for (Tensor& slot : custom.slots) {
+      slot = slot.clone();
+    }
+    weights.copy_(custom.weights);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      slots[i].copy_(custom.slots[i]);
+    }
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<CustomOptimizer>& definition_of(
+    const CustomOptimizer& /*spec*/) {
+  static const CustomOptimizerDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/ftrl.h>
+
+#include "optim/common_options.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/copysign.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_ftrl(const KerasConfig& config) {
+  return config.finish(
+      FTRL{
+          .learning_rate_power = config.number("learning_rate_power"),
+          .l1_regularization_strength =
+              config.number("l1_regularization_strength"),
+          .l2_regularization_strength =
+              config.number("l2_regularization_strength"),
+          .beta = config.number("beta"),
+          .initial_accumulator_value =
+              config.number("initial_accumulator_value"),
+          .l2_shrinkage_regularization_strength =
+              config.number("l2_shrinkage_regularization_strength")},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+class FTRLDefinition final : public OptimizerDefinition<FTRL> {
+ public:
+  const char* name() const override {
+    return "FTRL";
+  }
+
+  std::vector<SlotSpec> slots(const FTRL& spec) const override {
+    return {
+        {.name = "accumulators",
+         .initial_value = spec.initial_accumulator_value},
+        {.name = "linears", .position = 1}};
+  }
+
+  void validate(const FTRL& spec, const Range& range) const override {
+    range.check(
+        std::isfinite(spec.learning_rate_power) &&
+            spec.learning_rate_power <= 0.0,
+        "learning_rate_power",
+        "<= 0",
+        spec.learning_rate_power);
+    range.positive("initial_accumulator_value", spec.initial_accumulator_value);
+    range.not_negative(
+        "l1_regularization_strength", spec.l1_regularization_strength);
+    range.not_negative(
+        "l2_regularization_strength", spec.l2_regularization_strength);
+    range.not_negative(
+        "l2_shrinkage_regularization_strength",
+        spec.l2_shrinkage_regularization_strength);
+    range.not_negative("beta", spec.beta);
+  }
+
+  kernels::RowRule row_rule(const FTRL& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::FtrlRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate_power = as_float(spec.learning_rate_power),
+        .l1 = as_float(spec.l1_regularization_strength),
+        .l2 = as_float(spec.l2_regularization_strength),
+        .l2_shrinkage = as_float(spec.l2_shrinkage_regularization_strength),
+        .beta = as_float(spec.beta),
+        .multiply_linear_by_learning_rate =
+            spec.multiply_linear_by_learning_rate,
+        .keep_initial_weight = spec.keep_initial_weight};
+  }
+
+  void update_rows(const FTRL& spec, const TensorUpdate& update)
+      const override {
+    const double rate = update.learning_rate();
+    if (rate == 0.0) {
+      return;  // The weight, a function of the slots, has no value.
+    }
+    const Tensor& gradient = update.gradient;
+    Tensor& weight = update.weight;
+    Tensor& accumulators = update.slots[0];
+    Tensor& linears = update.slots[1];
+    const bool is_multiplied = spec.multiply_linear_by_learning_rate;
+    const double unit = is_multiplied ? rate : 1.0;
+    const double inverse = is_multiplied ? 1.0 : 1.0 / rate;
+    const double l1 = unit * spec.l1_regularization_strength;
+    const double two_l2 = 2.0 * unit * spec.l2_regularization_strength;
+    const auto power = [&] {
+      return accumulators.pow(-spec.learning_rate_power);
+    };
+    const Tensor old_power = power();
+    accumulators.addcmul_(gradient, gradient);
+    const Tensor new_power = power();
+    if (spec.keep_initial_weight) {
+      const Tensor size =
+          weight.abs() * ((old_power + spec.beta) * inverse + two_l2) + l1;
+      linears.copy_(at::where(
+          (linears == 0).logical_and(weight != 0),
+          -at::copysign(size, weight),
+          linears));
+    }
+    linears.add_(
+        gradient + 2.0 * spec.l2_shrinkage_regularization_strength * weight,
+        unit);
+    linears.sub_((new_power - old_power) * inverse * weight);
+    weight.copy_(
+        (linears.clamp(-l1, l1) - linears) /
+        ((new_power + spec.beta) * inverse + two_l2));
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Ftrl",
+         .is_on_tpu = true,
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001},
+              {"learning_rate_power", -0.5},
+              {"initial_accumulator_value", 0.1},
+              {"l1_regularization_strength", 0.0},
+              {"l2_regularization_strength", 0.0},
+              {"l2_shrinkage_regularization_strength", 0.0, Mapping::kNotOnTpu},
+              {"beta", 0.0}},
+         .translate = translate_ftrl}};
+  }
+
+  Json to_keras(const FTRL& spec, const KerasWriter& writer) const override {
+    writer.require(
+        !spec.multiply_linear_by_learning_rate,
+        "multiply_linear_by_learning_rate = true");
+    writer.require(!spec.keep_initial_weight, "keep_initial_weight = true");
+    Json json = writer.begin("Ftrl", common_options(spec));
+    Json& config = json["config"];
+    config["learning_rate_power"] = spec.learning_rate_power;
+    config["initial_accumulator_value"] = spec.initial_accumulator_value;
+    config["l1_regularization_strength"] = spec.l1_regularization_strength;
+    config["l2_regularization_strength"] = spec.l2_regularization_strength;
+    config["l2_shrinkage_regularization_strength"] =
+        spec.l2_shrinkage_regularization_strength;
+    config["beta"] = spec.beta;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<FTRL>& definition_of(const FTRL& /*spec*/) {
+  static const FTRLDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/lamb.h>
+
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+Tensor norm_of_rows(const Tensor& rows) {
+  return at::linalg_vector_norm(rows, 2, {-1}, /*keepdim=*/true);
+}
+
+class LAMBDefinition final : public OptimizerDefinition<LAMB> {
+ public:
+  const char* name() const override {
+    return "LAMB";
+  }
+
+  std::vector<SlotSpec> slots(const LAMB& /*spec*/) const override {
+    return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
+  }
+
+  void validate(const LAMB& spec, const Range& range) const override {
+    range.below_one("beta_1", spec.beta_1);
+    range.below_one("beta_2", spec.beta_2);
+    range.positive("epsilon", spec.epsilon);
+    range.not_negative("weight_decay", spec.weight_decay);
+  }
+
+  kernels::RowRule row_rule(const LAMB& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::LambRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .beta_1 = spec.beta_1,
+        .beta_2 = spec.beta_2,
+        .epsilon = as_float(spec.epsilon),
+        .weight_decay = as_float(spec.weight_decay),
+        .correction_1 =
+            as_float(1.0 / bias_correction(spec.beta_1, moment.update)),
+        .correction_2 =
+            as_float(1.0 / bias_correction(spec.beta_2, moment.update))};
+  }
+
+  void update_rows(const LAMB& spec, const TensorUpdate& update)
+      const override {
+    const auto& [learning_rate, t] = update.moment;
+    std::vector<Tensor>& slots = update.slots;
+    blend(slots[0], spec.beta_1, update.gradient);
+    blend(slots[1], spec.beta_2, update.gradient.square());
+    const Tensor momenta = slots[0] / bias_correction(spec.beta_1, t);
+    const Tensor velocities = slots[1] / bias_correction(spec.beta_2, t);
+    const Tensor direction = momenta / (velocities.sqrt() + spec.epsilon) +
+        spec.weight_decay * update.weight;
+    const Tensor weights = norm_of_rows(update.weight);
+    const Tensor directions = norm_of_rows(direction);
+    const Tensor trust = at::where(
+        (weights > 0).logical_and(directions > 0),
+        weights / directions,
+        at::ones_like(weights));
+    update.weight.sub_(trust * direction, learning_rate);
+  }
+
+  // Keras's Lamb takes the norms of a whole variable, so to_keras() refuses the rule.
+};
+
+}  // namespace
+
+const OptimizerDefinition<LAMB>& definition_of(const LAMB& /*spec*/) {
+  static const LAMBDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

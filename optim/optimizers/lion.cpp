@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/lion.h>
+
+#include "optim/common_options.h"
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_lion(const KerasConfig& config) {
+  return config.finish(
+      Lion{
+          .beta_1 = config.number("beta_1"), .beta_2 = config.number("beta_2")},
+      IdleRows::kMove);
+}
+
+class LionDefinition final : public OptimizerDefinition<Lion> {
+ public:
+  const char* name() const override {
+    return "Lion";
+  }
+
+  std::vector<SlotSpec> slots(const Lion& /*spec*/) const override {
+    return {{.name = "momenta"}};
+  }
+
+  void validate(const Lion& spec, const Range& range) const override {
+    range.in_unit_interval("beta_1", spec.beta_1);
+    range.in_unit_interval("beta_2", spec.beta_2);
+  }
+
+  kernels::RowRule row_rule(const Lion& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::LionRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .beta_1 = spec.beta_1,
+        .beta_2 = spec.beta_2};
+  }
+
+  void update_rows(const Lion& spec, const TensorUpdate& update)
+      const override {
+    const Tensor& gradient = update.gradient;
+    Tensor& momenta = update.slots[0];
+    update.weight.sub_(
+        (spec.beta_1 * momenta + (1.0 - spec.beta_1) * gradient).sign(),
+        update.learning_rate());
+    blend(momenta, spec.beta_2, gradient);
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Lion",
+         .options =
+             {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}},
+         .translate = translate_lion}};
+  }
+
+  Json to_keras(const Lion& spec, const KerasWriter& writer) const override {
+    Json json = writer.begin("Lion", common_options(spec));
+    json["config"]["beta_1"] = spec.beta_1;
+    json["config"]["beta_2"] = spec.beta_2;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Lion>& definition_of(const Lion& /*spec*/) {
+  static const LionDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

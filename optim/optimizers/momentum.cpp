@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/momentum.h>
+
+#include "optim/common_options.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+class MomentumDefinition final : public OptimizerDefinition<Momentum> {
+ public:
+  const char* name() const override {
+    return "Momentum";
+  }
+
+  std::vector<SlotSpec> slots(const Momentum& /*spec*/) const override {
+    return {{.name = "momenta"}};
+  }
+
+  void validate(const Momentum& spec, const Range& range) const override {
+    range.in_unit_interval("momentum", spec.momentum);
+  }
+
+  kernels::RowRule row_rule(const Momentum& spec, const UpdateMoment& moment)
+      const override {
+    return kernels::MomentumRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .momentum = as_float(spec.momentum),
+        .use_nesterov = spec.use_nesterov,
+        .is_scaled = spec.scale_momentum_by_learning_rate};
+  }
+
+  void update_rows(const Momentum& spec, const TensorUpdate& update)
+      const override {
+    const Tensor& gradient = update.gradient;
+    const double rate = update.learning_rate();
+    Tensor& momenta = update.slots[0];
+    momenta.mul_(spec.momentum);
+    if (spec.scale_momentum_by_learning_rate) {
+      momenta.sub_(gradient, rate);
+      update.weight.add_(
+          spec.use_nesterov ? spec.momentum * momenta - rate * gradient
+                            : momenta);
+      return;
+    }
+    momenta.add_(gradient);
+    update.weight.sub_(
+        spec.use_nesterov ? gradient + spec.momentum * momenta : momenta, rate);
+  }
+
+  // What reads it is in sgd.cpp.
+  Json to_keras(const Momentum& spec, const KerasWriter& writer)
+      const override {
+    writer.require(
+        spec.scale_momentum_by_learning_rate,
+        "scale_momentum_by_learning_rate = false");
+    Json json = writer.begin("SGD", common_options(spec));
+    json["config"]["momentum"] = spec.momentum;
+    json["config"]["nesterov"] = spec.use_nesterov;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Momentum>& definition_of(const Momentum& /*spec*/) {
+  static const MomentumDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

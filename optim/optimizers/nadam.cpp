@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/nadam.h>
+
+#include "optim/common_options.h"
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+#include "optim/optimizers/nadam_factors.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_nadam(const KerasConfig& config) {
+  return config.finish(
+      Nadam{
+          .beta_1 = config.number("beta_1"),
+          .beta_2 = config.number("beta_2"),
+          .epsilon = config.number("epsilon"),
+          .schedule_decay = config.is_legacy() ? config.number("decay") : 1.0},
+      config.is_legacy() ? IdleRows::kOnlySlots : IdleRows::kMove,
+      LegacyDecay::kOfMomentum);
+}
+
+class NadamDefinition final : public OptimizerDefinition<Nadam> {
+ public:
+  const char* name() const override {
+    return "Nadam";
+  }
+
+  std::vector<SlotSpec> slots(const Nadam& /*spec*/) const override {
+    return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
+  }
+
+  void validate(const Nadam& spec, const Range& range) const override {
+    range.below_one("beta_1", spec.beta_1);
+    range.below_one("beta_2", spec.beta_2);
+    range.positive("epsilon", spec.epsilon);
+    range.not_negative("schedule_decay", spec.schedule_decay);
+  }
+
+  kernels::RowRule row_rule(const Nadam& spec, const UpdateMoment& moment)
+      const override {
+    const NadamFactors factors = nadam_factors(spec, moment.update);
+    return kernels::NadamRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .beta_1 = spec.beta_1,
+        .beta_2 = spec.beta_2,
+        .epsilon = as_float(spec.epsilon),
+        .momentum_factor = as_float(factors.momentum),
+        .gradient_factor = as_float(factors.gradient),
+        .correction_2 = as_float(factors.velocity)};
+  }
+
+  void update_rows(const Nadam& spec, const TensorUpdate& update)
+      const override {
+    const Tensor& gradient = update.gradient;
+    std::vector<Tensor>& slots = update.slots;
+    blend(slots[0], spec.beta_1, gradient);
+    blend(slots[1], spec.beta_2, gradient.square());
+    const NadamFactors factors = nadam_factors(spec, update.moment.update);
+    update.weight.addcdiv_(
+        factors.momentum * slots[0] + factors.gradient * gradient,
+        (factors.velocity * slots[1]).sqrt() + spec.epsilon,
+        -update.learning_rate());
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "Nadam",
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001},
+              {"beta_1", 0.9},
+              {"beta_2", 0.999},
+              {"epsilon", 1e-7}},
+         .other_defaults = {{"decay", 0.004}},
+         .translate = translate_nadam}};
+  }
+
+  Json to_keras(const Nadam& spec, const KerasWriter& writer) const override {
+    writer.require(spec.schedule_decay == 1.0, "schedule_decay other than 1");
+    Json json = writer.begin("Nadam", common_options(spec));
+    json["config"]["beta_1"] = spec.beta_1;
+    json["config"]["beta_2"] = spec.beta_2;
+    json["config"]["epsilon"] = spec.epsilon;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<Nadam>& definition_of(const Nadam& /*spec*/) {
+  static const NadamDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/rmsprop.h>
+
+#include "optim/common_options.h"
+#include "optim/moving_average.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+OptimizerSpec translate_rmsprop(const KerasConfig& config) {
+  const double momentum = config.number("momentum");
+  // Legacy Keras has two implementations. With momentum: TensorFlow's fused
+  // one, epsilon inside the root, rows of the batch. Without: all slots decay.
+  const bool is_fused = config.is_legacy() && momentum > 0.0;
+  return config.finish(
+      RMSprop{
+          .rho = config.number("rho"),
+          .momentum = momentum,
+          .epsilon = config.number("epsilon"),
+          .centered = config.flag("centered"),
+          .epsilon_inside_sqrt = is_fused || !config.is_legacy()},
+      is_fused ? IdleRows::kStay : IdleRows::kMove);
+}
+
+class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
+ public:
+  const char* name() const override {
+    return "RMSprop";
+  }
+
+  std::vector<SlotSpec> slots(const RMSprop& spec) const override {
+    std::vector<SlotSpec> slots{{.name = "mean_squares"}};
+    if (spec.momentum > 0.0) {
+      slots.push_back({.name = "momenta", .position = 1});
+    }
+    if (spec.centered) {
+      slots.push_back({.name = "means", .position = 2});
+    }
+    return slots;
+  }
+
+  void validate(const RMSprop& spec, const Range& range) const override {
+    range.in_unit_interval("rho", spec.rho);
+    range.in_unit_interval("momentum", spec.momentum);
+    range.positive("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(const RMSprop& spec, const UpdateMoment& moment)
+      const override {
+    const bool inside = spec.epsilon_inside_sqrt;
+    return kernels::RmspropRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .rho = spec.rho,
+        .momentum = as_float(spec.momentum),
+        .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
+        .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon),
+        .is_centered = spec.centered};
+  }
+
+  void update_rows(const RMSprop& spec, const TensorUpdate& update)
+      const override {
+    std::vector<Tensor>& slots = update.slots;
+    Tensor& mean_squares = slots[0];
+    blend(mean_squares, spec.rho, update.gradient.square());
+    Tensor square = mean_squares;
+    if (spec.centered) {
+      Tensor& means = slots.back();
+      blend(means, spec.rho, update.gradient);
+      square = mean_squares - means.square();
+    }
+    Tensor step = update.learning_rate() * update.gradient /
+        (spec.epsilon_inside_sqrt ? (square + spec.epsilon).sqrt()
+                                  : square.sqrt() + spec.epsilon);
+    if (spec.momentum > 0.0) {
+      step = slots[1].mul_(spec.momentum).add_(step);
+    }
+    update.weight.sub_(step);
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "RMSprop",
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.001},
+              {"rho", 0.9},
+              {"momentum", 0.0},
+              {"epsilon", 1e-7},
+              {"centered", false}},
+         .translate = translate_rmsprop}};
+  }
+
+  Json to_keras(const RMSprop& spec, const KerasWriter& writer) const override {
+    writer.require(spec.epsilon_inside_sqrt, "epsilon_inside_sqrt = false");
+    Json json = writer.begin("RMSprop", common_options(spec));
+    json["config"]["rho"] = spec.rho;
+    json["config"]["momentum"] = spec.momentum;
+    json["config"]["epsilon"] = spec.epsilon;
+    json["config"]["centered"] = spec.centered;
+    return json;
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<RMSprop>& definition_of(const RMSprop& /*spec*/) {
+  static const RMSpropDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

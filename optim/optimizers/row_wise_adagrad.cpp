@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/row_wise_adagrad.h>
+
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+using at::Tensor;
+
+class RowWiseAdagradDefinition final
+    : public OptimizerDefinition<RowWiseAdagrad> {
+ public:
+  const char* name() const override {
+    return "RowWiseAdagrad";
+  }
+
+  std::vector<SlotSpec> slots(const RowWiseAdagrad& spec) const override {
+    return {
+        {.name = "accumulators",
+         .initial_value = spec.initial_accumulator_value,
+         .is_per_row = true}};
+  }
+
+  void validate(const RowWiseAdagrad& spec, const Range& range) const override {
+    range.not_negative(
+        "initial_accumulator_value", spec.initial_accumulator_value);
+    range.positive("epsilon", spec.epsilon);
+  }
+
+  kernels::RowRule row_rule(
+      const RowWiseAdagrad& spec,
+      const UpdateMoment& moment) const override {
+    return kernels::RowWiseAdagradRule{
+        .learning_rate = as_float(moment.learning_rate),
+        .epsilon = as_float(spec.epsilon)};
+  }
+
+  void update_rows(const RowWiseAdagrad& spec, const TensorUpdate& update)
+      const override {
+    Tensor& accumulators = update.slots[0];
+    accumulators.add_(update.gradient.square().mean(-1));
+    update.weight.addcdiv_(
+        update.gradient,
+        (accumulators.sqrt() + spec.epsilon).unsqueeze(-1),
+        -update.learning_rate());
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<RowWiseAdagrad>& definition_of(
+    const RowWiseAdagrad& /*spec*/) {
+  static const RowWiseAdagradDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

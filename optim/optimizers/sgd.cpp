@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/optim/optimizers/sgd.h>
+
+#include <tessera/optim/optimizers/momentum.h>
+
+#include "optim/common_options.h"
+#include "optim/optimizer_definition.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace tessera::optim {
+
+namespace {
+
+// Keras's SGD with momentum is another spec.
+OptimizerSpec translate_sgd(const KerasConfig& config) {
+  const double momentum = config.number("momentum");
+  const bool use_nesterov = config.flag("nesterov");
+  if (momentum == 0.0) {
+    return config.finish(SGD{}, IdleRows::kStay);
+  }
+  return config.finish(
+      Momentum{
+          .momentum = momentum,
+          .use_nesterov = use_nesterov,
+          .scale_momentum_by_learning_rate = true},
+      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+}
+
+class SGDDefinition final : public OptimizerDefinition<SGD> {
+ public:
+  const char* name() const override {
+    return "SGD";
+  }
+
+  std::vector<SlotSpec> slots(const SGD& /*spec*/) const override {
+    return {};
+  }
+
+  void validate(const SGD& /*spec*/, const Range& /*range*/) const override {}
+
+  kernels::RowRule row_rule(const SGD& /*spec*/, const UpdateMoment& moment)
+      const override {
+    return kernels::SgdRule{.learning_rate = as_float(moment.learning_rate)};
+  }
+
+  void update_rows(const SGD& /*spec*/, const TensorUpdate& update)
+      const override {
+    update.weight.sub_(update.gradient, update.learning_rate());
+  }
+
+  std::vector<KerasClass> keras_classes() const override {
+    return {
+        {.name = "SGD",
+         .is_on_tpu = true,
+         .is_in_legacy = true,
+         .options =
+             {{"learning_rate", 0.01},
+              {"momentum", 0.0, Mapping::kNotOnTpu},
+              {"nesterov", false, Mapping::kNotOnTpu}},
+         .translate = translate_sgd}};
+  }
+
+  Json to_keras(const SGD& spec, const KerasWriter& writer) const override {
+    return writer.begin("SGD", common_options(spec));
+  }
+};
+
+}  // namespace
+
+const OptimizerDefinition<SGD>& definition_of(const SGD& /*spec*/) {
+  static const SGDDefinition definition;
+  return definition;
+}
+
+}  // namespace tessera::optim

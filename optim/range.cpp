@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/range.h"
+
+#include "src/common/check.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace tessera::optim {
+
+Range::Range(std::string where) : where_(std::move(where)) {}
+
+void Range::positive(const char* option, double value) const {
+  using Limits = std::numeric_limits<float>;
+  check(
+      value >= Limits::min() && value <= Limits::max(),
+      option,
+      "> 0 and fit in float32",
+      value);
+}
+
+void Range::not_negative(const char* option, double value) const {
+  check(std::isfinite(value) && value >= 0.0, option, ">= 0", value);
+}
+
+void Range::in_unit_interval(const char* option, double value) const {
+  check(value >= 0.0 && value <= 1.0, option, ">= 0 and <= 1", value);
+}
+
+void Range::below_one(const char* option, double value) const {
+  check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
+}
+
+void Range::finite(const char* option, double value) const {
+  check(std::isfinite(value), option, "finite", value);
+}
+
+void Range::check(
+    bool holds,
+    const char* option,
+    const char* expected,
+    double value) const {
+  TESSERA_CHECK_VALUE(
+      holds, "{} {} must be {}, but got {}.", where_, option, expected, value);
+}
+
+void Range::require(bool holds, const char* option, const std::string& expected)
+    const {
+  TESSERA_CHECK_VALUE(holds, "{} {} must be {}", where_, option, expected);
+}
+
+}  // namespace tessera::optim

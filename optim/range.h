@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace tessera::optim {
+
+/// Checks of one option each, with one form of message.
+class Range {
+ public:
+  /// `where` begins the messages.
+  explicit Range(std::string where);
+
+  /// What the kernels divide by: neither 0 nor subnormal in float32.
+  void positive(const char* option, double value) const;
+  void not_negative(const char* option, double value) const;
+  void in_unit_interval(const char* option, double value) const;
+  void below_one(const char* option, double value) const;
+  void finite(const char* option, double value) const;
+
+  /// Errors:  c10::ValueError unless `holds`: that the option must be `expected`, but
+  ///          got `value`.
+  void check(bool holds, const char* option, const char* expected, double value)
+      const;
+  /// The same for options that are no number; `expected` ends the message.
+  void require(bool holds, const char* option, const std::string& expected)
+      const;
+
+ private:
+  std::string where_;
+};
+
+}  // namespace tessera::optim
