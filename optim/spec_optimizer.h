@@ -40,6 +40,12 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
   std::shared_ptr<const int64_t> iterations_;
 };
 
+/// The spec of one of a SpecOptimizer's groups.
+inline const OptimizerSpec& spec_of(
+    const torch::optim::OptimizerParamGroup& group) {
+  return static_cast<const SpecOptimizerOptions&>(group.options()).spec();
+}
+
 /// What make_optimizer() makes.
 class SpecOptimizer : public torch::optim::Optimizer {
  public:
@@ -72,8 +78,15 @@ class SpecOptimizer : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  struct State;
+  // What is kept for one parameter.
+  struct State : torch::optim::OptimizerCloneableParamState<State> {
+    std::vector<at::Tensor> slots;  // in the order of slots_of()
+    std::function<at::Tensor()> touched_rows;  // as in Bound
+    // The accumulated gradient, or an undefined tensor.
+    std::shared_ptr<at::Tensor> sum = std::make_shared<at::Tensor>();
+  };
   struct Update;
+  struct Loaded;
 
   SpecOptimizer(const OptimizerSpec& spec, std::shared_ptr<int64_t> iterations);
   void add(const OptimizerSpec& spec, std::vector<at::Tensor> parameters);
@@ -82,7 +95,25 @@ class SpecOptimizer : public torch::optim::Optimizer {
   bool has_gradients() const;
   // The accumulated gradient of `parameter`, or an undefined tensor.
   at::Tensor sum_for(const at::Tensor& parameter) const;
+  Update update_of(
+      const at::Tensor& parameter,
+      const at::Tensor& gradient,
+      const OptimizerSpec& spec,
+      const std::string& where);
   std::vector<Update> plan();
+
+  // load() reads everything before it changes anything.
+  Loaded read(torch::serialize::InputArchive& archive) const;
+  void read_group(
+      size_t group,
+      torch::serialize::InputArchive& archive,
+      Loaded& loaded) const;
+  // Whether the archive holds a collected gradient, too.
+  bool read_parameter(
+      size_t group,
+      size_t parameter,
+      torch::serialize::InputArchive& archive,
+      Loaded& loaded) const;
 
   std::string place_of(size_t group, size_t parameter) const;
 

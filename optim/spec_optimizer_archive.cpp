@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a SpecOptimizer is saved and loaded.
+#include "optim/spec_optimizer.h"
+
+#include "src/common/check.h"
+#include "src/common/checked_archive.h"
+
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/serialize/archive.h>
+
+#include <cmath>
+#include <utility>
+
+namespace tessera::optim {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+
+std::string key_of(const char* kind, size_t index) {
+  return std::string(kind).append("_").append(std::to_string(index));
+}
+
+constexpr const char* kAccumulationSteps = "accumulation_steps";
+constexpr const char* kSum = "sum";
+constexpr const char* kSumIndices = "sum_indices";
+constexpr const char* kSumValues = "sum_values";
+
+void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
+  archive.write(kAccumulationSteps, c10::IValue(steps));
+  if (sum.layout() == at::kSparse) {
+    archive.write(kSumIndices, sum._indices(), /*is_buffer=*/true);
+    archive.write(kSumValues, sum._values(), /*is_buffer=*/true);
+  } else {
+    archive.write(kSum, sum, /*is_buffer=*/true);
+  }
+}
+
+// Reads what save_sum() has written for `parameter`. The result is undefined if it does
+// not fit.
+at::Tensor load_sum(
+    torch::serialize::InputArchive& archive,
+    const at::Tensor& parameter) {
+  const auto fits = [&](const at::Tensor& tensor, at::IntArrayRef shape) {
+    return tensor.layout() == at::kStrided && tensor.sizes() == shape &&
+        tensor.scalar_type() == parameter.scalar_type();
+  };
+  at::Tensor sum;
+  if (archive.try_read(kSum, sum, /*is_buffer=*/true)) {
+    return fits(sum, parameter.sizes()) ? sum.to(parameter.options())
+                                        : at::Tensor();
+  }
+  at::Tensor indices;
+  at::Tensor values;
+  if (parameter.dim() < 2 ||
+      !archive.try_read(kSumIndices, indices, /*is_buffer=*/true) ||
+      !archive.try_read(kSumValues, values, /*is_buffer=*/true) ||
+      indices.scalar_type() != at::kLong || indices.dim() != 2 ||
+      indices.size(0) != 1) {
+    return {};
+  }
+  std::vector<int64_t> shape = parameter.sizes().vec();
+  shape[0] = indices.size(1);
+  if (!fits(values, shape) || indices.lt(0).any().item<bool>() ||
+      indices.ge(parameter.size(0)).any().item<bool>()) {
+    return {};
+  }
+  return at::sparse_coo_tensor(
+             indices, values.to(parameter.device()), parameter.sizes())
+      .coalesce();
+}
+
+}  // namespace
+
+// What an archive holds, and why it does not fit.
+struct SpecOptimizer::Loaded {
+  struct Parameter {
+    at::Tensor parameter = {};
+    std::vector<at::Tensor> slots = {};
+    at::Tensor sum = {};
+  };
+
+  int64_t iterations = 0;
+  std::vector<std::pair<size_t, double>> rates = {};  // by group
+  std::vector<Parameter> parameters = {};
+  bool lacks_sums = false;
+  std::string problems = {};
+
+  void expect(bool holds, const std::string& problem) {
+    problems += holds ? "" : "\n  " + problem;
+  }
+};
+
+void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
+  CheckedArchive archive(output);
+  archive.write("format_version", c10::IValue(kFormatVersion));
+  archive.write("iterations", c10::IValue(*iterations_));
+  archive.write(
+      "groups", c10::IValue(static_cast<int64_t>(param_groups_.size())));
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    const OptimizerSpec& spec = spec_of(param_groups_[g]);
+    CheckedArchive group(archive.compilation_unit());
+    group.write("optimizer", c10::IValue(name_of(spec)));
+    const LearningRate& rate = learning_rate_of(spec);
+    if (rate.is_constant()) {
+      group.write("learning_rate", c10::IValue(rate.value(0, "")));
+    }
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    group.write(
+        "parameters", c10::IValue(static_cast<int64_t>(parameters.size())));
+    for (size_t i = 0; owns_slots_ && i < parameters.size(); ++i) {
+      const auto found = state_.find(parameters[i].unsafeGetTensorImpl());
+      if (found == state_.end()) {
+        continue;  // never updated
+      }
+      const auto& state = static_cast<const State&>(*found->second);
+      CheckedArchive entry(archive.compilation_unit());
+      const std::vector<SlotSpec> slots = slots_of(spec);
+      for (size_t slot = 0; slot < slots.size(); ++slot) {
+        entry.write(
+            slot_key(slots[slot].name), state.slots[slot], /*is_buffer=*/true);
+      }
+      if (state.sum->defined()) {
+        save_sum(*state.sum, gradient_accumulation_steps_of(spec), entry);
+      }
+      group.write(key_of("parameter", i), entry);
+    }
+    archive.write(key_of("group", g), group);
+  }
+  archive.finish();
+}
+
+bool SpecOptimizer::read_parameter(
+    size_t group,
+    size_t parameter,
+    torch::serialize::InputArchive& archive,
+    Loaded& loaded) const {
+  const at::Tensor& own = param_groups_[group].params()[parameter];
+  const OptimizerSpec& spec = spec_of(param_groups_[group]);
+  const std::string place = place_of(group, parameter);
+  Loaded::Parameter& read = loaded.parameters.emplace_back();
+  read.parameter = own;
+  for (const SlotSpec& slot : slots_of(spec)) {
+    at::Tensor value;
+    loaded.expect(
+        archive.try_read(slot_key(slot.name), value, /*is_buffer=*/true) &&
+            value.scalar_type() == own.scalar_type() &&
+            value.sizes() == at::IntArrayRef(slot_shape(slot, own.sizes())),
+        place + " slot " + slot.name +
+            " is missing or of another shape or type");
+    read.slots.push_back(value);
+  }
+  c10::IValue saved_steps;
+  if (!archive.try_read(kAccumulationSteps, saved_steps)) {
+    return false;
+  }
+  const int64_t steps = gradient_accumulation_steps_of(spec);
+  loaded.expect(
+      saved_steps.isInt() && saved_steps.toInt() == steps,
+      place +
+          " was saved in the middle of another gradient accumulation than "
+          "over " +
+          std::to_string(steps) + " steps");
+  read.sum = load_sum(archive, own);
+  loaded.expect(
+      read.sum.defined(),
+      place + " has no collected gradient of its shape and type");
+  return true;
+}
+
+void SpecOptimizer::read_group(
+    size_t group,
+    torch::serialize::InputArchive& archive,
+    Loaded& loaded) const {
+  const OptimizerSpec& spec = spec_of(param_groups_[group]);
+  const std::string own_name = name_of(spec);
+  const std::string place = "group " + std::to_string(group);
+  torch::serialize::InputArchive entry;
+  c10::IValue name;
+  if (!archive.try_read(key_of("group", group), entry) ||
+      !entry.try_read("optimizer", name) || !name.isString()) {
+    loaded.expect(false, place + " is missing");
+    return;
+  }
+  loaded.expect(
+      name.toStringRef() == own_name,
+      place + " is of " + own_name + ", but the archive's is of " +
+          name.toStringRef());
+  c10::IValue rate;
+  if (entry.try_read("learning_rate", rate)) {
+    const bool is_rate = rate.isDouble() && std::isfinite(rate.toDouble()) &&
+        rate.toDouble() >= 0.0;
+    loaded.expect(is_rate, place + " has no usable learning_rate");
+    loaded.rates.emplace_back(group, is_rate ? rate.toDouble() : 0.0);
+  }
+  const size_t num_parameters = param_groups_[group].params().size();
+  c10::IValue count;
+  loaded.expect(
+      entry.try_read("parameters", count) && count.isInt() &&
+          count.toInt() == static_cast<int64_t>(num_parameters),
+      place + " has not the " + std::to_string(num_parameters) +
+          " parameters of this one");
+  if (!owns_slots_) {
+    return;
+  }
+  bool has_sum = loaded.iterations % gradient_accumulation_steps_of(spec) == 0;
+  for (size_t i = 0; i < num_parameters; ++i) {
+    torch::serialize::InputArchive parameter;
+    if (entry.try_read(key_of("parameter", i), parameter) &&
+        read_parameter(group, i, parameter, loaded)) {
+      has_sum = true;
+    }
+  }
+  loaded.lacks_sums = loaded.lacks_sums || !has_sum;
+}
+
+SpecOptimizer::Loaded SpecOptimizer::read(
+    torch::serialize::InputArchive& archive) const {
+  c10::IValue version;
+  TESSERA_CHECK_VALUE(
+      archive.try_read("format_version", version) && version.isInt() &&
+          version.toInt() == kFormatVersion,
+      "[SpecOptimizer::load] expected what an optimizer of make_optimizer() saved, format_version {}.",
+      kFormatVersion);
+  verify_checksums(archive, "[SpecOptimizer::load]");
+  Loaded loaded;
+  c10::IValue iterations;
+  const bool has_iterations = archive.try_read("iterations", iterations) &&
+      iterations.isInt() && iterations.toInt() >= 0;
+  loaded.expect(has_iterations, "iterations is missing or negative");
+  loaded.iterations = has_iterations ? iterations.toInt() : 0;
+  c10::IValue groups;
+  loaded.expect(
+      archive.try_read("groups", groups) && groups.isInt() &&
+          groups.toInt() == static_cast<int64_t>(param_groups_.size()),
+      "the number of groups differs from " +
+          std::to_string(param_groups_.size()));
+  for (size_t g = 0; loaded.problems.empty() && g < param_groups_.size(); ++g) {
+    read_group(g, archive, loaded);
+  }
+  TESSERA_CHECK_VALUE(
+      loaded.problems.empty(),
+      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing was changed:{}",
+      loaded.problems);
+  return loaded;
+}
+
+void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
+  const Loaded loaded = read(archive);
+  for (const auto& [group, rate] : loaded.rates) {
+    param_groups_[group].options().set_lr(rate);
+  }
+  if (!owns_slots_) {
+    return;  // The layer loads counter, slots and sums.
+  }
+  *iterations_ = loaded.iterations;
+  if (loaded.lacks_sums) {
+    TORCH_WARN(
+        "[SpecOptimizer::load] what was loaded was saved after pass ",
+        *iterations_,
+        ", in the middle of a gradient accumulation, but has no collected "
+        "gradients: these passes count as zeros in the next update.");
+  }
+  state_.clear();
+  for (const Loaded::Parameter& read : loaded.parameters) {
+    auto state = std::make_unique<State>();
+    for (const at::Tensor& value : read.slots) {
+      state->slots.push_back(value.to(read.parameter.options()));
+    }
+    *state->sum = read.sum;
+    state_[read.parameter.unsafeGetTensorImpl()] = std::move(state);
+  }
+}
+
+}  // namespace tessera::optim
