@@ -56,7 +56,8 @@ class OptimizerSpec {
       Spec spec)
       : spec_(hold(std::move(spec))) {}
 
-  /// Needs optim/optimizers.h. This is a template so that other headers do not.
+  /// Needs optim/optimizers.h, which completes the variant. A template does not look
+  /// at the variant before it is used.
   template <std::same_as<OptimizerVariant> Variant>
   OptimizerSpec(Variant spec)
       : spec_(std::make_shared<const Variant>(std::move(spec))) {}
