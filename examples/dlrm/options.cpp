@@ -127,7 +127,7 @@ std::string pipeline_file(const Options& options) {
   return options.exported + ".pipeline.json";
 }
 
-nlohmann::ordered_json deciding_options(const Options& options) {
+tessera::Json deciding_options(const Options& options) {
   return {
       {"model", options.model},
       {"dim", options.dim},

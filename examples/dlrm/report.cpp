@@ -15,7 +15,7 @@ double speed_of(const Report& report) {
 }
 
 void print_json(const Report& report, const Options& options) {
-  nlohmann::ordered_json json = {
+  tessera::Json json = {
       {"model", options.model},
       {"seed", options.seed},
       {"test_examples", report.test_examples},

@@ -13,8 +13,8 @@ std::string text_of(std::optional<bool> same) {
   return !same ? "FAILED" : *same ? "equal" : "DIFFERENT";
 }
 
-nlohmann::ordered_json json_of(std::optional<bool> same) {
-  return same ? nlohmann::ordered_json(*same) : nlohmann::ordered_json();
+tessera::Json json_of(std::optional<bool> same) {
+  return same ? tessera::Json(*same) : tessera::Json();
 }
 
 double speed_of(const Report& report) {
@@ -22,7 +22,7 @@ double speed_of(const Report& report) {
 }
 
 void print_json(const Report& report, const Options& options) {
-  nlohmann::ordered_json json = {
+  tessera::Json json = {
       {"seed", options.seed},
       {"rmse_mean", report.rmse_mean},
       {"rmse_biases", report.rmse_biases},

@@ -9,7 +9,7 @@
 namespace {
 
 void print_json(const Report& report, const Options& options) {
-  nlohmann::ordered_json json = {
+  tessera::Json json = {
       {"seed", options.seed},
       {"test_users", report.test_users},
       {"factorization_seconds", report.factorization_seconds},
