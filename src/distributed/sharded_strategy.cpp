@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/distributed/sharded_strategy.h>
 
+#include <tessera/distributed/mpi_backend.h>  // defines c10d::Backend, whatever LibTorch has
+
 #include "src/distributed/backend_group.h"
 #include "src/distributed/partition.h"
 #include "src/distributed/sharded_engine.h"
