@@ -4,7 +4,10 @@
 #include <tessera/common/json.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
+#include <tessera/optim/custom_rule.h>
+#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizer.h>
+#include <tessera/optim/slot_creation.h>
 #include <tessera/tables/table_config.h>
 
 #include <map>
