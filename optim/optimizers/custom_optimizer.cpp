@@ -103,6 +103,7 @@ class CustomOptimizerDefinition final
       const CustomOptimizer& /*spec*/,
       const UpdateMoment& /*moment*/) const override {
     TORCH_INTERNAL_ASSERT(false, "custom rules have no kernel");
+    return {};
   }
 
   // The user's rule, with a check of what it leaves.
