@@ -20,6 +20,10 @@ HEADERS = {
     "tessera/initializer.h": ["tessera/tables/initializer.h"],
     "tessera/mpi_backend.h": ["tessera/distributed/mpi_backend.h"],
     "tessera/nest.h": ["tessera/features/nest.h"],
+    "tessera/optim/custom_optimizer.h": [
+        "tessera/optim/custom_rule.h",
+        "tessera/optim/optimizers/custom_optimizer.h",
+    ],
     "tessera/optim/json_text.h": ["tessera/common/json_text.h"],
     "tessera/optim/json_value.h": ["tessera/common/json_value.h", "tessera/optim/optimizer_json.h"],
     "tessera/optim/shorten.h": ["tessera/common/shorten.h"],
@@ -31,6 +35,11 @@ HEADERS = {
     "tessera/step_memory.h": ["tessera/common/step_memory.h"],
     "tessera/strategy.h": ["tessera/engine/strategy.h", "tessera/distributed/sharded_strategy.h"],
     "tessera/table_config.h": ["tessera/tables/table_config.h"],
+}
+
+# Headers that are still there, but without most of what they had.
+SPLIT_HEADERS = {
+    "tessera/optim/optimizer.h": ["tessera/optim/optimizers.h"],
 }
 
 # Names that were in tessera:: and are in a namespace below it now.
@@ -66,7 +75,7 @@ NAMESPACES = {
 
 def upgrade_includes(text):
     def replace(match):
-        headers = HEADERS.get(match["header"])
+        headers = (HEADERS | SPLIT_HEADERS).get(match["header"])
         if headers is None:
             return match[0]
         begin, end = match["open"], {"<": ">", '"': '"'}[match["open"]]
@@ -86,10 +95,20 @@ PLACEMENTS = {
 }
 
 
+# An OptimizerSpec held its variant as a base class. std::visit() is left to the compiler's errors.
+SPEC_CALLS = {
+    r"std::get_if<((?:tessera::)?optim::\w+)>\(&([\w.]+)\)": r"\2.get_if<\1>()",
+    r"std::holds_alternative<((?:tessera::)?optim::\w+)>\(([\w.]+)\)": r"(\2.get_if<\1>() != nullptr)",
+    r"std::get<((?:tessera::)?optim::\w+)>\(([\w.]+)\)": r"std::get<\1>(\2.variant())",
+}
+
+
 def upgrade_names(text):
     text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
     for old, new in PLACEMENTS.items():
         text = re.sub(rf"\b{old}\b", new, text)
+    for old, new in SPEC_CALLS.items():
+        text = re.sub(old, new, text)
     used = []
     for namespace, names in NAMESPACES.items():
         pattern = "|".join(sorted(names, key=len, reverse=True))

@@ -22,9 +22,10 @@ class UpgradeTest(unittest.TestCase):
             '#include "tessera/engine/sharding_options.h"\n#include "tessera/distributed/dense_gradients.h"\n',
         )
         self.expect("#include <tessera/tessera.h>\n", "#include <tessera/tessera.h>\n")
+        self.expect("#include <tessera/optim/optimizer.h>\n", "#include <tessera/optim/optimizers.h>\n")
 
     def test_new_headers_exist(self):
-        for headers in UPGRADE.HEADERS.values():
+        for headers in (UPGRADE.HEADERS | UPGRADE.SPLIT_HEADERS).values():
             for header in headers:
                 self.assertTrue((ROOT / "include" / header).is_file(), header)
 
@@ -42,6 +43,11 @@ class UpgradeTest(unittest.TestCase):
 
         self.expect("TablePlacement::whole(2)", "TablePlacement::table_wise(2)")
         self.expect("TablePlacement::Kind::kSplit", "TablePlacement::Kind::kRowWise")
+
+    def test_specs(self):
+        self.expect("std::get_if<optim::Adam>(&table.optimizer)", "table.optimizer.get_if<optim::Adam>()")
+        self.expect("if (std::holds_alternative<optim::SGD>(s))", "if ((s.get_if<optim::SGD>() != nullptr))")
+        self.expect("std::get<tessera::optim::SGD>(s)", "std::get<tessera::optim::SGD>(s.variant())")
 
     def test_using_directives(self):
         self.expect(
