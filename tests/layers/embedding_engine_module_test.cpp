@@ -18,6 +18,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <functional>
 #include <memory>
