@@ -224,6 +224,9 @@ void gather_tables(
     return;
   }
   const std::vector<std::string> texts = state.ranks->gather(to_text(tables));
+  if (state.ranks->rank() != 0) {
+    return;  // Other ranks get empty texts.
+  }
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     merge_tables(tables_from_text(texts[rank]), tables);
   }

@@ -585,7 +585,7 @@ TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
           sharded(), optim::SGD{.use_gradient_accumulation = false})),
-      "use_gradient_accumulation = false takes duplicates one by one");
+      "use_gradient_accumulation = false applies duplicates one by one");
   EXPECT_VALUE_ERROR(
       distributed::sharded_strategy({}),
       "[sharded_strategy] backend must not be empty");
