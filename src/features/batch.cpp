@@ -27,8 +27,8 @@ int64_t nnz_of(const Feature& feature) {
   return values->defined() ? values->numel() : 0;
 }
 
-// The values of a sparse COO tensor are no part of its autograd graph: their
-// gradient would be lost without a word.
+// _values() of a sparse COO tensor is not part of the autograd graph, so a gradient of
+// these weights would be lost silently.
 void check_weights_layout(const FeatureState& state, const Feature& weights) {
   const auto* tensor = std::get_if<at::Tensor>(&weights);
   TESSERA_CHECK_VALUE(
@@ -56,8 +56,8 @@ size_t count_leaves(const Nest<T>& nest) {
   return count;
 }
 
-// There is one leaf per state. nullptr means that a feature was not requested, or has
-// no weights.
+// `features` and `weights` have one entry per state. It is nullptr if the feature was
+// not requested, or has no weights.
 Batch read_leaves(
     const std::vector<FeatureState>& states,
     const std::vector<const Feature*>& features,

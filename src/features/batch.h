@@ -14,28 +14,30 @@
 
 namespace tessera {
 
-/// A checked batch, in the order of EmbeddingState::features.
+/// A checked batch. Each vector has one entry per feature, in the order of
+/// FeatureSet::features.
 struct Batch {
   std::vector<IdBags> bags = {};
-  /// Flat float32 weights [nnz] of each feature, undefined where absent.
+  /// The flat float32 weights [nnz] of each feature, or an undefined tensor.
   std::vector<at::Tensor> weights = {};
 
-  /// IdBags::ragged_rows of each feature.
+  /// Returns IdBags::ragged_rows of each feature.
   std::vector<int64_t> ragged_rows() const;
 };
 
-/// Checks all features and weights; `structure` is the nest of the configs.
-/// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path.
+/// Checks all features and weights, and converts the features to bags. `structure` is
+/// the nest of the configs.
+/// Errors:  c10::ValueError, TypeError or IndexError naming the feature's path.
 Batch read_batch(
     const Nest<FeatureConfig>& structure,
     const std::vector<FeatureState>& states,
     const Features& features,
     const Weights& weights);
 
-/// The indices of the requested features, in the nest of `features`. nullopt if
-/// `features` has no fewer leaves than `structure`.
-/// Errors:  c10::ValueError naming the path of an unknown feature or, unless under
-///          NoGradGuard, of a missing one.
+/// Returns the index of each requested feature, in the nest of `features`, or nullopt if
+/// `features` has at least as many leaves as `structure`.
+/// Errors:  c10::ValueError naming the path of an unknown feature or, if gradients are
+///          enabled, of a missing one.
 std::optional<Nest<size_t>> part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features);

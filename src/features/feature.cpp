@@ -39,8 +39,8 @@ SparseFeature SparseFeature::from_coo(const at::Tensor& coo) {
       coo.defined() && coo.layout() == at::kSparse,
       "[SparseFeature::from_coo] expected a tensor of sparse COO layout, but got {}. Pass ids as a dense tensor, or build the feature from its parts.",
       coo.defined() ? "another layout" : "no tensor");
-  // _indices and _values also work on uncoalesced tensors, whose duplicates
-  // must not be summed: two ids are not one id of twice the size.
+  // Unlike indices() and values(), these also work on a tensor that is not coalesced.
+  // Coalescing it would add up the ids that have the same coordinates.
   return {
       .indices = coo._indices().t(),
       .values = coo._values(),

@@ -16,14 +16,15 @@
 
 namespace tessera {
 
-/// One feature: its path in the nest, its config, the table it reads.
+/// One feature of a layer.
 struct FeatureState {
+  /// The name in the config, or else the path in the nest.
   std::string path = {};
   FeatureConfig config = {};
-  size_t table = 0;
-  /// What is known of the activation's shape, without dim.
+  size_t table = 0;  // index of its table in the layer
+  /// The known part of the activation's shape, without dim.
   std::optional<PartialShape> output_shape = {};
-  /// Whether a batch must agree with it.
+  /// Whether a batch must agree with output_shape.
   bool verifies_shape = true;
   /// The number of rows of every ragged batch, if the output_shape is fully known. The
   /// first batch fixes it, so that the size of a batch never decides whether a row is a
@@ -34,18 +35,19 @@ struct FeatureState {
 /// "[feature 'path'] ", the beginning of messages about a feature.
 std::string where_of(const FeatureState& feature);
 
-/// The features of a layer, in the order of its nest, and what is known of their
-/// shapes.
+/// The features of a layer, in the order of its nest, and what is known about their
+/// output shapes.
 struct FeatureSet {
   std::vector<FeatureState> features = {};
-  /// Output shapes are known, but for some of the first dimensions.
+  /// Whether the output shapes are known. Some first dimensions may still be unknown.
   bool is_built = false;
-  /// Whether all features of all batches have one first dimension.
+  /// Whether the first dimension must be the same for all features of all batches.
   bool fixed_batch_size = false;
 };
 
-/// One entry per feature config, in order; `table_of` gives FeatureState::table.
-/// Errors:  c10::ValueError for unusable configs, naming the feature.
+/// Makes the states of all features, in the order of the nest. `table_of` returns
+/// FeatureState::table.
+/// Errors:  c10::ValueError naming the feature, for an invalid config.
 std::vector<FeatureState> feature_states(
     const Nest<FeatureConfig>& features,
     c10::function_ref<size_t(const FeatureState&)> table_of);

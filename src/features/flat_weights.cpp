@@ -21,14 +21,14 @@ bool same_values(const at::Tensor& left, const at::Tensor& right) {
        at::equal(as_int64(left), as_int64(right)));
 }
 
-// The values of a sparse or ragged feature.
+// `feature` must be sparse or ragged.
 const at::Tensor& values_of(const Feature& feature) {
   const auto* sparse = std::get_if<SparseFeature>(&feature);
   return sparse != nullptr ? sparse->values
                            : std::get<RaggedFeature>(feature).values;
 }
 
-// Weights are for features that are combined.
+// Weights have a meaning only where ids are combined.
 void check_takes_weights(const FeatureState& state, const Feature& feature) {
   TESSERA_CHECK_VALUE(
       !std::holds_alternative<at::Tensor>(feature),
@@ -43,7 +43,7 @@ void check_takes_weights(const FeatureState& state, const Feature& feature) {
       where_of(state));
 }
 
-// Weights of the feature's kind must have its ids' positions.
+// Weights that are a sparse or ragged feature must have the same positions as the ids.
 void check_same_positions(
     const FeatureState& state,
     const Feature& feature,

@@ -11,10 +11,10 @@
 
 namespace tessera {
 
-/// The per-id weights of `feature` as one float32 vector [nnz] in the order of
-/// its values, or an undefined tensor. Differentiable.
-/// Errors:  c10::ValueError or TypeError naming the path: weights for a dense
-///          or sequence feature, of another kind, length or dtype.
+/// Returns the per-id weights of `feature` as a float32 vector [nnz] in the order of its
+/// values, or an undefined tensor if there are none. Gradients flow back to `weights`.
+/// Errors:  c10::ValueError or TypeError naming the path, for weights of a dense or
+///          sequence feature, and for weights of a wrong kind, length or dtype.
 at::Tensor flat_weights(
     const FeatureState& state,
     const Feature& feature,

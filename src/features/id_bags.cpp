@@ -68,7 +68,7 @@ void compute_scales(IdBags& bags) {
       }
     }
     const double denominator = combiner_denominator(bags.combiner, total);
-    // A float's inverse may be infinite: as good as a zero denominator.
+    // 1 / denominator may overflow a float. Such a denominator counts as zero.
     const auto scale = static_cast<float>(1.0 / denominator);
     bags.scales[bag] = std::isinf(scale) ? 0.0F : scale;
   }

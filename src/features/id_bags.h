@@ -16,25 +16,26 @@ namespace tessera {
 
 struct FeatureState;
 
-/// Looks up zeros: an id >= vocabulary_size under OutOfRange::kZero.
+/// Stands for an id that is out of range under OutOfRange::kZero. It looks up zeros.
 inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 
-/// One feature, checked and brought to one form: bag b holds ids
-/// [offsets[b], offsets[b + 1]). Dense ids and the positions of a sequence are bags,
+/// The checked ids of one feature, as bags. Bag b holds the ids at
+/// [offsets[b], offsets[b + 1]). Each dense id and each position of a sequence is a bag,
 /// too, so that one lookup and one update serve every kind of feature.
 struct IdBags {
   Buffer<uint32_t> ids;  // [nnz], each < vocab or kZeroRow
-  Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds id b
+  Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds only ids[b]
   Buffer<float> weights;  // [nnz]; empty: ones
-  /// The combiner's 1 / denominator, 0 where that is 0.
+  /// 1 / denominator of the combiner, or 0 if the denominator is 0.
   Buffer<float> scales;  // [bags]; empty: ones
-  /// Positions of the ids among the caller's values; empty: all, in order.
+  /// The position of each id in the caller's values. Empty: all values are kept, in
+  /// their order.
   Buffer<int64_t> kept;  // [nnz]
   Combiner combiner = Combiner::kSum;
   int64_t bags = 0;
-  /// How many ids are kZeroRow.
+  /// The number of ids that are kZeroRow.
   int64_t zero_rows = 0;
-  /// Of the activation, without dim.
+  /// The shape of the activation, without dim.
   std::vector<int64_t> batch_shape = {};
   int64_t dim = 0;
   /// The number of rows of a ragged feature with a fully known output_shape; else -1.
@@ -49,19 +50,20 @@ struct IdBags {
   int64_t end(int64_t bag) const {
     return offsets.empty() ? bag + 1 : offsets[bag + 1];
   }
-  /// The caller's position of id i.
+  /// The position of ids[i] in the caller's values.
   int64_t position(int64_t i) const {
     return kept.empty() ? i : kept[i];
   }
   std::vector<int64_t> activation_shape() const;
 };
 
-/// A tensor of sparse COO layout as a SparseFeature; anything else as it is.
+/// Converts a tensor of sparse COO layout to a SparseFeature. Returns any other feature
+/// as it is.
 Feature with_sparse_as_feature(const Feature& feature);
 
 /// Checks everything about one feature of a batch and copies its ids.
 ///
-/// `weights` is what flat_weights() in flat_weights.h gave.
+/// `weights` is the result of flat_weights() in flat_weights.h.
 /// Errors:  c10::TypeError (dtype, device, kind), ValueError (shape, offsets,
 ///          indices) or IndexError (id out of range), naming path and position.
 IdBags make_id_bags(
@@ -72,10 +74,11 @@ IdBags make_id_bags(
 /// Makes empty bags for a feature that was not requested.
 IdBags make_no_bags(const FeatureState& state);
 
-/// Sets the scales from the combiner, the weights and the numbers of ids.
+/// Computes IdBags::scales from the combiner, the weights and the sizes of the bags.
 void compute_scales(IdBags& bags);
 
-/// Removes ids that look up zeros; their weights stay in the denominators.
+/// Removes the ids that are kZeroRow. The scales stay, so their weights still count in
+/// the denominators. Afterwards, position() does not hold any more.
 void drop_zero_rows(IdBags& bags);
 
 }  // namespace tessera

@@ -17,14 +17,14 @@ namespace tessera {
 
 namespace {
 
-// What an id < 0 is.
+// How an id < 0 is treated.
 enum class NegativeId {
-  kOutOfRange,
-  // Left out, or an error without FeatureConfig::validate_weights_and_indices.
+  kOutOfRange,  // like an id >= vocabulary_size
+  // Dropped, or an error without FeatureConfig::validate_weights_and_indices.
   kInvalid
 };
 
-// Copies the ids. False if one of them is not in [0, vocab).
+// Copies the ids. Returns false if one of them is not in [0, vocab).
 bool copy_ids(
     const at::Tensor& contiguous,
     int64_t vocab,
@@ -44,7 +44,7 @@ bool copy_ids(
             ids.data());
 }
 
-// Finds the ids that look up zeros and those that are left out.
+// Marks the ids that look up zeros and those that are dropped.
 void check_ids(
     const FeatureState& feature,
     const at::Tensor& values,
@@ -59,7 +59,7 @@ void check_ids(
       continue;
     }
     if (!bag_numbers.empty() && bag_numbers[i] == kNoBag) {
-      continue;  // Past the end of its sequence: never looked at.
+      continue;  // The id is past the end of its sequence, so it is not used.
     }
     const bool is_invalid = ids[i] < 0 && negative_id == NegativeId::kInvalid;
     if (is_invalid && config.validate_weights_and_indices) {
@@ -104,7 +104,8 @@ IdValues read_ids(
   return read;
 }
 
-// Copies the weights. Those which are not positive can't divide a bag.
+// Copies the weights. If the combiner divides by them, ids whose weights are not positive
+// are dropped.
 void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,

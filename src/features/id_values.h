@@ -11,32 +11,32 @@
 
 namespace tessera {
 
-/// The number of the bag of each value, or kNoBag.
+/// The number of the bag of each value, or kNoBag for a value that is in no bag.
 using BagNumbers = Buffer<int64_t>;  // [nnz]
 
-/// A value that no bag holds, such as one past the end of a sequence.
+/// Marks a value that is in no bag, such as one past the end of a sequence.
 inline constexpr int64_t kNoBag = -1;
 
 /// The ids of a feature and their weights, in the order of the caller's values.
 struct IdValues {
   Buffer<uint32_t> ids = {};  // [nnz], each < vocab or kZeroRow
   Buffer<float> weights = {};  // [nnz]; empty: ones
-  /// Whether an id is left out, for its value or for its weight.
-  std::vector<char> is_dropped = {};  // [nnz]; empty: no id is left out
-  /// How many ids are kZeroRow.
+  /// Whether an id is dropped because of its value or its weight.
+  std::vector<char> is_dropped = {};  // [nnz]; empty: no id is dropped
+  /// The number of ids that are kZeroRow.
   int64_t zero_rows = 0;
 };
 
-/// Checks and copies the ids of a dense feature. Each of them has a place in the
-/// activation, so none is left out.
+/// Checks and copies the ids of a dense feature. None is dropped, because each id has its
+/// own vector in the activation.
 /// Errors:  c10::IndexError for an id out of range, naming its position; ValueError for
 ///          2^32 - 1 ids or more.
 IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids);
 
-/// Checks and copies the ids of a sparse or ragged feature and their weights, which may
-/// be undefined. The ids of no bag in `bag_numbers`, which may be empty, are not
-/// checked.
-/// Errors:  as read_dense_ids().
+/// Checks and copies the ids of a sparse or ragged feature and their weights. `weights`
+/// may be undefined. Ids whose entry in `bag_numbers` is kNoBag are not checked. If
+/// `bag_numbers` is empty, all ids are checked.
+/// Errors:  the same as read_dense_ids().
 IdValues read_id_values(
     const FeatureState& feature,
     const at::Tensor& values,

@@ -39,7 +39,8 @@ void check_ragged_rows(
       rows);
 }
 
-// A fully known output shape decides whether rows are bags or sequences. 0 for bags.
+// A fully known output shape decides whether rows are bags or sequences. Returns the
+// length of the sequences, or 0 for bags.
 int64_t length_of_rows(
     const FeatureState& feature,
     const PartialShape& output_shape,
@@ -58,8 +59,8 @@ int64_t length_of_rows(
   return bags / rows;
 }
 
-// The known shape of a ragged feature whose rows are bags. Their number determines an
-// unknown dimension.
+// Returns the output shape of a ragged feature whose rows are bags. The number of rows
+// determines the dimension that is unknown in FeatureState::output_shape.
 std::vector<int64_t> shape_of_row_bags(
     const FeatureState& feature,
     int64_t rows) {
@@ -83,8 +84,8 @@ std::vector<int64_t> shape_of_row_bags(
   return known_sizes(shape).value();
 }
 
-// With fixed_batch_size, the first dimension that all features share, if one of
-// them has it.
+// With fixed_batch_size, all features share the first dimension. Returns nullopt if no
+// shape knows it.
 std::optional<int64_t> common_batch_size(
     const FeatureSet& set,
     const std::vector<PartialShape>& shapes) {
@@ -102,8 +103,8 @@ std::optional<int64_t> common_batch_size(
   return common;
 }
 
-// Ranks differ where one of the shapes is only a batch size. Two known sizes may differ
-// in a dimension that is combined.
+// The ranks differ if one of the shapes is only a batch size. Two known sizes may differ
+// in a dimension that is combined; then `now` counts.
 PartialShape join(const PartialShape& before, const PartialShape& now) {
   if (before.size() != now.size()) {
     return now[0] ? now : before;
@@ -202,7 +203,7 @@ std::vector<PartialShape> compute_output_shapes(
         "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Give the others in build(), or FeatureConfig::output_shape.",
         where_of(feature),
         to_string(*merged));
-    count_bags(feature, *merged);  // refuses too many
+    count_bags(feature, *merged);  // raises if there are too many
     shapes.push_back(*std::move(merged));
   }
   if (set.fixed_batch_size) {
@@ -219,7 +220,7 @@ void build_output_shapes(
     const Nest<FeatureConfig>& structure,
     const Nest<PartialShape>& input_shapes) {
   auto shapes = compute_output_shapes(set, structure, input_shapes);
-  // An unknown batch size that must be fixed is left to the first batch.
+  // If the fixed batch size is still unknown, the first batch determines it.
   set.is_built = !set.fixed_batch_size || shapes.front()[0].has_value();
   for (size_t i = 0; i < shapes.size(); ++i) {
     set.features[i].output_shape = std::move(shapes[i]);
@@ -240,7 +241,7 @@ Nest<PartialShape> input_shapes_of(
     if (feature.config.output_shape) {
       inputs.back() = *feature.output_shape;
       inputs.back()[0] = inputs.back()[0].value_or(batch_size);
-      inputs.back().emplace_back();  // combined
+      inputs.back().emplace_back();  // the dimension that is combined
     }
   }
   return structure.pack(std::move(inputs));

@@ -13,13 +13,13 @@
 
 namespace tessera {
 
-// All rules about output shapes, which are the shapes of the activations without dim.
-// FeatureState::output_shape has what is known of a feature's: from
-// FeatureConfig::output_shape, else from a build, else from the first batch.
+// This header has all rules about output shapes. An output shape is the shape of an
+// activation without dim. FeatureState::output_shape has its known part, which comes
+// from FeatureConfig::output_shape, a build and the first batch, in this order.
 
-// One feature.
+// These functions are for one feature.
 
-/// The output shape that a sparse input of shape `input` gives:
+/// Returns the output shape for a sparse input of shape `input`:
 ///
 ///   [B], [B, n]            [B], or [B, max_sequence_length]
 ///   [d0, ..., dr, n]       [d0, ..., dr]; max_sequence_length replaces dr
@@ -30,13 +30,14 @@ PartialShape output_shape_of(
     const FeatureState& feature,
     const PartialShape& input);
 
-/// output_shape_of() for an input of a batch.
-/// Errors:  c10::ValueError naming the feature if that contradicts the known shape.
+/// Like output_shape_of(), for an input of a batch.
+/// Errors:  c10::ValueError naming the feature, also if the result contradicts the known
+///          shape.
 std::vector<int64_t> output_shape_of_batch(
     const FeatureState& feature,
     const PartialShape& input);
 
-/// What the rows of a ragged batch are.
+/// How the rows of a ragged batch are read.
 struct RaggedRows {
   std::vector<int64_t> output_shape = {};
   /// 0: each row is a bag. > 0: each row is a sequence of this length.
@@ -50,54 +51,57 @@ struct RaggedRows {
 ///          or their number differs from FeatureState::ragged_rows.
 RaggedRows ragged_rows_of_batch(const FeatureState& feature, int64_t rows);
 
-/// The product of the known sizes.
+/// Returns the product of the known sizes.
 /// Errors:  c10::ValueError naming the feature for 2^32 - 1 bags or more.
 int64_t count_bags(
     const FeatureState& feature,
     const PartialShape& output_shape);
 
-// All features of a layer.
+// These functions are for all features of a layer.
 
-/// The output shapes after a build, from the shapes of sparse or ragged inputs in the
-/// nest of the configs. The first dimension may stay unknown, the others only where the
-/// known shape has them.
-/// Errors:  c10::ValueError naming the feature, for shapes that contradict the known
-///          ones.
+/// Returns the output shapes after a build. `input_shapes` has the shapes of sparse or
+/// ragged inputs, in the nest of the configs. In an output shape, only the first
+/// dimension may stay unknown. Other sizes that the inputs leave unknown are taken from
+/// FeatureState::output_shape.
+/// Errors:  c10::ValueError naming the feature, for a size that stays unknown, and for
+///          shapes that contradict the known ones.
 std::vector<PartialShape> compute_output_shapes(
     const FeatureSet& set,
     const Nest<FeatureConfig>& structure,
     const Nest<PartialShape>& input_shapes);
 
-/// Fixes what compute_output_shapes() gives. After an error nothing is changed.
+/// Stores the result of compute_output_shapes() in `set`. An error changes nothing.
 void build_output_shapes(
     FeatureSet& set,
     const Nest<FeatureConfig>& structure,
     const Nest<PartialShape>& input_shapes);
 
-/// The input shapes of a build by the batch size alone: every feature without an
-/// output_shape has `batch_size` bags or sequences. An output_shape with an unknown first
-/// dimension gets `batch_size` there.
+/// Returns the input shapes of a build that is given only a batch size. A feature without
+/// an output_shape has `batch_size` bags or sequences. In an output_shape, `batch_size`
+/// replaces an unknown first dimension.
 /// Errors:  c10::ValueError unless batch_size >= 1.
 Nest<PartialShape> input_shapes_of(
     const FeatureSet& set,
     const Nest<FeatureConfig>& structure,
     int64_t batch_size);
 
-/// The input shapes of several builds as those of one: the ones of the last build, with
-/// what it leaves unknown from `before`.
+/// Merges the input shapes of several builds. Returns those of the last build, `now`,
+/// with its unknown sizes taken from `before`.
 Nest<PartialShape> join_input_shapes(
     const Nest<FeatureConfig>& structure,
     const std::optional<Nest<PartialShape>>& before,
     const Nest<PartialShape>& now);
 
-/// Fixes rank and inner dimensions by a first batch, which was checked against what is
-/// known; with FeatureSet::fixed_batch_size the first dimension, too.
-/// Errors:  c10::ValueError when features differ in a fixed batch size.
+/// Takes the rank and the inner dimensions of the output shapes from the first batch,
+/// and with FeatureSet::fixed_batch_size the first dimension, too. The batch has been
+/// checked against the known shapes.
+/// Errors:  c10::ValueError if fixed_batch_size is set and the features differ in their
+///          batch size.
 void learn_output_shapes(FeatureSet& set, const std::vector<IdBags>& batch);
 
-/// Sets FeatureState::ragged_rows of each feature for which `rows` are the first ones
-/// to need it. Any number of threads may call it at the same time.
-/// Errors:  c10::ValueError when another thread has fixed another number.
+/// Sets FeatureState::ragged_rows of each feature where it is not set yet. `rows` has
+/// IdBags::ragged_rows of each feature. Several threads may call it at the same time.
+/// Errors:  c10::ValueError if the number of a feature has been set and differs.
 void fix_ragged_rows(FeatureSet& set, const std::vector<int64_t>& rows);
 
 }  // namespace tessera

@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// One function for each kind of feature; make_id_bags() chooses between them and
-// documents them. Each has a source file of its name.
+// There is one function for each kind of feature, in a source file with its name.
+// make_id_bags() chooses between them and documents them.
 
 IdBags read_dense_bags(const FeatureState& feature, const at::Tensor& ids);
 
@@ -28,7 +28,8 @@ IdBags read_ragged_bags(
     const RaggedFeature& input,
     const at::Tensor& weights);
 
-/// What these functions begin with: no bags yet for an activation of this shape.
+/// Returns an IdBags that has the combiner, batch_shape and dim, but no bags yet. The
+/// functions above begin with it.
 IdBags bags_without_ids(
     const FeatureState& feature,
     std::vector<int64_t> batch_shape);

@@ -99,7 +99,7 @@ IdBags read_ragged_bags(
     numbers = number_positions(splits, rows, length);
   }
   IdValues values = read_id_values(feature, input.values, weights, numbers);
-  if (length == 0 && values.is_dropped.empty()) {  // the values are in order
+  if (length == 0 && values.is_dropped.empty()) {  // no value moves
     bags.offsets.assign(splits, splits + rows + 1);
     bags.ids = std::move(values.ids);
     bags.weights = std::move(values.weights);

@@ -64,8 +64,8 @@ void check_indices(
   }
 }
 
-// The axis after the leading ones is the position in a sequence of `length`, which is 0
-// without a sequence.
+// `length` is the length of the sequences, or 0 without sequences. The axis after the
+// leading ones is the position in a sequence.
 BagNumbers number_bags(
     const int64_t* indices,
     int64_t nnz,

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Fills `bags`, whose number is set, with the values that are not left out. Within a
-/// bag they keep their order.
+/// Fills `bags` with the values that are not dropped. Within a bag they keep their order.
+/// IdBags::bags must be set.
 void sort_into_bags(
     const IdValues& values,
     BagNumbers bag_numbers,
