@@ -5,9 +5,9 @@
 
 namespace tessera {
 
-/// The kernels in use: the best of this machine, or those that the environment
-/// variable TESSERA_ISA names. Chosen at the first call.
-/// Errors:  c10::ValueError listing the choices when this machine lacks them.
+/// Returns the best kernels that this machine can run, or those that the environment
+/// variable TESSERA_ISA names. The first call chooses them.
+/// Errors:  c10::ValueError listing the choices if this machine can't run the named ones.
 const kernels::KernelTable& active_kernels();
 
 }  // namespace tessera

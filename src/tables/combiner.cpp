@@ -50,7 +50,8 @@ const char* denominator_script(Combiner combiner) {
   refuse_combiner();
 }
 
-// A method that returns what `expression` says of the combiner with that name.
+// Returns a TorchScript method that takes the name of a combiner and returns the
+// `expression` of that combiner.
 std::string method(
     std::string_view signature,
     const char* (*expression)(Combiner)) {

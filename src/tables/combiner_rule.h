@@ -11,20 +11,21 @@
 
 namespace tessera {
 
-// What a combiner means, in one place: of a bag of rows x with weights w it gives
+// This header and combiner.cpp define the combiners. For a bag of rows x with weights w,
+// a combiner gives
 //
 //   sum(w x) / denominator(sum(term(w)))
 //
-// Each function is a switch over all combiners, so that a new one does not compile
+// Each function is a switch over all combiners, so that a new combiner does not compile
 // until every switch has it.
 
-/// Raises the c10::ValueError of what is not an enumerator.
+/// Raises the c10::ValueError for a value that is not an enumerator.
 [[noreturn]] void refuse_combiner();
 
 /// The combiner that is declared after this one, if there is one.
 std::optional<Combiner> next_combiner(Combiner combiner);
 
-/// Whether the sum is divided at all. If not, weights <= 0 are as good as others.
+/// Whether the combiner divides the sum. If not, weights <= 0 are as good as others.
 inline bool is_divided(Combiner combiner) {
   switch (combiner) {
     case Combiner::kSum:
@@ -36,7 +37,7 @@ inline bool is_divided(Combiner combiner) {
   refuse_combiner();
 }
 
-/// What a weight adds to the total.
+/// The term that a weight adds to the total.
 inline double combiner_term(Combiner combiner, double weight) {
   switch (combiner) {
     case Combiner::kSum:
@@ -48,7 +49,7 @@ inline double combiner_term(Combiner combiner, double weight) {
   refuse_combiner();
 }
 
-/// The denominator, from the total of the terms.
+/// The denominator for the total of the terms.
 inline double combiner_denominator(Combiner combiner, double total) {
   switch (combiner) {
     case Combiner::kSum:
@@ -61,12 +62,13 @@ inline double combiner_denominator(Combiner combiner, double total) {
   refuse_combiner();
 }
 
-/// The same in stock operators, for all elements.
+/// The same functions in stock LibTorch operators, element by element.
 at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights);
 at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total);
 
-/// The derivative of the denominator by one weight, times scale^2. `scale` is
-/// 1 / denominator. The gradient of a weight by an output y = scale * sum(w x) is
+/// The derivative of the denominator with respect to one weight, times scale^2. `scale`
+/// is 1 / denominator. The derivative of an output y = scale * sum(w x) with respect to
+/// the weight of x is
 ///
 ///   scale * x - combiner_weight_factor * sum(w x)
 inline double combiner_weight_factor(

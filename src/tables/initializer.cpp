@@ -24,7 +24,7 @@ namespace {
 namespace init = initializers;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Truncation at 2 standard deviations keeps P(-2 < N < 2).
+// Values are truncated at 2 standard deviations, which keeps the mass P(-2 < N < 2).
 constexpr float kTruncation = 2.0F;
 constexpr float kTruncatedMass = 0.95449973610364158F;
 
@@ -34,7 +34,7 @@ void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
   args.dim = rows.size(1);
   args.out = rows.mutable_data_ptr<float>();
   const int64_t rows_per_task = std::max<int64_t>(kFloatsPerTask / args.dim, 1);
-  // A value takes about as long as 8 bytes of traffic.
+  // Computing a value takes about as long as moving 8 bytes.
   run_tasks(
       (count + rows_per_task - 1) / rows_per_task,
       count * args.dim * 8,
@@ -108,7 +108,8 @@ struct Fill {
         at::isfinite(values).all().item<bool>(),
         "{} initializer returned values that are not finite.",
         where);
-    // Detached: rows of a trained tensor must not tie the table to its graph.
+    // The function may return a part of a trained tensor. detach() keeps the table out of
+    // its autograd graph.
     rows.copy_(values.detach());
   }
 
@@ -136,7 +137,7 @@ void initialize_rows(
       first_row,
       row_step);
   if (rows.numel() == 0) {
-    return;  // a function of the user's need not know how to fill no rows
+    return;  // the user's function need not handle zero rows
   }
   Fill fill{
       .key = random_key(seed, table_name),
@@ -147,7 +148,8 @@ void initialize_rows(
 }
 
 void validate(const Initializer& initializer, const std::string& where) {
-  constexpr double kLargest = 7.0;  // the quantile of 2^-25 is -5.4
+  constexpr double kLargest =
+      7.0;  // more than any value: the quantile of 2^-25 is -5.4
   const auto fits_float = [](double value) {
     return std::abs(value) <= std::numeric_limits<float>::max();
   };

@@ -10,14 +10,15 @@ namespace tessera {
 
 /// The rows of one table that this process holds, in order.
 struct LocalRows {
-  kernels::RowNumbers numbers = {};  // in the table
+  kernels::RowNumbers numbers = {};  // their numbers in the table
   int64_t count = 0;
   /// Whether every rank holds them.
   bool is_data_parallel = false;
-  /// Whether another rank answers for them, where each row counts once.
+  /// Whether they are copies of the rows of another rank. Where each row counts once, as
+  /// in a checkpoint, only the other rank's rows count.
   bool is_copy = false;
 
-  /// How many of them come before `row` of the table.
+  /// The number of these rows whose number in the table is below `row`.
   int64_t count_before(int64_t row) const {
     const int64_t before =
         (row - numbers.first + numbers.step - 1) / numbers.step;

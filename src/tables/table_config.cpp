@@ -15,12 +15,12 @@ namespace tessera {
 
 namespace {
 
-// Ids travel as uint32 in the kernels; the last one marks a row of zeros.
+// The kernels take ids as uint32. The largest uint32 stands for a row of zeros.
 constexpr int64_t kMaxVocabulary =
     static_cast<int64_t>(std::numeric_limits<uint32_t>::max()) - 1;
 
-// Of a rule that was read from JSON: it may get its function until a layer is
-// made, which validates it, too.
+// Whether the rule was read from JSON, as a name without a function. The function may be
+// set until a layer is made, which validates the rule again.
 bool is_placeholder(const optim::OptimizerSpec& optimizer) {
   const auto* custom = optimizer.get_if<optim::CustomOptimizer>();
   return custom != nullptr && custom->rule.is_set() &&
@@ -112,7 +112,7 @@ void validate(const TableConfig& config) {
       where,
       config.vocabulary_size,
       config.dim);
-  to_string(config.combiner);  // refuses what is none of them
+  to_string(config.combiner);  // raises unless it is an enumerator
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
           config.dtype == at::kHalf,

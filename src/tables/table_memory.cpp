@@ -48,7 +48,7 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
       dim,
       bytes >> 20);
 #ifdef MADV_HUGEPAGE
-  // Only a hint: without huge pages everything works, slower.
+  // This is only a hint. Without huge pages, access is slower.
   ::madvise(memory, padded, MADV_HUGEPAGE);
 #endif
   return at::from_blob(

@@ -9,21 +9,21 @@
 
 namespace tessera {
 
-/// An uninitialised tensor for a table or slot.
+/// Allocates an uninitialised tensor for a table or slot.
 ///
-/// 64-byte aligned; from 2 MiB on it begins on a huge page and asks for
-/// transparent huge pages, which makes random row access twice as fast.
+/// It is aligned to 64 bytes. If it has 2 MiB or more, it begins on a huge page and asks
+/// for transparent huge pages, which makes random row access twice as fast.
 /// Shapes:  [rows, dim].
 at::Tensor allocate_rows(
     int64_t rows,
     int64_t dim,
     at::ScalarType dtype = at::kFloat);
 
-/// A table's rows [rows, dim] of a dtype that TableConfig knows, for kernels
+/// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
 /// that only read.
 kernels::StoredRows stored_rows(const at::Tensor& rows);
 
-/// The same for kernels that write.
+/// Like stored_rows(), for kernels that write.
 kernels::StoredRows mutable_rows(at::Tensor& rows);
 
 }  // namespace tessera

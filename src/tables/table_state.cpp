@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-// Initialised at a time, where that goes through another dtype: 16 MiB.
+// The size of the parts in which a table of 16 bits is initialised: 16 MiB.
 constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 }  // namespace
@@ -40,7 +40,7 @@ void fill_rows(TableState& table, uint64_t seed) {
         numbers.step);
     return;
   }
-  // 16 bits: part by part through float32, rounded to the nearest.
+  // Rows of 16 bits are initialised as float32, part by part, and rounded to the nearest.
   const int64_t part_rows = std::max<int64_t>(kPartFloats / config.dim, 1);
   for (int64_t begin = 0; begin < rows; begin += part_rows) {
     const int64_t end = std::min(rows, begin + part_rows);

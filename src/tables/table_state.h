@@ -27,41 +27,40 @@ struct Slot {
   size_t position = 0;
 };
 
-/// One table with what has been learnt.
+/// One table: its config, its rows, and the slots of its optimizer.
 struct TableState {
   TablePtr config = {};
   /// The config's name, or `table_{i}`.
   std::string name = {};
-  /// The table's own or the layer's; empty when it can't be trained.
+  /// The table's own optimizer or the layer's; empty if the table can't be trained.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  /// On shards, a part of the table; elsewhere all of it.
+  /// The rows of the table that this process holds: all rows, unless it is sharded.
   LocalRows rows = {};
   at::Tensor parameters = {};  // [rows.count, dim]
   std::vector<Slot> slots = {};
   /// The local rows that have changed since the last checkpoint; nullopt unless
   /// checkpoints are incremental.
   std::optional<TouchedRows> touched = {};
-  /// The gradients that gradient_accumulation_steps has collected for an optimizer on
-  /// the host, which shares this tensor; nullptr without such an optimizer. An engine
-  /// has EmbeddingState::accumulated instead.
+  /// The sum of the gradients that an optimizer on the host has accumulated under
+  /// gradient_accumulation_steps. The optimizer shares this tensor. nullptr without such
+  /// an optimizer. An engine has EmbeddingState::accumulated instead.
   std::shared_ptr<at::Tensor> gradient_sum = {};
 };
 
-/// The initial values of `table`'s local rows.
-/// Errors:  c10::ValueError for values that its dtype can't hold, or from a
-///          Callable.
+/// Fills the local rows of `table` with their initial values.
+/// Errors:  c10::ValueError for values that its dtype can't hold, and for an unusable
+///          result of a Callable.
 void fill_rows(TableState& table, uint64_t seed);
 
-/// What lookups in the table round its rows to.
+/// Returns the values to which lookups round the rows of the table.
 kernels::Buckets buckets_of(const TableConfig& table);
 
-/// Replaces the local rows by theirs in `values` [vocab, dim], rounded to the
-/// table's dtype.
+/// Copies the local rows from `values` [vocab, dim], rounded to the table's dtype.
 /// Errors:  c10::TypeError or ValueError naming the table.
 void assign_table(TableState& table, const at::Tensor& values);
 
-/// A float32 copy of rows [begin, end); zeros in place of those that are not
-/// local or that another rank answers for.
+/// Returns a float32 copy of the rows [begin, end). Rows that are not local, or that are
+/// copies (LocalRows::is_copy), are zeros.
 /// Errors:  c10::IndexError naming the table.
 at::Tensor read_local_rows(const TableState& table, int64_t begin, int64_t end);
 

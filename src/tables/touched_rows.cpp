@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kBytesPerTask = int64_t{1} << 22;
 
-// Computes the checksum of each row of a table, over weights and slots.
+// Computes the checksums of a table's rows, over their weights and slots.
 class RowReader {
  public:
   explicit RowReader(const TableState& table) : rows_(table.rows.count) {
@@ -65,7 +65,7 @@ class RowReader {
   }
 
   int64_t rows_ = 0;
-  int64_t bytes_ = 0;  // of one row
+  int64_t bytes_ = 0;  // bytes of one row
   std::vector<Column> columns_;
 };
 

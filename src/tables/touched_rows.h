@@ -8,17 +8,19 @@ namespace tessera {
 
 struct TableState;
 
-/// Finds the rows of a table that have changed since the last checkpoint, whatever has
-/// written them. It keeps one XXH3 checksum per local row, over its weights and slots.
+/// Finds the rows of a table that have changed since the last checkpoint, no matter which
+/// code has written them. It keeps one XXH3 checksum per local row, over its weights and
+/// slots.
 class TouchedRows {
  public:
-  /// From now on, rows count as touched if they differ from their current values.
+  /// A row counts as touched if it differs from its values at this time.
   explicit TouchedRows(const TableState& table);
 
-  /// The touched rows, ascending. Reads the whole table, on all threads.
+  /// Returns the touched rows, ascending. Reads the whole table, on all threads.
   std::vector<uint32_t> rows(const TableState& table) const;
 
-  /// Call this after a checkpoint that has saved `rows`, which are all touched rows.
+  /// Call this after a checkpoint has saved `rows`, the result of rows(). These rows no
+  /// longer count as touched.
   void accept(const TableState& table, const std::vector<uint32_t>& rows);
 
  private:

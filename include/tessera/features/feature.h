@@ -9,16 +9,16 @@
 
 namespace tessera {
 
-/// Ids at the coordinates of a dense grid, combined over its last dimension.
+/// A sparse tensor of ids, which are combined over its last dimension.
 ///
-/// Rows need not be sorted. Ids are int32 or int64.
+/// The rows of `indices` need not be sorted.
 struct SparseFeature {
   at::Tensor indices = {};  // [nnz, rank] int64, rank >= 2
   at::Tensor values = {};  // [nnz] int32 or int64
   at::Tensor dense_shape = {};  // [rank] int64
 
-  /// From a sparse COO tensor of ids; its values become the ids.
-  /// Errors:  c10::TypeError unless `coo` has the sparse layout.
+  /// Makes a feature from a tensor of sparse COO layout, whose values are the ids.
+  /// Errors:  c10::TypeError unless `coo` has this layout.
   static SparseFeature from_coo(const at::Tensor& coo);
 };
 
@@ -28,19 +28,19 @@ struct RaggedFeature {
   at::Tensor values = {};  // [nnz] int32 or int64
   at::Tensor row_splits = {};  // [batch + 1] int32 or int64, from 0 to nnz
 
-  /// From the number of ids in each bag, `lengths [batch]`.
+  /// Makes a feature from the number of ids in each bag, `lengths [batch]`.
   static RaggedFeature from_lengths(
       at::Tensor values,
       const at::Tensor& lengths);
 
-  /// From the start of each bag, `offsets [batch]`, as
-  /// torch::nn::EmbeddingBag takes them (without the final nnz).
+  /// Makes a feature from the start of each bag, `offsets [batch]`, as
+  /// torch::nn::EmbeddingBag takes them. The final nnz is not among them.
   static RaggedFeature from_offsets(
       at::Tensor values,
       const at::Tensor& offsets);
 };
 
-/// What a layer looks up: a dense integer tensor, a sparse or a ragged feature.
+/// The ids that a layer looks up: a dense integer tensor, a sparse or a ragged feature.
 /// A torch tensor of sparse COO layout counts as a SparseFeature.
 using Feature = std::variant<at::Tensor, SparseFeature, RaggedFeature>;
 
@@ -48,8 +48,8 @@ using Feature = std::variant<at::Tensor, SparseFeature, RaggedFeature>;
 using Features = Nest<Feature>;
 
 /// Per-id weights in the nest of the features. A map needs entries only for features
-/// with weights. An entry is of its feature's kind, or just the flat float32 values
-/// `[nnz]`; std::nullopt stands for a feature without weights.
+/// with weights. An entry has the kind of its feature, or is a tensor of the flat float32
+/// values `[nnz]`. std::nullopt stands for a feature without weights.
 using Weights = Nest<std::optional<Feature>>;
 
 }  // namespace tessera

@@ -13,11 +13,11 @@
 
 namespace tessera {
 
-/// What to do with an id >= vocabulary_size.
+/// What to do with an id >= vocabulary_size, and with an id < 0 of a dense feature.
 enum class OutOfRange {
   /// Raise c10::IndexError before anything is changed.
   kError,
-  /// Look up zeros, which no gradient reaches, and count them.
+  /// Look up zeros, which receive no gradient, and count the id.
   kZero
 };
 
@@ -28,14 +28,14 @@ OutOfRange out_of_range_from_string(std::string_view name);
 /// One input of the layer: which table it reads, and how.
 struct FeatureConfig {
   TablePtr table = {};
-  /// > 0: a sequence feature `[batch, max_sequence_length, dim]`, truncated or
-  /// padded with zeros, not combined. In a sparse feature of rank 3 or above, the
-  /// second-to-last dimension is the position, and the ids of one position are
+  /// > 0: a sequence feature, whose activation is `[batch, max_sequence_length, dim]`.
+  /// It is truncated or padded with zeros, not combined. In a sparse feature of rank 3 or
+  /// above, the second-to-last dimension is the position, and the ids of one position are
   /// combined: `[d0, ..., dr, n]` gives `[d0, ..., max_sequence_length, dim]`.
   /// 0: one vector per bag. If there is an output_shape, this field is ignored, with
   /// a warning.
   int64_t max_sequence_length = 0;
-  /// Batch dimensions of the activation, without dim. A batch that does not fit is an
+  /// The dimensions of the activation, without dim. A batch that does not fit is an
   /// error. An unknown dimension, as in PartialShape{std::nullopt, 4}, fits any size.
   ///
   /// A ragged batch of R rows is read as follows:
@@ -50,11 +50,12 @@ struct FeatureConfig {
   /// the number of rows. A batch with another number of rows, such as a short last
   /// batch, is an error, so it never turns bags into sequences.
   std::optional<PartialShape> output_shape = {};
-  /// Drop ids < 0, and weights <= 0 unless the combiner is kSum. When off,
-  /// nothing is dropped and a negative id is an error.
+  /// Whether to drop an id of a sparse or ragged feature if it is < 0 or, unless the
+  /// combiner is kSum, if its weight is <= 0. If false, nothing is dropped, and an id < 0
+  /// is an error.
   bool validate_weights_and_indices = true;
   OutOfRange out_of_range = OutOfRange::kError;
-  /// For messages; empty: the path in the nest.
+  /// The name of the feature in messages. Empty: its path in the nest.
   std::string name = {};
 
   /// max_sequence_length, or 0 if there is an output_shape.

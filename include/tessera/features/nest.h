@@ -22,7 +22,8 @@ namespace tessera {
 
 /// A value, a list of nests, or an ordered string-keyed map of nests.
 ///
-/// Features, weights, activations and configs of a layer all share one shape.
+/// The features, weights, activations and configs of a layer are nests with the same
+/// structure.
 ///
 ///   Nest<int> scores{{"user", 1}, {"movie", 2}};
 ///   scores["user"];           // 1: operator[] gives the leaf
@@ -31,7 +32,7 @@ namespace tessera {
 ///   Nest<int> list{1, 2};     // two or more values: a list
 ///   Nest<int>::list({1});     // a list of one value; Nest<int>{1} is a leaf
 ///
-/// Flattening order is insertion order. Two maps are equal when they have the
+/// Leaves are visited in the order of insertion. Two maps are equal if they have the
 /// same entries in the same order.
 /// Errors:  c10::ValueError for an unknown or duplicate key or a wrong kind,
 ///          c10::IndexError for a list index out of range.
@@ -98,7 +99,7 @@ class Nest {
     return std::holds_alternative<Keyed>(value_);
   }
 
-  /// Direct children of a list or map; 1 for a leaf.
+  /// The number of direct children of a list or map; 1 for a leaf.
   size_t size() const {
     if (is_leaf()) {
       return 1;
@@ -110,12 +111,12 @@ class Nest {
     return size() == 0;
   }
 
-  /// Children of a map, in insertion order.
+  /// The children of a map with their keys, in the order of insertion.
   const Map& entries() const {
     TORCH_CHECK_VALUE(is_map(), "[Nest] expected a map, but got ", kind(), ".");
     return std::get<Keyed>(value_).entries;
   }
-  /// Children of a list.
+  /// The children of a list.
   const List& items() const {
     TORCH_CHECK_VALUE(
         is_list(), "[Nest] expected a list, but got ", kind(), ".");
@@ -224,7 +225,7 @@ class Nest {
     const T* leaf_ = nullptr;
   };
 
-  /// The leaves, in order.
+  /// Iterates over all leaves, in order.
   LeafIterator begin() const {
     return LeafIterator(*this);
   }
@@ -240,7 +241,7 @@ class Nest {
     }
   }
 
-  /// All leaves, in order.
+  /// Copies of all leaves, in order.
   std::vector<T> flatten() const {
     std::vector<T> leaves;
     for_each(
@@ -248,14 +249,16 @@ class Nest {
     return leaves;
   }
 
-  /// Paths of all leaves, in order.
+  /// The paths of all leaves, in order.
   std::vector<std::string> paths() const {
     std::vector<std::string> paths;
     for_each([&](const std::string& path, const T&) { paths.push_back(path); });
     return paths;
   }
 
-  /// A nest of this shape with other leaves; `leaves` has one per leaf of this.
+  /// Returns a nest with the structure of this one, but with `leaves` in place of its
+  /// leaves.
+  /// Errors:  c10::ValueError unless `leaves` has one entry per leaf.
   template <class U>
   Nest<U> pack(std::vector<U> leaves) const {
     size_t next = 0;
@@ -270,7 +273,7 @@ class Nest {
     return packed;
   }
 
-  /// "a map", "a list" or "a value"; for messages.
+  /// "a map", "a list" or "a value", for messages.
   const char* kind() const {
     if (is_leaf()) {
       return "a value";
@@ -278,7 +281,7 @@ class Nest {
     return is_list() ? "a list" : "a map";
   }
 
-  /// Keys of a map, comma separated; for messages.
+  /// The keys of a map, separated by commas, for messages.
   std::string known_keys() const {
     std::vector<std::string> keys;
     if (is_map()) {
@@ -463,8 +466,8 @@ void collect_like(
 
 }  // namespace detail
 
-/// Leaves of `value` in the order of `structure`; maps are matched by key.
-/// The pointers live as long as `value`.
+/// Returns the leaves of `value` in the order of `structure`. Entries of maps are matched
+/// by key. The pointers are valid as long as `value`.
 /// Errors:  c10::ValueError naming the path where the nests differ.
 template <class T, class U>
 std::vector<const U*> leaves_like(
@@ -477,7 +480,8 @@ std::vector<const U*> leaves_like(
   return leaves;
 }
 
-/// The same, where maps of `value` may lack entries. Their leaves are nullptr.
+/// Like leaves_like(), but maps of `value` may lack entries. The pointers to the leaves
+/// of these entries are nullptr.
 template <class T, class U>
 std::vector<const U*> some_leaves_like(
     const Nest<T>& structure,
@@ -546,8 +550,8 @@ Nest<T> part_like(
 
 }  // namespace detail
 
-/// The part of `structure` that `value` has: the leaves of `structure` in the nest of
-/// `value`, whose maps may lack entries.
+/// Returns the part of `structure` that `value` has. The result has the nest of `value`,
+/// whose maps may lack entries, and the leaves of `structure`.
 /// Errors:  c10::ValueError naming the path of an entry that `structure` does not
 ///          have.
 template <class T, class U>

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// A shape of which some dimensions are not known yet: {2, std::nullopt}.
+/// A shape whose dimensions may be unknown, such as {2, std::nullopt}.
 ///
 /// It is a vector of sizes. A std::vector<int64_t> converts to it.
 struct PartialShape : std::vector<std::optional<int64_t>> {
@@ -26,16 +26,16 @@ struct PartialShape : std::vector<std::optional<int64_t>> {
 /// "[2, ?]"
 std::string to_string(const PartialShape& shape);
 
-/// The sizes, or nullopt if one of them is unknown.
+/// Returns the sizes, or nullopt if one of them is unknown.
 std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape);
 
-/// The shape that both describe, with every size that one of them knows: [2, ?] and
-/// [?, 4] give [2, 4]. nullopt if their ranks or two known sizes differ.
+/// Returns the shape that has every size which one of the two has: [2, ?] and [?, 4] give
+/// [2, 4]. Returns nullopt if their ranks or two known sizes differ.
 std::optional<PartialShape> merge(
     const PartialShape& left,
     const PartialShape& right);
 
-/// `shape`, with its unknown sizes taken from `other`, which has the same rank.
+/// Returns `shape` with its unknown sizes taken from `other`, which has the same rank.
 PartialShape fill_unknown(PartialShape shape, const PartialShape& other);
 
 }  // namespace tessera

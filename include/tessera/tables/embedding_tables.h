@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// The tables of a layer, in order of first use. The tensors are live: what is
-/// written into them counts.
+/// The tables of a layer, in the order of first use. The tensors are the tables
+/// themselves: writing to a tensor changes the layer.
 ///
 ///   layer->embedding_tables()[users];   // [vocab, dim]
 class EmbeddingTables {
@@ -27,7 +27,7 @@ class EmbeddingTables {
   explicit EmbeddingTables(std::vector<Entry> entries)
       : entries_(std::move(entries)) {}
 
-  /// Errors:  c10::ValueError when `table` is not used by the layer.
+  /// Errors:  c10::ValueError if the layer does not use `table`.
   at::Tensor operator[](const TablePtr& table) const;
   /// Errors:  c10::ValueError listing the known names.
   at::Tensor operator[](const std::string& name) const;

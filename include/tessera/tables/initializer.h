@@ -60,8 +60,8 @@ struct Normal {
   }
 };
 
-/// Normal, redrawn outside of mean +- 2 stddev. `stddev` is that of the normal
-/// before truncation, as in TensorFlow; the values' own is 0.88 of it.
+/// Normal, truncated to mean +- 2 stddev. `stddev` is the standard deviation before
+/// truncation, as in TensorFlow. The standard deviation of the values is 0.88 * stddev.
 struct TruncatedNormal {
   double mean = 0.0;
   double stddev = 0.05;
@@ -87,8 +87,8 @@ struct RowId {
   }
 };
 
-/// The user's own function, called with the ids `[rows]` (int64) of the rows
-/// to fill and their width; returns `[rows, dim]` float32.
+/// A function of the user's. It is called with the ids `[rows]` (int64) of the rows to
+/// fill and their width, and returns `[rows, dim]` float32.
 class Callable : public optim::NamedFunction<
                      at::Tensor(const at::Tensor& ids, int64_t dim)> {
  public:
@@ -104,11 +104,11 @@ class Callable : public optim::NamedFunction<
 
 }  // namespace initializers
 
-/// How a table's rows start.
+/// The initial values of a table's rows.
 ///
-/// Random values are a pure function of (seed, table name, row, column), from
-/// a counter-based generator: a table is the same for any number of threads.
-/// Normal values differ between instruction sets in the last digits.
+/// Random values come from a counter-based generator and are a pure function of (seed,
+/// table name, row, column), so a table is the same for any number of threads. Normal
+/// values differ between instruction sets in the last digits.
 using Initializer = std::variant<
     initializers::Zeros,
     initializers::Constant,
@@ -118,7 +118,7 @@ using Initializer = std::variant<
     initializers::RowId,
     initializers::Callable>;
 
-/// Fills `rows` with the values of the table's rows first_row, first_row +
+/// Fills `rows` with the initial values of the table's rows first_row, first_row +
 /// row_step, ...
 ///
 /// Shapes:  rows [n, dim] float32, contiguous.
@@ -132,7 +132,9 @@ void initialize_rows(
     at::Tensor rows,
     int64_t row_step = 1);
 
-/// Refuses non-finite values and a negative stddev; `where` begins the message.
+/// Refuses values that are not finite in float32, high < low, stddev < 0, and a RowId
+/// offset beyond +- 2^62.
+/// Errors:  c10::ValueError beginning with `where`.
 void validate(const Initializer& initializer, const std::string& where);
 
 }  // namespace tessera

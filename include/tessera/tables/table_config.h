@@ -29,7 +29,7 @@ at::ScalarType dtype_from_string(std::string_view name);
 ///   step = (upper - lower) / (num_buckets - 1)
 ///   x -> floor((clip(x, lower, upper) - lower) / step + 1/2) * step + lower
 ///
-/// Tables and updates are not rounded; gradients pass as if there were no
+/// Tables and updates are not rounded, and gradients pass as if there were no
 /// rounding. A serving lookup does not round.
 /// Source:  tf.tpu.experimental.embedding.QuantizationConfig.
 struct QuantizationConfig {
@@ -47,37 +47,37 @@ struct QuantizationConfig {
   }
 };
 
-/// Refuses num_buckets < 2 and bounds that are not lower < upper and finite.
+/// Refuses num_buckets < 2, bounds that are not finite, and lower >= upper.
 /// Errors:  c10::ValueError beginning with `where`.
 void validate(const QuantizationConfig& config, const std::string& where);
 
-/// One embedding table. Several features may share it, by sharing its object.
+/// One embedding table. Features share it if they have the same TablePtr.
 struct TableConfig {
-  /// Unique in a layer; names the table in checkpoints. Empty: `table_{i}`, in
+  /// Unique in a layer. It names the table in checkpoints. Empty: `table_{i}`, in the
   /// order of first use.
   std::string name = {};
-  /// Rows, in [1, 2^32 - 1).
+  /// The number of rows, in [1, 2^32 - 1).
   int64_t vocabulary_size = 0;
-  /// Width of a row, >= 1.
+  /// The width of a row, >= 1.
   int64_t dim = 0;
   Combiner combiner = Combiner::kMean;
   /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
   std::optional<Initializer> initializer = {};
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  /// What the rows are stored as: kFloat, kBFloat16 or kHalf. Sums, updates and
-  /// slots are float32 all the same. 16 bits need Strategy::engine() or
-  /// distributed::sharded_strategy(). What is rounded to them may exceed
-  /// clip_weight_max or Uniform's range by one unit in the last place, and becomes
-  /// infinite beyond 65504 (kHalf).
+  /// The dtype of the stored rows: kFloat, kBFloat16 or kHalf. Sums, updates and slots
+  /// are always float32. The dtypes of 16 bits need Strategy::engine() or
+  /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
+  /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, it
+  /// becomes infinite beyond 65504.
   at::ScalarType dtype = at::kFloat;
-  /// Whether updates round to 16 bits up or down at random, so that the
-  /// expectation is the float32 value and steps below half a unit in the last
-  /// place count, too. Reproducible from the layer's seed. No: to the nearest.
+  /// Whether updates round to 16 bits up or down at random. The expectation is then the
+  /// float32 value, so steps below half a unit in the last place count, too. The rounding
+  /// is reproducible from the layer's seed. If false, updates round to the nearest.
   bool stochastic_rounding = true;
   /// Unset: lookups are not rounded.
   std::optional<QuantizationConfig> quantization = {};
-  /// No: the table is frozen. Nothing updates it, and it has no slots.
+  /// If false, the table is frozen: nothing updates it, and it has no slots.
   bool trainable = true;
 
   bool operator==(const TableConfig&) const = default;
@@ -98,14 +98,16 @@ struct TableConfig {
 };
 static_assert(std::is_aggregate_v<TableConfig>);
 
-/// Tables are shared by object: two equal configs are two tables.
+/// Features with the same pointer share a table. Two equal configs are two tables.
 using TablePtr = std::shared_ptr<const TableConfig>;
 
+/// Makes a table that several features can share.
 /// Errors:  c10::ValueError from validate().
 TablePtr make_table(TableConfig config);
 
-/// Refuses sizes < 1 and unusable initializers and optimizers. A CustomOptimizer
-/// whose rule is a name without a function passes; the layer refuses what is left.
+/// Refuses sizes < 1, and initializers and optimizers that are not valid. It accepts a
+/// CustomOptimizer whose rule is a name without a function, because the function may be
+/// set later. A layer refuses such a rule.
 /// Errors:  c10::ValueError naming the table and the option.
 void validate(const TableConfig& config);
 
