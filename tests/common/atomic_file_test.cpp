@@ -63,7 +63,7 @@ TEST(AtomicFileTest, RemovesWhatADeadProcessLeft) {
   if (child == 0) {
     AtomicFile file(path, "[test]");
     write(file, "half of a longer text");
-    ::_exit(0);  // no destructor
+    ::_exit(0);  // runs no destructor
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -31,7 +31,7 @@ constexpr bool kKeepsBlocks = false;
 constexpr bool kKeepsBlocks = true;
 #endif
 
-// Takes and gives back so many small blocks that what is unwanted goes back.
+// Takes and gives back so many small blocks that all unused blocks return to the system.
 void pass_time() {
   for (int i = 0; i < 3 * 4096; ++i) {
     give_step_memory(take_step_memory(5000));
@@ -57,7 +57,7 @@ TEST(StepMemoryTest, ABlockIsTakenAgain) {
   void* first = take_step_memory(100'000);
   give_step_memory(first);
   EXPECT_GE(kept_step_memory(), 100'000);
-  // A little more fits, too; another size does not.
+  // A kept block also serves a slightly larger request. The next request gets another one.
   void* second = take_step_memory(100'100);
   EXPECT_EQ(second, first);
   void* third = take_step_memory(100'000);
@@ -95,7 +95,7 @@ TEST(StepMemoryTest, WhatIsKeptComesBackWhereMemoryEnds) {
   std::ifstream("/proc/self/statm") >> pages;
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
-  rlimit now = before;  // what there is, and half of what is kept
+  rlimit now = before;  // the current size and half of what is kept
   now.rlim_cur = static_cast<rlim_t>(pages * ::getpagesize()) + kBytes / 2;
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);
   void* memory = nullptr;

@@ -15,7 +15,7 @@ namespace tessera::test {
 
 using Rows = std::vector<std::vector<int64_t>>;
 
-/// Bags of ids, written out: ragged({{3}, {}, {0, 1, 2}}).
+/// A ragged feature with these bags of ids, such as ragged({{3}, {}, {0, 1, 2}}).
 inline RaggedFeature ragged(const Rows& rows) {
   std::vector<int64_t> values;
   std::vector<int64_t> splits{0};
@@ -26,7 +26,7 @@ inline RaggedFeature ragged(const Rows& rows) {
   return {at::tensor(values, at::kLong), at::tensor(splits, at::kLong)};
 }
 
-/// The same bags as a sparse feature, ids from column 0 on.
+/// A sparse feature with these bags of ids. The ids of a row begin in column 0.
 inline SparseFeature sparse(const Rows& rows, int64_t columns) {
   std::vector<int64_t> indices;
   std::vector<int64_t> values;

@@ -31,7 +31,7 @@ inline FeatureState feature_state(
   return state;
 }
 
-/// The parts fit each other, whatever the ids are.
+/// Checks that the members of `bags` are consistent with each other.
 inline void expect_consistent(const IdBags& bags) {
   const auto nnz = static_cast<size_t>(bags.nnz());
   const auto count = static_cast<size_t>(bags.bags);
@@ -57,7 +57,7 @@ inline void expect_consistent(const IdBags& bags) {
       bags.bags);
 }
 
-/// What `of` gives for each id, by bag.
+/// The results of `of(i)` for the ids of each bag. `i` is the index of an id.
 template <class T, class Of>
 std::vector<std::vector<T>> by_bag(const IdBags& bags, Of of) {
   expect_consistent(bags);
@@ -72,14 +72,14 @@ std::vector<std::vector<T>> by_bag(const IdBags& bags, Of of) {
 
 using Ids = std::vector<std::vector<int64_t>>;
 
-/// Ids by bag; -1 for those that look up zeros.
+/// The ids of each bag. -1 stands for an id that looks up zeros.
 inline Ids ids_of(const IdBags& bags) {
   return by_bag<int64_t>(bags, [&](int64_t i) -> int64_t {
     return bags.ids[i] == kZeroRow ? -1 : int64_t{bags.ids[i]};
   });
 }
 
-/// Positions among the caller's values, by bag.
+/// The positions of the ids of each bag in the caller's values.
 inline Ids positions_of(const IdBags& bags) {
   return by_bag<int64_t>(bags, [&](int64_t i) { return bags.position(i); });
 }

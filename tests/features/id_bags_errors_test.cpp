@@ -207,7 +207,7 @@ TEST(IdBagsErrorsTest, ADenseShapeMustNotBeNegativeOrOverflow) {
 }
 
 TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
-  // 2^61 rows of length 8 are 2^64 positions: 0 when they wrap around.
+  // 2^61 rows of length 8 are 2^64 positions, which would overflow to 0.
   const at::Tensor indices = int64s({5, 0}).view({1, 2});
   const at::Tensor shape = int64s({int64_t{1} << 61, 1});
   EXPECT_VALUE_ERROR(

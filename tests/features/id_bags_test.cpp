@@ -37,7 +37,7 @@ IdBags bags_of(
   return make_id_bags(feature_state(config, combiner), feature, weights);
 }
 
-// Rows [4 5] [] [6], columns 0, 1 and 2, 0.
+// Row 0 has the ids 4 and 5 in columns 0 and 2, row 2 has the id 6 in column 0.
 SparseFeature sparse_sample() {
   return {
       .indices = int64s({0, 0, 0, 2, 2, 0}).view({3, 2}),
@@ -49,7 +49,7 @@ RaggedFeature ragged_sample() {
   return {.values = int64s({4, 5, 6, 7}), .row_splits = int64s({0, 3, 3, 4})};
 }
 
-// Dense.
+// Dense features.
 
 TEST(IdBagsTest, EachDenseIdIsABag) {
   const IdBags bags = bags_of(int64s({3, 0, 9}));
@@ -88,7 +88,7 @@ TEST(IdBagsTest, TakesInt32AndStridedIds) {
   EXPECT_EQ(ids_of(bags_of(transposed)), (Ids{{1}, {3}, {2}, {4}}));
 }
 
-// Sparse.
+// Sparse features.
 
 TEST(IdBagsTest, SparseIdsAreCombinedOverTheLastDimension) {
   const IdBags bags = bags_of(sparse_sample());
@@ -175,7 +175,7 @@ TEST(IdBagsTest, ASparseSequenceAddsUpIdsAtOneCoordinate) {
   EXPECT_EQ(bags.combiner, Combiner::kSum);
 }
 
-// Two samples of three places with up to two ids each.
+// Two examples of three positions with up to two ids each.
 SparseFeature places_sample() {
   return {
       .indices =
@@ -194,7 +194,7 @@ TEST(IdBagsTest, ASparseSequenceOfRankThreeCombinesTheIdsOfAPlace) {
   const IdBags longer = bags_of(places_sample(), {.max_sequence_length = 4});
   EXPECT_EQ(ids_of(longer), (Ids{{1, 2}, {}, {3}, {}, {}, {4, 5}, {}, {}}));
   EXPECT_EQ(longer.activation_shape(), (Shape{2, 4, 3}));
-  // An id past the end of its sequence is not looked at.
+  // An id past the end of its sequence is not checked.
   SparseFeature beyond = places_sample();
   beyond.values = int64s({1, 2, 999, 4, 5});
   EXPECT_EQ(
@@ -259,7 +259,7 @@ TEST(IdBagsTest, IdsPastTheEndOfASequenceAreNotLookedAt) {
       (Ids{{4}, {}, {6}}));
 }
 
-// Ragged.
+// Ragged features.
 
 TEST(IdBagsTest, ARaggedRowIsABag) {
   const IdBags bags = bags_of(ragged_sample());
@@ -337,7 +337,7 @@ TEST(IdBagsTest, RaggedRowsAreBagsWhereADimensionIsUnknown) {
       (Shape{0, 2, 3}));
 }
 
-// Ids and weights that are left out.
+// Ids and weights that are dropped.
 
 TEST(IdBagsTest, NegativeIdsAreDroppedFromSparseFeatures) {
   SparseFeature feature = sparse_sample();

@@ -87,7 +87,7 @@ TEST(NestTest, ARangeForGivesEachLeafWithItsPath) {
     EXPECT_EQ(path, "");
     EXPECT_EQ(leaf, 7);
   }
-  // The leaves are those of the nest, and empty parts have none.
+  // The references are to the leaves of the nest. Empty maps and lists have no leaves.
   const Ints nest{{"empty", Ints()}, {"none", Ints::list({})}, {"one", 1}};
   for (const auto& [path, leaf] : nest) {
     EXPECT_EQ(path, "one");
@@ -300,7 +300,7 @@ TEST(NestTest, NamesTheFirstKeyThatIsThereAgain) {
       "'a' is given twice");
 }
 
-// By comparing each key with each other one this would take many minutes.
+// Comparing each key with every other key would take many minutes.
 TEST(NestTest, ManyKeysAreFoundFast) {
   constexpr int kKeys = 200'000;
   Ints::Map forwards;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output shapes: feature config before build() before the first batch.
+// An output shape comes from the feature config, build() or the first batch, in this
+// order.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/sgd.h>
 
@@ -43,7 +44,7 @@ EmbeddingEngineOptions with(FeatureConfig config, bool verify = true) {
       .verify_output_shapes = verify};
 }
 
-// Without any ids.
+// A sparse feature without ids.
 SparseFeature sparse_of(const Sizes& shape) {
   return {
       at::zeros({0, static_cast<int64_t>(shape.size())}, at::kLong),
@@ -65,7 +66,7 @@ TEST(OutputShapesTest, TheFirstBatchFixesRankAndInnerDimensions) {
   EXPECT_EQ(shape_of(engine, sparse_of({2, 5, 4})), (Sizes{2, 5, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({7, 5, 9})), (Sizes{7, 5, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({0, 5, 9})), (Sizes{0, 5, kDim}));
-  // Ragged rows are spread over the known inner dimension.
+  // Ragged rows are reshaped to the known inner dimension.
   EXPECT_EQ(shape_of(engine, ragged_of(15)), (Sizes{3, 5, kDim}));
   EXPECT_VALUE_ERROR(
       shape_of(engine, sparse_of({2, 4, 4})),
@@ -113,7 +114,7 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
     EXPECT_EQ(
         shape_of(*built(input, sequence), ragged_of(4)), (Sizes{4, 6, kDim}));
   }
-  // A sparse feature has its places in the last dimension but one.
+  // The second-to-last dimension of a sparse feature is the position.
   EXPECT_EQ(
       shape_of(*built({4, 5, 9}, sequence), sparse_of({4, 5, 9})),
       (Sizes{4, 6, kDim}));
@@ -160,7 +161,7 @@ TEST(OutputShapesTest, TheFeatureComesBeforeBuild) {
   EXPECT_EQ(shape_of(engine, ragged_of(8)), (Sizes{2, 4, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({2, 4, 9})), (Sizes{2, 4, kDim}));
   EmbeddingEngine spreading(with(config));
-  // Spread over the places, as a sequence.
+  // Each row is a sequence of 4 positions.
   EXPECT_EQ(shape_of(spreading, ragged_of(2)), (Sizes{2, 4, kDim}));
   EmbeddingEngine other(with(config));
   EXPECT_VALUE_ERROR(
@@ -177,7 +178,7 @@ TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
   EmbeddingEngine bags(with(config));
   EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(3)), "hold a multiple of");
   EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
-  // Two samples, not four sequences; the batch that was refused fixed nothing.
+  // 4 rows are a short batch, not 4 sequences. The refused batch has fixed nothing.
   EXPECT_VALUE_ERROR(
       shape_of(bags, ragged_of(4)),
       "output_shape [4, 2] fixes the number of rows of a ragged batch, which was "
@@ -210,7 +211,7 @@ TEST(OutputShapesTest, AnUnknownFirstDimensionTakesShortBatches) {
   EXPECT_EQ(shape_of(engine, sparse_of({3, 2, 9})), (Sizes{3, 2, kDim}));
   EXPECT_VALUE_ERROR(
       shape_of(engine, sparse_of({3, 4, 9})), "this batch gives [3, 4]");
-  // A build fixes it, and rows stay bags.
+  // A build fixes the first dimension, and rows are still bags.
   EmbeddingEngine built(with(config));
   built.build(4);
   EXPECT_EQ(shape_of(built, ragged_of(8)), (Sizes{4, 2, kDim}));
@@ -328,7 +329,8 @@ TEST(OutputShapesTest, AFixedBatchSizeIsOneForAllFeatures) {
   EXPECT_VALUE_ERROR(
       make()->build({{"a", PartialShape{3}}, {"b", PartialShape{4}}}),
       "but got 3 and 4");
-  // Known of one feature is known of all; known of none, the first batch says it.
+  // A batch size that is known for one feature holds for all features. If it is known
+  // for none, the first batch fixes it.
   auto by_half = make();
   by_half->build({{"a", PartialShape{3}}, {"b", PartialShape{kUnknown, 9}}});
   EXPECT_VALUE_ERROR(

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// What table_config.h says of each combiner.
+// The formula of a combiner in combiner.h.
 struct Formula {
   Combiner combiner;
   const char* name;

@@ -43,7 +43,7 @@ const std::vector<Initializer>& random_initializers() {
   return all;
 }
 
-// A million values, sorted.
+// A sorted sample of a million values.
 std::vector<double> sorted_sample(const Initializer& initializer) {
   const at::Tensor values = filled(initializer, 10'000, 100);
   const float* data = values.const_data_ptr<float>();
@@ -52,7 +52,7 @@ std::vector<double> sorted_sample(const Initializer& initializer) {
   return sample;
 }
 
-// Mean of (x - center)^power.
+// The mean of (x - center)^power.
 double moment(const std::vector<double>& sample, double center, int power) {
   double sum = 0.0;
   for (const double x : sample) {
@@ -79,7 +79,7 @@ double kolmogorov_smirnov(
   return distance;
 }
 
-// A sample from the distribution itself exceeds this once in a thousand.
+// A sample from the correct distribution exceeds this distance once in a thousand times.
 constexpr double kSmirnovLimit = 1.95 / 1000.0;
 
 double normal_cdf(double x) {
@@ -118,7 +118,7 @@ TEST(InitializerTest, SeedNameRowAndColumnEachMatter) {
         at::equal(values, filled(initializer, 50, 40, kSeed, "movies")));
     EXPECT_FALSE(
         at::equal(values, filled(initializer, 50, 40, kSeed, "users", 1)));
-    // No two of the 2000 values are equal, but for rare collisions.
+    // The 2000 values differ from each other, except for rare collisions.
     const float* data = values.const_data_ptr<float>();
     std::vector<float> sorted(data, data + values.numel());
     std::sort(sorted.begin(), sorted.end());
@@ -170,7 +170,7 @@ TEST(InitializerTest, UniformHasItsRangeMomentsAndDistribution) {
 }
 
 TEST(InitializerTest, UniformNeverReachesItsUpperEnd) {
-  // Few floats lie in this range: rounding to nearest would reach its end.
+  // Few floats lie in this range, so rounding to the nearest would reach its end.
   const float low = 1.0F;
   const float high = std::nextafter(std::nextafter(low, 2.0F), 2.0F);
   const auto sample = sorted_sample(init::Uniform{.low = low, .high = high});
