@@ -57,7 +57,7 @@ TEST(StepMemoryTest, ABlockIsTakenAgain) {
   void* first = take_step_memory(100'000);
   give_step_memory(first);
   EXPECT_GE(kept_step_memory(), 100'000);
-  // A kept block also serves a slightly larger request. The next request gets another one.
+  // A kept block also serves a slightly larger request. The next one gets another block.
   void* second = take_step_memory(100'100);
   EXPECT_EQ(second, first);
   void* third = take_step_memory(100'000);
