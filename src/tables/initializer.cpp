@@ -153,9 +153,9 @@ void validate(const Initializer& initializer, const std::string& where) {
   const auto fits_float = [](double value) {
     return std::abs(value) <= std::numeric_limits<float>::max();
   };
-  const auto check = [&](bool is_right, const char* expected, double value) {
+  const auto check = [&](bool is_valid, const char* expected, double value) {
     TESSERA_CHECK_VALUE(
-        is_right, "{} initializer: {}, but got {}.", where, expected, value);
+        is_valid, "{} initializer: {}, but got {}.", where, expected, value);
   };
   if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
     check(
