@@ -343,7 +343,7 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherKind) {
       "sparse.");
 }
 
-TEST(FlatWeightsTest, RefusesWeightsAtOtherPlaces) {
+TEST(FlatWeightsTest, RefusesWeightsAtOtherPositions) {
   EXPECT_VALUE_ERROR(
       flat(
           ragged_sample(),

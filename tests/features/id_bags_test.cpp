@@ -176,7 +176,7 @@ TEST(IdBagsTest, ASparseSequenceAddsUpIdsAtOneCoordinate) {
 }
 
 // Two examples of three positions with up to two ids each.
-SparseFeature places_sample() {
+SparseFeature positions_sample() {
   return {
       .indices =
           int64s({0, 0, 0, 0, 0, 1, 0, 2, 0, 1, 1, 0, 1, 1, 1}).view({5, 3}),
@@ -184,24 +184,24 @@ SparseFeature places_sample() {
       .dense_shape = int64s({2, 3, 2})};
 }
 
-TEST(IdBagsTest, ASparseSequenceOfRankThreeCombinesTheIdsOfAPlace) {
+TEST(IdBagsTest, ASparseSequenceOfRankThreeCombinesTheIdsOfAPosition) {
   const IdBags shorter =
-      bags_of(places_sample(), {.max_sequence_length = 2}, Combiner::kMean);
+      bags_of(positions_sample(), {.max_sequence_length = 2}, Combiner::kMean);
   EXPECT_EQ(ids_of(shorter), (Ids{{1, 2}, {}, {}, {4, 5}}));
   EXPECT_EQ(shorter.activation_shape(), (Shape{2, 2, 3}));
   EXPECT_EQ(shorter.combiner, Combiner::kMean);
   EXPECT_EQ(shorter.scales, (Buffer<float>{0.5F, 0.0F, 0.0F, 0.5F}));
-  const IdBags longer = bags_of(places_sample(), {.max_sequence_length = 4});
+  const IdBags longer = bags_of(positions_sample(), {.max_sequence_length = 4});
   EXPECT_EQ(ids_of(longer), (Ids{{1, 2}, {}, {3}, {}, {}, {4, 5}, {}, {}}));
   EXPECT_EQ(longer.activation_shape(), (Shape{2, 4, 3}));
   // An id past the end of its sequence is not checked.
-  SparseFeature beyond = places_sample();
+  SparseFeature beyond = positions_sample();
   beyond.values = int64s({1, 2, 999, 4, 5});
   EXPECT_EQ(
       ids_of(bags_of(beyond, {.max_sequence_length = 2})), ids_of(shorter));
 }
 
-TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPlacesInTheThirdDimension) {
+TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPositionsInTheThirdDimension) {
   const SparseFeature feature{
       .indices = int64s({0, 1, 0, 2, 0, 1, 1, 0}).view({2, 4}),
       .values = int64s({7, 8}),
@@ -214,7 +214,7 @@ TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPlacesInTheThirdDimension) {
 TEST(IdBagsTest, AnOutputShapeTakesThePlaceOfASequenceLength) {
   const FeatureConfig config{
       .max_sequence_length = 1, .output_shape = PartialShape{std::nullopt, 3}};
-  const IdBags cells = bags_of(places_sample(), config);
+  const IdBags cells = bags_of(positions_sample(), config);
   EXPECT_EQ(ids_of(cells), (Ids{{1, 2}, {}, {3}, {}, {4, 5}, {}}));
   EXPECT_EQ(cells.activation_shape(), (Shape{2, 3, 3}));
   const IdBags rows = bags_of(ragged_sample(), config);
