@@ -10,29 +10,30 @@
 
 namespace tessera::optim {
 
-/// What a custom rule gets: copies of the touched rows, which it changes.
+/// The argument of a custom rule: copies of the touched rows, which the rule changes.
 ///
-/// Off the engine a dense gradient touches all rows, and tensors have the
-/// parameter's shape, [..., dim].
+/// With Strategy::engine(), the shapes are the ones below. With make_optimizer(), a
+/// dense gradient touches all rows, and the tensors have the shape of the parameter,
+/// [..., dim].
 struct CustomRows {
-  /// Row by row, in no particular order, after weight decay. To be changed in
-  /// place, or replaced by a tensor of the same shape.
+  /// The weights after weight decay. The rows are in no particular order. The rule
+  /// changes this tensor in place, or assigns a tensor of the same shape.
   at::Tensor weights = {};  // [rows, dim]
-  /// As the spec lists them; to be changed like the weights.
+  /// The slots in the order of the spec. The rule changes them like the weights.
   std::vector<at::Tensor> slots = {};  // each [rows, dim] or [rows]
-  /// Summed over duplicates, or the mean of such sums where several passes make
-  /// an update; clipped.
+  /// The gradient of each row, clipped. It is the sum over the row's duplicates. With
+  /// gradient_accumulation_steps > 1, it is the mean of these sums over the passes.
   at::Tensor gradients = {};  // [rows, dim]
-  /// As read for this update.
+  /// The learning rate of this update.
   double learning_rate = 0.0;
-  /// 1, 2, ...: which update of the table this is.
+  /// The number of this update of the table: 1, 2, ...
   int64_t update = 1;
 };
 
-/// The user's own rule.
+/// A user-defined update rule.
 ///
-/// When it throws, or leaves a tensor of another shape or dtype, the update is
-/// an error and no row of any table changes.
+/// If it throws, or leaves a tensor of another shape or dtype, the update fails and no
+/// row of any table changes.
 using CustomRule = NamedFunction<void(CustomRows&)>;
 
 }  // namespace tessera::optim

@@ -6,7 +6,7 @@
 
 namespace tessera::optim::detail {
 
-/// Whether T is one of the alternatives, which may be incomplete.
+/// Whether T is one of the variant's alternatives. These may be incomplete types.
 template <class T, class Variant>
 inline constexpr bool kIsAlternative = false;
 template <class T, class... Ts>

@@ -9,30 +9,30 @@
 
 namespace tessera {
 
-/// Keys keep their order.
+/// JSON whose objects keep the order of their keys.
 using Json = nlohmann::ordered_json;
 
 namespace optim {
 
 /// How closely a translated Keras optimizer follows Keras.
 enum class Fidelity {
-  /// The accelerator's formulas, upstream's mapping: SGD, Adagrad (without its
-  /// epsilon), Adam (without bias correction) and Ftrl, on rows of the batch.
-  /// Other classes and most options are refused.
+  /// Uses the formulas of the TPU, as upstream does: SGD, Adagrad (without epsilon),
+  /// Adam (without bias correction) and Ftrl. An update changes only the rows of the
+  /// batch. Other classes and most options are refused.
   kTpu,
-  /// Keras's formulas, on rows of the batch only.
+  /// Uses Keras's formulas. An update changes only the rows of the batch.
   kLazy,
-  /// Keras's result to rounding: where Keras moves rows or slots without a
+  /// Gives Keras's results, up to rounding. If Keras changes rows or slots that have no
   /// gradient, each update sweeps the whole table.
   kExact,
 };
 
-/// What keras.optimizers.serialize wrote (Keras 3, tf_keras, legacy Keras), as
-/// a spec. Schedules are translated, too; `decay` of legacy Keras becomes an
+/// Translates what keras.optimizers.serialize wrote (Keras 3, tf_keras, legacy Keras)
+/// to a spec. Schedules are translated, too. `decay` of legacy Keras becomes an
 /// InverseTimeDecay.
 ///
 ///               kTpu                kLazy, kExact
-///   classes     SGD, Adagrad,       besides: AdamW, RMSprop, Adadelta, Lion,
+///   classes     SGD, Adagrad,       also AdamW, RMSprop, Adadelta, Lion,
 ///               Adam, Ftrl          Adamax, Nadam
 ///   refused     momentum, nesterov, clipnorm, global_clipnorm, use_ema,
 ///   unless      decay, amsgrad,     loss_scale_factor
@@ -40,15 +40,15 @@ enum class Fidelity {
 ///   default     shrinkage, and any
 ///               clipping, decay, ...
 ///
-/// kExact gives what Keras computes from dense gradients, where rows without
-/// one get zeros; for legacy Keras, what it computes from IndexedSlices.
-/// kExact refuses legacy Nadam, because it decays the slots of rows without a
-/// gradient, but does not move these rows. Its `decay` becomes schedule_decay.
-/// clipvalue limits the sum over duplicates.
-/// Errors:  c10::ValueError naming the class, option or key, and what to do.
+/// With kExact, the result is what Keras computes from dense gradients, in which rows
+/// outside the batch have zeros. For legacy Keras, it is what Keras computes from
+/// IndexedSlices. kExact refuses legacy Nadam, because it decays the slots of rows
+/// without a gradient, but does not move these rows. The `decay` of legacy Nadam becomes
+/// schedule_decay. clipvalue limits the sum over a row's duplicates.
+/// Errors:  c10::ValueError that names the class, option or key, and what to do.
 /// Source:  tfrs.layers.embedding.TPUEmbedding (kTpu); keras.optimizers.
-/// Differs: kTpu takes the new optimizers of Keras as well, which upstream
-///          refuses for reasons of TensorFlow.
+/// Differs: kTpu accepts the new optimizers of Keras, too. Upstream refuses them
+///          because of TensorFlow.
 OptimizerSpec translate_keras_optimizer(
     const Json& config,
     Fidelity fidelity = Fidelity::kTpu);
@@ -56,9 +56,9 @@ OptimizerSpec translate_keras_optimizer(
     const nlohmann::json& config,
     Fidelity fidelity = Fidelity::kTpu);
 
-/// The same as text, or a name: sgd, adagrad, adam, ftrl, rmsprop, adadelta,
-/// lion, adamax and nadam are the native specs with their defaults, whatever the
-/// fidelity.
+/// Translates the JSON as text, or a name. The names sgd, adagrad, adam, ftrl, rmsprop,
+/// adadelta, lion, adamax and nadam mean the native specs with their defaults; the
+/// fidelity has no effect on them.
 OptimizerSpec translate_keras_optimizer(
     const std::string& text,
     Fidelity fidelity = Fidelity::kTpu);
@@ -66,11 +66,11 @@ OptimizerSpec translate_keras_optimizer(
     const char* text,
     Fidelity fidelity = Fidelity::kTpu);
 
-/// What keras.optimizers.deserialize of Keras 3 reads.
+/// Writes a spec as JSON that keras.optimizers.deserialize of Keras 3 reads.
 ///
-/// Translating it back gives an equal spec, with Fidelity::kLazy for a lazy one
-/// and kExact otherwise.
-/// Errors:  c10::ValueError naming what Keras 3 has no counterpart for: a rule,
+/// translate_keras_optimizer() turns the JSON into an equal spec, with Fidelity::kLazy
+/// for a lazy spec and kExact for others.
+/// Errors:  c10::ValueError that names what has no counterpart in Keras 3: a rule,
 ///          a formula (Adagrad's epsilon outside the root), a common option.
 Json to_keras(const OptimizerSpec& optimizer);
 

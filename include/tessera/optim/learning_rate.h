@@ -23,8 +23,8 @@ namespace tessera::optim {
 
 namespace detail {
 
-/// Asking whether a torch::nn::ModuleHolder can be called is an error of the
-/// compiler's, not an answer.
+/// Excludes torch::nn::ModuleHolder, because the test whether it can be called does not
+/// compile.
 template <class F>
 concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 
@@ -40,7 +40,7 @@ concept GivesTensor =
 }  // namespace detail
 
 /// A learning rate: a number, a schedule of the layer's step counter, or a
-/// callable. Schedules and callables are read once per update.
+/// callable. Schedules and callables are evaluated once per update.
 ///
 ///   SGD{.learning_rate = 0.1};
 ///   SGD{.learning_rate = CosineDecay{.initial_learning_rate = 0.1,
@@ -51,9 +51,9 @@ concept GivesTensor =
 /// A callable returns a number or a tensor of one element. The tensor has a
 /// floating-point or integer type and may be on any device.
 ///
-/// Callables compare by identity: copies of one LearningRate are equal, the
-/// same lambda written twice is not.
-/// Range:   finite and >= 0, checked at each read.
+/// Callables compare by identity: copies of one LearningRate are equal, but two
+/// LearningRates made from the same lambda are not.
+/// Range:   finite and >= 0, checked at each evaluation.
 class LearningRate {
  public:
   using Callable = std::function<double()>;
@@ -86,28 +86,30 @@ class LearningRate {
       : source_(name_it(std::move(name), TensorCallable(std::move(callable)))) {
   }
 
-  /// What JSON holds for a callable: its name, to be bound before use.
+  /// What is read from JSON for a callable: only its name. It must be replaced by a
+  /// LearningRate with that callable before use.
   static LearningRate placeholder(std::string name);
 
   bool is_constant() const {
     return std::holds_alternative<double>(source_);
   }
-  /// nullptr unless it is one.
+  /// The schedule, or nullptr if this is a number or a callable.
   const Schedule* schedule() const {
     return std::get_if<Schedule>(&source_);
   }
-  /// Empty unless it is a named callable.
+  /// The callable's name. It is empty for callables without a name, numbers and
+  /// schedules.
   const std::string& callable_name() const;
 
-  /// The rate at step 0, 1, ... of the layer.
+  /// The learning rate at step 0, 1, ... of the layer.
   /// Errors:  c10::ValueError if the rate is negative or not finite, if a placeholder
   ///          has no callable, or if a tensor does not have exactly one element;
   ///          c10::TypeError for a tensor of another type. Messages begin with
   ///          `where`.
   double value(int64_t step, const std::string& where) const;
 
-  /// Refuses a number or schedule out of range; callables are checked when
-  /// they are read.
+  /// Refuses a number or schedule out of range, and an empty std::function. What a
+  /// callable returns is checked by value().
   void validate(const std::string& where) const;
 
   bool operator==(const LearningRate&) const = default;
@@ -130,8 +132,9 @@ class LearningRate {
   std::variant<double, Schedule, Named> source_;
 };
 
-/// One tag per entry: equal sources share one, and tags are 0, 1, ... in the
-/// order of first occurrence. Each tag is read once per update.
+/// Gives each entry of `sources` a tag. Equal sources have the same tag, and tags are
+/// 0, 1, ... in the order of first occurrence. The sources of one tag are evaluated
+/// only once per update.
 /// Source:  the dynamic learning rates of the TPU embedding configuration.
 std::vector<int64_t> learning_rate_tags(
     const std::vector<LearningRate>& sources);

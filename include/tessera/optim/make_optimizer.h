@@ -11,41 +11,41 @@
 
 namespace tessera::optim {
 
-/// Parameters that one spec trains.
+/// A spec and the parameters that it trains.
 struct SpecGroup {
   OptimizerSpec spec = {};
   std::vector<at::Tensor> parameters = {};
 };
 
-/// Any spec as a torch::optim::Optimizer, in stock LibTorch operators, for
-/// dense weights and for tables of Strategy::host().
+/// Makes a torch::optim::Optimizer from any spec, for dense weights and for tables of
+/// Strategy::host(). It uses stock LibTorch operators.
 ///
 ///   auto optimizer = optim::make_optimizer(
 ///       optim::translate_keras_optimizer(json, optim::Fidelity::kExact),
 ///       model->parameters());
 ///   torch::optim::StepLR scheduler(*optimizer, 10, 0.5);
 ///
-/// A dense gradient touches all rows. A sparse one, as of an embedding, touches
-/// those that it holds, each once, unless the spec sweeps (lazy = false). What
-/// the specs do per row (RowWiseAdagrad, LAMB) is done along the last
-/// dimension. One counter of steps for all groups; schedules are read at it.
-/// Parameters without gradient are not updated; in a gradient accumulation, a missing
-/// gradient counts as zeros. A group's get_lr() is its rate at the next step; set_lr()
-/// replaces a schedule or callable, too. LibTorch's add_param_group() gives new
-/// parameters the first group's spec. torch::save keeps slots, steps, learning rates
-/// and the gradients of an unfinished accumulation.
-/// Errors:  c10::ValueError for an invalid spec, one that takes duplicates one
-///          by one (use_gradient_accumulation = false) or has slot_creation,
-///          and for parameters that are none, given twice, or not leaves of a
-///          floating-point type. From step(), before anything changes: for
-///          learning rates, sparse gradients that are not of rows, and what a
-///          custom rule leaves. From load(): listing every difference.
+/// A dense gradient updates all rows. A sparse gradient, such as an embedding's, updates
+/// the rows that it holds, each once; a spec with lazy = false still updates all rows.
+/// Specs that work on a whole row (RowWiseAdagrad, LAMB) work along the last dimension.
+/// All groups share one step counter, and schedules use it. Parameters without a
+/// gradient are not updated; in a gradient accumulation, a missing gradient counts as
+/// zeros. get_lr() of a group is its learning rate at the next step; set_lr() also
+/// replaces a schedule or callable. LibTorch's add_param_group() gives new parameters
+/// the first group's spec. torch::save saves slots, steps, learning rates and the
+/// gradients of an unfinished accumulation.
+/// Errors:  c10::ValueError for an invalid spec; a spec that updates a row once per
+///          duplicate (use_gradient_accumulation = false) or has slot_creation; an
+///          empty list of parameters; and a parameter that is given twice or is not a
+///          leaf of a floating-point type. step() checks learning rates, that sparse
+///          gradients hold whole rows, and what a custom rule leaves, before anything
+///          changes. load() lists all differences.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const OptimizerSpec& spec,
     std::vector<at::Tensor> parameters);
 
-/// One param group per entry.
-/// Errors:  besides, c10::ValueError when there is no group.
+/// Makes an optimizer with one param group per entry.
+/// Errors:  as above, and c10::ValueError if there is no group.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     std::vector<SpecGroup> groups);
 

@@ -8,10 +8,11 @@
 
 namespace tessera::optim {
 
-/// A user's function, with the name that stands for it in JSON.
+/// A user's function, and the name that stands for it in JSON.
 ///
-/// Equal when it is the same object copied. JSON holds only the name, and what
-/// is read from it has no function until it is replaced by one that has.
+/// Only copies of one object are equal. JSON holds only the name. What is read from JSON
+/// is a placeholder: it has no function and must be replaced by a NamedFunction that
+/// has one.
 template <class Signature>
 class NamedFunction {
  public:
@@ -25,11 +26,11 @@ class NamedFunction {
   const std::string& name() const {
     return name_;
   }
-  /// False when default-constructed.
+  /// False only if it was default-constructed.
   bool is_set() const {
     return !name_.empty() || function_ != nullptr;
   }
-  /// nullptr for a placeholder, which has a name only.
+  /// The function, or nullptr for a placeholder.
   const Function* function() const {
     return function_ != nullptr && *function_ ? function_.get() : nullptr;
   }

@@ -15,8 +15,9 @@
 
 namespace tessera::optim {
 
-/// All specs. This declares them; each has its header in optim/optimizers/, and
-/// optim/optimizers.h includes all of these. A forgotten case does not compile.
+/// All specs. They are only declared here. Each one has a header in optim/optimizers/,
+/// and optim/optimizers.h includes all of these. A std::visit() that lacks a case does
+/// not compile.
 using OptimizerVariant = std::variant<
     struct SGD,
     struct Momentum,
@@ -34,7 +35,7 @@ using OptimizerVariant = std::variant<
     struct Nadam,
     struct CustomOptimizer>;
 
-/// How a table learns: a native spec, a name, or what Keras serializes.
+/// How a table is trained: made from a native spec, a name, or what Keras serializes.
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
 ///   OptimizerSpec spec = "adagrad";   // with defaults; names: optim/keras.h
@@ -43,7 +44,7 @@ using OptimizerVariant = std::variant<
 ///   if (const Adagrad* adagrad = spec.get_if<Adagrad>()) { ... }
 ///   std::visit([](const auto& held) { ... }, spec.variant());
 ///
-/// A spec inside does not change, so copies share it and cost nothing.
+/// The spec inside is constant. Copies share it, so copying is cheap.
 /// Errors:  c10::ValueError for text and JSON that can't be translated.
 class OptimizerSpec {
  public:
@@ -56,8 +57,8 @@ class OptimizerSpec {
       Spec spec)
       : spec_(hold(std::move(spec))) {}
 
-  /// Needs optim/optimizers.h, which completes the variant. A template does not look
-  /// at the variant before it is used.
+  /// Needs optim/optimizers.h, which completes the variant. This is a template so that
+  /// the variant may be incomplete here.
   template <std::same_as<OptimizerVariant> Variant>
   OptimizerSpec(Variant spec)
       : spec_(std::make_shared<const Variant>(std::move(spec))) {}
@@ -68,19 +69,20 @@ class OptimizerSpec {
   OptimizerSpec(const nlohmann::ordered_json& keras);
   // NOLINTEND(google-explicit-constructor)
 
-  // There is no move, after which a spec would be empty.
+  // There are no moves, because a spec that was moved from would be empty.
   OptimizerSpec(const OptimizerSpec&) = default;
   OptimizerSpec& operator=(const OptimizerSpec&) = default;
   ~OptimizerSpec() = default;
 
-  /// The spec inside, or nullptr if it is another one.
+  /// The spec inside, or nullptr if it is of another type.
   template <class Spec>
   requires detail::kIsAlternative<Spec, OptimizerVariant>
   const Spec* get_if() const {
     return static_cast<const Spec*>(find(typeid(Spec)));
   }
 
-  /// For std::visit(), which needs optim/optimizers.h. modify() there changes a spec.
+  /// The spec inside, for std::visit(). This needs optim/optimizers.h, which also has
+  /// modify(), to change a spec.
   const OptimizerVariant& variant() const;
 
   bool operator==(const OptimizerSpec& other) const;
@@ -92,13 +94,13 @@ class OptimizerSpec {
   std::shared_ptr<const OptimizerVariant> spec_;  // never null
 };
 
-/// "SGD", "Adagrad", ...: the name in JSON and in summaries.
+/// The spec's name in JSON and in summaries: "SGD", "Adagrad", ...
 std::string name_of(const OptimizerSpec& optimizer);
 
 /// Refuses options out of their range; `where` begins the message.
 void validate(const OptimizerSpec& optimizer, const std::string& where);
 
-/// Whether an update moves rows or slots beyond those of the batch.
+/// Whether an update also changes rows or slots outside the batch.
 bool sweeps_all_rows(const OptimizerSpec& optimizer);
 
 }  // namespace tessera::optim

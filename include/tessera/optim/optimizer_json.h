@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How optimizers, schedules and what they consist of look in JSON.
+// The JSON of optimizers, schedules and their parts.
 
 #include <tessera/common/json_value.h>
 #include <tessera/optim/custom_rule.h>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-/// A number, a schedule, or {"callable": name}, which reads as a placeholder.
+/// A number, a schedule, or {"callable": name}, which is read as a placeholder.
 template <>
 struct JsonValue<optim::LearningRate> {
   static Json write(const optim::LearningRate& value);

@@ -25,7 +25,7 @@
 
 namespace tessera::optim {
 
-/// Calls `change` with a copy of the spec inside, whatever it is, and keeps the result.
+/// Calls `change` with a copy of the spec inside, and replaces the spec by that copy.
 ///
 ///   modify(spec, [](auto& held) { held.learning_rate = 0.1; });
 template <class Change>

@@ -9,10 +9,10 @@
 
 namespace tessera::optim {
 
-// Schedules are functions of the layer's step counter s = 0, 1, ...; N is
-// decay_steps. Source of all but Warmup: keras.optimizers.schedules.
+// A schedule is a function of the layer's step counter s = 0, 1, .... In the formulas, N
+// is decay_steps. Source of all schedules but Warmup: keras.optimizers.schedules.
 
-/// initial_learning_rate * decay_rate^(s / N); staircase: floor(s / N).
+/// initial_learning_rate * decay_rate^(s / N). With staircase, s / N is rounded down.
 ///
 /// Range:   decay_steps > 0.
 struct ExponentialDecay {
@@ -32,9 +32,9 @@ struct ExponentialDecay {
   }
 };
 
-/// values[i] for the first boundary with s <= boundaries[i], else the last.
+/// values[i] of the first i with s <= boundaries[i]; the last value if there is none.
 ///
-/// Range:   boundaries ascend; one value more than boundaries.
+/// Range:   boundaries ascend; there is one value more than boundaries.
 struct PiecewiseConstantDecay {
   std::vector<double> boundaries = {};
   std::vector<double> values = {0.001};
@@ -50,7 +50,7 @@ struct PiecewiseConstantDecay {
 
 /// (initial - end) * (1 - min(s, N) / N)^power + end.
 ///
-/// With cycle, N grows to N * max(1, ceil(s / N)) and s is not cut off.
+/// With cycle, N * max(1, ceil(s / N)) replaces N, and s is not limited.
 /// Range:   decay_steps > 0.
 struct PolynomialDecay {
   double initial_learning_rate = 0.001;
@@ -71,7 +71,8 @@ struct PolynomialDecay {
   }
 };
 
-/// initial_learning_rate / (1 + decay_rate * s / N); staircase: floor(s / N).
+/// initial_learning_rate / (1 + decay_rate * s / N). With staircase, s / N is rounded
+/// down.
 ///
 /// Range:   decay_steps > 0.
 struct InverseTimeDecay {
@@ -93,9 +94,9 @@ struct InverseTimeDecay {
 
 /// from * ((1 - alpha) * (1 + cos(pi * min(s, N) / N)) / 2 + alpha).
 ///
-/// `from` is initial_learning_rate. With a warmup_target, the rate first rises
-/// linearly from initial_learning_rate to it in warmup_steps; the decay then
-/// starts at s = warmup_steps, from warmup_target.
+/// `from` is initial_learning_rate. With a warmup_target, the learning rate first rises
+/// linearly from initial_learning_rate to warmup_target, in warmup_steps steps. Then the
+/// decay starts: `from` is warmup_target, and s - warmup_steps replaces s.
 /// Range:   decay_steps > 0, warmup_steps >= 0.
 struct CosineDecay {
   double initial_learning_rate = 0.001;
@@ -116,15 +117,16 @@ struct CosineDecay {
   }
 };
 
-/// Cosine decay that starts again, each period t_mul times as long and m_mul
-/// times as high as the one before. With f = s / first_decay_steps:
+/// Cosine decay with restarts. Each period is t_mul times as long and m_mul times as
+/// high as the previous one. With f = s / first_decay_steps:
 ///
 ///   t_mul = 1:  i = floor(f),  f = f - i
 ///   else:       i = floor(log(1 - f (1 - t_mul)) / log(t_mul)),
 ///               f = (f - (1 - t_mul^i) / (1 - t_mul)) / t_mul^i
 ///   initial * ((1 - alpha) * m_mul^i * (1 + cos(pi f)) / 2 + alpha)
 ///
-/// Computed in float32, as Keras does: rounding decides where a restart is.
+/// It is computed in float32, as in Keras, because rounding decides at which step a
+/// restart is.
 /// Range:   first_decay_steps > 0, t_mul > 0.
 struct CosineDecayRestarts {
   double initial_learning_rate = 0.001;
@@ -145,7 +147,7 @@ struct CosineDecayRestarts {
   }
 };
 
-/// Everything but Warmup, which wraps one of these.
+/// All schedules but Warmup, which wraps one of these.
 using PlainSchedule = std::variant<
     ExponentialDecay,
     PiecewiseConstantDecay,
@@ -154,8 +156,8 @@ using PlainSchedule = std::variant<
     CosineDecay,
     CosineDecayRestarts>;
 
-/// Rises linearly from `start` to what `then` says at its step 0, in `steps`
-/// steps; from there on `then`, counted from 0.
+/// Rises linearly from `start` to the value of `then` at step 0, in `steps` steps. After
+/// that, it is `then` at step s - steps.
 ///
 /// Range:   steps > 0, start >= 0.
 struct Warmup {
@@ -182,7 +184,7 @@ using Schedule = std::variant<
     CosineDecayRestarts,
     Warmup>;
 
-/// The schedule's class name, as in Keras.
+/// The schedule's class name, the same as in Keras.
 std::string name_of(const Schedule& schedule);
 
 /// The learning rate at `step` >= 0.
