@@ -10,14 +10,14 @@
 
 namespace tessera::optim {
 
-/// Adadelta: steps in the units of the weights.
+/// Adadelta. The root mean square of past updates sets the step size.
 ///
 ///   accumulator = rho * accumulator + (1 - rho) * gradient^2
 ///   delta       = gradient * sqrt((update + epsilon) / (accumulator + epsilon))
 ///   update      = rho * update + (1 - rho) * delta^2
 ///   weight     -= learning_rate * delta
 ///
-/// Slots:   accumulators and updates, from 0.
+/// Slots:   accumulators and updates; both start at 0.
 /// Range:   rho in [0, 1], epsilon > 0.
 /// Source:  keras.optimizers.Adadelta; Zeiler 2012.
 struct Adadelta {

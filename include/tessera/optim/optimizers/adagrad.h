@@ -10,15 +10,16 @@
 
 namespace tessera::optim {
 
-/// Adagrad. Each weight has its own step, falling with the squares it has seen.
+/// Adagrad. Each weight has its own step size, which falls as the sum of its squared
+/// gradients grows.
 ///
 ///   accumulator += gradient^2
 ///   weight      -= learning_rate * gradient / sqrt(accumulator)
 ///
-/// With an epsilon the denominator is sqrt(accumulator) + epsilon, or with
-/// epsilon_inside_sqrt sqrt(accumulator + epsilon).
+/// With an epsilon, the denominator is sqrt(accumulator) + epsilon. With
+/// epsilon_inside_sqrt, it is sqrt(accumulator + epsilon).
 ///
-/// Slots:   accumulators, from initial_accumulator_value.
+/// Slots:   accumulators, which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value > 0, epsilon >= 0.
 /// Source:  tf.tpu.experimental.embedding.Adagrad; Duchi et al. 2011.
 /// Differs: torch::optim::Adagrad adds eps outside the root and starts at 0;

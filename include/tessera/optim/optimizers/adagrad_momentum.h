@@ -10,7 +10,7 @@
 
 namespace tessera::optim {
 
-/// Adagrad with momentum over the scaled gradient and a free exponent.
+/// Adagrad with momentum over the scaled gradient and a configurable exponent.
 ///
 ///   beta2 = 1:  accumulator += gradient^2
 ///   beta2 < 1:  accumulator  = beta2 * accumulator + (1 - beta2) * gradient^2
@@ -18,9 +18,9 @@ namespace tessera::optim {
 ///   momenta     = momentum * momenta + scaled
 ///   weight     -= learning_rate * momenta
 ///
-/// Nesterov: weight -= learning_rate * (momentum * momenta + scaled).
+/// With use_nesterov, weight -= learning_rate * (momentum * momenta + scaled).
 ///
-/// Slots:   accumulators and momenta, from 0.
+/// Slots:   accumulators and momenta; both start at 0.
 /// Range:   momentum, beta2 in [0, 1], exponent > 0, epsilon > 0.
 /// Source:  tf.tpu.experimental.embedding.AdagradMomentum.
 struct AdagradMomentum {

@@ -10,23 +10,23 @@
 
 namespace tessera::optim {
 
-/// Adam, by default the accelerator's: lazy and without bias correction.
+/// Adam. The defaults are those of the TPU: lazy and without bias correction.
 ///
 ///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
 ///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
 ///   weight   -= learning_rate * momentum / sqrt(velocity + epsilon^2)
 ///
-/// With sum_inside_sqrt = false the denominator is sqrt(velocity) + epsilon.
-/// With bias_correction the learning rate is multiplied by
-/// sqrt(1 - beta_2^t) / (1 - beta_1^t), t = 1, 2, ... counting the table's
-/// updates. With amsgrad the denominator takes the largest velocity so far.
+/// With sum_inside_sqrt = false, the denominator is sqrt(velocity) + epsilon.
+/// With bias_correction, the learning rate is multiplied by
+/// sqrt(1 - beta_2^t) / (1 - beta_1^t), where t = 1, 2, ... counts the table's updates.
+/// With amsgrad, the denominator uses the largest velocity so far.
 ///
-/// Slots:   momenta, velocities, with amsgrad max_velocities; from 0.
+/// Slots:   momenta and velocities, with amsgrad also max_velocities; all start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0.
 /// Source:  tf.tpu.experimental.embedding.Adam; Kingma and Ba 2014.
-/// Differs: torch::optim::Adam and Keras correct the bias of both moments, and
-///          move every row; torch::optim::Adam adds epsilon after correcting
-///          the velocity.
+/// Differs: torch::optim::Adam and Keras correct the bias of both moments and update
+///          every row. torch::optim::Adam adds epsilon after it has corrected the
+///          velocity.
 struct Adam {
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;

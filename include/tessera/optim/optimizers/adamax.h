@@ -10,8 +10,8 @@
 
 namespace tessera::optim {
 
-/// Adamax: Adam that divides by a decaying maximum of |gradient| instead of the root
-/// of the second moment.
+/// Adamax. It is Adam that divides by a decaying maximum of |gradient| instead of the
+/// root of the second moment.
 ///
 ///   momentum = beta_1 * momentum + (1 - beta_1) * gradient
 ///   norm     = max(beta_2 * norm, |gradient|)
@@ -19,7 +19,7 @@ namespace tessera::optim {
 ///
 /// t = 1, 2, ... counts the table's updates.
 ///
-/// Slots:   momenta, norms; from 0.
+/// Slots:   momenta and norms; both start at 0.
 /// Range:   beta_1 in [0, 1), beta_2 in [0, 1], epsilon > 0.
 /// Source:  keras.optimizers.Adamax; Kingma and Ba 2014, section 7.1.
 struct Adamax {

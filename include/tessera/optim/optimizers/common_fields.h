@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Every spec ends with the same options. They apply to each touched row in this
-// order: sum the duplicates' gradients, clip the sum, decay the weight, apply
-// the rule, clip the weight.
+// Every spec ends with the same options. An update of a row has these steps, in this
+// order: sum the gradients of the row's duplicates, clip the sum, decay the weight,
+// apply the rule, clip the weight.
 //
 //   use_gradient_accumulation  false: the rule runs once per duplicate, in the
 //                              order of the batch; gradients can't be clipped
@@ -12,18 +12,19 @@
 //   multiply_weight_decay_factor_by_learning_rate
 //                              weight -= learning_rate * factor * weight
 //   clip_weight_min, _max      limits of the updated weight
-//   lazy (Adam: lazy_adam)     true: rows of the batch only; false: every row
-//                              each step, with a gradient of zeros where the
-//                              batch has none, which sweeps the whole table
+//   lazy (Adam: lazy_adam)     true: an update changes only rows of the batch;
+//                              false: it sweeps the whole table, and the gradient
+//                              of rows outside the batch is zero
 //   gradient_accumulation_steps
-//                              n > 1: gradients are collected, and every n-th
+//                              n > 1: gradients are accumulated, and every n-th
 //                              pass applies their mean. Schedules use the
 //                              number of passes, as in Keras
 //   slot_creation              creates the slot tensors when the layer is made;
 //                              unset: zeros or the spec's own initial value
 //
-// Shapes, unless said otherwise: gradient, weight and slots [dim], per row.
-// validate() raises c10::ValueError for options out of the stated range.
+// The formulas are for one row. Unless a spec says otherwise, gradient, weight and slots
+// have shape [dim]. validate() raises c10::ValueError for options out of the stated
+// range.
 //
 // Each spec repeats the fields, because a designated initializer of C++20 can't name
 // a field of a base class.

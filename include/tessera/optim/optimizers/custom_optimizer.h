@@ -15,10 +15,10 @@ namespace tessera::optim {
 
 /// A tensor that a custom rule keeps beside the table.
 struct CustomSlot {
-  /// Unique in the spec; letters, digits and _.
+  /// Unique in the spec. It has only letters, digits and _.
   std::string name = {};
   double initial_value = 0.0;
-  /// One number per row, [vocab], instead of [vocab, dim].
+  /// Whether the slot holds one number per row: [vocab] instead of [vocab, dim].
   bool is_per_row = false;
 
   bool operator==(const CustomSlot&) const = default;
@@ -31,7 +31,7 @@ struct CustomSlot {
   }
 };
 
-/// The user's own rule: a function of the touched rows.
+/// An optimizer with a user-defined rule, which is a function of the touched rows.
 ///
 ///   CustomOptimizer{
 ///       .learning_rate = 0.1,
@@ -39,11 +39,11 @@ struct CustomSlot {
 ///         rows.weights.sub_(rows.gradients.sign(), rows.learning_rate);
 ///       })};
 ///
-/// Slots:   as listed, from their initial values.
-/// Range:   slot names unique, of letters, digits and _.
+/// Slots:   those of `slots`; each starts at its initial value.
+/// Range:   slot names are unique and have only letters, digits and _.
 /// Errors:  what the rule throws, before any row of any table has changed.
 /// Source:  tf.tpu.experimental.embedding.CustomOptimizer.
-/// Differs: hyperparameters are what the function captures.
+/// Differs: the function captures its hyperparameters.
 struct CustomOptimizer {
   LearningRate learning_rate = 0.01;
   CustomRule rule = {};

@@ -10,7 +10,7 @@
 
 namespace tessera::optim {
 
-/// Follow the regularised leader: l1 makes exact zeros.
+/// Follow the regularised leader. l1 makes weights exactly zero.
 ///
 ///   p(a)         = a^-learning_rate_power
 ///   linear      += gradient + 2 * l2_shrinkage * weight
@@ -20,17 +20,18 @@ namespace tessera::optim {
 ///   weight       = (clamp(linear, -l1, l1) - linear)
 ///                  / ((p(accumulator) + beta) / rate + 2 * l2)
 ///
-/// With multiply_linear_by_learning_rate the linear slot, and l1, l2 and beta's
-/// part with it, are multiplied by the learning rate: the same weights while
-/// the rate is constant. A learning rate of 0 leaves a row as it is.
+/// `rate` is learning_rate. With multiply_linear_by_learning_rate, the linear slot holds
+/// the value above times the learning rate, and l1, l2 and the terms with p and beta are
+/// multiplied by the learning rate, too. The weights are the same if the learning rate is
+/// constant. A learning rate of 0 does not change a row.
 ///
-/// The weight is a function of the slots, so a row's initial weight is
-/// forgotten on its first touch, as upstream does. keep_initial_weight starts
-/// the linear slot at
+/// The weight is a function of the slots. So the first update of a row discards its
+/// initial weight, as upstream does. With keep_initial_weight, the linear slot starts at
 ///
 ///   -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1)
 ///
-/// Slots:   accumulators, from initial_accumulator_value, and linears, from 0.
+/// Slots:   accumulators, which start at initial_accumulator_value, and linears, which
+///          start at 0.
 /// Range:   learning_rate_power <= 0, initial_accumulator_value > 0,
 ///          others >= 0.
 /// Source:  tf.tpu.experimental.embedding.FTRL; McMahan et al. 2013.

@@ -10,18 +10,19 @@
 
 namespace tessera::optim {
 
-/// LAMB: Adam whose step is as long as the row times the learning rate.
+/// LAMB. It is Adam whose step has the norm of the row times the learning rate.
 ///
-///   momentum, velocity   as Adam, bias corrected with t = 1, 2, ...
+///   momentum, velocity   as in Adam, with bias correction
 ///   direction = momentum / (sqrt(velocity) + epsilon) + weight_decay * weight
 ///   weight   -= learning_rate * |weight| / |direction| * direction
 ///
-/// The norms are of one row, as FBGEMM's; where one is 0 their ratio is 1.
+/// The norms are those of one row, as in FBGEMM. If a norm is 0, the ratio of the norms
+/// is 1. The bias correction uses t = 1, 2, ..., the number of the table's update.
 ///
-/// Slots:   momenta, velocities; from 0.
+/// Slots:   momenta and velocities; both start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, weight_decay >= 0.
 /// Source:  FBGEMM's LAMB; You et al. 2019.
-/// Differs: the paper takes the norms of a whole layer.
+/// Differs: the paper uses the norms of a whole layer.
 struct LAMB {
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;

@@ -10,13 +10,14 @@
 
 namespace tessera::optim {
 
-/// Lion: steps of one size, in the direction of the blended gradient's sign.
+/// Lion. All steps have the size of the learning rate; the sign comes from a blend of
+/// momentum and gradient.
 ///
 ///   blend    = beta_1 * momenta + (1 - beta_1) * gradient
 ///   weight  -= learning_rate * sign(blend)
 ///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
 ///
-/// Slots:   momenta, from 0.
+/// Slots:   momenta, which start at 0.
 /// Range:   beta_1, beta_2 in [0, 1].
 /// Source:  keras.optimizers.Lion; Chen et al. 2023.
 struct Lion {

@@ -15,18 +15,20 @@ namespace tessera::optim {
 ///   momenta  = momentum * momenta + gradient
 ///   weight  -= learning_rate * momenta
 ///
-/// Nesterov: weight -= learning_rate * (gradient + momentum * momenta), with
-/// the new momenta. With scale_momentum_by_learning_rate the slot holds steps:
+/// With use_nesterov, weight -= learning_rate * (gradient + momentum * momenta), with
+/// the new momenta. With scale_momentum_by_learning_rate, the slot holds steps:
 ///
 ///   momenta = momentum * momenta - learning_rate * gradient
-///   weight += momenta        (Nesterov: momentum * momenta - rate * gradient)
+///   weight += momenta
 ///
-/// Slots:   momenta.
+/// With both, weight += momentum * momenta - learning_rate * gradient.
+///
+/// Slots:   momenta, which start at 0.
 /// Range:   momentum in [0, 1].
 /// Source:  the TPU embedding configuration's momentum; tf.keras SGD for the
 ///          scaled form.
-/// Differs: torch::optim::SGD is the unscaled form, with dampening besides. The
-///          forms agree while the learning rate does not change.
+/// Differs: torch::optim::SGD is the unscaled form and also has dampening. Both forms
+///          give the same weights if the learning rate is constant.
 struct Momentum {
   LearningRate learning_rate = 0.001;
   double momentum = 0.9;

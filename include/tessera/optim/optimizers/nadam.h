@@ -10,7 +10,7 @@
 
 namespace tessera::optim {
 
-/// Nadam: Adam with Nesterov momentum. Its momentum factor mu(t) grows to beta_1.
+/// Nadam. It is Adam with Nesterov momentum; its momentum factor mu(t) grows to beta_1.
 ///
 ///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
 ///   velocity  = beta_2 * velocity + (1 - beta_2) * gradient^2
@@ -22,11 +22,11 @@ namespace tessera::optim {
 ///
 /// t = 1, 2, ... counts the table's updates. mu needs no slot.
 ///
-/// Slots:   momenta, velocities; from 0.
+/// Slots:   momenta and velocities; both start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, schedule_decay >= 0.
 /// Source:  keras.optimizers.Nadam; Dozat 2016.
-/// Differs: schedule_decay is 1, as in Keras 3. torch.optim.NAdam of Python and legacy
-///          Keras have 0.004.
+/// Differs: the default of schedule_decay is 1, as in Keras 3. It is 0.004 in
+///          torch.optim.NAdam of Python and in legacy Keras.
 struct Nadam {
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;

@@ -10,14 +10,16 @@
 
 namespace tessera::optim {
 
-/// Adagrad with an exact proximal step for l1 and l2.
+/// Adagrad with an exact proximal step for l1 and l2 regularization.
 ///
 ///   accumulator += gradient^2
 ///   rate         = learning_rate / sqrt(accumulator)
 ///   moved        = weight - rate * gradient
 ///   weight       = sign(moved) * max(|moved| - rate * l1, 0) / (1 + rate * l2)
 ///
-/// Slots:   accumulators, from initial_accumulator_value.
+/// l1 and l2 are l1_regularization_strength and l2_regularization_strength.
+///
+/// Slots:   accumulators, which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value > 0, l1, l2 >= 0.
 /// Source:  tf.raw_ops.ResourceApplyProximalAdagrad; Duchi and Singer 2009.
 struct ProximalAdagrad {

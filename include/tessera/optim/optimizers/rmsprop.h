@@ -10,7 +10,7 @@
 
 namespace tessera::optim {
 
-/// RMSprop: Adagrad that forgets.
+/// RMSprop. It is Adagrad with a running mean of the squared gradients instead of a sum.
 ///
 ///   square   = rho * square + (1 - rho) * gradient^2
 ///   mean     = rho * mean + (1 - rho) * gradient            (centered)
@@ -18,13 +18,13 @@ namespace tessera::optim {
 ///   momenta  = momentum * momenta + step                    (momentum > 0)
 ///   weight  -= momenta, or step without momentum
 ///
-/// With epsilon_inside_sqrt = false the denominator is sqrt(...) + epsilon.
+/// With epsilon_inside_sqrt = false, the denominator is sqrt(...) + epsilon.
 ///
-/// Slots:   mean_squares; momenta with momentum; means when centered; from 0.
+/// Slots:   mean_squares, momenta if momentum > 0, means if centered; all start at 0.
 /// Range:   rho, momentum in [0, 1], epsilon > 0.
 /// Source:  the TPU embedding configuration's rms_prop; Hinton 2012.
-/// Differs: torch::optim::RMSprop adds eps outside the root and multiplies by
-///          the learning rate after the momentum.
+/// Differs: torch::optim::RMSprop adds eps outside the root, and multiplies the momentum,
+///          not the gradient, by the learning rate.
 struct RMSprop {
   LearningRate learning_rate = 0.001;
   double rho = 0.9;

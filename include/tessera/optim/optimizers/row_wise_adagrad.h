@@ -10,12 +10,12 @@
 
 namespace tessera::optim {
 
-/// Adagrad with one accumulator per row: a table's slot is 1 / dim of its size.
+/// Adagrad with one accumulator per row. So the slot has 1 / dim of the table's size.
 ///
 ///   accumulator += mean over the row of gradient^2
 ///   weight      -= learning_rate * gradient / (sqrt(accumulator) + epsilon)
 ///
-/// Slots:   accumulators [vocab], from initial_accumulator_value.
+/// Slots:   accumulators [vocab], which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value >= 0, epsilon > 0.
 /// Source:  FBGEMM's EXACT_ROWWISE_ADAGRAD.
 struct RowWiseAdagrad {
