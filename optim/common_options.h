@@ -13,7 +13,8 @@
 
 namespace tessera::optim {
 
-/// The options that all specs share, read from one of them, which must outlive this.
+/// The values in one spec of the options that all specs share. It refers to the spec,
+/// which must live longer.
 struct CommonOptions {
   const LearningRate& learning_rate;
   bool use_gradient_accumulation;
@@ -34,7 +35,7 @@ struct CommonOptions {
   bool clips_gradient() const {
     return clip_gradient_min || clip_gradient_max;
   }
-  /// What a weight loses of itself in an update; 0 without weight decay.
+  /// The share of its value that a weight loses in an update; 0 without weight decay.
   double weight_decay(double rate) const {
     return weight_decay_factor.value_or(0.0) *
         (multiply_weight_decay_factor_by_learning_rate ? rate : 1.0);
@@ -79,13 +80,13 @@ CommonOptions common_options(const Spec& spec) {
       .slot_creation = slot_creation(spec)};
 }
 
-/// Of the spec inside, whatever it is.
+/// The same for the spec inside `optimizer`.
 CommonOptions common_options(const OptimizerSpec& optimizer);
 
 /// Errors:  c10::ValueError for options out of their range; `where` begins the message.
 void validate(const CommonOptions& options, const std::string& where);
 
-/// What a kernel does around the rule.
+/// The steps of a kernel before and after the rule.
 kernels::RowStages row_stages(
     const CommonOptions& options,
     double learning_rate);

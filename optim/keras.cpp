@@ -32,7 +32,7 @@ std::string names_of(const std::vector<Named>& all) {
   return names;
 }
 
-// Calls `visit` with each spec's defaults.
+// Calls `visit` with each spec, which has its defaults.
 template <class Visit, class... Specs>
 void for_each_spec(
     std::in_place_type_t<std::variant<Specs...>> /*variant*/,
@@ -40,7 +40,7 @@ void for_each_spec(
   (visit(Specs{}), ...);
 }
 
-// The usable class of this name.
+// Finds the class of this name. It must exist in `source` and, if `is_tpu`, on the TPU.
 const KerasClass& find_class(
     const std::string& name,
     KerasSource source,
@@ -76,8 +76,8 @@ const KerasClass& find_class(
                         : "Use one of them, or a native spec."));
 }
 
-// Configs without a module are older than the new optimizers, unless they hold
-// a key of those.
+// Decides whether legacy Keras wrote the config. A config without a module counts as
+// legacy if it has `decay`, which the new optimizers do not have.
 KerasSource source_of(const Json& json, const Json& config) {
   if (config.contains("is_legacy_optimizer") &&
       config.at("is_legacy_optimizer") == true) {
@@ -105,7 +105,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// The specs that Keras has, with their defaults.
+// The specs of optimizers that Keras has, too, with their defaults.
 std::vector<NamedSpec> named_specs() {
   std::vector<NamedSpec> specs;
   for_each_spec(

@@ -7,10 +7,10 @@
 
 namespace tessera::optim {
 
-/// The class name of an object that Keras serialized, with a check of the keys around
-/// it.
-/// Errors:  c10::ValueError for a class that is not of Keras, too; `where` is the path
-///          of the object.
+/// Returns the class name of an object that Keras serialized, and checks the keys beside
+/// the name.
+/// Errors:  c10::ValueError for wrong keys and for classes outside Keras; `where` is the
+///          path of the object.
 std::string read_keras_class_name(const Json& json, const std::string& where);
 
 }  // namespace tessera::optim

@@ -14,16 +14,16 @@
 
 namespace tessera::optim {
 
-/// Whether Keras changes a row, or its slots, in an update without a gradient
-/// for it. Weight decay always does. kOnlySlots: the slots change as if the
-/// gradient were zero, but the row stays.
+/// Whether Keras changes a row and its slots in an update that has no gradient for the
+/// row. With kOnlySlots, the slots change as if the gradient were zero, but the row does
+/// not. Weight decay changes the row in any case.
 enum class IdleRows { kStay, kMove, kOnlySlots };
 
-/// What the option `decay` of legacy Keras reduces over time.
+/// What the option `decay` of legacy Keras applies to.
 enum class LegacyDecay { kOfLearningRate, kOfMomentum };
 
-/// The options of one optimizer, checked against what its class knows and what
-/// the fidelity can honour.
+/// The options of one Keras optimizer. The constructor refuses options that the class
+/// does not have or that the fidelity does not support.
 class KerasConfig {
  public:
   KerasConfig(
@@ -48,7 +48,7 @@ class KerasConfig {
     return where_;
   }
 
-  /// The spec with the options that all classes share.
+  /// Returns `spec` with the options that all classes share.
   template <class Spec>
   Spec finish(
       Spec spec,
@@ -87,7 +87,7 @@ class KerasConfig {
   LearningRate read_learning_rate(LegacyDecay legacy_decay) const;
 
   void require_honourable(const KerasOption& option, const Json& value) const;
-  // null for an option that this source doesn't have.
+  // The option's value or Keras's default; null if this source has no such option.
   Json value(const char* key) const;
   std::optional<double> optional_number(const char* key) const;
   std::string place(const char* key) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that all classes of Keras share. Sources of the defaults, also of those
-// in optim/optimizers/: the constructors of keras.optimizers (3.x), of
-// tf_keras.optimizers and of tf_keras.optimizers.legacy, which agree. What
-// Fidelity::kTpu maps: translate_keras_optimizer of TensorFlow Recommenders.
+// The options that all classes of Keras share. The defaults here and in
+// optim/optimizers/ are those of the constructors in keras.optimizers (3.x),
+// tf_keras.optimizers and tf_keras.optimizers.legacy, which agree. Fidelity::kTpu
+// follows translate_keras_optimizer of TensorFlow Recommenders.
 #include "optim/keras_options.h"
 
 namespace tessera::optim {
@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kUseClipvalue =
     "Use clipvalue: a table sees one row at a time, not the norm of all.";
 
-// Of Keras 3 and tf_keras, in Keras 3's order.
+// The options of Keras 3 and tf_keras, in the order of Keras 3.
 std::vector<KerasOption> current_options() {
   return {
       {"weight_decay", nullptr, Mapping::kNotOnTpu},

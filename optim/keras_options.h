@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The classes of Keras, their options and where those go: what translation in both
-// directions reads.
+// The classes of Keras and their options. Both directions of the translation read them.
 
 #include <tessera/common/json_value.h>
 #include <tessera/optim/optimizer.h>
@@ -12,26 +11,26 @@
 
 namespace tessera::optim {
 
-/// Who wrote a config: the arithmetic differs.
+/// Which Keras wrote a config. Their arithmetic differs.
 enum class KerasSource {
   kCurrent,  // Keras 3 and the new optimizers of tf_keras
   kLegacy,  // keras.optimizers.legacy
 };
 
-/// Where the value of an option goes.
+/// How an option is translated.
 enum class Mapping {
-  kMapped,  // to the spec
-  kNotOnTpu,  // to the spec; with Fidelity::kTpu it must be the default
-  kNoCounterpart,  // nowhere: it must be the default
-  kWithoutEffect,  // nowhere, and no result depends on it
+  kMapped,  // becomes a part of the spec
+  kNotOnTpu,  // the same, but with Fidelity::kTpu it must have the default value
+  kNoCounterpart,  // must have the default value
+  kWithoutEffect,  // is ignored, because no result depends on it
 };
 
 struct KerasOption {
   const char* key = "";
-  /// What Keras takes when the key is missing; null is unset.
+  /// The value that Keras uses if the key is missing; null means unset.
   Json keras_default = {};
   Mapping mapping = Mapping::kMapped;
-  /// For an option without counterpart: what to do.
+  /// For kNoCounterpart: what the user can do instead.
   const char* instead = "";
 };
 
@@ -41,14 +40,14 @@ struct KerasClass {
   const char* name = "";
   bool is_on_tpu = false;
   bool is_in_legacy = false;
-  /// Without those that all classes share.
+  /// The options of this class alone. The learning rate is the first.
   std::vector<KerasOption> options = {};
-  /// Shared options for which this class has another default.
+  /// The shared options that have another default in this class.
   std::vector<KerasOption> other_defaults = {};
   OptimizerSpec (*translate)(const KerasConfig& config) = nullptr;
 };
 
-/// Those of all specs. The classes that an accelerator has come first.
+/// The Keras classes of all specs. Those with is_on_tpu come first.
 const std::vector<KerasClass>& keras_classes();
 
 /// All options of a class, in the order in which Keras 3 writes them.

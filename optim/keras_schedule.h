@@ -8,12 +8,13 @@
 
 namespace tessera::optim {
 
-/// A number or a schedule of Keras.
+/// Reads a number or a schedule that Keras serialized.
 LearningRate read_keras_learning_rate(
     const Json& json,
     const std::string& where);
 
-/// The reverse for schedules that Keras has.
+/// Writes a schedule as Keras serializes it. `schedule` is not a Warmup, which Keras does
+/// not have.
 Json write_keras_schedule(const Schedule& schedule);
 
 }  // namespace tessera::optim

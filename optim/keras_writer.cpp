@@ -17,7 +17,7 @@ Json defaults_of(const KerasClass& keras_class) {
   Json config = Json::object();
   for (const KerasOption& option :
        options_of(keras_class, KerasSource::kCurrent)) {
-    // The two that only tf_keras knows.
+    // Only tf_keras has these two options.
     const std::string key = option.key;
     if (key != "jit_compile" && key != "is_legacy_optimizer") {
       config[key] = option.keras_default;
@@ -26,7 +26,7 @@ Json defaults_of(const KerasClass& keras_class) {
   return config;
 }
 
-// "adam": Keras 3's own default, but for SGD.
+// The default name of an optimizer in Keras 3, such as "adam". SGD keeps its capitals.
 std::string name_in_keras(const std::string& class_name) {
   std::string name = class_name;
   if (name != "SGD") {

@@ -10,18 +10,18 @@
 
 namespace tessera::optim {
 
-/// Fills the config of one Keras class, refusing what that can't say.
+/// Writes the config of one Keras class. It refuses what the class does not support.
 class KerasWriter {
  public:
-  /// `name` is the spec's.
+  /// `name` is the name of the spec, for messages.
   explicit KerasWriter(const std::string& name);
 
-  /// Errors:  c10::ValueError unless `is_expressible`: that Keras 3 has no counterpart
-  ///          for `what`.
+  /// Errors:  c10::ValueError unless `is_expressible`. It says that `what` has no
+  ///          counterpart in Keras 3.
   void require(bool is_expressible, const char* what) const;
 
-  /// {"module": ..., "class_name": ..., "config": ...} with Keras's defaults and
-  /// the options that all specs share.
+  /// Returns {"module": ..., "class_name": ..., "config": ...}. The config has Keras's
+  /// defaults and the options that all specs share.
   Json begin(const char* class_name, const CommonOptions& options) const;
 
  private:

@@ -13,8 +13,8 @@ inline void blend(at::Tensor& average, double share, const at::Tensor& value) {
   average.mul_(share).add_(value, 1.0 - share);
 }
 
-/// 1 - share^update: what the shares of the values in an average that began at 0 sum up
-/// to after updates 1, ..., `update`. Divided by it, the average has no bias.
+/// 1 - share^update. An average that starts at 0 has no bias after `update` updates if it
+/// is divided by this.
 inline double bias_correction(double share, int64_t update) {
   return 1.0 - std::pow(share, static_cast<double>(update));
 }

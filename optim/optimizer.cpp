@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all specs share. The source of each one is in optim/optimizers/.
+// The parts that all specs share. The source of each spec is in optim/optimizers/.
 #include <tessera/optim/optimizers.h>
 
 #include "optim/common_options.h"

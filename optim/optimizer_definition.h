@@ -20,8 +20,8 @@ inline float as_float(double value) {
   return static_cast<float>(value);
 }
 
-/// What the library knows about one optimizer. Its source in optim/optimizers/ derives
-/// from this, and its function definition_of() returns the one object:
+/// All that the library needs to know about one optimizer. The source of each optimizer
+/// in optim/optimizers/ has a subclass, and definition_of() returns its only object:
 ///
 ///   definition_of(spec).slots(spec);
 template <class Spec>
@@ -29,14 +29,14 @@ class OptimizerDefinition {
  public:
   virtual ~OptimizerDefinition() = default;
 
-  /// The name in JSON and in summaries. In lower case, it is also what stands for the
-  /// spec with its defaults, if Keras has the optimizer.
+  /// The name in JSON and in summaries. If Keras has the optimizer, the name in lower
+  /// case also means the spec with its defaults.
   virtual const char* name() const = 0;
 
-  /// In the order in which slots are created and saved.
+  /// The slots in the order in which they are created and saved.
   virtual std::vector<SlotSpec> slots(const Spec& spec) const = 0;
 
-  /// Checks the spec's own options. CommonOptions has the others.
+  /// Checks the spec's own options. validate(CommonOptions) checks the others.
   virtual void validate(const Spec& spec, const Range& range) const = 0;
 
   /// The kernel's rule with the numbers of one update.
@@ -53,7 +53,7 @@ class OptimizerDefinition {
     return {};
   }
 
-  /// The reverse.
+  /// The JSON that Keras serializes for the same optimizer.
   virtual Json to_keras(const Spec& /*spec*/, const KerasWriter& writer) const {
     writer.require(false, "the rule");
     return nullptr;

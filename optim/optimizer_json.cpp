@@ -43,7 +43,7 @@ optim::LearningRate JsonValue<optim::LearningRate>::read(
 
 namespace {
 
-// null, or {"callable": name}, which reads as a placeholder.
+// null, or {"callable": name}, which is read as a placeholder.
 template <class Function>
 Json write_function(const Function& value) {
   return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);

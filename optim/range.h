@@ -5,24 +5,24 @@
 
 namespace tessera::optim {
 
-/// Checks of one option each, with one form of message.
+/// Checks of single options, whose messages all have the same form.
 class Range {
  public:
   /// `where` begins the messages.
   explicit Range(std::string where);
 
-  /// What the kernels divide by: neither 0 nor subnormal in float32.
+  /// For values that the kernels divide by: they are neither 0 nor subnormal in float32.
   void positive(const char* option, double value) const;
   void not_negative(const char* option, double value) const;
   void in_unit_interval(const char* option, double value) const;
   void below_one(const char* option, double value) const;
   void finite(const char* option, double value) const;
 
-  /// Errors:  c10::ValueError unless `holds`: that the option must be `expected`, but
-  ///          got `value`.
+  /// Errors:  c10::ValueError unless `holds`. It says that the option must be `expected`,
+  ///          but got `value`.
   void check(bool holds, const char* option, const char* expected, double value)
       const;
-  /// The same for options that are no number; `expected` ends the message.
+  /// The same for options that are not numbers; the message ends with `expected`.
   void require(bool holds, const char* option, const std::string& expected)
       const;
 

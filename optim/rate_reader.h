@@ -12,14 +12,14 @@
 
 namespace tessera::optim {
 
-/// Reads learning rates for one update: those of one tag are read once.
+/// Reads learning rates for one update. The rates of one tag are evaluated only once.
 class RateReader {
  public:
-  /// `tags` are what learning_rate_tags() gives; `step` is 0, 1, ....
+  /// `tags` is the result of learning_rate_tags(); `step` is 0, 1, ....
   RateReader(std::vector<int64_t> tags, int64_t step)
       : tags_(std::move(tags)), step_(step), rates_(tags_.size()) {}
 
-  /// The rate of entry `index`, which `source` stands for.
+  /// The rate of entry `index` of the tags. `source` is the learning rate of that entry.
   /// Errors:  as LearningRate::value().
   double read(
       size_t index,

@@ -14,38 +14,36 @@
 
 namespace tessera::optim {
 
-/// A tensor beside the table that a spec keeps.
+/// A slot: a tensor that a spec keeps for each table.
 struct SlotSpec {
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
   double initial_value = 0.0;
-  /// Where the kernel expects it: its index in UpdateArgs::slots.
+  /// The slot's index in kernels::UpdateArgs::slots.
   size_t position = 0;
-  /// [vocab] instead of [vocab, dim].
+  /// Whether the shape is [vocab] instead of [vocab, dim].
   bool is_per_row = false;
 };
 
-/// A slot's key in an archive: a tensor named `class` saves and can't be
-/// loaded.
+/// A slot's key in an archive. It has a prefix, because LibTorch saves a tensor with a
+/// name such as `class`, but can't load it.
 inline std::string slot_key(const std::string& name) {
   return "slot_" + name;
 }
 
-/// Slots in the order in which they are created and saved.
+/// The slots in the order in which they are created and saved.
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer);
 
 const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer);
 
-/// When an update happens.
+/// The number of an update and its learning rate.
 struct UpdateMoment {
-  /// As read for this update.
   double learning_rate = 0.0;
-  /// 1, 2, ...: which update of the table this is.
+  /// The number of this update of the table: 1, 2, ...
   int64_t update = 1;
 };
 
-/// One update of a table's rows by a kernel, with this step's learning rate
-/// folded in.
+/// What a kernel needs for one update of a table's rows. It includes the learning rate.
 struct RowUpdate {
   kernels::RowRule rule = {};
   kernels::RowStages stages = {};
@@ -53,12 +51,13 @@ struct RowUpdate {
   bool sweep = false;
 };
 
-/// Custom rules have none: optim/tensor_update.h runs them.
+/// `optimizer` is not a CustomOptimizer. update_rows() of optim/tensor_update.h runs
+/// custom rules.
 RowUpdate row_update(
     const OptimizerSpec& optimizer,
     const UpdateMoment& moment);
 
-/// use_gradient_accumulation.
+/// The option use_gradient_accumulation.
 bool accumulates_duplicates(const OptimizerSpec& optimizer);
 
 int64_t gradient_accumulation_steps_of(const OptimizerSpec& optimizer);

@@ -88,9 +88,8 @@ double value(const CosineDecay& decay, double step) {
   return from * ((1.0 - decay.alpha) * half_wave(share) + decay.alpha);
 }
 
-// In float32, as Keras: at a restart the rounding of the logarithms decides
-// which period a step belongs to, and with t_mul near 1 that of 1 - t_mul
-// counts.
+// Uses float32, as Keras does. The rounding of the logarithms decides to which period the
+// step of a restart belongs. With t_mul near 1, the rounding of 1 - t_mul matters, too.
 double value(const CosineDecayRestarts& decay, double step) {
   const auto t_mul = static_cast<float>(decay.t_mul);
   const auto alpha = static_cast<float>(decay.alpha);
@@ -128,7 +127,7 @@ struct Option {
   double value;
 };
 
-// One message form for all options of all schedules.
+// Checks of single options, whose messages all have the same form.
 class Checks {
  public:
   explicit Checks(std::string where) : where_(std::move(where)) {}

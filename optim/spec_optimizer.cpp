@@ -114,7 +114,8 @@ struct SpecOptimizer::Update {
   State* state = nullptr;
   at::Tensor gradient = {};
   bool only_collects = false;
-  // Of a custom rule: the new rows, computed before anything changes.
+  // The new rows of a custom rule. They are computed before anything changes, because the
+  // rule may throw.
   TensorRows result = {};
 
   at::Tensor ids() const {
@@ -123,12 +124,12 @@ struct SpecOptimizer::Update {
   bool is_sparse() const {
     return gradient.layout() == at::kSparse;
   }
-  // Custom rules are not called without rows.
+  // Whether there are rows to update. Custom rules are not called without rows.
   bool has_rows() const {
     return !is_sparse() || gradient._nnz() > 0;
   }
 
-  // Copies of the rows that change, updated.
+  // Returns updated copies of the touched rows.
   TensorRows compute() const {
     TensorRows touched;
     if (is_sparse()) {
@@ -144,7 +145,8 @@ struct SpecOptimizer::Update {
     return touched;
   }
 
-  // Takes the mean over the passes, and computes what may fail.
+  // Divides the accumulated gradient by the number of passes, and runs a custom rule,
+  // which may throw.
   void prepare() {
     if (only_collects) {
       return;
@@ -212,7 +214,8 @@ SpecOptimizer::SpecOptimizer(
 void SpecOptimizer::add(
     const OptimizerSpec& spec,
     std::vector<at::Tensor> parameters) {
-  // LibTorch puts the defaults in place of options of a type of ours.
+  // add_param_group() replaces options of unknown types by the defaults, so the options
+  // are set afterwards.
   add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
   param_groups_.back().set_options(
       std::make_unique<SpecOptimizerOptions>(spec, iterations_));

@@ -14,13 +14,13 @@
 
 namespace tessera::optim {
 
-/// Refuses specs that only the engine can follow; `where` begins the message.
+/// Refuses specs that need Strategy::engine(); `where` begins the message.
 void check_off_engine(const OptimizerSpec& spec, const std::string& where);
 
-/// The options of a param group: its spec.
+/// The options of a param group, which hold its spec.
 class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
  public:
-  /// `iterations`: of the optimizer that holds the group.
+  /// `iterations` is the step counter of the optimizer that holds the group.
   SpecOptimizerOptions(
       OptimizerSpec spec,
       std::shared_ptr<const int64_t> iterations)
@@ -32,7 +32,7 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
 
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override;
   double get_lr() const override;
-  /// Errors:  c10::ValueError when it is negative or not finite.
+  /// Errors:  c10::ValueError if `learning_rate` is negative or not finite.
   void set_lr(double learning_rate) override;
 
  private:
@@ -40,21 +40,21 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
   std::shared_ptr<const int64_t> iterations_;
 };
 
-/// The spec of one of a SpecOptimizer's groups.
+/// The spec of a param group of a SpecOptimizer.
 inline const OptimizerSpec& spec_of(
     const torch::optim::OptimizerParamGroup& group) {
   return static_cast<const SpecOptimizerOptions&>(group.options()).spec();
 }
 
-/// What make_optimizer() makes.
+/// The optimizer that make_optimizer() returns.
 class SpecOptimizer : public torch::optim::Optimizer {
  public:
-  /// A parameter whose slots belong to someone else.
+  /// A parameter whose slots belong to another object, such as a layer.
   struct Bound {
     OptimizerSpec spec = {};
     at::Tensor parameter = {};
     std::vector<at::Tensor> slots = {};
-    /// The gradient that gradient_accumulation_steps collects: dense, sparse or
+    /// The accumulated gradient of gradient_accumulation_steps: dense, sparse or
     /// undefined.
     std::shared_ptr<at::Tensor> sum = {};
     std::string where = {};  // begins the messages
@@ -102,13 +102,13 @@ class SpecOptimizer : public torch::optim::Optimizer {
       const std::string& where);
   std::vector<Update> plan();
 
-  // load() reads everything before it changes anything.
+  // load() reads and checks everything before it changes anything.
   Loaded read(torch::serialize::InputArchive& archive) const;
   void read_group(
       size_t group,
       torch::serialize::InputArchive& archive,
       Loaded& loaded) const;
-  // Whether the archive holds a collected gradient, too.
+  // Returns whether the archive holds an accumulated gradient of the parameter.
   bool read_parameter(
       size_t group,
       size_t parameter,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a SpecOptimizer is saved and loaded.
+// Saves and loads a SpecOptimizer.
 #include "optim/spec_optimizer.h"
 
 #include "src/common/check.h"
@@ -73,7 +73,7 @@ at::Tensor load_sum(
 
 }  // namespace
 
-// What an archive holds, and why it does not fit.
+// What was read from an archive, and the reasons why it does not fit.
 struct SpecOptimizer::Loaded {
   struct Parameter {
     at::Tensor parameter = {};
@@ -252,7 +252,7 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
     param_groups_[group].options().set_lr(rate);
   }
   if (!owns_slots_) {
-    return;  // The layer loads counter, slots and sums.
+    return;  // The layer loads the counter, the slots and the sums.
   }
   *iterations_ = loaded.iterations;
   if (loaded.lacks_sums) {

@@ -10,19 +10,19 @@
 
 namespace tessera::optim {
 
-/// A tensor, or some rows of one, with the slots in the order of slots_of().
+/// A tensor, or some of its rows, and the slots in the order of slots_of().
 struct TensorRows {
   at::Tensor weights = {};  // [..., dim]
-  std::vector<at::Tensor> slots = {};  // each [..., dim], or [...] per row
+  std::vector<at::Tensor> slots = {};  // each [..., dim], or [...] if per row
 };
 
-/// One update of all rows: what a rule reads and what it changes in place.
+/// The arguments of a rule that updates all rows. It changes weight and slots in place.
 struct TensorUpdate {
   const UpdateMoment& moment;
   const at::Tensor& gradient;  // [..., dim], clipped
   at::Tensor& weight;  // [..., dim], after weight decay
   std::vector<at::Tensor>& slots;
-  /// Begins the messages.
+  /// The beginning of the messages.
   const std::string& where;
 
   double learning_rate() const {
@@ -30,15 +30,14 @@ struct TensorUpdate {
   }
 };
 
-/// The shape of a slot of a tensor of shape `weights`.
+/// The shape of a slot for a tensor of shape `weights`.
 std::vector<int64_t> slot_shape(const SlotSpec& slot, at::IntArrayRef weights);
 
-/// One update of all rows by stock LibTorch operators, in place: the formulas
-/// of the specs once more, independent of the kernels.
+/// Updates all rows in place with stock LibTorch operators. It does not use the kernels.
 ///
-/// Runs custom rules, too, which may throw: then `rows` is half changed.
-/// Shapes:  gradients as rows.weights.
-/// Errors:  c10::ValueError for what a custom rule returns; `where` begins the
+/// It also runs custom rules. If such a rule throws, `rows` may be partly changed.
+/// Shapes:  gradients has the shape of rows.weights.
+/// Errors:  c10::ValueError if a custom rule leaves a wrong tensor; `where` begins the
 ///          message.
 void update_rows(
     const OptimizerSpec& optimizer,
@@ -47,10 +46,10 @@ void update_rows(
     TensorRows& rows,
     const std::string& where);
 
-/// Copies of rows `ids` [rows] of all tensors.
+/// Copies the rows `ids` [rows] of all tensors.
 TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids);
 
-/// The reverse of gather_rows().
+/// Writes all rows of `from` to the rows `ids` of `to`.
 void scatter_rows(
     const TensorRows& from,
     const at::Tensor& ids,

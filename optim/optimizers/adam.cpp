@@ -34,7 +34,7 @@ std::vector<KerasOption> adam_options() {
       {"amsgrad", false, Mapping::kNotOnTpu}};
 }
 
-// AdamW, too: any Keras optimizer has its weight_decay.
+// This translates AdamW, too. finish() reads weight_decay for all classes.
 OptimizerSpec translate_adam(const KerasConfig& config) {
   return config.finish(
       Adam{

@@ -24,7 +24,7 @@ bool is_identifier(const std::string& name) {
   });
 }
 
-// What a custom rule must leave, noted before it runs.
+// The layout of a tensor before a custom rule runs. The rule must not change it.
 struct Layout {
   explicit Layout(const Tensor& tensor)
       : sizes(tensor.sizes().vec()), options(tensor.options()) {}
@@ -40,7 +40,8 @@ struct Layout {
   at::TensorOptions options;
 };
 
-// `result` stands where `original` stood, which may have been resized, too.
+// Checks the tensor that a custom rule left in place of `original`, and `original`
+// itself, because the rule may have resized it.
 void check_result(
     const Tensor& result,
     const Tensor& original,
@@ -106,7 +107,7 @@ class CustomOptimizerDefinition final
     return {};
   }
 
-  // The user's rule, with a check of what it leaves.
+  // Runs the user's rule and checks the tensors that it leaves.
   void update_rows(const CustomOptimizer& spec, const TensorUpdate& update)
       const override {
     const std::string& where = update.where;
@@ -136,7 +137,7 @@ class CustomOptimizerDefinition final
           "slot '" + shorten(spec.slots[i].name) + "'",
           where);
     }
-    // Copies: a rule may have put one of the tensors in another's place.
+    // The slots are copied first, because a rule may have exchanged some of the tensors.
     for (Tensor& slot : custom.slots) {
       slot = slot.clone();
     }

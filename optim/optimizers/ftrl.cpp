@@ -81,7 +81,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
       const override {
     const double rate = update.learning_rate();
     if (rate == 0.0) {
-      return;  // The weight, a function of the slots, has no value.
+      return;  // The formula of the weight needs a learning rate > 0.
     }
     const Tensor& gradient = update.gradient;
     Tensor& weight = update.weight;

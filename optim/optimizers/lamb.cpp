@@ -69,7 +69,8 @@ class LAMBDefinition final : public OptimizerDefinition<LAMB> {
     update.weight.sub_(trust * direction, learning_rate);
   }
 
-  // Keras's Lamb takes the norms of a whole variable, so to_keras() refuses the rule.
+  // to_keras() is not overridden and so refuses the rule, because Keras's Lamb uses the
+  // norms of a whole variable.
 };
 
 }  // namespace

@@ -53,7 +53,7 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
         spec.use_nesterov ? gradient + spec.momentum * momenta : momenta, rate);
   }
 
-  // What reads it is in sgd.cpp.
+  // The other direction is in sgd.cpp.
   Json to_keras(const Momentum& spec, const KerasWriter& writer)
       const override {
     writer.require(

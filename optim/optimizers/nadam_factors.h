@@ -7,7 +7,7 @@
 
 namespace tessera::optim {
 
-/// The factors of Nadam's update number t = 1, 2, ...; the same for all rows.
+/// The factors of Nadam's update number t = 1, 2, .... All rows have the same ones.
 struct NadamFactors {
   double momentum = 0.0;  // mu(t + 1) / (1 - mu(1) * ... * mu(t + 1))
   double gradient = 1.0;  // (1 - mu(t)) / (1 - mu(1) * ... * mu(t))

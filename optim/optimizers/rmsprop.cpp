@@ -15,8 +15,9 @@ using at::Tensor;
 
 OptimizerSpec translate_rmsprop(const KerasConfig& config) {
   const double momentum = config.number("momentum");
-  // Legacy Keras has two implementations. With momentum: TensorFlow's fused
-  // one, epsilon inside the root, rows of the batch. Without: all slots decay.
+  // Legacy Keras has two implementations. With momentum, it uses TensorFlow's fused one:
+  // epsilon is inside the root, and only rows of the batch change. Without momentum,
+  // epsilon is outside the root, and the slots of all rows decay.
   const bool is_fused = config.is_legacy() && momentum > 0.0;
   return config.finish(
       RMSprop{

@@ -12,7 +12,7 @@ namespace tessera::optim {
 
 namespace {
 
-// Keras's SGD with momentum is another spec.
+// Keras's SGD with momentum becomes a Momentum.
 OptimizerSpec translate_sgd(const KerasConfig& config) {
   const double momentum = config.number("momentum");
   const bool use_nesterov = config.flag("nesterov");
