@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks over a row's columns, once per instruction set: included inside the
-// target namespace of the kernels, hence no include guard.
+// Loops over a row's columns. There is no include guard, because this file is included
+// once per instruction set, inside the target namespace of the kernels.
 
 template <int kLanes, class F>
 HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
@@ -11,8 +11,8 @@ HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
   }
 }
 
-// Calls f(tag, column) for what is left after the full vectors, in shorter ones: a
-// masked load may read past the end of the table.
+// Calls f(tag, column) for the columns after the full vectors, with shorter vectors. A
+// masked load might read past the end of the table.
 template <class F>
 HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
   if (column == dim) {

@@ -23,7 +23,7 @@ HWY_INLINE int64_t CountPairs(const PairwiseDotsArgs& args) {
   return count * (args.with_self ? count + 1 : count - 1) / 2;
 }
 
-// One example's features side by side: columns [dim, width], so that one vector
+// Transposes the features of one example to columns [dim, width], so that one vector
 // holds the same column of several features.
 void TransposeFeatures(
     const PairwiseDotsArgs& args,
@@ -39,7 +39,7 @@ void TransposeFeatures(
   }
 }
 
-// dots[j] = x[i] . x[j] for whole vectors of j that reach `count`.
+// dots[j] = x[i] . x[j] for j in 0 .. count, rounded up to whole vectors.
 HWY_INLINE void DotsOfFeature(
     int64_t dim,
     int64_t width,
@@ -78,8 +78,8 @@ void PairwiseDots(const PairwiseDotsArgs& args) {
   const int64_t width = (args.num_features + lanes - 1) / lanes * lanes;
   const int64_t pairs = CountPairs(args);
   std::vector<float> columns(args.dim * width);
-  // A feature's last vector reaches past its pairs, into those of the next one,
-  // which comes later.
+  // The last vector of a feature also writes behind the feature's pairs. The next feature
+  // overwrites these numbers.
   std::vector<float> dots(pairs + lanes);
   for (int64_t b = args.begin_example; b < args.end_example; ++b) {
     TransposeFeatures(args, b, width, columns.data());
@@ -94,7 +94,7 @@ void PairwiseDots(const PairwiseDotsArgs& args) {
   }
 }
 
-// The gradient as a symmetric matrix [num_features, num_features].
+// Writes the gradient as a symmetric matrix [num_features, num_features].
 void SpreadGradient(
     const PairwiseDotsArgs& args,
     int64_t example,
@@ -107,12 +107,13 @@ void SpreadGradient(
       matrix[i * count + j] = *gradient;
       matrix[j * count + i] = *gradient;
     }
-    // x . x counts twice, as the one factor and as the other.
+    // The gradient of x . x is 2 x.
     matrix[i * count + i] = args.with_self ? 2.0F * *gradient++ : 0.0F;
   }
 }
 
-// A few columns of the features' gradients, matrix . x, four features at a time.
+// Computes one vector of columns of the features' gradients, matrix . x, four features at
+// a time.
 struct GradientColumns {
   const PairwiseDotsArgs& args;
   int64_t example;

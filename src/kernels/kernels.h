@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The loops over rows, as raw pointers. Nothing here checks its input: ids are
-// in range and offsets ascend by the time they arrive.
+// The loops over rows, on raw pointers. The kernels do not check their input. Callers
+// have checked that ids are in range and that offsets ascend.
 
 #include "src/kernels/random_bits.h"
 #include "src/kernels/row_rules.h"
@@ -19,7 +19,7 @@
 
 namespace tessera::kernels {
 
-/// Buckets that values are rounded to: lower + k * step, up to upper.
+/// Values are limited to [lower, upper] and rounded to the nearest lower + k * step.
 struct Buckets {
   float lower = 0.0F;
   float upper = 0.0F;
@@ -46,24 +46,25 @@ struct CombineArgs {
   int64_t end_bag = 0;
 };
 
-/// One term of a row's gradient: gain * gradient.
+/// One term of a row's gradient. The term is gain * gradient.
 struct GradientSource {
   const float* gradient;  // [dim]
   float gain;
 };
 
-/// An id of the batch: which row it names, which source its gradient has.
+/// An id of the batch. It has the row of the id and the index of its GradientSource.
 struct Contribution {
   uint32_t row;
   uint32_t source;
 };
 
-/// What happens to a row around the rule, in this order.
+/// The steps before and after the rule, in this order. The rule comes after the weight
+/// decay.
 struct RowStages {
   bool clip_gradient = false;
   float clip_gradient_min = 0.0F;
   float clip_gradient_max = 0.0F;
-  /// weight -= weight_decay * weight; the learning rate is folded in.
+  /// weight -= weight_decay * weight. It includes the learning rate if the spec asks so.
   float weight_decay = 0.0F;
   bool clip_weight = false;
   float clip_weight_min = 0.0F;
@@ -78,14 +79,14 @@ struct RowStages {
 ///
 ///   for each run of equal rows r:                  (accumulate)
 ///     gradient = sum of gain * gradient over the run
-///     stages and rule on table[r] and slots[..][r]
+///     apply stages and rule to table[r] and slots[..][r]
 ///
-/// Without `accumulate` the rule runs once per contribution, in order. With a
-/// sweep, every other row of [first_row, end_row) gets a gradient of zeros.
+/// Without `accumulate`, the rule runs once per contribution, in order. With `sweep`,
+/// the other rows of [first_row, end_row) are updated with a gradient of zeros.
 struct UpdateArgs {
   StoredRows table = {};
-  /// Each [vocab, dim], or [vocab] where the rule keeps one number per row;
-  /// nullptr where it has none.
+  /// Each [vocab, dim], or [vocab] if the rule keeps one number per row; nullptr if the
+  /// rule does not use the slot.
   std::array<float*, kMaxSlots> slots = {};
   const Contribution* contributions = nullptr;  // [count], sorted by row
   int64_t count = 0;
@@ -111,20 +112,20 @@ struct SumArgs {
   float* sums = nullptr;  // [distinct rows, dim]
 };
 
-/// Fills rows [begin_row, end_row) of `out` with random values, a function of
-/// (key, row, column): row i is rows[i] of its table.
+/// Fills rows [begin_row, end_row) of `out` with random values. They are a function of
+/// (key, row, column), where the row is the row number in the table: rows[i] for row i.
 ///
 ///   uniform   low + (last - low) * u        u in (0, 1)
-///   normal    mean + stddev * quantile(1/2 + mass * (u - 1/2)), the quantile
-///             within +- limit
+///   normal    mean + stddev * quantile(1/2 + mass * (u - 1/2)), where the quantile of
+///             the standard normal distribution is limited to [-limit, limit]
 struct RandomArgs {
   bool is_uniform = false;
   float uniform_low = 0.0F;
   float uniform_last = 0.0F;
   float mean = 0.0F;
   float stddev = 1.0F;
-  float mass = 1.0F;  // of the distribution that truncation keeps,
-  float limit = std::numeric_limits<float>::infinity();  // and where it ends
+  float mass = 1.0F;  // the probability that truncation keeps
+  float limit = std::numeric_limits<float>::infinity();  // in standard deviations
   uint64_t key = 0;
   RowNumbers rows = {};
   int64_t begin_row = 0;
@@ -133,20 +134,21 @@ struct RandomArgs {
   float* out = nullptr;  // [end_row, dim]
 };
 
-/// A feature of a batch: example b's row [dim] begins at first + b * stride.
+/// A feature of a batch. The row [dim] of example b begins at first + b * stride.
 template <class Float>
 struct FeatureRows {
   Float* first = nullptr;
   int64_t stride = 0;
 };
 
-/// Dot products of all pairs of features within examples [begin_example,
-/// end_example), and from the dots' gradient that of the features:
+/// Dot products of all pairs of features of one example, for examples [begin_example,
+/// end_example), and the gradients of the features:
 ///
 ///   for b in begin_example .. end_example:
-///     for i in 0 .. num_features, for j in 0 .. i:  (i itself, too, with_self)
+///     for i in 0 .. num_features, for j in 0 .. i:   (with_self: j = i, too)
 ///       dots[b][pair] = x[i][b] . x[j][b]
-///       gradients[i][b] += dots_gradient[b][pair] * x[j][b]  (and i, j swapped)
+///       gradients[i][b] += dots_gradient[b][pair] * x[j][b]
+///       gradients[j][b] += dots_gradient[b][pair] * x[i][b]
 struct PairwiseDotsArgs {
   const FeatureRows<const float>* features = nullptr;  // [num_features]
   int64_t num_features = 0;
@@ -159,11 +161,13 @@ struct PairwiseDotsArgs {
   const FeatureRows<float>* gradients = nullptr;  // [num_features], overwritten
 };
 
-/// What a cross does beside its matrix products, with product = x W, and the
-/// same for gradients:
+/// The parts of the layer Cross that are not matrix products. product is x W. cross()
+/// computes
 ///
 ///   for r in 0 .. rows:
 ///     out[r] = x0[r] * (product[r] + bias) + x[r]
+///
+/// and cross_gradient() computes
 ///
 ///   for r in 0 .. rows:
 ///     x0_gradient[r] += gradient[r] * (product[r] + bias)
@@ -172,7 +176,7 @@ struct PairwiseDotsArgs {
 struct CrossArgs {
   int64_t rows = 0;
   int64_t dim = 0;
-  const float* x0 = nullptr;  // [rows, dim], like all that have r
+  const float* x0 = nullptr;  // [rows, dim], like all without a comment
   const float* product = nullptr;
   const float* bias = nullptr;  // [dim]; nullptr: zeros
   const float* x = nullptr;
@@ -180,15 +184,15 @@ struct CrossArgs {
   const float* gradient = nullptr;
   float* x0_gradient = nullptr;
   float* product_gradient = nullptr;
-  float* bias_gradient = nullptr;  // [dim]; nullptr: not asked for
+  float* bias_gradient = nullptr;  // [dim]; nullptr: not computed
 };
 
 /// The kernels of one instruction set.
 struct KernelTable {
-  /// "avx512", "avx2", "sse4", "sse2", or what Highway calls its target.
+  /// "avx512", "avx2", "sse4", "sse2", or Highway's name of the target in lower case.
   std::string isa;
   void (*combine)(const CombineArgs&) = nullptr;
-  /// Copies ids as uint32; false when one is not in [0, vocab).
+  /// Copies ids as uint32. Returns false if an id is not in [0, vocab).
   bool (*narrow_int32)(
       const int32_t* ids,
       int64_t n,
@@ -199,14 +203,14 @@ struct KernelTable {
       int64_t n,
       int64_t vocab,
       uint32_t* out) = nullptr;
-  /// By the rule's index in RowRule.
+  /// The index is that of the rule in RowRule.
   std::array<
       void (*)(const UpdateArgs&, const void* rule),
       std::variant_size_v<RowRule>>
       update_by_rule = {};
   void (*sum_rows)(const SumArgs&) = nullptr;
   void (*fill_random)(const RandomArgs&) = nullptr;
-  /// table[row] = values [dim], rounded as the table asks.
+  /// table[row] = values [dim], rounded to the storage of the table.
   void (*assign_row)(
       const StoredRows& table,
       int64_t row,
@@ -223,10 +227,10 @@ struct KernelTable {
   }
 };
 
-/// All instruction sets that this machine has, best first.
+/// The kernels of all instruction sets that this machine has. The best one is the first.
 const std::vector<KernelTable>& available_kernels();
 
-/// nullptr when this machine lacks `isa`.
+/// The kernels of `isa`, or nullptr if this machine lacks it.
 const KernelTable* find_kernels(std::string_view isa);
 
 }  // namespace tessera::kernels

@@ -19,12 +19,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/prefetch-inl.h"
 #include "src/kernels/storage-inl.h"
 
-// The arguments of one call, with the table's type.
+// The arguments of one call, with the element type of the table.
 template <class Row>
 struct Bags {
   const CombineArgs& args;
   const typename Row::Element* table;
-  int64_t ahead;  // positions from a row's prefetch to its use
+  int64_t ahead;  // how many positions ahead of its use a row is prefetched
 
   const typename Row::Element* RowOf(int64_t position) const {
     return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
@@ -61,7 +61,7 @@ HWY_INLINE hn::Vec<D> WeightOf(D d, const CombineArgs& args, int64_t i) {
   }
 }
 
-// Columns [column, column + kVectors * lanes) of one bag, summed in registers.
+// Sums columns [column, column + kVectors * lanes) of one bag in registers.
 template <int kVectors, bool kPrefetch, bool kWeighted, class Row, class D>
 HWY_INLINE void SumColumns(
     D d,
@@ -113,8 +113,8 @@ HWY_INLINE void SumColumns(
   }
 }
 
-// A bag of rows of one or two vectors: four rows at a time, whose sums do not
-// wait for one another. Twice as fast as one at a time.
+// Sums a bag of rows of one or two vectors. Four rows at a time have separate sums, which
+// do not wait for each other. This is twice as fast as one row at a time.
 template <int kVectors, bool kWeighted, class Row, class D>
 HWY_INLINE void SumNarrowRows(
     D d,
@@ -169,7 +169,7 @@ HWY_INLINE void SumNarrowRows(
   }
 }
 
-// The first columns of a bag prefetch whole rows; the rest find them in cache.
+// The sum of the first columns prefetches whole rows, so the later columns are in cache.
 template <int kVectors, bool kWeighted, class Row, class D>
 HWY_INLINE void SumFirstOrLaterColumns(
     D d,
@@ -188,8 +188,8 @@ HWY_INLINE void SumFirstOrLaterColumns(
   }
 }
 
-// Rows narrower than a vector, [0, dim) as two stretches of kLanes that may
-// overlap: what both of them write is the same.
+// Sums rows narrower than a vector. Two ranges of kLanes columns cover [0, dim). They may
+// overlap, because both write the same numbers there.
 template <int kLanes, bool kWeighted, class Row>
 HWY_INLINE void SumShortRows(
     const Bags<Row>& bags,
@@ -256,7 +256,8 @@ HWY_INLINE void SumBag(
     column += lanes;
   }
   if (column < dim) {
-    // Overlaps what is done already: a masked load may read past the table.
+    // The last vector overlaps columns that are already done. A masked load might read
+    // past the table.
     SumColumns<1, false, kWeighted>(
         d, bags, begin, end, dim - lanes, scale, out);
   }
@@ -283,7 +284,7 @@ struct Scale {
   }
 };
 
-// sum += weight * row, with the row's values rounded to their buckets.
+// sum += weight * row, with the row's values rounded to the buckets.
 template <class Row>
 struct AddRounded {
   const typename Row::Element* row;

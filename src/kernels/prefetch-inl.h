@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fetching ahead, once per instruction set: included inside the target namespace
-// of the kernels, hence no include guard.
+// Prefetches memory. There is no include guard, because this file is included once per
+// instruction set, inside the target namespace of the kernels.
 
-// Every cache line that [from, from + bytes) touches. A row of 60 bytes lies on
-// two lines more often than on one; those of whole lines begin on one.
+// Prefetches every cache line that [from, from + bytes) touches. A row of 60 bytes
+// usually touches two lines. Rows whose size is a multiple of a line begin at a line.
 HWY_INLINE void PrefetchLines(const void* from, int64_t bytes) {
   const char* first = static_cast<const char*>(from);
   for (int64_t byte = 0; byte < bytes; byte += kLineBytes) {

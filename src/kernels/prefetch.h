@@ -8,9 +8,9 @@ namespace tessera::kernels {
 
 inline constexpr int64_t kLineBytes = 64;
 
-/// How many items to fetch ahead of their use, each of `bytes` that lie
-/// anywhere in memory: as many as fill a third of a small first-level cache, few
-/// enough that narrow ones do not run far ahead of what is needed.
+/// How many items ahead of its use an item of `bytes` bytes is prefetched. The items in
+/// flight fill a third of a small first-level cache. The limits keep narrow items from
+/// being fetched too early.
 constexpr int64_t prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 12 * 1024;
   return std::clamp<int64_t>(

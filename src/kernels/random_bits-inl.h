@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random bits of a row's columns, once per instruction set: included inside the
-// target namespace of the kernels, hence no include guard.
+// Random bits of a row's columns. There is no include guard, because this file is
+// included once per instruction set, inside the target namespace of the kernels.
 
 // The finalizer of MurmurHash3.
 template <class D, class V = hn::Vec<D>>
@@ -10,8 +10,8 @@ HWY_INLINE V MixBits(D d, V x) {
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-// Uniform bits, a function of (key, column). Both halves of the key: of ten
-// million rows some thousands share one half.
+// Uniform random bits as a function of (key, column). It uses both halves of the key,
+// because among ten million rows, thousands have an equal half.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RandomBits(D d, RowKey key, int64_t column) {
   const V columns = hn::Iota(d, static_cast<uint32_t>(column));

@@ -5,13 +5,13 @@
 
 namespace tessera::kernels {
 
-/// Where the random bits of one row begin.
+/// The seed of one row's random bits.
 struct RowKey {
   uint32_t low;
   uint32_t high;
 };
 
-/// A function of (key, row): the finalizer of splitmix64.
+/// Mixes key and row with the finalizer of splitmix64.
 constexpr RowKey key_of_row(uint64_t key, int64_t row) {
   uint64_t x = key ^ (static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15ULL);
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;

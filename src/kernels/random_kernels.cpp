@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/columns-inl.h"
 #include "src/kernels/random_bits-inl.h"
 
-// Uniform in (-1/2, 1/2), symmetric: odd multiples of 2^-25.
+// Uniform in (-1/2, 1/2). The values are odd multiples of 2^-25, so they are symmetric.
 template <class D, class U>
 HWY_INLINE hn::Vec<D> Centered(D d, U bits) {
   const hn::Rebind<int32_t, D> di32;
@@ -28,10 +28,10 @@ HWY_INLINE hn::Vec<D> Centered(D d, U bits) {
   return hn::Mul(hn::Add(steps, hn::Set(d, 0.5F)), hn::Set(d, 0x1p-24F));
 }
 
-// Inverse of the standard normal's distribution function at 1/2 + q:
-// sqrt(2) erfinv(2 q), to 6 digits by the polynomials of Giles, "Approximating
-// the erfinv function", GPU Computing Gems 2 (2010). Its tails, |z| > 2.9, are
-// rare enough for a branch.
+// The quantile function of the standard normal distribution at 1/2 + q, which is
+// sqrt(2) erfinv(2 q). It has 6 correct digits. Source of the polynomials: Giles,
+// "Approximating the erfinv function", GPU Computing Gems 2 (2010). A branch skips the
+// polynomial of the tails, |z| > 2.9, because they are rare.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V NormalQuantile(D d, V q) {
   const V one = hn::Set(d, 1.0F);
@@ -69,7 +69,7 @@ struct FillUniform {
 
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> q) const {
-    // Neither product overflows, whatever the range.
+    // With this form, no product overflows for any range.
     const auto half = hn::Set(d, 0.5F);
     const auto value = hn::Add(
         hn::Mul(hn::Set(d, args.uniform_low), hn::Sub(half, q)),
@@ -85,7 +85,7 @@ struct FillNormal {
 
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> q) const {
-    // Truncation keeps the middle of the distribution.
+    // A truncated distribution is the middle of the whole distribution.
     const auto z = NormalQuantile(d, hn::Mul(q, hn::Set(d, args.mass)));
     const auto limit = hn::Set(d, args.limit);
     const auto kept = hn::Min(limit, hn::Max(hn::Neg(limit), z));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rule does to a row, once per instruction set: included inside the
-// target namespace of update_kernels.cpp, hence no include guard.
+// The update of a row by each rule. There is no include guard, because this file is
+// included once per instruction set, inside the target namespace of update_kernels.cpp.
 //
-// Step() updates a few columns: `slots` point at them (nullptr where the rule
-// has no such slot); the new slots are stored, the new weight is returned.
-// Begin() sees the whole row first, for rules that need its norm; what it
-// returns goes to each Step().
+// Step() updates one vector of columns. `slots` points to these columns of the slots
+// (nullptr if the table has no such slot). Step() stores the new slots and returns the
+// new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
+// Step() gets its result.
 
 struct NoLocal {};
 
-// A rule that needs nothing but its own columns.
+// The base of rules whose Step() needs only its own columns.
 template <class RuleType>
 struct ColumnRow {
   using Rule = RuleType;
@@ -33,8 +33,8 @@ HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
       hn::Mul(hn::Set(d, average.new_share), value));
 }
 
-// x^power for x >= 0, and 0 for x = 0. Roots and squares are common, other
-// powers are not worth a vector pow.
+// x^power for x >= 0. The result for x = 0 is 0, except for power -0.5, which gets only
+// x > 0. Only the common powers use vector instructions.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Power(D d, V x, float power) {
   if (power == 0.5F) {
@@ -126,12 +126,12 @@ struct FtrlRow : ColumnRow<FtrlRule> {
       V weight,
       V gradient,
       float* const* slots) {
-    // With a rate of 0 the weight, a function of the slots, has no value.
+    // The formula of the weight needs a learning rate > 0.
     if (rule.learning_rate == 0.0F) {
       return weight;
     }
-    // Everything in units of the linear slot: `rate` is the learning rate where
-    // that slot is multiplied by it, and 1 / `inverse` divides elsewhere.
+    // If the linear slot is multiplied by the learning rate, gradient, l1 and l2 are,
+    // too. Otherwise, the terms with the accumulator and beta are divided by it.
     const bool is_multiplied = rule.multiply_linear_by_learning_rate;
     const float rate = is_multiplied ? rule.learning_rate : 1.0F;
     const V inverse =
@@ -149,7 +149,7 @@ struct FtrlRow : ColumnRow<FtrlRule> {
 
     V linear = hn::LoadU(d, slots[1]);
     if (rule.keep_initial_weight) {
-      // A linear slot of 0 means a weight of 0, unless it was never touched.
+      // If the linear slot is 0 and the weight is not, the row was never updated.
       const V slope = hn::MulAdd(hn::Add(old_power, beta), inverse, two_l2);
       const V size = hn::MulAdd(hn::Abs(weight), slope, l1);
       const V first = hn::Neg(hn::CopySign(size, weight));
@@ -323,7 +323,7 @@ struct LionRow : ColumnRow<LionRule> {
     const V direction = Blend(d, rule.beta_1, old, gradient);
     hn::StoreU(Blend(d, rule.beta_2, old, gradient), d, slots[0]);
     const V zero = hn::Zero(d);
-    // The sign of 0 is 0, and of a NaN a NaN.
+    // The sign of 0 is 0, and the sign of a NaN is a NaN.
     const V sign = hn::IfThenElse(
         hn::Or(hn::Lt(direction, zero), hn::Gt(direction, zero)),
         hn::CopySign(hn::Set(d, 1.0F), direction),
@@ -394,8 +394,8 @@ struct AddUp {
   }
 };
 
-// Sums f(columns) over a row; the order of the sum depends on the instruction
-// set, never on threads.
+// Sums f(columns) over a row. The order of the sum depends on the instruction set, but
+// not on the number of threads.
 template <class F>
 HWY_INLINE float SumOverRow(int64_t dim, const F& f) {
   const hn::ScalableTag<float> d;
@@ -500,7 +500,7 @@ struct LambRow {
     return {rule.learning_rate * trust};
   }
 
-  // `direction` stands for the gradient: see GradientOf().
+  // GradientOf() passes the direction instead of the gradient.
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE V
   Step(D d, const Rule&, Local local, V weight, V direction, float* const*) {
@@ -508,7 +508,7 @@ struct LambRow {
   }
 };
 
-// What Step() gets as its gradient.
+// The row that Step() gets as the gradient.
 template <class Row>
 HWY_INLINE const float* GradientOf(
     const UpdateArgs& args,

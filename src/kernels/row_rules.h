@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The numbers of one update, with this step's learning rate. Formulas:
-// include/tessera/optim/optimizers/; what they do to a row: row_rules-inl.h.
+// The numbers that the rules need for one update. The formulas are documented in
+// include/tessera/optim/optimizers/, and row_rules-inl.h applies them to a row.
 
 #include <cstddef>
 #include <variant>
 
 namespace tessera::kernels {
 
-/// old = old_share * old + new_share * value. Both shares come from the double:
-/// the complement of the float nearest to 0.999 is off by 1e-5.
+/// old = old_share * old + new_share * value. Both shares are computed from a double,
+/// because 1 - (float nearest to 0.999) has a relative error of 1e-5.
 struct MovingAverage {
   float old_share = 0.0F;
   float new_share = 1.0F;
@@ -27,14 +27,14 @@ struct SgdRule {
 
 struct AdagradRule {
   float learning_rate = 0.0F;
-  float epsilon_inside = 0.0F;  // of the root
+  float epsilon_inside = 0.0F;  // inside the root
   float epsilon_outside = 0.0F;
 };
 
 struct AdagradMomentumRule {
   float learning_rate = 0.0F;
   float momentum = 0.0F;
-  /// Of the accumulator; old_share 1: the squares are added instead.
+  /// For the accumulator. If old_share is 1, the accumulator is a sum instead.
   MovingAverage beta_2 = 1.0;
   float epsilon = 0.0F;
   float exponent = 2.0F;
@@ -56,7 +56,7 @@ struct AdamRule {
   float learning_rate = 0.0F;
   MovingAverage beta_1 = {};
   MovingAverage beta_2 = {};
-  float epsilon_inside = 0.0F;  // of the root, squared already
+  float epsilon_inside = 0.0F;  // inside the root, already squared
   float epsilon_outside = 0.0F;
   bool use_amsgrad = false;
 };
@@ -65,7 +65,7 @@ struct MomentumRule {
   float learning_rate = 0.0F;
   float momentum = 0.0F;
   bool use_nesterov = false;
-  /// The momentum holds steps (Keras) instead of gradients.
+  /// Whether the slot holds steps, as in Keras, instead of gradients.
   bool is_scaled = false;
 };
 
@@ -73,7 +73,7 @@ struct RmspropRule {
   float learning_rate = 0.0F;
   MovingAverage rho = {};
   float momentum = 0.0F;
-  float epsilon_inside = 0.0F;  // of the root
+  float epsilon_inside = 0.0F;  // inside the root
   float epsilon_outside = 0.0F;
   bool is_centered = false;
 };
@@ -149,7 +149,7 @@ using RowRule = std::variant<
     AdamaxRule,
     NadamRule>;
 
-/// Tensors that a rule may keep beside the table.
+/// The largest number of slots that a rule has.
 inline constexpr size_t kMaxSlots = 3;
 
 }  // namespace tessera::kernels

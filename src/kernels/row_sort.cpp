@@ -8,7 +8,7 @@ namespace tessera::kernels {
 
 namespace {
 
-// 2^8 counters stay in the first-level cache beside the data.
+// 2^8 counters and the data fit in the first-level cache.
 constexpr int kDigitBits = 8;
 constexpr uint32_t kDigits = 1U << kDigitBits;
 constexpr int64_t kInsertionSortBelow = 32;

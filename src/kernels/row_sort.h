@@ -7,11 +7,10 @@
 
 namespace tessera::kernels {
 
-/// Sorts by bits [first_bit, end_bit) of the row, keeping the order of equals:
-/// a radix sort.
+/// Sorts by bits [first_bit, end_bit) of the row. The sort is a stable radix sort.
 ///
 /// Shapes:  contributions, scratch [count]. The result is in `contributions`.
-/// Range:   all rows agree in their other bits.
+/// Range:   all rows have the same other bits.
 void sort_by_row(
     Contribution* contributions,
     Contribution* scratch,

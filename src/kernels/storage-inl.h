@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and stores of each Storage, once per instruction set: included inside
-// the target namespace of the kernels, hence no include guard.
+// Loads and stores of each Storage. There is no include guard, because this file is
+// included once per instruction set, inside the target namespace of the kernels.
 
 struct Float32Row {
   using Element = float;
@@ -11,7 +11,7 @@ struct Float32Row {
   }
 };
 
-// The upper half of a float32.
+// bfloat16: the upper half of a float32.
 struct BFloat16Row {
   using Element = uint16_t;
 
@@ -31,7 +31,7 @@ struct BFloat16Row {
     Store(d, value, hn::Add(hn::Set(d32, 0x7FFF), is_odd), to);
   }
 
-  // `random`: uniform 32 bits in each lane.
+  // `random` has 32 uniform random bits in each lane.
   template <class D, class R>
   static HWY_INLINE void StoreAtRandom(
       D d,
@@ -42,14 +42,14 @@ struct BFloat16Row {
   }
 
  private:
-  // What is added carries into the upper half, or not.
+  // Adds `to_add` to the lower half, so that a carry rounds the upper half up.
   template <class D, class R>
   static HWY_INLINE void Store(D, hn::Vec<D> value, R to_add, Element* to) {
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<uint32_t, D> d32;
     const hn::Rebind<int32_t, D> di32;
     const auto bits = hn::BitCast(d32, value);
-    // A NaN stays one: its payload may lie in the lower half alone.
+    // A NaN must stay a NaN, even if its payload is only in the lower half.
     const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
     const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
     const auto rounded = hn::IfThenElse(
@@ -63,8 +63,9 @@ struct BFloat16Row {
   }
 };
 
-// IEEE half precision: 10 bits of mantissa, multiples of 2^-24 below 2^-14. By
-// bits, since Highway's own conversions know no infinity on older targets.
+// IEEE half precision: 10 bits of mantissa, and multiples of 2^-24 below 2^-14. This
+// converts with integer operations, because Highway's conversions do not support infinity
+// on older targets.
 struct Float16Row {
   using Element = uint16_t;
 
@@ -123,21 +124,21 @@ struct Float16Row {
     const auto uniform = hn::Mul(
         hn::ConvertTo(d, hn::BitCast(di32, hn::ShiftRight<8>(random))),
         hn::Set(d, 0x1p-24F));
-    // The difference is exact, so that a whole number stays one.
+    // The difference is exact, so whole numbers are not rounded up.
     const auto is_up = hn::Lt(uniform, hn::Sub(units, below));
     const auto up = hn::IfThenElseZero(is_up, hn::Set(d, 1.0F));
     Store(d, value, hn::ShiftRight<19>(random), hn::Add(below, up), to);
   }
 
  private:
-  // In multiples of the smallest number.
+  // Returns `magnitude` in units of the smallest float16 above 0, 2^-24.
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE V UnitsOf(D d, V magnitude) {
     return hn::Mul(magnitude, hn::Set(d, 0x1p24F));
   }
 
-  // `to_add` carries into the 19 bits that stay of a normal number;
-  // `subnormal`: what a smaller one becomes, in units.
+  // For a normal number, adds `to_add` to the 13 bits that are cut off, so that a carry
+  // rounds up. A smaller number becomes `subnormal`, which is in units.
   template <class D, class R>
   static HWY_INLINE void Store(
       D d,

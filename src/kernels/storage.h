@@ -5,14 +5,14 @@
 
 namespace tessera::kernels {
 
-/// How a table's numbers are stored. All arithmetic is float32.
+/// The type in which a table's numbers are stored. All arithmetic is float32.
 enum class Storage : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
 constexpr int64_t bytes_per_element(Storage storage) {
   return storage == Storage::kFloat32 ? 4 : 2;
 }
 
-/// Which rows of a table some memory holds: first, first + step, ...
+/// The row numbers of the rows in some memory: first, first + step, ...
 struct RowNumbers {
   int64_t first = 0;
   int64_t step = 1;
@@ -22,25 +22,24 @@ struct RowNumbers {
   }
 };
 
-/// How float32 becomes 16 bits.
+/// How float32 numbers are rounded to 16 bits: to nearest, ties to even, or at random.
 ///
-/// Stochastic: to one of the two neighbours, to the nearer one with the larger
-/// probability, so that the expectation is the float32 value. The random bits
-/// are a function of (key, row, column), and of the step where duplicates are
-/// taken one by one: the same for any number of threads
-/// and any instruction set. Otherwise to the nearest, ties to even.
+/// Stochastic rounding goes to one of the two neighbours. The nearer one has the larger
+/// probability, so that the expectation is the float32 value. The random bits are a
+/// function of (key, row, column), and, if duplicates update a row one by one, of the
+/// step. They do not depend on the number of threads or the instruction set.
 struct Rounding {
   bool is_stochastic = false;
-  uint64_t key = 0;  // another one for each update
+  uint64_t key = 0;  // each update has a new one
   RowNumbers rows = {};
 };
 
-/// A table as the kernels see it.
+/// The memory of a table, and how it is stored.
 struct StoredRows {
   void* data = nullptr;  // [vocab, dim]
   int64_t dim = 0;
   Storage storage = Storage::kFloat32;
-  Rounding rounding = {};  // of what is written to 16 bits
+  Rounding rounding = {};  // for 16-bit storage
 };
 
 }  // namespace tessera::kernels

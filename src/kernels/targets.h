@@ -5,7 +5,7 @@
 
 namespace tessera::kernels {
 
-// Each fills its part of `table` for the target that Highway has chosen now.
+// Each function sets its part of `table`, for Highway's current target.
 void add_interaction_kernels(KernelTable& table);
 void add_lookup_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);

@@ -24,8 +24,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/row_rules-inl.h"
 #include "src/kernels/storage-inl.h"
 
-// A NaN compares false and so stays visible; what Min and Max make of one
-// differs between targets.
+// This keeps a NaN, because comparisons with it are false. Min() and Max() are not used
+// here, because their result for NaN differs between targets.
 struct Clamp {
   const float* from;
   float* to;
@@ -80,7 +80,7 @@ struct Copy {
   }
 };
 
-// A row of 16 bits to float32.
+// Converts a 16-bit row to float32.
 template <class Row>
 struct Widen {
   const typename Row::Element* from;
@@ -92,7 +92,7 @@ struct Widen {
   }
 };
 
-// A row of float32 to 16 bits, to the nearest.
+// Rounds a float32 row to the nearest 16-bit numbers.
 template <class Row>
 struct RoundNearest {
   const float* from;
@@ -104,7 +104,7 @@ struct RoundNearest {
   }
 };
 
-// A row of float32 to 16 bits, up or down at random.
+// Rounds a float32 row to 16 bits, up or down at random.
 template <class Row>
 struct RoundAtRandom {
   const float* from;
@@ -137,7 +137,7 @@ HWY_INLINE void RoundRow(
   }
 }
 
-// Not inlined: every rule has several calls.
+// It is not inlined, because every rule calls it several times.
 HWY_NOINLINE void WidenRow(
     const StoredRows& table,
     int64_t row,
@@ -150,8 +150,8 @@ HWY_NOINLINE void WidenRow(
   }
 }
 
-// `step` counts the steps of one update on one row: each rounds by bits of its
-// own.
+// `step` counts the steps of one update on one row. Each step rounds with other random
+// bits.
 HWY_NOINLINE void NarrowRow(
     const StoredRows& table,
     int64_t row,
@@ -164,7 +164,7 @@ HWY_NOINLINE void NarrowRow(
   }
 }
 
-// The weights of a row as float32: the row itself, or a copy in `scratch`.
+// Returns the weights of a row as float32: the row itself, or a copy in `scratch`.
 HWY_INLINE float* OpenRow(
     const StoredRows& table,
     int64_t row,
@@ -290,11 +290,11 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   PrefetchLines(gradient, dim * kFloat);
 }
 
-// Contributions from a prefetch to the use of what it fetches.
+// How many contributions ahead of its use a row is prefetched.
 template <class Row>
 HWY_INLINE int64_t DistanceOf(const UpdateArgs& args) {
   const int64_t floats = static_cast<int64_t>(sizeof(float));
-  int64_t rows = 1;  // of float32: the gradient
+  int64_t rows = 1;  // float32 rows: the gradient and the slots
   for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
     rows += args.slots[i] != nullptr ? 1 : 0;
   }
@@ -317,7 +317,7 @@ template <class Row, bool kStages>
 void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
   const int64_t ahead = DistanceOf<Row>(args);
   uint32_t next_row = args.first_row;
-  int64_t step = 0;  // on this row, where each contribution is one
+  int64_t step = 0;  // of this row, if each contribution is a step
   int64_t i = 0;
   while (i < args.count) {
     const uint32_t row = args.contributions[i].row;
