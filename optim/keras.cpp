@@ -105,7 +105,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// The specs of optimizers that Keras has, too, with their defaults.
+// The specs of all optimizers that Keras also has, with their defaults.
 std::vector<NamedSpec> named_specs() {
   std::vector<NamedSpec> specs;
   for_each_spec(
@@ -172,7 +172,7 @@ OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
 OptimizerSpec translate_keras_optimizer(
     const nlohmann::json& config,
     Fidelity fidelity) {
-  check_depth(config, kWhere);  // The copy is recursive.
+  check_depth(config, kWhere);  // before the copy, which is recursive
   return translate_keras_optimizer(Json(config), fidelity);
 }
 

@@ -7,8 +7,7 @@
 
 namespace tessera::optim {
 
-/// Returns the class name of an object that Keras serialized, and checks the keys beside
-/// the name.
+/// Returns the class name of an object that Keras serialized, and checks its other keys.
 /// Errors:  c10::ValueError for wrong keys and for classes outside Keras; `where` is the
 ///          path of the object.
 std::string read_keras_class_name(const Json& json, const std::string& where);

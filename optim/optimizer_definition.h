@@ -39,12 +39,13 @@ class OptimizerDefinition {
   /// Checks the spec's own options. validate(CommonOptions) checks the others.
   virtual void validate(const Spec& spec, const Range& range) const = 0;
 
-  /// The kernel's rule with the numbers of one update.
+  /// The rule for the kernel, with the numbers of one update.
   virtual kernels::RowRule row_rule(
       const Spec& spec,
       const UpdateMoment& moment) const = 0;
 
-  /// The same rule by stock LibTorch operators, independent of the kernel.
+  /// Updates rows by the same rule with stock LibTorch operators. It does not use the
+  /// kernel.
   virtual void update_rows(const Spec& spec, const TensorUpdate& update)
       const = 0;
 

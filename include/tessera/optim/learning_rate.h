@@ -76,7 +76,7 @@ class LearningRate {
       : LearningRate("", std::move(callable)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// The name stands for the callable in JSON and checkpoints.
+  /// `name` represents the callable in JSON and checkpoints.
   LearningRate(std::string name, Callable callable)
       : source_(name_it(std::move(name), std::move(callable))) {}
 
@@ -86,8 +86,8 @@ class LearningRate {
       : source_(name_it(std::move(name), TensorCallable(std::move(callable)))) {
   }
 
-  /// What is read from JSON for a callable: only its name. It must be replaced by a
-  /// LearningRate with that callable before use.
+  /// A learning rate that has only the name of a callable, as it is read from JSON. It
+  /// must be replaced by a LearningRate with the callable before use.
   static LearningRate placeholder(std::string name);
 
   bool is_constant() const {

@@ -26,13 +26,14 @@
 // have shape [dim]. validate() raises c10::ValueError for options out of the stated
 // range.
 //
-// Each spec repeats the fields, because a designated initializer of C++20 can't name
-// a field of a base class.
+// Each spec repeats the fields, because in C++20 a designated initializer can't name a
+// field of a base class.
 
 namespace tessera::optim {
 
-/// What the library knows about a spec, from its name to its formula. Each spec has a
-/// function definition_of(), which its source in optim/optimizers/ defines.
+/// All that the library needs to know about a spec, such as its name and its formula.
+/// Each spec has a function definition_of(), which its source in optim/optimizers/
+/// defines.
 template <class Spec>
 class OptimizerDefinition;
 

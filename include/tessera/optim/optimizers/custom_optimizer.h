@@ -13,7 +13,7 @@
 
 namespace tessera::optim {
 
-/// A tensor that a custom rule keeps beside the table.
+/// A slot of a custom rule: a tensor that the rule keeps for each table.
 struct CustomSlot {
   /// Unique in the spec. It has only letters, digits and _.
   std::string name = {};
