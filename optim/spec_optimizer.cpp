@@ -10,7 +10,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/full.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <set>

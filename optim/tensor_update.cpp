@@ -9,7 +9,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
-#include <utility>
 #include <variant>
 
 namespace tessera::optim {
