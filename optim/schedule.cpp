@@ -146,10 +146,9 @@ class Checks {
           std::isfinite(option.value) && option.value >= 0.0, option, ">= 0");
     }
   }
-  void require(bool is_right, const Option& option, const char* expected)
-      const {
+  void require(bool holds, const Option& option, const char* expected) const {
     TESSERA_CHECK_VALUE(
-        is_right,
+        holds,
         "{} {} must be {}, but got {}.",
         where_,
         option.name,

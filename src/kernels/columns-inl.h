@@ -3,7 +3,7 @@
 // once per instruction set, inside the target namespace of the kernels.
 
 template <int kLanes, class F>
-HWY_INLINE void ForStretches(int64_t dim, int64_t& column, const F& f) {
+HWY_INLINE void ForVectors(int64_t dim, int64_t& column, const F& f) {
   const hn::CappedTag<float, kLanes> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (; column + lanes <= dim; column += lanes) {
@@ -18,8 +18,8 @@ HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
   if (column == dim) {
     return;
   }
-  ForStretches<4>(dim, column, f);
-  ForStretches<1>(dim, column, f);
+  ForVectors<4>(dim, column, f);
+  ForVectors<1>(dim, column, f);
 }
 
 // Calls f(tag, column) for all columns of a row.

@@ -125,7 +125,8 @@ struct RandomArgs {
   float mean = 0.0F;
   float stddev = 1.0F;
   float mass = 1.0F;  // the probability that truncation keeps
-  float limit = std::numeric_limits<float>::infinity();  // in standard deviations
+  float limit =
+      std::numeric_limits<float>::infinity();  // in standard deviations
   uint64_t key = 0;
   RowNumbers rows = {};
   int64_t begin_row = 0;
