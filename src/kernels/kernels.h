@@ -19,7 +19,8 @@
 
 namespace tessera::kernels {
 
-/// Values are limited to [lower, upper] and rounded to the nearest lower + k * step.
+/// The buckets of a table whose values are rounded when they are looked up. Values are
+/// limited to [lower, upper] and rounded to the nearest lower + k * step.
 struct Buckets {
   float lower = 0.0F;
   float upper = 0.0F;
@@ -125,8 +126,8 @@ struct RandomArgs {
   float mean = 0.0F;
   float stddev = 1.0F;
   float mass = 1.0F;  // the probability that truncation keeps
-  float limit =
-      std::numeric_limits<float>::infinity();  // in standard deviations
+  /// The largest |quantile|, in standard deviations.
+  float limit = std::numeric_limits<float>::infinity();
   uint64_t key = 0;
   RowNumbers rows = {};
   int64_t begin_row = 0;
