@@ -189,7 +189,8 @@ void SpecOptimizer::read_group(
           name.toStringRef());
   c10::IValue rate;
   if (entry.try_read("learning_rate", rate)) {
-    const bool is_rate = rate.isDouble() && std::isfinite(rate.toDouble()) &&
+    const bool is_rate = rate.isDouble() &&
+        std::isfinite(static_cast<float>(rate.toDouble())) &&
         rate.toDouble() >= 0.0;
     loaded.expect(is_rate, place + " has no usable learning_rate");
     loaded.rates.emplace_back(group, is_rate ? rate.toDouble() : 0.0);
