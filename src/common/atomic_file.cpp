@@ -25,7 +25,7 @@ FileDescriptor create_file(const std::string& path) {
   return FileDescriptor(::open(path.c_str(), kFlags, 0666));
 }
 
-// Whoever holds the lock of the file at a temporary path may rename or delete it. The
+// Only the holder of the lock may rename or delete the file at a temporary path. The
 // lock ends with its process, so a file without a lock has no writer any more.
 bool take_lock(const FileDescriptor& file) {
   return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
@@ -41,11 +41,11 @@ bool is_at(const std::string& path, const FileDescriptor& file) {
       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Deletes the file that a process left when it died.
+// Deletes the temporary file of a process that died.
 void remove_abandoned(const std::string& path) {
-  // Without O_NONBLOCK a pipe would wait for its reader.
+  // Without O_NONBLOCK, opening a pipe would wait for its reader.
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  // NFS locks only files that may be written to, and some files may only be read.
+  // NFS can only lock a file that is open for writing, but a file may be read-only.
   for (const int access : {O_WRONLY, O_RDONLY}) {
     const FileDescriptor file(::open(path.c_str(), access | kFlags));
     if (file.is_open() && take_lock(file) && is_at(path, file)) {
@@ -55,7 +55,7 @@ void remove_abandoned(const std::string& path) {
   }
 }
 
-// Creates and locks the file. None is open where the path is taken or can't be locked.
+// Creates and locks the file. No file is open if the path is taken or can't be locked.
 FileDescriptor create_locked(const std::string& path) {
   remove_abandoned(path);
   FileDescriptor file = create_file(path);
@@ -63,7 +63,7 @@ FileDescriptor create_locked(const std::string& path) {
     return {};
   }
   if (!take_lock(file)) {
-    // Another process has the lock only to delete the file.
+    // If another process has the lock, it is about to delete the file.
     if (errno != EWOULDBLOCK) {
       ::unlink(path.c_str());
     }
@@ -80,7 +80,7 @@ void sync_folder_of(const std::string& path, const std::string& where) {
   const auto parent = std::filesystem::path(path).parent_path();
   const FileDescriptor folder =
       open_folder(parent.empty() ? "." : parent.c_str());
-  // Not every folder may be read.
+  // A folder that may not be read can't be opened, and so not be synced.
   const int number = !folder.is_open() || folder.sync_folder() ? 0 : errno;
   TESSERA_CHECK(
       number == 0,
@@ -125,14 +125,14 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
       fail("created");
     }
   }
-  if (exists) {  // Where that is not allowed, new permissions serve.
+  if (exists) {  // If this is refused, the file has the permissions of a new file.
     (void)::fchmod(file_.number(), static_cast<mode_t>(status.permissions()));
   }
 }
 
 AtomicFile::~AtomicFile() {
-  // Before the file is closed, which ends its lock: afterwards, another process may have
-  // a new file of this name.
+  // Delete the file before it is closed. Closing ends the lock, and then another process
+  // may create a new file of this name.
   if (!is_committed_) {
     ::unlink(written_path_.c_str());
   }
@@ -159,8 +159,8 @@ void AtomicFile::commit() {
   if (!file_.sync()) {
     fail("synced");
   }
-  // Some file systems report an error of a write only when a descriptor is closed. The
-  // copy does that before the file takes its place, and leaves the lock.
+  // Some file systems report a failed write only when a descriptor is closed. Closing a
+  // copy shows such an error before the rename, and keeps the lock.
   FileDescriptor copy(::fcntl(file_.number(), F_DUPFD_CLOEXEC, 0));
   if (!copy.is_open() || !copy.close()) {
     fail("closed");

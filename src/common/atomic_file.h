@@ -9,49 +9,48 @@
 
 namespace tessera {
 
-/// A file that appears whole or not at all: it is written beside its place under
-/// another name, and commit() puts it there.
+/// A file that appears whole or not at all. It is written in the same folder under a
+/// temporary name, and commit() renames it to `path`.
 ///
 ///   AtomicFile file("users.npy", "[save_npy]");
 ///   file.write(data, size);
 ///   file.commit();
 ///
-/// What `path` held before, also through a symbolic link, is replaced; its
-/// permissions stay. Several processes may write the same `path` at once: each
-/// commit() puts a whole file there, and the last one stays.
+/// commit() replaces an existing file and keeps its permissions. If `path` is a symbolic
+/// link, its target is replaced. Several processes may write the same `path` at the same
+/// time: each commit() puts a whole file there, and the last one stays.
 ///
-/// The other name is `<path>.tmp-tessera`. The file is locked while it is written, so a
+/// The temporary name is `<path>.tmp-tessera`. The file is locked while it is written. A
 /// file of this name without a lock was left by a process that died, and the next
-/// AtomicFile of the same `path` removes it. A writer that can't have this name, because
-/// another one writes or the file system has no locks, takes `<path>.tmp-<random>`. Such
-/// a file stays when its process dies; you may delete it.
+/// AtomicFile of the same `path` removes it. If another writer has this name, or the file
+/// system has no locks, the name is `<path>.tmp-<random>`. Such a file stays when its
+/// process dies; you may delete it.
 ///
-/// Errors:  c10::ValueError where `path` is something else than a file, such as a
-///          link to nothing, or is too long or has a zero byte;
-///          c10::Error with the system's reason for what the system refuses. Both
-///          begin with `where` and name the path.
+/// Errors:  c10::ValueError if `path` is not a regular file (such as a link to nothing),
+///          is too long or has a zero byte; c10::Error with the system's reason if the
+///          system refuses to write. Both begin with `where` and name the path.
 class AtomicFile {
  public:
   AtomicFile(const std::string& path, std::string where);
-  /// Deletes what was not committed.
+  /// Deletes the temporary file if it was not committed.
   ~AtomicFile();
 
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t size);
-  /// What `save(write)` writes, for LibTorch's writers: an exception of theirs in
-  /// write() would end the program.
+  /// Calls `save(writer)` and writes what it passes to `writer`. Use this for LibTorch's
+  /// writers: an exception that leaves their writer function would end the program.
   template <class Save>
   void write_by(Save save);
 
-  /// Where the file is before commit(). Others may read it there, or write to it
-  /// instead of write().
+  /// The temporary path, at which the file is before commit(). Other code may read the
+  /// file there, or write to it in place of write().
   const std::string& written_path() const {
     return written_path_;
   }
 
-  /// After it, the file is on the disk under its name.
+  /// Returns when the file is on the disk under its own name.
   void commit();
 
  private:

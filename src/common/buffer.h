@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-/// Leaves elements uninitialised on resize(): they are written anyway, and the
-/// zeros would cost a pass over memory. Takes step memory.
+/// An allocator that takes step memory and leaves new elements uninitialised on
+/// resize(). They are overwritten anyway, and zeros would cost a pass over memory.
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {
   static_assert(std::is_trivial_v<T>, "T must not initialise its members");

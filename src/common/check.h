@@ -16,8 +16,8 @@ namespace tessera {
 
 namespace checks {
 
-/// What a message shows of `value`: fmt prints integers and text, a stream prints
-/// everything else, such as floating point numbers (with six digits), sizes and dtypes.
+/// Converts `value` to what a message shows. fmt prints integers and text. A stream
+/// prints everything else, such as floating point numbers (six digits), sizes, dtypes.
 template <class T>
 decltype(auto) shown(const T& value) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>) {
@@ -32,7 +32,7 @@ decltype(auto) shown(const T& value) {
 template <class T>
 using Shown = decltype(shown(std::declval<const T&>()));
 
-/// The text of a message.
+/// Formats the text of a message.
 std::string message_of(fmt::string_view text, fmt::format_args args);
 
 /// Raises an `Error` with the message.
@@ -55,7 +55,7 @@ template <class Error, class... Args>
 //
 // Raises a c10::ValueError unless the condition holds. The message is one format string
 // of fmt, so that a search for its text finds the check. It is formatted, and its
-// arguments are evaluated, only when the check fails. The others raise other errors.
+// arguments are evaluated, only when the check fails. The other macros raise other errors.
 #define TESSERA_CHECK_VALUE(condition, ...) \
   TESSERA_CHECK_WITH(::c10::ValueError, condition, __VA_ARGS__)
 #define TESSERA_CHECK_TYPE(condition, ...) \

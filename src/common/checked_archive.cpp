@@ -20,7 +20,7 @@ namespace tessera {
 
 namespace {
 
-// The type of a value and, for a tensor, its shape; without spaces.
+// Returns the type of a value and, for a tensor, its shape. The text has no spaces.
 std::string kind_of_value(const c10::IValue& value) {
   if (!value.isTensor()) {
     return value.tagKind();
@@ -126,7 +126,7 @@ std::optional<std::vector<Line>> read_lines(const std::string& text) {
 }
 
 std::string problem_of(const Line& line, const c10::IValue& value) {
-  // Compare the shape first: a damaged one may need any amount of memory.
+  // Compare the shape first: a tensor of a damaged shape may need any amount of memory.
   const std::string kind = kind_of_value(value);
   if (kind != line.kind) {
     return fmt::format("is {}, but {} was saved", kind, line.kind);

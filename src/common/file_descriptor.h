@@ -9,11 +9,11 @@ namespace tessera {
 /// The number of an open file, or none. Closes the file when it is destroyed.
 ///
 /// Its functions report a failure as the system does: they return false and leave the
-/// reason in errno. The callers know what to say about it.
+/// reason in errno. The caller raises an error that fits its task.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  /// Takes what open() returned. A negative number means that no file is open.
+  /// Takes the result of open(). A negative number means that no file is open.
   explicit FileDescriptor(int number) : number_(number) {}
   ~FileDescriptor();
 
@@ -43,7 +43,7 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-/// A folder, to be synced.
+/// Opens a folder, so that it can be synced.
 FileDescriptor open_folder(const char* path);
 
 }  // namespace tessera

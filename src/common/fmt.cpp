@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fmt, compiled once from LibTorch's copy of its sources. Every other file only
-// includes declarations, and Debian's library is of another version.
+// Compiles fmt once, from LibTorch's copy of its sources. All other files include only
+// declarations. Debian's library has another version, so it can't be used.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -12,7 +12,7 @@ namespace tessera {
 /// Parses a JSON object and visits its entries in order. Each entry is freed before the
 /// next one is read, so large objects take little memory. Repeated keys are refused
 /// only after the last entry has been visited.
-/// Errors:  as parse_json(), and c10::ValueError if the text is not an object.
+/// Errors:  those of parse_json(), and c10::ValueError if the text is not an object.
 void for_each_json_entry(
     std::string_view text,
     const std::string& where,

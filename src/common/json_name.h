@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// What `from_string` makes of the name that `json` holds.
-/// Errors:  c10::ValueError, from_string's behind the place.
+/// Converts the name that `json` holds with `from_string`.
+/// Errors:  c10::ValueError: the error of `from_string`, after `[where]`.
 template <class FromString>
 auto read_name(
     const Json& json,

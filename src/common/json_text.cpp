@@ -107,7 +107,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     return add(std::move(value));
   }
   bool binary(binary_t& /*value*/) override {
-    refuse("bytes");  // no text has them
+    refuse("bytes");  // never called: only binary formats have bytes
   }
 
   bool start_object(size_t /*size*/) override {

@@ -32,7 +32,7 @@ void require_flat(const AnyJson& json, const char* where) {
       kMaxJsonDepth);
 }
 
-// Enough of a wrong value to recognise it.
+// Returns enough of a wrong value to recognise it in a message.
 std::string excerpt(const Json& json) {
   if (is_deeper_than(kMaxJsonDepth, json)) {
     return "a value of too many levels";
@@ -127,7 +127,7 @@ Json JsonValue<int64_t>::write(int64_t value) {
 }
 
 int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
-  // An unsigned number past int64 would wrap around.
+  // An unsigned number above the maximum of int64 would wrap around.
   const bool fits = json.is_number_integer() &&
       (!json.is_number_unsigned() ||
        json.get<uint64_t>() <=

@@ -15,7 +15,8 @@
 
 namespace tessera {
 
-/// Errors:  c10::ValueError beginning with `where`, for no count of threads.
+/// Checks an option lookup_threads.
+/// Errors:  c10::ValueError beginning with `where` if `threads` is not in [0, 4096].
 void check_lookup_threads(int64_t threads, const std::string& where);
 
 /// Records the process that has the threads of an object. A child that is forked later
@@ -63,7 +64,8 @@ class JobResult {
 /// Runs jobs one after another on a thread of its own. A forked child can't use it.
 class LookupWorker {
  public:
-  /// `threads`: intra-op threads of a job; 0: as many as the caller has.
+  /// `threads` is the number of intra-op threads of a job. 0 means as many as the
+  /// caller has.
   explicit LookupWorker(int64_t threads);
   /// Waits for all jobs, but not in a forked child.
   ~LookupWorker();
@@ -96,11 +98,11 @@ class LookupWorker {
   }
 
   /// Waits until all submitted jobs are done.
-  /// Errors:  c10::Error in a child that was forked before they were done, because
-  ///          their locks may stay locked there.
+  /// Errors:  c10::Error in a child that was forked before the jobs were done, because
+  ///          locks that they held stay locked there.
   void wait_idle();
 
-  /// Whether the calling thread is the worker's.
+  /// Whether the calling thread is the worker's thread.
   bool is_current() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that calls at::parallel_for, which is serial in a file compiled
+// No other file calls at::parallel_for, which is serial in a file that is compiled
 // without OpenMP.
 #include "src/common/parallel.h"
 
@@ -19,9 +19,9 @@ namespace tessera {
 
 namespace {
 
-// libgomp and this file are not instrumented: without these marks the thread
-// sanitizer sees no order between the caller's writes, the tasks and the
-// caller's later reads.
+// The thread sanitizer does not instrument libgomp and this file. Without these marks,
+// it would see no order between the caller's writes, the tasks and the caller's later
+// reads.
 #ifdef TESSERA_MARK_TASKS
 char fork_point;
 char join_point;
@@ -60,7 +60,7 @@ int64_t thread_count() {
 }
 
 void set_thread_count(int64_t threads) {
-  at::get_num_threads();  // LibTorch sets its own on the first use in a thread
+  at::get_num_threads();  // Its first call in a thread sets LibTorch's own number.
   omp_set_num_threads(static_cast<int>(threads));
 }
 
@@ -87,7 +87,7 @@ void run_tasks(
         task(i);
       }
     } catch (...) {
-      next.store(count, std::memory_order_relaxed);  // the others take no more
+      next.store(count, std::memory_order_relaxed);  // no more tasks are started
       if (!failed.exchange(true)) {
         error = std::current_exception();
       }

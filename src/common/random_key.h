@@ -6,14 +6,14 @@
 
 namespace tessera {
 
-/// The finalizer of splitmix64: nearby numbers give unrelated ones.
+/// The finalizer of splitmix64. It maps numbers that are close to unrelated numbers.
 constexpr uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31);
 }
 
-/// The key of a table's random values, another one for each (seed, name).
+/// Returns the key of a table's random values. It differs for each pair of seed and name.
 constexpr uint64_t random_key(uint64_t seed, std::string_view table_name) {
   // FNV-1a: the same on every machine, unlike std::hash.
   uint64_t hash = 14695981039346656037ULL;

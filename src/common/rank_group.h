@@ -59,9 +59,9 @@ class RankGroup {
   virtual int64_t size() const = 0;
 
   /// Returns when all ranks have arrived at the same place. If a rank passes an error,
-  /// every rank raises: that rank its own error, the others one of the same type that
-  /// names the rank. `counts` has a number for each rank. The result has the number
-  /// that each rank passed for this one.
+  /// every rank raises: that rank raises its own error, and the others raise an error of
+  /// the same type that names the rank. `counts` has a number for each rank. The result
+  /// has the number that each rank passed for this one.
   virtual std::vector<int64_t> barrier(
       Place place,
       const std::exception_ptr& error,
@@ -70,7 +70,7 @@ class RankGroup {
     barrier(place, error, std::vector<int64_t>(size(), 0));
   }
 
-  /// A barrier() to which all ranks must pass the same `value`.
+  /// Like barrier(), but all ranks must pass the same `value`.
   /// Errors:  c10::ValueError on all ranks, which names a rank with another value and
   ///          ends with `problem`.
   void barrier_with_same(
@@ -83,8 +83,8 @@ class RankGroup {
   /// layers in the same order.
   virtual int64_t add_layer() = 0;
 
-  /// The thread that runs lookups in the background. They arrive at their barriers in
-  /// the order in which they were submitted. A barrier of another thread waits until
+  /// The thread that runs lookups in the background. The lookups arrive at their barriers
+  /// in the order in which they were submitted. A barrier of another thread waits until
   /// the worker is idle. The first call sets `threads`.
   virtual LookupWorker& worker(int64_t threads) = 0;
   virtual void wait_for_worker() const = 0;
@@ -156,7 +156,7 @@ class RankGroup {
   bool any_of(Place place, bool flag) {
     return any_of(place, std::vector<bool>{flag})[0];
   }
-  /// The same for several flags, at most 63.
+  /// For each flag, whether any rank passes true. There are at most 63 flags.
   std::vector<bool> any_of(Place place, const std::vector<bool>& flags);
 
   /// Sums over the ranks in their order, so that all ranks get the same bits.

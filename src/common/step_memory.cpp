@@ -22,23 +22,23 @@ namespace tessera {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Smaller blocks are left to malloc(), which keeps them at hand itself.
+// Smaller blocks are not kept here, because malloc() keeps small blocks itself.
 constexpr size_t kSmallest = 4096;
-// How many blocks are taken until those not wanted meanwhile go back.
+// After this many calls of take(), the blocks that were not needed meanwhile are freed.
 constexpr int64_t kPatience = 4096;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeepsBlocks = false;  // it would hide use after free
+constexpr bool kKeepsBlocks = false;  // A kept block would hide a use after free.
 #else
 constexpr bool kKeepsBlocks = true;
 #endif
 
-// Stands in front of each block.
+// Stored in front of each block.
 struct alignas(kAlignment) Header {
   size_t capacity;
 };
 
-// 2^k * {4, 5, 6, 7} / 4: at most a quarter more than asked for.
+// Rounds up to 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more.
 size_t capacity_for(size_t bytes) {
   if (bytes < kSmallest) {
     return bytes;
@@ -93,7 +93,7 @@ class Blocks {
  private:
   struct Class {
     std::vector<Header*> blocks;
-    size_t unwanted = 0;  // the fewest that lay here since the last release
+    size_t unwanted = 0;  // the smallest number of blocks since the last release
   };
 
   void release_unwanted() {
@@ -113,7 +113,7 @@ class Blocks {
   int64_t taken_ = 0;
 };
 
-// Never destroyed: tensors may outlive everything.
+// Never destroyed, because tensors may live until the process ends.
 Blocks& all_blocks() {
   static Blocks& blocks = *new Blocks;
   return blocks;
@@ -147,7 +147,7 @@ class StepAllocator : public c10::Allocator {
 
 void* take_step_memory(size_t bytes) {
   if (bytes > std::numeric_limits<size_t>::max() / 4) {
-    throw std::bad_alloc();  // rounding it up would wrap around
+    throw std::bad_alloc();  // Rounding up would overflow.
   }
   const size_t capacity = capacity_for(bytes);
   Header* block = nullptr;
@@ -183,7 +183,7 @@ void give_step_memory(void* memory) noexcept {
 }
 
 c10::Allocator* step_allocator() {
-  static StepAllocator& allocator = *new StepAllocator;  // as all_blocks()
+  static StepAllocator& allocator = *new StepAllocator;  // see all_blocks()
   return &allocator;
 }
 

@@ -8,27 +8,27 @@
 
 namespace tessera {
 
-// Memory that is taken and given back in every step. malloc() hands what lies at
-// the end of its heap back to the system, and a step that gets it again waits for
-// as many page faults as it has pages: longer than a lookup takes. Here blocks
-// are kept for the next step; those that nobody has wanted for a while go back.
+// Step memory is taken and given back in every step. malloc() returns free memory at the
+// end of its heap to the system. The next step then waits for a page fault on each page,
+// which takes longer than a lookup. Here, blocks are kept for the next step, and blocks
+// that were not needed for a while are freed.
 
-/// 64-byte aligned, of uninitialised bytes. In any thread.
+/// Returns uninitialised memory that is aligned to 64 bytes. Any thread may call it.
 /// Errors:  std::bad_alloc.
 void* take_step_memory(size_t bytes);
 
-/// `memory` from take_step_memory(), or nullptr.
+/// Gives `memory` back. It is the result of take_step_memory(), or nullptr.
 void give_step_memory(void* memory) noexcept;
 
-/// The same for tensors.
+/// An allocator of step memory for tensors.
 c10::Allocator* step_allocator();
 
-/// A contiguous, uninitialised tensor.
+/// Returns a contiguous, uninitialised tensor in step memory.
 at::Tensor empty_in_step_memory(
     c10::IntArrayRef shape,
     at::ScalarType dtype = at::kFloat);
 
-/// Bytes of blocks that wait for the next step.
+/// Returns the number of bytes in the blocks that are kept for the next step.
 size_t kept_step_memory();
 
 }  // namespace tessera

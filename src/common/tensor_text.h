@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-/// "Float of shape [2, 4]". Layout and device are added unless they are strided and
-/// cpu.
+/// Describes a tensor, such as "Float of shape [2, 4]". The layout is added unless it is
+/// strided, and the device unless it is the CPU.
 std::string describe(const at::TensorOptions& options, at::IntArrayRef sizes);
 
-/// The same for a tensor, or "no tensor" for an undefined one. Strides are added if it
-/// is not contiguous. Messages thus show each property that a check may refuse.
+/// Like the other describe(), or "no tensor" for an undefined tensor. Strides are added
+/// if it is not contiguous. Messages thus show each property that a check may refuse.
 std::string describe(const at::Tensor& tensor);
 
 }  // namespace tessera
