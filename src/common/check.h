@@ -55,7 +55,8 @@ template <class Error, class... Args>
 //
 // Raises a c10::ValueError unless the condition holds. The message is one format string
 // of fmt, so that a search for its text finds the check. It is formatted, and its
-// arguments are evaluated, only when the check fails. The other macros raise other errors.
+// arguments are evaluated, only when the check fails. The other macros raise other
+// errors.
 #define TESSERA_CHECK_VALUE(condition, ...) \
   TESSERA_CHECK_WITH(::c10::ValueError, condition, __VA_ARGS__)
 #define TESSERA_CHECK_TYPE(condition, ...) \

@@ -7,11 +7,12 @@
 
 namespace tessera {
 
-/// Keys keep their order. A source that uses one includes <nlohmann/json.hpp>.
+/// A JSON value whose keys keep their order. A source that uses its members includes
+/// `nlohmann/json.hpp`.
 using Json = nlohmann::ordered_json;
 
-/// How T looks in JSON. An aggregate with visit_fields() has it already, in
-/// json_value.h; specialise it for any other new type:
+/// Converts a T to and from JSON. json_value.h has it for every aggregate with
+/// visit_fields(). Specialise it for any other new type:
 ///
 ///   static Json write(const T& value);
 ///   static T read(const Json& json, const std::string& where);

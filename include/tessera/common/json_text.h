@@ -11,11 +11,12 @@
 
 namespace tessera {
 
-/// The maximum depth of JSON, which no config reaches. The limit protects the stack:
-/// JSON may come from anywhere, and walking, copying and comparing it are recursive.
+/// The maximum depth of JSON. No config is so deep. The limit protects the stack, because
+/// JSON may come from an untrusted source, and functions that walk, copy or compare it
+/// are recursive.
 inline constexpr size_t kMaxJsonDepth = 64;
 
-/// The largest JSON that a reader accepts.
+/// The limits of the JSON that a reader accepts.
 struct JsonLimits {
   /// Bytes of the text.
   size_t bytes = size_t{1} << 30;

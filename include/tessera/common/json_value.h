@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// JSON for values and for anything with visit_fields: one list of fields serves
-// writing, reading and the check for unknown keys.
+// JSON for values and for aggregates with visit_fields(). The same list of fields is used
+// to write, to read and to find unknown keys.
 
 #include <tessera/common/json.h>
 #include <tessera/common/json_text.h>
@@ -20,11 +20,12 @@
 
 namespace tessera {
 
-/// Checks a value that was not parsed by parse_json(), which checks the depth itself.
+/// Checks the depth of a value that does not come from parse_json(), which checks it.
 /// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
 void check_depth(const Json& json, const char* where);
 void check_depth(const nlohmann::json& json, const char* where);
 
+/// Checks that a value is of the `expected` kind, such as "a list".
 /// Errors:  c10::ValueError unless `is_right`.
 void require_kind(
     bool is_right,
@@ -32,14 +33,15 @@ void require_kind(
     const char* expected,
     const std::string& where);
 
+/// Checks that an object has no other keys than `known`.
 /// Errors:  c10::ValueError for a key that is not in `known`.
 void require_known_keys(
     const Json& json,
     const std::vector<std::string>& known,
     const std::string& where);
 
-/// json[key].
-/// Errors:  c10::ValueError when the key is missing.
+/// Returns `json[key]`.
+/// Errors:  c10::ValueError if the key is missing.
 const Json& require_key(
     const Json& json,
     const char* key,
@@ -63,7 +65,7 @@ struct JsonValue<uint64_t> {
   static uint64_t read(const Json& json, const std::string& where);
 };
 
-/// Infinities, which JSON lacks, are the strings "inf" and "-inf".
+/// JSON has no infinities, so they are the strings "inf" and "-inf".
 template <>
 struct JsonValue<double> {
   static Json write(double value);
@@ -95,7 +97,7 @@ struct JsonValue<std::vector<T>> {
   }
 };
 
-/// null when absent.
+/// An optional without a value is null.
 template <class T>
 struct JsonValue<std::optional<T>> {
   static Json write(const std::optional<T>& value) {
@@ -109,7 +111,7 @@ struct JsonValue<std::optional<T>> {
   }
 };
 
-/// {"field": value, ...} in the order of visit_fields.
+/// Writes `{"field": value, ...}` in the order of visit_fields().
 template <class T>
 Json write_fields(const T& object) {
   Json json = Json::object();
@@ -120,7 +122,8 @@ Json write_fields(const T& object) {
   return json;
 }
 
-/// Fields that the JSON lacks keep their default; unknown keys are refused.
+/// Reads the fields of an aggregate. A field that the JSON lacks keeps its default.
+/// Errors:  c10::ValueError for an unknown key or a value of the wrong kind.
 template <class T>
 T read_fields(const Json& json, const std::string& where) {
   T object;
@@ -147,7 +150,7 @@ struct JsonValue<T> {
   }
 };
 
-/// {"class_name": name, "config": {fields}} for the alternative in use.
+/// Writes `{"class_name": name, "config": {fields}}` for the current alternative.
 template <class Variant, class NameOf>
 Json write_class(const Variant& value, NameOf name_of) {
   return std::visit(
@@ -158,7 +161,7 @@ Json write_class(const Variant& value, NameOf name_of) {
       value);
 }
 
-/// The alternative whose name is the JSON's class_name.
+/// Reads the alternative whose name is the class_name of the JSON.
 /// Errors:  c10::ValueError listing the known names.
 template <class Variant, class NameOf>
 Variant read_class(const Json& json, NameOf name_of, const std::string& where) {

@@ -3,21 +3,21 @@
 
 namespace tessera {
 
-/// Lets every CPU tensor that is made from now on, LibTorch's operators' too,
-/// take its memory from what earlier steps gave back. Tessera's own always do.
+/// Reuses the memory of earlier steps for all CPU tensors that are made from now on, also
+/// for those of LibTorch's operators. Tessera's own tensors always reuse it.
 ///
 ///   int main() {
 ///     tessera::keep_memory_between_steps();
 ///
-/// Without it malloc() hands large blocks back to the system after each step, and
-/// the next one waits while their pages are made anew: up to a third of the time
-/// where many activations are wide. While steps go on, what none of them has
-/// wanted for a while is given back; a process that then idles keeps the rest.
+/// Without this call, malloc() returns large blocks to the system after each step, and
+/// the next step waits while the system makes their pages again. This takes up to a third
+/// of the time if many activations are wide. While the program makes steps, blocks that
+/// no step has needed for a while are freed. A process that then idles keeps the others.
 ///
-/// For the whole process and for good: it sets LibTorch's CPU allocator, whose
-/// memory LibTorch's profiler then does not see. Call it before other threads make
-/// tensors; again it changes nothing.
-/// Errors:  none; tensors that get no memory raise c10::OutOfMemoryError.
+/// The call sets LibTorch's CPU allocator for the whole process and can't be undone.
+/// LibTorch's profiler does not see this memory. Call it before other threads make
+/// tensors. Further calls change nothing.
+/// Errors:  none. Tensors that get no memory raise c10::OutOfMemoryError.
 void keep_memory_between_steps();
 
 }  // namespace tessera

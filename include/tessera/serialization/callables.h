@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-/// The user's functions, by the names that stand for them in what was saved.
+/// The user's functions. The keys are the names that saved configurations have for them.
 struct Callables {
   std::map<std::string, optim::LearningRate> learning_rates = {};
   std::map<std::string, Initializer> initializers = {};
@@ -28,23 +28,24 @@ struct Callables {
 };
 static_assert(std::is_aggregate_v<Callables>);
 
-/// Puts functions in the place of the names that JSON has for them.
+/// Replaces the placeholders in a configuration that was read by the user's functions.
 ///
 ///   CallableBinder binder(callables);
 ///   binder.bind(options, "options");
 ///   binder.finish("[layer_from_json]");
 class CallableBinder {
  public:
-  /// `callables` outlives the binder.
+  /// `callables` must outlive the binder.
   explicit CallableBinder(const Callables& callables) : callables_(callables) {}
 
-  /// `where` is what the value belongs to, for finish().
+  /// Replaces the placeholder in `value`, if it has one. `where` says what the value
+  /// belongs to. The error of finish() shows it.
   void bind(optim::LearningRate& value, const std::string& where);
   void bind(optim::CustomRule& value, const std::string& where);
   void bind(optim::SlotCreation& value, const std::string& where);
   void bind(Initializer& value, const std::string& where);
   void bind(optim::OptimizerSpec& value, const std::string& where);
-  /// Features that shared a table share it afterwards, too.
+  /// Features that share a table share it afterwards, too.
   void bind(Nest<FeatureConfig>& value, const std::string& where);
 
   template <class T>
@@ -59,7 +60,7 @@ class CallableBinder {
       bind(value, where);
     }
   }
-  /// An aggregate, field by field; of anything else there is nothing to bind.
+  /// Binds the fields of an aggregate. Other types have nothing to bind.
   template <class T>
   void bind(T& value, const std::string& where) {
     if constexpr (HasFields<T>) {
@@ -68,11 +69,13 @@ class CallableBinder {
     }
   }
 
+  /// Call this last.
   /// Errors:  c10::ValueError listing every function that was missing.
   void finish(const std::string& where) const;
 
  private:
-  // `placeholder` when there is none, which is then noted.
+  // Returns the function of this name. If there is none, adds the name to `missing_` and
+  // returns `placeholder`.
   template <class Function>
   Function find(
       const std::map<std::string, Function>& functions,

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// Names of the complete checkpoints in a directory, oldest first; none for a
-/// directory that does not exist.
+/// Returns the names of the complete checkpoints in a directory, the oldest first. A
+/// directory that does not exist has none.
 std::vector<std::string> list_checkpoints(const std::string& directory);
 
 }  // namespace tessera

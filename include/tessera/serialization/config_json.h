@@ -9,33 +9,33 @@
 
 namespace tessera {
 
-/// A config as JSON. Of a callable (learning rate, initializer, rule, slot
-/// creation) only the name is written.
+/// Writes a config as JSON. A callable (learning rate, initializer, rule, slot creation)
+/// is written as its name.
 Json to_json(const Initializer& initializer);
-/// What to_json() wrote, with a placeholder of its name for each callable; a
+/// Reads what to_json() has written. Each callable becomes a placeholder of its name. A
 /// missing key means the default.
 /// Errors:  c10::ValueError naming the place of an unknown key or a wrong type.
 Initializer initializer_from_json(const Json& json);
 
-/// As that of an Initializer.
+/// Writes an optimizer as JSON, by the rules for an Initializer.
 Json to_json(const optim::OptimizerSpec& optimizer);
-/// As initializer_from_json().
+/// Reads an optimizer, by the rules of initializer_from_json().
 optim::OptimizerSpec optimizer_from_json(const Json& json);
 
-/// As that of an Initializer.
+/// Writes a table's config as JSON, by the rules for an Initializer.
 Json to_json(const TableConfig& table);
-/// As initializer_from_json().
+/// Reads a table's config, by the rules of initializer_from_json().
 TableConfig table_from_json(const Json& json);
 
-/// Feature configs with the tables that they share:
+/// Writes feature configs as JSON, with the tables that they share:
 ///
 ///   {"tables": [{"name": "users", ...}],
 ///    "features": [{"path": ["user"], "table": 0, ...}]}
 ///
-/// A path holds a string per map key and a number per list index; "table" is
-/// the index of a table, so that features share it again after reading.
+/// A path has a string for each map key and a number for each list index. "table" is the
+/// index of a table, so that features share it again after reading.
 Json to_json(const Nest<FeatureConfig>& features);
-/// As initializer_from_json().
+/// Reads feature configs, by the rules of initializer_from_json().
 Nest<FeatureConfig> features_from_json(const Json& json);
 
 }  // namespace tessera

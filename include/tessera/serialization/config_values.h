@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How the configs of embeddings look in JSON, for options that hold some.
+// How the configs of embeddings look in JSON. Options that hold such configs use this.
 
 #include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
@@ -53,8 +53,8 @@ struct JsonValue<MissingSlots> {
   static MissingSlots read(const Json& json, const std::string& where);
 };
 
-/// {"class_name": "engine", "config": {...}}; null for a sharded one, whose
-/// processes JSON can't hold, and null reads as the engine.
+/// `{"class_name": "engine", "config": {...}}`. A sharded strategy is null, because JSON
+/// can't hold its processes. null is read as the engine.
 template <>
 struct JsonValue<Strategy> {
   static Json write(const Strategy& value);
@@ -67,21 +67,21 @@ struct JsonValue<Initializer> {
   static Initializer read(const Json& json, const std::string& where);
 };
 
-/// The features with the tables that they share: see config_json.h.
+/// The features with the tables that they share. config_json.h shows the format.
 template <>
 struct JsonValue<Nest<FeatureConfig>> {
   static Json write(const Nest<FeatureConfig>& value);
   static Nest<FeatureConfig> read(const Json& json, const std::string& where);
 };
 
-/// [null, 64], with null for an unknown dimension.
+/// A list of sizes, such as `[null, 64]`. null is an unknown dimension.
 template <>
 struct JsonValue<PartialShape> {
   static Json write(const PartialShape& value);
   static PartialShape read(const Json& json, const std::string& where);
 };
 
-/// [null, 64] for one shape; a list or an object of them for more.
+/// `[null, 64]` for one shape. Several shapes are a list or an object.
 template <>
 struct JsonValue<Nest<PartialShape>> {
   static Json write(const Nest<PartialShape>& value);

@@ -10,26 +10,28 @@
 
 namespace tessera {
 
-// Files of the safetensors packages. What npy.h says of dtypes, of replaced files
-// and of errors holds here, too; bfloat16 can be saved as well.
+// Files of the safetensors packages. The rules in npy.h about dtypes, replaced files and
+// errors hold here, too. In addition, bfloat16 can be saved.
 
-/// The tensors of a safetensors file, by name, and its metadata.
+/// The named tensors of a safetensors file, and its metadata.
 ///
 ///   save_safetensors({.tensors = {{"users", users}}}, "tables.safetensors");
 ///   load_safetensors("tables.safetensors")["users"];
 struct NamedTensors {
-  /// Names differ, and are not `__metadata__`.
+  /// All names must differ, and none may be `__metadata__`.
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};
   std::map<std::string, std::string> metadata = {};
 
-  /// Errors:  c10::ValueError when there is none, with some of the known names.
+  /// Returns the tensor of this name.
+  /// Errors:  c10::ValueError with some of the known names, if there is none.
   at::Tensor operator[](const std::string& name) const;
 };
 
+/// Writes a safetensors file.
 /// Source:  https://huggingface.co/docs/safetensors
 void save_safetensors(const NamedTensors& contents, const std::string& path);
 
-/// All tensors, in the header's order.
+/// Reads all tensors of a safetensors file, in the order of its header.
 NamedTensors load_safetensors(const std::string& path);
 
 }  // namespace tessera

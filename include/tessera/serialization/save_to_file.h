@@ -15,7 +15,7 @@ namespace detail {
 
 using ArchiveWriter = std::function<size_t(const void*, size_t)>;
 
-/// Writes the file from what `save` passes to its writer. `save` runs once.
+/// Writes what `save` passes to its writer to a file. `save` runs once.
 void save_to_file(
     const std::string& path,
     c10::function_ref<void(const ArchiveWriter&)> save);
@@ -49,7 +49,7 @@ bool is_empty(const Value& value) {
 ///
 /// `value` is a module, an optimizer, a tensor or a vector of tensors. An existing file
 /// stays until the new file is on the disk. In contrast, torch::save ends the program
-/// on a full disk, and leaves half a file if the program ends meanwhile.
+/// on a full disk, and leaves half a file if the program ends while it writes.
 /// Errors:  c10::ValueError if `value` is an empty holder, a null pointer or an
 ///          undefined tensor, or `path` is not a regular file; c10::Error if the system
 ///          refuses to write, for example on a full disk. Both messages begin with

@@ -13,8 +13,8 @@ class InputArchive;
 
 namespace tessera {
 
-/// The configuration of a layer that was saved, to build the same again; each
-/// table has its optimizer.
+/// Reads the configuration of a saved layer, so that the same layer can be built again.
+/// Each table has its optimizer.
 ///
 ///   TPUEmbedding layer(TPUEmbeddingOptions{
 ///       .features = saved_features(
@@ -26,7 +26,8 @@ namespace tessera {
 Nest<FeatureConfig> saved_features(
     torch::serialize::InputArchive& archive,
     const Callables& callables = {});
-/// Of the newest checkpoint in a directory.
+/// Reads it from the newest checkpoint in a directory.
+/// Errors:  also c10::ValueError if there is no checkpoint, or it is damaged.
 Nest<FeatureConfig> saved_features(
     const std::string& directory,
     const Callables& callables = {});
