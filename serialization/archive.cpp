@@ -33,7 +33,7 @@ std::string key_of(size_t table) {
   return "table_" + std::to_string(table);
 }
 
-// What an archive holds, and where each of its tensors is.
+// The content of an archive.
 struct ArchivedState {
   SavedState state = {};
   std::vector<std::map<std::string, at::Tensor>> tensors = {};  // [tables]
@@ -129,7 +129,7 @@ void save_accumulated(
   archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
 }
 
-// Errors:  c10::ValueError when the archived gradients do not fit the table.
+// Errors:  c10::ValueError if the archived gradients do not fit the table.
 AccumulatedGradients load_accumulated(
     const std::map<std::string, at::Tensor>& tensors,
     const TableState& table,
@@ -146,8 +146,8 @@ AccumulatedGradients load_accumulated(
 
 }  // namespace
 
-// Each table with its name and the optimizer that it was trained with. A name
-// need not be UTF-8, a JSON text must.
+// Each table has its own name and the optimizer that trained it. Bytes of a name that are
+// not UTF-8 are replaced, because a JSON text must be UTF-8.
 std::string config_text(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features) {

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// A layer in a torch archive, under the same keys for every strategy:
+// A layer in a torch archive has the same keys for every strategy:
 //
 //   format_version   1
 //   config           the feature configs as JSON
@@ -21,24 +21,26 @@ namespace tessera {
 //             accumulated_rows and accumulated_sums
 //   tessera_checksums   checksums of all entries: see src/common/checked_archive.h
 //
-// Entries are numbered: a tensor named `class` can be saved but not loaded.
+// The keys of tables are numbers, not names: LibTorch can save a tensor under a name such
+// as `class`, but can't load it.
 
-/// Errors:  c10::Error from LibTorch when the stream fails.
+/// Writes a layer into an archive.
+/// Errors:  c10::Error from LibTorch if the stream fails.
 void save_state(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features,
     torch::serialize::OutputArchive& output);
 
-/// The feature configs as JSON text, as saved_features() reads it.
+/// Returns the feature configs as the JSON text that saved_features() reads.
 std::string config_text(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& features);
 
-/// Copies tables, slots, step counter, seed and collected gradients into `state`.
-/// A table without optimizer, or on the host, takes its rows and skips slots that
-/// it does not have.
+/// Copies tables, slots, step counter, seed and accumulated gradients into `state`. A
+/// table without an optimizer, or on the host, takes its rows and skips slots that it
+/// does not have.
 /// Errors:  c10::ValueError beginning with `where`, listing damaged entries or all
-///          differences; nothing is changed then.
+///          differences. Then nothing is changed.
 void load_state(
     EmbeddingState& state,
     torch::serialize::InputArchive& archive,

@@ -41,8 +41,8 @@ void CheckpointDirectory::open() {
   complete_ = list_checkpoints(path_.string());
 }
 
-// Makes the missing folders above it, too, one component at a time, because ".." may
-// follow a missing folder or a symbolic link.
+// Makes missing folders above the directory, too. It goes one component at a time,
+// because ".." may follow a missing folder or a symbolic link.
 void CheckpointDirectory::make() {
   std::error_code error;
   fs::path path;
@@ -101,7 +101,7 @@ void CheckpointDirectory::discard(const std::string& name) {
   try {
     disk_.remove(hidden(name));
   } catch (const c10::Error&) {
-    // The next save tries again.
+    // The next open() tries again.
   }
 }
 
@@ -115,7 +115,7 @@ void CheckpointDirectory::keep_newest(int64_t count) {
         kept.insert(std::move(link.name));
       }
     } catch (const c10::Error&) {
-      return;  // Nobody knows what this one builds on: all stay.
+      return;  // It is unknown what this checkpoint builds on, so keep all.
     }
   }
   std::vector<std::string> old;
@@ -134,8 +134,8 @@ void remove_checkpoints(
   if (names.empty()) {
     return;
   }
-  // First under a name that is no checkpoint's: one that is half removed must not look
-  // complete.
+  // First give them names that are not names of checkpoints: a checkpoint that is half
+  // removed must not look complete.
   std::vector<fs::path> removed;
   for (const std::string& name : names) {
     removed.push_back(directory / fmt::format("{}{}", kRemoved, name));

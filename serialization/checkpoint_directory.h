@@ -12,10 +12,10 @@
 
 namespace tessera {
 
-/// The user's directory of checkpoints, while one more is saved into it.
+/// The user's directory of checkpoints, while a new checkpoint is saved into it.
 ///
-/// A checkpoint is a folder `checkpoint_000042`. It is written under a hidden name, and
-/// gets its own when all of it is on the disk.
+/// A checkpoint is a folder such as `checkpoint_000042`. It is written under a hidden
+/// name, and gets its own name when all of it is on the disk.
 /// Errors:  c10::Error naming path and reason. Complete checkpoints stay.
 class CheckpointDirectory {
  public:
@@ -25,28 +25,28 @@ class CheckpointDirectory {
     return path_;
   }
 
-  /// Makes the directory where there is none, removes what a crash has left in it, and
-  /// keeps others from saving until this object is destroyed.
+  /// Makes the directory if it does not exist, locks it until this object is destroyed,
+  /// and removes what a crash has left in it.
   void open();
 
-  /// The names of the complete checkpoints, the oldest first. Only after open().
+  /// The names of the complete checkpoints, the oldest first. Call open() before.
   const std::vector<std::string>& complete() const {
     return complete_;
   }
-  /// The name of one more. Only after open().
+  /// The name of the next checkpoint. Call open() before.
   std::string next_name() const;
 
-  /// The folder in which the checkpoint is written.
+  /// The hidden folder in which the checkpoint of this name is written.
   std::filesystem::path hidden(const std::string& name) const;
 
-  /// Makes the checkpoint that was written in hidden(name) a complete one.
+  /// Renames hidden(name) to its own name, which makes the checkpoint complete.
   void publish(const std::string& name);
 
-  /// Removes hidden(name), unless it was published, so that what it has taken of a full
-  /// disk is free again. An error is ignored, because the next open() tries again.
+  /// Removes hidden(name) unless it was published, so that it does not fill the disk. An
+  /// error is ignored, because the next open() tries again.
   void discard(const std::string& name);
 
-  /// Removes all but the newest `count` checkpoints and those that these build on.
+  /// Removes all checkpoints except the newest `count` and those that these build on.
   void keep_newest(int64_t count);
 
  private:
@@ -60,8 +60,8 @@ class CheckpointDirectory {
   bool is_published_ = false;
 };
 
-/// Removes complete checkpoints of the directory. `names` has the newest first: an
-/// increment must not stay without what it builds on.
+/// Removes complete checkpoints of the directory. `names` has the newest first, because
+/// an increment must not stay without the checkpoint that it builds on.
 void remove_checkpoints(
     const std::filesystem::path& directory,
     const std::vector<std::string>& names,

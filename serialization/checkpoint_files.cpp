@@ -29,7 +29,7 @@ void CheckpointFiles::write_rows(ManifestFile& entry, const RowBytes& rows)
   std::string buffer;
   for (int64_t i = 0; i < rows.count; ++i) {
     buffer.append(rows.data + rows.rows[i] * rows.row_bytes, rows.row_bytes);
-    // Whole chunks but for the last.
+    // All chunks except the last are written whole.
     const size_t ready = buffer.size() / kChunkBytes * kChunkBytes;
     write_chunks(file, {buffer.data(), ready}, entry);
     buffer.erase(0, ready);

@@ -11,23 +11,23 @@
 
 namespace tessera {
 
-/// Rows in memory, in the order in which a file holds them.
+/// Rows in memory, in the order in which they go into a file.
 struct RowBytes {
   const char* data = nullptr;
   int64_t row_bytes = 0;
   int64_t count = 0;
-  /// Which rows of `data`; nullptr: the first `count`.
+  /// The numbers of these rows in `data`. nullptr means the first `count` rows.
   const uint32_t* rows = nullptr;
 };
 
-/// Writes the files of a checkpoint into its folder, each synced. Several threads may
-/// write files at once.
+/// Writes the files of a checkpoint into its folder and syncs each of them. Several
+/// threads may write files at the same time.
 class CheckpointFiles {
  public:
   CheckpointFiles(std::filesystem::path folder, Disk& disk)
       : folder_(std::move(folder)), disk_(disk) {}
 
-  /// Writes the file of this name, and enters its size and checksums.
+  /// Writes a file named `entry.name`, and sets its size and checksums in `entry`.
   void write_bytes(ManifestFile& entry, std::string_view bytes) const;
   void write_rows(ManifestFile& entry, const RowBytes& rows) const;
 

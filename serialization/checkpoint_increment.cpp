@@ -34,7 +34,7 @@ ChainPosition choose_parent(
     chain = read_chain(
         directory.path(), directory.complete().back(), "[save_checkpoint]");
   } catch (const c10::Error&) {
-    return {};  // A damaged one is nothing to build on.
+    return {};  // Nothing can build on a damaged checkpoint.
   }
   const CheckpointLink& newest = chain.back();
   const int64_t increments = newest.manifest.increments + 1;
@@ -84,7 +84,7 @@ std::vector<TableIncrement> find_touched(
       }
       total += static_cast<int64_t>(counts[rank]);
     }
-    // When all rows have changed, the list of rows would only add to the file.
+    // If all rows were touched, a list of them would only make the checkpoint larger.
     if (total < table.config->vocabulary_size) {
       tables[i].touched = ManifestTouched{.count = total};
     }

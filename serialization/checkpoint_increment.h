@@ -13,56 +13,56 @@
 
 namespace tessera {
 
-// An increment is a checkpoint that holds only the rows which were touched since the
-// checkpoint that it builds on, its parent.
+// An increment is a checkpoint that holds only the rows that were touched since another
+// checkpoint. It builds on that checkpoint, which is called its parent.
 
-/// Where the next checkpoint stands in a chain of increments.
+/// The position of the next checkpoint in a chain of increments.
 struct ChainPosition {
   /// Unset for a full checkpoint.
   std::optional<ManifestParent> parent = {};
-  /// Increments since the full one.
+  /// The number of increments since the last full checkpoint.
   int64_t increments = 0;
 };
 
-/// The next checkpoint builds on the newest one of the directory, if the touched rows
-/// count from that one and `full_every` allows one more increment.
+/// Chooses what the next checkpoint builds on. This is the newest checkpoint of the
+/// directory, if touched rows count from it and `full_every` allows one more increment.
 ChainPosition choose_parent(
     const EmbeddingState& state,
     const CheckpointDirectory& directory,
     int64_t full_every);
 
-/// What TouchedRows count from. The checksum of the manifest differs where the same
-/// number was written by another layer.
+/// Identifies the checkpoint that TouchedRows count from. The checksum of the manifest
+/// tells it from a checkpoint of the same name that another layer has written.
 std::string checkpoint_id(
     const std::filesystem::path& checkpoint,
     const std::string& xxh3);
 
-/// Whether this rank writes its rows of `table`: of rows that several ranks have, the
-/// first one's are written.
+/// Whether this rank writes its rows of `table`. If several ranks have the same rows,
+/// only the first of them writes these.
 bool writes_rows(const TableState& table);
 
-/// The touched rows of one table that this rank has.
+/// The touched rows of one table on this rank.
 struct TableIncrement {
   std::vector<uint32_t> rows = {};  // local rows, ascending
-  /// The position of the first of them among those of all ranks.
+  /// The position of the first of these rows among the touched rows of all ranks.
   int64_t first = 0;
 };
 
 /// Finds the touched rows of each table and sets `touched` of its entry to their number
-/// on all ranks. `touched` stays unset where all rows must be saved: because all were
-/// touched, or one rank does not know, or the ranks' rows interleave.
+/// on all ranks. `touched` stays unset if all rows must be saved, because all were
+/// touched, or a rank does not know which, or the rows of the ranks interleave.
 std::vector<TableIncrement> find_touched(
     const EmbeddingState& state,
     std::vector<ManifestTable>& tables);
 
-/// On rank 0, the content of each table's file of touched rows, from all ranks. It is
-/// empty for a table that has no such file.
+/// Returns the content of each table's file of touched rows, from all ranks. It is empty
+/// for a table that has no such file. Only rank 0 can use the result.
 std::vector<std::string> gather_touched(
     const EmbeddingState& state,
     const std::vector<ManifestTable>& tables,
     const std::vector<TableIncrement>& increments);
 
-/// From now on, touched rows count from the checkpoint of this id. `increments` are what
+/// From now on, touched rows count from the checkpoint of this id. `increments` is what
 /// it holds, or empty for a full checkpoint.
 void count_touched_from(
     const std::string& id,

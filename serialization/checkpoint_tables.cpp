@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-// What one data file will hold.
+// The content of one data file.
 struct DataFile {
   RowBytes rows = {};
   ManifestFile* entry = nullptr;
@@ -38,14 +38,14 @@ ManifestTensor describe_tensor(
       .shape = std::move(shape)};
 }
 
-// Files of all ranks lie in one folder.
+// The files of all ranks are in one folder, so their names have the rank.
 std::string prefix_of(const EmbeddingState& state, size_t table) {
   return state.ranks->size() == 1
       ? fmt::format("table_{}.", table)
       : fmt::format("rank_{}.table_{}.", state.ranks->rank(), table);
 }
 
-// Makes the entries of the files that will hold `rows` rows.
+// Adds the entries of the files that will hold `rows` rows.
 void split_tensor(
     const std::string& file_name,
     int64_t rows,
@@ -62,7 +62,7 @@ void split_tensor(
   }
 }
 
-// `increment` is nullptr where all rows are saved.
+// Plans the files of one table. `increment` is nullptr if all rows are saved.
 void split_table(
     const TableState& table,
     const TableIncrement* increment,
@@ -98,19 +98,19 @@ void split_table(
   }
 }
 
-// Numbers the entries of this rank's files as the whole table does.
+// Replaces this rank's row numbers in its parts by those of the whole table.
 void number_entries(kernels::RowNumbers numbers, ManifestTable& table) {
   for (ManifestTensor& tensor : table.tensors) {
     for (ManifestPart& part : tensor.parts) {
       part.end = numbers[part.end - 1] + 1;
       part.begin = numbers[part.begin];
-      // A table may have fewer rows than ranks.
+      // A table may have fewer rows than there are ranks.
       part.step = std::min(numbers.step, std::max<int64_t>(1, tensor.shape[0]));
     }
   }
 }
 
-// Adds the files of another rank.
+// Adds the files of another rank to `tables`.
 void merge_tables(
     std::vector<ManifestTable> others,
     std::vector<ManifestTable>& tables) {

@@ -11,14 +11,14 @@
 
 namespace tessera {
 
-// The tables of a checkpoint: their entries in the manifest and their data files.
+// This part writes the data files of tables and makes their entries in the manifest.
 
-/// The entries of the tables, without files.
+/// Makes the entries of the tables, without files.
 std::vector<ManifestTable> describe_tables(const EmbeddingState& state);
 
-/// Writes the rows of this rank, in files of at most `file_bytes`, several at a time, and
-/// enters the files. Their entries have this rank's numbers until gather_tables().
-/// `increments` is empty for a full checkpoint.
+/// Writes the rows of this rank in files of at most `file_bytes` (but at least one row),
+/// several at a time, and adds the files to `tables`. Their entries have this rank's row
+/// numbers until gather_tables(). `increments` is empty for a full checkpoint.
 void write_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
@@ -26,14 +26,14 @@ void write_tables(
     const CheckpointFiles& files,
     std::vector<ManifestTable>& tables);
 
-/// Writes the gradients that this rank has collected for its rows.
+/// Writes the accumulated gradients of this rank's rows and adds the files to `tables`.
 void write_accumulated(
     const EmbeddingState& state,
     const CheckpointFiles& files,
     std::vector<ManifestTable>& tables);
 
-/// Numbers the entries of the files as the whole tables do and adds those of the other
-/// ranks, on rank 0.
+/// Replaces this rank's row numbers by those of the whole tables. On rank 0, also adds
+/// the files of the other ranks.
 void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,

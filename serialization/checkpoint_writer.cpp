@@ -31,8 +31,8 @@ namespace {
 
 constexpr const char* kSave = "[save_checkpoint]";
 
-// Writes one checkpoint. On shards, rank 0 alone prepares the directory, writes the
-// manifest and puts the checkpoint in its place; all write their rows.
+// Writes one checkpoint. All ranks write their rows. Only rank 0 prepares the directory,
+// writes the manifest and publishes the checkpoint.
 class CheckpointWriter {
  public:
   CheckpointWriter(
@@ -82,7 +82,7 @@ class CheckpointWriter {
     return ranks_.rank() == 0;
   }
 
-  // Returns what the other ranks need: the name and what it builds on.
+  // Returns what the other ranks need: the checkpoint's name and its parent.
   std::string prepare() {
     directory_.open();
     const ChainPosition position =
@@ -111,7 +111,7 @@ class CheckpointWriter {
     const std::filesystem::path hidden = directory_.hidden(name_);
     const CheckpointFiles files(hidden, disk_);
     ranks_.broadcast(place_, [&] {
-      (void)to_text(manifest_);  // refuses names before anything is written
+      (void)to_text(manifest_);  // Checks the names before anything is written.
       disk_.make_directory(hidden);
     });
     ranks_.together(place_, [&] {
@@ -161,7 +161,7 @@ class CheckpointWriter {
   std::string write_manifest(const CheckpointFiles& files) const {
     const std::string text = to_text(manifest_);
     if (ranks_.size() > 1) {
-      (void)manifest_from_text(text, kSave);  // put together from all ranks'
+      (void)manifest_from_text(text, kSave);  // Checks that the ranks' parts fit.
     }
     ManifestFile file{.name = kManifestFile};
     files.write_bytes(file, text);

@@ -12,19 +12,19 @@
 
 namespace tessera {
 
-// A checkpoint goes to the disk in this order: data files, each synced, then the
-// manifest, then the folder, which is renamed when all of it is on the disk.
+// A checkpoint is written in this order: the data files, each of which is synced, then
+// the manifest. When all of it is on the disk, its folder is renamed.
 //
-//   checkpoint_directory.h   the user's directory: names, lock, what is removed
+//   checkpoint_directory.h   the user's directory: names, lock, removal
 //   checkpoint_increment.h   which rows an increment holds
 //   checkpoint_tables.h      the tables' files and entries in the manifest
 //   checkpoint_files.h       one file with its checksums
-//   disk.h                   the system's calls, which tests make fail
+//   disk.h                   the system calls, which tests can make fail
 
-/// Writes one more checkpoint into `directory` and removes those that are no
-/// longer kept.
-/// Errors:  c10::ValueError for options; c10::Error naming path and reason when
-///          the disk fails. Complete checkpoints stay, and so does the state.
+/// Writes a new checkpoint into `directory` and removes checkpoints that are no longer
+/// kept.
+/// Errors:  c10::ValueError for options; c10::Error naming path and reason if the disk
+///          fails. Complete checkpoints and the state are unchanged then.
 void save_checkpoint(
     EmbeddingState& state,
     const Nest<FeatureConfig>& features,
