@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLoad = "[load_checkpoint]";
 
-// A data file that is being read. Closes itself.
+// A file of a checkpoint that is open for reading.
 class InputFile {
  public:
   explicit InputFile(fs::path path)
@@ -55,7 +55,7 @@ class InputFile {
     return S_ISREG(status.st_mode) ? status.st_size : -1;
   }
 
-  // Checks the size before it allocates memory: a sparse file may have any size.
+  // Checks the size before it allocates memory, because a sparse file may have any size.
   std::string read_all(int64_t max_bytes) const {
     const int64_t bytes = size();
     check(bytes >= 0, "can't be read", "it is not a file");
@@ -166,7 +166,7 @@ void verify(const std::vector<Stretch>& stretches) {
   });
 }
 
-// Reads single entries of a file, in ascending order, through a window.
+// Reads single entries of a file in ascending order. It keeps the bytes of one chunk.
 class EntryReader {
  public:
   EntryReader(const fs::path& path, int64_t entries, int64_t entry_bytes)
@@ -196,8 +196,8 @@ class EntryReader {
   std::string window_;
 };
 
-// The rows that a part has of some wanted ones: wanted row i, and every
-// `stride`-th after it, up to `end`.
+// The wanted rows that a part holds: those with the indices first, first + stride, ...
+// below `end` in the list of wanted rows.
 struct CommonRows {
   int64_t first = 0;
   int64_t end = 0;
@@ -213,7 +213,7 @@ CommonRows find_common(
       .first = wanted.count_before(part.begin),
       .end = wanted.count_before(part.end),
       .stride = part.step / std::gcd(part.step, rows.step)};
-  // The same remainder comes back after `stride` rows, or never comes.
+  // Remainders repeat after `stride` rows. If none of these is in the part, no row is.
   const int64_t last = std::min(common.end, common.first + common.stride);
   while (common.first < last &&
          (rows[common.first] - part.begin) % part.step != 0) {
@@ -222,7 +222,8 @@ CommonRows find_common(
   return common.first < last ? common : CommonRows{};
 }
 
-// Of `count` entries of what `tensor` has in files, numbered as its parts are.
+// Reads those of `count` entries that the files of `tensor` hold. `rows` numbers them as
+// the parts do.
 void read_parts(
     const fs::path& folder,
     const ManifestTensor& tensor,
@@ -264,7 +265,7 @@ const ManifestTensor& find_tensor(
   return *found;
 }
 
-// Whether an increment on `below` may be `above`.
+// Whether both checkpoints have the same tables, as an increment and its parent must.
 bool has_same_tables(const Manifest& below, const Manifest& above) {
   const std::vector<ManifestTable>& a = below.tables;
   const std::vector<ManifestTable>& b = above.tables;
@@ -284,13 +285,13 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_table);
 }
 
-// In stretches of whole rows, several at a time.
+// Copies ranges of whole rows, several at the same time.
 void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   at::Tensor to = copy.to;
   if (to.numel() == 0) {
     return;
   }
-  // Of the table's rows, whichever of them are wanted.
+  // How many bytes of the table a task reads, including rows that are not wanted.
   constexpr int64_t kStretchBytes = 4 * kChunkBytes;
   const int64_t rows = to.size(0);
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
@@ -309,11 +310,12 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
         data + begin * row_bytes);
   });
   if (!to.is_inference()) {
-    to.unsafeGetTensorImpl()->bump_version();  // a write, for who counts them
+    to.unsafeGetTensorImpl()->bump_version();  // Autograd must see the write.
   }
 }
 
-// Whether a full part holds some of the rows; of an increment, perhaps.
+// Whether the part may hold rows that `copy` needs. A part of an increment always may,
+// because its entries are not numbered by row.
 bool may_hold(
     const ManifestTable& table,
     const ManifestPart& part,
@@ -343,7 +345,7 @@ std::vector<CheckpointLink> read_chain(
     const std::string& checkpoint,
     const std::string& where) {
   std::vector<CheckpointLink> chain{read_link(directory, checkpoint, where)};
-  // Each has a smaller number of increments below it, so this ends.
+  // This ends because `increments` becomes smaller by one with each parent.
   while (chain.front().manifest.parent) {
     const CheckpointLink& child = chain.front();
     CheckpointLink link =
@@ -532,7 +534,7 @@ AccumulatedGradients CheckpointReader::read_accumulated(
     const LocalRows& rows) const {
   const ManifestTable& entry = table_of(chain_.size() - 1, table);
   const int64_t dim = entry.tensors[0].shape.back();
-  // Each rank has written one part, and their rows may interleave.
+  // Each rank has written one part, and the rows of the parts may interleave.
   std::vector<at::Tensor> parts_rows{at::empty({0}, at::kLong)};
   std::vector<at::Tensor> parts_sums{at::empty({0, dim}, at::kFloat)};
   for (const ManifestGradients& part : entry.accumulated->parts) {
@@ -582,7 +584,7 @@ void load_checkpoint(
               options.checkpoint,
               options.extra != nullptr)),
       "loads with other LoadOptions. Use the same on all ranks.");
-  // One rank chooses: a newer checkpoint may appear meanwhile.
+  // Only one rank chooses, because a newer checkpoint may appear meanwhile.
   const std::string checkpoint = ranks.broadcast(
       place, [&] { return choose_checkpoint(directory, options.checkpoint); });
   std::optional<CheckpointReader> reader;

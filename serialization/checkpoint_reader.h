@@ -16,34 +16,36 @@
 
 namespace tessera {
 
-/// A checkpoint's manifest.
+/// A checkpoint in a chain of increments, with its manifest.
 struct CheckpointLink {
   std::string name = {};
   Manifest manifest = {};
   std::string xxh3 = {};  // of the manifest's text
 };
 
-/// Errors:  c10::ValueError beginning with `where`, when it can't be read or is
-///          damaged.
+/// Reads the manifest of a checkpoint.
+/// Errors:  c10::ValueError beginning with `where` if it can't be read or is damaged.
 CheckpointLink read_link(
     const std::filesystem::path& directory,
     const std::string& checkpoint,
     const std::string& where);
 
-/// A checkpoint and those that it builds on, the full one first.
-/// Errors:  as above, and when they do not belong together.
+/// Reads the manifests of a checkpoint and of those that it builds on. The first is the
+/// full checkpoint.
+/// Errors:  c10::ValueError as in read_link(), and if the checkpoints do not belong
+///          together.
 std::vector<CheckpointLink> read_chain(
     const std::filesystem::path& directory,
     const std::string& checkpoint,
     const std::string& where);
 
-/// `checkpoint`, or the newest when that is empty.
-/// Errors:  c10::ValueError when there is none, or none of this name.
+/// Returns `checkpoint`, or the newest checkpoint if that is empty.
+/// Errors:  c10::ValueError if there is no checkpoint, or none of this name.
 std::string choose_checkpoint(
     const std::string& directory,
     const std::string& checkpoint);
 
-/// A checkpoint together with those that it builds on.
+/// Reads a checkpoint together with those that it builds on.
 class CheckpointReader {
  public:
   /// Reads the manifests.
@@ -53,23 +55,25 @@ class CheckpointReader {
   const SavedState& saved() const {
     return saved_;
   }
-  /// The checksum of its manifest.
+  /// The checksum of the checkpoint's manifest.
   const std::string& xxh3() const {
     return chain_.back().xxh3;
   }
 
-  /// Raises what loading by `plan` would raise. Compares the files that it needs
-  /// with their checksums, in parallel, and reads the collected gradients into it.
+  /// Compares the files that `plan` needs with their checksums, in parallel, and reads
+  /// the accumulated gradients into `plan`. After it, loading by `plan` raises no error,
+  /// unless files change meanwhile.
   /// Errors:  c10::ValueError naming the file and its bytes, or the table whose
-  ///          collected gradients are damaged.
+  ///          accumulated gradients are damaged.
   void verify(const EmbeddingState& state, LoadPlan& plan);
 
-  /// Whether the table's files hold every `step`-th row, and no increment does.
+  /// Whether each file of the table holds every `step`-th row, and no increment has rows
+  /// of the table.
   bool has_step(size_t table, int64_t step) const;
 
-  /// `count` rows of a tensor to `to`. Only after verify(), which the bytes are
-  /// not compared with again. Several threads at once.
-  /// Errors:  c10::ValueError naming the file when it can't be read.
+  /// Reads `count` rows of a tensor into `to`. Call verify() before, because the bytes
+  /// are not compared with their checksums here. Several threads may call it.
+  /// Errors:  c10::ValueError naming the file if it can't be read.
   void read_rows(
       size_t table,
       const std::string& key,
@@ -77,13 +81,14 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
-  /// The collected gradients of gradient_accumulation_steps for the local rows.
-  /// Errors:  c10::ValueError when a file can't be read or is damaged.
+  /// Reads the gradients that gradient_accumulation_steps has accumulated for the local
+  /// rows.
+  /// Errors:  c10::ValueError if a file can't be read or is damaged.
   AccumulatedGradients read_accumulated(size_t table, const LocalRows& rows)
       const;
 
-  /// The archive of CheckpointOptions::extra.
-  /// Errors:  c10::ValueError when there is none, or it is damaged.
+  /// Reads the archive of CheckpointOptions::extra.
+  /// Errors:  c10::ValueError if there is none, or it is damaged.
   std::string read_extra() const;
 
  private:
@@ -93,22 +98,23 @@ class CheckpointReader {
   std::filesystem::path folder_of(size_t link) const {
     return directory_ / chain_[link].name;
   }
-  // Positions in the chain that hold rows of a table, one with all rows first.
+  // Positions in the chain that hold rows of a table. The first one has all rows.
   std::vector<size_t> links_of(size_t table) const;
   void read_touched(size_t link, size_t table);
-  // A file of the newest checkpoint, after comparing its checksums.
+  // Reads a file of the newest checkpoint and compares it with its checksums.
   std::string read_whole(const ManifestFile& file) const;
 
   std::filesystem::path directory_;
-  std::vector<CheckpointLink> chain_;  // the full one first
-  // [links][tables], the touched rows of increments that were verified.
+  std::vector<CheckpointLink> chain_;  // the full checkpoint first
+  // [links][tables], the touched rows of increments that were verified
   std::vector<std::vector<std::vector<uint32_t>>> touched_;
   SavedState saved_;
 };
 
-/// On shards, each rank reads its own rows, whoever wrote them.
-/// Errors:  c10::ValueError; everything is compared and verified before the
-///          first row changes, on any rank.
+/// Loads a checkpoint into `state`. Each rank reads its own rows, whichever rank has
+/// written them.
+/// Errors:  c10::ValueError. Everything is compared and verified on all ranks before the
+///          first row changes.
 void load_checkpoint(
     EmbeddingState& state,
     const std::string& directory,

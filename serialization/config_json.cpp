@@ -26,7 +26,7 @@ std::string place_of(const Json& path) {
 
 namespace {
 
-// A feature in a JSON list: where it stands, which table it reads.
+// A feature in the JSON list: its path in the nest and the index of its table.
 struct FeatureEntry {
   Json path = Json::array();
   int64_t table = 0;
@@ -55,7 +55,8 @@ void collect_entries(
   }
 }
 
-// Entries [begin, end) share the first `depth` steps of their paths.
+// Builds the nest of entries [begin, end), which share the first `depth` steps of their
+// paths.
 Nest<FeatureConfig> build_nest(
     const std::vector<FeatureEntry>& entries,
     size_t begin,
@@ -105,7 +106,7 @@ Nest<FeatureConfig> build_nest(
                  : Nest<FeatureConfig>::map(std::move(map));
 }
 
-// Every field of FeatureConfig but the table, once.
+// Visits every field of FeatureConfig except the table.
 template <class Self, class Visit>
 void visit_feature_fields(Self& self, Visit&& visit) {
   visit("max_sequence_length", self.max_sequence_length);

@@ -112,7 +112,7 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
       require_key(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
-  // The one field that it may have, or its default.
+  // Reads the only field that the config may have. `otherwise` is its default.
   const auto read_field = [&]<class Field>(const char* key, Field otherwise) {
     require_known_keys(config, {key}, inner);
     return config.contains(key)

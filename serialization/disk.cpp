@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Without `error`, errno has the reason.
+// If `error` is not set, errno has the reason.
 void check(
     bool is_done,
     const char* action,
@@ -51,7 +51,7 @@ OutputFile Disk::create(const fs::path& path) {
 void Disk::write(OutputFile& file, const void* data, size_t size) {
   check(file.descriptor().write(data, size), "write to", file.path());
 #ifdef __linux__
-  // Begin to write now, so that sync() at the end has little left to wait for.
+  // Start to write to the disk now, so that sync() has little to wait for.
   ::sync_file_range(file.descriptor().number(), 0, 0, SYNC_FILE_RANGE_WRITE);
 #endif
 }

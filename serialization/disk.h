@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// A file that is being written. Closes itself.
+/// A file that is open for writing.
 class OutputFile {
  public:
   OutputFile(std::filesystem::path path, FileDescriptor descriptor)
@@ -27,17 +27,17 @@ class OutputFile {
   FileDescriptor descriptor_;
 };
 
-/// The steps by which a checkpoint reaches the disk. Virtual for tests, which
-/// record them, stop at one, or let one fail.
+/// The steps by which a checkpoint reaches the disk. They are virtual so that tests can
+/// record them, stop at one, or make one fail.
 /// Errors:  c10::Error naming the path and the system's reason.
 class Disk {
  public:
   virtual ~Disk() = default;
 
   virtual void make_directory(const std::filesystem::path& path);
-  /// A new file.
+  /// Creates a file. It must not exist.
   virtual OutputFile create(const std::filesystem::path& path);
-  /// Appends.
+  /// Appends to the file.
   virtual void write(OutputFile& file, const void* data, size_t size);
   /// Returns when the file's content is on the disk.
   virtual void sync(OutputFile& file);
@@ -46,7 +46,7 @@ class Disk {
   virtual void rename(
       const std::filesystem::path& from,
       const std::filesystem::path& to);
-  /// With all that is in it.
+  /// Removes a file, or a folder with everything in it.
   virtual void remove(const std::filesystem::path& path);
 };
 

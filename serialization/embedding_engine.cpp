@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What EmbeddingEngine writes and reads: its config and checkpoints.
+// The members of EmbeddingEngine that write and read its config and checkpoints.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
@@ -21,7 +21,7 @@ namespace tessera {
 
 namespace {
 
-// Bags of one batch; nullopt while the shape is not known.
+// Returns the number of bags in a batch, or nullopt while the shape is not known.
 std::optional<int64_t> bags_of(const FeatureState& feature) {
   if (!feature.output_shape) {
     return std::nullopt;
@@ -36,7 +36,8 @@ std::optional<int64_t> bags_of(const FeatureState& feature) {
   return bags;
 }
 
-// Their greatest common divisor; nullopt while some are not known.
+// Returns the greatest common divisor of the features' numbers of bags, or nullopt while
+// some are not known.
 std::optional<int64_t> common_batch_size(const EmbeddingState& state) {
   int64_t size = 0;
   for (const FeatureState& feature : state.features) {
@@ -64,7 +65,7 @@ Json shape_json(const std::optional<PartialShape>& shape) {
   return sizes;
 }
 
-// How many batches of `batch_size` the table's features make together.
+// Counts the features of a table. A feature with n * batch_size bags counts as n.
 Json count_features(
     const EmbeddingState& state,
     size_t table,
@@ -78,7 +79,7 @@ Json count_features(
   return batch_size ? Json(count) : Json(nullptr);
 }
 
-// Tags as they are handed out in one update; -1 for what is not trained.
+// Returns the learning rate tag of each table, or -1 for a table that is not trained.
 std::vector<int64_t> rate_tags(const EmbeddingState& state) {
   std::vector<optim::LearningRate> rates;
   for (const TableState& table : state.tables) {

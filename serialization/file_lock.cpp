@@ -17,8 +17,8 @@ namespace tessera {
 
 namespace {
 
-// Opens the file, or creates it where there is none. Only a new file gets its mode
-// here: an existing file may belong to somebody else, or have other hard links.
+// Opens the file, or creates it if there is none. Only a new file gets its mode here,
+// because an existing file may belong to another user, or have other hard links.
 int open_or_make(const std::string& path) {
   constexpr mode_t kAnybody = 0666;
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
@@ -28,7 +28,7 @@ int open_or_make(const std::string& path) {
       const auto folder = std::filesystem::path(path).parent_path();
       struct stat status = {};
       if (::stat(folder.empty() ? "." : folder.c_str(), &status) == 0) {
-        // Whoever may write to the folder may lock the file later.
+        // Users who may write to the folder may also lock the file later.
         (void)::fchmod(made, status.st_mode & kAnybody);
       }
       return made;
@@ -43,7 +43,7 @@ int open_or_make(const std::string& path) {
   }
 }
 
-// `lock` returns 0, or -1 with errno.
+// Opens the path and locks it. `lock` returns 0, or -1 and sets errno.
 FileDescriptor open_locked(
     const std::string& path,
     bool is_directory,

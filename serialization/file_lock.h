@@ -8,22 +8,23 @@
 
 namespace tessera {
 
-/// While it exists, nobody else can lock the same path: an existing directory, or a
-/// file, which is created where there is none. An existing file keeps its mode.
+/// A lock of a path. While it exists, nobody else can lock the same path. The path is an
+/// existing directory, or a file, which is created if there is none. An existing file
+/// keeps its mode.
 /// Errors:  c10::ValueError for a path that is too long or has a zero byte;
 ///          c10::Error beginning with `where`, naming the path and ending with
 ///          `advice`.
 class FileLock {
  public:
-  /// One holder at a time, also in one process.
+  /// Allows one holder at a time, also within a process.
   static FileLock of_holder(
       const std::string& path,
       const char* where,
       const char* advice);
 
-  /// One process at a time: what an exception has left behind keeps the same
-  /// process out of nothing. Closing any of its locks of this path ends all of
-  /// them. No lock on file systems that have none.
+  /// Allows one process at a time. The same process can lock the path again, for example
+  /// when an exception has left a lock behind. But if it closes one of its locks of this
+  /// path, all of them end. On a file system without locks, this locks nothing.
   static FileLock of_process(
       const std::string& path,
       const char* where,

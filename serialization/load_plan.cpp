@@ -136,15 +136,15 @@ class LoadPlanner {
     }
   }
 
-  // For a layer on the host without make_optimizer(). It takes the slots of a table
-  // only where they all fit the slots that a slot_creation has made.
+  // For a layer on the host without make_optimizer(). It takes the slots of a table only
+  // if all of them fit the slots that a slot_creation has made.
   void offer_slots(const TableState& table, const SavedTable& saved) {
     const size_t problems = problems_.size();
     const size_t copies = plan_.copies.size();
     if (!table.slots.empty()) {
       compare_slots(table, saved);
       if (problems_.size() == problems) {
-        // Without make_optimizer() there is no place for collected gradients.
+        // Without make_optimizer() there is no place for accumulated gradients.
         plan_.has_skipped_slots =
             plan_.has_skipped_slots || saved.accumulation_steps > 0;
         return;
@@ -171,7 +171,7 @@ class LoadPlanner {
     }
   }
 
-  // Collected gradients are loaded together with the step counter that they belong to.
+  // Accumulated gradients are loaded together with the step counter that they belong to.
   void compare_accumulation(const TableState& table, const SavedTable& saved) {
     if (!saved.optimizer || !table.optimizer ||
         state_.with_slots == WithSlots::kNo) {
@@ -209,7 +209,7 @@ class LoadPlanner {
             });
   }
 
-  // The slots of another optimizer must not be dropped silently.
+  // Reports another optimizer, because its slots must not be dropped silently.
   void compare_optimizer(const TableState& table, const SavedTable& saved) {
     if (!saved.optimizer || !table.optimizer) {
       return;
@@ -283,8 +283,7 @@ class LoadPlanner {
 }  // namespace
 
 void LoadPlan::finish(EmbeddingState& state) const {
-  // A load of everything answers whether slots were skipped; one of some tables
-  // can only add to it.
+  // A load of everything sets has_skipped_slots. A load of some tables never resets it.
   state.has_skipped_slots =
       has_skipped_slots || (!iterations && state.has_skipped_slots);
   state.iterations = iterations.value_or(state.iterations);

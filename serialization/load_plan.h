@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// What an archive or a checkpoint says that it holds.
+/// The description of a tensor in an archive or a checkpoint.
 struct SavedTensor {
   std::string key = {};  // `parameters`, or optim::slot_key()
   at::ScalarType dtype = at::kFloat;
@@ -24,7 +24,7 @@ struct SavedTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
   std::vector<SavedTensor> tensors = {};
-  /// gradient_accumulation_steps, where collected gradients were saved; otherwise 0.
+  /// gradient_accumulation_steps if accumulated gradients were saved, otherwise 0.
   int64_t accumulation_steps = 0;
 };
 
@@ -35,16 +35,16 @@ struct SavedState {
   std::vector<SavedTable> tables = {};
 };
 
-/// What a load copies, after everything has been compared.
+/// What a load will copy. It is made after everything has been compared.
 struct LoadPlan {
   struct Copy {
-    size_t table = 0;  // of SavedState::tables
+    size_t table = 0;  // an index of SavedState::tables
     std::string key = {};
     at::Tensor to = {};  // the first local rows of the layer's tensor
-    kernels::RowNumbers rows = {};  // which these are
+    kernels::RowNumbers rows = {};  // their numbers in the whole table
   };
 
-  /// Collected gradients. Whoever carries out the plan reads them.
+  /// Accumulated gradients. The function that carries out the plan reads them.
   struct Accumulated {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
@@ -53,23 +53,23 @@ struct LoadPlan {
 
   std::vector<Copy> copies = {};
   std::vector<Accumulated> accumulated = {};
-  /// Indices of EmbeddingState::tables whose rows are replaced. Gradients that these
-  /// tables have collected are dropped.
+  /// Indices of EmbeddingState::tables whose rows are replaced. The accumulated gradients
+  /// of these tables are dropped.
   std::vector<size_t> tables = {};
   std::optional<int64_t> iterations = {};
   std::optional<uint64_t> seed = {};
   bool has_skipped_slots = false;
-  /// Quoted names of the tables whose collected gradients are missing in an older file.
+  /// Quoted names of tables whose accumulated gradients are missing in an older file.
   std::vector<std::string> without_gradients = {};
 
-  /// After the copies: what else becomes of the state.
+  /// Changes the rest of the state. Call this after the copies.
   void finish(EmbeddingState& state) const;
 };
 
-/// A table without optimizer, or on the host, takes its rows and skips slots that
-/// it does not have.
-/// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line
-///          each) and all differences; `state` is not changed.
+/// Compares a layer with what was saved and plans the load. A table without an optimizer,
+/// or on the host, takes its rows and skips slots that it does not have.
+/// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line each) and
+///          all differences. `state` is not changed.
 LoadPlan plan_load(
     const EmbeddingState& state,
     const SavedState& saved,

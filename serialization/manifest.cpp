@@ -42,7 +42,7 @@ concept ManifestStruct = HasFields<T> && OneOf<
     ManifestTensor,
     ManifestTouched>;
 
-// Fields that older manifests lack. They are left out where they hold the default.
+// Fields that older manifests lack. A field that holds the default is not written.
 bool may_be_missing(std::string_view name) {
   return name == "step" || name == "seed" || name == "accumulated";
 }
@@ -55,7 +55,8 @@ struct JsonValue<T> {
     Json json = write_fields(value);
     if constexpr (std::same_as<T, ManifestPart>) {
       if (value.step == 1) {
-        json.erase("step");  // as before tables could be sharded
+        json.erase(
+            "step");  // Manifests written before sharding existed have no step.
       }
     }
     for (const char* name : {"seed", "accumulated"}) {
@@ -84,7 +85,7 @@ bool is_checksum(std::string_view text) {
       text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Checks what the types alone do not say.
+// Checks what the types of the fields do not ensure.
 class ManifestCheck {
  public:
   explicit ManifestCheck(const std::string& where) : where_(where) {}
@@ -135,7 +136,7 @@ class ManifestCheck {
         "a file's name must be letters, digits, '.', '_' and '-'");
     require(files_.insert(file.name).second, "a file is named twice");
     require(file.bytes >= 0, "a file's size is negative");
-    // Not by (bytes + chunk - 1), which may overflow.
+    // (bytes + kChunkBytes - 1) / kChunkBytes may overflow.
     const int64_t chunks =
         file.bytes / kChunkBytes + (file.bytes % kChunkBytes != 0 ? 1 : 0);
     require(
@@ -213,8 +214,8 @@ class ManifestCheck {
         "dtype must be one of float32, bfloat16, float16");
   }
 
-  // Each row of each lane (those that are equal modulo the step) in its turn,
-  // each file of the size that its rows take.
+  // Rows that are equal modulo the step form a lane. The parts must hold each lane in
+  // turn, with all its rows in order, and each file must have the size of its rows.
   void check_parts(const ManifestTensor& tensor, int64_t rows) {
     const int64_t step = tensor.parts.empty() ? 1 : tensor.parts[0].step;
     require(step >= 1 && step <= std::max<int64_t>(1, rows), "a step is wrong");
@@ -338,7 +339,7 @@ std::optional<int64_t> checkpoint_number(const std::string& name) {
   const char* end = name.data() + name.size();
   const auto [stop, error] =
       std::from_chars(name.data() + kPrefix.size(), end, number);
-  // Each number has one spelling, without a sign or further leading zeros.
+  // Each number has only one spelling: no sign and no further leading zeros.
   const bool is_name = error == std::errc() && stop == end && number >= 0 &&
       number <= kMaxCheckpointNumber && checkpoint_name(number) == name;
   return is_name ? std::optional(number) : std::nullopt;

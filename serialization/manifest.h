@@ -13,17 +13,17 @@
 
 namespace tessera {
 
-// What a checkpoint consists of: its manifest.json.
+// The manifest of a checkpoint, manifest.json, describes its tables and files.
 //
-// The text ends with `"xxh3": "<16 hexadecimal digits>"}` and a line feed: the
-// XXH3 checksum of all bytes before the digits. A change of any byte shows.
+// The text ends with `,"xxh3":"<16 hexadecimal digits>"}` and a line feed. The digits are
+// the XXH3 checksum of all bytes before them, so that damage is found.
 
 inline constexpr const char* kManifestFile = "manifest.json";
 
 /// A larger manifest is neither written nor read.
 inline constexpr size_t kMaxManifestBytes = JsonLimits().bytes;
 
-/// Each has a checksum; an error names one of them.
+/// Each chunk of a file has a checksum. The error about a damaged file names the chunk.
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
 /// One data file.
@@ -40,8 +40,8 @@ struct ManifestFile {
   }
 };
 
-/// Entries begin, begin + step, ... below end of a tensor in one file: its rows
-/// or, in an increment, those of its touched rows.
+/// The entries begin, begin + step, ... below `end` of a tensor, in one file. Entries are
+/// rows of the table or, in an increment, positions in its list of touched rows.
 struct ManifestPart {
   int64_t begin = 0;
   int64_t end = 0;  // one after the last entry
@@ -66,7 +66,7 @@ struct ManifestTensor {
   std::string name = {};
   std::string dtype = "float32";
   std::vector<int64_t> shape = {};  // [vocab, dim] or [vocab]
-  /// Without gaps, in the order of (begin % step, begin); all have one step.
+  /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
   std::vector<ManifestPart> parts = {};
 
   int64_t row_bytes() const;
@@ -80,7 +80,7 @@ struct ManifestTensor {
   }
 };
 
-/// Which rows an increment has, ascending, as uint32.
+/// The numbers of the rows that an increment has, ascending, as uint32.
 struct ManifestTouched {
   int64_t count = 0;
   ManifestFile file = {};
@@ -92,7 +92,7 @@ struct ManifestTouched {
   }
 };
 
-/// Gradients that one rank has collected: the numbers of some rows of the table,
+/// The accumulated gradients of one rank: the numbers of some rows of the table,
 /// ascending, as uint32, and a sum [dim] of float32 for each of these rows.
 struct ManifestGradients {
   int64_t count = 0;
@@ -107,7 +107,7 @@ struct ManifestGradients {
   }
 };
 
-/// The gradients that were collected since the table's last update.
+/// The gradients that were accumulated since the table's last update.
 struct ManifestAccumulated {
   int64_t steps = 0;  // gradient_accumulation_steps
   std::vector<ManifestGradients> parts = {};
@@ -122,10 +122,10 @@ struct ManifestAccumulated {
 struct ManifestTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
-  /// Unset: all rows are here.
+  /// Unset if the files hold all rows.
   std::optional<ManifestTouched> touched = {};
   std::vector<ManifestTensor> tensors = {};
-  /// Set in the middle of a gradient accumulation. Increments hold all of it, too.
+  /// Set in the middle of a gradient accumulation. An increment holds all of it, too.
   std::optional<ManifestAccumulated> accumulated = {};
 
   template <class Self, class Visit>
@@ -156,9 +156,9 @@ struct Manifest {
   /// The seed of random rounding. Unset in manifests written before it was saved.
   std::optional<uint64_t> seed = {};
   std::optional<ManifestParent> parent = {};
-  /// Increments since the full one; 0 for a full one.
+  /// The number of increments since the last full checkpoint; 0 for a full checkpoint.
   int64_t increments = 0;
-  /// The layer's configuration as JSON, for readers; not needed for a load.
+  /// The layer's configuration as JSON. saved_features() reads it, a load does not.
   std::string config = {};
   std::vector<ManifestTable> tables = {};
   std::optional<ManifestFile> extra = {};
@@ -176,28 +176,29 @@ struct Manifest {
   }
 };
 
+/// The text of manifest.json.
+/// Errors:  c10::ValueError if a name is not UTF-8, or the text is too large.
 std::string to_text(const Manifest& manifest);
 
-/// What another rank has written, on its way to the one that writes the manifest.
+/// The tables of one rank as text, for rank 0, which writes the manifest.
 std::string to_text(const std::vector<ManifestTable>& tables);
 std::vector<ManifestTable> tables_from_text(const std::string& text);
 
-/// The checksum at the end of a text that to_text() or manifest_from_text()
-/// knows.
+/// The checksum at the end of a text that to_text() has returned or manifest_from_text()
+/// has accepted.
 std::string checksum_in(const std::string& text);
 
-/// Everything in it has been checked, but against the files: names without
-/// folders, sizes that fit shapes, parts without gaps.
+/// Reads a manifest and checks it: names have no folders, sizes fit shapes, parts have no
+/// gaps. It is not compared with the files.
 /// Errors:  c10::ValueError beginning with `where`.
 Manifest manifest_from_text(const std::string& text, const std::string& where);
 
-/// `checkpoint_` and at least six digits.
+/// Returns `checkpoint_` and the number with at least six digits.
 std::string checkpoint_name(int64_t number);
 /// The name of the checkpoint that follows `newest`.
-/// Errors:  c10::ValueError beginning with `where`, when `newest` has the largest
-///          number.
+/// Errors:  c10::ValueError beginning with `where` if `newest` has the largest number.
 std::string name_after(const std::string& newest, const std::string& where);
-/// Its number; nullopt for other names.
+/// The number of a checkpoint of this name, or nullopt for other names.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 
 }  // namespace tessera

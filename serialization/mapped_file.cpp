@@ -25,7 +25,7 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
         std::strerror(number));
   };
   check_path(path, where);
-  // Without O_NONBLOCK a pipe would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const FileDescriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   check_system(file.is_open());
@@ -38,10 +38,10 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
       path);
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) {
-    return;  // An empty mapping is an error.
+    return;  // mmap() refuses an empty mapping.
   }
-  // NORESERVE: otherwise the kernel refuses a file larger than memory, since all
-  // of it might be written to.
+  // Without MAP_NORESERVE, the kernel refuses a file larger than memory, because all of
+  // it might be written to.
   void* memory = ::mmap(
       nullptr,
       size_,

@@ -7,11 +7,11 @@
 
 namespace tessera {
 
-/// The bytes of a file in memory, read from the disk where they are used. They
-/// may be written to: pages are copied then, and the file stays as it is.
-/// Errors:  c10::Error beginning with `where` for what can't be mapped;
-///          c10::ValueError for what is not a file, and for a path that is too long
-///          or has a zero byte.
+/// The bytes of a file, mapped into memory. A page is read from the disk when it is used.
+/// The bytes may be written to: then a page is copied, and the file does not change.
+/// Errors:  c10::Error beginning with `where` for a file that can't be mapped;
+///          c10::ValueError for a path that is not a regular file, is too long or has a
+///          zero byte.
 class MappedFile {
  public:
   MappedFile(const std::string& path, const std::string& where);
@@ -20,7 +20,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  /// Begins on a page.
+  /// Starts at the beginning of a page. nullptr if the file is empty.
   char* data() const {
     return data_;
   }

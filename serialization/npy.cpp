@@ -23,7 +23,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-// NumPy's: the array's data begins at a multiple of it.
+// NumPy begins the array's data at a multiple of this.
 constexpr size_t kAlignment = 64;
 
 struct Header {
@@ -32,7 +32,7 @@ struct Header {
   std::vector<int64_t> shape = {};
 };
 
-// The Python dict that NumPy writes, and nothing else that Python could read:
+// Reads the Python dict that NumPy writes, but no other Python expressions:
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class HeaderParser {
  public:
@@ -71,7 +71,7 @@ class HeaderParser {
   }
 
  private:
-  // After spaces; '\0' at the end.
+  // Skips spaces and returns the next character, or '\0' at the end.
   char next() {
     const size_t found = text_.find_first_not_of(" \n", position_);
     position_ = found == std::string_view::npos ? text_.size() : found;
@@ -136,7 +136,7 @@ class HeaderParser {
     expect(take('('), "'('");
     while (!take(')')) {
       lengths.push_back(length());
-      // (3) would be a number in parentheses, so one length needs its comma.
+      // In Python, (3) is a number in parentheses, so a single length needs a comma.
       const bool has_comma = take(',');
       expect(has_comma || (next() == ')' && lengths.size() > 1), "',' or ')'");
       TESSERA_CHECK_VALUE(
@@ -242,7 +242,7 @@ void save_npy(const at::Tensor& tensor, const std::string& path) {
       "{}: NumPy has no {}. Use save_safetensors(), or convert the tensor with to(at::kFloat).",
       where,
       c10::toString(dtype.dtype));
-  // As Python prints a tuple: (), (3,), (3, 4).
+  // Python prints tuples as (), (3,), (3, 4).
   std::string header = fmt::format(
       "{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
       dtype.npy,

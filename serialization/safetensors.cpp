@@ -30,16 +30,17 @@ namespace tessera {
 namespace {
 
 constexpr size_t kLengthSize = sizeof(uint64_t);
-// The format's, so that a header can't be made to fill the memory.
+// The limit of the format. It keeps a malicious header from filling the memory.
 constexpr uint64_t kMaxHeader = 100'000'000;
 
-// Where the tensors' bytes go, in the order of `contents`, and who comes first.
+// The places of the tensors in the file.
 struct Layout {
-  std::vector<size_t> offsets = {};
-  std::vector<size_t> order = {};
+  std::vector<size_t> offsets = {};  // in the order of `contents`
+  std::vector<size_t> order =
+      {};  // indices in `contents`, in the order of the file
 };
 
-// Wide dtypes first: then all are aligned without gaps.
+// Puts wide dtypes first, so that all tensors are aligned without gaps.
 Layout lay_out(const NamedTensors& contents) {
   Layout layout;
   layout.offsets.resize(contents.tensors.size());

@@ -12,27 +12,27 @@
 
 namespace tessera {
 
-/// The name of the metadata among those of tensors.
+/// The key of the metadata in the header, beside the names of the tensors.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
-/// What the JSON at the beginning of a safetensors file says.
+/// The content of the JSON header of a safetensors file.
 struct SafetensorsHeader {
   struct Entry {
     std::string name = {};
     at::ScalarType dtype = at::kFloat;
     std::vector<int64_t> shape = {};
-    /// In the data, which begins after the header.
+    /// The bytes [begin, end) of the data, which begins after the header.
     size_t begin = 0;
     size_t end = 0;
   };
 
-  /// In the order of the text.
+  /// The tensors in the order of the header.
   std::vector<Entry> entries = {};
   std::map<std::string, std::string> metadata = {};
 };
 
-/// Reads the header and finds that its tensors cover `data_size` bytes without
-/// holes and overlaps.
+/// Reads the header and checks that its tensors cover `data_size` bytes without gaps or
+/// overlaps.
 /// Errors:  c10::ValueError beginning with `where`.
 SafetensorsHeader read_safetensors_header(
     std::string_view text,

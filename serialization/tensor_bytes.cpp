@@ -34,7 +34,7 @@ constexpr std::array<FileDtype, 10> kFileDtypes{{
     {at::kBool, "|b1", "BOOL"},
 }};
 
-// Of a view, so much is copied at a time.
+// A view is copied in parts of about this size before it is written.
 constexpr int64_t kPartBytes = int64_t{16} << 20;
 
 std::vector<int64_t> strides_of(const TensorBytes& place) {
@@ -66,7 +66,8 @@ std::optional<size_t> num_bytes(
   bool is_empty = false;
   for (const int64_t length : shape) {
     if (length == 0) {
-      is_empty = true;  // The strides must be representable all the same.
+      is_empty =
+          true;  // Continue, because the strides must fit into an int64, too.
     } else if (__builtin_mul_overflow(bytes, length, &bytes)) {
       return std::nullopt;
     }
@@ -86,7 +87,7 @@ at::Tensor tensor_in(
   }
   char* data = file->data() + place.offset;
   if (place.dtype == at::kBool) {
-    // A bool of another value is undefined behaviour wherever it is read.
+    // Reading a bool that is neither 0 nor 1 is undefined behaviour.
     const char* end = data + bytes;
     const char* wrong = std::find_if(
         data, data + bytes, [](char c) { return c != 0 && c != 1; });

@@ -87,7 +87,8 @@ void run_tasks(
         task(i);
       }
     } catch (...) {
-      next.store(count, std::memory_order_relaxed);  // no more tasks are started
+      next.store(
+          count, std::memory_order_relaxed);  // no more tasks are started
       if (!failed.exchange(true)) {
         error = std::current_exception();
       }
