@@ -161,8 +161,8 @@ class CheckpointWriter {
   std::string write_manifest(const CheckpointFiles& files) const {
     const std::string text = to_text(manifest_);
     if (ranks_.size() > 1) {
-      (void)manifest_from_text(
-          text, kSave);  // Checks that the ranks' parts fit.
+      // The text has parts of all ranks, so check that they fit together.
+      (void)manifest_from_text(text, kSave);
     }
     ManifestFile file{.name = kManifestFile};
     files.write_bytes(file, text);

@@ -87,8 +87,8 @@ void run_tasks(
         task(i);
       }
     } catch (...) {
-      next.store(
-          count, std::memory_order_relaxed);  // no more tasks are started
+      // Start no more tasks.
+      next.store(count, std::memory_order_relaxed);
       if (!failed.exchange(true)) {
         error = std::current_exception();
       }

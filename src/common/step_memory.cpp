@@ -28,8 +28,7 @@ constexpr size_t kSmallest = 4096;
 constexpr int64_t kPatience = 4096;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeepsBlocks =
-    false;  // A kept block would hide a use after free.
+constexpr bool kKeepsBlocks = false;  // kept blocks hide uses after free
 #else
 constexpr bool kKeepsBlocks = true;
 #endif
@@ -94,8 +93,8 @@ class Blocks {
  private:
   struct Class {
     std::vector<Header*> blocks;
-    size_t unwanted =
-        0;  // the smallest number of blocks since the last release
+    // The smallest number of blocks since the last release.
+    size_t unwanted = 0;
   };
 
   void release_unwanted() {
