@@ -66,8 +66,8 @@ std::optional<size_t> num_bytes(
   bool is_empty = false;
   for (const int64_t length : shape) {
     if (length == 0) {
-      is_empty =
-          true;  // Continue, because the strides must fit into an int64, too.
+      // Continue, because the strides must fit into an int64, too.
+      is_empty = true;
     } else if (__builtin_mul_overflow(bytes, length, &bytes)) {
       return std::nullopt;
     }

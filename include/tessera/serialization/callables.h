@@ -28,7 +28,8 @@ struct Callables {
 };
 static_assert(std::is_aggregate_v<Callables>);
 
-/// Replaces the placeholders in a configuration that was read by the user's functions.
+/// Puts the user's functions into a configuration that was read from JSON, in place of
+/// the placeholders that have their names.
 ///
 ///   CallableBinder binder(callables);
 ///   binder.bind(options, "options");
