@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/check_path.h"
 #include "src/common/file_descriptor.h"
 #include "src/common/names.h"
 #include "src/common/parallel.h"
@@ -91,10 +90,10 @@ class InputFile {
   }
 
  private:
-  void check(bool is_right, const char* problem, std::string_view reason)
+  void check(bool is_valid, const char* problem, std::string_view reason)
       const {
     TESSERA_CHECK_VALUE(
-        is_right,
+        is_valid,
         "{} '{}' {}: {}. Load another checkpoint, by LoadOptions::checkpoint.",
         kLoad,
         path_.string(),
@@ -107,7 +106,7 @@ class InputFile {
 };
 
 // Some chunks of a file that are compared one after the other.
-struct Stretch {
+struct ChunkRange {
   fs::path path;
   const ManifestFile* file = nullptr;
   int64_t first_chunk = 0;
@@ -115,12 +114,12 @@ struct Stretch {
 };
 
 // Long enough for the system to read ahead.
-constexpr int64_t kChunksPerStretch = 32;
+constexpr int64_t kChunksPerRange = 32;
 
-void append_stretches(
+void append_ranges(
     const fs::path& path,
     const ManifestFile& file,
-    std::vector<Stretch>& stretches) {
+    std::vector<ChunkRange>& ranges) {
   const int64_t size = InputFile(path).size();
   TESSERA_CHECK_VALUE(
       size == file.bytes,
@@ -130,39 +129,39 @@ void append_stretches(
       file.bytes,
       size);
   const auto chunks = static_cast<int64_t>(file.xxh3.size());
-  for (int64_t chunk = 0; chunk < chunks; chunk += kChunksPerStretch) {
-    stretches.push_back(
+  for (int64_t chunk = 0; chunk < chunks; chunk += kChunksPerRange) {
+    ranges.push_back(
         {.path = path,
          .file = &file,
          .first_chunk = chunk,
-         .end_chunk = std::min(chunks, chunk + kChunksPerStretch)});
+         .end_chunk = std::min(chunks, chunk + kChunksPerRange)});
   }
 }
 
-void verify(const Stretch& stretch) {
-  const InputFile input(stretch.path);
+void verify(const ChunkRange& range) {
+  const InputFile input(range.path);
   std::string bytes;
-  for (int64_t i = stretch.first_chunk; i < stretch.end_chunk; ++i) {
+  for (int64_t i = range.first_chunk; i < range.end_chunk; ++i) {
     const int64_t begin = i * kChunkBytes;
-    bytes.resize(std::min(kChunkBytes, stretch.file->bytes - begin));
+    bytes.resize(std::min(kChunkBytes, range.file->bytes - begin));
     input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
     TESSERA_CHECK_VALUE(
-        checksum_of(bytes) == stretch.file->xxh3[i],
+        checksum_of(bytes) == range.file->xxh3[i],
         "{} '{}' bytes [{}, {}) do not agree with their checksum: the file is damaged. Load another checkpoint, by LoadOptions::checkpoint.",
         kLoad,
-        stretch.path.string(),
+        range.path.string(),
         begin,
         begin + static_cast<int64_t>(bytes.size()));
   }
 }
 
-void verify(const std::vector<Stretch>& stretches) {
+void verify(const std::vector<ChunkRange>& ranges) {
   int64_t bytes = 0;
-  for (const Stretch& stretch : stretches) {
-    bytes += (stretch.end_chunk - stretch.first_chunk - 1) * kChunkBytes + 1;
+  for (const ChunkRange& range : ranges) {
+    bytes += (range.end_chunk - range.first_chunk - 1) * kChunkBytes + 1;
   }
-  run_tasks(static_cast<int64_t>(stretches.size()), bytes, [&](int64_t i) {
-    verify(stretches[i]);
+  run_tasks(static_cast<int64_t>(ranges.size()), bytes, [&](int64_t i) {
+    verify(ranges[i]);
   });
 }
 
@@ -292,13 +291,12 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
     return;
   }
   // How many bytes of the table a task reads, including rows that are not wanted.
-  constexpr int64_t kStretchBytes = 4 * kChunkBytes;
+  constexpr int64_t kTaskBytes = 4 * kChunkBytes;
   const int64_t rows = to.size(0);
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
   const int64_t skipped =
       reader.has_step(copy.table, copy.rows.step) ? 1 : copy.rows.step;
-  const int64_t step =
-      std::max<int64_t>(1, kStretchBytes / row_bytes / skipped);
+  const int64_t step = std::max<int64_t>(1, kTaskBytes / row_bytes / skipped);
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
     const int64_t begin = task * step;
@@ -423,23 +421,23 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
 
 void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
-  std::vector<Stretch> stretches;
+  std::vector<ChunkRange> ranges;
   for (const LoadPlan::Copy& copy : plan.copies) {
     for (const size_t link : links_of(copy.table)) {
       const fs::path folder = folder_of(link);
       const ManifestTable& entry = table_of(link, copy.table);
       if (entry.touched && increments.emplace(link, copy.table).second) {
         const ManifestFile& file = entry.touched->file;
-        append_stretches(folder / file.name, file, stretches);
+        append_ranges(folder / file.name, file, ranges);
       }
       for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
         if (may_hold(entry, part, copy)) {
-          append_stretches(folder / part.file.name, part.file, stretches);
+          append_ranges(folder / part.file.name, part.file, ranges);
         }
       }
     }
   }
-  tessera::verify(stretches);
+  tessera::verify(ranges);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
   }
@@ -523,9 +521,9 @@ std::string CheckpointReader::read_extra() const {
 
 std::string CheckpointReader::read_whole(const ManifestFile& file) const {
   const fs::path path = folder_of(chain_.size() - 1) / file.name;
-  std::vector<Stretch> stretches;
-  append_stretches(path, file, stretches);
-  tessera::verify(stretches);
+  std::vector<ChunkRange> ranges;
+  append_ranges(path, file, ranges);
+  tessera::verify(ranges);
   return InputFile(path).read_all(file.bytes);
 }
 

@@ -55,8 +55,8 @@ struct JsonValue<T> {
     Json json = write_fields(value);
     if constexpr (std::same_as<T, ManifestPart>) {
       if (value.step == 1) {
-        json.erase(
-            "step");  // Manifests written before sharding existed have no step.
+        // Manifests written before sharding existed have no `step` field.
+        json.erase("step");
       }
     }
     for (const char* name : {"seed", "accumulated"}) {
@@ -116,9 +116,9 @@ class ManifestCheck {
   }
 
  private:
-  void require(bool is_right, const char* problem) const {
+  void require(bool is_valid, const char* problem) const {
     TESSERA_CHECK_VALUE(
-        is_right,
+        is_valid,
         "{} the manifest is wrong: {}{}. Load another checkpoint.",
         where_,
         place_,
@@ -126,9 +126,9 @@ class ManifestCheck {
   }
 
   void check(const ManifestFile& file) {
-    constexpr size_t kLongestName = 255;
+    constexpr size_t kMaxName = 255;
     require(
-        !file.name.empty() && file.name.size() <= kLongestName &&
+        !file.name.empty() && file.name.size() <= kMaxName &&
             file.name[0] != '.' &&
             file.name.find_first_not_of(
                 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -200,13 +200,13 @@ class ManifestCheck {
   }
 
   void check_shape(const ManifestTensor& tensor) const {
-    constexpr int64_t kMostRows = int64_t{1} << 32;  // ids have 32 bits
-    constexpr int64_t kWidest = int64_t{1} << 24;
+    constexpr int64_t kMaxRows = int64_t{1} << 32;  // ids have 32 bits
+    constexpr int64_t kMaxDim = int64_t{1} << 24;
     require(
         (tensor.shape.size() == 1 || tensor.shape.size() == 2) &&
-            tensor.shape[0] >= 0 && tensor.shape[0] <= kMostRows &&
+            tensor.shape[0] >= 0 && tensor.shape[0] <= kMaxRows &&
             tensor.shape.back() >= 0 &&
-            (tensor.shape.size() == 1 || tensor.shape[1] <= kWidest),
+            (tensor.shape.size() == 1 || tensor.shape[1] <= kMaxDim),
         "a shape must be [rows] or [rows, dim]");
     require(
         tensor.dtype == "float32" || tensor.dtype == "bfloat16" ||

@@ -11,8 +11,8 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/api/object.h>
 
-#include <algorithm>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 

@@ -69,12 +69,12 @@ void check_depth(const nlohmann::json& json, const char* where) {
 }
 
 void require_kind(
-    bool is_right,
+    bool is_valid,
     const Json& json,
     const char* expected,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      is_right,
+      is_valid,
       "[{}] expected {} in the JSON, but got {}.",
       where,
       expected,

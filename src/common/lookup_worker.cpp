@@ -14,12 +14,12 @@
 namespace tessera {
 
 void check_lookup_threads(int64_t threads, const std::string& where) {
-  constexpr int64_t kMostThreads = 4096;
+  constexpr int64_t kMaxThreads = 4096;
   TESSERA_CHECK_VALUE(
-      threads >= 0 && threads <= kMostThreads,
+      threads >= 0 && threads <= kMaxThreads,
       "{} lookup_threads must be in [0, {}], but got {}.",
       where,
-      kMostThreads,
+      kMaxThreads,
       threads);
 }
 

@@ -26,9 +26,9 @@ void check_depth(const Json& json, const char* where);
 void check_depth(const nlohmann::json& json, const char* where);
 
 /// Checks that a value is of the `expected` kind, such as "a list".
-/// Errors:  c10::ValueError unless `is_right`.
+/// Errors:  c10::ValueError unless `is_valid`.
 void require_kind(
-    bool is_right,
+    bool is_valid,
     const Json& json,
     const char* expected,
     const std::string& where);
