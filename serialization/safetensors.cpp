@@ -36,7 +36,8 @@ constexpr uint64_t kMaxHeader = 100'000'000;
 // The places of the tensors in the file.
 struct Layout {
   std::vector<size_t> offsets = {};  // in the order of `contents`
-  std::vector<size_t> order = {};  // indices in `contents`
+  // Indices in `contents`, in the order of the file.
+  std::vector<size_t> order = {};
 };
 
 // Puts wide dtypes first, so that all tensors are aligned without gaps.
