@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Everything, with LibTorch's own umbrella header (half a minute to compile).
+// Includes all of Tessera and LibTorch's umbrella header. That takes half a minute to
+// compile.
 
 #include <tessera/common/json_text.h>
 #include <tessera/common/step_memory.h>

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// Elementwise functions by the names that Keras has for them; softmax is over
-/// the last dimension, gelu the exact one, elu has alpha 1.
+/// Activation functions, with Keras's names. softmax is over the last dimension, gelu is
+/// exact (no tanh approximation), and elu has alpha = 1.
 /// Source:  tf.keras.activations.
 enum class Activation {
   kLinear,
@@ -29,17 +29,18 @@ enum class Activation {
   kTanh
 };
 
-/// "linear", "elu", ...
+/// The name of the activation, such as "linear".
 std::string to_string(Activation activation);
 
-/// "swish" is "silu", too.
+/// The activation with this name. "swish" is another name for "silu".
 /// Errors:  c10::ValueError listing the choices.
 Activation activation_from_string(std::string_view name);
 
-/// Shapes:  x [batch, ..., dim], and the result.
+/// Applies the activation to `x`.
+/// Shapes:  x and the result [batch, ..., dim].
 at::Tensor activate(Activation activation, const at::Tensor& x);
 
-/// Its name.
+/// In JSON, an activation is its name.
 template <>
 struct JsonValue<Activation> {
   static Json write(Activation value);

@@ -12,27 +12,28 @@
 
 namespace tessera {
 
-/// What several backward passes before one step() make of their gradients.
+/// How the gradients of several backward passes before one step() are combined.
 enum class Accumulation {
-  /// Their sum, as LibTorch does.
+  /// Their sum, as in LibTorch.
   kSum,
-  /// Their mean, dense weights too: Keras's gradient_accumulation_steps. The sum
-  /// is divided by the number of backward() calls since the last step; of
-  /// several layers, the one that most of them reached counts.
+  /// Their mean, also for dense weights, as with Keras's gradient_accumulation_steps.
+  /// The sum is divided by the number of backward() calls since the last step. If these
+  /// numbers differ between layers, the largest one is used for all gradients.
   kMean
 };
 
-/// What step() does when a gradient, dense or of a table, is not finite.
+/// What step() does if a gradient of a dense weight or of a table is not finite.
 enum class NonFinite {
-  /// Applies it; nothing is checked.
+  /// Applies it. Gradients are not checked.
   kPass,
-  /// Discards the tables' gradients, changes nothing, counts.
+  /// Discards the tables' gradients, changes no weight, and counts the step in
+  /// skipped_steps().
   kSkip,
-  /// Raises; nothing is changed.
+  /// Raises an error. Nothing is changed.
   kError
 };
 
-/// How a Combined steps.
+/// The options of a Combined optimizer.
 struct CombinedOptions {
   Accumulation accumulation = Accumulation::kSum;
   NonFinite non_finite = NonFinite::kPass;
@@ -40,8 +41,8 @@ struct CombinedOptions {
   bool operator==(const CombinedOptions&) const = default;
 };
 
-/// A dense optimizer and the tables of layers with Apply::kOnStep, stepped as
-/// one.
+/// Combines a dense optimizer with the tables of layers that have Apply::kOnStep. One
+/// step() updates them all.
 ///
 ///   Combined optimizer(
 ///       torch::optim::Adam(model->parameters(), 1e-3), {model->embedding});
@@ -52,22 +53,24 @@ struct CombinedOptions {
 ///   optimizer.clip_grad_norm_(1.0);
 ///   optimizer.step();  // dense weights and tables
 ///
-/// N micro-batches are one batch of their concatenation, to rounding. The
-/// tables' gradients wait as one sum per touched row. The dense optimizer's
-/// param groups move to this one, so that LibTorch's schedulers,
-/// add_param_group and option casts reach it. zero_grad() discards what waits;
-/// so does the zero_grad() of a base reference, but not its zero_grad(false). A
-/// backward() that fails adds nothing to the tables, but may have written dense
-/// gradients: call zero_grad(). torch::save keeps the dense optimizer; tables
-/// and slots are saved with their layers, and what waits is not saved.
+/// N micro-batches give the same update as one batch that concatenates them, up to
+/// rounding. Until step(), the tables' gradients are kept as one sum per touched row. The
+/// dense optimizer's param groups move into the Combined, so LibTorch's schedulers,
+/// add_param_group and option casts work on it.
 ///
-/// One thread at a time. LBFGS, which calls its closure several times, is
-/// refused. A layer belongs to one Combined at a time.
+/// zero_grad() discards the gradients that wait for step(). Called through a reference to
+/// torch::optim::Optimizer, zero_grad() also discards them, but zero_grad(false) does
+/// not. A backward() that fails adds nothing to the tables, but it may have written dense
+/// gradients: call zero_grad(). torch::save saves the dense optimizer. Tables and slots
+/// are saved with their layers. Gradients that wait for step() are not saved.
+///
+/// Only one thread at a time may use it. LBFGS is refused, because it calls its closure
+/// several times. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
-  /// Errors:  c10::ValueError for a layer that is not an engine under
-  ///          Apply::kOnStep, or listed twice, or whose virtual variable the dense optimizer
-  ///          lacks; c10::Error when another Combined has the layer.
+  /// Errors:  c10::ValueError for a layer that is not on an engine with Apply::kOnStep,
+  ///          that is listed twice, or whose virtual variable is not in the dense
+  ///          optimizer; c10::Error if the layer belongs to another Combined.
   template <class Dense>
   requires std::derived_from<Dense, torch::optim::Optimizer> Combined(
       Dense dense,
@@ -84,43 +87,45 @@ class Combined : public torch::optim::Optimizer {
   Combined(Combined&& other) noexcept;
   ~Combined() override;
 
-  /// One update of everything. Calls `closure` first, once.
-  /// Errors:  c10::ValueError from a learning rate or a gradient that is not
-  ///          finite, and what a callable throws: nothing has changed. What the
-  ///          dense optimizer throws: no table has changed; call zero_grad().
+  /// Updates dense weights and tables once. Calls `closure` once before.
+  /// Errors:  c10::ValueError for a learning rate or a gradient that is not finite, and
+  ///          whatever a callable throws: nothing has changed. Whatever the dense
+  ///          optimizer throws: no table has changed; call zero_grad().
   at::Tensor step(LossClosure closure = nullptr) override;
 
+  /// Zeros dense gradients and discards the tables' gradients that wait for step().
   void zero_grad(bool set_to_none = true);
 
-  /// Scales all gradients, dense and of tables, so that their norm together is
-  /// at most `max_norm`, and returns the norm before. One that is not finite
-  /// scales nothing. On shards, after sum_gradients(): the norm is that of the
-  /// tables of all ranks, and of dense gradients that are the same on each.
-  /// Range:   max_norm >= 0; norm_type > 0, infinity too.
-  /// Errors:  c10::ValueError when they are not.
+  /// Scales the gradients of dense weights and tables so that their common norm is at
+  /// most `max_norm`. Returns the norm before scaling. If it is not finite, nothing is
+  /// scaled. On a sharded strategy, call sum_gradients() before: the norm covers the
+  /// tables of all ranks, and dense gradients that are the same on every rank.
+  /// Range:   max_norm >= 0; norm_type > 0, infinity included.
+  /// Errors:  c10::ValueError for values out of range, or if the norm differs between
+  ///          ranks.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
-  /// How many steps NonFinite::kSkip has left out.
+  /// The number of steps that NonFinite::kSkip has skipped.
   int64_t skipped_steps() const {
     return skipped_steps_;
   }
 
-  /// The dense optimizer's own.
+  /// Saves the dense optimizer.
   void save(torch::serialize::OutputArchive& output) const override;
-  /// Errors:  c10::ValueError when no Combined with a dense optimizer of this
-  ///          type saved it.
+  /// Errors:  c10::ValueError unless a Combined with a dense optimizer of the same type
+  ///          saved the archive.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
   class Lease;
   struct Tables;
 
-  /// What sums are multiplied by: 1, or 1 / passes.
+  /// The factor for summed gradients: 1 for kSum, 1 / passes for kMean.
   double gain() const;
   bool is_finite() const;
   double agree_on_norm(double norm, double max_norm) const;
   void scale_dense(double factor);
-  /// Refuses calls on a moved-from object and from within step().
+  /// Refuses calls on a moved-from object, and calls from within step().
   void check_idle(const char* method) const;
 
   std::unique_ptr<torch::optim::Optimizer> dense_;

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// The config of a Concatenate layer: there is nothing to choose.
+/// The config of a Concatenate layer. It has no options.
 struct ConcatenateOptions {
   bool operator==(const ConcatenateOptions&) const = default;
 
@@ -20,14 +20,14 @@ struct ConcatenateOptions {
 };
 static_assert(std::is_aggregate_v<ConcatenateOptions>);
 
-/// Joins a nest of activations into one matrix, for torch::nn::Sequential:
+/// Concatenates a nest of activations into one matrix, for torch::nn::Sequential.
 ///
 ///   torch::nn::Sequential model(
 ///       TPUEmbedding(options), Concatenate(), torch::nn::Linear(64, 1));
 ///   model->forward(features);
 ///
-/// Shapes:  leaves [batch, ...], flattened from dimension 1 and concatenated in
-///          the order of the nest: [batch, sum of widths].
+/// Shapes:  leaves [batch, ...] are flattened from dimension 1 on and concatenated in the
+///          order of the nest. The result is [batch, sum of widths].
 /// Errors:  c10::ValueError for an empty nest or different batch sizes.
 class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
  public:

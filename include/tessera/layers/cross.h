@@ -18,14 +18,15 @@ namespace tessera {
 
 /// The config of a Cross layer.
 struct CrossOptions {
-  /// Unset: W is a full matrix [dim, dim]. Else it is U V, with U
-  /// [dim, projection_dim] and V [projection_dim, dim]; dim / 4 keeps most of
-  /// the accuracy.
+  /// If unset, W is a full matrix [dim, dim]. Otherwise W = U V, with
+  /// U [dim, projection_dim] and V [projection_dim, dim]. A value of dim / 4 keeps most
+  /// of the accuracy.
   std::optional<int64_t> projection_dim = {};
-  /// Added to W's diagonal, >= 0: steadier training, above all with a projection.
+  /// Is added to W's diagonal, >= 0. Makes training more stable, above all with a
+  /// projection.
   double diag_scale = 0.0;
   bool use_bias = true;
-  /// Applied to x W + bias, before diag_scale and the product with x0.
+  /// Is applied to x W + bias, before diag_scale x is added.
   Activation preactivation = Activation::kLinear;
   Initializer kernel_initializer = initializers::TruncatedNormal{};
   Initializer bias_initializer = initializers::Zeros{};
@@ -44,8 +45,8 @@ struct CrossOptions {
 };
 static_assert(std::is_aggregate_v<CrossOptions>);
 
-/// One layer of a Deep & Cross Network: crosses of the features x0 with what the
-/// layers before have made of them.
+/// One layer of a Deep & Cross Network. It multiplies the input features x0 with a linear
+/// map of the previous layer's output x.
 ///
 ///   f(x0, x) = x0 * (preactivation(x W + bias) + diag_scale x) + x
 ///
@@ -54,15 +55,15 @@ static_assert(std::is_aggregate_v<CrossOptions>);
 ///   x = second->forward(x0, x);
 ///
 /// Parameters:  `kernel` [dim, dim], or `kernel_u` and `kernel_v`; `bias` [dim].
-///          They come with build() or the first forward(), random values by
-///          torch::manual_seed(). Kernels are [in, out] as in Keras, which is a
-///          torch::nn::Linear's transposed.
-/// Shapes:  x0 and x [batch, ..., dim], the same; so is the result.
-/// Errors:  c10::ValueError for options; c10::ValueError or TypeError for inputs
-///          that differ or don't fit the parameters.
+///          build() or the first forward() creates them. torch::manual_seed() sets the
+///          seed of random values. Kernels are [in, out] as in Keras: the transpose of
+///          torch::nn::Linear's weight.
+/// Shapes:  x0, x and the result have the same shape, [batch, ..., dim].
+/// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for
+///          inputs that differ or don't fit the parameters.
 /// Source:  tfrs.layers.feature_interaction.Cross; Wang et al. 2020.
-/// Differs: a regularizer is a term that the caller adds to the loss; x must
-///          have x0's whole shape, as in Keras-RS.
+/// Differs: There is no regularizer: add its term to the loss. x must have the whole
+///          shape of x0, as in Keras-RS.
 class CrossImpl : public LayerImpl<CrossImpl, CrossOptions> {
  public:
   static constexpr const char* kClassName = "Cross";

@@ -8,14 +8,14 @@
 
 namespace tessera {
 
-/// The parameters of `model` that belong to no TPUEmbedding layer in it: no
-/// virtual variables, and on host no tables. The small tables of a
-/// PartialTPUEmbedding are dense parameters.
+/// The parameters of `model` without those of its TPUEmbedding layers: without virtual
+/// variables, and without tables on Strategy::host() or dense(). The small tables of a
+/// PartialTPUEmbedding count as dense parameters.
 ///
 ///   torch::optim::Adam dense(dense_parameters(*model), 1e-3);
 ///
-/// The engine's tables are updated by backward() all the same. Each once, in the
-/// order of model.parameters().
+/// Each parameter appears once, in the order of model.parameters(). Tables on the engine
+/// are not in the list, but backward() still updates them.
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model);
 
 }  // namespace tessera

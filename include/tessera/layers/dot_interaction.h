@@ -13,10 +13,10 @@ namespace tessera {
 
 /// The config of a DotInteraction layer.
 struct DotInteractionOptions {
-  /// Each feature with itself, too.
+  /// Whether to include the product of each feature with itself.
   bool self_interaction = false;
-  /// The whole matrix, with zeros instead of the upper triangle, rather than the
-  /// lower triangle alone: twice the width, no selection.
+  /// Whether to return the whole matrix, with zeros in the upper triangle, instead of the
+  /// lower triangle alone. The result is twice as wide, but nothing is selected from it.
   bool skip_gather = false;
 
   bool operator==(const DotInteractionOptions&) const = default;
@@ -29,24 +29,24 @@ struct DotInteractionOptions {
 };
 static_assert(std::is_aggregate_v<DotInteractionOptions>);
 
-/// Dot products of all pairs of features, as in DLRM.
+/// The dot products of all pairs of features, as in DLRM.
 ///
 ///   torch::nn::Sequential model(
 ///       TPUEmbedding(options), DotInteraction(), torch::nn::Linear(351, 1));
 ///
-/// The pairs are the lower triangle row by row: (1, 0), (2, 0), (2, 1), ...;
-/// with self_interaction (0, 0), (1, 0), (1, 1), ... A nest's features are in
-/// its order.
+/// The pairs are the lower triangle row by row: (1, 0), (2, 0), (2, 1), ... With
+/// self_interaction they are (0, 0), (1, 0), (1, 1), ... Features are numbered in the
+/// order of the nest.
 ///
-/// The backward pass reads the features, which must not have changed by then.
-/// All is computed in the features' dtype, under autocast, too.
+/// The backward pass reads the features, so don't change them in place before it. The
+/// computation uses the features' dtype, also under autocast.
 ///
-/// Shapes:  leaves [batch, dim], a feature each, or [batch, n, dim], n features;
-///          one such tensor alone will do. Of F features in all the result is
-///          [batch, F (F - 1) / 2], with self_interaction [batch, F (F + 1) / 2],
+/// Shapes:  A leaf [batch, dim] is one feature, a leaf [batch, n, dim] is n features. The
+///          nest may be a single tensor. For F features in total, the result is
+///          [batch, F (F - 1) / 2], with self_interaction [batch, F (F + 1) / 2], and
 ///          with skip_gather [batch, F F].
-/// Errors:  c10::ValueError naming the path, for no features and for different
-///          batches or dims; c10::TypeError for different dtypes or integers.
+/// Errors:  c10::ValueError naming the path, for an empty nest and for different batch
+///          sizes or dims; c10::TypeError for different dtypes or integers.
 /// Source:  tfrs.layers.feature_interaction.DotInteraction; Naumov et al. 2019.
 class DotInteractionImpl
     : public LayerImpl<DotInteractionImpl, DotInteractionOptions> {

@@ -19,9 +19,9 @@ namespace tessera {
 
 /// The config of an EmbedReduce layer.
 struct EmbedReduceOptions {
-  /// Rows of the table: ids are in [0, input_dim).
+  /// The number of rows of the table. Ids are in [0, input_dim).
   int64_t input_dim = 0;
-  /// Width of a row.
+  /// The width of a row.
   int64_t output_dim = 0;
   Combiner combiner = Combiner::kMean;
   Initializer embeddings_initializer = initializers::Uniform{};
@@ -38,34 +38,33 @@ struct EmbedReduceOptions {
 };
 static_assert(std::is_aggregate_v<EmbedReduceOptions>);
 
-/// An embedding whose rows are combined to one per example, for tables that
-/// ordinary dense training can bear: the table is a parameter for any
-/// torch::optim. TPUEmbedding is for large ones.
+/// Looks up the ids of each example and combines their rows into one. The table is an
+/// ordinary parameter for any torch::optim. Use TPUEmbedding for large tables.
 ///
 ///   EmbedReduce tags(EmbedReduceOptions{
 ///       .input_dim = 1000, .output_dim = 16, .combiner = Combiner::kSqrtn});
 ///   tags->forward(ids);           // [batch, 16] from [batch, n]
 ///   tags->forward(ids, weights);  // weights [batch, n]
 ///
-/// Single ids [batch] are looked up and not combined; weights [batch] then count
-/// under Combiner::kSum only. Combiner has the formulas: a zero denominator and
-/// an example without ids give zeros. Nothing is dropped: not an id of 0, nor
-/// weights <= 0.
+/// Ids [batch] are looked up without combining. Their weights [batch] have an effect only
+/// under Combiner::kSum. The formulas are in Combiner. A zero denominator or an example
+/// without ids gives zeros. No id is dropped, not even an id of 0 or one whose weight
+/// is <= 0.
 ///
-/// Sparse and ragged ids need float32 on the CPU; their weights are of the same
-/// kind, or flat. In an exported model ids are dense. In a torch::nn::Sequential
+/// Sparse and ragged ids need a float32 layer on the CPU. Their weights are of the same
+/// kind, or flat. In an exported model, ids must be dense. In a torch::nn::Sequential,
 /// pass `Feature(ids)`.
 ///
-/// Parameters:  `embeddings` [input_dim, output_dim], from construction, random
-///          values by torch::manual_seed().
-/// Shapes:  ids [batch], [batch, n] int32 or int64, a sparse [batch, n] or ragged
-///          feature of `batch` rows; the result is [batch, output_dim].
-/// Errors:  c10::ValueError for options, and for ids or weights of other shapes;
-///          c10::TypeError for other dtypes; c10::IndexError for ids out of range.
+/// Parameters:  `embeddings` [input_dim, output_dim]. The constructor creates it.
+///          torch::manual_seed() sets the seed of random values.
+/// Shapes:  ids [batch] or [batch, n], int32 or int64, a sparse [batch, n] feature, or a
+///          ragged feature of `batch` rows. The result is [batch, output_dim].
+/// Errors:  c10::ValueError for options out of range, and for ids or weights of other
+///          shapes; c10::TypeError for other dtypes; c10::IndexError for ids out of
+///          range.
 /// Source:  keras_rs.layers.EmbedReduce.
-/// Differs: Keras counts negative ids from the end and combines weights of
-///          other shapes by broadcasting. Masks, regularizers and constraints do
-///          not exist here.
+/// Differs: Keras counts negative ids from the end and broadcasts weights of other
+///          shapes. There are no masks, regularizers and constraints here.
 class EmbedReduceImpl : public LayerImpl<EmbedReduceImpl, EmbedReduceOptions> {
  public:
   static constexpr const char* kClassName = "EmbedReduce";
@@ -76,7 +75,7 @@ class EmbedReduceImpl : public LayerImpl<EmbedReduceImpl, EmbedReduceOptions> {
       const Feature& ids,
       const std::optional<Feature>& weights = {});
 
-  /// [batch] or [batch, n] gives [batch, output_dim].
+  /// [batch, output_dim], for an input [batch] or [batch, n].
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
 

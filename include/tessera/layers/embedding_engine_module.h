@@ -36,20 +36,20 @@ namespace tessera {
 /// flight are neither saved nor cloned. In a model that export_torchscript() writes,
 /// forward() calls embedding_lookup(), or enqueue() and dequeue().
 ///
-/// Thread safe, as EmbeddingEngine is. But no thread may train the engine while
-/// clone() or an export of the model runs.
+/// It is thread safe, as EmbeddingEngine is, with one exception: no thread may train the
+/// engine while clone() or an export of the model runs.
 class EmbeddingEngineModuleImpl : public torch::nn::Module,
                                   public EmbeddingEngine {
  public:
-  /// Errors:  c10::ValueError for unusable options, naming table or feature.
+  /// Errors:  c10::ValueError for unusable options, naming the table or the feature.
   explicit EmbeddingEngineModuleImpl(EmbeddingEngineOptions options);
 
-  /// A readable table: name, rows, dim, optimizer, slots, memory.
+  /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
   std::string summary() const;
   void pretty_print(std::ostream& stream) const override;
 
-  /// A deep copy of tables, slots, step counter and output shapes, without batches. It
-  /// stays on the CPU; `device` has no effect.
+  /// A deep copy of tables, slots, step counter and output shapes, without the batches in
+  /// flight. It stays on the CPU; `device` has no effect.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 

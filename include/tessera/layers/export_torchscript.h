@@ -19,32 +19,31 @@
 
 namespace tessera {
 
-/// What export_torchscript() writes.
+/// How export_torchscript() writes a file.
 struct ExportOptions {
-  /// Paths of the features to export, of an embedding alone. Empty: all.
+  /// The paths of the features to export. Empty: all. Must be empty for a whole model.
   std::vector<std::string> features = {};
-  /// What all tables are stored as: kFloat, kBFloat16, kHalf, or kChar, int8
-  /// with a scale and an offset per row. Unset: as the layer stores them. Sums
-  /// are float32 all the same.
+  /// The dtype of all tables in the file: kFloat, kBFloat16, kHalf or kChar. kChar
+  /// stores int8 with a scale and an offset per row. Unset: the dtype of each table in
+  /// the layer. Sums are float32 in any case.
   std::optional<at::ScalarType> dtype = {};
 
   bool operator==(const ExportOptions&) const = default;
 };
 static_assert(std::is_aggregate_v<ExportOptions>);
 
-/// What a model's forward() takes, for one batch of at least one example.
+/// The arguments of a model's forward(), for a batch of one or more examples.
 struct ExportExample {
   Features features = {};
-  /// For a forward(features, weights, ...).
+  /// Only for a model with forward(features, weights, ...).
   Weights weights = {};
-  /// The tensors after them, in order.
+  /// The tensors after features and weights, in order.
   std::vector<at::Tensor> inputs = {};
 };
 static_assert(std::is_aggregate_v<ExportExample>);
 
-/// Writes an embedding as TorchScript of stock operators: tables without their
-/// slots, and the lookups. torch::jit::load or torch.jit.load read it where
-/// there is no Tessera.
+/// Writes an embedding as TorchScript of stock operators: the tables without their slots,
+/// and the lookups. torch::jit::load and torch.jit.load read the file without Tessera.
 ///
 ///   export_torchscript(model->embedding, "embedding.pt", {.dtype = at::kChar});
 ///
@@ -57,25 +56,25 @@ static_assert(std::is_aggregate_v<ExportExample>);
 ///        "tags": [indices, values, dense_shape]},     # sparse
 ///       {"history": flat_weights})                    # optional
 ///
-/// Keys are the features' paths in the nest, such as "user/history". A caller
-/// passes some of the features and gets their activations, each of any kind
-/// that its config allows, and in batches of any size. The file does not keep the
-/// batch size of build(). It keeps FeatureConfig::output_shape, with the number of
-/// ragged rows that the layer has fixed so far. The file refuses what forward()
-/// refuses. Its tables are `table_0`, `table_1`, ..., as in a checkpoint.
+/// Keys are the features' paths in the nest, such as "user/history". A caller may pass
+/// some of the features and gets their activations. Each feature may be of any kind that
+/// its config allows, and batches may have any size. The file does not keep the batch
+/// size of build(). It keeps FeatureConfig::output_shape, with the number of ragged rows
+/// that the layer has fixed so far. The file refuses the inputs that forward() refuses.
+/// Its tables are named `table_0`, `table_1`, ..., as in a checkpoint.
 ///
-/// Before it returns, the file is loaded and compared with the layer on
-/// made-up batches. It appears under its name only then.
-/// Errors:  c10::ValueError for an unknown feature, a dtype, a path of something
-///          else than a file, rows that the dtype can't hold; c10::Error when
-///          it can't be written or the results differ. No file is left.
+/// Before this function returns, it loads the file and compares it with the layer on
+/// made-up batches. The file appears at `path` only if they agree.
+/// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
+///          file's, and rows that the dtype can't hold; c10::Error if the file can't be
+///          written or the results differ. No file is left.
 void export_torchscript(
     const TPUEmbedding& embedding,
     const std::string& path,
     const ExportOptions& options = {});
 
 /// Exports an engine, such as an EmbeddingEngineModule. Other calls of the engine wait
-/// meanwhile.
+/// until the export is done.
 void export_torchscript(
     const EmbeddingEngine& engine,
     const std::string& path,
@@ -83,7 +82,7 @@ void export_torchscript(
 
 namespace detail {
 
-/// A model whose forward() takes features, weights or not, then tensors.
+/// A model whose forward() takes features, perhaps weights, and then tensors.
 struct ExportedModel {
   torch::nn::Module& module;
   std::function<std::vector<at::Tensor>(const ExportExample&)> forward;
@@ -102,7 +101,7 @@ template <class Argument, class... Kinds>
 inline constexpr bool is_one_of =
     (std::is_same_v<std::remove_cvref_t<Argument>, Kinds> || ...);
 
-/// What follows the features in the parameters of a member function forward().
+/// Describes the parameters of a member function forward() that follow the features.
 template <class Result, class... Rest>
 struct ForwardParameters {
   static_assert(
@@ -167,7 +166,7 @@ ExportedModel exported_model(Impl& model) {
         Parameters::gives_list,
         Parameters::inputs};
   } else {
-    // torch::nn::Sequential, whose forward() is a template of its result.
+    // torch::nn::Sequential has a forward() that is a template of its result.
     static_assert(
         requires(const Features& features) {
           model.template forward<at::Tensor>(features);
@@ -182,33 +181,34 @@ ExportedModel exported_model(Impl& model) {
 
 }  // namespace detail
 
-/// Writes a whole model, tables and dense weights, as one TorchScript file.
+/// Writes a whole model as one TorchScript file, with tables and dense weights.
 ///
 ///   export_torchscript(
 ///       ranker, "ranker.pt", {.features = batch, .inputs = {prices}});
 ///
-/// In Python, `torch.jit.load("ranker.pt")(features, prices)` with a dict as for
-/// an embedding alone, of all the features and of the kinds that the example
-/// has; the dict of weights follows it where forward() takes Weights. Parameters
-/// keep their names.
+/// In Python, call `torch.jit.load("ranker.pt")(features, prices)`. `features` is a dict
+/// as for an embedding alone, but it must hold all features, each of the kind that it has
+/// in the example. If forward() takes Weights, the dict of weights comes second.
+/// Parameters keep their names.
 ///
 /// The model's forward() takes Features, perhaps Weights, then any number of
 /// tensors, and returns a tensor or a vector of them. It calls one or more registered
-/// TPUEmbedding layers. With a registered EmbeddingEngineModule, it looks up all
-/// features by embedding_lookup(), or by enqueue() and dequeue(). A forward() that
-/// calls apply_gradients() is refused, because the file does not train. LibTorch's
-/// tracer runs forward() on the example, in eval mode: whatever is not an operator on
-/// tensors stays as the example had it, kinds of features and C++ sizes too. Write
-/// flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
+/// TPUEmbedding layers. With a registered EmbeddingEngineModule, it looks up all features
+/// with embedding_lookup(), or with enqueue() and dequeue(). A forward() that calls
+/// apply_gradients() is refused, because the file does not train.
 ///
-/// The file is compared with the model on the example and on batches of its
-/// rows: none, one, and twice as many and one more. An entry of `inputs` whose
-/// first size is the batch's, or the number of a feature's ids, goes with them.
-/// The model is left as it was.
-/// Errors:  as above; c10::ValueError for an example that does not fit the
-///          model or is empty, for a model that reaches no TPUEmbedding, gives
-///          it what does not come from the inputs by operators, or whose
-///          results differ, as those of a frozen batch size.
+/// LibTorch's tracer runs forward() on the example, in eval mode. Everything but operators
+/// on tensors becomes a constant of the file, such as the kinds of features and sizes
+/// that C++ reads. Write flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
+///
+/// The file is compared with the model on the example and on batches made of its rows,
+/// with 0, 1 and 2 * batch + 1 examples. An entry of `inputs` is resized with the batch
+/// if its first size is the batch size or the number of a feature's ids. The model itself
+/// does not change.
+/// Errors:  those of an embedding alone; c10::ValueError for an example that is empty or
+///          does not fit the model, for a model that calls no TPUEmbedding or passes it
+///          tensors that operators do not compute from the inputs, and if the results
+///          differ, for example because the batch size became a constant.
 template <class Holder>
 requires(!std::is_same_v<Holder, TPUEmbedding> && !std::is_convertible_v<Holder*, EmbeddingEngine*>) void export_torchscript(
     Holder model,

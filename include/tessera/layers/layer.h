@@ -18,21 +18,21 @@
 
 namespace tessera {
 
-/// What every layer of Tessera can do beside what a torch::nn::Module can.
+/// The interface of every layer of Tessera, in addition to torch::nn::Module's.
 ///
 ///   Cross cross(CrossOptions{.projection_dim = 16});
 ///   cross->build(PartialShape{std::nullopt, 64});  // or by the first forward()
-///   to_json(cross);  // layer_json.h: what builds an equal layer
+///   to_json(cross);  // from layer_json.h; builds an equal layer when read
 ///
 /// Source:  keras.layers.Layer.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  /// Its name in JSON, such as "Cross".
+  /// The name of the class in JSON, such as "Cross".
   virtual std::string class_name() const = 0;
 
-  /// The options: every field by its name.
+  /// The options as JSON, with every field by its name.
   virtual Json get_config() const = 0;
 
   /// The shapes of the outputs for inputs of these shapes. An unknown size stays unknown.
@@ -40,45 +40,47 @@ class Layer {
   virtual Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const = 0;
 
-  /// Makes the parameters, which an optimizer sees only from then on.
-  /// Errors:  c10::ValueError for inputs that the layer can't take, or other ones
-  ///          than those it was built for; nothing is changed.
+  /// Creates the parameters for inputs of these shapes. Make an optimizer only after that.
+  /// Errors:  c10::ValueError for inputs that the layer can't take, or that differ from
+  ///          those it was built for; nothing is changed.
   virtual void build(const Nest<PartialShape>& input_shapes) = 0;
 
-  /// What it was built for, if it was.
+  /// The shapes that the layer was built for. Unset if it is not built.
   virtual std::optional<Nest<PartialShape>> input_shapes() const = 0;
 
-  /// A readable table of what the layer has.
+  /// A text table of the layer's parts and parameters.
   virtual std::string summary() const = 0;
 };
 
-/// The shapes of tensors as build() takes them, with the first dimension, the
-/// batch, unknown.
+/// The shapes of tensors as build() takes them. The first dimension, the batch, is unknown
+/// in them.
 /// Errors:  c10::ValueError naming the path of an undefined tensor or a scalar;
 ///          `where` begins the message.
 Nest<PartialShape> shapes_of(
     const Nest<at::Tensor>& inputs,
     const std::string& where);
 
-/// A line for each part of a model that has no parts itself: its path, class and
-/// parameters; then their number and the memory of tables.
+/// A text table with a line for each module that has parameters or no submodules: its
+/// path, class and parameters. Then the number of dense parameters, and a table of the
+/// embedding tables.
 std::string summary(const torch::nn::Module& model);
 
 namespace detail {
 
-/// Errors:  c10::ValueError unless the second agrees with the first wherever
-///          both are known.
+/// Checks that `inputs` agrees with `built` wherever both sizes are known.
+/// Errors:  c10::ValueError if they differ.
 void require_same_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
 
-/// Prints class and config.
+/// Prints the class and the config.
 void print_layer(const Layer& layer, std::ostream& stream);
 
 /// Shapes as an archive holds them.
 c10::IValue to_value(const Nest<PartialShape>& shapes);
-/// Errors:  c10::ValueError for what to_value() has not made.
+/// The shapes that to_value() wrote.
+/// Errors:  c10::ValueError for any other value.
 Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name);
@@ -98,7 +100,8 @@ void verify_layer(
 }  // namespace detail
 
 // snippet: tests/docs/own_layer_test.cpp own_layer
-/// A layer whose config is its options. A class of one's own, with layer_json.h:
+/// The base class of layers whose config is their options. To write your own layer,
+/// include layer_json.h:
 ///
 ///   struct ScaleOptions {
 ///     double initial_value = 1.0;
@@ -135,9 +138,9 @@ void verify_layer(
 ///   TORCH_MODULE(Scale);
 ///   const bool is_registered = tessera::register_layer<Scale>();  // for JSON
 ///
-/// A model that has all its parts from construction overrides reset(), as any
-/// torch::nn::Cloneable, calls it in its constructor, and may leave the other two
-/// functions alone.
+/// A model that creates all its parts in the constructor overrides reset(), as every
+/// torch::nn::Cloneable does, and calls it in the constructor. It need not override
+/// compute_output_shape() and make_parameters().
 template <class Derived, class OptionsType>
 class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
  public:
@@ -187,14 +190,15 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     return tessera::summary(*this);
   }
 
-  /// Makes the parameters of a copy, for torch::nn::Cloneable.
+  /// torch::nn::Cloneable calls it to create the parameters of a copy.
   void reset() override {
     if (input_shapes_) {
       make_parameters(*input_shapes_);
     }
   }
 
-  /// With what it was built for, so that a layer that is not built yet can load.
+  /// Also saves the shapes that the layer was built for. So a layer that is not built yet
+  /// can load the archive.
   void save(torch::serialize::OutputArchive& archive) const override {
     torch::nn::Module::save(archive);
     if (const auto shapes = input_shapes()) {
@@ -202,8 +206,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     }
     detail::write_checksums(*this, input_shapes(), archive);
   }
-  /// Errors:  c10::ValueError listing damaged entries of the layer and of the
-  ///          layers in it; nothing is changed.
+  /// Errors:  c10::ValueError listing the damaged entries of the layer and of the layers
+  ///          in it; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override {
     detail::verify_layer(archive, class_name());
     c10::IValue shapes;
@@ -218,11 +222,12 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
  protected:
-  /// Registers the parameters, with their initial values; `input_shapes` have
-  /// passed compute_output_shape().
+  /// Registers the parameters with their initial values. compute_output_shape() has
+  /// accepted `input_shapes` before.
   virtual void make_parameters(const Nest<PartialShape>& /*input_shapes*/) {}
 
-  /// build(), by the inputs of a forward(), and on their device, in their dtype.
+  /// Builds the layer for the inputs of its first forward(), on their device and in their
+  /// dtype.
   void build_on_first_call(const Nest<at::Tensor>& inputs) {
     if (input_shapes_) {
       return;

@@ -24,36 +24,37 @@
 
 namespace tessera {
 
-/// A program that has a layer of its own includes this header in one of its sources, at
-/// least.
+/// A program that defines a layer must include this header in at least one of its
+/// sources.
 template <class Derived, class OptionsType>
 Json LayerImpl<Derived, OptionsType>::get_config() const {
   return JsonValue<OptionsType>::write(options_);
 }
 
-/// What a layer needs and JSON can't hold.
+/// The parts of a layer that JSON can't hold.
 struct FromJson {
-  /// The functions of layers, by the names that stand for them.
+  /// The functions that layers use, by their names in the JSON.
   Callables callables = {};
-  /// Replaces the strategy of every layer whose options have a field of type
-  /// Strategy. One deeper in options, such as that of a TPUEmbeddingOptions among
-  /// those of a model, stays as the JSON has it.
+  /// Replaces the strategy of every layer whose options have a field of type Strategy. A
+  /// strategy deeper in the options is not replaced, such as that of a
+  /// TPUEmbeddingOptions in the options of a model.
   std::optional<Strategy> strategy = {};
 };
 static_assert(std::is_aggregate_v<FromJson>);
 
-/// A layer or model as JSON that builds an equal one, without what it has learnt:
+/// Writes a layer or a model as JSON, from which an equal one can be built. The values of
+/// parameters are not included.
 ///
 ///   {"class_name": "Cross", "config": {"projection_dim": 16, ...},
 ///    "build_config": {"input_shape": [null, 64]}}
 ///
-/// It knows the layers of Tessera, registered classes, a torch::nn::Sequential of them,
-/// and these of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
-/// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. A layer that
-/// stands in a Sequential twice is one layer after reading, too; a table that
-/// features share is one again for those of one Nest<FeatureConfig>, and one each
-/// for two such nests.
-/// Errors:  c10::ValueError naming a class that is not known.
+/// It supports the layers of Tessera, registered classes, torch::nn::Sequential of these,
+/// and these layers of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
+/// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. If a layer occurs
+/// twice in a Sequential, it is one layer again after reading. If features of one
+/// `Nest<FeatureConfig>` share a table, they share it again after reading. Features of
+/// different nests get a table per nest.
+/// Errors:  c10::ValueError naming an unknown class.
 /// Source:  Keras's serialize_keras_object.
 Json to_json(const torch::nn::Module& layer);
 
@@ -62,9 +63,9 @@ Json to_json(const torch::nn::ModuleHolder<Impl>& layer) {
   return to_json(*layer);
 }
 
-/// The layer that to_json() wrote, of the class that it names.
-/// Errors:  c10::ValueError naming an unknown class or key, a value out of its
-///          range, or every function that a layer lacks.
+/// Builds the layer that to_json() wrote, of the class that the JSON names.
+/// Errors:  c10::ValueError naming an unknown class or key, a value out of range, or all
+///          functions that are missing in `bindings`.
 std::shared_ptr<torch::nn::Module> layer_from_json(
     const Json& json,
     const FromJson& bindings = {});
@@ -73,7 +74,7 @@ namespace detail {
 
 struct MadeLayer {
   std::shared_ptr<torch::nn::Module> module = {};
-  /// For a Sequential; empty when its forward() is no plain function.
+  /// The same module for a Sequential. Empty if the class has no plain forward().
   torch::nn::AnyModule any = {};
 };
 
@@ -88,7 +89,8 @@ struct LayerClass {
       make;
 };
 
-/// Errors:  c10::ValueError when another class has the name.
+/// Adds a class to those that JSON knows.
+/// Errors:  c10::ValueError if another class has the same name.
 void add_layer_class(LayerClass layer_class);
 
 template <class Impl>
@@ -101,7 +103,7 @@ MadeLayer make_layer(typename Impl::Options options) {
   return made;
 }
 
-/// Options from JSON, with functions and strategy in their places.
+/// Reads options from JSON, and fills in the functions and the strategy of `bindings`.
 template <class Options>
 Options options_from_json(
     const Json& config,
@@ -143,8 +145,8 @@ LayerClass layer_class() {
 
 }  // namespace detail
 
-/// A layer of this class from its get_config().
-/// Errors:  as layer_from_json().
+/// Builds a layer of this class from its get_config().
+/// Errors:  as for layer_from_json().
 template <class Holder>
 Holder from_config(const Json& config, const FromJson& bindings = {}) {
   using Impl = typename Holder::ContainedType;
@@ -154,11 +156,11 @@ Holder from_config(const Json& config, const FromJson& bindings = {}) {
           config, Impl::kClassName, bindings)));
 }
 
-/// The layer that to_json() wrote, which must be a Holder.
+/// Builds the layer that to_json() wrote. It must be of the class that `Holder` holds.
 ///
 ///   auto model = from_json<torch::nn::Sequential>(parse_json(text));
 ///
-/// Errors:  as layer_from_json().
+/// Errors:  as for layer_from_json(); c10::ValueError for a layer of another class.
 template <class Holder>
 Holder from_json(const Json& json, const FromJson& bindings = {}) {
   using Impl = typename Holder::ContainedType;
@@ -171,12 +173,12 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
   return Holder(std::move(layer));
 }
 
-/// Makes a class of one's own known to to_json() and layer_from_json(): a Layer with
-/// kClassName, Options and a constructor from them, as a LayerImpl has them.
+/// Registers your own class for to_json() and layer_from_json(). It must be a Layer with
+/// kClassName, Options and a constructor that takes them, as a LayerImpl has.
 ///
 ///   const bool is_registered = tessera::register_layer<Ranker>();
 ///
-/// Errors:  c10::ValueError when another class has the name.
+/// Errors:  c10::ValueError if another class has the same name.
 template <class Holder>
 bool register_layer() {
   detail::add_layer_class(detail::layer_class<Holder>());
