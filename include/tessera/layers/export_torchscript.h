@@ -197,9 +197,9 @@ ExportedModel exported_model(Impl& model) {
 /// with embedding_lookup(), or with enqueue() and dequeue(). A forward() that calls
 /// apply_gradients() is refused, because the file does not train.
 ///
-/// LibTorch's tracer runs forward() on the example, in eval mode. Everything but operators
-/// on tensors becomes a constant of the file, such as the kinds of features and sizes
-/// that C++ reads. Write flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
+/// LibTorch's tracer runs forward() on the example, in eval mode. Everything but the
+/// operators on tensors becomes a constant of the file, such as the kinds of features and
+/// sizes that C++ reads. Write flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
 ///
 /// The file is compared with the model on the example and on batches made of its rows,
 /// with 0, 1 and 2 * batch + 1 examples. An entry of `inputs` is resized with the batch

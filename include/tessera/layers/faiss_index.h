@@ -38,10 +38,10 @@ static_assert(std::is_aggregate_v<FaissIndexOptions>);
 /// Whether this Tessera was built with faiss.
 bool has_faiss();
 
-/// An approximate index for millions of vectors. It may miss some of the best vectors, and
-/// the scores of compressed vectors are approximate. Excluded ids are removed from the
-/// results of faiss. faiss copies the vectors and trains on all of them, always with the
-/// same seed. It uses as many threads as LibTorch.
+/// An approximate index for millions of vectors. It may miss some of the best vectors,
+/// and the scores of compressed vectors are approximate. Excluded ids are removed from
+/// the results of faiss. faiss copies the vectors and trains on all of them, always with
+/// the same seed. It uses as many threads as LibTorch.
 ///
 ///   const auto index = make_faiss_index(
 ///       vectors, ids, {.factory = "IVF1024,Flat", .nprobe = 32});

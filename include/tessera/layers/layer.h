@@ -22,7 +22,7 @@ namespace tessera {
 ///
 ///   Cross cross(CrossOptions{.projection_dim = 16});
 ///   cross->build(PartialShape{std::nullopt, 64});  // or by the first forward()
-///   to_json(cross);  // from layer_json.h; builds an equal layer when read
+///   to_json(cross);  // see layer_json.h; an equal layer can be built from the JSON
 ///
 /// Source:  keras.layers.Layer.
 class Layer {
@@ -40,7 +40,7 @@ class Layer {
   virtual Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const = 0;
 
-  /// Creates the parameters for inputs of these shapes. Make an optimizer only after that.
+  /// Creates the parameters for inputs of these shapes. Make optimizers only after that.
   /// Errors:  c10::ValueError for inputs that the layer can't take, or that differ from
   ///          those it was built for; nothing is changed.
   virtual void build(const Nest<PartialShape>& input_shapes) = 0;
@@ -52,8 +52,8 @@ class Layer {
   virtual std::string summary() const = 0;
 };
 
-/// The shapes of tensors as build() takes them. The first dimension, the batch, is unknown
-/// in them.
+/// The shapes of tensors as build() takes them. Their first dimension, the batch, is
+/// unknown.
 /// Errors:  c10::ValueError naming the path of an undefined tensor or a scalar;
 ///          `where` begins the message.
 Nest<PartialShape> shapes_of(

@@ -26,8 +26,8 @@ namespace tessera {
 ///
 /// A lazy optimizer updates only the rows of the batch, with dense and with sparse
 /// gradients. The layer remembers which rows a dense gradient belongs to, until the
-/// gradient is zeroed. With dense gradients, each step costs time and memory for the whole
-/// table. For large tables, choose Strategy::host({.sparse_gradients = true}).
+/// gradient is zeroed. With dense gradients, each step takes time and memory for the
+/// whole table. For large tables, choose Strategy::host({.sparse_gradients = true}).
 /// Errors:  c10::ValueError for a layer on another strategy or without any optimizer, and
 ///          for an optimizer that applies the gradients of duplicate ids one by one.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(

@@ -15,9 +15,9 @@ namespace tessera {
 
 /// The config of a MultiLayerDCN layer.
 struct MultiLayerDCNOptions {
-  /// The rank of each layer's matrix: see CrossOptions.
+  /// The rank of each layer's matrix. See CrossOptions.
   int64_t projection_dim = 1;
-  /// In [0, 1024]; none is the identity.
+  /// In [0, 1024]. With 0 layers, the output is x0.
   int64_t num_layers = 3;
   bool use_bias = true;
   Initializer kernel_initializer = initializers::TruncatedNormal{};
@@ -42,11 +42,11 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
-/// Shapes:  x0 [batch, ..., dim], and the result.
-/// Errors:  c10::ValueError for options; c10::ValueError or TypeError for an
+/// Shapes:  x0 and the result [batch, ..., dim].
+/// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for an
 ///          input that doesn't fit the parameters.
 /// Source:  tfrs.layers.feature_interaction.MultiLayerDCN.
-/// Differs: a regularizer is a term that the caller adds to the loss.
+/// Differs: There is no regularizer: add its term to the loss.
 class MultiLayerDCNImpl
     : public LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions> {
  public:

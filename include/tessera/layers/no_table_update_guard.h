@@ -11,8 +11,8 @@ namespace tessera {
 
 class EmbeddingStrategy;
 
-/// While a guard lives, backward() does not update the tables of any TPUEmbedding in
-/// the model.
+/// While a guard exists, backward() does not update the tables of any TPUEmbedding in the
+/// model.
 ///
 ///   const auto generated = discriminator->forward(generator->forward(noise));
 ///   {
@@ -20,12 +20,12 @@ class EmbeddingStrategy;
 ///     generator_loss(generated).backward();  // updates the generator's tables
 ///   }
 ///
-/// The guard must live during backward(); forward() does not matter. So one forward
-/// pass may serve a loss that updates the tables and another loss that does not. All
-/// other gradients are computed as without the guard, also those of feature weights.
-/// Under Apply::kOnStep, a guarded pass adds nothing to the gradients that wait for
-/// step(). On Strategy::host() and dense() it leaves the tables' gradients unchanged;
-/// do not step or zero them while the guard lives. On shards, all ranks must guard the
+/// The guard must exist during backward(); forward() does not matter. So one forward pass
+/// may serve a loss that updates the tables and another loss that does not. All other
+/// gradients are computed as without the guard, also those of feature weights. Under
+/// Apply::kOnStep, a guarded pass adds nothing to the gradients that wait for step(). On
+/// Strategy::host() and dense(), it leaves the tables' gradients unchanged. Do not step
+/// or zero them while the guard exists. On a sharded strategy, all ranks must guard the
 /// same passes.
 ///
 /// Guards may be nested. A layer is not guarded if it was registered, or copied into,

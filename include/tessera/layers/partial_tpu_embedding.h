@@ -21,10 +21,10 @@ namespace tessera {
 /// The config of a PartialTPUEmbedding layer.
 struct PartialTPUEmbeddingOptions {
   Nest<FeatureConfig> features = {};
-  /// As TPUEmbeddingOptions::optimizer.
+  /// See TPUEmbeddingOptions::optimizer.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  /// Tables with more rows are in the TPUEmbedding, the others are parameters.
-  /// 0: all in the TPUEmbedding; unset: all are parameters.
+  /// Tables with more rows than this are in the TPUEmbedding, the others are parameters.
+  /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters.
   std::optional<int64_t> size_threshold = 10'000;
   /// This option and the next three are passed to the TPUEmbedding.
   Strategy strategy = Strategy::engine();
@@ -47,7 +47,8 @@ struct PartialTPUEmbeddingOptions {
 };
 static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);
 
-/// The lookups of PartialTPUEmbedding::begin_forward().
+/// A forward pass whose lookups may still run. PartialTPUEmbedding::begin_forward() makes
+/// it.
 class PartialPendingForward {
  private:
   friend class PartialTPUEmbeddingImpl;
@@ -58,37 +59,38 @@ class PartialPendingForward {
   std::optional<Nest<size_t>> part_;
 };
 
-/// Large tables in a TPUEmbedding, with fused optimizers; small ones as ordinary
-/// parameters, of which any torch::optim trains every row. Features in and
-/// activations out are those of one TPUEmbedding over all of them.
+/// Holds large tables in a TPUEmbedding, with fused optimizers, and small tables as
+/// ordinary parameters, which any torch::optim trains. Its inputs and outputs are those
+/// of one TPUEmbedding with all tables.
 ///
 ///   PartialTPUEmbedding embedding(PartialTPUEmbeddingOptions{
 ///       .features = features, .optimizer = optim::Adagrad{}});
-///   torch::optim::Adam optimizer(model->parameters());  // trains the small ones
+///   torch::optim::Adam optimizer(model->parameters());  // trains the small tables
 ///
-/// dense_parameters() has the small tables. Only an optimizer of
-/// make_optimizer(embedding->dense_embedding()) follows their specs. A checkpoint of
-/// the large tables is tpu_embedding()->save_checkpoint(). The small ones, like other
-/// dense weights, go into CheckpointOptions::extra. torch::save has everything.
+/// dense_parameters() contains the small tables. Only an optimizer made by
+/// make_optimizer(embedding->dense_embedding()) follows their optimizer specs.
+/// tpu_embedding()->save_checkpoint() writes a checkpoint of the large tables. Save the
+/// small tables with the other dense weights, in CheckpointOptions::extra. torch::save
+/// saves everything.
 ///
-/// Shapes:  as TPUEmbedding.
+/// Shapes:  as for TPUEmbedding.
 /// Source:  tfrs.experimental.layers.embedding.PartialTPUEmbedding.
-/// Differs: small tables take every kind of feature, weights and combiners; a
-///          dense feature [batch, 1] gives [batch, dim], as everywhere here.
+/// Differs: Small tables accept every kind of feature, weights and combiners. A dense
+///          feature [batch, 1] gives [batch, dim], as in TPUEmbedding.
 class PartialTPUEmbeddingImpl
     : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions> {
  public:
   static constexpr const char* kClassName = "PartialTPUEmbedding";
 
-  /// Errors:  c10::ValueError for unusable options, naming table or feature.
+  /// Errors:  c10::ValueError for unusable options, naming the table or the feature.
   explicit PartialTPUEmbeddingImpl(PartialTPUEmbeddingOptions options);
 
-  /// As TPUEmbedding::forward().
+  /// See TPUEmbedding::forward().
   Nest<at::Tensor> forward(
       const Features& features,
       const Weights& weights = {});
 
-  /// For prefetch(): as TPUEmbedding::begin_forward() and finish_forward().
+  /// For prefetch(). See TPUEmbedding::begin_forward() and finish_forward().
   PartialPendingForward begin_forward(
       const Features& features,
       const Weights& weights = {});
@@ -97,17 +99,17 @@ class PartialTPUEmbeddingImpl
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
 
-  /// The large tables; empty when there are none.
+  /// The large tables. Empty if there are none.
   const TPUEmbedding& tpu_embedding() const {
     return tpu_;
   }
-  /// The small ones, on Strategy::host(); empty when there are none.
+  /// The small tables, on Strategy::host(). Empty if there are none.
   const TPUEmbedding& dense_embedding() const {
     return dense_;
   }
 
-  /// As TPUEmbedding's: of several builds the last counts, with what it leaves
-  /// unknown from those before.
+  /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves
+  /// unknown keep their earlier values.
   void build(const Nest<PartialShape>& input_shapes) override;
   std::optional<Nest<PartialShape>> input_shapes() const override;
 
@@ -141,7 +143,7 @@ class PartialTPUEmbeddingImpl
   Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense, const Part& part = {})
       const;
 
-  // Whether the table of each feature, in order, is a large one.
+  // For each feature in order: whether its table is in the TPUEmbedding.
   std::vector<bool> is_tpu_;
   TPUEmbedding tpu_{nullptr};
   TPUEmbedding dense_{nullptr};

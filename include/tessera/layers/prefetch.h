@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// A range over the batches of `source` with their activations. While the loop
-/// body runs on one batch, the next one's rows are looked up.
+/// A range over the batches of `source` with their activations. While the loop body
+/// processes a batch, the rows of the next batch are looked up.
 template <class Source, class Embedding, class FeaturesOf>
 class Prefetch {
   using SourceIterator = decltype(std::begin(std::declval<Source&>()));
@@ -60,7 +60,7 @@ class Prefetch {
     }
 
    private:
-    // The source moves on only while the lookup runs.
+    // Advances the source only when the next batch is needed.
     void begin_next() {
       if (has_read_) {
         ++next_;
@@ -80,8 +80,8 @@ class Prefetch {
       }
     }
 
-    // The batch that was begun becomes the item, and the next one begins.
-    // An error of the next batch waits until this one has been used.
+    // The pending batch becomes the item, and the lookup of the next batch begins. An
+    // error of the next batch is raised after the loop body has used this one.
     void advance() {
       item_.reset();
       if (error_ != nullptr) {
@@ -105,8 +105,8 @@ class Prefetch {
     Prefetch* range_;
     SourceIterator next_;
     decltype(std::end(std::declval<Source&>())) end_;
-    bool has_read_ = false;  // what next_ stands on
-    std::optional<Batch> batch_;  // of pending_
+    bool has_read_ = false;  // whether *next_ has been read
+    std::optional<Batch> batch_;  // the batch of pending_
     std::optional<Pending> pending_;
     std::exception_ptr error_;
     std::optional<Item> item_;
@@ -126,7 +126,7 @@ class Prefetch {
   FeaturesOf features_of_;
 };
 
-/// Pipelined training around any data source:
+/// Pipelines lookups and training over any data source:
 ///
 ///   for (auto& [batch, activations] :
 ///        prefetch(loader, embedding, [](const auto& batch) {
@@ -137,11 +137,11 @@ class Prefetch {
 ///     optimizer.step();
 ///   }
 ///
-/// `features_of` gives a batch's features, or a pair of features and weights.
-/// In training on the engine the activations of a batch are one step stale:
-/// they do not show the update of the batch before, which runs after the lookup.
-/// `source` is kept when it is an rvalue, and must outlive the loop otherwise;
-/// `layer` is a TPUEmbedding or a PartialTPUEmbedding.
+/// `features_of` returns a batch's features, or a pair of features and weights. In
+/// training on the engine, the activations of a batch are one step stale: they are looked
+/// up before the update of the previous batch. An rvalue `source` is moved into the
+/// range; any other must outlive the loop. `layer` is a TPUEmbedding or a
+/// PartialTPUEmbedding.
 template <class Source, class Embedding, class FeaturesOf>
 Prefetch<Source, Embedding, FeaturesOf> prefetch(
     Source&& source,

@@ -16,11 +16,10 @@
 
 namespace tessera {
 
-/// How the losses of a batch become one:
+/// How the losses of a batch are reduced to one:
 ///
-///   kSum   their sum, as tfrs.tasks.Retrieval has it: the gradient grows with
-///          the batch
-///   kMean  their sum / batch, also where the examples have weights
+///   kSum   their sum, as in tfrs.tasks.Retrieval; the gradient grows with the batch
+///   kMean  their sum / batch, also if the examples have weights
 enum class LossReduction { kSum, kMean };
 
 const char* to_string(LossReduction reduction);
@@ -35,12 +34,12 @@ struct JsonValue<LossReduction> {
 
 /// The config of a Retrieval layer.
 struct RetrievalOptions {
-  /// Scores are divided by it. Vectors of length one need about 0.05 to 0.2.
+  /// Scores are divided by it. For vectors of length 1, choose about 0.05 to 0.2.
   double temperature = 1.0;
-  /// So many negatives, those with the highest scores, count for each query.
-  /// Unset, or more than there are: all.
+  /// The number of negatives per query. Those with the highest scores are used. Unset,
+  /// or more than there are: all of them.
   std::optional<int64_t> num_hard_negatives = {};
-  /// Negatives that are the query's own candidate by `candidate_ids` don't count.
+  /// Whether to leave out negatives that have the id of the query's own candidate.
   bool remove_accidental_hits = false;
   LossReduction reduction = LossReduction::kSum;
 
@@ -55,17 +54,18 @@ struct RetrievalOptions {
 };
 static_assert(std::is_aggregate_v<RetrievalOptions>);
 
-/// What is known of a batch beside its vectors; undefined where it is not.
+/// Optional data of a batch. Tensors that are not given stay undefined.
 struct RetrievalBatch {
   at::Tensor candidate_ids = {};  // [candidates] int32 or int64
-  /// How likely a draw of a candidate is each of these, in (0, 1]: its share of
-  /// the training data, or SamplingProbability's estimate of that.
+  /// The probability that a random candidate of the training data is this one, in (0, 1]:
+  /// its share of the data, or SamplingProbability's estimate of that share.
   at::Tensor candidate_sampling_probability = {};  // [candidates] floats
   at::Tensor sample_weights = {};  // [batch] floats >= 0
 };
 
-/// The loss of a model with a tower for queries and one for candidates: for each
-/// query a softmax over the candidates of the batch, of which its own is right.
+/// The loss of a model with a query tower and a candidate tower. For each query, it is
+/// the softmax cross entropy over the candidates of the batch, with the query's own
+/// candidate as the label.
 ///
 ///   Retrieval retrieval(RetrievalOptions{.remove_accidental_hits = true});
 ///   const auto loss = retrieval->forward(
@@ -76,19 +76,18 @@ struct RetrievalBatch {
 ///   score(i, j) = <query i, candidate j> / temperature - log(probability j)
 ///   loss i = log(sum over j of exp(score(i, j))) - score(i, i)
 ///
-/// Candidates beyond the first `batch` ones are negatives for all queries.
-/// Popular candidates are in more batches, so they are negatives more often than
-/// a softmax over all candidates has them; the probabilities correct that.
-/// Accidental hits and negatives that are not hard are left out of the sum, so
-/// their gradient is exactly zero. They are left out after the correction, in
-/// this order. Without `remove_accidental_hits` the ids are not used. Small
-/// probabilities count as they are, where TFRS 0.7.7 takes at least 1e-6.
+/// Candidate i belongs to query i. Further candidates are negatives for all queries.
+/// Popular candidates are in more batches, so they are negatives more often than in a
+/// softmax over all candidates. The probabilities correct that. After this correction,
+/// accidental hits are left out of the sum, and then the negatives that are not hard.
+/// Their gradient is exactly zero. Without `remove_accidental_hits`, the ids are not
+/// used. Small probabilities are used as they are, while TFRS 0.7.7 raises them to 1e-6.
 ///
-/// Shapes:  query [batch, dim], candidate [candidates >= batch, dim], both
-///          float32 or float64, give a scalar.
-/// Errors:  c10::ValueError or TypeError for shapes, dtypes, devices and values,
-///          among them NaN and infinity, and a loss that overflows. A negative
-///          whose score is below the dtype's range adds nothing to the loss.
+/// Shapes:  query [batch, dim], candidate [candidates, dim] with candidates >= batch,
+///          both float32 or float64. The result is a scalar.
+/// Errors:  c10::ValueError or TypeError for shapes, dtypes, devices and values, such as
+///          NaN and infinity, and for a loss that overflows. A negative whose score is
+///          below the dtype's range adds nothing to the loss.
 /// Source:  tfrs.tasks.Retrieval; Yi et al. 2019, doi:10.1145/3298689.3346996.
 class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
  public:
@@ -103,7 +102,7 @@ class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
       const at::Tensor& candidate,
       const RetrievalBatch& batch = {});
 
-  /// The shape of the loss, for a list of the shapes of query and candidate.
+  /// The shape of the loss. `input_shapes` lists the shapes of query and candidate.
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
 

@@ -16,11 +16,11 @@ namespace tessera {
 struct SamplingProbabilityOptions {
   /// The size of each hashed array. Choose a few times the number of distinct ids.
   int64_t num_buckets = 1 << 20;
-  /// Arrays with a hash of their own. More make it rarer that two ids share all
-  /// their buckets and pass for one frequent id.
+  /// The number of arrays, each with its own hash function. With more arrays, two ids
+  /// rarely share all their buckets and look like one frequent id.
   int64_t num_hashes = 3;
-  /// The weight of the newest gap in a moving average. Smaller is steadier, and
-  /// slower to follow a changing stream.
+  /// The weight of the newest gap in a moving average. A smaller value gives more stable
+  /// estimates, which follow a changing stream more slowly.
   double learning_rate = 0.01;
 
   bool operator==(const SamplingProbabilityOptions&) const = default;
@@ -33,22 +33,22 @@ struct SamplingProbabilityOptions {
 };
 static_assert(std::is_aggregate_v<SamplingProbabilityOptions>);
 
-/// Estimates how likely each id is to come next in a stream, from the stream, in
-/// constant memory: for Retrieval, where nobody has counted the candidates.
+/// Estimates from a stream of ids how likely each id comes next, in constant memory. Use
+/// it for Retrieval if the candidates have not been counted.
 ///
 ///   SamplingProbability estimate;
 ///   batch.candidate_sampling_probability = estimate->forward(ids);
 ///
-///   gap = position - position of the id before
+///   gap = position - previous position of the same id
 ///   average gap = (1 - learning_rate) * average gap + learning_rate * gap
 ///   probability = 1 / the largest average gap over the arrays
 ///
-/// Positions count ids, not batches, so an id may be more than once in a batch;
-/// the first gap is counted from the start of the stream. In eval() nothing is
-/// learnt, and an id that was never seen gets 1 / (ids seen + 1). The arrays are
+/// Positions count ids, not batches, so an id may occur several times in a batch. The
+/// first gap of an id is counted from the start of the stream. In eval() the arrays do
+/// not change, and an id that was never seen gets 1 / (ids seen + 1). The arrays are
 /// buffers: they are saved and loaded with the model.
 ///
-/// Where the whole data is at hand, exact shares (counts / total) are better.
+/// If all data is available, exact shares (counts / total) are better.
 ///
 /// Shapes:  [batch] int32 or int64 gives [batch] float32, in (0, 1].
 /// Errors:  c10::ValueError or TypeError for another shape, dtype or device.
@@ -62,7 +62,7 @@ class SamplingProbabilityImpl
   ///          learning_rate is in (0, 1].
   explicit SamplingProbabilityImpl(SamplingProbabilityOptions options = {});
 
-  /// Forgets the stream.
+  /// Resets the arrays to the start of a stream.
   void reset() override;
   at::Tensor forward(const at::Tensor& ids);
 
@@ -74,8 +74,8 @@ class SamplingProbabilityImpl
   void learn(std::span<const int64_t> ids);
   at::Tensor estimate(std::span<const int64_t> ids) const;
 
-  at::Tensor seen_;  // [] int64, ids so far
-  at::Tensor last_position_;  // [num_hashes, num_buckets] int64, 0: never
+  at::Tensor seen_;  // [] int64, the number of ids so far
+  at::Tensor last_position_;  // [num_hashes, num_buckets] int64, 0: none
   at::Tensor average_gap_;  // [num_hashes, num_buckets] float32
 };
 

@@ -11,42 +11,44 @@
 
 namespace tessera {
 
-/// What TopKIndex::search() finds for each query, best first. Where there are
-/// fewer than k, the scores end with -infinity and the ids with -1.
+/// The results of TopKIndex::search() for each query, best first. If a query has fewer
+/// than k results, its scores end with -infinity and its ids with -1.
 struct TopK {
   at::Tensor scores = {};  // [queries, k] float32
   at::Tensor ids = {};  // [queries, k] int64
 };
 
-/// What an index is made of.
+/// The vectors of an index.
 struct IndexVectors {
   at::Tensor rows = {};  // [size, dim] float32, contiguous, without gradient
-  double longest = 0.0;  // finite; no row is longer
+  double longest = 0.0;  // the length of the longest row, finite
 };
 
-/// Errors:  c10::ValueError or TypeError unless `vectors` are a CPU matrix of one
-///          finite vector or more of a floating dtype; `where` begins the message.
+/// Checks and converts the vectors of an index.
+/// Errors:  c10::ValueError or TypeError unless `vectors` is a CPU matrix of a floating
+///          dtype with at least one row and finite values. `where` begins the message.
 IndexVectors index_vectors(const at::Tensor& vectors, const std::string& where);
 
-/// Vectors, such as a candidate tower's, of which those with the highest dot
-/// products with a query are looked for.
+/// Vectors, such as a candidate tower's outputs, and a search for those that have the
+/// highest dot products with a query.
 ///
 ///   const auto index = make_exact_index(load_npy("movies.npy"));
 ///   const TopK found = index->search(user_tower(features), 10, {seen_movies});
 ///
-/// make_exact_index() compares with all; make_faiss_index() (faiss_index.h) is
-/// for millions of vectors. An index does not change, so threads may share one.
+/// make_exact_index() compares a query with all vectors. make_faiss_index() in
+/// faiss_index.h is for millions of vectors. An index does not change, so several threads
+/// may share it.
 class TopKIndex {
  public:
   virtual ~TopKIndex() = default;
   TopKIndex(const TopKIndex&) = delete;
   TopKIndex& operator=(const TopKIndex&) = delete;
 
-  /// The k best for each of `queries` [queries, dim], without the ids that
-  /// `excluded` has for it: what a user has seen, one bag per query. An empty
-  /// `excluded` excludes nothing; ids in it that the index lacks are fine.
-  /// Errors:  c10::ValueError or TypeError for shapes, dtypes, NaN and infinity,
-  ///          k outside [1, size], and vectors so long that scores may overflow.
+  /// The k best vectors for each row of `queries` [queries, dim]. `excluded` has one bag
+  /// of ids per query, which are left out, such as the items that a user has seen. An
+  /// empty `excluded` excludes nothing. Ids that the index does not have are ignored.
+  /// Errors:  c10::ValueError or TypeError for shapes, dtypes, NaN and infinity, for k
+  ///          outside [1, size], and for vectors so long that scores may overflow.
   TopK search(
       const at::Tensor& queries,
       int64_t k,
@@ -59,20 +61,21 @@ class TopKIndex {
   int64_t dim() const {
     return dim_;
   }
-  /// [size] int64, by position.
+  /// The id of each vector, [size] int64.
   const at::Tensor& ids() const {
     return ids_;
   }
 
-  /// Writes one safetensors file, which appears whole or not at all.
-  /// Errors:  as save_safetensors().
+  /// Writes one safetensors file. It appears completely or not at all.
+  /// Errors:  as for save_safetensors().
   virtual void save(const std::string& path) const = 0;
 
  protected:
-  /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, which counts
-  ///          from 0, or [size] int32 or int64, >= 0 and different.
+  /// If `ids` is undefined, the vectors get the ids 0, 1, 2, ...
+  /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, or [size] int32 or
+  ///          int64 with different values >= 0.
   TopKIndex(const IndexVectors& vectors, const at::Tensor& ids);
-  /// An index whose vectors are elsewhere. None is longer than `longest`.
+  /// An index that stores its vectors itself. None of them is longer than `longest`.
   TopKIndex(int64_t dim, double longest, const at::Tensor& ids);
 
   double longest() const {
@@ -80,8 +83,8 @@ class TopKIndex {
   }
 
  private:
-  /// The k best for each of some queries (float32, contiguous, finite), with
-  /// positions in place of ids.
+  /// The k best vectors for each query, with positions in place of ids. A position of -1
+  /// means no result. `queries` is float32, contiguous and finite.
   virtual TopK nearest(const at::Tensor& queries, int64_t k) const = 0;
 
   int64_t dim_ = 0;
@@ -89,22 +92,23 @@ class TopKIndex {
   at::Tensor ids_;
 };
 
-/// An index that compares each query with all vectors, by blocks. Beside these
-/// it needs 8 bytes per vector for the ids; and to search, beside what it returns,
-/// a copy of the excluded ids and some 20 MB, or 30 bytes for each id that one
-/// query asks for or excludes where that is more. Equal scores are ordered by
-/// position, the first first. Vectors that are float32 and contiguous are not
-/// copied, so they must not be written to.
-/// Shapes:  vectors [size, dim], ids [size] int32 or int64, >= 0 and different;
-///          undefined ids count from 0.
-/// Errors:  c10::ValueError or TypeError naming what is wrong with them.
+/// Makes an index that compares each query with all vectors, block by block. Vectors with
+/// equal scores are ordered by position. Vectors that are float32 and contiguous are not
+/// copied, so don't write to them.
+///
+/// Memory: 8 bytes per vector for the ids. A search needs a copy of the excluded ids and
+/// about 20 MB, or 30 bytes for each id that one query requests or excludes, if that is
+/// more.
+/// Shapes:  vectors [size, dim], ids [size] int32 or int64 with different values >= 0.
+///          If `ids` is undefined, the ids are 0, 1, 2, ...
+/// Errors:  c10::ValueError or TypeError naming the problem.
 std::unique_ptr<TopKIndex> make_exact_index(
     const at::Tensor& vectors,
     const at::Tensor& ids = {});
 
-/// What its save() wrote. The vectors are read once, to check them, and stay views
-/// of the file's pages, which processes share.
-/// Errors:  c10::ValueError naming the file and what is wrong with it.
+/// Loads an exact index that save() wrote. The vectors are read once, to check them. They
+/// are views of the file's pages, which processes share.
+/// Errors:  c10::ValueError naming the file and the problem.
 std::unique_ptr<TopKIndex> load_exact_index(const std::string& path);
 
 }  // namespace tessera

@@ -39,8 +39,8 @@ class PendingGradients;
 class TPUEmbedding;
 struct EmbeddingState;
 
-/// A forward pass whose lookup may still run: TPUEmbedding::begin_forward()
-/// makes it, finish_forward() takes it.
+/// A forward pass whose lookup may still run. TPUEmbedding::begin_forward() makes it, and
+/// finish_forward() takes it.
 class PendingForward {
  public:
   PendingForward(PendingForward&&) noexcept = default;
@@ -58,10 +58,10 @@ class PendingForward {
 
 /// The config of a TPUEmbedding layer.
 struct TPUEmbeddingOptions {
-  /// One config per input; the nest of features, weights and activations.
+  /// One config per feature. Batches, weights and activations have the same nest.
   Nest<FeatureConfig> features = {};
-  /// For tables without their own. Unset: such tables have no slots and can't
-  /// be trained on the engine (serving, evaluation).
+  /// The optimizer of tables without their own. If unset, such tables have no slots and
+  /// can't be trained on the engine. That is enough for serving and evaluation.
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
@@ -90,8 +90,8 @@ struct TPUEmbeddingOptions {
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 
-/// Embedding tables as a layer: features in, activations out, and a fused
-/// optimizer per table that runs inside backward().
+/// A layer of embedding tables. It takes features and returns activations. Each table has
+/// a fused optimizer, which runs inside backward().
 ///
 ///   TPUEmbedding embedding(TPUEmbeddingOptions{
 ///       .features = {{"user", FeatureConfig{.table = users}}},
@@ -99,28 +99,29 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///   auto activations = embedding->forward({{"user", user_ids}});
 ///   loss(activations["user"]).backward();  // updates the tables
 ///
-/// On Strategy::engine() the layer has one parameter, `virtual_variable`
-/// (shape [1], always 0): give it to any torch::optim. Its gradient is a
-/// defined zero. One backward() is one update, however many forwards it
-/// covers; gradients of all duplicates of a row are summed first. There is no
-/// update under NoGradGuard or while `virtual_variable` is frozen by
-/// requires_grad_(false). A second backward() over one forward is an error.
-/// A feature whose activation is not in the loss has a gradient of zeros: its
-/// rows count as touched, which Adam and weight decay show. eval() changes
-/// nothing. With Apply::kOnStep gradients pile up instead, and the step() of a
-/// Combined optimizer is the update. A pass that fails changes no table of the
-/// layer that failed; other layers in the same pass may have been updated.
+/// On Strategy::engine() the layer has one parameter, `virtual_variable`, of shape [1]
+/// and always 0. Give it to any torch::optim. Its gradient is defined and always 0.
+///
+/// One backward() is one update, even if it covers several forwards. The gradients of all
+/// duplicates of a row are summed first. There is no update under NoGradGuard or while
+/// `virtual_variable` is frozen by requires_grad_(false). A second backward() over one
+/// forward is an error. A feature whose activation is not in the loss has a gradient of
+/// zeros. Its rows count as touched, so Adam and weight decay change them. eval() has no
+/// effect. With Apply::kOnStep, gradients accumulate until the step() of a Combined
+/// optimizer, which is the update. A backward pass that fails changes no table of the
+/// layer that failed, but other layers in the same pass may have been updated.
 ///
 /// Every backward() that reaches an activation updates the tables, even if no
 /// optimizer holds the virtual variable. Examples are an auxiliary loss, or a
 /// generator's loss that passes through a discriminator. To prevent the update, run
 /// backward() under a NoTableUpdateGuard, or use Apply::kOnStep.
 ///
-/// On distributed::sharded_strategy() the tables are spread over processes, which call the
-/// layer together: see there for what is collective.
+/// On distributed::sharded_strategy() the tables are spread over processes, which call
+/// the layer together. The documentation of that function says which calls are
+/// collective.
 ///
-/// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ...,
-/// for any torch::optim; make_optimizer(layer) uses the tables' own optimizers.
+/// On Strategy::host() each table is a parameter, `table_0`, `table_1`, ..., for any
+/// torch::optim. make_optimizer(layer) uses the tables' own optimizers.
 ///
 /// to(), also that of the whole model, converts activations. Tables keep their dtype
 /// and device, and receive float32 gradients.
@@ -140,15 +141,15 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// Only one thread at a time may train the layer, build it, load into it or copy it.
 /// Any number of threads may call forward() under NoGradGuard, or embedding_lookup(),
 /// at the same time; on Strategy::engine() also while another thread trains. On
-/// distributed::sharded_strategy(), forward() is collective, so only one thread at a time may call
-/// it.
+/// distributed::sharded_strategy(), forward() is collective, so only one thread at a time
+/// may call it.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  public:
   static constexpr const char* kClassName = "TPUEmbedding";
   using Options = TPUEmbeddingOptions;
 
-  /// Errors:  c10::ValueError for unusable options, naming table or feature.
+  /// Errors:  c10::ValueError for unusable options, naming the table or the feature.
   explicit TPUEmbeddingImpl(TPUEmbeddingOptions options);
   /// All other options have their default values.
   TPUEmbeddingImpl(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
@@ -160,41 +161,42 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   TPUEmbeddingImpl(const TPUEmbeddingImpl&) = delete;
   TPUEmbeddingImpl& operator=(const TPUEmbeddingImpl&) = delete;
 
-  /// Activations, in the nest of the feature configs.
+  /// The activations of a batch, in the nest of the feature configs.
   ///
   /// `weights` is a nest like the features, whose maps need entries only for features
   /// with weights. Weights that require a gradient receive one.
   ///
-  /// Under NoGradGuard, `features` may hold only some of the features, for example in
-  /// a server. The result has the same nest. On shards, each rank may pass other
-  /// features.
+  /// Under NoGradGuard, `features` may hold only some of the features, for example in a
+  /// server. The result has the same nest. On a sharded strategy, each rank may pass
+  /// other features.
   ///
   ///   torch::NoGradGuard no_grad;
   ///   auto query = embedding->forward({{"user", user_ids}})["user"];
   ///
-  /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path;
-  ///          nothing is changed.
+  /// Errors:  c10::ValueError, TypeError or IndexError naming the feature's path; nothing
+  ///          is changed.
   Nest<at::Tensor> forward(
       const Features& features,
       const Weights& weights = {});
 
-  /// forward() in two parts, to look up one batch while the model computes on
-  /// another: see prefetch(). On the engine, in training, the lookup runs in the
-  /// background and sees the tables as they are now; an update waits for it.
-  /// Otherwise it runs in finish_forward().
-  /// Errors:  as forward().
+  /// The first part of forward(). With it, one batch is looked up while the model
+  /// computes on another; see prefetch(). On the engine, in training, the lookup runs in
+  /// the background. It reads the tables as they are at this call, and an update waits
+  /// for it. Otherwise, the lookup runs in finish_forward().
+  /// Errors:  as for forward().
   PendingForward begin_forward(
       const Features& features,
       const Weights& weights = {});
-  /// Activations, once.
-  /// Errors:  c10::Error when `pending` was taken already, or is another
-  ///          layer's or from before a clone() into this one.
+  /// The second part of forward(): the activations.
+  /// Errors:  c10::Error if `pending` is finished already, belongs to another layer, or
+  ///          was begun before another layer was copied into this one.
   Nest<at::Tensor> finish_forward(PendingForward&& pending);
 
   /// Activations of some or all features for serving. Unlike forward(), it does
   /// not round rows to TableConfig::quantization, keeps no autograd graph and
   /// leaves out_of_range_count() as it is.
-  /// Errors:  as forward(); c10::Error on shards, where no process has all rows.
+  /// Errors:  as for forward(); c10::Error on a sharded strategy, where no process has
+  ///          all rows.
   /// Source:  serving_config of tfrs.layers.embedding.TPUEmbedding.
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
@@ -206,25 +208,24 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const Weights& weights,
       const Nest<FeatureConfig>& serving_config) const;
 
-  /// Fixes the activations' shapes, which without it may change from batch to
-  /// batch: `batch_size` bags or sequences in each feature without an
-  /// output_shape. An output_shape with an unknown first dimension gets `batch_size`
-  /// there.
-  /// Errors:  c10::ValueError for batch_size < 1, and as the other build().
+  /// Fixes the activations' shapes. Without build(), they may change from batch to batch.
+  /// Each feature without an output_shape gets `batch_size` bags or sequences. In an
+  /// output_shape with an unknown first dimension, that dimension becomes `batch_size`.
+  /// Errors:  c10::ValueError for batch_size < 1; otherwise as for the other build().
   void build(int64_t batch_size);
-  /// Fixes the activations' shapes by those of sparse or ragged inputs, whose last
-  /// dimension is combined: [B, n] gives [B]; a dense input [B, K] counts as
-  /// [B, K, 1]. The first dimension may be unknown; others only where
-  /// FeatureConfig::output_shape says them.
-  /// Errors:  c10::ValueError naming the feature, for shapes that contradict
-  ///          what is known or was built before; nothing is changed.
+  /// Fixes the activations' shapes from the shapes of sparse or ragged inputs. The last
+  /// dimension of an input is combined: [B, n] gives [B]. A dense input [B, K] counts as
+  /// [B, K, 1]. The first dimension may be unknown. Other dimensions may be unknown only
+  /// if FeatureConfig::output_shape has them.
+  /// Errors:  c10::ValueError naming the feature, for shapes that contradict known ones
+  ///          or an earlier build(); nothing is changed.
   void build(const Nest<PartialShape>& input_shapes) override;
-  /// The shapes of the activations, with dim. Nothing is fixed by it.
-  /// Errors:  as build().
+  /// The shapes of the activations, with dim. This call fixes no shapes.
+  /// Errors:  as for build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
-  /// What the builds were given: the last one, with what it left unknown from
-  /// those before. The tables are there without.
+  /// The shapes of the last build(). Sizes that it left unknown come from earlier calls.
+  /// The tables exist without build().
   std::optional<Nest<PartialShape>> input_shapes() const override {
     return input_shapes_;
   }
@@ -235,28 +236,28 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::string class_name() const override {
     return kClassName;
   }
-  /// A sharded strategy is null in it.
+  /// The options as JSON. A sharded strategy is null in it.
   Json get_config() const override;
 
-  /// The engine's stand-in for all tables, [1].
-  /// Errors:  c10::Error on a strategy that has none.
+  /// The engine's parameter [1] that stands for all tables.
+  /// Errors:  c10::Error on a strategy without it.
   at::Tensor& virtual_variable();
 
-  /// The tables as live tensors: what is written into them counts. Not between
-  /// begin_forward() and finish_forward(), nor in a prefetch() loop: there,
-  /// update_embedding_table() waits for the lookup.
-  /// Errors:  c10::Error on shards, where no process has all rows.
+  /// The tables as tensors that share the layer's memory: writing to them changes the
+  /// layer. Don't write between begin_forward() and finish_forward(), or in a prefetch()
+  /// loop. There, call update_embedding_table(), which waits for the lookup.
+  /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
   EmbeddingTables embedding_tables() const;
 
-  /// Replaces all rows of a table by `values` [vocabulary_size, dim], such as
-  /// pretrained ones; its slots stay. On shards each rank takes its own rows of
-  /// them, without a word to the others: pass the same values on all.
+  /// Replaces all rows of a table with `values` [vocabulary_size, dim], such as
+  /// pretrained rows. The slots do not change. On a sharded strategy, each rank copies
+  /// only its own rows, without communication: pass the same values on all ranks.
   /// Errors:  c10::TypeError or ValueError naming the table.
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values);
-  /// A float32 copy of rows [begin, end). On shards, from all ranks: with the
-  /// same arguments on each.
+  /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
+  /// from all ranks: call it with the same arguments on each.
   /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const;
@@ -269,11 +270,11 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// far. With gradient_accumulation_steps = n, n passes make one update.
   int64_t schedule_step() const;
 
-  /// Ids that OutOfRange::kZero has answered with zeros, over all forwards; on
-  /// shards, this rank's.
+  /// The number of ids, over all forwards, for which OutOfRange::kZero returned zeros. On
+  /// a sharded strategy, it counts the ids of this rank.
   int64_t out_of_range_count() const;
 
-  /// A readable table: name, rows, dim, optimizer, slots, memory.
+  /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -289,9 +290,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// tables are stored. Features stay on the CPU. On torch::kMeta, activations have
   /// shapes but no data, and no backward() reaches the layer from there.
   /// Range:   dtype float32, float64, bfloat16 or float16.
-  /// Errors:  c10::ValueError for another dtype, or a device that LibTorch can't
-  ///          use here; the layer is not changed. A model's to() converts one module
-  ///          after the other, so modules before the layer may be converted already.
+  /// Errors:  c10::ValueError for another dtype, or a device that LibTorch can't use
+  ///          here; the layer is not changed. A model's to() converts one module after
+  ///          the other, so modules before the layer may be converted already.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
@@ -309,36 +310,36 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// make_optimizer() or with a slot_creation. Like `.grad`, gradients that wait for a
   /// step under Apply::kOnStep are not saved: save after step(). The settings of to()
   /// are not saved, and a load does not change them.
-  /// Errors:  c10::Error on shards: an archive has whole tables.
+  /// Errors:  c10::Error on a sharded strategy, because an archive holds whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// The layer drops gradients that wait for a step, and the collected gradients of
-  /// the loaded tables. The collected gradients of the archive replace them. It warns
-  /// if the archive was saved within an accumulation, but has none.
-  /// Errors:  c10::ValueError listing every difference in tables, shapes,
-  ///          optimizers and slots; nothing is changed.
+  /// the loaded tables. The collected gradients of the archive replace them. It warns if
+  /// the archive was saved in the middle of an accumulation, but without its gradients.
+  /// Errors:  c10::ValueError listing every difference in tables, shapes, optimizers and
+  ///          slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;
-  /// Some of it, or into larger tables.
+  /// Loads parts of an archive, or loads it into larger tables, as `options` say.
   void load(
       torch::serialize::InputArchive& archive,
       const LoadOptions& options);
 
-  /// Writes a checkpoint into `directory`, for tables too large for one
-  /// archive: files by rows, in parallel, from the tables' memory. It counts
-  /// when all of it is on the disk; a crash at any moment leaves the ones before
-  /// it whole.
+  /// Writes a checkpoint into `directory`, for tables that are too large for one archive.
+  /// Files of rows are written in parallel, directly from the tables' memory. The
+  /// checkpoint is valid once all of it is on the disk. A crash at any moment leaves the
+  /// previous checkpoints intact.
   ///
   ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
   ///   embedding->load_checkpoint("run/checkpoints");  // the newest
   ///
-  /// On shards all ranks write, and read, their own rows in a directory that all
-  /// of them see; what any number of ranks has saved, any other number loads.
-  /// Errors:  c10::ValueError for options; c10::Error naming path and reason
-  ///          when the disk fails or another process saves there.
+  /// On a sharded strategy, all ranks write and read their own rows in a directory that
+  /// all of them can access. Any number of ranks can load the checkpoint.
+  /// Errors:  c10::ValueError for options out of range; c10::Error naming the path and
+  ///          the reason if the disk fails or another process saves there.
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
-  /// Waiting and collected gradients are treated as in load().
-  /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
+  /// Loads a checkpoint. Waiting and collected gradients are treated as in load().
+  /// Errors:  c10::ValueError naming a damaged file and the damaged bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
       const std::string& directory,
@@ -359,7 +360,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
-  /// nullptr unless the strategy is an engine under Apply::kOnStep.
+  /// nullptr unless the strategy is an engine with Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
   Request read(const Features& features, const Weights& weights);
@@ -367,7 +368,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   Nest<at::Tensor> pack(
       std::vector<at::Tensor> activations,
       const std::optional<Nest<size_t>>& part) const;
-  /// On shards, tells the ranks that wait that this one has failed.
+  /// On a sharded strategy, tells the waiting ranks that this rank has failed.
   void give_up(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);
   /// Converts activations to the dtype and device that to() has set.
@@ -390,13 +391,14 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 
-/// Holds a TPUEmbeddingImpl by reference, as every torch::nn module holder does.
+/// Holds a TPUEmbeddingImpl by reference, like every module holder of torch::nn.
 class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
  public:
   using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;
   using Impl = TPUEmbeddingImpl;
 
-  /// The short form. Features may be given in braces:
+  /// The short form, with default values for all other options. Features may be given in
+  /// braces:
   ///
   ///   TPUEmbedding embedding(
   ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
