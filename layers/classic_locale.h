@@ -7,9 +7,9 @@
 
 namespace tessera {
 
-/// While it exists, new streams write numbers as in C++ source; the program's own
-/// global locale may group digits, as in 1,000. The locale belongs to the process, so
-/// it also applies to streams that other threads create meanwhile.
+/// While it exists, new streams write numbers as in C++ source. The program's own global
+/// locale may group digits, as in 1,000. The locale belongs to the process, so it also
+/// applies to streams that other threads create during this time.
 class ClassicLocale {
  public:
   // std::locale::global() also sets C's locale when the new locale has a name, as

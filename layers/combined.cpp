@@ -25,7 +25,7 @@ namespace tessera {
 
 namespace {
 
-// Every gradient that `groups` hold.
+// Calls visit(gradient) for every gradient in `groups`.
 template <class Visit>
 void for_each_gradient(
     const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -39,7 +39,7 @@ void for_each_gradient(
   }
 }
 
-// The values of a gradient; those of a sparse one are summed per row.
+// The values of a gradient. A sparse gradient's values are summed per row.
 at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.layout() == at::kSparse ? gradient.coalesce()._values()
                                           : gradient;
@@ -56,7 +56,7 @@ bool holds(const torch::optim::Optimizer& optimizer, const at::Tensor& tensor) {
   return false;
 }
 
-// "torch::optim::Adam", ...
+// The class of an optimizer, such as "torch::optim::Adam".
 std::string kind_of(const torch::optim::Optimizer& optimizer) {
   return c10::demangle(typeid(optimizer).name());
 }
@@ -179,17 +179,17 @@ bool Combined::is_finite() const {
   });
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const Tables& tables : tables_) {
-    // All ranks take part, whatever they know already.
+    // norm() is collective, so call it even if is_finite is already false.
     const double largest = tables.pending->norm(kInfinity);
     is_finite = is_finite && std::isfinite(largest);
   }
-  // Dense gradients may differ between ranks: one verdict for all.
+  // Dense gradients may differ between ranks, but all ranks must decide the same.
   const std::vector<double> verdicts = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
   return std::find(verdicts.begin(), verdicts.end(), 0.0) == verdicts.end();
 }
 
-// Rank 0's, so that all ranks scale by the same factor to the last bit.
+// Returns rank 0's norm, so that all ranks scale by exactly the same factor.
 double Combined::agree_on_norm(double norm, double max_norm) const {
   constexpr double kTolerance = 1e-3;
   const std::vector<double> norms =
@@ -246,7 +246,7 @@ at::Tensor Combined::step(LossClosure closure) {
     }
     tables_[0].pending->confirm(error);
   } catch (...) {
-    scale_dense(1.0 / factor);  // so that the next attempt is the first again
+    scale_dense(1.0 / factor);  // undo, for another attempt
     throw;
   }
   for (const Tables& tables : tables_) {
@@ -298,7 +298,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   }
   total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
   total = agree_on_norm(total * gain(), max_norm);
-  // As LibTorch's clip_grad_norm_, which keeps the factor just below 1.
+  // LibTorch's clip_grad_norm_ has the same epsilon. It keeps the factor below 1.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);
   if (std::isfinite(total) && factor < 1.0) {
@@ -313,7 +313,8 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
 void Combined::save(torch::serialize::OutputArchive& output) const {
   check_idle("save");
   CheckedArchive archive(output);
-  // The groups come back before anyone can see that they were gone.
+  // The lease returns the param groups at the end of this function, so `this` is
+  // unchanged for the caller.
   const Lease lease(const_cast<Combined&>(*this));
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   dense_->save(dense);

@@ -42,7 +42,7 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
                        at::IntArrayRef shape) {
     return initial_parameter(initializer, c10::str("Cross ", name), shape);
   };
-  // All of them before the first is registered: a callable may throw.
+  // Make all of them before the first is registered, because a callable may throw.
   const Initializer& kernels = options().kernel_initializer;
   const int64_t width = options().projection_dim.value_or(dim);
   at::Tensor kernel =

@@ -43,7 +43,7 @@ std::string where(const std::string& path) {
                       : c10::str("[DotInteraction '", shorten(path), "'] ");
 }
 
-// Takes the first size that is known.
+// Sets `known` to `size` if it is not known yet, and checks that both agree.
 void merge(
     std::optional<int64_t>& known,
     const std::optional<int64_t>& size,
@@ -79,12 +79,12 @@ int64_t count_of_pairs(int64_t features, const DotInteractionOptions& options) {
                                   : features * (features - 1) / 2;
 }
 
-// Positions in the flat matrix [features * features] of the pairs.
+// The positions of the pairs in the flat matrix [features * features].
 at::Tensor positions_of_pairs(
     int64_t features,
     const DotInteractionOptions& options,
     at::Device device) {
-  // Traced, they are a constant of the graph.
+  // In a trace, they become a constant of the graph.
   const torch::jit::ResourceGuard resume(torch::jit::tracer::pauseTracing());
   const at::Tensor rows_columns = at::tril_indices(
       features,
@@ -94,8 +94,8 @@ at::Tensor positions_of_pairs(
   return rows_columns.select(0, 0) * features + rows_columns.select(0, 1);
 }
 
-// [features * features]: for (i, j) and for (j, i) the pair's column in the
-// result; where there is none, on the diagonal, any.
+// [features * features]: the column of the result that holds the pair, for (i, j) as for
+// (j, i). If the diagonal is not in the result, its entries are arbitrary columns.
 at::Tensor columns_of_positions(
     int64_t features,
     const DotInteractionOptions& options,
@@ -131,8 +131,8 @@ at::Tensor dots_by_operators(
             1, positions_of_pairs(x.size(1), options, x.device()));
 }
 
-// With S the gradient of the matrix plus its transposed, the features' is S x:
-// one batch of products, where autograd would compute two.
+// With S the gradient of the matrix plus its transpose, the gradient of the features is
+// S x. That is one batched product, where autograd would compute two.
 std::vector<at::Tensor> gradients_by_operators(
     at::TensorList blocks,
     const at::Tensor& gradient,
@@ -155,7 +155,7 @@ std::vector<at::Tensor> gradients_by_operators(
   return at::bmm(both, x).split_with_sizes(counts, 1);
 }
 
-// The kernels take float32 in this machine's memory, and are not traced.
+// The kernels take float32 on the CPU. A trace can't record them.
 bool has_kernel(at::TensorList blocks, const DotInteractionOptions& options) {
   return !options.skip_gather && !torch::jit::tracer::isTracing() &&
       std::all_of(blocks.begin(), blocks.end(), [](const at::Tensor& block) {
@@ -182,7 +182,7 @@ std::vector<kernels::FeatureRows<Float>> rows_of(at::TensorList blocks) {
   return rows;
 }
 
-// On all threads, some examples each.
+// Runs the kernel on all threads, for some examples each.
 void run_kernel(
     void (*kernel)(const kernels::PairwiseDotsArgs&),
     const kernels::PairwiseDotsArgs& args,
@@ -246,7 +246,7 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
       AutogradContext* context,
       at::TensorList blocks,  // [batch, n, dim] each
       const DotInteractionOptions& options) {
-    // One dtype for kernels, operators and the backward pass.
+    // Without autocast, kernels, operators and the backward pass use one dtype.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
     context->save_for_backward(blocks.vec());
@@ -265,13 +265,13 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
     const DotInteractionOptions options{
         .self_interaction = context->saved_data["self_interaction"].toBool(),
         .skip_gather = context->saved_data["skip_gather"].toBool()};
-    // Only operators can be differentiated once more.
+    // Only the operators support a second derivative.
     const bool uses_kernel = has_kernel(blocks, options) &&
         gradients[0].numel() > 0 && !at::GradMode::is_enabled();
     variable_list result = uses_kernel
         ? gradients_by_kernel(blocks, gradients[0], options)
         : gradients_by_operators(blocks, gradients[0], options);
-    result.emplace_back();  // of the options
+    result.emplace_back();  // the options have no gradient
     return result;
   }
 };
@@ -311,7 +311,7 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
     if (leaf.is_inference() && at::GradMode::is_enabled()) {
-      blocks.back() = blocks.back().clone();  // LibTorch saves no such tensor
+      blocks.back() = blocks.back().clone();  // can't be saved for backward
     }
     TESSERA_CHECK_TYPE(
         leaf.scalar_type() == blocks[0].scalar_type(),

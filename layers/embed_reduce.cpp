@@ -28,7 +28,7 @@ void check_sizes(const EmbedReduceOptions& options) {
       options.output_dim);
 }
 
-// LibTorch's own lookups have other messages, or none.
+// Checked here because LibTorch's lookups give other error messages, or none.
 template <class Id>
 void check_range(const at::Tensor& ids, int64_t input_dim) {
   const at::Tensor contiguous = ids.contiguous();
@@ -55,7 +55,7 @@ void check_ids(const at::Tensor& ids, int64_t input_dim) {
       "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}. Flatten the others into n.",
       ids.sizes());
   if (!ids.is_cpu()) {
-    return;  // the device checks: reading ids back would stall it
+    return;  // the device checks the ids; reading them here would stall it
   }
   if (ids.scalar_type() == at::kLong) {
     check_range<int64_t>(ids, input_dim);
@@ -86,7 +86,7 @@ EmbedReduceImpl::EmbedReduceImpl(EmbedReduceOptions options)
     : LayerImpl(std::move(options)) {
   const EmbedReduceOptions& checked = this->options();
   check_sizes(checked);
-  to_string(checked.combiner);  // refuses what is none
+  to_string(checked.combiner);  // throws for an invalid value
   table_ = make_table(
       {.name = kClassName,
        .vocabulary_size = checked.input_dim,
@@ -158,14 +158,14 @@ at::Tensor EmbedReduceImpl::look_up_dense(
       weights.defined() ? weights.to(embeddings_.options()) : at::Tensor();
   if (ids.dim() == 1) {
     const at::Tensor rows = at::embedding(embeddings_, ids);
-    // With one id, others divide by what they multiplied with.
+    // For one id, the other combiners divide by the weight that they multiply with.
     return weight.defined() && !is_divided(combiner)
         ? rows * weight.unsqueeze(1)
         : rows;
   }
-  // Computed by operators, so that an exported model takes any batch.
+  // Operators compute the lengths, so that an exported model takes any batch size.
   const at::Tensor lengths = at::ones_like(ids, at::kLong).sum(1);
-  constexpr int64_t kSum = 0;  // embedding_bag's
+  constexpr int64_t kSum = 0;  // embedding_bag()'s mode
   const at::Tensor sum = std::get<0>(at::embedding_bag(
       embeddings_,
       ids.to(at::kLong).flatten(),

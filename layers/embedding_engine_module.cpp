@@ -40,7 +40,7 @@ std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(
       new EmbeddingEngineModuleImpl(*this, Copy{}));
 }
 
-// The clone() of a module that holds this one calls it on the new copy.
+// The clone() of a parent module calls this function on the new copy.
 void EmbeddingEngineModuleImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& /*device*/) {

@@ -16,21 +16,21 @@ namespace tessera {
 namespace {
 
 constexpr const char* kFormat = "tessera exact index";
-// Their scores for a block of queries take 8 MB.
+// The number of vectors per block. The scores of a block of queries take 8 MB.
 constexpr int64_t kVectors = 8192;
 
 struct Found {
   float score = 0.0F;
   int64_t position = 0;
 
-  // Ties go to the first position, so there is only one right answer.
+  // Equal scores are ordered by position, so the result is unique.
   bool operator<(const Found& other) const {
     return score != other.score ? score > other.score
                                 : position < other.position;
   }
 };
 
-// The best k so far; a heap once there are k, with the worst of them in front.
+// Updates `best`, a heap of at most k entries with the worst one in front.
 void keep_best(
     std::vector<Found>& best,
     size_t k,
@@ -38,7 +38,7 @@ void keep_best(
     int64_t begin,
     int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    // Positions rise, so an equal score never replaces one.
+    // Positions ascend, so an entry with an equal score never replaces another.
     if (best.size() < k) {
       best.push_back({scores[i], begin + i});
       std::push_heap(best.begin(), best.end());

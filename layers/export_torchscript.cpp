@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of an export are in export/. Of these, torchscript_* and model_script know
-// TorchScript; the others serve any format.
+// The steps of an export are in export/. Only torchscript_* and model_script write
+// TorchScript. The other files there work for any format.
 #include <tessera/layers/export_torchscript.h>
 
 #include "layers/classic_locale.h"
@@ -37,8 +37,8 @@ void check_dtype(const ExportOptions& options) {
       c10::toString(dtype));
 }
 
-// Compares the file with the layer. Compiling the script for speed takes 40 ms per
-// feature and gains these calls nothing.
+// Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
+// per feature and do not make these few calls faster.
 void verify_embedding(
     const exporting::ExportedLayer& layer,
     jit::Module loaded) {
@@ -62,7 +62,7 @@ void write_embedding(
     const ExportOptions& options) {
   check_dtype(options);
   AtomicFile file(path, kWhere);
-  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
+  const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;
   const exporting::ExportedLayer layer =
       exporting::export_layer(state, structure, options, kWhere);
@@ -117,7 +117,7 @@ void detail::export_torchscript(
       model.takes_weights || example.weights.empty(),
       "[export_torchscript] example.weights are given, but forward() takes no Weights. Leave them out.");
   AtomicFile file(path, kWhere);
-  const ClassicLocale locale;  // LibTorch prints TorchScript by streams
+  const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;
   const ExportExample parts = exporting::in_parts(example, kWhere);
   exporting::check_unique(parts.features.paths(), kWhere);

@@ -33,14 +33,14 @@ namespace {
 
 constexpr const char* kFormat = "tessera faiss index";
 
-// faiss's error as ours.
+// Calls faiss, and converts its errors to ours.
 template <class Call>
 auto call_faiss(const std::string& where, Call call) {
   try {
     return call();
   } catch (const faiss::FaissException& error) {
     TESSERA_CHECK_VALUE(false, "{} faiss refuses: {}", where, error.msg);
-  } catch (const std::exception& error) {  // std::stoi's, or of no memory
+  } catch (const std::exception& error) {  // of std::stoi, or bad_alloc
     TESSERA_CHECK_VALUE(false, "{} faiss fails: {}", where, error.what());
   }
 }
@@ -51,7 +51,7 @@ std::string checksum_of_tensor(const at::Tensor& bytes) {
       static_cast<size_t>(bytes.numel())));
 }
 
-// Bytes that stay where they are; faiss takes a short answer as damage.
+// Reads from the tensor without a copy of it. faiss reports a short read as damage.
 struct BytesReader : faiss::IOReader {
   explicit BytesReader(const at::Tensor& bytes)
       : begin(bytes.const_data_ptr<uint8_t>()),
@@ -122,12 +122,13 @@ class FaissIndex : public TopKIndex {
   std::unique_ptr<faiss::Index> index_;
 };
 
-// faiss divides by some of them, and fills the memory with as much as others say.
+// faiss divides by some of these numbers, and allocates as much memory as others say.
 void check_numbers(
     const std::string& factory,
     const at::Tensor& vectors,
     const std::string& where) {
-  // No more clusters than vectors nor parts than dim; any usual number of links.
+  // There are at most as many clusters as vectors, and as many parts as dim. 2^16 is
+  // more than any usual number of links.
   const int64_t most =
       std::max({vectors.size(0), vectors.size(1), int64_t{1} << 16});
   constexpr const char* kDigits = "0123456789";

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// What `key` has in the file's metadata, or nothing.
+/// The value of `key` in the file's metadata, or an empty string.
 inline std::string metadata_of(const NamedTensors& file, const char* key) {
   const auto found = file.metadata.find(key);
   return found == file.metadata.end() ? std::string() : found->second;
@@ -27,9 +27,9 @@ inline std::string metadata_of(const NamedTensors& file, const char* key) {
           where, " the file is damaged: ", error.what_without_backtrace()));
 }
 
-/// What read(file) makes of the index file at `path`.
-/// Errors:  c10::ValueError naming `function` and `path` where the format is
-///          another one, and in place of the errors in values that read() raises.
+/// Loads the index file at `path` and returns read(file).
+/// Errors:  c10::ValueError naming `function` and `path` for another format, and in place
+///          of a ValueError or TypeError of read().
 template <class Read>
 auto load_index_file(
     const char* function,

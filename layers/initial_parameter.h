@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-/// A new float32 matrix or vector. LibTorch's generator gives the seed, so that
-/// torch::manual_seed() decides; the values are the same for any number of
-/// threads. A callable's errors name the parameter.
+/// A new float32 matrix or vector with initial values. The seed comes from LibTorch's
+/// generator, so torch::manual_seed() determines the values. They do not depend on the
+/// number of threads. Errors of a callable contain `name`.
 at::Tensor initial_parameter(
     const Initializer& initializer,
     std::string_view name,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What layers with one dense input ask of it.
+// Checks for layers with dense inputs.
 
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
@@ -13,26 +13,26 @@
 
 namespace tessera {
 
-/// [batch, ..., dim]; the whole message begins "[Cross] ".
-/// Errors:  c10::ValueError unless it is one shape of rank 2 or more, with
-///          dim >= 1 where it is known.
+/// Returns the only shape of `input_shapes`, [batch, ..., dim].
+/// Errors:  c10::ValueError unless there is one shape, of rank 2 or more and with a dim
+///          that is >= 1 or unknown. Messages begin with `class_name`.
 const PartialShape& require_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// The last size, which parameters need.
-/// Errors:  c10::ValueError when it is unknown.
+/// The last size of a shape, from which parameters are made.
+/// Errors:  c10::ValueError if it is unknown.
 int64_t known_dim(const PartialShape& shape, const std::string& class_name);
 
-/// Errors:  c10::ValueError for an undefined tensor, c10::TypeError for one that
-///          is not a dense one of floating point.
+/// Errors:  c10::ValueError for an undefined tensor; c10::TypeError unless the tensor is
+///          dense and of a floating dtype.
 void require_floating(
     const at::Tensor& input,
     const std::string& name,
     const std::string& class_name);
 
-/// Errors:  c10::ValueError for another last size than `kernel` [dim, ...] has
-///          rows, c10::TypeError for another dtype.
+/// Errors:  c10::ValueError unless the last size of `input` is the dim of
+///          `kernel` [dim, ...]; c10::TypeError for another dtype than the kernel's.
 void require_fit(
     const at::Tensor& input,
     const at::Tensor& kernel,

@@ -22,7 +22,7 @@ namespace tessera {
 
 namespace {
 
-// Without namespace and Impl, as people write it: "Linear".
+// The name of the class without its namespace and "Impl", such as "Linear".
 std::string class_of(const torch::nn::Module& module) {
   if (const auto* layer = dynamic_cast<const Layer*>(&module)) {
     return layer->class_name();
@@ -51,7 +51,7 @@ int64_t count_of(const std::vector<at::Tensor>& tensors) {
 }
 
 // Adds the entries that torch::nn::Module::save() writes. Children that are not
-// LibTorch's are left out, since they may save themselves another way.
+// LibTorch's are left out, because they may save themselves in another way.
 void add_entries(
     ArchiveChecksums& checksums,
     const std::string& prefix,

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// LibTorch's layers that JSON knows.
+/// The layers of LibTorch that JSON supports.
 std::vector<detail::LayerClass> stock_layer_classes();
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kSequential = "Sequential";
 
-// Classes by name. Static initialisers of several sources add to it.
+// The known classes by name. Static initializers of several sources add to them.
 class Registry {
  public:
   static Registry& get() {
@@ -203,7 +203,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
   return model;
 }
 
-// The dtype that a layer was converted to, by LibTorch's name.
+// Reads the dtype that a layer was converted to. It is written by LibTorch's name.
 at::ScalarType dtype_of(const Json& json, const std::string& where) {
   const std::string name = JsonValue<std::string>::read(json, where);
   for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
@@ -278,7 +278,7 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
   return read(json, "layer", bindings).module;
 }
 
-// So that programs need not include layer_json.h for the library's own layers.
+// Instantiated here, so that programs need not include layer_json.h for these layers.
 template Json LayerImpl<ConcatenateImpl, ConcatenateOptions>::get_config()
     const;
 template Json LayerImpl<CrossImpl, CrossOptions>::get_config() const;

@@ -29,7 +29,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// u, v and perhaps bias of each layer, one after the other.
+// The u, v and perhaps bias of each layer, in the order of layers.
 variable_list flatten(const std::vector<LowRankCross>& layers) {
   variable_list parameters;
   for (const LowRankCross& layer : layers) {
@@ -54,7 +54,7 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
   return layers;
 }
 
-// Rows are cut into blocks, a task each.
+// Splits rows into blocks. Each block is a task.
 class RowBlocks {
  public:
   RowBlocks(int64_t rows, int64_t dim)
@@ -65,7 +65,8 @@ class RowBlocks {
     while (begins_.back() + size_ <= rows) {
       begins_.push_back(begins_.back() + size_);
     }
-    // Few lengths whatever the batch: each thread compiles products for each.
+    // Keep the number of different block lengths small, because each thread compiles its
+    // matrix products for each length.
     const int64_t left = rows - begins_.back();
     if (left >= kTile) {
       begins_.push_back(begins_.back() + left / kTile * kTile);
@@ -89,7 +90,7 @@ class RowBlocks {
 
   void for_each(c10::function_ref<void(int64_t)> task) const {
     run_tasks(count(), begins_.back() * row_bytes_, [&](int64_t block) {
-      // These guards hold for one thread only.
+      // The guards apply to one thread only, so each task needs them.
       const at::AutoDispatchBelowADInplaceOrView no_gradients;
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(
           c10::autocast_dispatch_keyset);
@@ -100,18 +101,18 @@ class RowBlocks {
  private:
   int64_t row_bytes_;
   int64_t size_;
-  std::vector<int64_t> begins_{0};  // and the end of the last
+  std::vector<int64_t> begins_{0};  // then the end of the last block
 };
 
-// What the backward pass needs of a layer: its input, x u and x u v.
+// The tensors of a layer that the backward pass needs: its input x, x u and x u v.
 struct Saved {
   at::Tensor x;
   at::Tensor projected;
   at::Tensor product;
 };
 
-// In the order of Crosses::forward()'s arguments, in what can be differentiated
-// once more.
+// The gradients in the order of Crosses::forward()'s arguments, computed by operators
+// that support a second derivative.
 variable_list gradients_by_operators(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers,
@@ -144,8 +145,9 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// out (+)= a b, all contiguous, on the calling thread: by oneDNN's kernels where
-// the processor has them, and else by at::mm's, which are half as fast on a block.
+// out = a b, or out += a b, all contiguous, on the calling thread. It uses oneDNN's
+// kernels if the processor supports them. Otherwise it uses those of at::mm, which are
+// half as fast on a block.
 void multiply(
     const at::Tensor& a,
     const at::Tensor& b,
@@ -168,7 +170,7 @@ const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
-// One layer for some rows; out may be their x.
+// Computes one layer for some rows. `out` may be rows.x.
 void cross(
     const at::Tensor& x0,
     const LowRankCross& layer,
@@ -269,7 +271,8 @@ struct Crosses : torch::autograd::Function<Crosses> {
   }
 
  private:
-  // In the order of forward()'s arguments; unless `is_training`, x0's alone.
+  // The gradients in the order of forward()'s arguments. Unless `is_training`, only the
+  // gradient of x0.
   static variable_list by_blocks(
       const std::vector<LowRankCross>& layers,
       const std::vector<Saved>& saved,
@@ -278,8 +281,8 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
     const RowBlocks blocks(x0.size(0), x0.size(1));
-    // The sums of each block, which are added in the order of blocks. Those of u are
-    // transposed.
+    // The gradients of the parameters for each block. They are added in the order of
+    // blocks, for reproducible results. Those of u are transposed.
     std::vector<LowRankCross> sums(layers.size());
     std::vector<LowRankCross> transposed;
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -355,7 +358,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
-  // Not what only operators understand: tangents, a minus that is still to be done.
+  // Only operators support forward-mode tangents and tensors with a lazy negation.
   const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
     return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
         tensor.sizes() == shape && !tensor.is_neg() &&

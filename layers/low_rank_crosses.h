@@ -14,10 +14,10 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Whether low_rank_crosses() is to be called: in float32 on the CPU and outside of
-/// a trace, with a block of rows for each thread at least, for ranks so small that
-/// sums of the weights' gradients for each block take less memory than what is kept
-/// of the rows.
+/// Whether to call low_rank_crosses(). It needs float32 on the CPU, no trace, at least
+/// one block of rows per thread, and a small rank. With a larger rank, the blocks'
+/// gradients of the weights would take more memory than the tensors that are saved for
+/// the rows.
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers);
@@ -26,8 +26,8 @@ bool has_low_rank_crosses(
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i u_i v_i + bias_i) + x_i
 ///
-/// Some rows go through all layers, forward and backward, on one thread and while
-/// they are in its cache.
+/// One thread computes all layers for a block of rows, forward and backward, while the
+/// block is in its cache.
 /// Shapes:  x0 and the result [batch, ..., dim].
 at::Tensor low_rank_crosses(
     const at::Tensor& x0,

@@ -27,7 +27,7 @@ void ModeGuard::train() const {
 }
 
 void ModeGuard::restore() const {
-  // Parents come first: train() goes to the children, too.
+  // Parents come first, because train() also sets the mode of the children.
   for (const auto& [part, mode] : modes_) {
     part->train(mode);
   }

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// Remembers which modules of a model are in train() and which in eval(), and puts them
-/// back into these modes at the end.
+/// Remembers which modules of a model are in train() and which in eval(). The destructor
+/// restores these modes.
 class ModeGuard {
  public:
   explicit ModeGuard(torch::nn::Module& model);
@@ -19,7 +19,7 @@ class ModeGuard {
   ModeGuard& operator=(const ModeGuard&) = delete;
 
   void eval() const;
-  /// Parts in eval() of a model in train() are frozen, and stay in eval().
+  /// If the model was in train(), its parts in eval() count as frozen and stay in eval().
   void train() const;
 
  private:

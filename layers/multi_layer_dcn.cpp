@@ -59,7 +59,7 @@ void MultiLayerDCNImpl::make_parameters(
   for (size_t i = 0; i < layers.size(); ++i) {
     register_module("cross_" + std::to_string(i), layers[i]);
   }
-  layers_ = std::move(layers);  // of a copy: no longer the original's
+  layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {

@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-// A half finds its features by path. With a '/' in a key, two may have the same path.
+// A half finds its features by path. Keys with a '/' can give two features one path.
 void check_paths(
     const std::vector<std::string>& paths,
     const std::vector<bool>& is_tpu) {
@@ -47,7 +47,7 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 void PartialTPUEmbeddingImpl::reset() {
   const EmbeddingState whole = describe_state(
       options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
-  // Each half would number its unnamed tables anew: they get their names here.
+  // Unnamed tables get their names here, because each half would number them again.
   std::vector<TablePtr> tables;
   for (const TableState& table : whole.tables) {
     tables.push_back(table.config);
@@ -88,7 +88,7 @@ void PartialTPUEmbeddingImpl::reset() {
   }
 }
 
-// The features in `part`; all of them where it is unset.
+// The indices of the features in `part`, or of all features if it is unset.
 std::vector<size_t> PartialTPUEmbeddingImpl::indices_of(
     const Part& part) const {
   if (part) {
@@ -99,7 +99,7 @@ std::vector<size_t> PartialTPUEmbeddingImpl::indices_of(
   return indices;
 }
 
-// Flat maps by path, so that messages name the path in the whole nest.
+// The halves are flat maps by path, so that messages name the path in the whole nest.
 template <class T>
 PartialTPUEmbeddingImpl::Halves<T> PartialTPUEmbeddingImpl::split(
     const Nest<T>& nest,
@@ -133,7 +133,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
     const Nest<T>& tpu,
     const Nest<T>& dense,
     const Part& part) const {
-  // split() made the halves in the order of the configs.
+  // In the halves, features are in the order of the configs.
   const std::vector<size_t> wanted = indices_of(part);
   std::vector<size_t> in_order = wanted;
   std::sort(in_order.begin(), in_order.end());
@@ -152,7 +152,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
               : options().features.pack(std::move(leaves));
 }
 
-// What fails before the large tables are asked must reach the ranks that wait.
+// If `work` fails before the large tables are looked up, tells the waiting ranks.
 template <class Work>
 auto PartialTPUEmbeddingImpl::or_give_up(Work work) {
   try {
@@ -244,7 +244,7 @@ void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   const bool is_again = this->input_shapes().has_value();
   LayerImpl::build(input_shapes);
   if (is_again) {
-    compute_output_shape(input_shapes);  // refuses for both halves or none
+    compute_output_shape(input_shapes);  // check both halves before changes
     make_parameters(input_shapes);
   }
 }

@@ -29,7 +29,7 @@ namespace {
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 bool is_finite(const at::Tensor& tensor) {
-  // A sum is cheaper, and finite only if all terms are; it may also overflow.
+  // A sum is cheaper. If it is finite, all values are. If not, it may have overflowed.
   return std::isfinite(tensor.detach().sum().item<double>()) ||
       at::isfinite(tensor).all().item<bool>();
 }
@@ -77,7 +77,7 @@ void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
       candidate.device());
 }
 
-// One number for each of `count` vectors.
+// Checks for one number per vector.
 void check_values(
     const at::Tensor& values,
     const char* name,
@@ -134,7 +134,7 @@ void check_probability(
   TESSERA_CHECK_VALUE(
       !probability.requires_grad(),
       "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
-  // False for NaN, too.
+  // Also false for NaN.
   const at::Tensor is_right = (probability > 0.0).logical_and(probability <= 1);
   TESSERA_CHECK_VALUE(
       is_right.all().item<bool>(),
@@ -229,7 +229,7 @@ at::Tensor RetrievalImpl::forward(
 
   at::Tensor scores = at::matmul(query, candidate.t()) / options().temperature;
   if (probability.defined()) {
-    // In float64, as a small share may be denormal in float32.
+    // In float64, because a small share may be denormal in float32.
     scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
   }
 
@@ -240,7 +240,7 @@ at::Tensor RetrievalImpl::forward(
         at::eye(queries, candidates, scores.options().dtype(at::kBool));
     const at::Tensor is_hit =
         ids.narrow(0, 0, queries).unsqueeze(1).eq(ids.unsqueeze(0));
-    // exp(-inf) is 0, and so is its gradient: no row is without its positive.
+    // exp(-inf) and its gradient are 0. Each row still has its positive, so no sum is 0.
     scores =
         scores.masked_fill(is_hit.logical_and(is_own.logical_not()), kNever);
   }

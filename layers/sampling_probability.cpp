@@ -17,14 +17,14 @@ namespace tessera {
 
 namespace {
 
-// Where an id is in the flat arrays.
+// The position of an id in the flat arrays.
 class Buckets {
  public:
   explicit Buckets(const SamplingProbabilityOptions& options)
       : count_(options.num_buckets) {}
 
   int64_t operator()(int64_t id, int64_t hash) const {
-    // Nearby ids and arrays get unrelated buckets.
+    // Mixing the bits gives unrelated buckets to nearby ids and to the arrays.
     const uint64_t bits = mix_bits(
         static_cast<uint64_t>(id) +
         (static_cast<uint64_t>(hash) + 1) * 0x9E3779B97F4A7C15U);

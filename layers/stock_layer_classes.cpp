@@ -15,8 +15,9 @@ namespace tessera {
 
 namespace {
 
-// A class of LibTorch: its options as they start, those that have no default, and
-// `visit_fields(options, visit)`, which names each once.
+// Describes a class of LibTorch. `start` has the default values of its options,
+// `required` the names of options without a default. `visit_fields(options, visit)` calls
+// visit(name, value) once for each option.
 template <class Impl, class Options, class VisitFields>
 detail::LayerClass stock(
     const char* name,
@@ -76,7 +77,7 @@ detail::LayerClass with_inplace(const char* name, Options start) {
   });
 }
 
-// A class of LibTorch without options.
+// Describes a class of LibTorch that has no options.
 template <class Impl>
 detail::LayerClass plain(const char* name) {
   return {

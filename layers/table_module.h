@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the modules that hold embedding tables, TPUEmbedding and EmbeddingEngineModule,
-// have in common.
+// Common functions for the modules that hold embedding tables: TPUEmbedding and
+// EmbeddingEngineModule.
 #pragma once
 
 #include "src/engine/embedding_state.h"
@@ -21,7 +21,7 @@ struct TableModule {
 
   /// nullopt for a module that holds no tables itself.
   static std::optional<TableModule> of(const torch::nn::Module& module);
-  /// Waits until no lookup of the module runs in the background.
+  /// Waits until the lookups of the module that run in the background are done.
   static void wait_for_lookups(const torch::nn::Module& module);
 };
 

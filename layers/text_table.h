@@ -7,10 +7,10 @@
 
 namespace tessera {
 
-/// Lines of cells, with columns as wide as their widest cell.
+/// Formats lines of cells as text. Each column is as wide as its widest cell.
 std::string align(const std::vector<std::vector<std::string>>& lines);
 
-/// "1.5 MiB"
+/// A size as text, such as "1.5 MiB".
 std::string megabytes(int64_t bytes);
 
 }  // namespace tessera

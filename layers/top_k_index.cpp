@@ -20,18 +20,18 @@ namespace tessera {
 
 namespace {
 
-// Queries that are searched for together: enough for matrix products to be fast.
+// The maximum number of queries per block: enough for fast matrix products.
 constexpr int64_t kQueries = 256;
-// What is found for them together, some 30 bytes each.
+// The maximum number of results per block, of about 30 bytes each.
 constexpr int64_t kFound = 1 << 18;
-// Elements that are converted together for their lengths: 8 MB.
+// The number of elements that are converted to float64 at a time: 8 MB.
 constexpr int64_t kElements = 1 << 20;
 
 bool is_integer(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
 }
 
-// Vectors or queries as a float32 matrix.
+// Returns vectors or queries as a float32 matrix.
 at::Tensor matrix_of(
     const at::Tensor& matrix,
     const std::string& where,
@@ -59,7 +59,7 @@ at::Tensor matrix_of(
   return matrix.detach().to(at::kFloat).contiguous();
 }
 
-// The length of the longest row; 0 without rows, not finite where a row is not.
+// The length of the longest row. It is 0 without rows, and not finite if a row is not.
 double longest_row(const at::Tensor& matrix) {
   double longest = 0.0;
   const int64_t step = std::max<int64_t>(1, kElements / matrix.size(1));
@@ -93,7 +93,7 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
       is_integer(ids),
       "[TopKIndex] ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
       ids.scalar_type());
-  // A copy, which nobody else writes to.
+  // Copied, so that nobody else can write to the ids.
   const at::Tensor own =
       ids.to(at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
   const at::Tensor sorted = std::get<0>(own.sort());
@@ -110,7 +110,7 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   return own;
 }
 
-// The ids that each query must not get.
+// The ids to leave out for each query.
 class Exclusions {
  public:
   Exclusions(const RaggedFeature& bags, int64_t queries) {
@@ -146,7 +146,7 @@ class Exclusions {
     }
   }
 
-  // So many are excluded for it.
+  // The number of ids excluded for a query.
   int64_t count(int64_t query) const {
     return splits_[query + 1] - splits_[query];
   }
@@ -161,8 +161,8 @@ class Exclusions {
   std::vector<int64_t> splits_;
 };
 
-// The end of the queries from `begin` on that are searched for together. All of
-// them fetch what the one with most exclusions needs, needed[query].
+// The end of the block of queries that begins at `begin`. All queries of a block fetch as
+// many vectors as the query with the largest needed[query].
 int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
   const auto last =
       std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
@@ -221,7 +221,7 @@ TopK TopKIndex::search(
   TESSERA_CHECK_VALUE(
       std::isfinite(length),
       "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for what the tower divides by, or scale the queries down.");
-  // No sum on the way to a dot product is larger than this.
+  // No partial sum of a dot product is larger than this product.
   TESSERA_CHECK_VALUE(
       length * longest_ < std::numeric_limits<float>::max(),
       "[TopKIndex] scores may overflow float32: queries are up to {} long, and vectors {}. Scale them down.",
@@ -237,7 +237,7 @@ TopK TopKIndex::search(
   float* scores = found.scores.mutable_data_ptr<float>();
   int64_t* ids = found.ids.mutable_data_ptr<int64_t>();
   const int64_t* id_at = ids_.const_data_ptr<int64_t>();
-  std::vector<int64_t> needed;  // enough that k are left
+  std::vector<int64_t> needed;  // how many to fetch, so that k are left
   for (int64_t query = 0; query < count; ++query) {
     needed.push_back(std::min(k + exclusions.count(query), size()));
   }

@@ -39,7 +39,7 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kBFloat16,
     torch::kFloat16};
 
-// Why LibTorch can't use a device. Empty if it can.
+// The reason why LibTorch can't use a device. Empty if it can.
 std::string device_problem(const torch::Device& device) {
   if (device.is_cpu()) {
     return "";
@@ -59,10 +59,10 @@ std::string device_problem(const torch::Device& device) {
 
 }  // namespace
 
-// A checked batch, and which of the features were asked for.
+// A checked batch, and the features that were requested.
 struct TPUEmbeddingImpl::Request {
   Batch batch;
-  std::vector<int64_t> ragged_rows = {};  // of the batch, which moves on
+  std::vector<int64_t> ragged_rows = {};  // kept because `batch` is moved from
   std::optional<Nest<size_t>> part = {};
 };
 
@@ -133,7 +133,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
   return converted(pack(std::move(activations), request.part));
 }
 
-// Differentiable: gradients come back as float32 on the CPU.
+// The conversion is differentiable. Gradients arrive as float32 on the CPU.
 Nest<at::Tensor> TPUEmbeddingImpl::converted(
     Nest<at::Tensor> activations) const {
   if (activation_device_.is_cpu() && activation_dtype_ == torch::kFloat) {
@@ -324,7 +324,7 @@ std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
   return copy;
 }
 
-// Called by the clone() of a module that holds this layer, on the fresh copy.
+// The clone() of a parent module calls this function on the new copy.
 void TPUEmbeddingImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& device) {

@@ -6,7 +6,7 @@
 
 namespace tessera::exporting {
 
-/// The line of an error's message that says what is wrong, without TorchScript's stack.
+/// The line of an error's message that states the problem, without TorchScript's stack.
 std::string reason_of(const std::exception& error);
 
 }  // namespace tessera::exporting

@@ -40,7 +40,7 @@ int64_t rows_of(
   return parts[0].size(0);
 }
 
-// A feature's rows, and where its ids stood.
+// Some rows of a feature, and the previous positions of their ids.
 struct SelectedRows {
   Feature feature;
   at::Tensor places;  // undefined for a dense feature

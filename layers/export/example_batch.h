@@ -13,38 +13,38 @@
 
 namespace tessera::exporting {
 
-/// The tensors by which an exported forward() takes a feature. Dense: [ids], ragged:
+/// The tensors that an exported forward() takes for a feature. Dense: [ids], ragged:
 /// [values, row_splits], sparse: [indices, values, dense_shape].
 std::vector<at::Tensor> parts_of(const Feature& feature);
 
-/// The values of a feature, or of weights: the tensor of a dense one.
+/// The values of a feature or of weights. For a dense feature, that is its tensor.
 at::Tensor values_of(const Feature& feature);
 
-/// The feature of these tensors.
+/// The feature with these tensors, in the order of parts_of().
 Feature feature_of(at::TensorList parts);
 
-/// The example in the forms that a file takes: sparse tensors by their parts, weights
-/// flat.
+/// Converts the example to the forms that a file takes: sparse tensors become sparse
+/// features, and weights become flat.
 /// Errors:  c10::ValueError beginning with `where`, for undefined tensors.
 ExportExample in_parts(const ExportExample& example, const std::string& where);
 
-/// The batch size of all features: the rows of each are a multiple of it.
-/// Errors:  c10::ValueError beginning with `where`, for an empty batch, and where the
-///          features disagree.
+/// The common batch size of all features. The number of rows of each is a multiple of it.
+/// Errors:  c10::ValueError beginning with `where`, for an empty batch, and if features
+///          disagree.
 int64_t batch_size_of(const Features& features, const std::string& where);
 
-/// A batch of `size` examples: the rows of `example`, whose batch size is `batch`, over
-/// and over.
+/// A batch of `size` examples. It repeats the rows of `example`, whose batch size is
+/// `batch`.
 ExportExample with_batch_size(
     const ExportExample& example,
     int64_t batch,
     int64_t size,
     const std::string& where);
 
-/// All tensors of a batch in parts: those of the features, then weights and inputs.
+/// All tensors of a batch: parts_of() each feature, then the weights and the inputs.
 std::vector<at::Tensor> flatten(const ExportExample& batch);
 
-/// The other way: a batch of the example's structure.
+/// The reverse of flatten(): a batch with the structure of `example`.
 ExportExample unflatten(
     const ExportExample& example,
     const std::vector<at::Tensor>& tensors);

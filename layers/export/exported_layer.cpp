@@ -20,7 +20,7 @@ namespace tessera::exporting {
 
 namespace {
 
-// build() fixes the batch size for training; a server has its own.
+// Removes the batch size that build() has fixed. A server uses other batch sizes.
 FeatureState with_any_batch_size(FeatureState feature) {
   std::optional<PartialShape>& shape = feature.output_shape;
   const std::optional<PartialShape>& own = feature.config.output_shape;
@@ -117,7 +117,7 @@ ExportedLayer export_layer(
     const size_t table = layer.features[index].table;
     StoredTable& stored = layer.tables[table];
     if (stored.rows.defined()) {
-      continue;  // shared, and written once
+      continue;  // a shared table is written once
     }
     const TableState& source = state.tables[table];
     stored = store(source, options.dtype.value_or(source.config->dtype), where);

@@ -20,21 +20,22 @@
 
 namespace tessera::exporting {
 
-/// A layer and its tables as they are written.
+/// A layer, and its tables in the form in which they are written.
 struct ExportedLayer {
-  /// What messages begin with.
+  /// The beginning of error messages.
   std::string where = {};
   const EmbeddingState* state = nullptr;
   Nest<FeatureConfig> structure = {};
   std::vector<std::string> paths = {};
-  /// As in `state`, but for batches of any size.
+  /// The features of `state`, but for batches of any size.
   std::vector<FeatureState> features = {};
   std::vector<size_t> exported = {};  // indices of features
-  std::vector<StoredTable> tables = {};  // empty where no feature needs one
+  std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
 };
 
-/// Errors:  c10::ValueError beginning with `where`, for tables on shards, unknown
-///          features and values that the dtype can't hold.
+/// Collects what a file needs of a layer.
+/// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
+///          unknown features, and values that the dtype can't hold.
 ExportedLayer export_layer(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
@@ -45,19 +46,19 @@ ExportedLayer export_layer(
 /// rows have the same name with "_scales" and "_offsets".
 std::string stored_name(size_t table);
 
-/// What the layer gives for one feature, from rows as they are in the file.
+/// The activations that the layer computes for one feature, from the rows in the file.
 at::Tensor look_up_stored(
     const ExportedLayer& layer,
     size_t index,
     IdBags bags);
 
-/// The same for a batch of all features.
+/// The activations of all features of a batch, from the rows in the file.
 Nest<at::Tensor> look_up_all(
     const ExportedLayer& layer,
     const Features& features,
     const Weights& weights);
 
-/// The number of rows of every ragged batch; -1 where any number that fits is allowed.
+/// The number of rows that every ragged batch must have, or -1 if it is not fixed.
 int64_t fixed_rows_of(const FeatureState& feature);
 
 /// The sizes of `shape`, with `otherwise` in place of unknown ones.

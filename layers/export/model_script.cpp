@@ -20,7 +20,8 @@ namespace jit = torch::jit;
 
 namespace {
 
-// "torch::nn::LinearImpl" is a Linear, "SumImpl<at::Tensor>" a Sum.
+// The name of a module's class: "Linear" for "torch::nn::LinearImpl", "Sum" for
+// "SumImpl<at::Tensor>".
 std::string type_name(const torch::nn::Module& module) {
   std::string name = module.name();
   name = name.substr(0, name.find('<'));
@@ -31,7 +32,7 @@ std::string type_name(const torch::nn::Module& module) {
   return attribute_name(name, {"TPUEmbedding"});
 }
 
-// Builds the tree of modules with the names of the model's.
+// Builds a tree of modules with the names of the model's modules.
 class ModuleTree {
  public:
   explicit ModuleTree(const TracedModel::Layers& layers) {
@@ -44,8 +45,8 @@ class ModuleTree {
     return scripts_.at(layer.state);
   }
 
-  // The model's tree of modules, with its parameters and buffers; an embedding
-  // in it becomes a script.
+  // Copies the model's tree of modules, with its parameters and buffers. An embedding
+  // becomes its script.
   jit::Module mirror(const torch::nn::Module& module) {
     if (const auto tables = TableModule::of(module)) {
       return mirrored_.emplace(tables->state, scripts_.at(tables->state))
@@ -60,7 +61,7 @@ class ModuleTree {
     const auto name_of = [&](const std::string& name) {
       return *taken.insert(attribute_name(name, taken)).first;
     };
-    // Not detached, because the tracer knows tensors by identity.
+    // Not detached, because the tracer identifies tensors by object identity.
     for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
       copy.register_parameter(
           name_of(entry.key()), entry.value(), /*is_buffer=*/false);
@@ -84,12 +85,12 @@ class ModuleTree {
  private:
   // The script of each layer, by the layer's state.
   std::map<const EmbeddingState*, jit::Module> scripts_;
-  // The copies of modules, by the module's address, or by that of its state if it has
-  // tables.
+  // The copies of modules, by the address of the module. For a module with tables, it is
+  // the address of its state.
   std::map<const void*, jit::Module> mirrored_;
 };
 
-// A call of feature_<index>() of the layer's script.
+// Adds a call of the method feature_<index>() of the layer's script to the graph.
 jit::Value* add_call(
     jit::Graph& graph,
     const jit::Module& script,

@@ -9,10 +9,10 @@
 
 namespace tessera::exporting {
 
-/// The model in TorchScript: its tree of modules, compute() as it was recorded, and
-/// forward(), which takes features by their paths.
-/// Errors:  c10::ValueError beginning with "[export_torchscript]", for a model without
-///          tables, or whose tables are in none of its submodules.
+/// Writes the model in TorchScript: its tree of modules, compute(), which the tracer
+/// recorded, and forward(), which takes features by their paths.
+/// Errors:  c10::ValueError beginning with "[export_torchscript]", for a model that looks
+///          nothing up, or whose tables are in none of its submodules.
 torch::jit::Module script_model(
     TracedModel& traced,
     const detail::ExportedModel& model,

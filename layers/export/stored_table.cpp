@@ -19,7 +19,7 @@ namespace tessera::exporting {
 
 namespace {
 
-// The number of floats that are converted at a time: 16 MiB.
+// The number of floats that are converted at a time. They take 16 MiB.
 constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 void store_as_int8(
@@ -35,7 +35,7 @@ void store_as_int8(
       "{} table '{}' can't be stored as int8: expected rows with a finite range, but got infinity or NaN. Correct the rows, or export as kFloat.",
       where,
       shorten(name));
-  // A row of one value has the step 0, and that value as its offset.
+  // A row whose values are all equal has the step 0, and its value as the offset.
   const at::Tensor divisor = at::where(step == 0, at::ones_like(step), step);
   const at::Tensor bytes =
       ((rows - lowest.unsqueeze(1)) / divisor.unsqueeze(1)).round() - 128.0;
@@ -52,7 +52,7 @@ StoredTable store(
     at::ScalarType dtype,
     const std::string& where) {
   if (table.parameters.scalar_type() == dtype) {
-    // Not detached: a tower may read the table, and the tracer knows tensors by identity.
+    // Not detached: a tower may read the table, and the tracer needs the same object.
     return {.rows = table.parameters};
   }
   const at::Tensor source = table.parameters.detach();

@@ -9,15 +9,15 @@
 
 namespace tessera::exporting {
 
-/// A table as a file holds it. int8: row = scale * stored + offset.
+/// A table in the form in which a file holds it. For int8, row = scale * stored + offset.
 struct StoredTable {
   at::Tensor rows = {};  // [vocab, dim]
   at::Tensor scales = {};  // [vocab], undefined unless int8
   at::Tensor offsets = {};  // [vocab], undefined unless int8
 };
 
-/// The table in `dtype`: kFloat, kBFloat16, kHalf or kChar. A table that has this dtype
-/// is not copied.
+/// Converts the table to `dtype`: kFloat, kBFloat16, kHalf or kChar. A table that has
+/// this dtype already is not copied.
 /// Errors:  c10::ValueError beginning with `where`, for values that do not fit.
 StoredTable store(
     const TableState& table,

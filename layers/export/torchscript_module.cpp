@@ -24,7 +24,7 @@ using Parts = c10::List<at::Tensor>;
 using FeatureDict = c10::Dict<std::string, Parts>;
 using TensorDict = c10::Dict<std::string, at::Tensor>;
 
-// What Python has and LibTorch's own resolver lacks.
+// Resolves the names of Python that LibTorch's own resolver does not know.
 struct PythonNames : jit::NativeResolver {
   std::shared_ptr<jit::SugaredValue> resolveValue(
       const std::string& name,
@@ -50,7 +50,7 @@ struct PythonNames : jit::NativeResolver {
 
 jit::Module make_module(const std::string& type_name) {
   jit::Module module{c10::QualifiedName(type_name)};
-  // torch.jit.freeze and .eval() look for it.
+  // torch.jit.freeze and eval() need this attribute.
   module.register_attribute("training", c10::BoolType::get(), false);
   return module;
 }

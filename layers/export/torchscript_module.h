@@ -13,31 +13,31 @@
 
 namespace tessera::exporting {
 
-/// An empty module of TorchScript.
+/// An empty TorchScript module.
 torch::jit::Module make_module(const std::string& type_name);
 
-/// Adds methods in TorchScript to a module.
+/// Adds the methods in `source`, which is TorchScript, to a module.
 void define(torch::jit::Module& module, const std::string& source);
 
-/// The layer's tables as buffers, and its lookups as a script.
+/// A module with the layer's tables as buffers and its lookups as methods.
 torch::jit::Module script_layer(const ExportedLayer& layer);
 
-/// Neither gradients nor what LibTorch knows of them belong in a file.
+/// Detaches all tensors of a module, so that the file does not hold gradients.
 void detach_tensors(const torch::jit::Module& root);
 
-/// Writes the file, and loads what programs will load once it is committed.
+/// Writes the module to `file` and loads it back, without committing the file.
 torch::jit::Module save_and_load(
     const torch::jit::Module& module,
     AtomicFile& file);
 
-/// What the loaded file of a layer gives for one feature.
+/// The activations of one feature, computed by the loaded file of a layer.
 at::Tensor run_embedding(
     torch::jit::Module& loaded,
     const std::string& path,
     const Feature& feature,
     const at::Tensor& weights);
 
-/// What the loaded file of a model gives.
+/// The outputs of the loaded file of a model.
 std::vector<at::Tensor> run_model(
     torch::jit::Module& loaded,
     const detail::ExportedModel& model,

@@ -17,7 +17,8 @@ namespace tessera::exporting {
 
 namespace {
 
-// What src/features/read_*_bags.cpp check and src/engine/lookup.cpp sums. A bag of -1 drops an id.
+// The checks of src/features/read_*_bags.cpp and the sums of src/engine/lookup.cpp in
+// TorchScript. An id in bag -1 is dropped.
 constexpr const char* kLookupSource = R"SCRIPT(
 def product(self, shape: List[int]) -> int:
     result = 1
@@ -220,7 +221,7 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
     return sums.view(shape + [table.size(1)])
 )SCRIPT";
 
-// Ends the embedding's script, after look_up_by_name().
+// The end of an embedding's script, after look_up_by_name().
 constexpr const char* kEmbeddingForward = R"SCRIPT(
 def forward(self, features: Dict[str, List[Tensor]], weights: Optional[Dict[str, Tensor]] = None) -> Dict[str, Tensor]:
     if weights is not None:
@@ -236,7 +237,7 @@ def forward(self, features: Dict[str, List[Tensor]], weights: Optional[Dict[str,
     return activations
 )SCRIPT";
 
-// Begins the script of a whole model.
+// The beginning of a whole model's script.
 constexpr const char* kModelInputs = R"SCRIPT(
 def parts_of(self, features: Dict[str, List[Tensor]], name: str, count: int) -> List[Tensor]:
     if name not in features:
@@ -252,7 +253,7 @@ def weights_of(self, weights: Dict[str, Tensor], name: str) -> Tensor:
     return weights[name]
 )SCRIPT";
 
-// A string literal of TorchScript.
+// The text as a string literal of TorchScript.
 std::string quote(const std::string& text) {
   std::string quoted = "\"";
   for (const char letter : text) {
@@ -264,7 +265,7 @@ std::string quote(const std::string& text) {
   return quoted + "\"";
 }
 
-// A number that TorchScript reads as this float.
+// A literal that TorchScript reads as exactly this float.
 std::string float_literal(float value) {
   return fmt::format("{:.9e}", value);
 }
@@ -284,7 +285,7 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
         float_literal(buckets.upper),
         float_literal(buckets.step)};
   }
-  // Locals, because an empty list has no type of its own.
+  // Typed local variables, because an empty list literal has no element type.
   return fmt::format(
       R"SCRIPT(
 def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:

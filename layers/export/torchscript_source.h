@@ -10,17 +10,18 @@
 
 namespace tessera::exporting {
 
-/// The methods of an exported layer in TorchScript: forward(), and feature_<index>() for
-/// each exported feature.
+/// The TorchScript source of an exported layer's methods: forward(), and a method
+/// `feature_<index>` for each exported feature.
 std::string embedding_source(const ExportedLayer& layer);
 
-/// forward(features, weights, input_0, ...) of an exported model, which takes its dicts
-/// apart for compute().
+/// The TorchScript source of an exported model's forward(features, weights, input_0,
+/// ...). It passes the tensors of its dicts to compute().
 std::string forward_source(
     const detail::ExportedModel& model,
     const ExportExample& example);
 
-/// The name of an attribute: characters that TorchScript can't read back are replaced.
+/// A valid attribute name made from `name`, which is not in `taken`. Characters that
+/// TorchScript can't read back are replaced.
 std::string attribute_name(
     const std::string& name,
     const std::set<std::string>& taken);

@@ -27,7 +27,8 @@ using torch::jit::tracer::getValueTrace;
 
 namespace {
 
-// Under NoGradGuard, forward() accepts some of the layer's features. A script needs all.
+// Refuses a subset of the layer's features. forward() accepts one under NoGradGuard, but
+// a script needs all features.
 void check_has_all(
     const Nest<FeatureConfig>& structure,
     const Features& features) {
@@ -127,7 +128,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   }
   jit::EliminateDeadCode(graph);
   check_filled(*graph);
-  // Named after parameters, a local `torch` would hide LibTorch's operators.
+  // The tracer names values after parameters. One named `torch` would hide the operators.
   for (jit::Node* node : graph->nodes()) {
     for (jit::Value* output : node->outputs()) {
       output->setDebugName("");
@@ -171,8 +172,8 @@ Nest<at::Tensor> TracedModel::record_lookups(
   return activations;
 }
 
-// The tracer makes a constant of a tensor that it does not know. The file would look up
-// the example's ids forever.
+// The tracer turns a tensor that it does not know into a constant. Then the file would
+// always look up the example's ids.
 jit::Value* TracedModel::value_of(
     const std::string& path,
     const at::Tensor& tensor) const {
@@ -184,8 +185,8 @@ jit::Value* TracedModel::value_of(
   return getValueTrace(tensor);
 }
 
-// at::tensor(values) is traced as an empty tensor: values that C++ writes
-// into memory are no operator.
+// The tracer records at::tensor(values) as an empty tensor, because it does not see
+// values that C++ writes into memory.
 void TracedModel::check_filled(const jit::Graph& graph) const {
   for (const jit::Node* node : graph.nodes()) {
     const std::string kind = node->kind().toUnqualString();

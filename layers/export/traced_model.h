@@ -18,8 +18,8 @@
 
 namespace tessera::exporting {
 
-/// A model that LibTorch's tracer records. Its lookups become whatever the format of the
-/// file makes of them.
+/// A model that LibTorch's tracer records. A function of the file format adds its lookups
+/// to the graph.
 class TracedModel {
  public:
   TracedModel(
@@ -27,8 +27,8 @@ class TracedModel {
       const ExportOptions& options,
       std::string where);
 
-  /// What the model itself gives, with its tables as they are in the file. Finds the
-  /// layers that the model calls.
+  /// The outputs of the model itself, with the table rows as they are in the file. Also
+  /// finds the layers that the model calls.
   std::vector<at::Tensor> outputs(const ExportExample& batch);
 
   using Layers = std::map<const EmbeddingState*, ExportedLayer>;
@@ -37,7 +37,7 @@ class TracedModel {
     return layers_;
   }
 
-  /// Adds the lookup of one feature to the graph that is recorded. `weight` is None for
+  /// Adds the lookup of one feature to the recorded graph. `weight` is None for
   /// a feature without weights.
   using AddLookup = std::function<torch::jit::Value*(
       torch::jit::Graph& graph,
@@ -46,9 +46,9 @@ class TracedModel {
       const std::vector<torch::jit::Value*>& parts,
       torch::jit::Value* weight)>;
 
-  /// Records compute(): the tensors of `example` in parts to the outputs. The tensors
-  /// that `root` and its submodules hold are known by their names there.
-  /// Errors:  c10::ValueError beginning with `where`, for what can't be recorded.
+  /// Records compute(), which takes the tensors of flatten(example) and returns the
+  /// outputs. In the graph, the tensors of `root` and its submodules are attributes.
+  /// Errors:  c10::ValueError beginning with `where`, for a model that can't be recorded.
   std::shared_ptr<torch::jit::Graph> trace(
       torch::jit::Module& root,
       const ExportExample& example,

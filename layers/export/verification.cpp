@@ -48,15 +48,15 @@ bool is_close(const at::Tensor& actual, const at::Tensor& expected) {
       .item<bool>();
 }
 
-// One feature's made-up input.
+// A made-up input for one feature.
 struct MadeUpInput {
   std::string description;
   Feature feature;
   at::Tensor weights = {};
 };
 
-// Ragged rows of 0, 1, 2, 3, 0, ... ids; dense ones; and sparse cells with gaps,
-// last row first. `shift` moves ids beyond both ends of the table.
+// Makes ragged rows of 0, 1, 2, 3, 0, ... ids, dense ids, and sparse cells with gaps, in
+// reverse order. With `shift`, some ids lie outside the table at both ends.
 std::vector<MadeUpInput> made_up_inputs(
     const FeatureState& feature,
     int64_t batch,
@@ -103,7 +103,7 @@ std::vector<MadeUpInput> made_up_inputs(
   return inputs;
 }
 
-// Both give the same, or both refuse.
+// Checks that the layer and the file give the same values, or both refuse the input.
 void check_input(
     const ExportedLayer& layer,
     size_t index,
@@ -144,7 +144,7 @@ void check_input(
       actual && expected ? "" : refusal);
 }
 
-// Empty, or what is wrong with the file's outputs.
+// How the file's outputs differ from the model's. Empty if they do not.
 std::string difference(
     const std::vector<at::Tensor>& actual,
     const std::vector<at::Tensor>& expected) {
@@ -164,7 +164,7 @@ std::string difference(
   return "";
 }
 
-// With an output_shape a model may have one batch size only.
+// Whether a feature has an output_shape. Then the model may allow only one batch size.
 bool has_output_shape(const torch::nn::Module& model) {
   bool found = false;
   model.apply([&](const torch::nn::Module& part) {
@@ -215,7 +215,7 @@ void check_model(
       expected = of_model(inputs);
     } catch (const std::exception& error) {
       refusal = reason_of(error);
-      continue;  // what the model can't compute is not asked of the file
+      continue;  // the file need not compute what the model can't
     }
     ++compared;
     std::string problem;

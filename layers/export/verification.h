@@ -15,24 +15,24 @@
 
 namespace tessera::exporting {
 
-/// What the written file gives for one feature of a layer; `weights` may be undefined.
+/// Looks up one feature of a layer in the written file. `weights` may be undefined.
 using FileLookup = std::function<at::Tensor(
     const std::string& path,
     const Feature& feature,
     const at::Tensor& weights)>;
 
 /// Compares the file with the layer on made-up inputs of all kinds and several batch
-/// sizes: both give the same, or both refuse.
-/// Errors:  c10::Error beginning with the layer's `where`, where they differ.
+/// sizes. Both must give the same values, or both must refuse the input.
+/// Errors:  c10::Error beginning with the layer's `where`, if they differ.
 void check_embedding(const ExportedLayer& layer, const FileLookup& in_file);
 
-/// What a model, or its file, gives for a batch in parts.
+/// Computes the outputs of a model, or of its file, for a batch from in_parts().
 using Outputs =
     std::function<std::vector<at::Tensor>(const ExportExample& batch)>;
 
 /// Compares the file with the model on the example at several batch sizes.
-/// Errors:  c10::ValueError beginning with `where`, where they differ, and for a model
-///          that takes the example's batch size only.
+/// Errors:  c10::ValueError beginning with `where`, if they differ, and for a model that
+///          accepts only the example's batch size.
 void check_model(
     const torch::nn::Module& model,
     const ExportExample& example,

@@ -60,8 +60,8 @@ class PartialPendingForward {
 };
 
 /// Holds large tables in a TPUEmbedding, with fused optimizers, and small tables as
-/// ordinary parameters, which any torch::optim trains. Its inputs and outputs are those
-/// of one TPUEmbedding with all tables.
+/// ordinary parameters, of which any torch::optim trains every row. Its inputs and
+/// outputs are those of one TPUEmbedding with all tables.
 ///
 ///   PartialTPUEmbedding embedding(PartialTPUEmbeddingOptions{
 ///       .features = features, .optimizer = optim::Adagrad{}});
