@@ -7,7 +7,6 @@
 #include "src/common/json_name.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/isfinite.h>
@@ -15,7 +14,6 @@
 #include <ATen/ops/matmul.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <tuple>

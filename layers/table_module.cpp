@@ -10,7 +10,6 @@
 #include "src/engine/engine_access.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <vector>
