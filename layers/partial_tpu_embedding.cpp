@@ -134,8 +134,8 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
     const Nest<T>& dense,
     const Part& part) const {
   // In the halves, features are in the order of the configs.
-  const std::vector<size_t> wanted = indices_of(part);
-  std::vector<size_t> in_order = wanted;
+  const std::vector<size_t> requested = indices_of(part);
+  std::vector<size_t> in_order = requested;
   std::sort(in_order.begin(), in_order.end());
   size_t next_tpu = 0;
   size_t next_dense = 0;
@@ -145,7 +145,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
                         : dense.entries()[next_dense++].second.leaf();
   }
   std::vector<T> leaves;
-  for (const size_t i : wanted) {
+  for (const size_t i : requested) {
     leaves.push_back(std::move(all[i]));
   }
   return part ? part->pack(std::move(leaves))

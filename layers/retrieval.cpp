@@ -133,11 +133,12 @@ void check_probability(
       !probability.requires_grad(),
       "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
   // Also false for NaN.
-  const at::Tensor is_right = (probability > 0.0).logical_and(probability <= 1);
+  const at::Tensor is_in_range =
+      (probability > 0.0).logical_and(probability <= 1);
   TESSERA_CHECK_VALUE(
-      is_right.all().item<bool>(),
+      is_in_range.all().item<bool>(),
       "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Give candidates that were never seen a small share.",
-      probability.masked_select(is_right.logical_not())[0].item<double>());
+      probability.masked_select(is_in_range.logical_not())[0].item<double>());
 }
 
 void check_weights(const at::Tensor& weights, const at::Tensor& query) {

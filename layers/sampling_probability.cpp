@@ -83,15 +83,14 @@ void SamplingProbabilityImpl::reset() {
 }
 
 void SamplingProbabilityImpl::check_buffers() const {
-  const auto is_right = [&](const at::Tensor& buffer, at::ScalarType dtype) {
+  const auto matches = [&](const at::Tensor& buffer, at::ScalarType dtype) {
     const std::vector<int64_t> shape{
         options().num_hashes, options().num_buckets};
     return buffer.scalar_type() == dtype && buffer.is_contiguous() &&
         buffer.device().is_cpu() && buffer.sizes() == shape;
   };
   TESSERA_CHECK_VALUE(
-      is_right(last_position_, at::kLong) &&
-          is_right(average_gap_, at::kFloat) &&
+      matches(last_position_, at::kLong) && matches(average_gap_, at::kFloat) &&
           seen_.scalar_type() == at::kLong && seen_.numel() == 1,
       "[SamplingProbability] the buffers must be on the CPU, last_position int64 and average_gap float32, both contiguous and of shape [num_hashes, num_buckets] = [{}, {}] and seen a single number, but got last_position: {}, average_gap: {} and seen: {}. Load what was saved with the same options, and leave dtype and device as they are.",
       options().num_hashes,
