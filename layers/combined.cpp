@@ -276,10 +276,13 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
   std::vector<double> norms;
   for_each_gradient(param_groups_, [&](const at::Tensor& gradient) {
-    norms.push_back(
-        at::linalg_vector_norm(
-            values_of(gradient), norm_type, {}, /*keepdim=*/false, at::kDouble)
-            .item<double>());
+    const at::Tensor values = values_of(gradient);
+    // LibTorch has no infinity norm of an empty tensor.
+    if (values.numel() > 0) {
+      norms.push_back(at::linalg_vector_norm(
+                          values, norm_type, {}, /*keepdim=*/false, at::kDouble)
+                          .item<double>());
+    }
   });
   for (const Tables& tables : tables_) {
     tables.pending->settle();
