@@ -246,7 +246,7 @@ at::Tensor Combined::step(LossClosure closure) {
     }
     tables_[0].pending->confirm(error);
   } catch (...) {
-    scale_dense(1.0 / factor);  // undo, for another attempt
+    scale_dense(1.0 / factor);  // undo it for another attempt
     throw;
   }
   for (const Tables& tables : tables_) {

@@ -33,7 +33,7 @@ struct ExportedLayer {
   std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
 };
 
-/// Collects what a file needs of a layer.
+/// Collects the parts of a layer that a file contains.
 /// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
 ///          unknown features, and values that the dtype can't hold.
 ExportedLayer export_layer(

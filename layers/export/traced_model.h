@@ -18,8 +18,8 @@
 
 namespace tessera::exporting {
 
-/// A model that LibTorch's tracer records. A function of the file format adds its lookups
-/// to the graph.
+/// A model that LibTorch's tracer records. A function of the caller adds the lookups to
+/// the graph, so this class does not depend on the format of the file.
 class TracedModel {
  public:
   TracedModel(

@@ -61,8 +61,8 @@ Nest<PartialShape> shapes_of(
     const std::string& where);
 
 /// A text table with a line for each module that has parameters or no submodules: its
-/// path, class and parameters. Then the number of dense parameters, and a table of the
-/// embedding tables.
+/// path, class and parameters. After these come the number of dense parameters and the
+/// summaries of embedding tables.
 std::string summary(const torch::nn::Module& model);
 
 namespace detail {
