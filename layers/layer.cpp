@@ -155,6 +155,19 @@ void require_same_shapes(
   });
 }
 
+void check_saved_shapes(
+    const std::string& class_name,
+    const Nest<PartialShape>& built,
+    const Nest<PartialShape>& saved) {
+  std::vector<PartialShape> shapes = saved.flatten();
+  for (PartialShape& shape : shapes) {
+    if (!shape.empty()) {
+      shape[0] = std::nullopt;
+    }
+  }
+  require_same_shapes(class_name + "::load", built, saved.pack(shapes));
+}
+
 void print_layer(const Layer& layer, std::ostream& stream) {
   stream << "tessera::" << layer.class_name() << "("
          << layer.get_config().dump() << ")";

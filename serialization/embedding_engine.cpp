@@ -8,6 +8,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "src/engine/embedding_state.h"
+#include "src/features/output_shapes.h"
 
 #include <nlohmann/json.hpp>
 
@@ -21,27 +22,12 @@ namespace tessera {
 
 namespace {
 
-// Returns the number of bags in a batch, or nullopt while the shape is not known.
-std::optional<int64_t> bags_of(const FeatureState& feature) {
-  if (!feature.output_shape) {
-    return std::nullopt;
-  }
-  int64_t bags = 1;
-  for (const std::optional<int64_t>& size : *feature.output_shape) {
-    if (!size) {
-      return std::nullopt;
-    }
-    bags *= *size;
-  }
-  return bags;
-}
-
 // Returns the greatest common divisor of the features' numbers of bags, or nullopt while
 // some are not known.
 std::optional<int64_t> common_batch_size(const EmbeddingState& state) {
   int64_t size = 0;
   for (const FeatureState& feature : state.features) {
-    const std::optional<int64_t> bags = bags_of(feature);
+    const std::optional<int64_t> bags = known_bags(feature);
     if (!bags) {
       return std::nullopt;
     }
@@ -73,7 +59,7 @@ Json count_features(
   int64_t count = 0;
   for (const FeatureState& feature : state.features) {
     if (feature.table == table && batch_size.value_or(0) > 0) {
-      count += *bags_of(feature) / *batch_size;
+      count += *known_bags(feature) / *batch_size;
     }
   }
   return batch_size ? Json(count) : Json(nullptr);

@@ -5,7 +5,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <set>
@@ -15,22 +14,11 @@
 #include "src/common/names.h"
 #include "src/engine/lookup.h"
 #include "src/features/batch.h"
+#include "src/features/output_shapes.h"
 
 namespace tessera::exporting {
 
 namespace {
-
-// Removes the batch size that build() has fixed. A server uses other batch sizes.
-FeatureState with_any_batch_size(FeatureState feature) {
-  std::optional<PartialShape>& shape = feature.output_shape;
-  const std::optional<PartialShape>& own = feature.config.output_shape;
-  if (shape && (own || shape->size() > 1)) {
-    (*shape)[0] = own ? (*own)[0] : std::nullopt;
-  } else {
-    shape.reset();
-  }
-  return feature;
-}
 
 std::vector<size_t> find_features(
     const std::vector<std::string>& paths,
@@ -53,16 +41,6 @@ std::vector<size_t> find_features(
 }
 
 }  // namespace
-
-int64_t fixed_rows_of(const FeatureState& feature) {
-  const std::optional<PartialShape>& own = feature.config.output_shape;
-  if (own && known_sizes(*own)) {
-    return feature.ragged_rows;
-  }
-  const auto built =
-      feature.output_shape ? known_sizes(*feature.output_shape) : std::nullopt;
-  return built ? c10::multiply_integers(*built) : -1;
-}
 
 std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise) {
   std::vector<int64_t> sizes;

@@ -58,9 +58,6 @@ Nest<at::Tensor> look_up_all(
     const Features& features,
     const Weights& weights);
 
-/// The number of rows that every ragged batch must have, or -1 if it is not fixed.
-int64_t fixed_rows_of(const FeatureState& feature);
-
 /// The sizes of `shape`, with `otherwise` in place of unknown ones.
 std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise);
 

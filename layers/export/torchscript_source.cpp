@@ -11,6 +11,7 @@
 #include "layers/export/example_batch.h"
 #include "src/common/names.h"
 #include "src/engine/lookup.h"
+#include "src/features/output_shapes.h"
 #include "src/tables/combiner_rule.h"
 
 namespace tessera::exporting {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/features/output_shapes.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -178,6 +180,34 @@ int64_t count_bags(
       where_of(feature),
       to_string(output_shape));
   return bags;
+}
+
+FeatureState with_any_batch_size(FeatureState feature) {
+  std::optional<PartialShape>& shape = feature.output_shape;
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (shape && (own || shape->size() > 1)) {
+    (*shape)[0] = own ? (*own)[0] : std::nullopt;
+  } else {
+    shape.reset();
+  }
+  return feature;
+}
+
+std::optional<int64_t> known_bags(const FeatureState& feature) {
+  const auto sizes =
+      feature.output_shape ? known_sizes(*feature.output_shape) : std::nullopt;
+  if (!sizes) {
+    return std::nullopt;
+  }
+  return c10::multiply_integers(*sizes);
+}
+
+int64_t fixed_rows_of(const FeatureState& feature) {
+  const std::optional<PartialShape>& own = feature.config.output_shape;
+  if (own && known_sizes(*own)) {
+    return feature.ragged_rows;
+  }
+  return known_bags(feature).value_or(-1);
 }
 
 std::vector<PartialShape> compute_output_shapes(

@@ -57,6 +57,17 @@ int64_t count_bags(
     const FeatureState& feature,
     const PartialShape& output_shape);
 
+/// Returns the number of bags of a batch, or nullopt if a size is not known.
+std::optional<int64_t> known_bags(const FeatureState& feature);
+
+/// Returns the number of rows that every ragged batch must have, or -1 if it is not
+/// fixed.
+int64_t fixed_rows_of(const FeatureState& feature);
+
+/// Returns the feature without the batch size that a build has fixed. What its
+/// FeatureConfig::output_shape says stays.
+FeatureState with_any_batch_size(FeatureState feature);
+
 // These functions are for all features of a layer.
 
 /// Returns the output shapes after a build. `input_shapes` has the shapes of sparse or

@@ -15,6 +15,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -651,6 +652,29 @@ TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
   EXPECT_VALUE_ERROR(
       partial->build(shapes({7, 2})),
       "[PartialTPUEmbedding 'user'] was built for inputs [?, 1], but got [7, 2]");
+}
+
+TEST(LayerTest, ABuiltLayerLoadsOnlyWhatFits) {
+  const auto saved = [](const PartialShape& inputs) {
+    Cross layer;
+    layer->build(inputs);
+    std::stringstream stream;
+    torch::save(layer, stream);
+    return stream.str();
+  };
+  Cross layer;
+  layer->build(PartialShape{8, 5});
+  const auto load = [&](const PartialShape& inputs) {
+    std::stringstream stream(saved(inputs));
+    torch::load(layer, stream);
+  };
+  const at::Tensor before = layer->parameters()[0].clone();
+  EXPECT_VALUE_ERROR(
+      load({std::nullopt, 3}),
+      "[Cross::load] was built for inputs [8, 5], but got [?, 3]");
+  EXPECT_TRUE(at::equal(layer->parameters()[0], before));
+  load({64, 5});
+  EXPECT_FALSE(at::equal(layer->parameters()[0], before));
 }
 
 TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {

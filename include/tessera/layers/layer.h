@@ -74,6 +74,14 @@ void require_same_shapes(
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
 
+/// Checks that a layer which was built for `built` can load what a layer built for
+/// `saved` has saved. Batch sizes may differ.
+/// Errors:  c10::ValueError if they differ in another size.
+void check_saved_shapes(
+    const std::string& class_name,
+    const Nest<PartialShape>& built,
+    const Nest<PartialShape>& saved);
+
 /// Prints the class and the config.
 void print_layer(const Layer& layer, std::ostream& stream);
 
@@ -211,8 +219,13 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   void load(torch::serialize::InputArchive& archive) override {
     detail::verify_layer(archive, class_name());
     c10::IValue shapes;
-    if (!input_shapes_ && archive.try_read("input_shape", shapes)) {
-      build(detail::shapes_from_value(shapes, class_name()));
+    if (archive.try_read("input_shape", shapes)) {
+      const auto saved = detail::shapes_from_value(shapes, class_name());
+      if (input_shapes_) {
+        detail::check_saved_shapes(class_name(), *input_shapes_, saved);
+      } else {
+        build(saved);
+      }
     }
     torch::nn::Module::load(archive);
   }
