@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-// Reads the sum of an optimizer on the host.
+// Converts the sum that an optimizer on the host has collected.
 AccumulatedGradients gradients_of(const at::Tensor& sum) {
   if (sum.layout() == at::kSparse) {
     return {.rows = sum._indices().select(0, 0), .sums = sum._values()};

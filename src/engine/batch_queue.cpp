@@ -86,7 +86,7 @@ const QueuedBatch* BatchQueue::find_to_join(
   });
 }
 
-// A named batch of which the replica's slice is in already.
+// Finds a named batch that the replica has already enqueued.
 const QueuedBatch* BatchQueue::find_unfinished(
     const std::string& name,
     int64_t replica) const {
@@ -106,7 +106,7 @@ bool BatchQueue::may_enqueue(
         batch->is_done_for(replica),
         "{} is in flight already. Dequeue it and apply its gradients, drop it, or use another name.",
         place_of("enqueue", name, replica));
-    return false;  // others have not finished it
+    return false;  // other replicas have not finished it
   }
   if (const QueuedBatch* batch = find_to_join(name, replica)) {
     TESSERA_CHECK_VALUE(
@@ -241,7 +241,7 @@ QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
       "[drop] no batch {} is in flight. In flight: {}.",
       quoted_batch_name(name),
       names());
-  // A slice that came later would be taken for one of the next batch.
+  // A slice that arrives after the drop would be added to the next batch.
   TESSERA_CHECK_VALUE(
       !name.empty() ||
           std::all_of(

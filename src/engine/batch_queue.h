@@ -14,17 +14,17 @@
 
 namespace tessera {
 
-/// What one replica has of a batch in flight.
+/// One replica's part of a batch in flight.
 struct BatchSlice {
   bool is_enqueued = false;
   bool is_dequeued = false;
   std::shared_ptr<const std::vector<IdBags>> bags = nullptr;
-  /// Of a lookup in the background.
+  /// The result of a background lookup.
   JobResult<std::vector<at::Tensor>> lookup = {};
   /// What dequeue() returned. apply_gradients() reads its grad(). Empty while the
   /// lookup runs; nullptr before that, and in batches without gradients.
   std::shared_ptr<std::vector<at::Tensor>> activations = nullptr;
-  /// One per feature once they have come.
+  /// One per feature; empty until apply_gradients() is called.
   std::vector<at::Tensor> gradients = {};
 };
 
@@ -37,44 +37,47 @@ struct QueuedBatch {
   bool waits_to_be_dequeued() const;
   bool is_dequeued_by_all() const;
   bool has_all_gradients() const;
-  /// Whether the replica has nothing left to do with it.
+  /// Whether the replica has made all its calls for this batch.
   bool is_done_for(int64_t replica) const;
-  /// Replicas without gradients, such as "1, 3".
+  /// The replicas that have not finished the batch, such as "1, 3".
   std::string missing_replicas() const;
 };
 
-/// Batches in flight in the order of their first enqueue(). Names are matched
-/// exactly; without a name the oldest that fits is meant. Not thread safe.
+/// The batches in flight, in the order of their first enqueue(). An empty name stands for
+/// the oldest batch without a name that fits the call. Not thread safe.
 class BatchQueue {
  public:
   BatchQueue(int64_t replicas, int64_t depth)
       : replicas_(replicas), depth_(depth) {}
 
-  /// Whether a slice may come in now; if not, it may later.
-  /// Errors:  c10::ValueError when it never may: the replica has it in flight
-  ///          already, or replicas disagree on `training`.
+  /// Whether the replica may enqueue its slice now. If false, it may do so later.
+  /// Errors:  c10::ValueError if waiting does not help: the replica already has the
+  ///          batch in flight, or replicas disagree on `training`.
   bool may_enqueue(const std::string& name, bool training, int64_t replica)
       const;
-  /// For a message when it is still so after the timeout.
+  /// The message for an enqueue() that has waited until the timeout.
   std::string why_not_enqueue(const std::string& name, int64_t replica) const;
-  /// The replica's slice of a batch that others have begun, or of a new one.
+  /// Returns the replica's slice of a batch that other replicas have enqueued, or of a
+  /// new batch.
   BatchSlice& enqueue(const std::string& name, bool training, int64_t replica);
 
-  /// nullptr when there is none yet.
-  /// Errors:  c10::ValueError when a named one has been dequeued already.
+  /// Returns nullptr if the batch has not been enqueued yet.
+  /// Errors:  c10::ValueError if the replica has already dequeued the named batch.
   QueuedBatch* find_to_dequeue(const std::string& name, int64_t replica);
-  /// For a message when dequeue() has waited until the timeout.
+  /// The message for a dequeue() that has waited until the timeout.
   std::string why_not_dequeue(const std::string& name, int64_t replica);
 
-  /// A batch that waits for the replica's gradients.
-  /// Errors:  c10::ValueError saying which of its conditions fails.
+  /// The batch that waits for the replica's gradients.
+  /// Errors:  c10::ValueError with the reason if there is none.
   QueuedBatch& find_to_train(const std::string& name, int64_t replica);
 
+  /// The batch to drop.
   /// Errors:  c10::ValueError for a name that is not in flight, or a batch
   ///          without a name that some replicas have not enqueued yet.
   QueuedBatch& find_to_drop(const std::string& name);
 
-  /// A batch that has the replica's gradients and waits for others'.
+  /// A batch that has this replica's gradients and waits for those of other replicas, or
+  /// nullptr.
   const QueuedBatch* find_half_updated(int64_t replica) const;
 
   void erase(const QueuedBatch& batch);
@@ -82,7 +85,7 @@ class BatchQueue {
   std::list<QueuedBatch>& batches() {
     return batches_;
   }
-  /// "'a', 'b'"; for messages.
+  /// The names for messages, such as "'a', 'b'".
   std::string names() const;
 
  private:

@@ -15,7 +15,7 @@ CallGate::Call::Call(CallGate& gate) : gate_(gate) {
 }
 
 CallGate::Call::~Call() {
-  // Notifies under the lock: the gate may be gone as soon as the lock is.
+  // Notifies under the lock, because the gate may be destroyed once it is released.
   const Lock lock(gate_.mutex_);
   --gate_.calls_;
   gate_.changed_.notify_all();

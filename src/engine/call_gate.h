@@ -13,18 +13,18 @@
 
 namespace tessera {
 
-/// Lets the threads of an object's callers in until it shuts down, and has the lock and
-/// the condition variable that they share.
+/// Counts the calls of an object's public members and refuses calls after shutdown(). It
+/// also has the lock and the condition variable that these calls share.
 class CallGate {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// How long wait() waits at most.
+  /// `timeout`: the longest time that wait() waits.
   explicit CallGate(std::chrono::milliseconds timeout) : timeout_(timeout) {}
   CallGate(const CallGate&) = delete;
   CallGate& operator=(const CallGate&) = delete;
 
-  /// A call of a public member, which counts while it lives.
+  /// Counts as a running call of a public member while it lives.
   /// Errors:  c10::Error within an update, and after shutdown().
   class Call {
    public:
@@ -37,7 +37,8 @@ class CallGate {
     CallGate& gate_;
   };
 
-  /// While it lives, this thread updates the tables, and calls from within are refused.
+  /// Marks that this thread updates the tables while it lives. Calls that this thread
+  /// makes meanwhile are refused.
   class Update {
    public:
     explicit Update(CallGate& gate) : gate_(gate) {
@@ -71,9 +72,9 @@ class CallGate {
   /// Errors:  c10::Error if this thread is within an update, which holds the lock.
   void check_not_updating() const;
 
-  /// From now on all calls raise, including those that wait.
+  /// Makes all later calls raise, and those that wait.
   void shutdown();
-  /// The same, and waits until no call runs.
+  /// Calls shutdown() and waits until no call runs.
   void shutdown_and_wait();
 
   /// Whether no call runs, without waiting for the lock. In a forked child, a call that

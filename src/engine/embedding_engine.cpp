@@ -84,8 +84,8 @@ void check_not_intercepted(const char* where, const char* rule) {
       rule);
 }
 
-// The copy of a gradient that is kept until all replicas have given theirs. A single
-// replica needs no copy.
+// The gradient as it is kept until all replicas have passed theirs. A single replica
+// needs no copy.
 at::Tensor to_keep(const at::Tensor& gradient, int64_t replicas) {
   if (!gradient.defined()) {
     return {};
@@ -151,7 +151,7 @@ class EmbeddingEngine::Impl {
         queue_(options_.replicas, options_.queue_depth),
         engine_(state_, options_.lookup_threads) {}
 
-  // What a copy of an engine begins with.
+  // The initial values of an engine's copy.
   struct Copy {
     std::shared_ptr<EmbeddingState> state;
     bool is_ready = false;
@@ -174,7 +174,7 @@ class EmbeddingEngine::Impl {
   }
 
   ~Impl() {
-    gate_.shutdown_and_wait();  // before any member goes
+    gate_.shutdown_and_wait();  // before any member is destroyed
   }
 
   Impl& operator=(const Impl&) = delete;
@@ -399,7 +399,7 @@ class EmbeddingEngine::Impl {
           read_batch(options_.features, state_->features, features, weights);
     };
     {
-      // Several threads read at once, when shapes are known.
+      // Once the shapes are known, several threads can read at the same time.
       const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
       if (state_->is_built) {
         read_it();
@@ -427,9 +427,9 @@ class EmbeddingEngine::Impl {
                               : queue_.find_half_updated(replica) == nullptr;
   }
 
-  // Submits the lookups that may run: of training batches with at most one
-  // unfinished one before them, where no update waits that the replica has
-  // given gradients for. So what they see depends on the order of calls alone.
+  // Submits the lookups that may run now: those of the two oldest unfinished training
+  // batches, unless the replica has passed gradients for an update that still waits for
+  // other replicas. So the rows that a lookup sees depend only on the order of calls.
   void start_lookups() {
     int64_t unfinished = 0;
     for (QueuedBatch& batch : queue_.batches()) {
@@ -476,7 +476,7 @@ class EmbeddingEngine::Impl {
   BatchQueue queue_;
   std::atomic<int64_t> iterations_ = 0;
   std::atomic<int64_t> out_of_range_count_ = 0;
-  TableEngine engine_;  // last: its worker ends before the rest
+  TableEngine engine_;  // the last member: its worker uses the others
 };
 
 EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)

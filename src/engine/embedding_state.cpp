@@ -64,7 +64,7 @@ std::vector<Slot> make_slots(const TableState& table) {
       optim::slot_creation_of(*table.optimizer);
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
     Slot slot{.name = spec.name, .position = spec.position};
-    // A function of the user's need not know how to make no rows.
+    // A user's function does not have to support tensors without rows.
     if (creation.is_set() && rows > 0) {
       slot.values = creation.create(
           {.table = table.name,
@@ -114,7 +114,7 @@ void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
   }
 }
 
-// The next checkpoint is a full one.
+// Makes the next checkpoint a full one.
 void forget_checkpoint(EmbeddingState& state) {
   state.last_checkpoint.clear();
   for (TableState& table : state.tables) {
@@ -176,7 +176,7 @@ EmbeddingState describe_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
-    if (table.optimizer) {  // make_table() lets JSON's placeholders pass
+    if (table.optimizer) {  // make_table() accepts the placeholders that JSON gives
       optim::validate(
           *table.optimizer,
           c10::str("[TableConfig '", shorten(table.name), "']"));

@@ -29,13 +29,13 @@ enum class WithSlots { kNo, kYes };
 
 /// What a layer consists of and what it has learnt, for every strategy.
 struct EmbeddingState : FeatureSet {
-  /// Who has the other rows of the tables.
+  /// The processes that hold the rows of the tables.
   std::shared_ptr<RankGroup> ranks = make_solo_group();
-  /// Among those of `ranks`: 1, 2, ...
+  /// The number of this layer among those that use `ranks`: 1, 2, ...
   int64_t layer = 0;
   WithSlots with_slots = WithSlots::kYes;
   std::vector<TableState> tables = {};
-  /// [tables], what gradient_accumulation_steps has collected on an engine.
+  /// [tables], gradients that gradient_accumulation_steps has collected on an engine.
   std::vector<GradientAccumulator> accumulated = {};
   /// The seed of initial values and of stochastic rounding. A load replaces it by the
   /// saved one, so that rounding continues bit for bit.
@@ -44,22 +44,22 @@ struct EmbeddingState : FeatureSet {
   /// n passes make one update of a table. Schedules are read at this number.
   int64_t iterations = 0;
   AtomicCount out_of_range_count = 0;
-  /// What TableState::touched counts from: path and checksum of a checkpoint.
+  /// The path and checksum of the checkpoint since which TableState::touched counts.
   std::string last_checkpoint = {};
   MissingSlots missing_slots = MissingSlots::kError;
-  /// A load has left slots of the archive out, for want of a place.
+  /// Whether a load has skipped saved slots because the tables keep no such slots.
   bool has_skipped_slots = false;
 };
 
-/// What part of the tables a process holds.
+/// The part of the tables that a process holds.
 struct Shards {
   std::shared_ptr<RankGroup> ranks = make_solo_group();
-  /// By a table's name; unset: all rows.
+  /// The rows of a table that this process holds. If unset, it holds all rows.
   std::function<LocalRows(const std::string& name, const TableConfig&)>
       rows_of = {};
 };
 
-/// Features and tables, in order of first use, without their memory.
+/// Describes features and tables, in order of first use, without allocating the tables.
 /// Errors:  as make_state().
 EmbeddingState describe_state(
     const Nest<FeatureConfig>& features,
@@ -69,7 +69,7 @@ EmbeddingState describe_state(
 /// Makes tables in order of first use and initialises them. `with_slots` says which
 /// tables have slots.
 /// Errors:  c10::ValueError for unusable configs, naming feature or table;
-///          `where` begins what concerns the options as a whole.
+///          `where` begins messages about the options as a whole.
 EmbeddingState make_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
@@ -78,11 +78,11 @@ EmbeddingState make_state(
     const std::string& where = "[TPUEmbeddingOptions]",
     const Shards& shards = {});
 
-/// Creates the slots of all tables that have an optimizer, unless there are.
+/// Creates the missing slots of all tables that have an optimizer.
 void add_slots(EmbeddingState& state);
 
-/// How the coming update of `table` rounds: a function of the layer's seed, the
-/// table's name and the number of updates so far.
+/// How the next update of `table` rounds. It depends only on the layer's seed, the
+/// table's name and EmbeddingState::iterations.
 kernels::Rounding rounding_of(
     const EmbeddingState& state,
     const TableState& table);
@@ -90,14 +90,16 @@ kernels::Rounding rounding_of(
 /// A copy that shares no tensor with `state`.
 EmbeddingState deep_copy(const EmbeddingState& state);
 
+/// The table with this name.
 /// Errors:  c10::ValueError beginning with `where`, listing the known names.
 TableState& find_table(
     EmbeddingState& state,
     const std::string& name,
     const std::string& where);
 
-/// Errors:  c10::Error beginning with `where` and ending with `advice`, when there
-///          are several ranks.
+/// Checks that this process holds all rows of the tables.
+/// Errors:  c10::Error beginning with `where` and ending with `advice`, if there are
+///          several ranks.
 void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,

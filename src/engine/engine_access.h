@@ -11,7 +11,7 @@ namespace tessera {
 
 /// Gives layers access to the state of an EmbeddingEngine.
 struct EngineAccess {
-  /// The state, which the engine's updates change.
+  /// The engine's own state, not a copy. Updates change it.
   static const EmbeddingState& state(const EmbeddingEngine& engine);
   /// Calls `read` while neither lookups nor updates run. It must not call the engine.
   static void read(

@@ -16,9 +16,9 @@
 
 namespace tessera {
 
-/// While it lives, TPUEmbedding::forward() and the lookups of an EmbeddingEngine return
-/// the result of `answer` instead of looking up rows, in this thread. An export traces
-/// a model this way.
+/// While an object of this class lives, TPUEmbedding::forward() and the lookups of an
+/// EmbeddingEngine in this thread return the result of `answer` and look up no rows. An
+/// export traces a model this way.
 class ForwardInterception {
  public:
   using Answer = std::function<Nest<at::Tensor>(
@@ -43,7 +43,7 @@ class ForwardInterception {
     return answer_(state, structure, features, weights);
   }
 
-  /// The same in place of an embedding_lookup(), which has no quantization.
+  /// answer() for embedding_lookup(), which does not round rows.
   /// Errors:  c10::NotImplementedError naming a table with quantization.
   Nest<at::Tensor> answer_lookup(
       const EmbeddingState& state,
@@ -60,7 +60,7 @@ class ForwardInterception {
     Weights weights = {};
   };
   void enqueue(Batch batch);
-  /// Takes the oldest batch with this name.
+  /// Removes and returns the oldest batch of this engine, name and replica.
   /// Errors:  c10::ValueError if there is none.
   Batch dequeue(
       const EmbeddingState& state,

@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// Records which rows of a table its dense gradient belongs to. The gradient alone does
-/// not tell a row with a zero gradient from a row that was not looked up.
+/// not distinguish a row with a zero gradient from a row that was not looked up.
 class GradientRows : public std::enable_shared_from_this<GradientRows> {
  public:
   /// `table`: a leaf of autograd, [rows, dim].
@@ -24,7 +24,8 @@ class GradientRows : public std::enable_shared_from_this<GradientRows> {
   at::Tensor touched() const;
 
  private:
-  // Whether the gradient was zeroed after the previous pass. Nothing reports this.
+  // Whether the gradient was zeroed after the previous pass. LibTorch does not report
+  // this.
   bool was_zeroed() const;
 
   at::Tensor table_;

@@ -14,7 +14,7 @@ namespace tessera {
 
 namespace {
 
-// Bytes of rows per lookup task: some 50 us of work.
+// The bytes of rows in one lookup task, about 50 us of work.
 constexpr int64_t kLookupTaskBytes = int64_t{256} * 1024;
 
 struct LookupTask {
@@ -23,7 +23,7 @@ struct LookupTask {
   int64_t end_bag = 0;
 };
 
-// As if tables were float32.
+// The bytes that a lookup reads and writes, counted as if tables were float32.
 int64_t bytes_of(const IdBags& bags) {
   const int64_t rows = bags.nnz() + bags.bags;
   return rows * bags.dim * static_cast<int64_t>(sizeof(float));

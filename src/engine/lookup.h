@@ -10,14 +10,14 @@
 
 namespace tessera {
 
-/// What a feature looks up.
+/// The table of a feature, as a lookup reads it.
 struct LookupTable {
   at::Tensor rows = {};  // [vocab, dim], contiguous, of a TableConfig's dtype
   kernels::Buckets buckets = {};  // step 0: rows are not rounded
 };
 
-/// Activations of checked ids, one tensor with its own storage per feature.
-/// `bags` must not hold kZeroRow; `tables` has one per feature.
+/// Looks up checked ids and returns one activation with its own storage per feature.
+/// `bags` must not hold kZeroRow. `tables` has one entry per feature.
 std::vector<at::Tensor> look_up(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables);

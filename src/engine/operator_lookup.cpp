@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stock LibTorch operators only: an independent check of the engine.
+// Uses only stock LibTorch operators, so that tests can compare the engine with it.
 #include "src/engine/operator_lookup.h"
 
 #include "src/tables/combiner_rule.h"
@@ -67,7 +67,8 @@ at::Tensor round_to_buckets(
        0.5F)
           .floor();
   const at::Tensor rounded = bucket * buckets.step + buckets.lower;
-  // The gradient of the rows and a zero; infinite ones have none.
+  // Adding rows - values, which is 0, gives the result the gradient of the rows. For
+  // values that are not finite, the difference is NaN, so these get no gradient.
   return rounded +
       at::where(values.isfinite(), rows - values, at::zeros({1}, at::kFloat));
 }

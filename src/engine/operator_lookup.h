@@ -8,27 +8,27 @@
 
 namespace tessera {
 
-/// The activation [bags, dim] of one feature by stock LibTorch operators,
-/// differentiable in the table's rows (float32) and in `weights`, which are
-/// those of the caller's values, or undefined.
+/// Looks up one feature with stock LibTorch operators and returns its activation
+/// [bags, dim]. It is differentiable with respect to the table's rows (float32) and to
+/// `weights`, which has one weight per value of the caller or is undefined.
 at::Tensor look_up_by_operators(
     const LookupTable& table,
     const IdBags& bags,
     const at::Tensor& weights,
     bool sparse_gradients);
 
-// Its steps:
+// The steps of look_up_by_operators():
 
-/// Rounded values; the gradient passes as if there were no rounding.
+/// Rounds the rows. The gradient passes as if there were no rounding.
 at::Tensor round_to_buckets(
     const at::Tensor& rows,
     const kernels::Buckets& buckets);
 
-/// [nnz], ones when `weights` is undefined. Differentiable.
+/// The weight of each id, [nnz], and ones if `weights` is undefined. Differentiable.
 at::Tensor weight_per_id(const IdBags& bags, const at::Tensor& weights);
 
-/// sum [bags, dim] / total [bags] for kMean, / sqrt(total) for kSqrtn; zeros
-/// where total is 0.
+/// sum [bags, dim] / total [bags] for kMean, and sum / sqrt(total) for kSqrtn. The result
+/// is 0 where total is 0.
 at::Tensor divide_by_total(
     const at::Tensor& sum,
     const at::Tensor& total,

@@ -15,7 +15,7 @@ namespace tessera {
 
 namespace {
 
-// |value|^p of a stretch, or its largest |value| for p = infinity.
+// The sum of |value|^p over a range, or its largest |value| for p = infinity.
 double part_of_norm(const float* values, int64_t count, double p) {
   double part = 0.0;
   for (int64_t i = 0; i < count; ++i) {
@@ -87,7 +87,8 @@ int64_t PendingGradients::passes() const {
 }
 
 double PendingGradients::norm(double p) const {
-  // Fixed lengths, added in order: the same for any number of threads.
+  // Parts have fixed lengths and are added in order, so the result does not depend on
+  // the number of threads.
   constexpr int64_t kPart = 16384;
   std::vector<std::pair<const float*, int64_t>> parts;
   int64_t bytes = 0;

@@ -12,17 +12,17 @@
 
 namespace tessera {
 
-/// What backward passes under Apply::kOnStep leave for the next step: one sum
-/// per touched row, whatever their number.
+/// The gradients that backward passes under Apply::kOnStep collect for the next step:
+/// one sum per touched row, however many passes there are.
 class PendingGradients {
  public:
-  /// `virtual_variable` shows whether the gradients were zeroed: what zeroes
-  /// it, from anywhere, discards the pile.
+  /// `virtual_variable` shows whether the gradients were zeroed. Code that zeroes its
+  /// gradient discards the collected gradients.
   PendingGradients(
       std::shared_ptr<TableEngine> engine,
       at::Tensor virtual_variable);
 
-  /// Holds a stepping optimizer's claim; only one at a time.
+  /// The claim of the optimizer that applies the gradients. Only one can exist.
   class Claim;
   /// Errors:  c10::Error when another optimizer has claimed them.
   std::shared_ptr<Claim> claim();
@@ -30,11 +30,11 @@ class PendingGradients {
     return !claim_.expired();
   }
 
-  /// At the first node of a backward pass, and at a step: discards the pile of
-  /// a gradient that has been zeroed.
+  /// Discards the collected gradients if the gradient of the virtual variable has been
+  /// zeroed. Called at the first node of a backward pass and at a step.
   void settle();
 
-  /// The gradients of one backward pass.
+  /// Adds the gradients of one backward pass.
   /// Errors:  c10::ValueError, and c10::Error from within prepare(); nothing is
   ///          changed.
   void add(const std::vector<LookupGradients>& lookups);
@@ -42,26 +42,27 @@ class PendingGradients {
   const at::Tensor& virtual_variable() const {
     return virtual_variable_;
   }
-  /// Backward passes since the last step or discard().
+  /// The number of backward passes since the last step or discard().
   int64_t passes() const;
-  /// The p-norm of all sums together, over all ranks; NaN if one is.
+  /// The p-norm of all sums together, over all ranks. NaN if any sum is NaN.
   double norm(double p) const;
   void scale(double factor);
   void discard();
 
-  /// What apply() needs, with every gradient multiplied by `gain`.
+  /// Computes what apply() needs, with every gradient multiplied by `gain`.
   /// Errors:  c10::ValueError, or what a callable throws; nothing is changed.
   void prepare(double gain);
-  /// Between prepare() and apply(): on shards, all ranks have come as far.
+  /// Called between prepare() and apply(). If the tables are sharded, waits until all
+  /// ranks have called it.
   /// Errors:  `error`, or another rank's.
   void confirm(const std::exception_ptr& error) {
     engine_->confirm(error, passes());
   }
-  /// What each rank has given, in order; all must have the same `options`.
+  /// The values of all ranks, in order of rank. All must pass the same `options`.
   std::vector<double> gather(double value, uint64_t options) {
     return engine_->gather(value, options);
   }
-  /// One update; none when nothing is pending. Can't fail.
+  /// Applies one update, or none if nothing is pending. Can't fail.
   void apply();
 
  private:

@@ -66,7 +66,7 @@ bool needs_gradient(
        }));
 }
 
-// `prepare` may complete the state of each feature.
+// `prepare` may change the state of each feature before its batch is read.
 Nest<at::Tensor> look_up_by(
     const Nest<FeatureConfig>& feature_config,
     const EmbeddingTables& tables,

@@ -12,8 +12,8 @@
 namespace tessera {
 
 /// serving_embedding_lookup() in the tables of a layer or an engine, without gradients.
-/// If a feature has the path and the config of one of theirs, the number of ragged rows
-/// that their batches have fixed applies to it.
+/// If a feature has the same path and config as a feature of `state`, it must also have
+/// the number of ragged rows that the batches of `state` have fixed.
 /// Errors:  as serving_embedding_lookup().
 Nest<at::Tensor> look_up_for_serving(
     const EmbeddingState& state,

@@ -30,7 +30,7 @@ std::string place_of(const TableState& table) {
   return "[table '" + shorten(table.name) + "']";
 }
 
-// Contributions and sources are numbered in 32 bits.
+// Contributions and sources have 32-bit numbers.
 void check_count(const TableUpdate& update) {
   int64_t count = 0;
   for (const TableUpdate::Term& term : update.terms) {
@@ -43,7 +43,7 @@ void check_count(const TableUpdate& update) {
       count);
 }
 
-// What `table` keeps, as an optimizer off the engine sees it.
+// The tensors of `table`, in the form that a custom rule gets.
 optim::TensorRows rows_of(const TableState& table) {
   optim::TensorRows rows{.weights = table.parameters};
   for (const Slot& slot : table.slots) {
@@ -191,7 +191,7 @@ TableUpdate::Term TableEngine::term_of(
   if (gradient.defined()) {
     at::Tensor values = gradient.resolve_neg().contiguous();
     if (table_memory_.overlap(values)) {
-      values = values.clone();  // the update writes here while it reads
+      values = values.clone();  // the update writes to the table while it reads this
     }
     update.gradients.push_back(std::move(values));
     term.gradient = update.gradients.back().const_data_ptr<float>();
@@ -298,7 +298,7 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
       if (sums.rows.empty()) {
-        continue;  // the user's rule need not know what to do with no rows
+        continue;  // a user's rule does not have to support tensors without rows
       }
       update.custom.push_back(run_custom_rule(table, sums, moment));
       update.custom.back().rounding = rounding_of(*state_, table);
@@ -413,7 +413,7 @@ std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
 
 void TableEngine::end_lookups() const noexcept {
   if (!owner_.is_this_process()) {
-    return;  // Whoever holds the lock may be a thread that the child lacks.
+    return;  // The lock may be held by a thread that does not exist in the child.
   }
   try {
     stop_lookups();

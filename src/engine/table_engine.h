@@ -26,25 +26,26 @@ namespace distributed {
 struct Route;
 }  // namespace distributed
 
-/// What look_up() has found.
+/// The result of look_up().
 struct Lookup {
   std::vector<at::Tensor> activations = {};  // one per feature
-  /// One per feature: what its ids number now.
+  /// One per feature: the table whose rows its ids number after look_up().
   std::vector<LookupTable> tables = {};
-  /// The way back to where rows came from; unset when all of them are here.
+  /// Where to send the gradients of rows from other ranks. Unset if this process has all
+  /// rows.
   std::shared_ptr<const distributed::Route> route = {};
 };
 
 /// The activation gradients of one lookup.
 struct LookupGradients {
-  /// As look_up() has left them; they outlive the update.
+  /// The bags after look_up(). They must outlive the update.
   const std::vector<IdBags>* bags = nullptr;
-  /// One per feature, of its activation's shape; undefined: zeros.
+  /// One per feature, with the shape of its activation. Undefined stands for zeros.
   std::vector<at::Tensor> gradients = {};
   std::shared_ptr<const distributed::Route> route = {};
 };
 
-/// What a custom rule makes of a table's touched rows.
+/// The new values that a custom rule has computed for a table's touched rows.
 struct CustomUpdate {
   TableState* table = nullptr;
   at::Tensor ids = {};  // [rows] int64
@@ -52,14 +53,15 @@ struct CustomUpdate {
   kernels::Rounding rounding = {};
 };
 
-/// Looks rows up and updates them. Lookups may run on several threads at once;
-/// an update waits for them and keeps new ones waiting.
+/// Looks rows up and updates them. Lookups can run on several threads at the same time.
+/// An update waits for them, and new lookups wait for the update.
 ///
-/// All rows are here; a ShardedEngine fetches rows from other ranks and sends
-/// gradients there, by the virtual functions.
+/// This class holds all rows. ShardedEngine overrides the virtual functions to fetch rows
+/// from other ranks and to send gradients to them.
 class TableEngine {
  public:
-  /// `lookup_threads`: of worker(); 0: as many as LibTorch's intra-op threads.
+  /// `lookup_threads`: the number of intra-op threads of worker(). 0 means as many as
+  /// LibTorch has.
   explicit TableEngine(
       std::shared_ptr<EmbeddingState> state,
       int64_t lookup_threads = 0);
@@ -69,17 +71,19 @@ class TableEngine {
   TableEngine& operator=(const TableEngine&) = delete;
 
   /// Activations of checked ids, one tensor with its own storage per feature.
-  /// `bags` must not hold kZeroRow.
+  /// `bags` must not hold kZeroRow. All rows must be in this process.
   std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
 
-  /// The same where rows may be elsewhere: `bags` get the numbers of what came.
+  /// Looks up rows that may be on other ranks. It then changes the ids in `bags` to the
+  /// rows of Lookup::tables.
   virtual Lookup look_up(std::vector<IdBags>& bags);
 
-  /// In place of look_up(), when a batch can't be read: tells those who wait.
+  /// Called instead of look_up() if a batch can't be read. Tells the ranks that wait for
+  /// this one.
   virtual void give_up(const std::exception_ptr& /*error*/) {}
 
-  /// Runs lookups in the background. What it has been given is done before the
-  /// next update begins.
+  /// Runs lookups in the background. Submitted lookups end before the next update
+  /// begins.
   virtual LookupWorker& worker();
 
   /// No update runs while the lock is held.
@@ -98,16 +102,16 @@ class TableEngine {
   /// Errors:  c10::ValueError naming feature, expected and got.
   void check(const LookupGradients& gradients) const;
 
-  /// An update of which everything that can fail is done.
+  /// A planned update. Everything that can fail has been done.
   struct Update {
     std::vector<TableUpdate> tables = {};
     std::vector<CustomUpdate> custom = {};
-    /// [tables], accumulated gradients: applied by this update if it is due, otherwise
-    /// the new EmbeddingState::accumulated.
+    /// [tables], accumulated gradients. If the table is due, this update applies them.
+    /// Otherwise they become the new EmbeddingState::accumulated.
     std::vector<GradientAccumulator> piles = {};
-    std::vector<at::Tensor> gradients = {};  // what the terms point to
-    std::list<IdBags> bags = {};  // likewise
-    std::vector<double> rates = {};  // that were read
+    std::vector<at::Tensor> gradients = {};  // the terms point to them
+    std::list<IdBags> bags = {};  // the terms point to them
+    std::vector<double> rates = {};  // the learning rates of the updated tables
   };
 
   /// One update from the gradients of all lookups, summed per row.
@@ -118,12 +122,13 @@ class TableEngine {
   /// Errors:  c10::ValueError; nothing is changed.
   Update plan(const std::vector<LookupGradients>& lookups);
 
-  /// One update from piles, one per table, each multiplied by `gain`. They
-  /// outlive the update.
+  /// One update from accumulated gradients, one entry per table, each multiplied by
+  /// `gain`. They must outlive the update.
   Update plan(const std::vector<GradientAccumulator>& piles, double gain);
 
-  /// Before apply(): nothing that belongs to the update has failed. On shards, of
-  /// all ranks, which have as many `passes`.
+  /// Called before apply(). `error` is nullptr if nothing that belongs to the update has
+  /// failed. If the tables are sharded, waits for all ranks and checks that they have the
+  /// same number of `passes`.
   /// Errors:  `error`, or another rank's.
   virtual void confirm(const std::exception_ptr& error, int64_t /*passes*/) {
     if (error != nullptr) {
@@ -131,16 +136,16 @@ class TableEngine {
     }
   }
 
-  /// Carries the update out and advances the step counter. Can't fail.
+  /// Changes the tables and advances the step counter. Can't fail.
   void apply(Update update);
 
-  /// `piles`, one per table, with the gradients of one more pass.
+  /// Returns the sum of `piles`, one per table, and the gradients of one more pass.
   /// Errors:  c10::ValueError; nothing is changed.
   std::vector<GradientAccumulator> collect(
       const std::vector<GradientAccumulator>& piles,
       const std::vector<LookupGradients>& lookups);
 
-  /// What each rank has given, in order; all must have the same `options`.
+  /// The values of all ranks, in order of rank. All must pass the same `options`.
   virtual std::vector<double> gather(double value, uint64_t /*options*/) {
     return {value};
   }
@@ -150,30 +155,30 @@ class TableEngine {
   }
 
  protected:
-  // The terms of each table; those that no gradient reaches and that have no
-  // optimizer are left out (table is nullptr). `update` keeps what they point
-  // to.
+  // The terms of each table. TableUpdate::table is nullptr if the table is not to be
+  // updated. `update` keeps the tensors and bags that the terms point to.
   virtual std::vector<TableUpdate> read(
       const std::vector<LookupGradients>& lookups,
       Update& update);
 
-  // The gradient of one feature's activation.
+  // The gradient of one feature's activation. `update` keeps its values.
   TableUpdate::Term term_of(
       const LookupGradients& lookup,
       size_t feature,
       Update& update) const;
 
-  // Whether an update has something to do on a table.
-  // Errors:  c10::ValueError when it has gradients but no optimizer.
+  // Whether the update changes the table.
+  // Errors:  c10::ValueError if the table has gradients but no optimizer.
   bool is_updated(const std::vector<LookupGradients>& lookups, size_t table)
       const;
 
-  // What `plan` gives; on shards, when it has succeeded on all ranks.
+  // Returns the result of `plan`. If the tables are sharded, first waits until it has
+  // succeeded on all ranks.
   virtual Update finish_plan(c10::function_ref<Update()> plan) {
     return plan();
   }
 
-  // Warns, once, of a feature that no gradient reaches.
+  // Warns once about a feature that no gradient reaches.
   void warn_of_missing_gradients(const std::vector<LookupGradients>& lookups);
 
   virtual void wait_for_lookups() const;
@@ -200,8 +205,8 @@ class TableEngine {
   // Whether the next update changes the table. If not, it only collects gradients.
   bool is_due(const TableState& table) const;
 
-  // One sum per row: of the pile, if it holds any, and the update's own terms.
-  // The updates without table are skipped.
+  // Adds the terms of each update to the accumulated gradients of its table, which gives
+  // one sum per row. Updates without a table are skipped.
   std::vector<GradientAccumulator> sum(
       const std::vector<const GradientAccumulator*>& piles,
       std::vector<TableUpdate>& updates);
@@ -212,14 +217,14 @@ class TableEngine {
   std::shared_ptr<EmbeddingState> state_;
   int64_t lookup_threads_ = 0;
   const ThreadOwner owner_;
-  mutable std::shared_mutex tables_in_use_;  // shared by lookups
+  mutable std::shared_mutex tables_in_use_;  // lookups hold it shared
   MemoryRanges table_memory_;  // tables and slots
-  Buffer<float> zero_row_;  // the gradient of a feature that got none
+  Buffer<float> zero_row_;  // stands for undefined gradients
   TableUpdater updater_;
   std::vector<int64_t> rate_tags_;  // [tables]
-  bool has_warned_ = false;  // of a missing gradient
-  mutable std::mutex worker_mutex_;  // its creation
-  // Once it was asked for. The last member: its jobs use the others.
+  bool has_warned_ = false;  // about a missing gradient
+  mutable std::mutex worker_mutex_;  // guards the creation of worker_
+  // Created at the first call of worker(). The last member: its jobs use the others.
   std::unique_ptr<LookupWorker> worker_;
 };
 

@@ -18,7 +18,7 @@ constexpr int64_t kIdsPerChunk = 16384;
 // 2048 contributions and their copy fill a 32 KiB first-level cache.
 constexpr int64_t kIdsPerBucket = 2048;
 constexpr int kMaxBucketBits = 8;
-// Of a sweep over all rows: some 100 us of work.
+// The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
 int bucket_bits_for(int64_t count) {
@@ -28,7 +28,7 @@ int bucket_bits_for(int64_t count) {
       static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
 }
 
-// Sources are one per bag, or one per id where ids have weights of their own.
+// There is one source per bag, or one per id if ids have weights.
 int64_t sources_of(const IdBags& bags) {
   return bags.weights.empty() ? bags.bags : bags.nnz();
 }
@@ -47,7 +47,8 @@ std::vector<RowGradients> TableUpdater::sum(
     const std::vector<TableUpdate>& updates) {
   const std::vector<Task> tasks = distribute(updates);
   std::vector<const kernels::Contribution*> sorted(tasks.size());
-  std::vector<int64_t> first_row(tasks.size() + 1, 0);  // of its table
+  // The number of rows before each task in its table.
+  std::vector<int64_t> first_row(tasks.size() + 1, 0);
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bucket] = tasks[i];
     Workspace& workspace = workspaces_[table];
@@ -139,7 +140,7 @@ void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
     const bool sweep = updates[i].rows.sweep;
     const int64_t vocab = updates[i].table->rows.count;
     const int64_t rows = sweep ? vocab : contributions;
-    // As if all of it were float32: 16-bit tables have smaller tasks.
+    // Counted as if all values were float32, so 16-bit tables have smaller tasks.
     const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
         static_cast<int64_t>(sizeof(float));
     bytes_ += traffic;
@@ -174,7 +175,7 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
   const auto first_source = static_cast<uint32_t>(chunk.first_source);
   int64_t bag = chunk.begin_id;
   if (!bags.offsets.empty()) {
-    // The last bag that begins at or before the chunk, empty ones skipped.
+    // The last bag that begins at or before the chunk, without empty bags.
     bag = std::upper_bound(
               bags.offsets.begin(), bags.offsets.end(), chunk.begin_id) -
         bags.offsets.begin() - 1;
@@ -187,7 +188,7 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
         term.positions == nullptr ? bag : int64_t{term.positions[bag]};
     const float* gradient = term.gradient + position * term.stride;
     if (bags.weights.empty()) {
-      // Two chunks that share a bag write the same values; only one may.
+      // If two chunks share a bag, only the one with its first id writes the source.
       if (bags.begin(bag) >= chunk.begin_id) {
         sources[bag] = {gradient, scale};
       }
@@ -205,8 +206,8 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
   }
 }
 
-// Turns the chunks' counts into positions: buckets in order, and in a bucket
-// the chunks in order, which keeps the sort stable.
+// Turns the chunks' counts into positions. Inside each bucket, the chunks stay in order,
+// which keeps the sort stable.
 void TableUpdater::place_buckets() {
   for (Workspace& workspace : workspaces_) {
     workspace.bucket_begin.assign((size_t{1} << workspace.bucket_bits) + 1, 0);
@@ -241,7 +242,7 @@ void TableUpdater::place_buckets() {
 void TableUpdater::scatter(Chunk& chunk) {
   Workspace& workspace = workspaces_[chunk.table];
   if (workspace.bucket_bits == 0) {
-    return;  // One bucket: everything is in place already.
+    return;  // With one bucket, everything is already in place.
   }
   const kernels::Contribution* contributions =
       workspace.contributions.data() + chunk.first_contribution;
@@ -260,7 +261,8 @@ const kernels::Contribution* TableUpdater::sort_bucket(
   if (workspace.bucket_bits > 0) {
     std::swap(sorted, scratch);
   }
-  // The rows of one bucket agree in the bits that chose it.
+  // All rows of a bucket have the bits that select it in common, so the sort skips these
+  // bits.
   const bool by_low_bits = workspace.bucket_shift == 0;
   kernels::sort_by_row(
       sorted,

@@ -21,11 +21,12 @@ struct TableUpdate {
   struct Term {
     const IdBags* bags = nullptr;
     const float* gradient = nullptr;  // [bags, stride]
-    /// Floats from one bag's gradient to the next; 0: all share one row.
+    /// The number of floats from one bag's gradient to the next. With 0, all bags share
+    /// one row.
     int64_t stride = 0;
     /// Multiplies the gradient.
     float gain = 1.0F;
-    /// Which row of `gradient` a bag has, [bags]; nullptr: bag b has row b.
+    /// The row of `gradient` for each bag, [bags]. If nullptr, bag b has row b.
     const uint32_t* positions = nullptr;
   };
 
@@ -33,7 +34,7 @@ struct TableUpdate {
   optim::RowUpdate rows = {};
   kernels::Rounding rounding = {};
   std::vector<Term> terms = {};
-  /// Ids are below it; unset: they are rows of the table.
+  /// An upper bound of the ids. If unset, ids are rows of the table.
   std::optional<int64_t> id_limit = {};
 };
 
@@ -43,24 +44,24 @@ struct RowGradients {
   Buffer<float> sums;  // [distinct rows, dim]
 };
 
-/// Sums the gradients of each touched row and updates it, tables and rows in
-/// parallel.
+/// Sums the gradients of each touched row and updates the row. Tables and rows are
+/// processed in parallel.
 ///
-/// A row belongs to one task and its terms keep the order of the batch, so the
-/// result does not depend on the number of threads. Memory is kept from one
-/// update to the next.
+/// Each row belongs to one task, and its terms keep the order of the batch, so the
+/// result does not depend on the number of threads. Updates reuse the memory of earlier
+/// ones.
 class TableUpdater {
  public:
-  /// Errors:  none; the caller has checked everything.
+  /// Updates the tables. Raises no errors, because the caller has checked everything.
   void update(const std::vector<TableUpdate>& updates);
 
-  /// The summed gradients alone, one entry per update; rules do not matter.
+  /// Returns only the summed gradients, one entry per update. Update rules are ignored.
   std::vector<RowGradients> sum(const std::vector<TableUpdate>& updates);
 
  private:
-  // Ids are spread over 2^bucket_bits buckets, and a bucket is one task. By
-  // their low bits, so that neighbouring hot rows land in different ones; by
-  // their high bits where a sweep wants a bucket to be a stretch of rows.
+  // Ids are spread over 2^bucket_bits buckets, and each bucket is one task. The low bits
+  // of an id select its bucket, so that neighbouring frequent rows get different tasks.
+  // In a sweep, the high bits do, because each bucket must be a range of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
@@ -79,7 +80,7 @@ class TableUpdater {
       return bucket_begin[bucket + 1] - bucket_begin[bucket];
     }
   };
-  // A stretch of one term's ids.
+  // A range of one term's ids.
   struct Chunk {
     size_t table = 0;
     size_t term = 0;
@@ -90,11 +91,11 @@ class TableUpdater {
     std::vector<int64_t> next;  // [buckets], counts and then positions
   };
 
-  // Which table, which of its buckets.
+  // A table and one of its buckets.
   using Task = std::pair<size_t, int64_t>;
 
   void plan(const std::vector<TableUpdate>& updates);
-  // All contributions in their buckets.
+  // Puts all contributions into their buckets and returns one task per bucket.
   std::vector<Task> distribute(const std::vector<TableUpdate>& updates);
   void fill(const TableUpdate& update, Chunk& chunk);
   void scatter(Chunk& chunk);

@@ -19,7 +19,7 @@ at::Tensor gather_rows(
   at::Tensor rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat);
   auto* out = rows.mutable_data_ptr<float>();
   const kernels::KernelTable& kernels = active_kernels();
-  int64_t next = 0;  // of `found`
+  int64_t next = 0;  // position in `found`
   for (int64_t begin = 0; begin < bags.nnz();) {
     int64_t end = begin;
     while (end < bags.nnz() && bags.ids[end] != kZeroRow) {
@@ -33,7 +33,7 @@ at::Tensor gather_rows(
          .out = out + begin * bags.dim,
          .end_bag = end - begin});
     next += end - begin;
-    begin = end + 1;  // past the row of zeros
+    begin = end + 1;  // skips the row of zeros
   }
   return rows;
 }

@@ -8,15 +8,15 @@
 
 namespace tessera {
 
-/// The rows [nnz, dim] that `bags` looks up, zeros for kZeroRow. `found`: the
-/// same bags without these, as they number the rows of `table`.
+/// The rows [nnz, dim] that `bags` looks up, with zeros for kZeroRow. `found` is the same
+/// bags without kZeroRow, and its ids are the rows of `table`.
 at::Tensor gather_rows(
     const IdBags& bags,
     const IdBags& found,
     const LookupTable& table);
 
-/// The gradient of the per-id weights. With x the rows, G the activation's
-/// gradient, s the combiner's 1 / denominator, over the ids of one bag:
+/// The gradient of the per-id weights. x are the rows of one bag, G is the gradient of
+/// its activation, and s is the combiner's 1 / denominator:
 ///
 ///   sum    dw_i = <G, x_i>
 ///   mean   dw_i = s <G, x_i> - s^2 sum_j w_j <G, x_j>

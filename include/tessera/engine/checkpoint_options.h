@@ -14,9 +14,10 @@ class OutputArchive;
 
 namespace tessera {
 
-/// How TPUEmbedding::save_checkpoint() writes.
+/// What save_checkpoint() of a layer or an engine writes.
 struct CheckpointOptions {
-  /// Complete checkpoints to keep, >= 1, besides those that they build on.
+  /// The number of complete checkpoints to keep, >= 1. Older checkpoints that these
+  /// build on are kept, too.
   int64_t keep_last = 2;
   /// Every n-th checkpoint is full. The checkpoints between hold only the rows that
   /// have changed since the previous one. With 1, all checkpoints are full. Tables
@@ -24,11 +25,13 @@ struct CheckpointOptions {
   /// the changed rows, whatever has written them. The checksums take 8 bytes of
   /// memory per row, and each checkpoint reads all tables from memory.
   int64_t full_every = 1;
-  /// Rows of one table go to several files of at most this size, >= 1.
+  /// The maximum size of a file of rows in bytes, >= 1. The rows of a larger table go
+  /// to several files.
   int64_t file_bytes = int64_t{1} << 30;
-  /// Saves what belongs to the tables, such as the dense layers and their
-  /// optimizer, in the same checkpoint. Small: it is held in memory. Must not
-  /// call the layer or engine that saves. On shards, rank 0 alone runs it.
+  /// Writes additional data into the same checkpoint, such as the dense layers and
+  /// their optimizer. The data is held in memory, so it should be small. The function
+  /// must not call the layer or engine that saves. If the tables are sharded, only
+  /// rank 0 runs it.
   std::function<void(torch::serialize::OutputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<CheckpointOptions>);
@@ -46,23 +49,23 @@ enum class MissingSlots {
   kKeep
 };
 
-/// What a load takes from a checkpoint or an archive. By default all of it;
-/// then names, shapes, optimizers and slots must agree.
+/// What a load takes from a checkpoint or an archive. By default, it takes everything,
+/// and names, shapes, optimizers and slots must agree.
 struct LoadOptions {
   /// If not empty, only the tables with these names are loaded, and the layer keeps
   /// its step counter and seed.
   std::vector<std::string> tables = {};
   /// If false, only rows are loaded. Slots, step counter and seed stay as they are.
   bool slots = true;
-  /// Whether a table may have more rows than were saved. The further ones keep
-  /// their values: the initial ones, in a new layer.
+  /// Whether a table may have more rows than were saved. The additional rows keep their
+  /// values. In a new layer, these are the initial values.
   bool grown = false;
-  /// Of a checkpoint directory: which one, as list_checkpoints() names it.
-  /// Empty: the newest.
+  /// The name of a checkpoint in the directory, as list_checkpoints() returns it. If
+  /// empty, the newest checkpoint is loaded.
   std::string checkpoint = {};
-  /// Reads what CheckpointOptions::extra wrote, after the tables, which stay
-  /// loaded when it throws. Must not call the layer or engine that loads. On
-  /// shards, every rank runs it.
+  /// Reads what CheckpointOptions::extra wrote. It runs after the tables have been
+  /// loaded, and they stay loaded if it throws. The function must not call the layer or
+  /// engine that loads. If the tables are sharded, every rank runs it.
   std::function<void(torch::serialize::InputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<LoadOptions>);

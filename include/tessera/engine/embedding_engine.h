@@ -26,36 +26,39 @@ struct EmbeddingState;
 
 /// When the lookup of a training batch runs.
 enum class Pipelining {
-  /// In dequeue(), so that it sees every update applied before.
+  /// The lookup runs in dequeue(), so it sees all earlier updates.
   kOff,
-  /// In the background, from the moment that all training batches before it but
-  /// one have been updated or dropped: while the caller computes on batch n,
-  /// batch n + 1 is looked up, and does not see the update of n. Batches with
+  /// The lookup runs in the background. While the caller computes on batch n, batch
+  /// n + 1 is looked up, without the update of batch n. The lookup starts once at most
+  /// one earlier training batch has neither been applied nor dropped. Batches with
   /// training = false are looked up in dequeue().
   kOn
 };
 
-/// The config of an EmbeddingEngine.
+/// The options of an EmbeddingEngine.
 struct EmbeddingEngineOptions {
-  /// One config per input; the nest of features, weights and activations.
+  /// One config per feature. Features, weights and activations have the same nest.
   Nest<FeatureConfig> features = {};
-  /// For tables without their own. Unset: such tables can't be trained.
+  /// The optimizer of tables that have none of their own. If unset, such tables can't be
+  /// trained.
   std::optional<optim::OptimizerSpec> optimizer = {};
   Pipelining pipelining = Pipelining::kOff;
-  /// Intra-op threads of background lookups; 0: as many as LibTorch has. Two
-  /// sides that both want all cores wait for each other: give each half.
+  /// The number of intra-op threads of background lookups. 0 means as many as LibTorch
+  /// has. Lookups and dense layers slow each other down if both use all cores, so give
+  /// each of them half.
   int64_t lookup_threads = 0;
-  /// How many replicas enqueue a slice of each batch, in [1, 65536].
+  /// The number of replicas that each enqueue a slice of a batch, in [1, 65536].
   int64_t replicas = 1;
-  /// Batches that may wait to be dequeued, >= 1; enqueue() blocks at more.
+  /// The number of batches that may wait to be dequeued, >= 1. While so many wait,
+  /// enqueue() blocks.
   int64_t queue_depth = 4;
-  /// How long a call waits for another thread's before it raises.
+  /// How long a call waits for calls of other threads before it raises an error.
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  /// Whether a batch must agree with the output shapes. No: build() with shapes
-  /// first.
+  /// Whether each batch must agree with the output shapes. If false, call build() with
+  /// shapes or a batch size before the first enqueue().
   bool verify_output_shapes = true;
-  /// Whether all features of all batches have one batch size, which build() or
-  /// the first batch fixes.
+  /// Whether all features of all batches must have the same batch size. build() or the
+  /// first batch fixes it.
   bool fixed_batch_size = false;
   /// The seed of the tables' random initial values and of stochastic rounding.
   /// load_checkpoint() replaces the seed of rounding by the saved one.
@@ -67,19 +70,20 @@ struct EmbeddingEngineOptions {
 };
 static_assert(std::is_aggregate_v<EmbeddingEngineOptions>);
 
-/// Which batch an enqueue() is.
+/// Describes the batch of an enqueue().
 struct EnqueueOptions {
-  /// Whether gradients will come, in apply_gradients().
+  /// Whether apply_gradients() will be called for the batch.
   bool training = true;
-  /// Ties enqueue(), dequeue() and apply_gradients() together; free again after
-  /// the last of them. Empty: batches without a name, first in, first out.
+  /// The name by which dequeue() and apply_gradients() find the batch. It can be used
+  /// again after the last of these calls. Batches without a name are first in, first
+  /// out.
   std::string name = {};
-  /// In [0, replicas).
+  /// The replica that enqueues its slice, in [0, replicas).
   int64_t replica = 0;
 };
 
-/// Embedding tables for those who write their own training loop: batches go in,
-/// activations come out, gradients go back.
+/// Embedding tables for a training loop that you write yourself. You enqueue batches,
+/// dequeue their activations, and pass the gradients of the activations back.
 ///
 ///   EmbeddingEngine engine({
 ///       .features = {{"user", FeatureConfig{.table = users}}},
@@ -89,14 +93,14 @@ struct EnqueueOptions {
 ///   loss_of(model->forward(activations)).backward();
 ///   engine.apply_gradients();  // the grad() of the activations
 ///
-/// With replicas, each enqueues its slice under the batch's name, dequeues its
-/// activations and gives their gradients. The sum of all replicas' gradients,
-/// in the order of the replicas, makes one update, when the last has come.
+/// With several replicas, each of them enqueues its slice under the batch's name,
+/// dequeues its activations and passes their gradients. When the last replica has
+/// passed its gradients, their sum, in the order of the replicas, makes one update.
 ///
-/// Thread safe. A call that needs another's waits for it, up to the timeout; all
-/// wait for a running update, so a learning rate or a custom rule must not wait
-/// for the engine. A backward pass ends at the activations, and weights get no
-/// gradient: use TPUEmbedding for these.
+/// The engine is thread safe. A call that depends on a call of another thread waits for
+/// it, up to the timeout. All calls wait for a running update, so the function of a
+/// learning rate or a custom rule must not wait for the engine. A backward pass ends at
+/// the activations, so weights get no gradient. Use TPUEmbedding if they need one.
 /// Shapes:  as in TPUEmbedding, but the first batch fixes rank and all dimensions
 ///          except the first.
 /// Source:  TensorFlow's mid-level TPUEmbedding.
@@ -104,29 +108,31 @@ class EmbeddingEngine {
  public:
   /// Errors:  c10::ValueError for unusable options, naming table or feature.
   explicit EmbeddingEngine(EmbeddingEngineOptions options);
-  /// shutdown(), after which it waits for calls in other threads to leave.
+  /// Calls shutdown() and waits until the calls of other threads have returned.
   ~EmbeddingEngine();
 
   EmbeddingEngine(const EmbeddingEngine&) = delete;
   EmbeddingEngine& operator=(const EmbeddingEngine&) = delete;
 
-  /// Lets dequeue() wait for the first batch, which fixes output shapes where
-  /// FeatureConfig leaves them open. Optional; the first enqueue() does it, too.
+  /// Allows dequeue() before the first enqueue(). The first batch then fixes the output
+  /// shapes that FeatureConfig leaves open. Optional, because enqueue() does the same.
   void build();
-  /// Each replica's batches have `batch_size` bags or sequences per feature. For
-  /// a dense [B, K] use the shapes: build({{"ids", PartialShape{B, K, 1}}}).
+  /// Fixes the output shapes by the number of bags or sequences that each feature has
+  /// in a replica's batches. If an input is dense [B, K], pass shapes instead:
+  /// build({{"ids", PartialShape{B, K, 1}}}).
   void build(int64_t batch_size);
-  /// By the shapes of a replica's sparse or ragged inputs, of which the last
-  /// dimension is combined: [B, n] gives [B]; a dense input [B, K] counts as
-  /// [B, K, 1]. The first dimension may be unknown; others only where
-  /// FeatureConfig::output_shape says them.
+  /// Fixes the output shapes by the shapes of a replica's sparse or ragged inputs. The
+  /// last dimension is combined, so [B, n] gives [B]. A dense input [B, K] counts as
+  /// [B, K, 1]. The first dimension may be unknown. Other dimensions may be unknown only
+  /// if FeatureConfig::output_shape has them.
   /// Errors:  c10::ValueError naming the feature, for shapes that contradict
   ///          what is known; nothing is changed.
   void build(const Nest<PartialShape>& input_shapes);
 
   /// Checks and copies one batch, or a replica's slice of it.
-  /// Waits while queue_depth batches wait to be dequeued, and while other
-  /// replicas have not finished a batch of the same name.
+  ///
+  /// The call waits while queue_depth batches wait to be dequeued, and while other
+  /// replicas have not finished an earlier batch of the same name.
   /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path,
   ///          or for a name in use; c10::Error after the timeout.
   void enqueue(
@@ -134,7 +140,8 @@ class EmbeddingEngine {
       const Weights& weights = {},
       const EnqueueOptions& options = {});
 
-  /// Activations of the batch, in the nest of the feature configs, once.
+  /// Returns the activations of the batch, in the nest of the feature configs. Each
+  /// replica can dequeue a batch once.
   ///
   /// If the batch was not enqueued yet, dequeue() waits for another thread to enqueue
   /// it, up to EmbeddingEngineOptions::timeout. This also holds in a program with one
@@ -150,12 +157,12 @@ class EmbeddingEngine {
   Nest<at::Tensor> dequeue(const std::string& name = {}, int64_t replica = 0);
   Nest<at::Tensor> dequeue(int64_t replica) = delete;  // dequeue("", replica)
 
-  /// Updates the tables, when all replicas have given their gradients.
+  /// Updates the tables once all replicas have passed their gradients.
   ///
   /// If `gradients` is empty, the engine reads the grad() of the activations that
   /// dequeue() returned for this batch and replica.
-  /// An undefined tensor is a gradient of zeros: its feature's rows count as
-  /// touched. Gradients are summed over replicas, not averaged.
+  /// An undefined tensor stands for a gradient of zeros, and the rows of its feature
+  /// count as touched. Gradients are summed over replicas, not averaged.
   /// Errors:  c10::ValueError for another nest, shape or dtype, or a batch that
   ///          has not been dequeued or was not enqueued for training;
   ///          c10::IndexError for the replica; c10::Error before the first
@@ -166,32 +173,33 @@ class EmbeddingEngine {
       const std::string& name = {},
       int64_t replica = 0);
 
-  /// Forgets a batch: gradients that have come are not applied, and what waits
-  /// for its update goes on. Empty: the oldest in flight without a name, trained
-  /// or not, so name the batches that you may skip. A replica's slice that comes
-  /// after the drop begins a new batch.
+  /// Removes a batch. Gradients that some replicas have already passed are not applied,
+  /// and calls that wait for the batch's update continue. An empty name drops the oldest
+  /// batch without a name, whether it is for training or not, so name the batches that
+  /// you may want to drop. A replica's slice that is enqueued after the drop begins a
+  /// new batch.
   /// Errors:  c10::ValueError for a name that is not in flight, and for a batch
   ///          without a name that some replicas have not enqueued yet.
   void drop(const std::string& name = {});
 
-  /// Activations of some or all features, outside of any batch, for serving:
-  /// rows are not rounded to TableConfig::quantization.
+  /// Activations of some or all features for serving, independent of the queue of
+  /// batches. Rows are not rounded to TableConfig::quantization.
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
       const Weights& weights = {}) const;
-  /// The same by other feature configs over the engine's tables.
+  /// Looks up with other feature configs that use the engine's tables.
   /// Errors:  c10::ValueError for a table that is not the engine's.
   Nest<at::Tensor> embedding_lookup(
       const Features& features,
       const Weights& weights,
       const Nest<FeatureConfig>& serving_config) const;
 
-  /// The tables as live tensors, after background lookups have ended. Write to
-  /// them only while no batch is in flight; update_embedding_table() may be
-  /// called at any time.
+  /// The tables as tensors that share the engine's memory. Waits for background lookups.
+  /// Write to the tensors only while no batch is in flight. update_embedding_table() may
+  /// be called at any time.
   EmbeddingTables embedding_tables() const;
-  /// Replaces all rows of a table by `values` [vocabulary_size, dim]; its slots
-  /// stay.
+  /// Replaces all rows of a table by `values` [vocabulary_size, dim]. The slots keep
+  /// their values.
   /// Errors:  c10::TypeError or ValueError naming the table.
   void update_embedding_table(
       const std::string& name,
@@ -203,25 +211,25 @@ class EmbeddingEngine {
 
   /// Writes a checkpoint into `directory`: tables, slots, step counter, seed, and the
   /// gradients that gradient_accumulation_steps has collected. TPUEmbedding and
-  /// EmbeddingEngine load each other's checkpoints. Batches in flight are not saved:
-  /// their gradients count for the next checkpoint. Other calls wait meanwhile, and
-  /// those with a timeout count the time.
+  /// EmbeddingEngine load each other's checkpoints. Batches in flight are not saved;
+  /// their gradients count for the next checkpoint. Other calls wait during the save,
+  /// and this time counts towards their timeout.
   /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
   void save_checkpoint(
       const std::string& directory,
       const CheckpointOptions& options = {});
-  /// Batches in flight keep the activations that have been looked up; their
-  /// gradients go to the loaded tables. The load also replaces the gradients that
-  /// gradient_accumulation_steps has collected for these tables.
+  /// Loads a checkpoint. Batches in flight keep the activations that have been looked
+  /// up, and their gradients update the loaded tables. The load also replaces the
+  /// gradients that gradient_accumulation_steps has collected for these tables.
   /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
   ///          every difference; nothing is changed.
   void load_checkpoint(
       const std::string& directory,
       const LoadOptions& options = {});
 
-  /// Writes the same contents into an archive. TPUEmbedding and EmbeddingEngine load
-  /// each other's archives. Batches and other calls are treated as in
-  /// save_checkpoint().
+  /// Writes what save_checkpoint() writes into an archive. TPUEmbedding and
+  /// EmbeddingEngine load each other's archives. Batches in flight and other calls are
+  /// treated as in save_checkpoint().
   void save(torch::serialize::OutputArchive& archive) const;
   /// Loads an archive, as load_checkpoint() loads a checkpoint.
   /// Errors:  c10::ValueError listing damaged entries, or every difference in
@@ -234,11 +242,12 @@ class EmbeddingEngine {
   /// batches make one update. If tables differ in n, the smallest n counts.
   int64_t iterations() const;
 
-  /// Ids that OutOfRange::kZero has answered with zeros, over all batches.
+  /// The number of ids in all batches so far that were out of range and gave zeros,
+  /// because of OutOfRange::kZero.
   int64_t out_of_range_count() const;
 
-  /// What the engine runs: tables with optimizers, slots and learning-rate
-  /// tags, features with output shapes, batch sizes.
+  /// The engine's configuration: tables with optimizers, slots and learning-rate tags,
+  /// features with output shapes, and batch sizes.
   ///
   ///   {"batch_size": gcd of the features' numbers of bags, or null before all
   ///                  of them are known,
@@ -252,8 +261,8 @@ class EmbeddingEngine {
 
   const EmbeddingEngineOptions& options() const;
 
-  /// Ends the engine: calls that wait, and later ones that need the tables or
-  /// the queue, raise c10::Error.
+  /// Ends the engine. Calls that wait, and later calls that need the tables or the
+  /// queue, raise c10::Error.
   void shutdown();
 
  protected:
@@ -271,7 +280,7 @@ class EmbeddingEngine {
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
   // Calls `read` while neither lookups nor updates run.
   void read_state(c10::function_ref<void(const EmbeddingState&)> read) const;
-  // While neither lookups nor updates run.
+  // Calls `change` while neither lookups nor updates run.
   void change_state(c10::function_ref<void(EmbeddingState&)> change);
 
   std::unique_ptr<Impl> impl_;

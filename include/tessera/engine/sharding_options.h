@@ -11,13 +11,13 @@
 
 namespace tessera {
 
-/// Which rank holds which rows of a table of V rows. With R ranks:
+/// How the V rows of a table are split over R ranks:
 ///
 ///   kDiv   ranges of V / R rows in order; the first V % R ranks have one more
 ///   kMod   row i belongs to rank i % R
 ///
-/// kMod spreads a vocabulary that is sorted by frequency evenly; kDiv keeps
-/// neighbours together, and its checkpoints can be increments.
+/// kMod spreads a vocabulary evenly if it is sorted by frequency. kDiv keeps
+/// neighbouring rows together, and its checkpoints can be incremental.
 enum class RowSplit { kDiv, kMod };
 
 /// "div" or "mod".
@@ -28,8 +28,8 @@ struct TablePlacement {
   enum class Kind {
     /// The rows are split over all ranks.
     kRowWise,
-    /// Each rank has all rows. A lookup needs no other rank; an update sends a gradient
-    /// of the whole table, which suits small tables.
+    /// Each rank has all rows. A lookup needs no other rank, but each update sends a
+    /// gradient of the whole table, so this suits small tables.
     kDataParallel,
     /// All rows are on `rank`.
     kTableWise
@@ -56,24 +56,26 @@ static_assert(std::is_aggregate_v<TablePlacement>);
 /// "row-wise (div)", "row-wise (mod)", "data-parallel" or "table-wise on rank 2".
 std::string to_string(const TablePlacement& placement);
 
-/// How distributed::sharded_strategy() spreads tables over ranks. The same on all of them.
+/// How distributed::sharded_strategy() spreads tables over ranks. All ranks must use the
+/// same options.
 struct ShardingOptions {
-  /// By table name; plan_sharding() proposes some. A table that is not in it is
-  /// split by rows.
+  /// The placement of each table, by its name. plan_sharding() proposes one. A table
+  /// without an entry is split by rows.
   std::map<std::string, TablePlacement> placement = {};
-  /// Of tables without a placement.
+  /// How tables without an entry in `placement` are split.
   RowSplit split = RowSplit::kDiv;
-  /// What the rows of float32 tables travel as: kFloat, or kBFloat16 for half
-  /// the bytes, rounded to the nearest. Rows of 16-bit tables travel as they are;
-  /// ids always as 32 bits.
+  /// The dtype in which rows of float32 tables are sent: kFloat, or kBFloat16, which
+  /// rounds to the nearest value and halves the bytes. Rows of 16-bit tables are sent
+  /// unchanged, and ids always have 32 bits.
   at::ScalarType row_transport = at::kFloat;
-  /// What gradients travel as, each rank's sum per row: kFloat or kBFloat16.
+  /// The dtype in which each rank sends its sum of gradients per row: kFloat or
+  /// kBFloat16.
   at::ScalarType gradient_transport = at::kFloat;
-  /// As Strategy::Engine::lookup_threads. Layers of one backend share a thread for
-  /// their lookups; the first of them decides.
+  /// The same as Strategy::Engine::lookup_threads. Layers of one backend share a thread
+  /// for their lookups, and the first of these layers sets its number of threads.
   int64_t lookup_threads = 0;
-  /// Where the backend wants its tensors: kCPU for MPI. A GPU, for NCCL, has not
-  /// been tried.
+  /// The device of the tensors that the backend sends: kCPU for MPI. A GPU, which NCCL
+  /// needs, has not been tested.
   at::Device device = at::kCPU;
 
   bool operator==(const ShardingOptions&) const = default;

@@ -23,22 +23,23 @@ class ShardedEngineFactory;
 ///                       shows one parameter, `virtual_variable`
 ///   Strategy::host()    tables as ordinary parameters for any torch::optim, or
 ///                       for make_optimizer(layer), which follows the tables'
-///                       own specs; stock LibTorch operators only
-///   Strategy::dense()   like host, but bags are padded to the longest one:
-///                       [batch, ids] of rows at once, fit for short bags
+///                       own specs; uses only stock LibTorch operators
+///   Strategy::dense()   like host(), but all bags are padded to the longest one
+///                       and looked up as [batch, ids]; suits short bags
 ///   distributed::sharded_strategy()
-///                       an engine per process, with the rows spread over them
+///                       an engine in each process, with the rows spread over them
 class Strategy {
  public:
   struct Engine {
-    /// Intra-op threads of lookups that run in the background, between
-    /// begin_forward() and finish_forward(); 0: as many as LibTorch has. With
-    /// half the cores each, lookup and dense work go on side by side.
+    /// The number of intra-op threads of lookups that run in the background, between
+    /// begin_forward() and finish_forward(). 0 means as many as LibTorch has. Lookups
+    /// and dense layers run side by side if each of them has half the cores.
     int64_t lookup_threads = 0;
     bool operator==(const Engine&) const = default;
   };
   struct Host {
-    /// Sparse gradients, for torch::optim::SGD and Adagrad and for large tables.
+    /// Whether tables get sparse gradients, which suit large tables.
+    /// torch::optim::SGD and Adagrad accept them.
     /// make_optimizer(layer) accepts sparse and dense gradients.
     bool sparse_gradients = false;
     bool operator==(const Host&) const = default;
@@ -84,7 +85,7 @@ class Strategy {
   const std::variant<Engine, Host, Dense, Sharded>& options() const {
     return options_;
   }
-  /// Whether tables live in the engine, not among the layer's parameters.
+  /// Whether the tables are in an engine, and not among the layer's parameters.
   bool is_engine() const {
     return std::holds_alternative<Engine>(options_) || is_sharded();
   }
@@ -106,14 +107,14 @@ class Strategy {
   std::variant<Engine, Host, Dense, Sharded> options_;
 };
 
-/// When an engine updates its tables. On Strategy::host() and dense() it is always
-/// in the step of an optimizer.
+/// When an engine updates its tables. Under Strategy::host() and dense(), tables are
+/// always updated by the step() of an optimizer.
 enum class Apply {
-  /// At the end of each backward(), once, whatever it covers.
+  /// Once, at the end of each backward(), with all gradients of that pass.
   kInBackward,
-  /// Gradients of all backward() calls pile up, one sum per touched row, until
-  /// the step() of a Combined optimizer: micro-batches, several losses, clipping
-  /// by the norm of all gradients.
+  /// In the step() of a Combined optimizer. Until then, the gradients of all backward()
+  /// calls are summed per touched row. Use it for micro-batches, several losses, or
+  /// clipping by the norm of all gradients.
   kOnStep
 };
 

@@ -14,7 +14,7 @@ namespace tessera {
 
 namespace {
 
-// Some of a text, around where it differs from another one.
+// The part of a text around its first difference from another text.
 std::string excerpt(const std::string& text, size_t difference) {
   constexpr size_t kBefore = 60;
   constexpr size_t kLength = 120;

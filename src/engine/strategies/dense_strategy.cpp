@@ -19,7 +19,7 @@ namespace {
 // Bags padded to the longest one.
 struct Grid {
   int64_t width = 0;
-  at::Tensor cells;  // [nnz] int64, where each id stands
+  at::Tensor cells;  // [nnz] int64, the cell of each id in the flat grid
   at::Tensor rows;  // [bags, width] int64, 0 where nothing is looked up
   at::Tensor is_live;  // [bags, width] bool
 };
@@ -62,7 +62,8 @@ class DenseStrategy : public ParameterStrategy {
             .view({bags.bags, grid.width});
     const at::Tensor rows =
         round_to_buckets(at::embedding(table.rows, grid.rows), table.buckets);
-    // Cells that are not live hold row 0: masked before anything is multiplied.
+    // Cells that are not live hold row 0. They are masked before the multiplication, so
+    // that a NaN or infinity in row 0 has no effect.
     const at::Tensor live_rows =
         at::where(grid.is_live.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
     const at::Tensor terms = live_rows * weight.unsqueeze(2);

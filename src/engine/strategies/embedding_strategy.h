@@ -30,23 +30,23 @@ class EmbeddingStrategy {
  public:
   virtual ~EmbeddingStrategy() = default;
 
-  /// What the layer registers as its parameters.
+  /// The parameters that the layer registers, with their names.
   virtual std::vector<std::pair<std::string, at::Tensor>> parameters() = 0;
 
   /// Differentiable activations, one per feature.
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
-  /// A forward() in two parts: what it returns, called once, gives the
-  /// activations. On an engine, a training batch is looked up meanwhile, from
-  /// tables as they are now.
+  /// The first part of a forward() in two parts. The returned function, which must be
+  /// called once, gives the activations. On an engine, a training batch is looked up in
+  /// the background, in the tables as they are now.
   virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
     return [this, batch = std::move(batch)]() mutable {
       return forward(std::move(batch));
     };
   }
 
-  /// In place of forward(), when a batch can't be read: other ranks must not
-  /// wait for it. May raise in the name of another rank.
+  /// Called instead of forward() if a batch can't be read, so that other ranks do not
+  /// wait for it. May raise the error of another rank.
   virtual void give_up(const std::exception_ptr& /*error*/) {}
 
   /// While the lock is held, no update changes the tables. If a torch::optim updates
@@ -55,13 +55,13 @@ class EmbeddingStrategy {
     return {};
   }
 
-  /// Until no lookup runs in the background: the tables are to be replaced.
+  /// Waits until no lookup runs in the background. Called before the tables are replaced.
   virtual void wait_for_lookups() {}
 
   /// Drops gradients that wait for a step, because the tables have been replaced.
   virtual void forget() {}
 
-  /// What the next step of an optimizer applies; nullptr unless this is an
+  /// The gradients that the next step of an optimizer applies. nullptr unless this is an
   /// engine under Apply::kOnStep.
   virtual std::shared_ptr<PendingGradients> pending() {
     return nullptr;
@@ -92,8 +92,8 @@ class EmbeddingStrategy {
   int64_t bans_ = 0;
 };
 
-/// Makes the engines of sharded layers. The one implementation is in
-/// src/distributed, which stands above this folder.
+/// Makes the engines of sharded layers. Its only implementation is in src/distributed,
+/// which this folder must not include.
 class ShardedEngineFactory {
  public:
   virtual ~ShardedEngineFactory() = default;
@@ -109,7 +109,7 @@ class ShardedEngineFactory {
       std::shared_ptr<EmbeddingState> state) const = 0;
 };
 
-/// On an engine, the first parameter is the virtual variable.
+/// Tables in an engine. The only parameter is the virtual variable.
 /// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
     std::shared_ptr<EmbeddingState> state,
@@ -131,13 +131,13 @@ std::unique_ptr<EmbeddingStrategy> make_strategy(
 /// Whether `strategy` updates tables by their own optimizers.
 WithSlots slots_under(const Strategy& strategy);
 
-/// What part of the tables this process holds.
+/// The part of the tables that this process holds.
 Shards shards_under(const Strategy& strategy);
 
-/// Runs `configure`, which says as text what this rank was configured with, and
-/// compares the ranks.
-/// Errors:  what it throws; on shards on all ranks, and c10::ValueError showing
-///          where the texts differ.
+/// Runs `configure`, which returns the configuration of this rank as text. If the tables
+/// are sharded, compares the texts of all ranks.
+/// Errors:  what `configure` throws, on all ranks; c10::ValueError showing where the
+///          texts differ.
 void configure_ranks(
     const Strategy& strategy,
     c10::function_ref<std::string()> configure);

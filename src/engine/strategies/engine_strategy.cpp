@@ -30,17 +30,17 @@ using torch::autograd::variable_list;
 
 class PendingUpdates;
 
-// Weights of a feature that ask for a gradient, with what it takes.
+// A feature whose weights require a gradient, and the data for this gradient.
 struct WeightedFeature {
   size_t feature = 0;
-  IdBags bags;  // with kZeroRow, which counts in the denominators
+  IdBags bags;  // with kZeroRow, because the denominators include it
   at::Tensor rows;  // [nnz, dim], as they were looked up
-  int64_t count = 0;  // of the caller's weights
+  int64_t count = 0;  // the number of the caller's weights
 };
 
-// What backward() needs of one forward: its own checked copy of the ids.
+// What backward() needs from one forward pass, with its own checked copy of the ids.
 struct LookupRecord : torch::CustomClassHolder {
-  std::vector<at::Tensor> activations;  // handed over to autograd
+  std::vector<at::Tensor> activations;  // moved to autograd
   std::vector<IdBags> bags;
   std::vector<WeightedFeature> weighted;
   std::shared_ptr<const distributed::Route> route;
@@ -50,13 +50,13 @@ struct LookupRecord : torch::CustomClassHolder {
 };
 using LookupRecordPtr = c10::intrusive_ptr<LookupRecord>;
 
-// Takes the gradients of one backward pass: an engine, or under Apply::kOnStep
-// what is pending.
+// Takes the gradients of one backward pass to the engine, or under Apply::kOnStep to the
+// pending gradients.
 using Sink = std::function<void(const std::vector<LookupGradients>&)>;
 
-// The gradients that one backward pass has collected so far. Lives in the
-// pass's final callback: when the pass fails, LibTorch drops the callback, and
-// the pile and its marks on the lookups go with it.
+// The gradients that one backward pass has collected so far. The final callback of the
+// pass owns them. If the pass fails, LibTorch drops the callback, and the destructor
+// resets the marks on the lookups.
 class Pile {
  public:
   explicit Pile(Sink sink) : sink_(std::move(sink)) {}
@@ -89,7 +89,7 @@ class Pile {
   bool is_applied_ = false;
 };
 
-// One pile per running backward pass, told apart by its graph task.
+// The gradients of all running backward passes, one Pile per graph task.
 class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
@@ -106,7 +106,8 @@ class PendingUpdates {
     return are_allowed_;
   }
 
-  // Under kOnStep the gradients of a second pass add up.
+  // Whether a second backward pass over the same forward is allowed. Under kOnStep, its
+  // gradients are added.
   bool takes_second_pass() const {
     return pending_ != nullptr;
   }
@@ -151,11 +152,11 @@ class PendingUpdates {
   std::map<int, std::weak_ptr<Pile>> piles_;
 };
 
-// Ties activations to the virtual variable: its backward hands their gradients
-// to the engine and gives the variable a defined zero.
+// Connects activations to the virtual variable. Its backward() passes their gradients to
+// the engine and gives the variable a gradient of zero.
 struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
-  // `inputs`: the virtual variable, then the weights of record->weighted. The
-  // type must be TensorList itself: a vector would count as no tensor at all.
+  // `inputs` are the virtual variable and the weights of record->weighted. The type must
+  // be TensorList, because LibTorch does not see the tensors in a vector.
   static variable_list forward(
       AutogradContext* context,
       at::TensorList /*inputs*/,
@@ -204,7 +205,8 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
   }
 };
 
-// Sums over several passes have no order and no count of their own.
+// Refuses optimizers that depend on the order or the number of the gradients, because
+// Apply::kOnStep only keeps their sums.
 void check_on_step(const TableState& table) {
   if (!table.optimizer) {
     return;
@@ -250,7 +252,7 @@ class EngineStrategy : public EmbeddingStrategy {
     updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
   }
 
-  // Lookups in the background use this object.
+  // Waits, because background lookups use this object.
   ~EngineStrategy() override {
     engine_->end_lookups();
   }
@@ -315,7 +317,7 @@ class EngineStrategy : public EmbeddingStrategy {
         "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() updates the tables; another optimizer's step() can't reach them. Make one: Combined(std::move(optimizer), {{layer}}), or run under NoGradGuard.");
   }
 
-  // In any thread. `with_gradients`: weights may ask for one.
+  // Can run in any thread. `with_gradients`: whether gradients of weights are needed.
   LookedUp look_up(Batch batch, bool with_gradients) const {
     LookedUp result;
     for (size_t i = 0; i < batch.bags.size(); ++i) {
@@ -340,7 +342,7 @@ class EngineStrategy : public EmbeddingStrategy {
     return result;
   }
 
-  // Makes activations that autograd leads back to the engine.
+  // Returns activations whose gradients autograd passes to the engine.
   std::vector<at::Tensor> tie(LookedUp found) {
     state_->out_of_range_count += found.zero_rows;
     if (!at::GradMode::is_enabled() ||

@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace {
 
-// The ids that do not look up zeros, [n] int64.
+// The ids without kZeroRow, [n] int64.
 at::Tensor looked_up_rows(const IdBags& bags) {
   at::Tensor rows = at::empty({bags.nnz() - bags.zero_rows}, at::kLong);
   std::copy_if(

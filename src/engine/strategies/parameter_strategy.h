@@ -12,12 +12,12 @@
 
 namespace tessera {
 
-/// Tables as ordinary parameters: autograd gives their gradients, a
-/// torch::optim updates them.
+/// Tables as ordinary parameters. Autograd computes their gradients, and a torch::optim
+/// updates them.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
   /// `sparse_gradients`: whether look_up() gives the tables sparse gradients.
-  /// Errors:  c10::ValueError for a table of 16 bits.
+  /// Errors:  c10::ValueError for a 16-bit table.
   ParameterStrategy(
       std::shared_ptr<EmbeddingState> state,
       bool sparse_gradients);
@@ -29,8 +29,8 @@ class ParameterStrategy : public EmbeddingStrategy {
  private:
   void set_updates(bool are_allowed) override;
 
-  /// The activation [bags, dim] by stock operators. `weights`: of the caller's
-  /// values, or undefined.
+  /// Looks up one feature with stock operators and returns its activation [bags, dim].
+  /// `weights` has one weight per value of the caller, or is undefined.
   virtual at::Tensor look_up(
       const LookupTable& table,
       const IdBags& bags,
