@@ -26,8 +26,8 @@ inline const char* kind_of(const Column& column) {
   return tensor.scalar_type() == at::kLong ? "integers" : "floats";
 }
 
-/// Calls visit with the values, as std::span<const int64_t>, <const float> or
-/// <const std::string>. The column has passed validate().
+/// Calls `visit` with the values as std::span<const int64_t>, std::span<const float> or
+/// std::span<const std::string>. The column must have passed validate().
 template <class Visit>
 void visit_values(const Column& column, Visit&& visit) {
   if (const auto* text =

@@ -24,7 +24,7 @@ std::string place_of(std::string_view name) {
   return c10::str("[Columns '", shorten(name), "']");
 }
 
-// Dense, on the CPU and [n].
+// Checks that the tensor is dense, on the CPU and of shape [n].
 void check_vector(
     const at::Tensor& tensor,
     std::string_view name,

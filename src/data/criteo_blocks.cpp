@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kCacheLineBytes = 64;
 
-// Columns that begin a cache line further in a page each: at the same place in
-// their pages all of them would compete for the same few lines of the cache.
+// The distance between two columns: a number of pages and one cache line. Columns that
+// begin at the same offset in their pages would compete for the same few cache lines.
 int64_t stride_of(size_t rows) {
   constexpr size_t kInPage = kPageBytes / sizeof(int64_t);
   return static_cast<int64_t>(
@@ -19,7 +19,8 @@ int64_t stride_of(size_t rows) {
       kCacheLineBytes / sizeof(int64_t));
 }
 
-// Pages that no row needs are never touched.
+// Allocates for the largest possible number of rows. Pages that no row needs take no
+// memory, because they are never written.
 void make_columns(CriteoBlock& block) {
   const int64_t stride =
       stride_of(block.lines.text.size() / kShortestCriteoLine);

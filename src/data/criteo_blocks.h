@@ -19,15 +19,17 @@
 namespace tessera::data {
 
 struct MalformedLine {
-  int64_t row = 0;  // that it would have had in its block
-  int64_t line = 0;  // in its block
-  std::string_view text = {};  // in the block's text, without the newline
+  int64_t row = 0;  // the number of examples before it in its block
+  int64_t line = 0;  // the number of lines before it in its block
+  std::string_view text =
+      {};  // points into the block's text; without the newline
 };
 
-/// Of the block's lines, the first one of the shard; it may be behind the last.
+/// The first line of the shard, counted from the block's first line. It may come after
+/// the block's last line.
 int64_t first_line_in(const LineBlock& lines, const CriteoShard& shard);
 
-/// A block of lines, and the shard's examples in it.
+/// A block of lines and the shard's examples in it.
 struct CriteoBlock {
   LineBlock lines = {};
   std::unique_ptr<float[]> labels = {};
@@ -36,22 +38,21 @@ struct CriteoBlock {
   CriteoRows columns = {};
   int64_t rows = 0;
   std::vector<MalformedLine> malformed = {};  // with kError: the first one
-  std::exception_ptr error = {};  // instead of the lines
+  std::exception_ptr error = {};  // if set, the block has no examples
   bool is_parsed = false;
 };
 
-/// Threads that read and parse blocks into a ring of slots, which bounds the
-/// memory. Block i is in slot i % slots, from when it is read until the next one is
-/// taken.
+/// Threads that read and parse blocks into a ring of slots, which limits the memory.
+/// Block i is in slot i % slots from the moment it is read until block i + 1 is taken.
 class CriteoBlocks {
  public:
-  /// The options have been validated, and say how many threads and blocks.
+  /// The options must be valid, with `threads` and `queue_blocks` > 0.
   explicit CriteoBlocks(const CriteoReaderOptions& options);
   ~CriteoBlocks();
 
-  /// Blocks in the order of the files; valid until the next call. nullptr at the
-  /// end.
-  /// Errors:  what went wrong in a thread.
+  /// The next block, in the order of the files, or nullptr at the end. It is valid until
+  /// the next call.
+  /// Errors:  those of the threads.
   const CriteoBlock* next();
 
  private:
@@ -69,9 +70,9 @@ class CriteoBlocks {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Blocks so far; freed_ <= taken_ <= parsing_ <= read_ <= freed_ + slots.
+  // Numbers of blocks: freed_ <= taken_ <= parsing_ <= read_ <= freed_ + slots.
   int64_t read_ = 0;
-  int64_t parsing_ = 0;  // begun
+  int64_t parsing_ = 0;  // parsed, or being parsed
   int64_t taken_ = 0;
   int64_t freed_ = 0;
   bool is_ended_ = false;

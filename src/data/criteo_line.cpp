@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Eight characters at a time, in the bytes of one integer.
+// The functions below handle eight characters at a time, in the bytes of one integer.
 constexpr uint64_t kOnes = 0x0101010101010101;
 constexpr uint64_t kHighBits = 0x80 * kOnes;
 
@@ -28,7 +28,7 @@ uint64_t load(const char* text) {
   return bytes;
 }
 
-// High bits where a byte, which must be below 128, is >= limit.
+// Sets the high bit of each byte that is >= limit. All bytes must be below 128.
 constexpr uint64_t at_least(uint64_t bytes, uint64_t limit) {
   return bytes + (0x80 - limit) * kOnes;
 }
@@ -49,8 +49,8 @@ bool parse_eight_digits(uint64_t text, int64_t& value) {
   return true;
 }
 
-// Up to eight digits, the first one in the lowest byte, after zeros. Pairs, then
-// fours, then eights of digits are joined with one multiplication each.
+// Converts eight digits, with the first one in the lowest byte; unused leading digits are
+// 0. The first step joins digits to pairs, and the second joins four pairs.
 int64_t join_decimal_digits(uint64_t digits) {
   constexpr uint64_t kPairs = 0x000000ff000000ff;
   digits = digits * 10 + (digits >> 8);
@@ -60,7 +60,7 @@ int64_t join_decimal_digits(uint64_t digits) {
       32);
 }
 
-// Longer than seven characters; -2^63 is kMissing and so refused.
+// Parses an integer of more than seven characters. Refuses -2^63, which is kMissing.
 const char* parse_long_integer(const char* text, int64_t& value) {
   const bool is_negative = *text == '-';
   text += is_negative ? 1 : 0;
@@ -79,7 +79,7 @@ const char* parse_long_integer(const char* text, int64_t& value) {
   return text + 1;
 }
 
-// What is after the field's tab, or nullptr.
+// Returns the position after the field's tab, or nullptr if the field is malformed.
 const char* parse_integer(const char* text, int64_t& value) {
   uint64_t bytes = load(text);
   const uint64_t tabs = bytes ^ ('\t' * kOnes);
@@ -117,7 +117,7 @@ int hexadecimal_digit(char c) {
                                      : -1;
 }
 
-// What is after the field, or nullptr when it has none or more than 8 digits.
+// Returns the position after the digits, or nullptr if there are none or more than 8.
 const char* parse_short_category(const char* text, int64_t& value) {
   value = 0;
   const char* begin = text;
@@ -130,7 +130,7 @@ const char* parse_short_category(const char* text, int64_t& value) {
   return text == begin ? nullptr : text;
 }
 
-// What is after the category's digits.
+// Returns the position after the category's digits, or nullptr if it is malformed.
 const char* parse_category(const char* text, char separator, int64_t& value) {
   if (*text == separator || *text == '\r') {
     value = kMissing;

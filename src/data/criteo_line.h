@@ -8,13 +8,12 @@
 
 namespace tessera::data {
 
-/// parse_criteo_line() may look at this many bytes behind the line's end.
+/// The number of bytes after the line's end that parse_criteo_line() may read.
 inline constexpr size_t kCriteoPadding = 16;
-/// A line has at least a digit, 39 tabs and a newline.
+/// The shortest line has a digit, 39 tabs and a newline.
 inline constexpr size_t kShortestCriteoLine = 41;
 
-/// Where examples go, column by column: column c of example r is at
-/// c * stride + r.
+/// The memory of parsed examples. Column c of example r is at c * stride + r.
 struct CriteoRows {
   float* labels = nullptr;
   int64_t* integers = nullptr;
@@ -22,15 +21,16 @@ struct CriteoRows {
   int64_t stride = 0;
 };
 
-/// Parses a line that ends with a newline. Returns what is after the newline, or
-/// nullptr when the line is malformed, with anything in the row.
+/// Parses a line that ends with a newline. Returns the position after the newline, or
+/// nullptr if the line is malformed. The values of the row are then undefined.
 const char* parse_criteo_line(
     const char* line,
     int64_t row,
     const CriteoRows& rows);
 
-/// What is wrong with a line, given without its newline; empty when nothing is.
-/// It agrees with parse_criteo_line(), is slow, and knows all the reasons.
+/// Describes what is wrong with a line, which is passed without its newline. Empty if
+/// the line is well-formed. It agrees with parse_criteo_line(), but it is slow and finds
+/// the reason.
 std::string criteo_line_problem(std::string_view line, size_t max_line_bytes);
 
 }  // namespace tessera::data

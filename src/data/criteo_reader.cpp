@@ -32,7 +32,7 @@ void check_range(
       value);
 }
 
-// With all choices made.
+// Checks the options and replaces zeros by the values that they stand for.
 CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMost = int64_t{1} << 30;
   constexpr int64_t kMostThreads = 1024;
@@ -147,11 +147,11 @@ class CriteoReader::Batches {
   CriteoReaderOptions options_;
   CriteoReport report_;
   int64_t next_line_;
-  int64_t block_end_;  // the line after the blocks that are used up
+  int64_t block_end_;  // the line after the last finished block
   std::exception_ptr error_;
   const CriteoBlock* block_ = nullptr;
-  int64_t row_ = 0;  // of the block: given
-  size_t malformed_ = 0;  // of the block: counted
+  int64_t row_ = 0;  // the number of copied examples of the block
+  size_t malformed_ = 0;  // the number of counted malformed lines of the block
   CriteoBlocks blocks_;
 };
 
@@ -199,7 +199,7 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
   return finish(std::move(storage));
 }
 
-// `examples` are given by the time an error is seen.
+// `examples` is the number of examples that the caller gets before the error.
 bool CriteoReader::Batches::take_block(int64_t examples) {
   try {
     block_ = blocks_.next();
@@ -220,7 +220,7 @@ bool CriteoReader::Batches::take_block(int64_t examples) {
   return true;
 }
 
-// Examples of the block until a malformed line or its end.
+// The number of examples before the next malformed line or the end of the block.
 int64_t CriteoReader::Batches::rows_before_malformed() const {
   const auto& malformed = block_->malformed;
   return (malformed_ < malformed.size() ? malformed[malformed_].row

@@ -15,10 +15,10 @@ namespace tessera::data {
 
 namespace {
 
-// Their ids are 512 MiB; lists that are this long are a mistake.
+// So many ids take 512 MiB. Lists that give more are probably a mistake.
 constexpr double kMaxCombinations = int64_t{1} << 26;
 
-// The hashes of a column's values, and where those of an example are.
+// The hashes of a column's values, and the first one of each example.
 struct HashedColumn {
   std::vector<ValueHash> hashes;
   at::Tensor row_splits;
@@ -58,7 +58,8 @@ double count_combinations(
   return combinations;
 }
 
-// Appends all combinations of `prefix` with values of the columns from `column`.
+// Appends to `out` all combinations of `prefix` with values of columns[column] and of the
+// columns after it.
 void append(
     const std::vector<HashedColumn>& columns,
     size_t column,
@@ -111,7 +112,8 @@ CrossedHashes cross_columns(
   int64_t* row_splits = splits.data_ptr<int64_t>();
   row_splits[0] = 0;
   for (int64_t example = 0; example < batch; ++example) {
-    if (count_combinations(hashed, example) > 0) {  // or the others loop idly
+    // If one column has no values, the loops over the others would give nothing.
+    if (count_combinations(hashed, example) > 0) {
       append(hashed, 0, example, {.hash = seed}, crossed.hashes);
     }
     row_splits[example + 1] = static_cast<int64_t>(crossed.hashes.size());

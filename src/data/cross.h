@@ -23,8 +23,8 @@ struct CrossedHashes {
   at::Tensor row_splits;  // undefined when all columns have single values
 };
 
-/// All combinations of the columns' values, example by example.
-/// Errors:  c10::ValueError beginning with `where` when there are too many.
+/// Hashes all combinations of the columns' values, example by example.
+/// Errors:  c10::ValueError beginning with `where` if there are too many.
 CrossedHashes cross_columns(
     const std::vector<const Column*>& columns,
     uint64_t seed,

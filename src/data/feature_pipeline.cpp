@@ -70,7 +70,8 @@ void check_output(const PipelineOutput& output, size_t index) {
 }  // namespace
 
 struct FeaturePipeline::State {
-  // Where an output writes: a feature, or columns of the dense matrix.
+  // An output and its transform. If it gives numbers, `first_dense` is its first column
+  // in the dense matrix.
   struct Step {
     Step(const PipelineOutput& of, int64_t first)
         : output(&of),
@@ -104,7 +105,7 @@ struct FeaturePipeline::State {
     }
   }
 
-  // The columns of each step, and a word on all that don't fit.
+  // The columns of each step. The error names all columns that don't fit.
   std::vector<std::vector<const Column*>> find_columns(
       const Columns& columns) const {
     std::vector<std::vector<const Column*>> found;
@@ -148,7 +149,7 @@ struct FeaturePipeline::State {
   }
 
   std::vector<PipelineOutput> outputs;
-  std::deque<Step> steps;  // they don't move
+  std::deque<Step> steps;  // a deque, because steps can't be moved
   int64_t num_dense = 0;
 };
 

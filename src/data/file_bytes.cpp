@@ -28,7 +28,7 @@ FileBytes::FileBytes(std::string path)
   if (!file_.is_open()) {
     fail(c10::str("can't be opened: ", std::strerror(errno)));
   }
-  // Both bytes of the mark, even from a pipe that gives one at a time.
+  // Reads both bytes of kMagic, even from a pipe that gives one byte at a time.
   while (raw_end_ < sizeof(kMagic)) {
     const size_t count = read_raw(raw_.data() + raw_end_, kRawBytes - raw_end_);
     if (count == 0) {
@@ -37,7 +37,7 @@ FileBytes::FileBytes(std::string path)
     raw_end_ += count;
   }
   is_gzip_ = begins_member();
-  // 15: any window; 16: with gzip's header and checksum.
+  // 15 allows any window size; + 16 expects gzip's header and checksum.
   if (is_gzip_ && inflateInit2(&stream_, 15 + 16) != Z_OK) {
     fail("can't be inflated: zlib has no memory");
   }
@@ -94,7 +94,7 @@ size_t FileBytes::read(char* to, size_t size) {
   return count;
 }
 
-// May give nothing before the end.
+// May return 0 before the end.
 size_t FileBytes::inflate_some(char* to, size_t size) {
   if (is_damaged_) {
     fail(c10::str(
@@ -126,7 +126,7 @@ size_t FileBytes::inflate_some(char* to, size_t size) {
   return count;
 }
 
-// Another member follows, or zeros that fill a block of a tape, or nothing.
+// After a member comes another one, zeros as padding of a tape block, or the end.
 void FileBytes::begin_member() {
   is_between_members_ = false;
   fetch();

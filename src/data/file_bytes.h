@@ -11,16 +11,17 @@
 
 namespace tessera::data {
 
-/// The bytes of a file, inflated when it is a gzip file, of one or more members.
+/// The bytes of a file. If it is a gzip file of one or more members, they are inflated.
 class FileBytes {
  public:
-  /// Errors:  c10::ValueError when it can't be opened.
+  /// Errors:  c10::ValueError if the file can't be opened.
   explicit FileBytes(std::string path);
   ~FileBytes();
   FileBytes(const FileBytes&) = delete;
   FileBytes& operator=(const FileBytes&) = delete;
 
-  /// 0 at the end. All bytes before an error come before it.
+  /// Reads up to `size` bytes and returns their number, which is 0 at the end. All bytes
+  /// before an error are returned before it is raised.
   /// Errors:  c10::ValueError for a file that can't be read, is damaged or cut off.
   size_t read(char* to, size_t size);
 
@@ -38,7 +39,7 @@ class FileBytes {
   bool is_between_members_ = false;
   bool is_damaged_ = false;
   bool is_ended_ = false;
-  std::vector<char> raw_;  // [raw_begin_, raw_end_) waits to be used
+  std::vector<char> raw_;  // bytes [raw_begin_, raw_end_) are not used yet
   size_t raw_begin_ = 0;
   size_t raw_end_ = 0;
   z_stream stream_ = {};

@@ -17,7 +17,7 @@ namespace tessera::data {
 
 namespace {
 
-// What is after the first newline, or nullptr.
+// The position after the first newline, or nullptr.
 char* after_newline(char* begin, const char* end) {
   auto* newline = static_cast<char*>(
       std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
@@ -64,7 +64,8 @@ bool LineSource::next(LineBlock& block) {
   if (error_ != nullptr) {
     std::rethrow_exception(error_);
   }
-  // The beginning of a line, what is read, and a newline where there is none.
+  // Room for the beginning of a line, the bytes that are read, a newline that the last
+  // line may lack, and the padding.
   block.text.resize(
       options_.max_line_bytes + options_.block_bytes + 1 + options_.padding);
   try {
@@ -129,8 +130,8 @@ void LineSource::drop_rest_of_line(LineBlock& block) {
   is_dropping_ = next == nullptr;
 }
 
-// What is behind the last newline becomes a line of its own, or waits for the
-// next block. A part of a line before an error is lost.
+// The text after the last newline becomes a line at the end of the file or if it is too
+// long. Otherwise it is kept for the next block, or dropped before an error.
 void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
   char* text = block.text.data();
   const void* newline =
@@ -153,7 +154,7 @@ void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
   }
 }
 
-// Counts the block's lines, and takes those before start_line from it.
+// Counts the block's lines and removes those before start_line.
 void LineSource::pass_over(LineBlock& block) {
   block.lines = 0;
   char* text = block.text.data();

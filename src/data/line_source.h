@@ -10,10 +10,10 @@
 
 namespace tessera::data {
 
-/// Whole lines of one file, each with a newline at its end. None, where all that
-/// was read is passed over.
+/// Whole lines of one file, each with a newline at its end. There may be no lines, for
+/// example because all of them are before start_line.
 struct LineBlock {
-  std::vector<char> text = {};
+  std::vector<char> text = {};  // the lines are in [begin, end)
   size_t begin = 0;
   size_t end = 0;
   int64_t lines = 0;
@@ -26,25 +26,27 @@ struct LineSourceOptions {
   std::vector<std::string> files = {};
   size_t block_bytes = 0;
   size_t max_line_bytes = 0;
-  /// Readable bytes behind a block's end.
+  /// The number of readable bytes after a block's end.
   size_t padding = 0;
   int64_t start_line = 0;
 };
 
 class FileBytes;
 
+/// Checks that a path is a file that is not empty.
 /// Errors:  c10::ValueError for a path that is missing, a folder or empty.
 void check_readable(const std::string& path);
 
-/// Lines of several files, plain or gzip. Of a line that is longer than
-/// max_line_bytes, only max_line_bytes + 1 bytes are kept.
+/// Reads the lines of several files, plain text or gzip. If a line is longer than
+/// max_line_bytes, only its first max_line_bytes + 1 bytes are kept.
 class LineSource {
  public:
   explicit LineSource(LineSourceOptions options);
   ~LineSource();
 
-  /// The next block_bytes of a file; there may be no line in them. False after the
-  /// last block. All whole lines before an error come before it.
+  /// Reads the next block_bytes of a file, which may contain no whole line. Returns false
+  /// after the last block. All whole lines before an error are returned before it is
+  /// raised.
   /// Errors:  c10::ValueError for a file that can't be read, is empty, damaged or
   ///          cut off, and when there are fewer lines than start_line.
   bool next(LineBlock& block);
@@ -61,7 +63,8 @@ class LineSource {
   size_t file_ = 0;
   std::unique_ptr<FileBytes> bytes_;
   std::string carry_;  // the beginning of a line
-  bool is_dropping_ = false;  // the rest of a line that is too long
+  bool is_dropping_ =
+      false;  // whether the next bytes belong to a line that is too long
   int64_t line_ = 0;
   int64_t line_of_file_ = 0;
   std::exception_ptr error_;

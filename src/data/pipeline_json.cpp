@@ -68,7 +68,8 @@ std::string read_text(const Json& json, const std::string& where) {
   return text;
 }
 
-// One path for a million values; the place is named where one is wrong.
+// Uses one path for all values, because there may be millions. The error adds the
+// position of the wrong value.
 template <class T, class Read>
 std::vector<T> read_values(
     const Json& json,

@@ -38,7 +38,7 @@ void refuse_missing(const std::string& where) {
       where);
 }
 
-// id_of(value), or what the policy says.
+// Returns id_of(value), or treats a missing value as `missing` says.
 template <class T, class IdOf>
 int64_t id_or_missing(
     const T& value,
@@ -54,7 +54,7 @@ int64_t id_or_missing(
   return num_missing_ids(missing) + id_of(value);
 }
 
-// Ids of all values of a column of Ts, of which it is one.
+// Converts every value of a column to an id. The type of the values must be one of Ts.
 template <class... Ts, class IdOf>
 at::Tensor map_column(
     const Column& column,
@@ -76,7 +76,7 @@ at::Tensor map_column(
   return ids;
 }
 
-// Leaves out what is dropped, and of each example what is beyond max_length.
+// Removes dropped ids, and keeps at most max_length ids of each example.
 RaggedFeature compact(
     const at::Tensor& ids,
     const at::Tensor& row_splits,
@@ -116,13 +116,13 @@ Missing missing_of(const Transform& transform) {
       transform);
 }
 
-// A function from a number that is there to the result.
+// Returns the function that a transform applies to numbers that are not missing.
 auto number_of(const transforms::Log1p&) {
   return [](double value) { return std::log1p(std::max(value, 0.0)); };
 }
 
 auto number_of(const transforms::Normalize& normalize) {
-  constexpr double kEpsilon = 1e-7;  // Keras's
+  constexpr double kEpsilon = 1e-7;  // the same as in Keras
   const double scale = std::max(std::sqrt(normalize.variance), kEpsilon);
   return [mean = normalize.mean, scale](double value) {
     return (value - mean) / scale;

@@ -14,29 +14,29 @@
 
 namespace tessera::data {
 
-/// Everything that one look at the fields shows, so all but values that are twice
-/// in a vocabulary.
+/// Checks the fields of a transform, except for repeated values in a vocabulary, which
+/// take longer to find.
 /// Errors:  c10::ValueError beginning with `where`.
 void check_fields(const Transform& transform, const std::string& where);
 
-/// Moves ids to make room for the id of missing values.
+/// The number of ids for missing values, by which all other ids are shifted.
 constexpr int64_t num_missing_ids(Missing missing) {
   return missing == Missing::kOwnId ? 1 : 0;
 }
 
-/// One of the Transforms. Those to ids have a policy for missing values, those to
-/// numbers have a number.
+/// Whether a transform gives ids. Only these have a policy for missing values;
+/// transforms to numbers have a number for them.
 template <class Kind>
 concept GivesIds = requires(const Kind& transform) {
   { transform.missing } -> std::convertible_to<Missing>;
 };
 
-/// Columns that a transform reads.
+/// The kinds of columns that a transform reads.
 struct ReadableColumns {
   bool integers = false;
   bool floats = false;
   bool text = false;
-  bool lists = false;  // too, and not only one value per example
+  bool lists = false;  // whether examples may have several values
 
   bool has(const Column& column) const;
   /// "integers or text", for messages.
@@ -45,27 +45,28 @@ struct ReadableColumns {
 
 ReadableColumns readable_columns(const Transform& transform);
 
-/// A transform with what it needs besides its fields. It stays where it is: what
-/// it holds points to the transform.
+/// A transform and the data that it needs in addition to its fields. The transform must
+/// outlive this object, which keeps a reference to it.
 class PreparedTransform {
  public:
   /// Errors:  c10::ValueError beginning with `where`, from check_fields() and for
-  ///          values that are twice in a vocabulary.
+  ///          repeated values in a vocabulary.
   PreparedTransform(const Transform& transform, std::string where);
 
   PreparedTransform(const PreparedTransform&) = delete;
   PreparedTransform& operator=(const PreparedTransform&) = delete;
 
-  /// Of a transform to ids, from columns that it reads, as to_numbers(). At most
-  /// max_length ids of each example, where that is > 0.
+  /// Runs a transform to ids on columns that it can read. If max_length > 0, keeps at
+  /// most max_length ids of each example.
   Feature to_ids(const std::vector<const Column*>& columns, int64_t max_length)
       const;
 
-  /// Of a transform to numbers: writes to out[0], out[stride], ..., one per example.
+  /// Runs a transform to numbers on a column that it can read. Writes one number per
+  /// example, to out[0], out[stride], ...
   void to_numbers(const Column& column, float* out, int64_t stride) const;
 
  private:
-  // Undefined row_splits: one id per example.
+  // If row_splits is undefined, there is one id per example.
   struct Ids {
     at::Tensor values;
     at::Tensor row_splits;
@@ -82,7 +83,7 @@ class PreparedTransform {
   std::string where_;
   std::variant<std::monostate, ValueIndex<int64_t>, ValueIndex<std::string>>
       index_ = {};
-  std::vector<float> boundaries_ = {};  // of a Bucketize, for float columns
+  std::vector<float> boundaries_ = {};  // those of Bucketize, for float columns
 };
 
 }  // namespace tessera::data

@@ -50,13 +50,14 @@ std::vector<double> quantile_boundaries(
       numbers.size(),
       numbers.empty() ? "." : " equal ones.");
   const auto count = static_cast<int64_t>(numbers.size());
-  // Many equal numbers at the lower end have a bin, not a boundary below it.
+  // If many numbers equal the smallest one, they must be in the first bin. A boundary at
+  // the smallest number would leave that bin empty.
   const double least =
       *std::upper_bound(numbers.begin(), numbers.end(), numbers.front());
-  const int64_t bins = std::min(num_bins, count);  // each number has one then
+  const int64_t bins = std::min(num_bins, count);  // at most one bin per number
   std::vector<double> boundaries;
   for (int64_t i = 1; i < bins; ++i) {
-    // floor(i * count / bins), where that product may be too large.
+    // floor(i * count / bins), computed without the product, which may overflow.
     const int64_t place = i * (count / bins) + i * (count % bins) / bins;
     const double boundary = std::max(numbers[place], least);
     if (boundaries.empty() || boundary > boundaries.back()) {

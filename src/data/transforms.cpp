@@ -33,8 +33,8 @@ constexpr std::array<const char*, 7> kTransformNames{
     "Normalize"};
 static_assert(kTransformNames.size() == std::variant_size_v<Transform>);
 
-// Sums of a few stay far from the end of int64, and any reader of JSON has whole
-// numbers up to here.
+// Sums of a few such numbers don't overflow int64, and every JSON reader represents
+// integers up to this size exactly.
 constexpr int64_t kMaxIds = int64_t{1} << 53;
 
 void check_size(
@@ -51,7 +51,7 @@ void check_size(
       value);
 }
 
-// Of Hash and Cross.
+// Checks Hash and Cross.
 template <class Hashed>
 void check_bins(const Hashed& hashed, const std::string& where) {
   check_size(hashed.num_bins, 1, where, "num_bins");

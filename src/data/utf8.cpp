@@ -9,7 +9,7 @@ namespace tessera::data {
 
 namespace {
 
-// Bytes of a character, told by its first one; 0: none begins so.
+// The number of bytes of a character with this first byte. 0 if it can't be a first byte.
 size_t length_of(uint8_t first) {
   return first < 0x80 ? 1
       : first < 0xc0  ? 0
@@ -22,7 +22,7 @@ size_t length_of(uint8_t first) {
 }  // namespace
 
 bool is_utf8(std::string_view text) {
-  // The least code point that needs so many bytes.
+  // The smallest code point that needs 0, 1, 2, 3 or 4 bytes.
   constexpr std::array<uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
   while (!text.empty()) {
     const auto first = static_cast<uint8_t>(text.front());

@@ -5,8 +5,8 @@
 
 namespace tessera::data {
 
-/// Whether JSON can have the text as a string: no overlong forms, no surrogates,
-/// nothing above U+10FFFF.
+/// Whether the text is valid UTF-8, so that JSON can store it: no overlong forms, no
+/// surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 }  // namespace tessera::data

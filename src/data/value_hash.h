@@ -10,7 +10,7 @@
 
 namespace tessera::data {
 
-// Files and tables outlive programs: these numbers must never change.
+// These hashes must never change, because saved tables and files depend on them.
 
 inline uint64_t hash_of(int64_t value, uint64_t seed) {
   auto bytes = static_cast<uint64_t>(value);  // the least significant first
@@ -24,7 +24,7 @@ inline uint64_t hash_of(const std::string& value, uint64_t seed) {
   return XXH3_64bits_withSeed(value.data(), value.size(), seed);
 }
 
-/// Of a sequence of values; their order matters.
+/// The hash of a sequence of values. Their order matters.
 inline uint64_t combine_hashes(uint64_t first, uint64_t second) {
   return hash_of(static_cast<int64_t>(second), first);
 }

@@ -11,15 +11,14 @@
 
 namespace tessera::data {
 
-/// Places of different values in a list that it doesn't own: open addressing with
-/// linear probing, at most half full, 16 to 32 bytes per value. The values stand
-/// in their list, so text is not copied.
+/// Finds the positions of values in a list without copying the list. A hash table with
+/// open addressing and linear probing, at most half full, with 16 to 32 bytes per value.
 template <class T>
 class ValueIndex {
  public:
   static constexpr int64_t kMaxSize = int64_t{1} << 30;
 
-  /// At most kMaxSize values, which must outlive this.
+  /// `values` has at most kMaxSize entries and must outlive the index.
   explicit ValueIndex(const std::vector<T>& values)
       : values_(values.data()), slots_(std::bit_ceil(2 * values.size() + 1)) {
     for (size_t i = 0; i < values.size() && !repeated_; ++i) {
@@ -32,19 +31,21 @@ class ValueIndex {
     }
   }
 
-  /// The place of the first value that is there twice; no others were added.
+  /// The position at which a value appears for the second time. The values after it
+  /// are not in the index.
   std::optional<int64_t> repeated() const {
     return repeated_;
   }
 
-  /// -1 where it is unknown. `hash` is hash_of(value, 0).
+  /// The position of the value, or -1 if it is not in the list. `hash` must be
+  /// hash_of(value, 0).
   int64_t find(const T& value, uint64_t hash) const {
     return slots_[slot_of(value, hash)].place;
   }
 
  private:
   struct Slot {
-    uint32_t tag = 0;  // spares most looks at values that differ
+    uint32_t tag = 0;  // saves most comparisons with different values
     int32_t place = -1;
   };
 
@@ -52,7 +53,7 @@ class ValueIndex {
     return static_cast<uint32_t>(hash >> 32);
   }
 
-  // Where the value is, or could be.
+  // The slot of the value, or the free slot where it would be.
   size_t slot_of(const T& value, uint64_t hash) const {
     size_t i = hash & (slots_.size() - 1);
     while (

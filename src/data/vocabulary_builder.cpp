@@ -15,7 +15,7 @@ namespace tessera::data {
 
 namespace {
 
-// Good in all bits: the flat map grows when keys gather at one place.
+// A hash with good low bits, because the flat map grows if many keys collide.
 struct ValueHasher {
   size_t operator()(int64_t value) const {
     return hash_of(value, 0);
@@ -26,7 +26,7 @@ struct ValueHasher {
 };
 
 using IntegerCounts = ska::flat_hash_map<int64_t, int64_t, ValueHasher>;
-// A flat map of text would keep 24 to 48 bytes for every free slot.
+// Not a flat map, which would take 24 to 48 bytes for every free slot.
 using TextCounts = std::unordered_map<std::string, int64_t, ValueHasher>;
 
 template <class Counts>
@@ -51,7 +51,7 @@ std::vector<ValueOf<Map>> most_frequent(
                                      : *left.value > *right.value;
   };
   const auto size = static_cast<int64_t>(kept.size());
-  if (limits.max_size.value_or(size) < size) {  // sort no more than is kept
+  if (limits.max_size.value_or(size) < size) {  // to sort only what is kept
     const auto end = kept.begin() + *limits.max_size;
     std::nth_element(kept.begin(), end, kept.end(), is_before);
     kept.erase(end, kept.end());
@@ -68,7 +68,7 @@ std::vector<ValueOf<Map>> most_frequent(
 }  // namespace
 
 struct VocabularyBuilder::Counts {
-  // Nothing yet: the first column says which it is.
+  // std::monostate until the first column determines the type.
   std::variant<std::monostate, IntegerCounts, TextCounts> values;
 
   template <class Map>
@@ -135,7 +135,8 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
           Map& counts = own.as<Map>(where());
-          if (&counts == &added) {  // with itself: adding would move entries
+          if (&counts ==
+              &added) {  // the loop below must not change what it reads
             for (auto& [value, count] : counts) {
               count *= 2;
             }

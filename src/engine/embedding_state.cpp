@@ -176,7 +176,8 @@ EmbeddingState describe_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
-    if (table.optimizer) {  // make_table() accepts the placeholders that JSON gives
+    if (table
+            .optimizer) {  // make_table() accepts the placeholders that JSON gives
       optim::validate(
           *table.optimizer,
           c10::str("[TableConfig '", shorten(table.name), "']"));

@@ -10,8 +10,8 @@
 
 namespace tessera::test {
 
-/// The part of the pairs of a click and no click in which the click has the
-/// higher score; equal scores count half.
+/// The fraction of pairs of a clicked and an unclicked example in which the clicked one
+/// has the higher score. Equal scores count half.
 inline double area_under_curve(
     const at::Tensor& scores,
     const at::Tensor& labels) {

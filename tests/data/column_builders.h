@@ -61,7 +61,7 @@ inline Ids ids_of(
   return to_vector(std::get<at::Tensor>(feature_of(transform, inputs)));
 }
 
-/// The ids of each example, of a feature that must be ragged.
+/// The ids of each example. The feature must be ragged.
 inline std::vector<Ids> bags_of(
     const data::Transform& transform,
     const std::vector<data::Column>& inputs,

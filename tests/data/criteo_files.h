@@ -53,7 +53,7 @@ inline std::string random_text(std::mt19937_64& random, int64_t lines) {
   return text;
 }
 
-/// The format, written out again.
+/// A second, simple parser of the format.
 inline data::CriteoBatch parse_slowly(const std::string& text) {
   std::vector<std::vector<std::string>> examples;
   std::istringstream lines(text);
@@ -122,7 +122,8 @@ inline void expect_same(
   EXPECT_TRUE(at::equal(actual.categories, expected.categories));
 }
 
-/// All batches but the last one are full, and together they are the examples.
+/// Expects that all batches except the last one are full and that together they have
+/// the expected examples.
 inline void expect_examples(
     const data::CriteoReaderOptions& options,
     const data::CriteoBatch& expected) {
@@ -133,7 +134,7 @@ inline void expect_examples(
   expect_same(join(batches), expected);
 }
 
-/// One gzip member.
+/// The text as one gzip member.
 inline std::string make_gzip(const std::string& text) {
   z_stream stream = {};
   TORCH_CHECK(

@@ -25,7 +25,7 @@ using test::random_line;
 using test::random_text;
 using test::TemporaryFolder;
 
-// The line with another field.
+// The line with one field replaced.
 std::string with_field(
     const std::string& line,
     size_t field,
@@ -130,7 +130,7 @@ TEST(CriteoReaderErrorsTest, MalformedLinesAreNamed) {
           {.files = {first, path},
            .batch_size = 5,
            .block_bytes = block_bytes});
-      // What is complete before the line comes first.
+      // Complete batches before the malformed line come first.
       for (int i = 0; i < 3; ++i) {
         ASSERT_TRUE(reader.next().has_value());
       }
@@ -202,7 +202,7 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
           path + "' line 5:");
 }
 
-// Blocks end between the last batch and the error.
+// Some blocks end between the last batch and the error.
 TEST(CriteoReaderErrorsTest, NothingIsLostByGoingOnAfterAnError) {
   const TemporaryFolder folder;
   std::mt19937_64 random(10);
@@ -235,7 +235,7 @@ TEST(CriteoReaderErrorsTest, NothingIsLostByGoingOnAfterAnError) {
   options.start_line = 0;
   options.most_malformed_lines = 0;
   EXPECT_EQ(line_of_error(options), 10);
-  // What a damaged file's last batch has was given, unless it is left out.
+  // With kError or drop_last, the incomplete batch before the damage is not returned.
   CriteoReaderOptions cut{
       .files = {damaged}, .batch_size = 10, .block_bytes = 300};
   EXPECT_EQ(line_of_error(cut), 20);
@@ -325,7 +325,7 @@ TEST(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
     const int64_t examples = reader.report().examples;
     EXPECT_VALUE_ERROR(
         read(), c10::str(examples, " examples were given before."));
-    // About half of the last member, and nothing of the next file.
+    // The reader returns about half of the last member and nothing of the next file.
     const int64_t complete = whole == bytes ? 0 : 300;
     EXPECT_GT(examples, complete + 100);
     EXPECT_LT(examples, complete + 200);
@@ -387,7 +387,7 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   for (size_t i = 20; i < bytes.size() - 8; i += 97) {
     std::string middle = bytes;
     middle[i] ^= 0x55;
-    expect_error(middle, "");  // of any kind, but an error
+    expect_error(middle, "");  // any error
   }
 }
 

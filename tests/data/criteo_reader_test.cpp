@@ -138,7 +138,7 @@ TEST(CriteoReaderTest, ReadsLineEndsOfEveryKind) {
           expected);
     }
   }
-  // A last line without an end does not run into the next file.
+  // A last line without a newline is not joined with the next file.
   expect_examples(
       {.files = {folder.write("a", unfinished), folder.write("b", text)}},
       join({expected, expected}));
@@ -202,7 +202,7 @@ TEST(CriteoReaderTest, DropsTheLastBatchOnlyWhenAsked) {
 TEST(CriteoReaderTest, GoesOnWhereAnotherReaderWas) {
   const TemporaryFolder folder;
   std::mt19937_64 random(7);
-  // Malformed lines at the seams, too.
+  // There are also malformed lines at the ends of files.
   const std::vector<std::string> files{
       folder.write(
           "a", random_text(random, 11) + "bad\n" + random_text(random, 9)),
@@ -241,7 +241,7 @@ TEST(CriteoReaderTest, GoesOnWithTheExamplesThatAreLeftOut) {
       .files = {folder.write("a", text)},
       .batch_size = 5,
       .drop_last = true,
-      .block_bytes = 300};  // some end between the last full batch and the end
+      .block_bytes = 300};  // some blocks end after the last full batch
   CriteoReader reader(options);
   while (reader.next().has_value()) {
   }

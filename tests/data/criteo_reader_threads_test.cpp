@@ -28,8 +28,8 @@ using test::parse_slowly;
 using test::random_text;
 using test::TemporaryFolder;
 
-// Writes a text into a named pipe again and again, far more than readers may
-// take: one that does has an end, and shows.
+// Writes a text into a named pipe again and again, far more than a reader may take. The
+// writing ends, so that a reader that takes everything fails the test and does not hang.
 class LongFile {
  public:
   static constexpr int64_t kBytes = 20'000'000;
@@ -37,7 +37,7 @@ class LongFile {
   LongFile(const std::string& path, std::string text) : text_(std::move(text)) {
     TORCH_CHECK(::mkfifo(path.c_str(), 0600) == 0);
     std::signal(SIGPIPE, SIG_IGN);
-    // With this end open, the other one doesn't wait for a reader to come.
+    // While this end is open, opening the other end does not wait for a reader.
     reading_end_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     const int writing_end = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     TORCH_CHECK(reading_end_ >= 0 && writing_end >= 0);
@@ -47,7 +47,7 @@ class LongFile {
     close();
   }
 
-  // When nothing has been written for a while.
+  // Waits until nothing has been written for a while, and returns the bytes written.
   int64_t written_at_rest() const {
     int64_t before = -1;
     while (before != written_) {
@@ -57,7 +57,7 @@ class LongFile {
     return before;
   }
 
-  // After the reader is gone: all that was written.
+  // Called after the reader is destroyed. Returns the number of bytes written.
   int64_t close() {
     if (thread_.joinable()) {
       ::close(reading_end_);
@@ -103,7 +103,7 @@ TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
        .block_bytes = kBlockBytes});
   ASSERT_TRUE(reader.next().has_value());
   EXPECT_LE(file.written_at_rest(), kMostAhead);
-  // It goes on, and stays as far ahead.
+  // The reader continues, and reads no further ahead than before.
   while (reader.report().bytes < 20 * kBlockBytes) {
     ASSERT_TRUE(reader.next().has_value());
   }
@@ -112,7 +112,8 @@ TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
   EXPECT_LE(written - reader.report().bytes, kMostAhead);
 }
 
-// Lines to pass over, or the rest of one that is too long.
+// The readers are destroyed while they skip lines, or the rest of a line that is too
+// long.
 TEST(CriteoReaderThreadsTest, ReadersMayBeLeftWhereNoExampleIsNear) {
   std::mt19937_64 random(6);
   for (const std::string& text :
@@ -136,7 +137,7 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeLeftWhereNoExampleIsNear) {
 TEST(CriteoReaderThreadsTest, LinesWithoutEndDoNotLetMemoryGrow) {
   const TemporaryFolder folder;
   std::mt19937_64 random(2);
-  // 50 MB in two lines, of which 4 kB are kept.
+  // Two lines of 50 MB together, of which 4 kB are kept.
   const std::string good = random_text(random, 3);
   const std::string endless(25'000'000, 'x');
   const std::string path =
@@ -166,7 +167,7 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAtAnyTime) {
     for (int64_t i = 0; i < batches; ++i) {
       reader.next();
     }
-    CriteoReader other = std::move(reader);  // the threads stay
+    CriteoReader other = std::move(reader);  // the threads continue
     other.next();
   }
 }

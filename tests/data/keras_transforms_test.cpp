@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Against numbers that Keras computed: transforms.json, by
-// make_transform_fixtures.py.
+// Compares transforms with the numbers that Keras computed. make_transform_fixtures.py
+// writes them to transforms.json.
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
@@ -67,7 +67,7 @@ TEST(KerasTransformsTest, BucketizeGivesTheBinsOfDiscretization) {
   }
 }
 
-// Keras's mask token is what counts as missing here: kMissing for integers.
+// Replaces Keras's mask token by the value that is missing here: kMissing for integers.
 Column with_missing(const json& item) {
   json inputs = item.at("inputs");
   if (!is_text(inputs) && !item.at("mask").is_null()) {
@@ -97,7 +97,7 @@ TEST(KerasTransformsTest, VocabularyHasTheLayoutOfLookups) {
       if (item.at("is_known")[i] || is_masked ||
           vocabulary.num_oov_indices == 1) {
         EXPECT_EQ(ids[i], expected[i]) << item;
-      } else {  // which of the ids for unknown values is another hash's choice
+      } else {  // Keras chooses the id of an unknown value by a different hash
         ++num_unknown;
         EXPECT_GE(ids[i], has_mask ? 1 : 0);
         EXPECT_LT(ids[i], vocabulary.num_oov_indices + (has_mask ? 1 : 0));

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keras's preprocessing layers give, for tests/data/keras_transforms_test.cpp.
+"""Computes results of Keras's preprocessing layers for keras_transforms_test.cpp.
 
     python tests/data/make_transform_fixtures.py     # needs keras and tensorflow
 
-writes transforms.json beside this file and prints the versions it used. NaN and
-infinities are strings; kMissing and NaN are left to the C++ tests, as Keras has no
-missing values but its mask tokens.
+It writes transforms.json beside this file and prints the versions it used. NaN and
+infinities are written as strings. Only the C++ tests cover kMissing and NaN, because
+Keras has no missing values except its mask tokens.
 """
 
 import json
@@ -26,7 +26,7 @@ layers = keras.layers
 
 
 def plain(values):
-    """Floats as JSON has them."""
+    """Converts values to a list that JSON can represent."""
     return [
         str(v) if isinstance(v, float) and not math.isfinite(v) else v
         for v in np.asarray(values).tolist()

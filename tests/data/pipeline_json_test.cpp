@@ -21,7 +21,7 @@ using namespace transforms;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// Through text, as a file holds it.
+// Writes the pipeline as JSON text, as in a file, and reads it again.
 FeaturePipeline reread(const FeaturePipeline& pipeline) {
   return pipeline_from_json(Json::parse(to_json(pipeline).dump()));
 }
@@ -138,7 +138,7 @@ TEST(PipelineJsonTest, AMissingOptionMeansTheDefault) {
           {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}}));
 }
 
-// One output, whose transform or field is replaced.
+// A pipeline with one output that has the given transform.
 Json with_transform(const std::string& class_name, const std::string& config) {
   return {
       {"format_version", 1},

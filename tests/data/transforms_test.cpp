@@ -27,7 +27,7 @@ std::vector<std::string> odd_text() {
   return {"", "a", std::string("\xff\0\xfe", 3), std::string(300, 'x'), "日本"};
 }
 
-// Numbers by Python's xxhash 4.1.0: xxh3_64 of the bytes, mod 1000.
+// The expected numbers are xxh3_64 of the bytes, mod 1000, by Python's xxhash 4.1.0.
 TEST(HashTest, IsTheSameEverywhereAndForever) {
   const Column extremes = integers({0, 1, -1, kMax, kMin, 68065421});
   const auto hash = [](int64_t salt) {
@@ -67,7 +67,7 @@ TEST(HashTest, FillsTheBinsEvenly) {
   std::vector<int64_t> values(100'000);
   std::iota(values.begin(), values.end(), 0);
   for (int64_t& value : values) {
-    value *= 64;  // a modulus alone would leave most bins empty
+    value *= 64;  // without a hash, most bins would be empty
   }
   std::vector<int64_t> counts(65);
   for (const int64_t id : ids_of(Hash{.num_bins = 65}, {integers(values)})) {
@@ -75,7 +75,7 @@ TEST(HashTest, FillsTheBinsEvenly) {
   }
   EXPECT_EQ(counts[0], 0);
   for (size_t bin = 1; bin < counts.size(); ++bin) {
-    EXPECT_NEAR(counts[bin], 100'000 / 64, 250);  // six deviations
+    EXPECT_NEAR(counts[bin], 100'000 / 64, 250);  // six standard deviations
   }
 }
 
@@ -148,7 +148,7 @@ TEST(VocabularyTest, FindsEachOfManyValues) {
   std::vector<int64_t> values;
   std::map<int64_t, int64_t> place;
   for (int64_t i = 0; i < 50'000; ++i) {
-    values.push_back((i - 25'000) * 4096);  // low bits all alike
+    values.push_back((i - 25'000) * 4096);  // all have the same low bits
     place[values.back()] = i;
   }
   std::vector<int64_t> asked = values;
@@ -173,7 +173,8 @@ TEST(VocabularyTest, TextMayHaveAnyBytes) {
       (Ids{1, 2, 3, 4, 5, 6}));
 }
 
-// Numbers by Python's xxhash: the hash of each value, chained, mod 10007.
+// The expected numbers are the chained hashes of the values, mod 10007, by Python's
+// xxhash.
 TEST(CrossTest, IsTheSameEverywhereAndForever) {
   const auto cross = [](int64_t salt) {
     return Cross{.num_bins = 10007, .salt = salt};
@@ -232,7 +233,8 @@ TEST(CrossTest, RefusesMoreCombinationsThanMemoryHas) {
   const Cross cross{.num_bins = 10};
   EXPECT_VALUE_ERROR(
       bags_of(cross, {lists, lists}), "at most 2^26 combinations");
-  // Without a value in the last column there is none, and no time goes by.
+  // Without a value in the last column, there are no combinations, and no time is spent
+  // on the other columns.
   EXPECT_EQ(
       bags_of(cross, {lists, lists, lists, ragged(integers({}), {0, 0})}),
       (std::vector<Ids>{{}}));

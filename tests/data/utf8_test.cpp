@@ -11,7 +11,7 @@
 namespace tessera::data {
 namespace utf8_test {
 
-// The code point in so many bytes, were they too many or not.
+// Encodes the code point in `length` bytes, even if fewer would be enough.
 std::string encode(uint32_t code, int length) {
   if (length == 1) {
     return {static_cast<char>(code)};
@@ -67,7 +67,7 @@ TEST(Utf8Test, AgreesWithJson) {
       return false;
     }
   };
-  // Where a decision changes.
+  // The bytes at the limits of the valid ranges.
   const std::vector<int> bytes{0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf,
                                0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xed, 0xee, 0xef,
                                0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xf8, 0xff};

@@ -29,7 +29,7 @@ std::vector<int64_t> skewed(size_t count) {
   return values;
 }
 
-// Counted and sorted the plain way.
+// Counts and sorts in a simple way.
 std::vector<int64_t> reference(
     const std::vector<int64_t>& values,
     int64_t min_count,

@@ -134,7 +134,8 @@ TEST_F(EngineFixtureTest, TheEngineHoldsWhatItReadsGradientsFrom) {
   EmbeddingEngine engine(options());
   EmbeddingEngine explicit_engine(options());
   engine.enqueue(batch());
-  half_square(engine.dequeue()).backward();  // nobody else has them now
+  half_square(engine.dequeue())
+      .backward();  // only the engine keeps the activations
   engine.apply_gradients({});
   explicit_engine.enqueue(batch());
   explicit_engine.apply_gradients(explicit_engine.dequeue());
@@ -195,7 +196,7 @@ TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
       warnings.texts[0].find("[feature 'watched'] no gradient reached its"),
       std::string::npos)
       << warnings.texts[0];
-  // Touched, though without a gradient.
+  // The row counts as touched, although it has no gradient.
   test::expect_close(
       engine.read_rows("video", 0, 2), count_up(at::arange(2), 4) * 0.5);
 }
@@ -301,7 +302,7 @@ TEST_F(EngineFixtureTest, NamesTieABatchTogether) {
   const auto b = engine.dequeue("b");
   const auto a = engine.dequeue("a");
   engine.apply_gradients(b, "b");
-  // Looked up in dequeue(): this one shows the update of b.
+  // This batch is looked up in dequeue(), so it shows the update of b.
   const auto after_b = engine.dequeue("eval");
   test::expect_close(after_b["watched"][0], floats({-.8F, -.3F, .2F, .7F}));
   engine.apply_gradients(a, "a");
@@ -433,7 +434,7 @@ TEST_F(EngineFixtureTest, WeightsScaleAndMissingOnesDoNot) {
   test::expect_close(activations["friends"][1], floats({2, 3}));
 }
 
-// Such as autograd's gradient of an imaginary part.
+// Autograd's gradient of an imaginary part is such a tensor.
 TEST_F(EngineFixtureTest, TensorsWithANegativeBitHaveTheirOwnSign) {
   EmbeddingEngine engine(options());
   const at::Tensor weights = at::_neg_view(floats({-1, -1, -1}));
@@ -600,7 +601,7 @@ TEST_F(EngineFixtureTest, LooksUpAnySubsetForServing) {
       engine.embedding_lookup({{"nobody", ragged({{3}})}}),
       "[features] 'nobody' is none of the feature configs. Known: watched, "
       "favorited, friends");
-  // No batch has been enqueued: nothing is fixed yet.
+  // No batch has been enqueued yet, so no shape is fixed.
   engine.enqueue(batch());
 }
 
@@ -720,8 +721,8 @@ TEST_F(EngineFixtureTest, ConfigShowsTablesFeaturesAndRates) {
   EXPECT_EQ(config["features"][3]["table"], 2);
 }
 
-// Upstream's test_same_config_different_instantiations and
-// test_learning_rate_tag_order, with 30 tables of 30 callables.
+// Covers upstream's test_same_config_different_instantiations and
+// test_learning_rate_tag_order, with 30 tables and 30 callables.
 TEST(EngineConfigTest, TwoInstancesAgreeAndTagsFollowTheTables) {
   std::vector<optim::LearningRate> rates;
   for (int i = 0; i < 30; ++i) {

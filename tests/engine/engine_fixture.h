@@ -18,10 +18,10 @@
 
 namespace tessera {
 
-/// A time-out that is waited for.
+/// The timeout of calls that a test expects to fail.
 inline constexpr std::chrono::milliseconds kSoon(50);
 
-// 0, 1, 2, ... along the rows.
+// Initial values that count up: row i has i * dim, i * dim + 1, ...
 inline at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
   return (ids.unsqueeze(1) * dim + at::arange(dim)).to(at::kFloat);
 }

@@ -15,7 +15,7 @@ namespace engine_pipelining_test {
 
 using test::int64s;
 
-// One feature of one row, which each update lowers by 1.
+// One feature with one row. Each update lowers the row by 1.
 class PipeliningTest : public testing::Test {
  protected:
   static EmbeddingEngineOptions options() {
@@ -79,7 +79,7 @@ TEST_F(PipeliningTest, BatchesLookedUpAheadGetTheirOwnGradients) {
   EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -13);
 }
 
-// Another thread may ask for the gradients at any time.
+// Another thread may call apply_gradients() at any time.
 TEST_F(PipeliningTest, GradientsAreNotReadBeforeTheLookupHasEnded) {
   EmbeddingEngine engine(options());
   for (int i = 0; i < 50; ++i) {
@@ -176,7 +176,8 @@ TEST_F(PipeliningTest, ReplicasSeeTheSameTables) {
   std::thread other(train, 1);
   train(0);
   other.join();
-  // Enqueued after the gradients of the step before: none of them is stale.
+  // Each batch is enqueued after the gradients of the previous step, so its lookup sees
+  // all updates.
   for (int step = 0; step < kSteps; ++step) {
     EXPECT_EQ(seen[0][step], -step);
     EXPECT_EQ(seen[1][step], -step);
@@ -190,7 +191,7 @@ TEST_F(PipeliningTest, SeveralConsumersTakeOneBatchEach) {
   }
   engine.dequeue();
   engine.dequeue();
-  // Both wait for updates.
+  // Both threads wait for updates.
   std::thread first([&] { engine.dequeue(); });
   std::thread second([&] { engine.dequeue(); });
   engine.apply_gradients({{"f", at::ones({1, 1})}});

@@ -103,7 +103,7 @@ TEST_F(EngineFixtureTest, ReplicasInThreadsWaitForOneAnother) {
       const std::string name = "step " + std::to_string(step);
       engine.enqueue(slice({{0}}), {}, {.name = name, .replica = replica});
       const auto activations = engine.dequeue(name, replica);
-      // All updates before, of both replicas, and no other.
+      // The lookup sees all earlier updates of both replicas and no later ones.
       const float expected = 0.0F - 0.4F * static_cast<float>(step);
       EXPECT_NEAR(activations["watched"][0][0].item<float>(), expected, 1e-3)
           << "step " << step << ", replica " << replica;
@@ -230,7 +230,8 @@ TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
       gradients.push_back(at::ones_like(activation) * weight);
     }
     engine.apply_gradients({}, "", replica);
-    // Copied: the caller may use them up before the other replica is done.
+    // The engine has copied the gradients, so the caller may change them before the
+    // other replica has passed its own.
     for (const at::Tensor& activation : activations.flatten()) {
       activation.grad().zero_();
     }

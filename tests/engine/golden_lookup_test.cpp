@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lookups that TensorFlow computed: every case of every lookup*.json in the
+// Compares lookups with results of TensorFlow: every case of every lookup*.json in the
 // folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
 #include <tessera/layers/tpu_embedding.h>
 
@@ -41,7 +41,7 @@ fs::path golden_folder() {
   return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
 }
 
-// Names of the files, sorted. Empty when the folder is missing.
+// The sorted names of the files. Empty if the folder does not exist.
 std::vector<std::string> golden_files() {
   std::vector<std::string> names;
   std::error_code error;

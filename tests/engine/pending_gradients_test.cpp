@@ -85,7 +85,7 @@ TEST_F(PendingGradientsTest, NormsAndScales) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(pending_.norm(2.0), 0.0);
   pending_.add({lookup(int64s({7, 7, 8}), -2.0F)});
-  // Row 7: -4, row 8: -2, three columns each.
+  // The sums are -4 in row 7 and -2 in row 8, in three columns each.
   EXPECT_DOUBLE_EQ(pending_.norm(2.0), std::sqrt(3 * 16.0 + 3 * 4.0));
   EXPECT_DOUBLE_EQ(pending_.norm(1.0), 18.0);
   EXPECT_DOUBLE_EQ(pending_.norm(kInfinity), 4.0);

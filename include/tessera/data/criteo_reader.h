@@ -15,7 +15,7 @@
 
 namespace tessera::data {
 
-/// Fields of an example after its label, in the Criteo click logs.
+/// The numbers of fields after the label of an example, in the Criteo click logs.
 inline constexpr int64_t kCriteoIntegers = 13;
 inline constexpr int64_t kCriteoCategories = 26;
 
@@ -28,14 +28,15 @@ struct CriteoBatch {
   at::Tensor categories = {};
 };
 
-/// "label", "I1" to "I13" and "C1" to "C26", without a copy of what a reader gave.
+/// The columns "label", "I1" to "I13" and "C1" to "C26". They share the memory of a batch
+/// that a reader has returned.
 /// Errors:  c10::ValueError for other shapes or types.
 Columns to_columns(const CriteoBatch& batch);
 
-/// What becomes of a line that is not an example.
+/// Whether a line that is not an example is an error or is skipped.
 enum class MalformedLines { kError, kSkip };
 
-/// One of `count` readers of the same files: it has the lines with
+/// Shares files between `count` readers. A reader gets the lines with
 /// line % count == index, counted from 0 over all files.
 struct CriteoShard {
   int64_t index = 0;
@@ -44,81 +45,85 @@ struct CriteoShard {
   bool operator==(const CriteoShard&) const = default;
 };
 
-/// What a CriteoReader reads, and how.
+/// The options of a CriteoReader.
 struct CriteoReaderOptions {
-  /// Text or gzip, told by their first bytes; read one after the other.
+  /// Text or gzip files, recognised by their first bytes. They are read one after the
+  /// other.
   std::vector<std::string> files = {};
   int64_t batch_size = 1024;
-  /// Leave out the last examples when they do not fill a batch.
+  /// Whether the last examples are dropped if they do not fill a batch.
   bool drop_last = false;
   MalformedLines malformed_lines = MalformedLines::kError;
-  /// With kSkip: more of them are an error, after all. Unset: no limit.
+  /// The number of malformed lines that kSkip allows. One more is an error. If unset,
+  /// there is no limit.
   std::optional<int64_t> most_malformed_lines = {};
-  /// Lines to pass over unread, e.g. CriteoReader::next_line() of an earlier
-  /// reader, to go on where it was.
+  /// The number of lines to skip at the beginning. CriteoReader::next_line() of an
+  /// earlier reader continues where that reader was.
   int64_t start_line = 0;
   CriteoShard shard = {};
-  /// Threads that parse, beside one that reads and inflates. 0: one per core, at
-  /// most four.
+  /// The number of threads that parse. One more thread reads and inflates. 0 means one
+  /// per core, but at most four.
   int64_t threads = 0;
-  /// Blocks of lines in memory at a time. 0: two per thread and two.
+  /// The maximum number of blocks of lines in memory. 0 means 2 * threads + 2.
   int64_t queue_blocks = 0;
-  /// Text of a block; a line more may be in it.
+  /// The size of the text in a block, in bytes. A block may have one more line.
   int64_t block_bytes = int64_t{1} << 18;
-  /// Longer lines are malformed.
+  /// Longer lines count as malformed.
   int64_t max_line_bytes = 4096;
 
   bool operator==(const CriteoReaderOptions&) const = default;
 };
 
-/// What a reader has given so far.
+/// Counts what a reader has read so far.
 struct CriteoReport {
   int64_t examples = 0;
-  /// Of text, inflated; to whole blocks.
+  /// The bytes of inflated text in the blocks that were taken.
   int64_t bytes = 0;
   int64_t malformed_lines = 0;
-  /// File, line and what is wrong with it, of the first ten.
+  /// The file, the line number and the problem of the first ten malformed lines.
   std::vector<std::string> first_malformed_lines = {};
 };
 
-/// Batches of the Criteo click logs, read and parsed by threads of its own:
+/// Reads batches from the Criteo click logs, with its own threads:
 ///
 ///   for (CriteoBatch& batch : CriteoReader({.files = {"day_0.gz"}})) {
 ///     const Columns columns = to_columns(batch);
 ///   }
 ///
-/// A line is an example: label, 13 integers and 26 categories of up to 8
-/// hexadecimal digits, apart by tabs; integers and categories may be empty. Lines
-/// end with LF or CR LF. Options decide the batches, but the number of threads and
-/// the sizes of blocks and queue do not change them.
+/// Each line is one example: a label, 13 integers and 26 categories of up to 8
+/// hexadecimal digits, separated by tabs. Integers and categories may be empty. Lines
+/// end with LF or CR LF. The number of threads and the sizes of blocks and queue do not
+/// change the batches.
 ///
-/// Memory:  at most queue_blocks blocks are read ahead, however slow the caller.
-///          Each takes block_bytes + max_line_bytes of text and 1.2 times as much
-///          for the examples in it; 8 times, if all fields are empty, and
-///          more where there are only skipped lines of a few bytes.
-/// Errors:  c10::ValueError for options out of range and files that are missing,
+/// Memory:  at most queue_blocks blocks are in memory, however slow the caller is.
+///          Each takes block_bytes + max_line_bytes for its text and 1.2 times as much
+///          for its examples. This is 8 times if all fields are empty, and more if
+///          there are only skipped lines of a few bytes.
+/// Errors:  c10::ValueError for options out of range and for files that are missing,
 ///          empty, damaged or cut off; for malformed lines see `malformed_lines`.
-///          next() raises it where it stands in the order of lines: complete
-///          batches come first; with kSkip also what was read of the batch before a
-///          damaged file's end. After that next() raises the same again.
+///          next() first returns all complete batches from the lines before the
+///          error. With kSkip and without drop_last, it also returns the incomplete
+///          batch before a damaged part of a file. After the error, next() raises the
+///          same error again.
 ///          c10::Error from each member of a reader that was moved from.
-/// Not safe for use by several threads at a time.
+/// Not thread safe.
 class CriteoReader {
  public:
   explicit CriteoReader(CriteoReaderOptions options);
   CriteoReader(CriteoReader&&) noexcept;
   CriteoReader& operator=(CriteoReader&&) noexcept;
-  /// Waits for the threads to finish their blocks; needs no reading to the end. A
-  /// block of a pipe is finished when it is full, so that an idle pipe is waited
-  /// for until its writer writes or closes it.
+  /// May be called before all batches are read. Waits until the threads have finished
+  /// their current blocks. If a file is a pipe, this is when the block is full or the
+  /// writer closes the pipe.
   ~CriteoReader();
 
-  /// Nothing after the last batch.
+  /// The next batch, or nullopt after the last one.
   std::optional<CriteoBatch> next();
 
-  /// Where to go on: the line after the last example given, or behind lines after
-  /// it that have none for this reader; counted from 0 over all files. Examples
-  /// that were read but not given, before an error or by drop_last, are after it.
+  /// The line at which another reader can continue, counted from 0 over all files. It
+  /// comes after the last returned example, and may come after further lines that have
+  /// no example for this reader. Examples that were read but not returned, because of an
+  /// error or drop_last, come after it.
   int64_t next_line() const;
   const CriteoReport& report() const;
 
@@ -150,7 +155,7 @@ class CriteoReader {
     std::optional<CriteoBatch> batch_;
   };
 
-  /// The batches that are left.
+  /// Iterates over the remaining batches.
   Iterator begin() {
     return Iterator(*this);
   }

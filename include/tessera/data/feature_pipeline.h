@@ -19,15 +19,16 @@
 
 namespace tessera::data {
 
-/// One feature, or a group of numbers, and the columns that it is made of.
+/// One feature, or a group of numbers, and the columns that it is computed from.
 struct PipelineOutput {
-  /// Unique in a pipeline: the feature's key. Valid UTF-8, as are column names.
+  /// The key of the feature, unique in a pipeline. Names of outputs and columns must be
+  /// valid UTF-8.
   std::string name = {};
-  /// One for a transform to ids, two or more for Cross, and one or more for a
-  /// transform to numbers, each of which gives a column of its own.
+  /// The names of the columns. Cross needs two or more, other transforms to ids need one,
+  /// and transforms to numbers take one or more and give one dense column for each.
   std::vector<std::string> columns = {};
   Transform transform = {};
-  /// > 0: of an example's ids, the first so many. 0: all.
+  /// The maximum number of ids per example. Further ids are dropped. 0 means no limit.
   int64_t max_length = 0;
 
   bool operator==(const PipelineOutput&) const = default;
@@ -42,17 +43,16 @@ struct PipelineOutput {
 };
 static_assert(std::is_aggregate_v<PipelineOutput>);
 
-/// What a pipeline makes of a batch.
+/// The result of a pipeline for one batch.
 struct PipelineBatch {
-  /// A map of one feature per output to ids: ids int64 [batch], or a
-  /// RaggedFeature where a column is ragged or Missing::kDrop.
+  /// A map with one feature per output to ids. A feature is int64 [batch], or a
+  /// RaggedFeature if a column is ragged or the transform has Missing::kDrop.
   Features features = {};
-  /// The outputs to numbers, column by column in order.
+  /// The columns of all outputs to numbers, in the order of the outputs.
   at::Tensor dense = {};  // [batch, num_dense] float32
 };
 
-/// From columns of raw data to the features of a layer, the same way in training
-/// and in serving.
+/// Converts columns of raw data to the features of a layer, in training and in serving.
 ///
 ///   FeaturePipeline pipeline({
 ///       {.name = "numbers", .columns = {"I1", "I2"},
@@ -61,7 +61,7 @@ struct PipelineBatch {
 ///        .transform = transforms::Hash{.num_bins = 100'000}}});
 ///   auto [features, dense] = pipeline.apply(to_columns(batch));
 ///
-/// Copies share their contents, and a move makes a copy. Several threads may use one
+/// Copies share their contents, and moving makes a copy. Several threads may use one
 /// pipeline at the same time.
 /// Errors:  c10::ValueError from the constructor naming the output and the field.
 class FeaturePipeline {
@@ -71,8 +71,8 @@ class FeaturePipeline {
   FeaturePipeline(const FeaturePipeline&) = default;
   FeaturePipeline& operator=(const FeaturePipeline&) = default;
 
-  /// Columns that no output names may be there, too. Runs on the calling thread:
-  /// overlap whole batches with the training step instead.
+  /// Converts one batch. Columns that no output uses are ignored. It runs on the calling
+  /// thread, so convert the next batch in another thread during a training step.
   ///
   /// Errors:  c10::ValueError naming every column that is missing or of a kind
   ///          that its transform can't read, for missing values under
@@ -81,10 +81,10 @@ class FeaturePipeline {
   PipelineBatch apply(const Columns& columns) const;
 
   const std::vector<PipelineOutput>& outputs() const;
-  /// Columns of PipelineBatch::dense.
+  /// The number of columns of PipelineBatch::dense.
   int64_t num_dense() const;
-  /// Rows that the feature's table needs.
-  /// Errors:  c10::ValueError listing the features when it is none.
+  /// The number of rows that the feature's table needs.
+  /// Errors:  c10::ValueError listing the features if there is no such feature.
   int64_t vocabulary_size(std::string_view feature) const;
 
   bool operator==(const FeaturePipeline& other) const;
@@ -94,27 +94,27 @@ class FeaturePipeline {
   std::shared_ptr<const State> state_;
 };
 
-/// That a layer with these feature configs takes what the pipeline gives: a flat
-/// map with the same features, each with a table of the pipeline's
-/// vocabulary_size.
-/// Errors:  c10::ValueError with all that differ, the sizes, and what to do.
+/// Checks that the features of the pipeline fit a layer with these feature configs. The
+/// configs must be a flat map with the same features, and each table must have the
+/// vocabulary_size() of its feature.
+/// Errors:  c10::ValueError with all differences, the sizes, and what to do.
 void validate(
     const FeaturePipeline& pipeline,
     const Nest<FeatureConfig>& features);
 
-/// A pipeline as JSON, with its vocabularies; save_pipeline() writes a file of it.
+/// A pipeline as JSON, with its vocabularies. save_pipeline() writes it to a file.
 ///
 ///   {"format_version": 1,
 ///    "outputs": [{"name": "site", "columns": ["C3"],
 ///                 "transform": {"class_name": "Hash", "config": {...}},
 ///                 "max_length": 0}]}
 ///
-/// Vocabulary text that is no UTF-8 is written as {"hex": "ff00"}.
+/// Vocabulary text that is not UTF-8 is written as {"hex": "ff00"}.
 Json to_json(const FeaturePipeline& pipeline);
 
-/// The pipeline that to_json() wrote; a missing option means the default.
-/// Errors:  c10::ValueError naming the place of an unknown key, a wrong type, or
-///          what the constructor refuses.
+/// The pipeline that to_json() wrote. Missing options have their defaults.
+/// Errors:  c10::ValueError naming the place of an unknown key or a wrong type; errors
+///          of the constructor.
 FeaturePipeline pipeline_from_json(const Json& json);
 
 }  // namespace tessera::data

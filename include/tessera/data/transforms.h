@@ -12,17 +12,17 @@
 
 namespace tessera::data {
 
-/// What becomes of a value that is missing: kMissing, NaN, the empty text.
+/// How a transform to ids treats missing values: kMissing, NaN and the empty text.
 enum class Missing {
-  /// Id 0 is theirs, and all other ids move up by one, as with Keras's mask_token
-  /// and mask_value.
+  /// Missing values have id 0, and all other ids are larger by one, as with Keras's
+  /// mask_token and mask_value.
   kOwnId,
-  /// It has no id. A column with one value per example gives a RaggedFeature
-  /// then, with an empty bag where the value is missing.
+  /// Missing values have no id. A column with one value per example then gives a
+  /// RaggedFeature, with an empty bag where the value is missing.
   kDrop,
-  /// A value like any other: hashed, or outside of the vocabulary.
+  /// A missing value is hashed, or is an unknown value of a vocabulary.
   kAsValue,
-  /// Raise c10::ValueError.
+  /// A missing value raises c10::ValueError.
   kError
 };
 
@@ -33,17 +33,18 @@ Missing missing_from_string(std::string_view name);
 
 namespace transforms {
 
-/// Integers or text to bins: hash(value) mod num_bins.
+/// Hashes integers or text into bins: hash(value) mod num_bins.
 ///
 /// The hash is XXH3 (64 bits, seeded with the salt) of the text's bytes, or of an
-/// integer's eight, least significant first: the same on every machine, today and
-/// tomorrow.
-/// Differs: keras.layers.Hashing has FarmHash or SipHash of the decimal text, so
-///          bins are others than there.
+/// integer's eight bytes, least significant first. It is the same on every machine and
+/// in every version.
+/// Differs: keras.layers.Hashing uses FarmHash or SipHash of the decimal text, so its
+///          bins are different.
 struct Hash {
-  /// Rows of the table, >= 1; with Missing::kOwnId >= 2, one of which is theirs.
+  /// The number of rows of the table, >= 1. With Missing::kOwnId, >= 2, because one of
+  /// them is for missing values.
   int64_t num_bins = 0;
-  /// Features with different salts collide in different values.
+  /// The seed of the hash. With different salts, different values collide.
   int64_t salt = 0;
   Missing missing = Missing::kOwnId;
 
@@ -57,15 +58,15 @@ struct Hash {
   }
 };
 
-/// Numbers to intervals: bin i where boundaries[i - 1] <= x < boundaries[i], from
-/// -infinity in bin 0 to infinity in the last.
+/// Maps numbers to intervals: bin i has boundaries[i - 1] <= x < boundaries[i]. Bin 0
+/// begins at -infinity, and the last bin ends at infinity.
 ///
-/// Float columns are compared in float32, integers in float64.
+/// Float columns are compared in float32, integer columns in float64.
 /// Source:  keras.layers.Discretization, which puts NaN into the last bin.
 struct Bucketize {
-  /// Ascending and finite, one or more: see quantile_boundaries().
+  /// One or more finite numbers in ascending order. quantile_boundaries() computes them.
   std::vector<double> boundaries = {};
-  /// Not kAsValue.
+  /// kAsValue is not allowed.
   Missing missing = Missing::kOwnId;
 
   bool operator==(const Bucketize&) const = default;
@@ -77,21 +78,21 @@ struct Bucketize {
   }
 };
 
-/// Integers, or text of any bytes.
+/// The values of a vocabulary: integers, or text of any bytes.
 using VocabularyValues =
     std::variant<std::vector<int64_t>, std::vector<std::string>>;
 
-/// Known values to their place in a list. Ids in order: one of missing values
-/// (Missing::kOwnId), num_oov_indices of unknown ones, chosen by their hash, then
-/// the values.
+/// Maps known values to their position in a list. The ids are, in this order, one for
+/// missing values (with Missing::kOwnId), num_oov_indices for unknown values, which their
+/// hash selects, and one for each known value.
 ///
 /// Source:  keras.layers.IntegerLookup and StringLookup.
 /// Differs: with num_oov_indices > 1, Keras chooses by remainder or FarmHash.
 struct Vocabulary {
-  /// One or more, all different, none that counts as missing: see
-  /// VocabularyBuilder.
+  /// One or more different values, without missing ones. VocabularyBuilder collects them.
   VocabularyValues values = {};
-  /// 0: an unknown value raises c10::IndexError.
+  /// The number of ids for unknown values. With 0, an unknown value raises
+  /// c10::IndexError.
   int64_t num_oov_indices = 1;
   Missing missing = Missing::kOwnId;
 
@@ -105,15 +106,15 @@ struct Vocabulary {
   }
 };
 
-/// Combinations of two or more columns' values to bins: hash mod num_bins.
+/// Hashes combinations of the values of two or more columns: hash mod num_bins.
 ///
-/// Of ragged columns, all combinations of an example, the last column's values
-/// changing fastest; a combination is missing when one of its values is.
-/// Source:  keras.layers.HashedCrossing (single values), tf's crossed_column;
-///          the hash is another, see Hash.
+/// If columns are ragged, an example gives all combinations of its values, and the last
+/// column's values change fastest. A combination is missing if one of its values is.
+/// Source:  keras.layers.HashedCrossing (single values), tf's crossed_column. Their
+///          hash is different, see Hash.
 /// Errors:  c10::ValueError for more than 2^26 combinations in a batch.
 struct Cross {
-  /// As in Hash.
+  /// The same as in Hash.
   int64_t num_bins = 0;
   int64_t salt = 0;
   Missing missing = Missing::kAsValue;
@@ -128,13 +129,14 @@ struct Cross {
   }
 };
 
-/// Integers in [0, num_ids) as they are (one more with Missing::kOwnId).
+/// Takes integers in [0, num_ids) as ids. With Missing::kOwnId, the ids are larger by
+/// one.
 ///
 /// Source:  tf.feature_column.categorical_column_with_identity.
 struct Identity {
   /// >= 1.
   int64_t num_ids = 0;
-  /// Stands for integers out of range, in [0, num_ids). Unset: those raise
+  /// The id for integers out of range, in [0, num_ids). If unset, they raise
   /// c10::IndexError.
   std::optional<int64_t> default_id = {};
   Missing missing = Missing::kError;
@@ -149,7 +151,7 @@ struct Identity {
   }
 };
 
-/// Numbers to log(1 + max(x, 0)), as DLRM takes Criteo's counts.
+/// Maps numbers to log(1 + max(x, 0)), as DLRM does with Criteo's counts.
 struct Log1p {
   /// The result for a missing number.
   double missing_value = 0.0;
@@ -162,8 +164,7 @@ struct Log1p {
   }
 };
 
-/// Numbers to (x - mean) / max(sqrt(variance), 1e-7); the defaults leave them as
-/// they are.
+/// Maps numbers to (x - mean) / max(sqrt(variance), 1e-7). The defaults change nothing.
 ///
 /// Source:  keras.layers.Normalization.
 struct Normalize {
@@ -185,7 +186,7 @@ struct Normalize {
 
 }  // namespace transforms
 
-/// Log1p and Normalize give numbers, the others ids.
+/// Any transform. Log1p and Normalize give numbers, the others give ids.
 using Transform = std::variant<
     transforms::Hash,
     transforms::Bucketize,
@@ -196,13 +197,14 @@ using Transform = std::variant<
     transforms::Normalize>;
 static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 
-/// "Hash", "Bucketize", ...; the class_name in JSON.
+/// The class_name in JSON, such as "Hash" or "Bucketize".
 const char* name_of(const Transform& transform);
 
-/// Whether it is one to numbers, Log1p or Normalize, and not to ids.
+/// Whether the transform gives numbers (Log1p, Normalize) and not ids.
 bool gives_numbers(const Transform& transform);
 
-/// Rows of a table for the transform's ids, which are in [0, vocabulary_size).
+/// The number of rows that a table for the transform's ids needs. The ids are in
+/// [0, vocabulary_size).
 /// Errors:  c10::ValueError for fields out of range, and for a transform to
 ///          numbers.
 int64_t vocabulary_size(const Transform& transform);

@@ -13,10 +13,10 @@ namespace tessera::data {
 
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
-  /// Values seen less often are left out.
+  /// Values that occur less often are left out.
   int64_t min_count = 1;
-  /// At most so many, the most frequent. Keras's max_tokens counts the ids of
-  /// missing and unknown values, too; this doesn't.
+  /// The maximum number of values. The most frequent ones are kept. Keras's max_tokens
+  /// also counts the ids of missing and unknown values; this does not.
   std::optional<int64_t> max_size = {};
 
   bool operator==(const VocabularyLimits&) const = default;
@@ -28,41 +28,43 @@ struct VocabularyLimits {
 ///   while (auto batch = reader.next()) builder.add(to_columns(*batch).at("C3"));
 ///   transforms::Vocabulary site = builder.finish({.min_count = 10});
 ///
-/// Missing values are not counted. Memory grows with the different values: about
-/// 24 to 48 bytes for an integer, 80 bytes and the text for text.
+/// Missing values are not counted. The memory grows with the number of different values:
+/// about 24 to 48 bytes for an integer, and 80 bytes plus the text for a text.
 /// Errors:  c10::Error from each member of a builder that was moved from.
 class VocabularyBuilder {
  public:
   VocabularyBuilder();
-  /// Errors name `column`.
+  /// `column` is the name that errors mention.
   explicit VocabularyBuilder(std::string column);
   ~VocabularyBuilder();
   VocabularyBuilder(VocabularyBuilder&&) noexcept;
   VocabularyBuilder& operator=(VocabularyBuilder&&) noexcept;
 
-  /// Errors:  c10::TypeError for floats, and for text among integers.
+  /// Counts the values of a column.
+  /// Errors:  c10::TypeError for floats, and if text and integers are mixed.
   void add(const Column& column);
 
-  /// Adds what another one has counted: one for each thread or file, then one.
-  /// Errors:  c10::TypeError when one has text and the other integers.
+  /// Adds the counts of another builder. Threads can each use a builder and merge them.
+  /// Errors:  c10::TypeError if one has text and the other integers.
   void merge(const VocabularyBuilder& other);
 
   const std::string& column() const {
     return column_;
   }
-  /// Different values so far.
+  /// The number of different values so far.
   int64_t size() const;
 
-  /// The frequent values first; of equally frequent ones the larger first, as in
-  /// Keras, text being ordered by its bytes. The order of add() doesn't matter.
-  /// Errors:  c10::ValueError for limits < 1, or when no value is left.
+  /// Makes the vocabulary. The most frequent values come first. Among equally frequent
+  /// values, the larger come first, as in Keras; text is ordered by its bytes. The order
+  /// of the calls of add() does not matter.
+  /// Errors:  c10::ValueError for limits < 1, or if no value is left.
   transforms::Vocabulary finish(const VocabularyLimits& limits = {}) const;
 
  private:
   struct Counts;
   // Errors:  c10::Error for a builder that was moved from.
   Counts& counts() const;
-  // How errors begin.
+  // The beginning of error messages.
   std::string where() const;
 
   std::string column_;
