@@ -21,8 +21,7 @@ namespace tessera::data {
 struct MalformedLine {
   int64_t row = 0;  // the number of examples before it in its block
   int64_t line = 0;  // the number of lines before it in its block
-  std::string_view text =
-      {};  // points into the block's text; without the newline
+  std::string_view text = {};  // in the block's text; without the newline
 };
 
 /// The first line of the shard, counted from the block's first line. It may come after

@@ -63,8 +63,7 @@ class LineSource {
   size_t file_ = 0;
   std::unique_ptr<FileBytes> bytes_;
   std::string carry_;  // the beginning of a line
-  bool is_dropping_ =
-      false;  // whether the next bytes belong to a line that is too long
+  bool is_dropping_ = false;  // whether the rest of a too long line follows
   int64_t line_ = 0;
   int64_t line_of_file_ = 0;
   std::exception_ptr error_;

@@ -135,8 +135,8 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
           Map& counts = own.as<Map>(where());
-          if (&counts ==
-              &added) {  // the loop below must not change what it reads
+          // With itself, the loop below would change the map that it reads.
+          if (&counts == &added) {
             for (auto& [value, count] : counts) {
               count *= 2;
             }

@@ -176,8 +176,8 @@ EmbeddingState describe_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
-    if (table
-            .optimizer) {  // make_table() accepts the placeholders that JSON gives
+    // make_table() accepts the placeholders that JSON gives for optimizers.
+    if (table.optimizer) {
       optim::validate(
           *table.optimizer,
           c10::str("[TableConfig '", shorten(table.name), "']"));

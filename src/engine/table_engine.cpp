@@ -191,8 +191,7 @@ TableUpdate::Term TableEngine::term_of(
   if (gradient.defined()) {
     at::Tensor values = gradient.resolve_neg().contiguous();
     if (table_memory_.overlap(values)) {
-      values =
-          values.clone();  // the update writes to the table while it reads this
+      values = values.clone();  // the update writes to this memory
     }
     update.gradients.push_back(std::move(values));
     term.gradient = update.gradients.back().const_data_ptr<float>();

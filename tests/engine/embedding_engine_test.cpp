@@ -134,8 +134,8 @@ TEST_F(EngineFixtureTest, TheEngineHoldsWhatItReadsGradientsFrom) {
   EmbeddingEngine engine(options());
   EmbeddingEngine explicit_engine(options());
   engine.enqueue(batch());
-  half_square(engine.dequeue())
-      .backward();  // only the engine keeps the activations
+  // Only the engine keeps the activations.
+  half_square(engine.dequeue()).backward();
   engine.apply_gradients({});
   explicit_engine.enqueue(batch());
   explicit_engine.apply_gradients(explicit_engine.dequeue());
