@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <concepts>
 
 namespace tessera::data {

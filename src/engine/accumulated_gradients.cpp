@@ -5,10 +5,8 @@
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>

@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "src/common/check.h"
 #include "src/common/names.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/embedding_engine.h>
 
-#include <tessera/engine/serving_lookup.h>
-
 #include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/batch_queue.h"
@@ -15,11 +13,9 @@
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>

@@ -9,17 +9,11 @@
 #include "src/common/memory_ranges.h"
 #include "src/common/names.h"
 #include "src/common/random_key.h"
-#include "src/common/tensor_text.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <cmath>
 #include <exception>
 #include <utility>
 

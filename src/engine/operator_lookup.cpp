@@ -8,9 +8,6 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_add.h>
-#include <ATen/ops/index_copy.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>

@@ -15,7 +15,6 @@
 #include <c10/util/FunctionRef.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -2,10 +2,10 @@
 #include "src/engine/table_update.h"
 
 #include "src/common/parallel.h"
-#include "src/engine/embedding_state.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
+#include "src/tables/table_state.h"
 
 #include <algorithm>
 #include <bit>

@@ -7,7 +7,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <numeric>
 
 namespace tessera {

@@ -6,7 +6,6 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <random>

@@ -5,16 +5,13 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstdint>
 #include <optional>
 #include <random>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include <fstream>
-#include <limits>
 
 namespace tessera::data {
 namespace keras_transforms_test {

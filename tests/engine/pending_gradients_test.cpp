@@ -7,7 +7,6 @@
 #include "tests/test_util.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 

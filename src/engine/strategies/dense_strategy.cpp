@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_copy.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
