@@ -49,8 +49,8 @@ bool parse_eight_digits(uint64_t text, int64_t& value) {
   return true;
 }
 
-// Converts eight digits, with the first one in the lowest byte; unused leading digits are
-// 0. The first step joins digits to pairs, and the second joins four pairs.
+// Converts eight digits, with the first one in the lowest byte. Unused leading digits
+// must be 0. The first step joins digits to pairs, and the second joins the pairs.
 int64_t join_decimal_digits(uint64_t digits) {
   constexpr uint64_t kPairs = 0x000000ff000000ff;
   digits = digits * 10 + (digits >> 8);
@@ -232,10 +232,10 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
   for (size_t i = 0; i < kFields; ++i) {
     const bool is_label = i == 0;
     const bool is_number = !is_label && i <= kCriteoIntegers;
-    const bool is_right = is_label ? fields[i] == "0" || fields[i] == "1"
+    const bool is_valid = is_label ? fields[i] == "0" || fields[i] == "1"
         : is_number                ? is_integer(fields[i])
                                    : is_category(fields[i]);
-    if (!is_right) {
+    if (!is_valid) {
       return fmt::format(
           "field {} ({}) must be {}, but got {} in {}",
           i + 1,

@@ -34,23 +34,23 @@ void check_range(
 
 // Checks the options and replaces zeros by the values that they stand for.
 CriteoReaderOptions validated(CriteoReaderOptions options) {
-  constexpr int64_t kMost = int64_t{1} << 30;
-  constexpr int64_t kMostThreads = 1024;
-  constexpr int64_t kAnyLine = int64_t{1} << 62;
+  constexpr int64_t kMaxValue = int64_t{1} << 30;
+  constexpr int64_t kMaxThreads = 1024;
+  constexpr int64_t kMaxLine = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
       "[CriteoReader] expected at least one file, but files is empty.");
-  check_range("batch_size", options.batch_size, 1, kMost);
-  check_range("start_line", options.start_line, 0, kAnyLine);
-  check_range("shard.count", options.shard.count, 1, kMost);
+  check_range("batch_size", options.batch_size, 1, kMaxValue);
+  check_range("start_line", options.start_line, 0, kMaxLine);
+  check_range("shard.count", options.shard.count, 1, kMaxValue);
   check_range("shard.index", options.shard.index, 0, options.shard.count - 1);
-  check_range("threads", options.threads, 0, kMostThreads);
-  check_range("queue_blocks", options.queue_blocks, 0, 4 * kMostThreads);
-  check_range("block_bytes", options.block_bytes, 1, kMost);
-  check_range("max_line_bytes", options.max_line_bytes, 1, kMost);
+  check_range("threads", options.threads, 0, kMaxThreads);
+  check_range("queue_blocks", options.queue_blocks, 0, 4 * kMaxThreads);
+  check_range("block_bytes", options.block_bytes, 1, kMaxValue);
+  check_range("max_line_bytes", options.max_line_bytes, 1, kMaxValue);
   if (options.most_malformed_lines) {
     check_range(
-        "most_malformed_lines", *options.most_malformed_lines, 0, kAnyLine);
+        "most_malformed_lines", *options.most_malformed_lines, 0, kMaxLine);
     TESSERA_CHECK_VALUE(
         options.malformed_lines == MalformedLines::kSkip,
         "[CriteoReader] most_malformed_lines limits what is skipped, but malformed_lines is kError. Set it to MalformedLines::kSkip.");

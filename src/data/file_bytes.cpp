@@ -115,12 +115,12 @@ size_t FileBytes::inflate_some(char* to, size_t size) {
   stream_.next_in = reinterpret_cast<Bytef*>(raw_.data() + raw_begin_);
   stream_.avail_in = static_cast<uInt>(raw_end_ - raw_begin_);
   stream_.next_out = reinterpret_cast<Bytef*>(to);
-  constexpr size_t kMostAtATime = size_t{1} << 30;
-  const size_t asked = std::min(size, kMostAtATime);
-  stream_.avail_out = static_cast<uInt>(asked);
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  const size_t requested = std::min(size, kMaxBytes);
+  stream_.avail_out = static_cast<uInt>(requested);
   const int status = inflate(&stream_, Z_NO_FLUSH);
   raw_begin_ = raw_end_ - stream_.avail_in;
-  const size_t count = asked - stream_.avail_out;
+  const size_t count = requested - stream_.avail_out;
   is_between_members_ = status == Z_STREAM_END;
   is_damaged_ = status != Z_OK && !is_between_members_;
   return count;

@@ -94,12 +94,12 @@ void LineSource::fill(LineBlock& block) {
   block.end = carry_.size();
   std::memcpy(block.text.data(), carry_.data(), carry_.size());
   carry_.clear();
-  const size_t wanted = block.end + options_.block_bytes;
+  const size_t target_end = block.end + options_.block_bytes;
   bool is_at_end = false;
   try {
-    while (block.end < wanted && !is_at_end) {
+    while (block.end < target_end && !is_at_end) {
       const size_t count =
-          bytes_->read(block.text.data() + block.end, wanted - block.end);
+          bytes_->read(block.text.data() + block.end, target_end - block.end);
       block.end += count;
       is_at_end = count == 0;
     }

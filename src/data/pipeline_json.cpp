@@ -47,15 +47,15 @@ std::string read_hex(const Json& json, const std::string& where) {
   const std::string digits = JsonValue<std::string>::read(
       require_key(json, "hex", where), where + ".hex");
   std::string text(digits.size() / 2, '\0');
-  bool is_right = digits.size() % 2 == 0;
+  bool is_valid = digits.size() % 2 == 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const char* begin = digits.data() + 2 * i;
     unsigned char byte = 0;
     const auto [end, error] = std::from_chars(begin, begin + 2, byte, 16);
-    is_right = is_right && error == std::errc() && end == begin + 2;
+    is_valid = is_valid && error == std::errc() && end == begin + 2;
     text[i] = static_cast<char>(byte);
   }
-  require_kind(is_right, json, "an even number of digits 0-9, a-f", where);
+  require_kind(is_valid, json, "an even number of digits 0-9, a-f", where);
   return text;
 }
 

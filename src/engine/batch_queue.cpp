@@ -29,11 +29,11 @@ const char* training_text(bool training) {
   return training ? "training = true" : "training = false";
 }
 
-template <class Batches, class Wanted>
-auto* find_first(Batches& batches, const std::string& name, Wanted wanted) {
+template <class Batches, class Matches>
+auto* find_first(Batches& batches, const std::string& name, Matches matches) {
   const auto found =
       std::find_if(batches.begin(), batches.end(), [&](const auto& batch) {
-        return batch.name == name && wanted(batch);
+        return batch.name == name && matches(batch);
       });
   return found == batches.end() ? nullptr : &*found;
 }

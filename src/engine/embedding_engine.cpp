@@ -29,9 +29,9 @@ namespace {
 using Activations = std::vector<at::Tensor>;
 
 void validate(const EmbeddingEngineOptions& options) {
-  const auto require = [](bool is_right, const char* what, int64_t got) {
+  const auto require = [](bool holds, const char* what, int64_t got) {
     TESSERA_CHECK_VALUE(
-        is_right,
+        holds,
         "[EmbeddingEngineOptions] {}, but got {}. Correct the option.",
         what,
         got);

@@ -54,7 +54,7 @@ PendingGradients::PendingGradients(
     at::Tensor virtual_variable)
     : engine_(std::move(engine)),
       virtual_variable_(std::move(virtual_variable)),
-      piles_(engine_->state().tables.size()) {}
+      accumulators_(engine_->state().tables.size()) {}
 
 std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
   TESSERA_CHECK(
@@ -75,13 +75,13 @@ void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
   TESSERA_CHECK(
       !is_stepping_,
       "[TPUEmbedding] backward() within the step() of a Combined, by a callable or a custom rule. Call it before or after step().");
-  piles_ = engine_->collect(piles_, lookups);
+  accumulators_ = engine_->collect(accumulators_, lookups);
 }
 
 int64_t PendingGradients::passes() const {
   int64_t passes = 0;
-  for (const GradientAccumulator& pile : piles_) {
-    passes = std::max(passes, pile.passes());
+  for (const GradientAccumulator& accumulator : accumulators_) {
+    passes = std::max(passes, accumulator.passes());
   }
   return passes;
 }
@@ -92,16 +92,16 @@ double PendingGradients::norm(double p) const {
   constexpr int64_t kPart = 16384;
   std::vector<std::pair<const float*, int64_t>> parts;
   int64_t bytes = 0;
-  for (size_t i = 0; i < piles_.size(); ++i) {
+  for (size_t i = 0; i < accumulators_.size(); ++i) {
     if (engine_->state().tables[i].rows.is_copy) {
       continue;
     }
-    const GradientAccumulator& pile = piles_[i];
-    const auto count = static_cast<int64_t>(pile.sums().size());
+    const GradientAccumulator& accumulator = accumulators_[i];
+    const auto count = static_cast<int64_t>(accumulator.sums().size());
     bytes += count * static_cast<int64_t>(sizeof(float));
     for (int64_t begin = 0; begin < count; begin += kPart) {
       parts.emplace_back(
-          pile.sums().data() + begin, std::min(kPart, count - begin));
+          accumulator.sums().data() + begin, std::min(kPart, count - begin));
     }
   }
   std::vector<double> sums(parts.size());
@@ -114,22 +114,22 @@ double PendingGradients::norm(double p) const {
 }
 
 void PendingGradients::scale(double factor) {
-  for (GradientAccumulator& pile : piles_) {
-    pile.scale(static_cast<float>(factor));
+  for (GradientAccumulator& accumulator : accumulators_) {
+    accumulator.scale(static_cast<float>(factor));
   }
 }
 
 void PendingGradients::discard() {
   update_ = {};
-  for (GradientAccumulator& pile : piles_) {
-    pile.clear();
+  for (GradientAccumulator& accumulator : accumulators_) {
+    accumulator.clear();
   }
 }
 
 void PendingGradients::prepare(double gain) {
   is_stepping_ = true;
   const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
-  update_ = engine_->plan(piles_, gain);
+  update_ = engine_->plan(accumulators_, gain);
 }
 
 void PendingGradients::apply() {

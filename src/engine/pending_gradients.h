@@ -68,7 +68,7 @@ class PendingGradients {
  private:
   std::shared_ptr<TableEngine> engine_;
   at::Tensor virtual_variable_;
-  std::vector<GradientAccumulator> piles_;  // one per table
+  std::vector<GradientAccumulator> accumulators_;  // one per table
   TableEngine::Update update_;
   std::weak_ptr<Claim> claim_;
   bool is_stepping_ = false;

@@ -252,7 +252,7 @@ bool TableEngine::is_due(const TableState& table) const {
 }
 
 std::vector<GradientAccumulator> TableEngine::sum(
-    const std::vector<const GradientAccumulator*>& piles,
+    const std::vector<const GradientAccumulator*>& accumulators,
     std::vector<TableUpdate>& updates) {
   std::vector<TableUpdate> summed;
   std::vector<size_t> tables;
@@ -261,8 +261,8 @@ std::vector<GradientAccumulator> TableEngine::sum(
       continue;
     }
     TableUpdate update{.table = updates[i].table};
-    if (piles[i]->passes() > 0) {
-      update.terms.push_back(piles[i]->term());
+    if (accumulators[i]->passes() > 0) {
+      update.terms.push_back(accumulators[i]->term());
     }
     update.terms.insert(
         update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
@@ -276,7 +276,7 @@ std::vector<GradientAccumulator> TableEngine::sum(
     result[tables[i]] = GradientAccumulator(
         std::move(sums[i]),
         summed[i].table->config->dim,
-        piles[tables[i]]->passes() + 1);
+        accumulators[tables[i]]->passes() + 1);
   }
   return result;
 }
@@ -328,10 +328,10 @@ TableEngine::Update TableEngine::plan(
     }
   }
   std::vector<TableUpdate> collecting(updates.size());
-  std::vector<const GradientAccumulator*> piles;
+  std::vector<const GradientAccumulator*> accumulators;
   bool collects = false;
   for (size_t i = 0; i < updates.size(); ++i) {
-    piles.push_back(&state_->accumulated[i]);
+    accumulators.push_back(&state_->accumulated[i]);
     if (updates[i].table != nullptr &&
         accumulation_steps_of(*updates[i].table) > 1) {
       std::swap(collecting[i], updates[i]);
@@ -339,14 +339,14 @@ TableEngine::Update TableEngine::plan(
     }
   }
   if (collects) {
-    update.piles = sum(piles, collecting);
+    update.accumulators = sum(accumulators, collecting);
   }
-  for (size_t i = 0; i < update.piles.size(); ++i) {
-    const GradientAccumulator& pile = update.piles[i];
-    if (pile.passes() > 0 && is_due(*collecting[i].table)) {
+  for (size_t i = 0; i < update.accumulators.size(); ++i) {
+    const GradientAccumulator& accumulator = update.accumulators[i];
+    if (accumulator.passes() > 0 && is_due(*collecting[i].table)) {
       const int64_t passes = accumulation_steps_of(*collecting[i].table);
       updates[i].table = collecting[i].table;
-      updates[i].terms = {pile.term(1.0F / static_cast<float>(passes))};
+      updates[i].terms = {accumulator.term(1.0F / static_cast<float>(passes))};
     }
   }
   finish(std::move(updates), update);
@@ -354,14 +354,14 @@ TableEngine::Update TableEngine::plan(
 }
 
 TableEngine::Update TableEngine::plan(
-    const std::vector<GradientAccumulator>& piles,
+    const std::vector<GradientAccumulator>& accumulators,
     double gain) {
   Update update;
-  std::vector<TableUpdate> updates(piles.size());
-  for (size_t i = 0; i < piles.size(); ++i) {
-    if (piles[i].passes() > 0) {
+  std::vector<TableUpdate> updates(accumulators.size());
+  for (size_t i = 0; i < accumulators.size(); ++i) {
+    if (accumulators[i].passes() > 0) {
       updates[i].table = &state_->tables[i];
-      updates[i].terms = {piles[i].term(static_cast<float>(gain))};
+      updates[i].terms = {accumulators[i].term(static_cast<float>(gain))};
     }
   }
   return finish_plan([&] {
@@ -376,13 +376,13 @@ void TableEngine::apply(Update update) {
   for (const CustomUpdate& custom : update.custom) {
     write(custom);
   }
-  for (size_t i = 0; i < update.piles.size(); ++i) {
-    if (update.piles[i].passes() == 0) {
+  for (size_t i = 0; i < update.accumulators.size(); ++i) {
+    if (update.accumulators[i].passes() == 0) {
       continue;
     }
     state_->accumulated[i] = is_due(state_->tables[i])
         ? GradientAccumulator()
-        : std::move(update.piles[i]);
+        : std::move(update.accumulators[i]);
   }
   ++state_->iterations;
 }
@@ -423,13 +423,13 @@ void TableEngine::end_lookups() const noexcept {
 }
 
 std::vector<GradientAccumulator> TableEngine::collect(
-    const std::vector<GradientAccumulator>& piles,
+    const std::vector<GradientAccumulator>& accumulators,
     const std::vector<LookupGradients>& lookups) {
   Update update;
   std::vector<TableUpdate> updates = read(lookups, update);
   std::vector<const GradientAccumulator*> pointers;
-  for (const GradientAccumulator& pile : piles) {
-    pointers.push_back(&pile);
+  for (const GradientAccumulator& accumulator : accumulators) {
+    pointers.push_back(&accumulator);
   }
   return sum(pointers, updates);
 }

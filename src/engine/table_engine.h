@@ -108,7 +108,7 @@ class TableEngine {
     std::vector<CustomUpdate> custom = {};
     /// [tables], accumulated gradients. If the table is due, this update applies them.
     /// Otherwise they become the new EmbeddingState::accumulated.
-    std::vector<GradientAccumulator> piles = {};
+    std::vector<GradientAccumulator> accumulators = {};
     std::vector<at::Tensor> gradients = {};  // the terms point to them
     std::list<IdBags> bags = {};  // the terms point to them
     std::vector<double> rates = {};  // the learning rates of the updated tables
@@ -124,7 +124,9 @@ class TableEngine {
 
   /// One update from accumulated gradients, one entry per table, each multiplied by
   /// `gain`. They must outlive the update.
-  Update plan(const std::vector<GradientAccumulator>& piles, double gain);
+  Update plan(
+      const std::vector<GradientAccumulator>& accumulators,
+      double gain);
 
   /// Called before apply(). `error` is nullptr if nothing that belongs to the update has
   /// failed. If the tables are sharded, waits for all ranks and checks that they have the
@@ -139,10 +141,10 @@ class TableEngine {
   /// Changes the tables and advances the step counter. Can't fail.
   void apply(Update update);
 
-  /// Returns the sum of `piles`, one per table, and the gradients of one more pass.
+  /// Returns the sums of `accumulators`, one per table, and the gradients of one pass.
   /// Errors:  c10::ValueError; nothing is changed.
   std::vector<GradientAccumulator> collect(
-      const std::vector<GradientAccumulator>& piles,
+      const std::vector<GradientAccumulator>& accumulators,
       const std::vector<LookupGradients>& lookups);
 
   /// The values of all ranks, in order of rank. All must pass the same `options`.
@@ -208,7 +210,7 @@ class TableEngine {
   // Adds the terms of each update to the accumulated gradients of its table, which gives
   // one sum per row. Updates without a table are skipped.
   std::vector<GradientAccumulator> sum(
-      const std::vector<const GradientAccumulator*>& piles,
+      const std::vector<const GradientAccumulator*>& accumulators,
       std::vector<TableUpdate>& updates);
 
   // Reads learning rates and runs custom rules.

@@ -56,11 +56,12 @@ class PendingGradientsTest : public testing::Test {
 };
 
 TEST_F(PendingGradientsTest, APileHoldsOneSumPerTouchedRow) {
-  std::vector<GradientAccumulator> piles(1);
+  std::vector<GradientAccumulator> accumulators(1);
   for (int pass = 1; pass <= 50; ++pass) {
-    piles = engine_->collect(piles, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
-    EXPECT_EQ(piles[0].passes(), pass);
-    EXPECT_EQ(piles[0].sums().size(), 3 * kDim);
+    accumulators =
+        engine_->collect(accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
+    EXPECT_EQ(accumulators[0].passes(), pass);
+    EXPECT_EQ(accumulators[0].sums().size(), 3 * kDim);
   }
 }
 

@@ -36,9 +36,9 @@ class EmbeddingStrategy {
   /// Differentiable activations, one per feature.
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
-  /// The first part of a forward() in two parts. The returned function, which must be
-  /// called once, gives the activations. On an engine, a training batch is looked up in
-  /// the background, in the tables as they are now.
+  /// The first part of a forward() in two parts. The returned function gives the
+  /// activations and may be called only once. On an engine, a training batch is looked
+  /// up in the background, in the tables as they are now.
   virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
     return [this, batch = std::move(batch)]() mutable {
       return forward(std::move(batch));

@@ -56,16 +56,16 @@ using Sink = std::function<void(const std::vector<LookupGradients>&)>;
 // The gradients that one backward pass has collected so far. The final callback of the
 // pass owns them. If the pass fails, LibTorch drops the callback, and the destructor
 // resets the marks on the lookups.
-class Pile {
+class PassGradients {
  public:
-  explicit Pile(Sink sink) : sink_(std::move(sink)) {}
-  ~Pile() {
+  explicit PassGradients(Sink sink) : sink_(std::move(sink)) {}
+  ~PassGradients() {
     for (const LookupRecordPtr& record : records_) {
       record->is_used = is_applied_;
     }
   }
-  Pile(const Pile&) = delete;
-  Pile& operator=(const Pile&) = delete;
+  PassGradients(const PassGradients&) = delete;
+  PassGradients& operator=(const PassGradients&) = delete;
 
   void add(const LookupRecordPtr& record, variable_list gradients) {
     lookups_.push_back(
@@ -88,7 +88,7 @@ class Pile {
   bool is_applied_ = false;
 };
 
-// The gradients of all running backward passes, one Pile per graph task.
+// The gradients of all running backward passes, with one PassGradients per graph task.
 class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
@@ -113,25 +113,25 @@ class PendingUpdates {
 
   void add(const LookupRecordPtr& record, variable_list gradients) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    pile_of_this_pass()->add(record, std::move(gradients));
+    gradients_of_this_pass()->add(record, std::move(gradients));
   }
 
  private:
-  std::shared_ptr<Pile> pile_of_this_pass() {
+  std::shared_ptr<PassGradients> gradients_of_this_pass() {
     std::erase_if(
-        piles_, [](const auto& entry) { return entry.second.expired(); });
+        passes_, [](const auto& entry) { return entry.second.expired(); });
     const int pass = torch::autograd::get_current_graph_task_id();
-    if (std::shared_ptr<Pile> pile = piles_[pass].lock()) {
-      return pile;
+    if (std::shared_ptr<PassGradients> gradients = passes_[pass].lock()) {
+      return gradients;
     }
     if (pending_ != nullptr) {
       pending_->settle();
     }
-    auto pile = std::make_shared<Pile>(sink());
-    piles_[pass] = pile;
+    auto gradients = std::make_shared<PassGradients>(sink());
+    passes_[pass] = gradients;
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [pile] { pile->apply(); });
-    return pile;
+        [gradients] { gradients->apply(); });
+    return gradients;
   }
 
   Sink sink() const {
@@ -148,7 +148,7 @@ class PendingUpdates {
   std::mutex mutex_;
   std::shared_ptr<TableEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;
-  std::map<int, std::weak_ptr<Pile>> piles_;
+  std::map<int, std::weak_ptr<PassGradients>> passes_;
 };
 
 // Connects activations to the virtual variable. Its backward() passes their gradients to
