@@ -16,20 +16,20 @@
 
 namespace tessera::training {
 
-/// A step over the batches of a source, one epoch after another: what is left of
-/// the batch type in the compiled part of fit(). make_pass() makes it.
+/// Runs a step function on the batches of a source, epoch by epoch. It hides the type of
+/// the batches, so that fit() need not be a template. make_pass() creates one.
 class Pass {
  public:
   virtual ~Pass() = default;
 
   /// Opens the source.
   virtual void begin(int64_t epoch) = 0;
-  /// The number of batches of this epoch, where the source knows it.
+  /// The number of batches in this epoch; unset if the source does not know it.
   virtual std::optional<int64_t> size() const = 0;
-  /// Leaves out the next `count` batches; `count`, or fewer where the source ends
-  /// before.
+  /// Skips the next `count` batches. Returns how many it skipped, which is fewer than
+  /// `count` if the source ends before.
   virtual int64_t skip(int64_t count) = 0;
-  /// Nothing when no batch is left.
+  /// Runs the step on the next batch. Returns nullopt when no batch is left.
   virtual std::optional<StepResult> step() = 0;
   /// Closes the source.
   virtual void end() = 0;
@@ -37,7 +37,7 @@ class Pass {
 
 namespace detail {
 
-/// std::optional<Batch> next().
+/// The source has `std::optional<Batch> next()`.
 template <class T>
 concept HasNext = requires(T& source) {
   source.next().has_value();
@@ -47,7 +47,7 @@ template <class T>
 concept HasSkip = requires(T& source, int64_t count) {
   source.skip(count);
 };
-/// Says how many there were.
+/// skip() returns the number of skipped batches.
 template <class T>
 concept HasCountingSkip = requires(T& source, int64_t count) {
   { source.skip(count) } -> std::integral;
@@ -83,7 +83,7 @@ std::optional<int64_t> size_of(const T& source) {
   }
 }
 
-/// The batches of a source with next().
+/// Reads the batches of a source with next().
 template <class Epoch>
 class NextReader {
  public:
@@ -93,7 +93,7 @@ class NextReader {
     if constexpr (HasCountingSkip<Epoch>) {
       return static_cast<int64_t>(epoch_.skip(count));
     } else if constexpr (HasSkip<Epoch>) {
-      // Whether there were as many, only a batch can tell.
+      // This skip() returns nothing. Reading the last batch shows whether it existed.
       if (count > 1) {
         epoch_.skip(count - 1);
       }
@@ -120,8 +120,8 @@ class NextReader {
   Epoch& epoch_;
 };
 
-/// The batches of a range. The iterator moves on only when the next batch is
-/// wanted.
+/// Reads the batches of a range. The iterator advances only when the next batch is
+/// requested.
 template <class Epoch>
 class RangeReader {
  public:
@@ -167,7 +167,7 @@ class RangeReader {
 
   decltype(std::begin(std::declval<Epoch&>())) next_;
   decltype(std::end(std::declval<Epoch&>())) end_;
-  bool is_used_ = false;  // what next_ stands on
+  bool is_used_ = false;  // whether *next_ was read already
 };
 
 template <class Source, class Step>
@@ -223,20 +223,21 @@ class SourcePass : public Pass {
 
 }  // namespace detail
 
-/// A step over the batches of `source`, which is
+/// Combines `source` and `step` to a Pass. `source` is one of these:
 ///
-///   a range of batches, read again in each epoch: std::vector<Batch>, ...
-///   a function () or (int64_t epoch) that gives the batches of an epoch, as a
-///   range (also by reference: a loader that begin() starts anew), or as an
-///   object with
+///   a range of batches, such as std::vector<Batch>, which is read in each epoch;
+///   a function () or (int64_t epoch) that returns the batches of an epoch: a range
+///   (also a reference to one, such as a loader that begin() restarts), or an object
+///   with these members:
 ///
-///     std::optional<Batch> next();      // nothing at the end
-///     int64_t skip(int64_t count);      // if it can be cheap: how many there
-///                                       // were to skip; or void
-///     int64_t size() const;             // of the epoch, if known; or optional
+///     std::optional<Batch> next();      // nullopt at the end
+///     int64_t skip(int64_t count);      // optional, for a cheap skip; returns how many
+///                                       // batches it skipped, or void
+///     int64_t size() const;             // optional: the batches of the epoch; it may
+///                                       // return std::optional<int64_t>
 ///
-/// An lvalue `source` is referred to and must outlive the pass; an rvalue is
-/// kept. `step` takes a batch and gives a StepResult or the loss alone.
+/// An lvalue `source` is kept by reference and must outlive the pass; an rvalue is
+/// moved into the pass. `step` takes a batch and returns a StepResult or only the loss.
 template <class Source, class Step>
 std::shared_ptr<Pass> make_pass(Source&& source, Step step) {
   return std::make_shared<detail::SourcePass<Source, Step>>(

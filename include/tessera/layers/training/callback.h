@@ -18,18 +18,18 @@ class OutputArchive;
 
 namespace tessera::training {
 
-/// How far a training is.
+/// How far a training has progressed.
 struct Progress {
   int64_t epochs = 1;
-  /// Unset: not known.
+  /// Unset: unknown.
   std::optional<int64_t> steps_per_epoch = {};
-  /// From 0; `epochs` after the last one.
+  /// The current epoch, counted from 0; `epochs` after the last one.
   int64_t epoch = 0;
-  /// Done in this epoch.
+  /// Steps done in this epoch.
   int64_t step_in_epoch = 0;
-  /// Done in all.
+  /// Steps done since the training began.
   int64_t step = 0;
-  /// Examples seen in all; 0 when steps don't say.
+  /// Examples seen since the training began; 0 if the steps do not report them.
   int64_t examples = 0;
 
   bool operator==(const Progress&) const = default;
@@ -47,23 +47,23 @@ struct Progress {
 
 struct TrainingState;
 
-/// What callbacks see of a running fit().
+/// The state of a running fit(), as callbacks see it.
 class Training {
  public:
   explicit Training(TrainingState& state) : state_(state) {}
 
   const Progress& progress() const;
-  /// The epochs that ended; in on_epoch_end() with this one.
+  /// The epochs that have ended. In on_epoch_end() they include the current one.
   const History& history() const;
-  /// In on_step_end() loss and cheap metrics of the epoch so far; in
-  /// on_epoch_end() all that the epoch gave.
+  /// In on_step_end(): the loss and the cheap metrics of the epoch so far. In
+  /// on_epoch_end(): everything that the epoch logs.
   Logs logs() const;
   /// The loss of the last step; NaN before the first.
   double loss() const;
-  /// Whether the last step's loss was; on shards, on all ranks. False before the
-  /// first.
+  /// Whether the last step's loss was finite, on all ranks if tables are sharded. False
+  /// before the first step.
   bool is_loss_finite() const;
-  /// Whether the last step left out its update: its loss was not finite.
+  /// Whether the last step skipped its update because its loss was not finite.
   bool is_skipped() const;
 
   /// FitOptions::strategy.
@@ -72,63 +72,66 @@ class Training {
   /// All names that the logs of an epoch will have.
   std::vector<std::string> log_names() const;
   Better better(const std::string& log_name) const;
-  /// In on_epoch_end() of a callback that has `name` among its log_names().
-  /// Errors:  c10::ValueError otherwise.
+  /// Adds a value to the logs of the epoch.
+  /// Errors:  c10::ValueError outside of on_epoch_end(), and unless the callback lists
+  ///          `name` in its log_names().
   void log(const std::string& name, double value);
 
-  /// Ends the training: after this step, or before the next epoch. The first
-  /// reason is kept.
+  /// Ends the training after this step, or before the next epoch. If it is called more
+  /// than once, the first reason is kept.
   void stop(const std::string& reason);
   bool is_stopping() const;
 
-  /// All of it that is not in model or optimizer: progress, history, metrics and
-  /// callbacks in the middle of an epoch, LibTorch's random numbers.
+  /// Saves the state that is not in the model or the optimizer: progress, history, the
+  /// callbacks' state, LibTorch's random generator and, in the middle of an epoch, the
+  /// metrics.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Everything is compared before anything is changed; what callbacks refuse
-  /// comes last.
-  /// Errors:  c10::ValueError where this training has other metrics or shorter
-  ///          epochs.
+  /// Checks everything before it changes anything. Only the callbacks' load_state() runs
+  /// after that and may still raise.
+  /// Errors:  c10::ValueError if this training has other metrics or shorter epochs.
   void load(torch::serialize::InputArchive& archive);
 
  private:
   TrainingState& state_;
 };
 
-/// Something that happens along with a training. All calls come from the thread
-/// that called fit(), in the order of FitOptions::callbacks, and before those of
-/// FitOptions::checkpoint; in on_epoch_end() callbacks with log_names() come first. What
-/// a callback throws ends fit(); in on_epoch_end() only when the others have been called
-/// and the checkpoint has saved the epoch, unless the one that threw has a state, which
-/// may lack the epoch.
+/// An observer of a training. fit() calls callbacks from its own thread, in the order of
+/// FitOptions::callbacks, and before FitOptions::checkpoint. In on_epoch_end() callbacks
+/// with log_names() come first.
+///
+/// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
+/// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
+/// callback that threw has a state, because that state may lack the epoch.
 class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// Before anything is trained or resumed. Refuse here what can't work.
+  /// Called before the training starts or resumes. Throw here if the options cannot work.
   virtual void on_train_begin(Training& /*training*/) {}
   virtual void on_epoch_begin(Training& /*training*/) {}
   virtual void on_step_end(Training& /*training*/) {}
   virtual void on_epoch_end(Training& /*training*/) {}
-  /// At the end, also after a stop; not after an exception.
+  /// Called at the end and after a stop, but not after an exception.
   virtual void on_train_end(Training& /*training*/) {}
 
-  /// What it will log in on_epoch_end().
+  /// The names that this callback logs in on_epoch_end().
   virtual std::vector<std::string> log_names() const {
     return {};
   }
 
-  /// The directory that it saves models into, which nothing else may share. Empty: none.
+  /// The directory into which this callback saves models; nothing else may use it. Empty:
+  /// none.
   virtual std::string directory() const {
     return {};
   }
 
-  /// Names its state in checkpoints, by which a resumed training finds it.
-  /// Empty: it has none.
+  /// The name of this callback's state in checkpoints. A resumed training finds the state
+  /// by this name. Empty: the callback has no state.
   virtual std::string state_name() const {
     return {};
   }
   virtual void save_state(torch::serialize::OutputArchive& /*archive*/) const {}
-  /// After on_train_begin(), when a training is resumed.
+  /// Called after on_train_begin() when a training is resumed.
   virtual void load_state(torch::serialize::InputArchive& /*archive*/) {}
 };
 

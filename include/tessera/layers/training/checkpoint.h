@@ -20,61 +20,64 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// When a Checkpoint saves, how many stay, and whether it resumes.
+/// When a Checkpoint saves, how many checkpoints it keeps, and whether it resumes.
 struct TrainingCheckpointOptions {
   enum class Resume {
-    /// Where the directory has a checkpoint.
+    /// Resumes if the directory has a checkpoint, and otherwise starts a new training.
     kIfThere,
-    /// An error where it has none.
+    /// Raises an error if the directory has no checkpoint.
     kRequired,
-    /// An error where it has one.
+    /// Raises an error if the directory has a checkpoint.
     kNever
   };
 
-  /// Saves after every n-th step, counted over epochs; 0: not within epochs.
+  /// Saves after every n-th step; the count continues over epochs. 0: not within epochs.
   int64_t every_steps = 0;
-  /// Saves after every n-th epoch, and the last; 0: never.
+  /// Saves after every n-th epoch and after the last one. 0: not at the end of epochs.
   int64_t every_epochs = 1;
   Resume resume = Resume::kIfThere;
-  /// As CheckpointOptions, of models with tables.
+  /// As in CheckpointOptions. They apply to models with tables.
   int64_t keep_last = 2;
   int64_t full_every = 1;
 };
 static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 
-/// Saves a training and resumes it, also in the middle of an epoch: tables with
-/// their slots, dense weights and buffers, the optimizer, the history, the state of
-/// metrics and callbacks, and LibTorch's random numbers, all in one checkpoint
-/// that counts when it is whole.
+/// Saves a training and resumes it, also in the middle of an epoch. A checkpoint has the
+/// tables with their slots, dense weights and buffers, the optimizer, the history, the
+/// state of metrics and callbacks, and LibTorch's random generator. A checkpoint that was
+/// not written completely is ignored.
 ///
 ///   fit(batches, step, {.epochs = 10, .checkpoint = std::make_shared<Checkpoint>(
 ///       "run/checkpoints", model.ptr(), optimizer,
 ///       TrainingCheckpointOptions{.every_steps = 1000})});
 ///
-/// A resumed training gives what an uninterrupted one gives, bit for bit, when
-/// epoch e of the source has the same batches again: random ones from LibTorch's
-/// generator, which is set back, or from the epoch's number. Batches before the
-/// step that was saved are skipped. Saves when fit() stops early, too, unless the
-/// last loss is not finite.
+/// A resumed training gives the same result as an uninterrupted one, bit for bit, if the
+/// source gives the same batches for the same epoch. A source that shuffles may use
+/// LibTorch's generator, whose state is restored, or the number of the epoch. The batches
+/// before the saved step are skipped. A checkpoint is also saved when fit() stops early,
+/// unless the last loss is not finite.
 ///
-/// A checkpoint that is refused leaves the model as it is. Until fit() ends, another
-/// process's training with the same directory is refused, by a lock on the file
-/// `.training_lock`, which stays there. Within one process nothing is refused.
+/// If a checkpoint cannot be loaded, the model stays unchanged. Until fit() ends, another
+/// process cannot train with the same directory: a lock on the file `.training_lock`
+/// prevents it. The file stays in the directory. Within one process there is no such
+/// check.
 ///
-/// A model with TPUEmbedding layers goes through their save_checkpoint(), any
-/// other into one file. On shards all ranks give one, for a directory that all of
-/// them see. Rank 0 alone saves dense weights, the optimizer, layers that are not
-/// sharded, and the state of metrics and callbacks; each rank resumes with these.
-/// So there, bit for bit holds for tables, dense weights and optimizer as long as
-/// nothing draws random numbers (they are not set back); in an epoch that is
-/// resumed in its middle, loss and metrics of the other ranks go on from rank 0's.
-/// It saves unless the last loss is not finite on some rank.
-/// Errors:  c10::ValueError for options, or where the directory's checkpoint is of
-///          another model or training; c10::Error naming the path for files, and
-///          for a directory in use.
+/// A model with TPUEmbedding layers is saved by their save_checkpoint(), any other model
+/// in one file.
+///
+/// With sharded tables, every rank passes a Checkpoint for the same directory, which all
+/// ranks must see. Rank 0 alone saves dense weights, the optimizer, layers that are not
+/// sharded, and the state of metrics and callbacks; each rank resumes with these. Random
+/// generators are not restored there, so tables, dense weights and optimizer are equal
+/// bit for bit only if nothing draws random numbers. In an epoch that is resumed in its
+/// middle, loss and metrics of the other ranks continue from those of rank 0. Nothing is
+/// saved while the last loss is not finite on some rank.
+/// Errors:  c10::ValueError for options, or if the directory's checkpoint is of another
+///          model or training; c10::Error naming the path for files, and for a
+///          directory in use.
 class Checkpoint {
  public:
-  /// `optimizer` must outlive it.
+  /// `optimizer` must outlive the Checkpoint.
   Checkpoint(
       std::string directory,
       std::shared_ptr<torch::nn::Module> model,
@@ -90,9 +93,9 @@ class Checkpoint {
   void on_step_end(Training& training);
   void on_epoch_end(Training& training);
 
-  /// What fit() calls before the first epoch: lock(), whose result keeps other
-  /// processes out as long as it lives, and resume(). Of several locks that a process
-  /// has on a directory, the first that goes ends all.
+  /// fit() calls lock() and then resume() before the first epoch. The result of lock()
+  /// excludes other processes as long as it lives. If one process locks a directory more
+  /// than once, the first destroyed result ends all of these locks.
   [[nodiscard]] std::shared_ptr<void> lock(Training& training) const;
   void resume(Training& training);
   void save(Training& training);
@@ -104,26 +107,27 @@ class Checkpoint {
   TrainingCheckpointOptions options_;
 };
 
-/// What a Checkpoint saves of the model, for a loop of one's own: tables with their
-/// slots, dense weights, buffers. `options` as in TPUEmbedding::save_checkpoint(),
-/// of models with tables; `extra` of all, for the optimizer and the loop's own state,
-/// under other names than "dense", "dense_names" and "layers". With tables on shards
-/// all ranks call it, otherwise one.
+/// Saves the model as a Checkpoint does, for your own training loop: tables with their
+/// slots, dense weights, buffers. The `options` are those of
+/// TPUEmbedding::save_checkpoint() and apply to models with tables. `options.extra`
+/// applies to every model: it may write the optimizer and the loop's own state, under any
+/// names except "dense", "dense_names" and "layers". If tables are sharded, all ranks
+/// call it, otherwise one.
 /// Errors:  c10::ValueError for an empty path; c10::Error naming the path for files.
 void save_weights(
     torch::nn::Module& model,
     const std::string& directory,
     CheckpointOptions options = {});
 
-/// Whether load_weights() would find a checkpoint. With tables on shards all ranks
-/// call it.
+/// Whether load_weights() would find a checkpoint. If tables are sharded, all ranks call
+/// it.
 bool has_weights(torch::nn::Module& model, const std::string& directory);
 
-/// The weights of the newest checkpoint that save_weights(), a Checkpoint, or an
-/// EarlyStopping with a directory, has saved. `extra` reads what else is in it, before
-/// anything is changed: what it throws leaves the model as it is. With tables on
-/// shards all ranks call it, and all run `extra`.
-/// Errors:  c10::ValueError when there is none, or it is of another model.
+/// Loads the weights of the newest checkpoint that save_weights(), a Checkpoint, or an
+/// EarlyStopping with a directory has saved. `extra` reads the other entries of the
+/// checkpoint before anything is changed, so the model stays unchanged if `extra` throws.
+/// If tables are sharded, all ranks call it, and all run `extra`.
+/// Errors:  c10::ValueError if there is no checkpoint, or it is of another model.
 void load_weights(
     torch::nn::Module& model,
     const std::string& directory,

@@ -14,38 +14,39 @@ class Module;
 
 namespace tessera::training {
 
-/// What an EarlyStopping watches, how patiently, and what it keeps.
+/// What an EarlyStopping monitors, when it stops, and which weights it keeps.
 struct EarlyStoppingOptions {
-  /// A name of the logs.
+  /// The name of the logged value to monitor.
   std::string monitor = "val_loss";
-  /// Epochs without improvement after which training stops; 0 is as 1.
+  /// Training stops after this many epochs without improvement. 0 means the same as 1.
   int64_t patience = 0;
-  /// What counts as an improvement is larger than this, >= 0.
+  /// A change counts as an improvement only if it is larger than this, >= 0.
   double min_delta = 0.0;
-  /// kUnknown: what the monitored metric says.
+  /// kUnknown: as the monitored metric defines it.
   Better better = Better::kUnknown;
-  /// Ends with the weights of its best epoch, tables and slots too. Unset: with
-  /// those of the last.
+  /// The model, which ends with the weights of the best epoch, including tables and
+  /// slots. Unset: the model keeps the weights of the last epoch.
   std::shared_ptr<torch::nn::Module> restore_best = {};
-  /// Where the best weights wait. Empty: in memory, as large as the model with
-  /// all its tables and slots, and as much again while they are saved; a
-  /// Checkpoint writes them, too. Otherwise a directory: each improvement writes the
-  /// model to it, and at the end the weights of just this best epoch must be
-  /// there. Tables on shards need one. No other callback's.
+  /// Where the best weights are kept. Empty: in memory, which takes as much as the model
+  /// with all its tables and slots, and twice that while they are saved; a Checkpoint
+  /// writes them, too. Otherwise a directory: each improvement writes the model to it,
+  /// and when training ends, it must still hold the weights of the best epoch. Sharded
+  /// tables need a directory. No other callback may use the same one.
   std::string directory = {};
 };
 static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
 /// Stops when a logged number no longer improves. NaN is no improvement.
 ///
-/// On shards rank 0's number counts for all ranks where there is a `restore_best`.
-/// Otherwise each rank judges its own, such as the loss of its own batches, and all
-/// end with the first that stops.
-/// Errors:  c10::ValueError for a monitor that is not logged, listing the names,
-///          when nobody says which values are better, and when the directory does
-///          not hold the best weights that a resumed or ended training needs.
+/// On several ranks, rank 0's value decides for all ranks if `restore_best` is set.
+/// Otherwise each rank monitors its own value, such as the loss of its own batches, and
+/// all ranks stop with the first one.
+/// Errors:  c10::ValueError for a monitor that is not logged, listing the names; when
+///          neither the options nor the metric say which values are better; and when
+///          the directory does not hold the best weights that a resumed or ended
+///          training needs.
 ///
-/// Alone, in a loop of one's own, where the weights are the loop's to keep:
+/// It also works without fit(), in your own loop, which then keeps the weights itself:
 ///
 ///   EarlyStopping stopping({.patience = 2, .better = Better::kLower});
 ///   for (int64_t epoch = 0; epoch < 10 && !stopping.is_done(); ++epoch) {
@@ -65,18 +66,19 @@ class EarlyStopping : public Callback {
   std::string directory() const override {
     return options_.directory;
   }
-  /// From 0; -1 before the first.
+  /// Counted from 0; -1 before the first epoch.
   int64_t best_epoch() const {
     return best_epoch_;
   }
   double best() const {
     return best_;
   }
-  /// Whether the patience is at its end.
+  /// Whether `patience` epochs have passed without improvement.
   bool is_done() const;
 
-  /// The number of an epoch >= 0; gives whether it is the best so far.
-  /// Errors:  c10::ValueError when nobody has said which values are better.
+  /// Takes the monitored value of epoch `epoch` >= 0. Returns whether it is the best so
+  /// far.
+  /// Errors:  c10::ValueError while it is unknown which values are better.
   bool update(int64_t epoch, double value);
 
   void on_train_begin(Training& training) override;

@@ -25,50 +25,52 @@ namespace tessera::training {
 using Metrics = std::vector<std::shared_ptr<Metric>>;
 using Callbacks = std::vector<std::shared_ptr<Callback>>;
 
-/// What is evaluated after each epoch.
+/// The data and metrics that fit() evaluates after each epoch.
 struct Validation {
-  /// make_pass(source, loss_of).
+  /// Made by make_pass(source, loss_of).
   std::shared_ptr<Pass> pass = {};
-  /// Empty: those of the training.
+  /// Empty: the same metrics as for training.
   Metrics metrics = {};
 };
 static_assert(std::is_aggregate_v<Validation>);
 
 /// What SIGINT (Ctrl-C) and SIGTERM do during fit().
 enum class Signals {
-  /// End the training after the current step, with a checkpoint where there is a
-  /// Checkpoint. A second one ends the process as it does by default. What
-  /// stood before is restored when fit() returns; a signal that was ignored stays so.
+  /// They end the training after the current step; a Checkpoint saves it. A second signal
+  /// ends the process, as it does by default. When fit() returns, it restores the
+  /// previous signal handlers. A signal that the process ignores stays ignored.
   kStop,
-  /// What they did before.
+  /// fit() does not change the signal handlers.
   kLeave
 };
 
-/// What fit() does beside the steps.
+/// What fit() does in addition to the steps.
 struct FitOptions {
-  /// >= 0, with those before a resume.
+  /// The number of epochs, >= 0, including those before a resume.
   int64_t epochs = 1;
-  /// Unset: until the source ends.
+  /// Unset: an epoch ends when the source does.
   std::optional<int64_t> steps_per_epoch = {};
-  /// The model, which is in train() during epochs and in eval() during validation, and
-  /// afterwards as before. Parts in eval() of a model in train(), such as frozen ones, stay in
-  /// eval(). Unset: modes are left alone.
+  /// The model. fit() sets it to train() during epochs and to eval() during validation,
+  /// and restores its mode at the end. If the model is in train(), its parts in eval(),
+  /// such as frozen ones, stay in eval(). Unset: fit() does not change modes.
   std::shared_ptr<torch::nn::Module> model = {};
-  /// Measured on the training batches, as they are predicted in training. Give other
-  /// objects than those of the validation.
+  /// Metrics of the training batches, from the predictions of the training steps. The
+  /// validation needs metric objects of its own.
   Metrics metrics = {};
   std::optional<Validation> validation = {};
   Callbacks callbacks = {};
-  /// Saves the training and resumes it. Unset: neither.
+  /// Saves and resumes the training. Unset: no checkpoints.
   std::shared_ptr<Checkpoint> checkpoint = {};
   Signals signals = Signals::kStop;
-  /// That of the model's tables, or of the gradients' sums where no table is on
-  /// shards. On shards all ranks end with the first that stops.
+  /// The strategy of the model's tables. If no table is sharded but gradients are summed
+  /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
+  /// the first one that stops.
   Strategy strategy = Strategy::engine();
 };
 static_assert(std::is_aggregate_v<FitOptions>);
 
-/// Trains for some epochs; the loop of quick_start.cpp, with what one adds to it.
+/// Trains for some epochs: the loop of quick_start.cpp with metrics, validation,
+/// callbacks and checkpoints.
 ///
 ///   const auto loss_of = [&](const Batch& batch) {
 ///     const auto scores = model->forward(batch.features);
@@ -87,27 +89,26 @@ static_assert(std::is_aggregate_v<FitOptions>);
 ///        .callbacks = {std::make_shared<ProgressBar>()}});
 ///   history["val_auc"];  // one per epoch
 ///
-/// `source` and `step` are those of make_pass(). Each epoch is logged as "loss",
-/// the mean over examples, and the metrics; those of the validation, which runs
-/// under NoGradGuard, with "val_" before. A signal counts in all fit() calls that
-/// run, nested ones or on other threads; one that comes too late to end any does,
-/// when fit() is done, what it did before.
+/// `source` and `step` are those of make_pass(). The logs of an epoch have "loss", the
+/// mean over examples, and the metrics. The values of the validation have the prefix
+/// "val_"; it runs under NoGradGuard. A signal stops all fit() calls that run, nested
+/// ones and those on other threads. If it comes too late to stop any, the previous signal
+/// handler gets it when fit() is done.
 ///
-/// After an exception the model is in the mode that it had, signals do what they
-/// did, the Checkpoint's directory is free for others, and on_train_end() is not
-/// called; the checkpoints and files of the epochs before are whole. One from
-/// on_epoch_end() comes when the epoch is saved, and the other ranks get an error of
-/// their own.
+/// After an exception, the model has its mode and the process its signal handlers back,
+/// and the Checkpoint's directory is unlocked. on_train_end() is not called. The
+/// checkpoints and files of earlier epochs are complete. An exception of on_epoch_end()
+/// is thrown after the epoch was saved, and the other ranks raise an error of their own.
 ///
-/// On shards every rank calls it with as many batches, and logs its own. Give
-/// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
-/// LearningCurves) on rank 0 alone; Checkpoint, EarlyStopping and
-/// TerminateOnNonFinite on all, and as many validation batches.
+/// With a sharded strategy, every rank calls it with the same number of training and
+/// validation batches, and each rank logs its own values. Pass callbacks that print or
+/// write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves) on rank 0 only, and
+/// Checkpoint, EarlyStopping and TerminateOnNonFinite on all ranks.
 ///
-/// Errors:  c10::ValueError for options, before anything is trained; for an
-///          epoch without a batch or with fewer than steps_per_epoch; for a loss
-///          that is undefined or not one number; and when a step was left out, as
-///          its loss was not finite, and no callback stops.
+/// Errors:  c10::ValueError for options, before the training starts; for an epoch
+///          without a batch or with fewer than steps_per_epoch; for a loss that is
+///          undefined or not one number; and when a step skipped its update because
+///          its loss was not finite, and no callback stops the training.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
 
 template <class Source, class Step>
@@ -117,8 +118,8 @@ History fit(Source&& source, Step step, FitOptions options) {
       std::move(options));
 }
 
-/// "loss" and the metrics over all batches of `pass`, under NoGradGuard.
-/// Errors:  c10::ValueError when it has no batch.
+/// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
+/// Errors:  c10::ValueError if it has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 
 }  // namespace tessera::training
