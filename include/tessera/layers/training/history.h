@@ -12,7 +12,7 @@
 
 namespace tessera::training {
 
-/// Named numbers, in the order in which they were first set.
+/// Named values, in the order in which they were first set.
 class Logs {
  public:
   using Entry = std::pair<std::string, double>;
@@ -21,7 +21,7 @@ class Logs {
   Logs(std::initializer_list<Entry> entries);
 
   void set(const std::string& name, double value);
-  /// nullptr when there is none of this name.
+  /// nullptr if there is no value with this name.
   const double* find(std::string_view name) const;
   /// Errors:  c10::ValueError listing the known names.
   double operator[](std::string_view name) const;
@@ -35,36 +35,37 @@ class Logs {
 
 /// One epoch of a History.
 struct EpochRecord {
-  /// From 0.
+  /// Counted from 0.
   int64_t epoch = 0;
-  /// "loss", the training metrics, the same with "val_", what callbacks logged.
+  /// "loss", the training metrics, the same with the prefix "val_", and the values that
+  /// callbacks logged.
   Logs logs = {};
 };
 
-/// What a training has logged, also before it was resumed.
+/// The logs of all epochs, including those before a resume.
 struct History {
   std::vector<EpochRecord> epochs = {};
-  /// Why training ended before all epochs were done; empty when they were.
+  /// Why the training ended before all epochs were done. Empty: it did not.
   std::string stop_reason = {};
 
-  /// The number of the signal to this process that ended it, whose name, "SIGINT"
-  /// or "SIGTERM", is the stop_reason; 0: none did.
+  /// The number of the signal that ended the training in this process. The stop_reason is
+  /// the name of the signal then, "SIGINT" or "SIGTERM". 0: no signal ended it.
   int stop_signal() const;
   /// All names, in the order of their first appearance.
   std::vector<std::string> names() const;
-  /// One value per epoch; NaN for epochs without it.
+  /// One value per epoch; NaN for epochs that have no such value.
   /// Errors:  c10::ValueError listing the known names.
   std::vector<double> operator[](std::string_view name) const;
 };
 
-/// {"epochs": [{"epoch": 0, "loss": 0.5, ...}, ...], "stop_reason": ""}; numbers
-/// that are not finite are "nan", "inf" and "-inf".
+/// {"epochs": [{"epoch": 0, "loss": 0.5, ...}, ...], "stop_reason": ""}; numbers that are
+/// not finite are written as "nan", "inf" and "-inf".
 Json to_json(const History& history);
 /// Errors:  c10::ValueError naming what is wrong.
 History history_from_json(const Json& json);
 
-/// "epoch,loss,auc,...", then a line per epoch; numbers in full precision, an
-/// empty field for epochs without a value.
+/// A line "epoch,loss,auc,...", then one line per epoch. Numbers have full precision. The
+/// field of a missing value is empty.
 std::string to_csv(const History& history);
 
 }  // namespace tessera::training

@@ -8,12 +8,11 @@
 
 namespace tessera::training {
 
-/// Keeps a file of the history up to date: after each epoch it is written whole,
-/// beside its place, and put there by a rename. A resumed training has the epochs
-/// before in its history, and so in the file, each once. What the file held
-/// before is replaced after the first epoch.
-/// Errors:  before training begins, c10::ValueError or c10::Error naming the path
-///          where no file can be written.
+/// Writes the history to a file after each epoch. It writes a temporary file beside it
+/// and renames that, so the file is always complete. After a resume, the file also has
+/// the epochs before the resume, each once. The first epoch replaces an older file.
+/// Errors:  before the training starts, c10::ValueError or c10::Error naming the path
+///          if the file cannot be written.
 class HistoryFile : public Callback {
  public:
   const std::string& path() const {
@@ -36,7 +35,7 @@ class HistoryFile : public Callback {
   std::string path_;
 };
 
-/// The history as to_csv() writes it.
+/// Writes the history in the format of to_csv().
 class CsvHistory : public HistoryFile {
  public:
   explicit CsvHistory(std::string path)
@@ -46,7 +45,7 @@ class CsvHistory : public HistoryFile {
   std::string text_of(const History& history) const override;
 };
 
-/// The history as to_json() writes it.
+/// Writes the history in the format of to_json().
 class JsonHistory : public HistoryFile {
  public:
   explicit JsonHistory(std::string path)

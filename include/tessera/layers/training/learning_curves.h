@@ -11,28 +11,28 @@
 
 namespace tessera::training {
 
-/// Which learning curves are drawn, and how large.
+/// Which learning curves to draw, and their size.
 struct LearningCurvesOptions {
-  /// What is drawn, each in a panel of its own together with its "val_". Empty:
-  /// all that was logged.
+  /// The logged values to draw. Each has one panel, which also shows the value with the
+  /// prefix "val_". Empty: all logged values.
   std::vector<std::string> names = {};
   std::string title = {};
-  /// The size of one panel in pixels: width in [200, 10000], height in [150, 10000]. Two
-  /// stand side by side.
+  /// The size of one panel in pixels: width in [200, 10000], height in [150, 10000]. A
+  /// row has two panels.
   int64_t width = 480;
   int64_t height = 300;
 };
 static_assert(std::is_aggregate_v<LearningCurvesOptions>);
 
-/// The history as an SVG picture: axes with ticks, training and validation as two
-/// curves, numbers that are not finite as gaps. The same history gives the same
-/// bytes. A name that no epoch has is an empty panel.
+/// Draws the history as an SVG picture: axes with ticks, training and validation as two
+/// curves, numbers that are not finite as gaps. The same history gives the same bytes. A
+/// name that no epoch logged gives an empty panel.
 /// Errors:  c10::ValueError for options.
 std::string learning_curves_svg(
     const History& history,
     const LearningCurvesOptions& options = {});
 
-/// Keeps a file of the learning curves up to date, as a HistoryFile.
+/// Writes the learning curves to a file after each epoch, as a HistoryFile does.
 class LearningCurves : public HistoryFile {
  public:
   explicit LearningCurves(std::string path, LearningCurvesOptions options = {});

@@ -13,11 +13,11 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// The learning rates of the next step: the dense optimizer's as "learning_rate"
-/// ("learning_rate_1", ... for further param groups), a table's as
-/// "learning_rate_<table>", at the step counter of its layer. Tables without an
-/// optimizer have none. A callable is called once more for it.
-/// Errors:  c10::ValueError for an empty layer, and for two tables of one name.
+/// Returns the learning rates of the next step: that of the dense optimizer as
+/// "learning_rate" ("learning_rate_1", ... for further parameter groups), that of a table
+/// as "learning_rate_<table>", at the step counter of its layer. Tables without an
+/// optimizer are left out. A learning rate that is a callable is called once more for it.
+/// Errors:  c10::ValueError for an empty layer, and for two tables with the same name.
 Logs learning_rates(
     const torch::optim::Optimizer& optimizer,
     const std::vector<TPUEmbedding>& layers = {});
@@ -26,7 +26,7 @@ Logs learning_rates(const std::vector<TPUEmbedding>& layers);
 /// Logs learning_rates() at the end of each epoch.
 class LearningRateLog : public Callback {
  public:
-  /// `optimizer` must outlive it.
+  /// `optimizer` must outlive the callback.
   explicit LearningRateLog(
       torch::optim::Optimizer& optimizer,
       std::vector<TPUEmbedding> layers = {});

@@ -10,8 +10,9 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// Sets the learning rate of an optimizer of torch::optim, in all its parameter groups,
-/// before each step: to what the schedule says for the number of steps done in all.
+/// Sets the learning rate of an optimizer of torch::optim before each step, in all its
+/// parameter groups. The rate is the value of the schedule at the number of steps done
+/// since the training began.
 ///
 ///   torch::optim::AdamW optimizer(model->parameters());
 ///   fit(batches, step, {.callbacks = {std::make_shared<LearningRateScheduler>(
@@ -19,13 +20,13 @@ namespace tessera::training {
 ///       optim::CosineDecay{.initial_learning_rate = 1e-3,
 ///                          .decay_steps = 10'000})}});
 ///
-/// A resumed training goes on in the middle of the schedule. Tables and the optimizers of
-/// make_optimizer() need no callback: their `learning_rate` may be a schedule.
+/// A resumed training continues in the middle of the schedule. Tables and the optimizers
+/// of make_optimizer() need no callback, since their `learning_rate` may be a schedule.
 /// Errors:  c10::ValueError for a schedule out of range.
-/// Differs: keras.callbacks.LearningRateScheduler counts epochs.
+/// Differs: keras.callbacks.LearningRateScheduler sets the rate once per epoch.
 class LearningRateScheduler : public Callback {
  public:
-  /// `optimizer` must outlive it.
+  /// `optimizer` must outlive the callback.
   LearningRateScheduler(
       torch::optim::Optimizer& optimizer,
       optim::Schedule schedule);

@@ -11,11 +11,11 @@
 
 namespace tessera::training {
 
-/// Whether a larger value of a metric is the better one.
+/// Whether a higher or a lower value of a metric is better.
 enum class Better { kHigher, kLower, kUnknown };
 
-/// A number about all examples seen since the last reset(), whatever the batches
-/// they came in. Sums are float64, in the order of the examples.
+/// A value over all examples since the last reset(). It does not depend on how they were
+/// split into batches. Sums are float64, in the order of the examples.
 ///
 ///   AUC auc;
 ///   for (const auto& batch : batches) {
@@ -23,10 +23,11 @@ enum class Better { kHigher, kLower, kUnknown };
 ///   }
 ///   std::cout << auc.name() << " " << auc.result();
 ///
-/// Weights [batch] count an example as that many; empty: 1 each. result() is NaN
-/// where the definition has no value: nothing seen, or weights that sum to 0.
+/// An example with weight w counts as w examples. Weights have shape `[batch]`; if
+/// undefined, each weight is 1. result() is NaN if the metric is not defined: there are
+/// no examples, or the weights sum to 0.
 /// Errors:  update() raises c10::ValueError for undefined tensors, other shapes,
-///          NaN, and negative or infinite weights; nothing is counted then.
+///          NaN, and negative or infinite weights; the metric is not changed then.
 class Metric {
  public:
   virtual ~Metric() = default;
@@ -41,19 +42,19 @@ class Metric {
   virtual double result() const = 0;
   virtual void reset() = 0;
 
-  /// The same metric, with nothing seen.
+  /// Returns the same metric without any examples.
   virtual std::unique_ptr<Metric> make_empty() const = 0;
   virtual Better better() const {
     return Better::kUnknown;
   }
-  /// Whether result() is cheap enough to be shown after each step.
+  /// Whether result() is cheap enough to call it after each step.
   virtual bool is_cheap() const {
     return true;
   }
 
-  /// What was seen, for a checkpoint in the middle of an epoch: float64 [n].
+  /// The state for a checkpoint in the middle of an epoch: float64 `[n]`.
   virtual at::Tensor state() const = 0;
-  /// Errors:  c10::ValueError for a state that is not of this metric.
+  /// Errors:  c10::ValueError for the state of another metric.
   virtual void load_state(const at::Tensor& state) = 0;
 
  protected:
@@ -75,7 +76,7 @@ class MeanMetric : public Metric {
  protected:
   using Metric::Metric;
 
-  /// Counts value i with weight i.
+  /// Adds the values with their weights; without weights, each weight is 1.
   void add(const std::vector<double>& values, const at::Tensor& weights);
   virtual double result_of(double mean) const {
     return mean;
@@ -86,11 +87,11 @@ class MeanMetric : public Metric {
   double weight_ = 0.0;
 };
 
-/// The area under the ROC curve: how often a positive example is scored higher
-/// than a negative one; equal scores count half.
+/// The area under the ROC curve: how often a positive example has a higher score than a
+/// negative one. Equal scores count half.
 ///
-/// Exact, so it keeps every score: 8 bytes an example, 16 once weights were
-/// given, sorted in result(). NaN when only one class was seen.
+/// It is exact, so it stores every score, with 8 bytes per example, or 16 once weights
+/// were given. result() sorts them. NaN if all examples have the same class.
 /// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
 /// Source:  scikit-learn's roc_auc_score.
 class AUC : public Metric {
@@ -124,7 +125,7 @@ class AUC : public Metric {
     }
   };
 
-  // Sorting changes nothing that can be seen.
+  // Mutable because result() sorts them.
   mutable Kept positives_;
   mutable Kept negatives_;
   bool has_weights_ = false;
@@ -133,7 +134,7 @@ class AUC : public Metric {
 /// What the predictions of a classifier are.
 enum class ScoreKind { kProbabilities, kLogits };
 
-/// What a LogLoss is given, and its name in logs.
+/// The kind of predictions of a LogLoss, and its name in logs.
 struct LogLossOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
   std::string name = "log_loss";
@@ -141,10 +142,10 @@ struct LogLossOptions {
 
 /// The mean of -log p(label).
 ///
-/// Probabilities are clipped to [eps, 1 - eps], with the machine epsilon of
-/// their dtype; the loss of logits is exact, without clipping.
-/// Shapes:  predictions [n] or [n, 1], of class 1, with labels 0 and 1; or
-///          [n, classes] with labels in [0, classes), rows summing to 1.
+/// Probabilities are clipped to [eps, 1 - eps], where eps is the machine epsilon of their
+/// dtype. The loss of logits is exact, without clipping.
+/// Shapes:  predictions [n] or [n, 1], for class 1, with labels 0 and 1; or
+///          [n, classes], with rows that sum to 1 and labels in [0, classes).
 /// Source:  scikit-learn's log_loss.
 class LogLoss : public MeanMetric {
  public:
@@ -183,16 +184,17 @@ class RMSE : public MeanMetric {
   double result_of(double mean) const override;
 };
 
-/// What counts as a positive for an Accuracy, and its name in logs.
+/// The threshold of an Accuracy, and its name in logs.
 struct AccuracyOptions {
-  /// With one score per example, a score above it is class 1. For logits set 0.
+  /// With one score per example, a score above the threshold predicts class 1. Set 0 for
+  /// logits.
   double threshold = 0.5;
   std::string name = "accuracy";
 };
 
 /// How often the predicted class is the label.
 /// Shapes:  predictions [n] or [n, 1] with labels 0 and 1; or [n, classes] with
-///          labels in [0, classes), where the first of the largest counts.
+///          labels in [0, classes), where the first of equal largest scores wins.
 /// Source:  scikit-learn's accuracy_score.
 class Accuracy : public MeanMetric {
  public:
@@ -211,18 +213,18 @@ class Accuracy : public MeanMetric {
   AccuracyOptions options_;
 };
 
-/// How many places count for a TopKAccuracy, and its name in logs.
+/// The number of classes that a TopKAccuracy compares, and its name in logs.
 struct TopKAccuracyOptions {
   int64_t k = 5;
-  /// Empty: "top_5_accuracy", with k.
+  /// Empty: "top_5_accuracy", with the value of k.
   std::string name = "";
 };
 
-/// How often the label is among the k classes with the largest scores; of equal
-/// scores, those of later classes rank first.
+/// How often the label is among the k classes with the largest scores. If scores are
+/// equal, the later class ranks first.
 /// Shapes:  predictions [n, classes], any scores; labels [n] or [n, 1] in
 ///          [0, classes).
-/// Source:  scikit-learn's top_k_accuracy_score, whose rule for ties it is.
+/// Source:  scikit-learn's top_k_accuracy_score, also for the rule for equal scores.
 class TopKAccuracy : public MeanMetric {
  public:
   /// Errors:  c10::ValueError for k < 1.
@@ -241,21 +243,21 @@ class TopKAccuracy : public MeanMetric {
   TopKAccuracyOptions options_;
 };
 
-/// How many retrieved ids count for a RecallAtK, and its name in logs.
+/// The number of retrieved ids that a RecallAtK compares, and its name in logs.
 struct RecallAtKOptions {
   int64_t k = 10;
-  /// Empty: "recall_at_10", with k.
+  /// Empty: "recall_at_10", with the value of k.
   std::string name = "";
 };
 
-/// How often the label, the one id that is right for an example, is among the first k
-/// ids that were retrieved for it.
+/// How often the label, the one correct id of an example, is among the first k ids that
+/// were retrieved for it.
 ///
 ///   RecallAtK recall({.k = 10});
 ///   recall.update(index->search(queries, 10).ids, next_movies);
 ///
-/// Shapes:  predictions [n, retrieved] int32 or int64, best first, as TopK::ids has them;
-///          -1 stands for none. Labels [n] or [n, 1], ids >= 0 of these dtypes.
+/// Shapes:  predictions [n, retrieved] int32 or int64, best first, like TopK::ids;
+///          -1 means no id. Labels [n] or [n, 1], ids >= 0, int32 or int64.
 /// Source:  tfrs.metrics.FactorizedTopK, for one k.
 class RecallAtK : public MeanMetric {
  public:
@@ -275,8 +277,8 @@ class RecallAtK : public MeanMetric {
   RecallAtKOptions options_;
 };
 
-/// The mean of the predictions; labels have no part, and may be undefined. Of a
-/// calibrated model it is the mean label.
+/// The mean of the predictions. It ignores labels, which may be undefined. For a
+/// calibrated model it equals the mean label.
 /// Shapes:  predictions [n] or [n, 1].
 class Mean : public MeanMetric {
  public:

@@ -11,31 +11,31 @@
 
 namespace tessera::training {
 
-/// Where and how often progress is shown.
+/// Where, how and how often a ProgressBar shows progress.
 struct ProgressBarOptions {
   enum class Style {
-    /// Redrawn where the stream is a terminal, plain lines elsewhere.
+    /// kRedrawn if the stream is a terminal, otherwise kPlain.
     kAutomatic,
-    /// One line that is redrawn after steps, and stays at the end of an epoch.
+    /// One line per epoch, which is redrawn after steps.
     kRedrawn,
-    /// A line per epoch, and some within long ones.
+    /// One line at the end of each epoch, and further lines within long epochs.
     kPlain
   };
 
   std::FILE* stream = stderr;
   Style style = Style::kAutomatic;
-  /// Seconds between two drawings within an epoch.
+  /// The seconds between two updates of a redrawn line.
   double interval = 0.1;
-  /// The same for plain lines.
+  /// The seconds between two plain lines within an epoch.
   double plain_interval = 30.0;
 };
 
-/// Progress of a training: steps, throughput, the time left for all epochs,
+/// Shows the progress of a training: steps, throughput, the time left for all epochs,
 /// loss and metrics.
 ///
 ///   epoch  3/10 [=======>......]  45/90  ETA 0:12  8,450 examples/s  loss 0.43
 ///
-/// Alone, in a loop of one's own:
+/// It also works without fit(), in your own loop:
 ///
 ///   ProgressBar bar;
 ///   bar.show({.epochs = 10, .steps_per_epoch = 90, .epoch = epoch,
@@ -44,17 +44,16 @@ struct ProgressBarOptions {
 class ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});
-  /// Ends a line that is open.
+  /// Ends the current line.
   ~ProgressBar() override;
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void show(const Progress& progress, const Logs& logs);
   void end_epoch(const Progress& progress, const Logs& logs);
-  /// Since it was made, or since the training began.
+  /// The seconds since fit() began, or without fit() since the bar was created.
   double seconds() const;
-  /// Examples that were trained on in these seconds; a resumed training does not count
-  /// those before.
+  /// The examples that were trained on in these seconds, without those before a resume.
   int64_t examples() const;
 
   void on_train_begin(Training& training) override;
@@ -76,11 +75,12 @@ class ProgressBar : public Callback {
   ProgressBarOptions options_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point drawn_ = {};
-  /// Where this run began: a resumed one is not the faster for it.
+  /// The progress at the start of this run. Throughput counts from here, so steps before
+  /// a resume do not count.
   std::optional<Progress> first_;
-  int64_t last_examples_ = 0;  // Progress::examples, when seen last
-  std::optional<int64_t> steps_seen_;  // of the last whole epoch
-  size_t drawn_width_ = 0;  // 0: no line is open
+  int64_t last_examples_ = 0;  // the last value of Progress::examples
+  std::optional<int64_t> steps_seen_;  // steps of the last complete epoch
+  size_t drawn_width_ = 0;  // 0: there is no unfinished line
 };
 
 }  // namespace tessera::training

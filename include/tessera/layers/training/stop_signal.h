@@ -3,10 +3,11 @@
 
 namespace tessera::training {
 
-/// While one lives, SIGINT and SIGTERM are noted; a second one ends the process
-/// by default. The last one that goes restores what stood before, and raises the
-/// signal again if name() never told of it. A signal that was ignored stays so. Any
-/// thread. fit() has one; for a loop of one's own:
+/// While a StopSignal exists, SIGINT and SIGTERM do not end the process but are recorded.
+/// A second signal ends the process, as it does by default. The destructor of the last
+/// StopSignal restores the previous signal handlers, and raises the recorded signal again
+/// if name() never returned it. A signal that the process ignores stays ignored. Any
+/// thread may create one. fit() uses one; in your own loop:
 ///
 ///   const StopSignal signal;
 ///   while (signal.name() == nullptr) {
@@ -21,7 +22,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// "SIGINT", "SIGTERM", or nullptr when none came.
+  /// "SIGINT", "SIGTERM", or nullptr if there was no signal.
   const char* name() const;
 };
 

@@ -5,9 +5,9 @@
 
 namespace tessera::training {
 
-/// Stops after a step whose loss is NaN or infinite, with the number of the step
-/// and the loss as the reason. With make_train_step() that step has changed
-/// nothing; a step of one's own may have.
+/// Stops after a step whose loss is NaN or infinite. The reason has the number of the
+/// step and the loss. A step of make_train_step() has not changed the model then; your
+/// own step function may have.
 /// Source:  keras.callbacks.TerminateOnNaN, which stops after the update.
 class TerminateOnNonFinite : public Callback {
  public:

@@ -17,36 +17,38 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// What one batch gave.
+/// The result of a step on one batch.
 struct StepResult {
-  /// One number.
+  /// A tensor with one number.
   at::Tensor loss = {};
-  /// What metrics take; undefined: there is nothing for them.
+  /// The inputs of the metrics. Undefined: the step has none.
   at::Tensor predictions = {};
   at::Tensor labels = {};
   at::Tensor weights = {};
-  /// In this batch; 0: as many as labels or predictions. The loss of an epoch is
-  /// the mean over examples.
+  /// The number of examples in this batch. 0: as many as labels or predictions. The loss
+  /// of an epoch is the mean over examples.
   int64_t examples = 0;
-  /// Whether the update was left out because the loss was not finite.
+  /// Whether the update was skipped because the loss was not finite.
   bool is_skipped = false;
 };
 static_assert(std::is_aggregate_v<StepResult>);
 
-/// What a training step does on shards.
+/// What a training step needs for training on several ranks.
 struct TrainStepOptions {
-  /// The tables'. On shards the gradients of `dense_parameters` are summed, and
-  /// a loss that is not finite on one rank leaves out the update on all.
+  /// The strategy of the tables. If it is sharded, the gradients of `dense_parameters`
+  /// are summed over the ranks, and a loss that is not finite on one rank skips the
+  /// update on all ranks.
   Strategy strategy = Strategy::engine();
-  /// As dense_parameters(*model) gives them. Needed on shards, and used there only.
+  /// The result of dense_parameters(*model). Required with a sharded strategy, and used
+  /// only then.
   std::optional<std::vector<at::Tensor>> dense_parameters = {};
 };
 static_assert(std::is_aggregate_v<TrainStepOptions>);
 
-/// Errors:  c10::ValueError on shards without dense_parameters.
+/// Errors:  c10::ValueError for a sharded strategy without dense_parameters.
 void validate(const TrainStepOptions& options);
 
-/// What a function of a batch may return: a StepResult, or the loss alone.
+/// Converts what a step function returns, a StepResult or only the loss, to a StepResult.
 inline StepResult to_step_result(StepResult result) {
   return result;
 }
@@ -55,18 +57,18 @@ inline StepResult to_step_result(at::Tensor loss) {
 }
 
 /// Whether the loss is finite.
-/// Errors:  c10::ValueError when it is undefined or not one real number.
+/// Errors:  c10::ValueError if it is undefined or not one real number.
 bool check_loss(const StepResult& result);
 
-/// zero_grad(), backward() and step(), unless the loss is not finite: then
-/// nothing is changed, tables neither, and `is_skipped` is set.
+/// Calls zero_grad(), backward() and step(). If the loss is not finite, it instead sets
+/// `is_skipped` and changes neither tables nor other weights.
 /// Errors:  as check_loss() and validate(); nothing is changed.
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options = {});
 
-/// The usual training step, for fit() or for a loop of one's own:
+/// Makes the usual training step, for fit() or for your own loop:
 ///
 ///   auto step = make_train_step(optimizer, [&](const Batch& batch) {
 ///     const auto scores = model->forward(batch.features);
@@ -79,7 +81,7 @@ void apply_update(
 ///     total += step(batch).loss.item<double>();
 ///   }
 ///
-/// `loss_of` gives a StepResult, or the loss alone. `optimizer`, any of
+/// `loss_of` returns a StepResult or only the loss. `optimizer`, which is one of
 /// torch::optim or a Combined, must outlive the step.
 /// Errors:  as validate().
 template <class LossOf>
