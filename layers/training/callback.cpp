@@ -29,12 +29,12 @@ std::vector<std::string> names_of(const Metrics& metrics) {
   return names;
 }
 
-// A checkpoint's JSON.
+// The entry "training" of a checkpoint, which is JSON.
 struct Saved {
   int64_t format = kFormat;
   Progress progress = {};
   std::vector<std::string> metrics = {};
-  std::vector<std::string> callbacks = {};  // names of states
+  std::vector<std::string> callbacks = {};  // their state_name()
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
@@ -182,7 +182,8 @@ void Training::load(torch::serialize::InputArchive& archive) {
   at::Tensor loss, generator, epoch_generator;
   for (size_t i = 0; i < metrics.size(); ++i) {
     archive.read(fmt::format("metric_{}", i), metrics[i], true);
-    state_.metrics[i]->make_empty()->load_state(metrics[i]);  // refuses others
+    // Raises for the state of another metric, before anything is changed.
+    state_.metrics[i]->make_empty()->load_state(metrics[i]);
   }
   if (is_in_epoch) {
     archive.read("epoch_generator", epoch_generator, true);

@@ -96,7 +96,7 @@ void Checkpoint::on_step_end(Training& training) {
   }
 }
 
-// fit() has gone on to the next epoch.
+// fit() has already increased progress.epoch, so it is the number of complete epochs.
 void Checkpoint::on_epoch_end(Training& training) {
   const Progress& progress = training.progress();
   const bool is_due = options_.every_epochs > 0 &&

@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kBestEpoch = "early_stopping_epoch";
 constexpr const char* kBest = "early_stopping_best";
 
-// Which epoch's weights a directory holds.
+// The epoch whose weights a directory holds, and its monitored value.
 struct SavedBest {
   int64_t epoch = -1;
   double value = 0.0;
@@ -58,7 +58,7 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
       fmt::format(" ({})", wanted.value));
 }
 
-// All ranks save together, so they must find the same epochs better.
+// Saving is collective, so all ranks must decide on the same value: that of rank 0.
 template <class Value>
 double agreed(const Value& value, const Ranks& ranks) {
   return ranks == nullptr ? value()
@@ -142,7 +142,7 @@ void EarlyStopping::stop_if_done(Training& training) const {
   }
 }
 
-// A training that had stopped and is resumed stays so.
+// If the checkpoint was saved after the stop, the resumed training stops again.
 void EarlyStopping::on_epoch_begin(Training& training) {
   stop_if_done(training);
 }
@@ -247,8 +247,9 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
         [&](torch::serialize::InputArchive& from) {
           saved = read_saved(from);
         });
-    // Later ones come again: the training died between an improvement and its
-    // checkpoint. If they don't, on_train_end() refuses.
+    // If the process died between an improvement and the next checkpoint, the directory
+    // has a later epoch, which the resumed training reaches again. Otherwise
+    // on_train_end() raises an error.
     const bool is_ahead = saved.epoch > best_epoch_;
     if (!is_ahead && (saved.epoch != best_epoch_ || saved.value != best_)) {
       refuse(options_.directory, saved, {best_epoch_, best_});

@@ -21,7 +21,7 @@ void EpochBatches::open() {
   has_ended_ = false;
   const bool is_resumed = first_step_ > 0;
   if (is_resumed) {
-    // The source shuffles its batches as it did before the checkpoint.
+    // Lets the source shuffle its batches as it did before the checkpoint.
     restore_generator(state_, state_.epoch_generator);
   } else {
     start_epoch();
@@ -56,7 +56,8 @@ void EpochBatches::check_size() const {
       size_.value_or(0));
 }
 
-// Checks a source that has no more than `found` batches for a resumed epoch.
+// Raises an error if the source, which has at most `found` batches, is too short for the
+// resumed epoch.
 void EpochBatches::refuse_other_data(int64_t found) const {
   TESSERA_CHECK_VALUE(
       found >= first_step_,

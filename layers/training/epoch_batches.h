@@ -11,8 +11,8 @@
 
 namespace tessera::training {
 
-/// Steps over the batches of one epoch after another. An epoch that is resumed goes on
-/// behind the batches that its checkpoint has seen.
+/// Runs steps over the batches of each epoch. A resumed epoch continues after the batches
+/// that were trained on before the checkpoint.
 class EpochBatches {
  public:
   EpochBatches(
@@ -20,16 +20,17 @@ class EpochBatches {
       std::optional<int64_t> steps_per_epoch,
       TrainingState& state);
 
-  /// Opens the source where the epoch is to go on. A new epoch starts with empty metrics.
-  /// Errors:  c10::ValueError when the source has fewer batches than it must have.
+  /// Opens the source and skips the batches before the resumed step. A new epoch starts
+  /// with empty metrics.
+  /// Errors:  c10::ValueError if the source has too few batches.
   void open();
-  /// A step over the next batch. Nothing at the end of the epoch.
+  /// Runs the step on the next batch. Returns nullopt at the end of the epoch.
   std::optional<StepResult> next();
   void close();
-  /// Closes an epoch before its first step, so that it can be opened once more.
+  /// Closes an epoch before its first step, so that it can be opened again.
   void close_unread();
   /// Checks an epoch that was read to its end.
-  /// Errors:  c10::ValueError when it had no batch, or too few.
+  /// Errors:  c10::ValueError if it had no batch, or too few.
   void check_complete() const;
 
  private:
@@ -40,8 +41,8 @@ class EpochBatches {
   std::shared_ptr<Pass> pass_;
   std::optional<int64_t> steps_per_epoch_;
   TrainingState& state_;
-  std::optional<int64_t> size_;  // of the epoch, where the source knows it
-  int64_t first_step_ = 0;  // more than 0 in an epoch that is resumed
+  std::optional<int64_t> size_;  // batches in the epoch, if the source knows it
+  int64_t first_step_ = 0;  // > 0 in a resumed epoch
   bool has_ended_ = false;  // the source has no more batches
 };
 

@@ -8,9 +8,10 @@
 
 namespace tessera::training {
 
-/// Runs all batches of `pass` under NoGradGuard, into empty `metrics` and `loss`. It ends
-/// early, and returns false, when `is_interrupted` says so after a batch.
-/// Errors:  c10::ValueError when there is no batch.
+/// Runs all batches of `pass` under NoGradGuard. It resets `metrics` first, and adds the
+/// batches to `metrics` and `loss`. If `is_interrupted` returns true after a batch, it
+/// ends early and returns false.
+/// Errors:  c10::ValueError if there is no batch.
 bool run_evaluation(
     Pass& pass,
     const Metrics& metrics,

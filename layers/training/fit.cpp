@@ -21,7 +21,7 @@ namespace tessera::training {
 
 namespace {
 
-// The metrics of a validation: its own, or else empty ones like those of the training.
+// The metrics of the validation: its own, or empty copies of the training metrics.
 Metrics metrics_of(const Validation& validation, const Metrics& training) {
   if (!validation.metrics.empty()) {
     return validation.metrics;
@@ -36,7 +36,7 @@ Metrics metrics_of(const Validation& validation, const Metrics& training) {
 // The first error at the end of an epoch, kept until all callbacks have run and the
 // checkpoint has saved the epoch.
 struct KeptError {
-  StopAgreement::EpochFailure failure = {};  // of callbacks
+  StopAgreement::EpochFailure failure = {};  // what failed in callbacks
   std::exception_ptr first = nullptr;
 
   template <class Run>
@@ -90,7 +90,7 @@ class TrainingLoop {
       modes_.emplace(*options_.model);
     }
     for_each(&Callback::on_train_begin);
-    std::shared_ptr<void> lock;  // until this ends, also by an exception
+    std::shared_ptr<void> lock;  // released when run() returns or throws
     if (options_.checkpoint != nullptr) {
       options_.checkpoint->on_train_begin(training_);
       lock = options_.checkpoint->lock(training_);
@@ -99,7 +99,7 @@ class TrainingLoop {
         restore_generator(state_, state_.loaded_generator);
       }
     }
-    // A training that is resumed with nothing left to do keeps its stop reason.
+    // If a resumed training has no epochs left, the history keeps its stop reason.
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
       run_epochs();
@@ -147,7 +147,7 @@ class TrainingLoop {
         break;
       }
       record_step(*result);
-      result.reset();  // the graph goes before the next batch comes
+      result.reset();  // frees the autograd graph before the next batch
       end_step();
     }
     batches_.close();
@@ -196,7 +196,7 @@ class TrainingLoop {
     if (options_.validation) {
       const at::Tensor generator = generator_state();
       if (!validate(validation_logs)) {
-        // The epoch is resumed behind its last batch.
+        // A resumed training repeats the validation with the same random numbers.
         set_generator_state(generator);
         save_step();
         return;
@@ -207,7 +207,7 @@ class TrainingLoop {
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
     }
-    KeptError error;  // waits until the epoch is saved
+    KeptError error;  // rethrown after the epoch was saved
     run_epoch_callbacks(error);
     ++state_.progress.epoch;
     state_.progress.step_in_epoch = 0;
@@ -215,7 +215,7 @@ class TrainingLoop {
     error.rethrow();
   }
 
-  // False when a signal came meanwhile.
+  // Returns false if a signal interrupted the validation.
   bool validate(Logs& logs) {
     if (modes_) {
       modes_->eval();

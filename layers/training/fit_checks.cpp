@@ -55,7 +55,8 @@ void check_callbacks(const Callbacks& callbacks) {
   }
 }
 
-// Directories of the checkpoint and of callbacks hold different models.
+// The checkpoint and each callback need a directory of their own, because they save
+// different models.
 void check_directories(const FitOptions& options) {
   std::set<std::string> seen;
   const auto add = [&](const std::string& directory) {
@@ -78,7 +79,7 @@ void check_directories(const FitOptions& options) {
   }
 }
 
-// All that the ranks do together goes over one group.
+// fit() and the tables must communicate over the same group of ranks.
 void check_strategy(const FitOptions& options) {
   if (options.model == nullptr) {
     return;

@@ -7,10 +7,11 @@
 
 namespace tessera::training {
 
-/// Errors:  c10::ValueError for a metric that is null, or whose name the logs have already.
+/// Checks the metrics and their names.
+/// Errors:  c10::ValueError for a metric that is null, or whose name is used already.
 void check_metrics(const Metrics& metrics);
 
-/// Checks what fit() was given.
+/// Checks the arguments of fit().
 /// Errors:  c10::ValueError.
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);
 

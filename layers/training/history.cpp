@@ -23,7 +23,7 @@ std::string joined(const std::vector<std::string>& names) {
   return names.empty() ? "(none)" : shorten_all(names);
 }
 
-// The sign of a NaN means nothing.
+// Writes every NaN without a sign, because the sign has no meaning.
 std::string number_text(double number) {
   return std::isnan(number) ? "nan" : fmt::format("{}", number);
 }
@@ -48,7 +48,7 @@ double number_from_json(const Json& json, const std::string& where) {
   return kNan;
 }
 
-// Quoted where the field would not be one otherwise.
+// Quotes a field that has a separator, a quote or a line break.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) {
     return text;

@@ -15,7 +15,8 @@ HistoryFile::HistoryFile(std::string where, std::string path)
 }
 
 void HistoryFile::on_train_begin(Training& /*training*/) {
-  // Made beside the place, and deleted: what stands there stays.
+  // Creates and deletes a temporary file beside the path. An existing file is not
+  // changed.
   const AtomicFile probe(path_, where_);
 }
 
@@ -30,7 +31,7 @@ void HistoryFile::on_epoch_end(Training& training) {
   write(training.history());
 }
 
-// With the reason of a stop.
+// The file gets the stop reason, which is known only now.
 void HistoryFile::on_train_end(Training& training) {
   if (!training.history().epochs.empty()) {
     write(training.history());

@@ -25,7 +25,7 @@ constexpr double kLeft = 64.0;
 constexpr double kRight = 18.0;
 constexpr double kTop = 40.0;
 constexpr double kBottom = 44.0;
-constexpr double kTitle = 40.0;  // above all panels
+constexpr double kTitle = 40.0;  // the height of the title above all panels
 
 struct Point {
   double x;
@@ -44,7 +44,7 @@ struct Axis {
   double step = 1.0;
 };
 
-// Steps of 1, 2 or 5 times a power of ten, about `count` of them.
+// Returns 1, 2 or 5 times a power of ten, so that `span` has about `count` steps.
 double tick_step(double span, double count) {
   const double rough = span / count;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
@@ -56,7 +56,7 @@ double tick_step(double span, double count) {
   return 10.0 * power;
 }
 
-// Around all values, from tick to tick.
+// An axis that begins and ends at a tick and contains all values.
 Axis value_axis(const std::vector<Curve>& curves) {
   double low = std::numeric_limits<double>::infinity();
   double high = -low;
@@ -71,7 +71,7 @@ Axis value_axis(const std::vector<Curve>& curves) {
   if (low > high) {
     return {};
   }
-  // Too close to be told apart, or too far for a difference.
+  // Widens the range if the values are nearly equal.
   const double least = std::max(1e-9 * std::max(-low, high), 1e-300);
   if (!(high - low > least)) {
     const double room = std::max(std::abs(low) * 0.1, 1e-3);
@@ -84,7 +84,7 @@ Axis value_axis(const std::vector<Curve>& curves) {
   const double step = tick_step(high - low, 5.0);
   const Axis axis{
       std::floor(low / step) * step, std::ceil(high / step) * step, step};
-  // The next tick may be too large for a number.
+  // Rounding up to the next tick may overflow.
   return std::isfinite(axis.high - axis.low) ? axis : Axis{low, high, step};
 }
 
@@ -107,7 +107,7 @@ Axis epoch_axis(const History& history) {
   return {low, high, std::max(least, tick_step(high - low, 7.0))};
 }
 
-// Text that XML can hold.
+// Escapes text for XML.
 std::string escaped(const std::string& text) {
   std::string xml;
   for (const char character : text) {
@@ -126,8 +126,8 @@ std::string escaped(const std::string& text) {
         xml += "&quot;";
         break;
       default:
-        // Control characters have no place in XML; bytes beyond ASCII may be
-        // anything but UTF-8.
+        // XML does not allow control characters, and bytes beyond ASCII may be invalid
+        // UTF-8.
         if (byte >= 0x20 && byte < 0x7F) {
           xml += character;
         } else {
@@ -170,7 +170,7 @@ std::string line(Point from, Point to, const char* color) {
       color);
 }
 
-// Where a panel stands and how its numbers become pixels.
+// The position of a panel, and its mapping from values to pixels.
 struct Frame {
   double left;
   double top;
@@ -206,7 +206,7 @@ void for_each_tick(const Axis& axis, Visit visit) {
   const auto ticks = static_cast<int>(last - first) + 1;
   for (int i = 0; i < ticks; ++i) {
     const double value = (first + i) * axis.step;
-    // Not 1e-17 for 0.
+    // Rounding errors would print 0 as 1e-17.
     visit(std::abs(value) < axis.step * 1e-6 ? 0.0 : value);
   }
 }
@@ -234,8 +234,8 @@ std::string draw_axes(const Frame& frame) {
   return svg;
 }
 
-// Lines between neighbours that are numbers; a number without such a neighbour
-// is a dot.
+// Draws lines between neighbouring finite values, and a dot for a value without such a
+// neighbour. Short curves have dots at all values.
 std::string draw_curve(const Frame& frame, const Curve& curve) {
   std::string svg;
   std::vector<Point> run;
@@ -275,7 +275,7 @@ std::string draw_curve(const Frame& frame, const Curve& curve) {
   return svg;
 }
 
-// To the right above the panel.
+// Draws the legend above the panel, aligned to the right.
 std::string draw_legend(const Frame& frame, const std::vector<Curve>& curves) {
   std::string svg;
   double right = frame.right();
@@ -325,7 +325,7 @@ std::vector<Curve> curves_of(const History& history, const std::string& name) {
   return curves;
 }
 
-// Each once, "val_" left out.
+// The names of the panels: each logged name once, without the prefix "val_".
 std::vector<std::string> panels_of(
     const History& history,
     const LearningCurvesOptions& options) {

@@ -13,7 +13,7 @@ namespace tessera::training {
 
 namespace {
 
-// Calls `visit` with each one's name and a function that gives its value.
+// Calls `visit` for each learning rate, with its name and a function that returns it.
 template <class Visit>
 void visit_rates(
     const torch::optim::Optimizer* optimizer,
@@ -77,7 +77,7 @@ LearningRateLog::LearningRateLog(
     torch::optim::Optimizer& optimizer,
     std::vector<TPUEmbedding> layers)
     : optimizer_(&optimizer), layers_(std::move(layers)) {
-  LearningRateLog::log_names();  // refuses empty ones
+  LearningRateLog::log_names();  // raises an error for empty layers
 }
 
 LearningRateLog::LearningRateLog(std::vector<TPUEmbedding> layers)

@@ -14,7 +14,7 @@ LearningRateScheduler::LearningRateScheduler(
   optim::validate(schedule_, "[LearningRateScheduler]");
 }
 
-// Also after a resume, which loads the rate of the last step.
+// Also needed after a resume, because the checkpoint has the rate of the last step.
 void LearningRateScheduler::on_epoch_begin(Training& training) {
   set_rate(training);
 }

@@ -61,7 +61,7 @@ void check_column(
       values.sizes());
 }
 
-// Doubles would round large ids.
+// Ids stay int64, because doubles would round large ones.
 std::vector<int64_t> read_integers(
     const at::Tensor& values,
     const char* what,

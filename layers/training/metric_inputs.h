@@ -23,21 +23,22 @@ struct MetricInputs {
   }
 };
 
-/// One score per example: predictions [n] or [n, 1].
+/// Reads one score per example, from predictions [n] or [n, 1].
 /// Errors:  c10::ValueError naming `where`.
 MetricInputs read_scores(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const std::string& where);
 
-/// As read_scores(), with labels 0 and 1; or predictions [n, classes] with labels
-/// that are classes.
+/// Reads predictions [n] or [n, 1] with labels 0 and 1, or predictions [n, classes] with
+/// labels in [0, classes).
+/// Errors:  c10::ValueError naming `where`.
 MetricInputs read_classes(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const std::string& where);
 
-/// A checked batch of ids that were retrieved.
+/// A checked batch of retrieved ids.
 struct RetrievedIds {
   std::vector<int64_t> ids;  // [n * per_example]
   std::vector<int64_t> labels;  // [n], >= 0
@@ -48,20 +49,21 @@ struct RetrievedIds {
   }
 };
 
-/// Predictions [n, per_example] and labels [n] or [n, 1], int32 or int64.
+/// Reads predictions [n, per_example] and labels [n] or [n, 1], int32 or int64.
 /// Errors:  c10::ValueError naming `where`.
 RetrievedIds read_ids(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const std::string& where);
 
-/// [n] or [n, 1] as a vector, without NaN.
+/// Reads a tensor [n] or [n, 1].
+/// Errors:  c10::ValueError naming `where`, also for NaN.
 std::vector<double> read_column(
     const at::Tensor& values,
     const char* what,
     const std::string& where);
 
-/// `size` weights; none when `weights` is undefined.
+/// Reads `size` weights. Returns an empty vector if `weights` is undefined.
 std::vector<double> read_weights(
     const at::Tensor& weights,
     size_t size,

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The machine epsilon of a dtype; of float64 for integers.
+// The machine epsilon of a dtype; for integers that of float64.
 double epsilon_of(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -41,7 +41,7 @@ double log_of_sum_of_exp(const double* values, int64_t count) {
   return largest + std::log(sum);
 }
 
-// log(1 + exp(x)), also where exp(x) is too large.
+// log(1 + exp(x)) without overflow of exp(x).
 double softplus(double x) {
   return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
 }
@@ -136,7 +136,7 @@ void AUC::update(
   const MetricInputs inputs = read_classes(predictions, labels, where);
   const std::vector<double> counted =
       read_weights(weights, inputs.size(), where);
-  if (!counted.empty()) {  // the first: those before count 1 each
+  if (!counted.empty()) {  // examples of earlier batches without weights count 1
     positives_.weights.resize(positives_.values.size(), 1.0);
     negatives_.weights.resize(negatives_.values.size(), 1.0);
     has_weights_ = true;
@@ -164,7 +164,7 @@ double AUC::result() const {
   if (!(pairs > 0.0)) {
     return kNan;
   }
-  double below = 0.0;  // weight of negatives scored lower
+  double below = 0.0;  // the weight of the negatives with lower scores
   double won = 0.0;
   size_t negative = 0;
   for (size_t i = 0; i < positives_.values.size();) {
@@ -199,7 +199,7 @@ std::unique_ptr<Metric> AUC::make_empty() const {
   return std::make_unique<AUC>(name());
 }
 
-// How many positives, whether there are weights; then scores, then weights.
+// Layout: number of positives, whether there are weights, scores, weights.
 at::Tensor AUC::state() const {
   std::vector<double> numbers{
       static_cast<double>(positives_.values.size()), has_weights_ ? 1.0 : 0.0};
@@ -269,7 +269,7 @@ void LogLoss::update(
     const double* row = inputs.row(i);
     const auto label = static_cast<size_t>(inputs.labels[i]);
     if (!is_logits) {
-      // Rows of many classes add up their rounding.
+      // The rounding errors of a sum grow with the number of classes.
       constexpr double kTolerance = 1e-2;
       double sum = 0.0;
       for (int64_t j = 0; j < inputs.classes; ++j) {

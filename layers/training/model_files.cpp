@@ -84,11 +84,13 @@ std::optional<TableLayer> table_layer(
   return std::nullopt;
 }
 
-// Sharded ones first, whose checkpoint all ranks write and rank 0 completes; then
-// engines, so that one which was sharded keeps its place without shards.
+// The layers with tables, in the order in which they are saved. Sharded layers come
+// first: all ranks write their checkpoint, and rank 0 completes it. Then come layers with
+// Strategy::engine(), so that a layer keeps its place when it is loaded without shards.
 Layers layers_of(torch::nn::Module& model) {
   Layers layers;
-  // A model on the stack has no shared_ptr of itself, and is no such layer.
+  // A model on the stack has no shared_ptr of itself, so include_self would raise an
+  // error.
   for (const auto& part : model.modules(/*include_self=*/false)) {
     if (auto layer = table_layer(part)) {
       if (std::find(layers.begin(), layers.end(), *layer) == layers.end()) {
@@ -116,7 +118,7 @@ auto broadcast(const Ranks& ranks, Rendezvous rendezvous, Work work) {
   return ranks == nullptr ? work() : ranks->broadcast(rendezvous, work);
 }
 
-// On all ranks; an error of one is an error of all.
+// Runs `work` on all ranks. An error on one rank raises an error on all.
 template <class Work>
 void together(const Ranks& ranks, Work work) {
   if (ranks == nullptr) {
@@ -131,7 +133,7 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Parameters and buffers outside of `layers`.
+// The parameters and buffers outside of `layers`.
 std::vector<NamedTensor> dense_of(
     const torch::nn::Module& model,
     const Layers& layers) {
@@ -178,7 +180,8 @@ void write_dense(
   Json names = Json::array();
   torch::serialize::OutputArchive tensors(archive.compilation_unit());
   for (const auto& [name, tensor] : dense) {
-    // A tensor named `class` could be saved, but not be loaded.
+    // Numbers instead of names: LibTorch saves a tensor named `class`, but cannot load
+    // it.
     const auto key = fmt::format("tensor_{}", names.size());
     tensors.write(key, tensor.detach(), /*is_buffer=*/true);
     names.push_back(name);
@@ -187,7 +190,7 @@ void write_dense(
   archive.write("dense_names", c10::IValue(names.dump()));
 }
 
-// The values of `dense`, in this order.
+// The saved values of `dense`, in the same order.
 std::vector<at::Tensor> read_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::InputArchive& archive,
@@ -234,8 +237,8 @@ std::string folder_of(const std::string& directory, size_t layer) {
   return layer == 0 ? directory : layer_directory(directory, layer);
 }
 
-// model.pt ends with a checksum of all bytes before it, and an entry of its archive
-// says so. LibTorch's own reader skips the checksum.
+// model.pt ends with a checksum of all bytes before it. An entry of its archive says that
+// it has one. LibTorch's own reader ignores the checksum.
 constexpr std::string_view kBeforeDigits = "\nxxh3 ";
 constexpr size_t kEndBytes = kBeforeDigits.size() + kChecksumDigits + 1;
 constexpr const char* kHasChecksum = "ends_with_checksum";
@@ -244,7 +247,7 @@ std::string end_of_file(const std::string& checksum) {
   return fmt::format("{}{}\n", kBeforeDigits, checksum);
 }
 
-// The archive in model.pt. Files written before checksums existed are read, too.
+// Reads the archive in model.pt. Files written before checksums existed are read, too.
 // Errors:  c10::Error for a damaged file.
 void read_model_file(
     const std::string& path,
@@ -268,8 +271,8 @@ void read_model_file(
       "it does not end with its checksum");
 }
 
-// What the first layer's checkpoint says about the rest, or what model.pt says
-// where `checkpoint` is empty.
+// The archive with everything but the first layer's tables. It is a part of that layer's
+// checkpoint, or model.pt if `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
     const std::string& directory,
     const std::string& checkpoint) {
@@ -298,16 +301,16 @@ torch::serialize::InputArchive read_rest(
   return archive;
 }
 
-// Checkpoints of the layers behind the first.
+// The names of the checkpoints of the layers after the first.
 std::vector<std::string> read_layers(
     torch::serialize::InputArchive& archive,
     const std::string& directory) {
   return read_names(archive, "layers", directory);
 }
 
-// Removes what saves that were not finished have left in the folders of the
-// layers behind the first: it is newer than what the first layer's newest
-// checkpoint names, and would push that out.
+// Removes checkpoints that unfinished saves have left in the folders of the layers after
+// the first. They are newer than those that the first layer's newest checkpoint names,
+// and `keep_last` would delete the latter in their place.
 void remove_orphans(const std::string& directory, size_t layers) {
   const std::vector<std::string> complete = list_checkpoints(directory);
   if (complete.empty()) {
@@ -318,7 +321,7 @@ void remove_orphans(const std::string& directory, size_t layers) {
     auto archive = read_rest(directory, complete.back());
     named = read_layers(archive, directory);
   } catch (const c10::Error&) {
-    return;  // Damaged, or not a model: nobody knows what is needed.
+    return;  // It is damaged or not a model, so it is unknown which ones are needed.
   }
   Disk disk;
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {
@@ -361,7 +364,7 @@ std::string newest_of(const Layers& layers, const std::string& directory) {
   return layers.empty() ? std::string() : list_checkpoints(directory).back();
 }
 
-// model.pt, with what `write` gives.
+// Writes model.pt with the entries that `write` adds.
 template <class Write>
 void save_file(const std::string& directory, Write write) {
   torch::serialize::OutputArchive archive;
@@ -381,7 +384,7 @@ void save_file(const std::string& directory, Write write) {
   file.commit();
 }
 
-// Raises what a load of layer `i` would raise, and changes nothing.
+// Raises the errors that loading layer `i` would raise. It changes nothing.
 void check_layer(
     const TableLayer& layer,
     const std::string& directory,
@@ -391,7 +394,7 @@ void check_layer(
   CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
   const EmbeddingState& state = *TableModule::of(module_of(layer))->state;
   LoadPlan plan = plan_load(state, reader.saved(), {}, "[load_weights]");
-  // The first one's load verifies its files before anything is changed.
+  // Loading the first layer verifies its files before anything is changed.
   if (i > 0) {
     reader.verify(state, plan);
   }
@@ -412,7 +415,7 @@ void save_model(
     CheckpointOptions options) {
   const Layers layers = layers_of(model);
   const auto rendezvous = Rendezvous::kSaveCheckpoint;
-  // On rank 0, from the first layer that is saved to the last.
+  // Rank 0 holds the lock until all layers are saved.
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
     broadcast(ranks, rendezvous, [&] {
@@ -426,7 +429,8 @@ void save_model(
   }
   Json names = Json::array();
   for (size_t i = 1; i < layers.size(); ++i) {
-    // One more: until the first layer has saved, its newest names the older.
+    // Keeps one more: until the first layer is saved, its newest checkpoint names the
+    // previous one of this layer.
     CheckpointOptions own = options;
     own.extra = nullptr;
     ++own.keep_last;
@@ -435,7 +439,7 @@ void save_model(
     if (is_sharded) {
       save_layer(layers[i], folder, own);
     }
-    // What is not on shards is the same on all ranks.
+    // A layer that is not sharded is equal on all ranks, so rank 0 saves it.
     names.push_back(broadcast(ranks, rendezvous, [&] {
       if (!is_sharded) {
         save_layer(layers[i], folder, own);
@@ -500,7 +504,7 @@ bool load_model(
   }
   const Layers layers = layers_of(model);
   const auto dense = dense_of(model, layers);
-  // One rank chooses: a newer checkpoint may appear meanwhile.
+  // Rank 0 chooses for all ranks, because a newer checkpoint may appear meanwhile.
   std::vector<std::string> names{
       broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
         return newest_of(layers, directory);

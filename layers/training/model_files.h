@@ -14,25 +14,26 @@
 
 namespace tessera::training {
 
-// A model in a directory. With TPUEmbedding layers it is the checkpoint directory
-// of the first of them (sharded ones come before engines, these before others),
-// whose `extra` has the rest:
+// Saves and loads models in directories. If the model has TPUEmbedding layers, the
+// directory is the checkpoint directory of the first of them. (Sharded layers come first,
+// then those with Strategy::engine(), then others.) The `extra` entries of that
+// checkpoint have the rest of the model:
 //
 //   dense         parameters and buffers outside of these layers, by number
-//   dense_names   a JSON list
-//   layers        a JSON list: the checkpoints of the other layers, which stand in
+//   dense_names   their names, a JSON list
+//   layers        a JSON list of the checkpoints of the other layers, which are in
 //                 layer_1/, layer_2/, ...
 //
-// and what the caller adds. Without such a layer it is one file, model.pt, with
-// the same entries.
+// and the entries that the caller adds. A model without such layers is one file,
+// model.pt, with the same entries.
 
-/// Those of the model's tables, or else of `strategy`.
+/// The ranks of the model's tables, or those of `strategy` if no table is sharded.
 Ranks ranks_of(
     torch::nn::Module& model,
     const Strategy& strategy = Strategy::engine());
 
-/// Whatever a process that dies meanwhile leaves behind, the checkpoint before
-/// stays whole. All ranks call it: rank 0 alone saves what is not sharded and runs
+/// Saves the model. If a process dies meanwhile, the previous checkpoint stays complete.
+/// All ranks call it. Rank 0 alone saves everything that is not sharded, and runs
 /// `extra`.
 void save_model(
     torch::nn::Module& model,
@@ -40,46 +41,50 @@ void save_model(
     const std::string& directory,
     CheckpointOptions options);
 
-/// The newest. False when there is none. `extra` reads what the caller has added,
-/// when everything has been compared and nothing is changed yet: what it throws
-/// leaves the model as it is. All ranks call it, and all run `extra`.
-/// Errors:  c10::ValueError when it is another model's; c10::Error for files.
+/// Loads the newest checkpoint. Returns false if there is none. `extra` reads the entries
+/// that the caller of save_model() added. It runs after all checks and before anything is
+/// changed, so the model stays unchanged if it throws. All ranks call it, and all run
+/// `extra`.
+/// Errors:  c10::ValueError for the checkpoint of another model; c10::Error for files.
 bool load_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
-/// Only what the caller of save_model() has added; on any rank alone.
+/// Reads only the entries that the caller of save_model() added. Returns false if there
+/// is no checkpoint. One rank may call it alone.
 bool peek_model(
     torch::nn::Module& model,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra);
 
-/// Whether load_model() would find one. All ranks call it.
+/// Whether load_model() would find a checkpoint. All ranks call it.
 bool has_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory);
 
+/// Checks that the path can be one of a directory.
 /// Errors:  c10::ValueError beginning with `where` for a path that is empty, too long
 ///          or has a zero byte.
 void require_directory(const std::string& directory, const std::string& where);
 
-/// Makes the directory.
-/// Errors:  as require_directory(); c10::Error beginning with `where` when it can't be written to.
+/// Creates the directory.
+/// Errors:  as require_directory(); c10::Error beginning with `where` if it can't be
+///          written to.
 void check_model_directory(
     const std::string& directory,
     const std::string& where);
 
-/// Keeps other processes from training with the directory, which is there, as long
-/// as the result lives. All ranks call it; rank 0 has the lock.
+/// Locks an existing directory against other processes that train with it, as long as the
+/// result lives. All ranks call it; rank 0 has the lock.
 /// Errors:  c10::Error naming the path.
 std::shared_ptr<void> lock_for_training(
     const Ranks& ranks,
     const std::string& directory);
 
-/// As torch::save and torch::load.
+/// Saves to memory, and loads from it, like torch::save and torch::load.
 std::string model_to_bytes(const torch::nn::Module& model);
 void model_from_bytes(torch::nn::Module& model, const std::string& bytes);
 

@@ -13,9 +13,9 @@ namespace tessera::training {
 
 namespace {
 
-constexpr int64_t kWidth = 24;  // of the bar
+constexpr int64_t kWidth = 24;  // characters of the bar
 
-// 1234567 as "1,234,567".
+// Formats 1234567 as "1,234,567".
 std::string with_commas(double number) {
   const std::string digits = fmt::format("{:.0f}", number);
   std::string text;
@@ -28,7 +28,7 @@ std::string with_commas(double number) {
   return text;
 }
 
-// "0:07", "12:34", "1:02:03".
+// Formats seconds as "0:07", "12:34" or "1:02:03".
 std::string clock_time(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   const int64_t hours = whole / 3600;
@@ -94,7 +94,7 @@ int64_t ProgressBar::examples() const {
   return first_ ? last_examples_ - first_->examples : 0;
 }
 
-// A loop of one's own has done one step when it shows something first.
+// A loop without fit() has done one step when it calls show() for the first time.
 void ProgressBar::note(const Progress& progress) {
   last_examples_ = progress.examples;
   if (!first_) {
@@ -137,7 +137,7 @@ void ProgressBar::draw(std::string line, bool is_last) {
     struct winsize size {};
     if (!is_last &&
         ::ioctl(::fileno(options_.stream), TIOCGWINSZ, &size) == 0 &&
-        size.ws_col > 1) {  // a longer line can't be redrawn
+        size.ws_col > 1) {  // '\r' can only redraw one line of the terminal
       line.resize(std::min<size_t>(line.size(), size.ws_col - 1U));
     }
     const size_t width = line.size();

@@ -12,14 +12,14 @@ class RankGroup;
 
 namespace tessera::training {
 
-/// The processes that train together; nullptr without shards.
+/// The processes that train together; nullptr if nothing is sharded.
 using Ranks = std::shared_ptr<RankGroup>;
 
 Ranks ranks_of(const Strategy& strategy);
 
-/// Whether `flag` is set on any rank. Collective; without shards it is `flag`.
+/// Whether `flag` is set on any rank. Collective. Returns `flag` if nothing is sharded.
 bool on_any_rank(bool flag, const Strategy& strategy);
-/// The same for several flags.
+/// Returns for each flag whether it is set on any rank. Collective.
 std::vector<bool> on_any_rank(
     const std::vector<bool>& flags,
     const Strategy& strategy);

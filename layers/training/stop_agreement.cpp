@@ -16,7 +16,7 @@ void StopAgreement::watch_signals() {
 }
 
 void StopAgreement::notice_signal() {
-  // After the first stop, a signal is left to the previous handler.
+  // After a stop the signal is not read, so that the previous handler gets it.
   const char* name = signal_ && !state_.is_stopping ? signal_->name() : nullptr;
   if (name != nullptr) {
     training_.stop(name);
@@ -28,7 +28,8 @@ void StopAgreement::agree() {
   stop_with_others(on_any_rank(state_.is_stopping, state_.strategy));
 }
 
-// A Checkpoint, which all ranks write together, decides by the finite loss.
+// Ranks agree on the finite loss, too, because all of them must decide alike whether the
+// Checkpoint saves.
 void StopAgreement::agree_on_step() {
   const std::vector<bool> agreed = on_any_rank(
       {state_.is_stopping, !std::isfinite(state_.loss)}, state_.strategy);
@@ -48,7 +49,7 @@ StopAgreement::EpochFailure StopAgreement::agree_on_epoch(
 
 void StopAgreement::stop_with_others(bool is_any_stopping) {
   if (is_any_stopping) {
-    training_.stop("another rank");  // keeps this rank's own reason
+    training_.stop("another rank");  // if this rank has a reason, stop() keeps it
   }
 }
 

@@ -9,11 +9,10 @@
 
 namespace tessera::training {
 
-/// Decides when a training stops: after a signal, and on all ranks with the first one
-/// that stops.
+/// Decides when a training stops: after a signal, and on all ranks when one rank stops.
 class StopAgreement {
  public:
-  /// What the ranks agree on at the end of an epoch.
+  /// The failures of callbacks at the end of an epoch, on this rank or on any.
   struct EpochFailure {
     bool has_failed = false;
     /// A callback that has a state failed, so the state may lack the epoch.
@@ -22,17 +21,18 @@ class StopAgreement {
 
   explicit StopAgreement(TrainingState& state);
 
-  /// From now on SIGINT and SIGTERM stop the training.
+  /// SIGINT and SIGTERM stop the training after this call.
   void watch_signals();
+  /// Stops the training if there was a signal.
   void notice_signal();
 
-  /// Stops where another rank stops. Collective.
+  /// Stops if another rank stops. Collective.
   void agree();
-  /// The same after a step. It also finds whether the loss is finite on all ranks.
+  /// Stops if another rank stops, and finds whether the last loss is finite on all ranks.
   /// Collective.
   void agree_on_step();
-  /// Stops where the end of the epoch failed on any rank, and returns what failed on any.
-  /// Collective.
+  /// Stops if another rank stops or a callback failed on any rank. Returns the failures
+  /// of all ranks. Collective.
   EpochFailure agree_on_epoch(const EpochFailure& own);
 
  private:

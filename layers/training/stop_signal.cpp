@@ -17,12 +17,12 @@ std::atomic<int> noted{0};
 std::atomic<bool> is_reported{false};
 static_assert(std::atomic<int>::is_always_lock_free);
 
-// Only what POSIX calls async-signal-safe.
+// A signal handler may only call functions that POSIX lists as async-signal-safe.
 extern "C" void note_signal(int number) {
   int none = 0;
   if (!noted.compare_exchange_strong(none, number)) {
     ::signal(number, SIG_DFL);
-    ::raise(number);  // delivered when this returns
+    ::raise(number);  // delivered when this handler returns
   }
 }
 
@@ -34,7 +34,7 @@ std::array<bool, kNumbers.size()> is_ours;
 void install() {
   struct sigaction action {};
   action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;  // what a source reads goes on
+  action.sa_flags = SA_RESTART;  // a read of the batch source continues
   ::sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kNumbers.size(); ++i) {
     ::sigaction(kNumbers[i], nullptr, &before[i]);
@@ -45,12 +45,13 @@ void install() {
   }
 }
 
-// Gives the signal that nobody was told of; 0: none.
+// Restores the previous handlers. Returns the signal that name() has not returned; 0:
+// none.
 int restore() {
   for (size_t i = 0; i < kNumbers.size(); ++i) {
     struct sigaction now {};
     ::sigaction(kNumbers[i], nullptr, &now);
-    // Not a handler that somebody has put there since.
+    // A handler that was installed in the meantime stays.
     if (is_ours[i] && now.sa_handler == note_signal) {
       ::sigaction(kNumbers[i], &before[i], nullptr);
     }
@@ -77,7 +78,7 @@ StopSignal::~StopSignal() {
     }
   }
   if (unheard != 0) {
-    ::raise(unheard);  // does what it would have done without us
+    ::raise(unheard);  // the previous handler gets it
   }
 }
 

@@ -8,7 +8,7 @@
 namespace tessera::training {
 
 void TerminateOnNonFinite::on_step_end(Training& training) {
-  // On shards the loss of another rank may be the one.
+  // With sharded tables, the loss may be non-finite on another rank only.
   if (!std::isfinite(training.loss()) || training.is_skipped()) {
     training.stop(fmt::format(
         "the loss of step {} is {}{}",

@@ -11,7 +11,7 @@
 
 namespace tessera::training {
 
-/// The mean loss over examples, as a metric is one over batches.
+/// The mean of the loss over all examples of an epoch.
 struct LossMean {
   double total = 0.0;
   double weight = 0.0;
@@ -21,7 +21,7 @@ struct LossMean {
   double result() const;
 };
 
-/// What Training shows of a fit().
+/// The state of a running fit(), which Training shows to callbacks.
 struct TrainingState {
   Progress progress = {};
   History history = {};
@@ -45,27 +45,30 @@ struct TrainingState {
   bool is_loss_finite = false;
   bool is_skipped = false;
 
-  /// LibTorch's generator when the epoch began, and as it was loaded.
+  /// The state of LibTorch's generator at the start of the epoch.
   at::Tensor epoch_generator = {};
+  /// Its state when the loaded checkpoint was saved.
   at::Tensor loaded_generator = {};
 };
 
 /// The state of LibTorch's CPU generator.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
-/// Sets it to what a checkpoint has. On shards it is left alone: a rank's random numbers
-/// are its own, but the checkpoint has those of rank 0.
+/// Restores the generator's state from a checkpoint. With a sharded strategy it does
+/// nothing: each rank has random numbers of its own, but the checkpoint has the state of
+/// rank 0 only.
 void restore_generator(const TrainingState& state, const at::Tensor& generator);
 
-/// Counts a step's examples.
+/// The number of examples of a step; 0 if it is unknown.
 int64_t examples_of(const StepResult& result);
 
-/// Errors:  c10::ValueError where the step gave nothing to measure.
+/// Adds the predictions of a step to the metrics.
+/// Errors:  c10::ValueError if the step returned no predictions.
 void update_metrics(const Metrics& metrics, const StepResult& result);
 
-/// Names all that an epoch logs: loss and metrics, those of a validation, and what
-/// callbacks log.
-/// Errors:  c10::ValueError for an empty name, or one that is there twice.
+/// Collects the names of all values that an epoch logs: loss and metrics, also of the
+/// validation, and the values of callbacks.
+/// Errors:  c10::ValueError for an empty name, or one that is used twice.
 void name_logs(TrainingState& state, const std::optional<Metrics>& validation);
 
 }  // namespace tessera::training
