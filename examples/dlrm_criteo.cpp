@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts clicks with DLRM or DCN-v2, on files in the format of the Criteo click
-// logs: reads them, makes vocabularies, trains, resumes, exports and serves.
+// Teaches the whole way from log files to a served click model: read files in the format
+// of the Criteo click logs, learn vocabularies, train DLRM or DCN-v2, resume, export,
+// serve.
 //
-// The batches are in dlrm/clicks.h, the features that are made of them in
-// dlrm/learn_pipeline.cpp, the model in dlrm/click_model.cpp, and what a resumed training
-// must have in common with the first in dlrm/run_directory.cpp. Here are, from top to
-// bottom, tables, training, evaluation and serving; run() calls them in this order.
+// dlrm/clicks.h reads the batches, dlrm/learn_pipeline.cpp makes features of them, and
+// dlrm/click_model.cpp is the model. dlrm/run_directory.cpp checks that a resumed
+// training has the same options as before. This file has tables, training, evaluation and
+// serving, in this order; run() calls them.
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"
 #include "examples/dlrm/arrays.h"
@@ -37,7 +38,8 @@ using torch::Tensor;
 
 namespace {
 
-// Gradients of a mean over a batch are small, and a larger one would hide them.
+// The loss is a mean over the batch, so gradients are small. They would not matter beside
+// a larger initial accumulator.
 constexpr double kInitialAccumulator = 1e-8;
 
 // snippet: tables
@@ -179,7 +181,7 @@ training::History train(
 }
 // end snippet
 
-// Why training ended early, for a person, and the exit status.
+// Writes why the training ended early, and returns the exit status.
 int say_why_stopped(const training::History& history, const Options& options) {
   if (history.stop_signal() != 0) {
     return say_stopped(history, options.checkpoint);
@@ -190,7 +192,7 @@ int say_why_stopped(const training::History& history, const Options& options) {
   return 1;
 }
 
-// The logits of the test, with its labels.
+// Computes the metrics of the test. Returns its logits and labels.
 training::Predictions evaluate(
     ClickModel& model,
     const FeaturePipeline& pipeline,

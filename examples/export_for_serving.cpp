@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a ranking model with checkpoints, goes on where an earlier run ended,
-// and exports it for programs that do not have this library.
+// Teaches checkpoints and export in your own training loop: train a ranking model, resume
+// where an earlier run ended, and export the model for programs without this library.
 //
 //   export_for_serving --folder run --steps 150   # the first half
 //   export_for_serving --folder run --steps 300   # resumes, then exports
@@ -72,7 +72,7 @@ Batch random_batch(int64_t size) {
       .clicks = clicks.to(torch::kFloat)};
 }
 
-// The tables go to files by rows; what belongs to them, in the same checkpoint.
+// Saves the tables, and in the same checkpoint the dense weights and their optimizer.
 void save(Ranker& model, torch::optim::Adam& optimizer, const std::string& to) {
   model->embedding->save_checkpoint(
       to,
@@ -113,7 +113,8 @@ void run(const std::string& folder, int64_t steps) {
   }
   while (model->embedding->iterations() < steps) {
     const int64_t step = model->embedding->iterations();
-    torch::manual_seed(static_cast<uint64_t>(step));  // the same after a resume
+    // The same batches and the same dropout, also after a resume.
+    torch::manual_seed(static_cast<uint64_t>(step));
     const Batch batch = random_batch(256);
     optimizer.zero_grad();
     const Tensor loss = torch::binary_cross_entropy_with_logits(
@@ -132,7 +133,7 @@ void run(const std::string& folder, int64_t steps) {
   tessera::export_torchscript(
       model, folder + "/ranker.pt", {.features = example.features});
 
-  // What serve_ranker prints, too.
+  // serve_ranker prints the same scores.
   model->eval();
   const Tensor scores = model->forward(
       {{"user", torch::tensor({7, 300, 42})},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of quick_start.cpp trained by fit(): validation, early stopping,
-// a checkpoint to go on from after Ctrl-C, history and learning curves.
+// Teaches fit(): the model of quick_start.cpp with validation, early stopping, history,
+// learning curves, and a checkpoint from which it resumes after Ctrl-C.
 //
-//   fit run          trains, or goes on with what is in the folder `run`
+//   fit run          trains, or resumes from the checkpoint in the folder `run`
 #include <tessera/tessera.h>
 
 #include <filesystem>
@@ -57,7 +57,7 @@ struct Batch {
   torch::Tensor click;
 };
 
-// Made-up clicks; the same for the same seed.
+// Generates clicks. The same seed gives the same batches.
 std::vector<Batch> draw_batches(int64_t count, uint64_t seed) {
   torch::manual_seed(seed);
   std::vector<Batch> batches;
@@ -73,7 +73,7 @@ std::vector<Batch> draw_batches(int64_t count, uint64_t seed) {
   return batches;
 }
 
-// The exit status.
+// Returns the exit status.
 int train(const std::string& folder) {
   fs::create_directories(folder);
   TORCH_CHECK_VALUE(
@@ -94,7 +94,7 @@ int train(const std::string& folder) {
         .labels = batch.click};
   };
   const tessera::training::History history = tessera::training::fit(
-      // Other batches in each epoch, by its number.
+      // The number of the epoch is the seed, so a resumed epoch has the same batches.
       [](int64_t epoch) {
         return draw_batches(40, 100 + static_cast<uint64_t>(epoch));
       },
@@ -133,7 +133,7 @@ int train(const std::string& folder) {
       std::cout.flush(),
       "[fit] expected to write the report, but standard output failed.");
   const int signal = history.stop_signal();
-  return signal == 0 ? 0 : 128 + signal;  // as a shell has it
+  return signal == 0 ? 0 : 128 + signal;  // the convention of shells
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Keras optimizer for tables and dense weights; four micro-batches and a
-// clipped norm per step.
+// Teaches gradient accumulation: one Keras optimizer for tables and dense weights, with
+// four micro-batches and a clipped gradient norm per step.
 #include <tessera/tessera.h>
 
 #include <iostream>
@@ -9,7 +9,7 @@ namespace optim = tessera::optim;
 
 int main() {
   torch::manual_seed(1);
-  // What keras.optimizers.serialize(AdamW(CosineDecay(0.01, 300))) writes.
+  // The output of keras.optimizers.serialize(AdamW(CosineDecay(0.01, 300))).
   const auto spec = optim::translate_keras_optimizer(
       R"({"class_name": "AdamW", "config": {
            "weight_decay": 0.004, "beta_1": 0.9, "beta_2": 0.999,
@@ -48,7 +48,7 @@ int main() {
           head->forward(embedding->forward({{"text", text}})["text"])
               .squeeze(1),
           label.to(torch::kFloat));
-      loss.backward();  // collects
+      loss.backward();  // accumulates gradients
       total += loss.item<float>() / 4;
     }
     const double norm = optimizer.clip_grad_norm_(1.0);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the stars that users give to movies, on MovieLens 100K.
+// Teaches a whole recommender on MovieLens 100K, in one process or several: ragged and
+// weighted features, fit(), evaluation, saving and export. It predicts the stars that
+// users give to movies:
 //
 //   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
 //
-// where `user` sums what is known of the user (id, occupation, age, gender, the
-// movies rated before) and `movie` what is known of the movie (id, genres,
-// year, the users who rated it before).
+// `user` is the sum of the user's embeddings (id, occupation, age, gender, the movies
+// rated before), and `movie` is the sum of the movie's embeddings (id, genres, year, the
+// users who rated it before).
 //
-// The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp. Here are,
-// from top to bottom, training, evaluation, recommendations, saving and serving; run()
-// calls them in this order. Places and ranks matter under mpirun only (--sharded).
+// The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp. This file
+// has training, evaluation, recommendations, saving and serving, in this order; run()
+// calls them. Place and ranks only matter under mpirun (--sharded).
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/learning_rates.h"
@@ -40,7 +42,7 @@ using torch::Tensor;
 
 namespace {
 
-// Notes in the report how long it took.
+// Trains the model, and adds the time to the report.
 training::History train(
     Rater& model,
     const RatingData& data,
@@ -53,11 +55,11 @@ training::History train(
       model->parameters(), torch::optim::AdamWOptions().weight_decay(0.1));
 
   const auto batches_of = [&](int64_t epoch) {
-    // By epoch, so that a resumed run goes on as a straight one does.
+    // The seed is set for each epoch, so that a resumed run has the same batches.
     const int64_t seed = options.seed * 1'000'000 + epoch;
     torch::manual_seed(static_cast<uint64_t>(seed));
     auto batches = in_batches(shuffled(data.train()), options.batch);
-    torch::manual_seed(  // dropout, another one on each rank
+    torch::manual_seed(  // of dropout, which differs between ranks
         static_cast<uint64_t>(seed * place.ranks + place.rank));
     return batches;
   };
@@ -67,7 +69,7 @@ training::History train(
     const Tensor error = (stars - batch.stars).square().sum();
     const auto size = static_cast<int64_t>(whole.size());
     return training::StepResult{
-        // Ranks add up to the mean over the whole batch.
+        // The sum over all ranks is the mean over the whole batch.
         .loss = (error + 0.03 * penalty) / static_cast<double>(size),
         .predictions = stars,
         .labels = batch.stars,
@@ -104,7 +106,8 @@ training::History train(
   return history;
 }
 
-// Not limited to [1, 5], so that the best movies can still be told apart.
+// Predicts stars. They are not limited to [1, 5], so that the best movies keep their
+// order.
 Tensor predict(Rater& model, const RatingData& data, const Ratings& ratings) {
   model->eval();
   const auto pass =
@@ -130,7 +133,7 @@ void evaluate(const Tensor& predicted, const RatingData& data, Report& report) {
   report.rmse = rmse(predicted, stars);
 }
 
-// The movies that `user` has not rated, best first, with their stars.
+// Returns the best movies that `user` has not rated, with their predicted stars.
 std::vector<std::pair<std::string, double>> recommend(
     Rater& model,
     const RatingData& data,
@@ -149,14 +152,14 @@ std::vector<std::pair<std::string, double>> recommend(
   return titles;
 }
 
-// Saves the model to the user's file or to memory. Whether a model that is loaded
-// from there predicts exactly the same.
+// Saves the model to the --save file or to memory, and loads it into a new model. Returns
+// whether that one predicts exactly the same.
 bool reload_gives_same(
     Rater& model,
     const RatingData& data,
     Options options,
     const Tensor& expected) {
-  ++options.seed;  // loading must replace everything
+  ++options.seed;  // other initial values, which loading must replace
   Rater loaded(data, options);
   if (options.save.empty()) {
     std::stringstream memory;
@@ -169,7 +172,8 @@ bool reload_gives_same(
   return torch::equal(predict(loaded, data, data.test()), expected);
 }
 
-// A batch as an exported file takes it: a list of tensors for each feature.
+// Converts a batch to the inputs of an exported model: a list of tensors for each
+// feature.
 std::vector<c10::IValue> exported_inputs(const RatingBatch& batch) {
   c10::Dict<std::string, c10::List<Tensor>> features;
   for (const auto& [name, feature] : batch.features) {
@@ -187,7 +191,8 @@ std::vector<c10::IValue> exported_inputs(const RatingBatch& batch) {
   return {features, weights};
 }
 
-// Whether the exported file, which has no Tessera in it, predicts the same.
+// Exports the model, and returns whether the file, which LibTorch runs without Tessera,
+// predicts the same.
 bool export_gives_same(
     Rater& model,
     const RatingData& data,
@@ -216,7 +221,7 @@ int run(const Options& options) {
       options.user,
       ".");
   prepare_outputs(options);
-  std::optional<TemporaryFile> temporary;  // for an export that is not kept
+  std::optional<TemporaryFile> temporary;  // the export if there is no --export
   if (options.exported.empty()) {
     temporary.emplace("movielens", ".export.pt");
   }
@@ -233,12 +238,12 @@ int run(const Options& options) {
   }
   const Tensor while_sharded = predict(model, data, data.test());
   if (options.sharded) {
-    Rater whole(data, options);  // with all rows of each table
+    Rater whole(data, options);  // has all rows of each table
     copy_weights(model, whole);
     model = whole;
   }
   if (place.rank > 0) {
-    return 0;  // rank 0 reports
+    return 0;  // only rank 0 prints the report
   }
 
   const Tensor predicted = predict(model, data, data.test());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop of one's own around EmbeddingEngine: the next batch is looked
-// up while the model computes on this one. Logistic regression on the dot product
-// of a user's and a movie's row.
+// Teaches your own training loop around EmbeddingEngine: the engine looks up the next
+// batch while the model computes on this one. The model is a logistic regression on the
+// dot product of a user's and a movie's row.
 #include <tessera/tessera.h>
 
 #include <iostream>
@@ -46,18 +46,18 @@ int main() {
   for (int step = 0; step <= 300; ++step) {
     const Batch batch = std::move(next);
     next = draw_batch();
-    engine.enqueue(next.features);  // looked up from here on
+    engine.enqueue(next.features);  // starts its lookup in the background
 
-    const auto rows = engine.dequeue();  // of `batch`
+    const auto rows = engine.dequeue();  // the activations of `batch`
     const auto loss = torch::binary_cross_entropy_with_logits(
         (rows["user"] * rows["movie"]).sum(1), batch.click);
     loss.backward();
-    engine.apply_gradients();  // of `rows`
+    engine.apply_gradients();  // updates the rows of `batch`
     if (step % 100 == 0) {
       std::cout << "step " << step << "  loss " << loss.item<float>() << "\n";
     }
   }
-  // The last batch was only looked up. Serving needs no batch at all.
+  // Drops the last batch, which was not trained on. embedding_lookup() needs no queue.
   engine.drop();
   std::cout << "user 7: "
             << engine.embedding_lookup({{"user", torch::tensor({7})}})["user"]

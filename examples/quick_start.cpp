@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ranking model on made-up clicks: tables, a tower, one ordinary loop.
-// snippet: quick_start
+// Teaches the smallest whole program: a ranking model with two tables and a tower,
+// trained on generated clicks in an ordinary loop. snippet: quick_start
 #include <tessera/tessera.h>
 
 #include <iostream>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves what export_for_serving wrote. Links LibTorch alone: no Tessera.
+// Teaches serving without Tessera: this program loads the file that export_for_serving
+// wrote, and links only LibTorch.
 #include <torch/script.h>
 
 #include <iostream>
@@ -11,7 +12,7 @@ int main(int argc, char** argv) {
   }
   try {
     torch::jit::Module ranker = torch::jit::load(argv[1]);
-    // By name: [ids] of a dense feature, [values, row_splits] of a ragged one.
+    // Features by name: [ids] for a dense one, [values, row_splits] for a ragged one.
     c10::Dict<std::string, c10::List<at::Tensor>> features;
     features.insert(
         "user", c10::List<at::Tensor>({torch::tensor({7, 300, 42})}));
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
     std::cerr << error.what_without_backtrace() << "\n";
     return 1;
   } catch (const std::exception& error) {
-    // torch::jit::JITException, which what the file raises arrives as.
+    // Errors that the exported model raises are a torch::jit::JITException.
     std::cerr << error.what() << "\n";
     return 1;
   }

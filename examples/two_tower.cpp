@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Retrieves movies for users, on MovieLens 100K: which of all movies does a user
-// rate next?
+// Teaches retrieval with two towers on MovieLens 100K: which of all movies does a user
+// rate next? The best movies are found by exact search and, if faiss is installed, by
+// approximate search.
 //
 //   score = <tower(user), tower(movie)>
 //
-// where the user's tower sums what is known of the user (id, age, gender,
-// occupation, the movies rated so far and the latest of them) and the movie's
-// what is known of the movie (id, genres, year). Each user's last movie is held
-// out. Movies that the user has rated before are not candidates.
+// The user's tower sums the user's embeddings (id, age, gender, occupation, the movies
+// rated so far and the latest of them), and the movie's tower those of the movie (id,
+// genres, year). Each user's last movie is held out. Movies that the user has rated
+// before are not candidates.
 //
-// The data is in two_tower/sequences.cpp, the model in two_tower/two_towers.cpp. Here are,
-// from top to bottom, training, evaluation beside two simpler methods, and serving; run()
-// calls them in this order.
+// The data is in two_tower/sequences.cpp, the model in two_tower/two_towers.cpp. This
+// file has training, evaluation beside two simpler methods, and serving, in this order;
+// run() calls them.
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"
@@ -34,7 +35,7 @@ using torch::Tensor;
 
 namespace {
 
-// Both were chosen by recall with --validation.
+// Both settings have the best recall with --validation.
 constexpr Settings kTwoTowers{
     .dropout = 0.2,
     .unit_length = true,
@@ -66,7 +67,7 @@ Trained train(
       [&] { return in_batches(shuffled(sequences.train()), options.batch); },
       [&](const Moments& batch) {
         const auto [loss, objective] = model->forward(sequences, batch);
-        objective.backward();  // updates the tables: there are no other weights
+        objective.backward();  // updates the tables; there are no other weights
         return training::StepResult{
             .loss = loss.detach(),
             .examples = static_cast<int64_t>(batch.size())};
@@ -75,7 +76,7 @@ Trained train(
   return {model, progress->seconds(), std::move(history)};
 }
 
-// `queries` are the vectors of the test's users.
+// Returns the recall at each depth. `queries` are the vectors of the test's users.
 Recalls recalls_of(
     const tessera::TopKIndex& index,
     const Tensor& queries,
@@ -92,7 +93,8 @@ Recalls recalls_of(
   return recalls;
 }
 
-// The most popular first, for everybody: a score per movie, times one.
+// Recommends the most popular movies to all users: each movie's vector is its number of
+// ratings, and each user's vector is 1.
 Recalls recalls_by_popularity(const Sequences& sequences) {
   const int64_t users = std::ssize(sequences.test());
   return recalls_of(
@@ -110,7 +112,7 @@ Recalls recalls_by_factorization(
       sequences);
 }
 
-// The last moment of the user who is asked for.
+// The held-out moment of the user in --user.
 Moment asked_moment(const Sequences& sequences, const Options& options) {
   const Moments& test = sequences.test();
   const auto asked =
@@ -127,7 +129,7 @@ Moment asked_moment(const Sequences& sequences, const Options& options) {
   return *asked;
 }
 
-// The movies for one moment, with their scores.
+// Returns the best movies for one moment, with their scores.
 std::vector<std::pair<std::string, double>> served_movies(
     TwoTowers& model,
     const tessera::TopKIndex& index,
@@ -150,7 +152,7 @@ std::vector<std::pair<std::string, double>> served_movies(
   return movies;
 }
 
-// The exit status.
+// Returns the exit status.
 int run(const Options& options) {
   const Sequences sequences(load_movielens(options.data), options.validation);
   const Moment asked = asked_moment(sequences, options);
@@ -165,8 +167,8 @@ int run(const Options& options) {
     return say_stopped(towers.history, "");
   }
 
-  // A server needs the movies' vectors and the user's tower. --vectors writes the
-  // former to a file.
+  // A server needs the movies' vectors and the user's tower. --vectors writes the vectors
+  // to a file.
   Tensor vectors = towers.model->movie_vectors(sequences);
   FileErrors errors;
   if (!options.vectors.empty()) {

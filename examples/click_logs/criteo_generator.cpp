@@ -25,9 +25,9 @@ using tessera::mix_bits;
 constexpr size_t kIntegers = 13;
 constexpr size_t kCategories = 26;
 constexpr int64_t kOne = 1 << 16;  // 1.0
-constexpr int64_t kMissingInteger = -1;  // of a position
+constexpr int64_t kMissingInteger = -1;  // the position of a missing integer
 
-// A random function of its arguments.
+// Returns random bits that depend only on the arguments.
 uint64_t hash(int64_t seed, uint64_t purpose, uint64_t column, uint64_t item) {
   uint64_t value =
       mix_bits(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15ULL);
@@ -59,7 +59,7 @@ class RandomBits {
   uint64_t state_;
 };
 
-// Nearly normal with mean 0: a sum of four uniform numbers.
+// Returns a nearly normal number with mean 0: a sum of four uniform numbers.
 int32_t normal(uint64_t bits, double deviation) {
   constexpr double kDeviationOfSum = 0.57735026918962573;
   int64_t sum = -2 * (kOne - 1);
@@ -83,8 +83,8 @@ uint64_t hexadecimal(uint32_t value) {
   return std::bit_cast<uint64_t>(text);
 }
 
-// One-to-one, so that no two categories of a column share a name (Murmur3's
-// finaliser).
+// The finaliser of Murmur3. It is one-to-one, so no two categories of a column have the
+// same name.
 uint32_t scatter(uint32_t value) {
   value = (value ^ (value >> 16)) * 0x85ebca6bU;
   value = (value ^ (value >> 13)) * 0xc2b2ae35U;
@@ -96,7 +96,7 @@ double click_probability(int64_t logit) {
       (1.0 + std::exp(-static_cast<double>(logit) / static_cast<double>(kOne)));
 }
 
-// Of `size` categories: 1 / k, made 1 on average.
+// The popularities of `size` categories: proportional to 1 / k, with mean 1.
 std::vector<double> popularities(size_t size) {
   std::vector<double> weights(size);
   double sum = 0.0;
@@ -162,7 +162,7 @@ void validate(const CriteoGeneratorOptions& options) {
 
 struct CriteoGenerator::Example {
   std::array<int64_t, kIntegers> integers;
-  // Of the integer's logarithm, in [0, 1); kMissingInteger.
+  // The logarithm of each integer, scaled to [0, 1), or kMissingInteger.
   std::array<int64_t, kIntegers> positions;
   std::array<uint32_t, kCategories> categories;
   uint64_t chance;
@@ -186,7 +186,7 @@ void CriteoGenerator::make_integer_columns() {
     };
     integer_columns_.push_back(
         {.bits = static_cast<int64_t>(4 + i),
-         .shift = i == 1 ? 3 : 0,  // the second one has negative values, too
+         .shift = i == 1 ? 3 : 0,  // the second column also has negative values
          .slope = effect(kIntegerSlope, 0.9),
          .bend = i % 4 == 2 ? effect(kIntegerBend, 0.8) : 0,
          .missing_effect = effect(kMissingEffect, 0.3)});
@@ -197,8 +197,8 @@ void CriteoGenerator::make_category_columns() {
   for (uint64_t i = 0; i < kCategories; ++i) {
     const auto size = static_cast<size_t>(options_.vocabulary_sizes[i]);
     CategoryColumn column;
-    // Where categories are many, each has a small effect: of most there are too
-    // few examples to learn a large one.
+    // The more categories, the smaller are their effects, because most categories have
+    // too few examples to learn a large effect.
     const auto bits = static_cast<double>(std::bit_width(size));
     const double deviation = options_.effect_strength * 6.0 / (bits * bits);
     const double hidden = std::sqrt(options_.effect_strength);
@@ -261,7 +261,7 @@ void CriteoGenerator::choose_products() {
   }
 }
 
-// The one that gives a sample the mean click rate.
+// Chooses the bias so that a sample has the mean click rate of the options.
 void CriteoGenerator::choose_bias() {
   constexpr int64_t kSample = 8192;
   std::vector<int64_t> logits;
@@ -301,8 +301,8 @@ CriteoGenerator::Example CriteoGenerator::make_example(int64_t number) const {
   for (size_t i = 0; i < kIntegers; ++i) {
     const IntegerColumn& column = integer_columns_[i];
     const uint64_t bits = random.next();
-    // 2^uniform, rounded down, and its logarithm, with straight lines between
-    // the powers of two.
+    // The integer is 2^uniform, rounded down. Its logarithm is interpolated linearly
+    // between powers of two.
     const auto power = static_cast<int64_t>((bits >> 32) * column.bits >> 32);
     const int64_t value =
         ((kOne + static_cast<int64_t>(bits & 0xffff)) << power) / kOne;
@@ -361,7 +361,8 @@ float CriteoGenerator::append_line(int64_t number, std::string& text) const {
       "[CriteoGenerator] expected the number of an example, >= 0, but got {}.",
       number);
   const Example example = make_example(number);
-  // To 24 bits, which float32 holds: libraries' exp() differ in the last of 53.
+  // Rounds to 24 bits, which float32 can hold, because the exp() of different libraries
+  // differs in the last of 53 bits.
   constexpr double kSteps = 1 << 24;
   const double probability =
       std::nearbyint(click_probability(logit_of(example)) * kSteps);
@@ -388,7 +389,7 @@ float CriteoGenerator::append_line(int64_t number, std::string& text) const {
 
 at::Tensor CriteoGenerator::write(const std::string& path) const {
   constexpr size_t kBufferBytes = 1 << 18;
-  // Before the file, so that none is begun where memory is short.
+  // Allocated first, so that no file is created if there is not enough memory.
   at::Tensor probabilities = at::empty({options_.examples}, at::kFloat);
   float* probability = probabilities.mutable_data_ptr<float>();
   TextFileWriter file(path, "[CriteoGenerator]");

@@ -10,22 +10,22 @@
 
 namespace click_logs {
 
-/// Made-up clicks in the format of the Criteo click logs.
+/// Options of generated clicks in the format of the Criteo click logs.
 struct CriteoGeneratorOptions {
-  /// How many, >= 0, from first_example on: a test set is the same seed's
-  /// examples behind those of the training set. Their sum is below 2^63.
+  /// The number of examples, >= 0, which start at first_example. A test set has the seed
+  /// of its training set and starts after it. The sum of both options is below 2^63.
   int64_t examples = 100'000;
   int64_t first_example = 0;
   int64_t seed = 1;
-  /// Different categories in each of the 26 columns, in [1, 10 million]. The k-th
-  /// is as popular as 1 / k.
+  /// The number of categories in each of the 26 columns, in [1, 10 million]. The
+  /// frequency of the k-th category is proportional to 1 / k.
   std::vector<int64_t> vocabulary_sizes = {
       100, 50,  600, 400, 60,  20,  200, 80,  10, 300, 150, 500, 120,
       25,  160, 400, 12,  150, 100, 10,  500, 18, 15,  300, 40,  250};
-  /// The part of integers and categories that is empty, in [0, 1].
+  /// The fraction of integers and categories that are empty, in [0, 1].
   double missing_rate = 0.05;
-  /// Multiplies all effects; 0 makes clicks pure chance, 1 gives the best model
-  /// an AUC of about 0.8. In [0, 10].
+  /// Multiplies all effects, in [0, 10]. With 0, clicks are pure chance. With 1, the best
+  /// model has an AUC of about 0.8.
   double effect_strength = 1.0;
   /// Mean click probability, in (0, 1).
   double click_rate = 0.25;
@@ -33,29 +33,29 @@ struct CriteoGeneratorOptions {
   bool operator==(const CriteoGeneratorOptions&) const = default;
 };
 
-/// Examples whose true click probability is known, so that a model can be held
-/// against the best possible one. Each is a function of the seed and its number.
+/// Generates examples with known click probabilities, so that a model can be compared
+/// with the best possible one. Each example is a function of the seed and its number.
 ///
-///   logit = bias + sum of effects: of each integer (of its logarithm, bent in
-///           some columns), of each category and of each missing value; and
-///           products: of two hidden numbers of each category, between pairs of
-///           the columns with the fewest categories, and of a category with an
-///           integer
+///   logit = bias + effects + products
+///
+/// Each category, each missing value and the logarithm of each integer has an effect. The
+/// effect is linear in the logarithm; in some columns its slope changes in the middle. The
+/// products are those of two hidden numbers of each category, between pairs of the
+/// columns with the fewest categories, and those of a category and an integer.
 ///
 /// Errors:  c10::ValueError for options out of range.
 class CriteoGenerator {
  public:
   explicit CriteoGenerator(CriteoGeneratorOptions options = {});
 
-  /// Appends the line of an example, with its newline, and gives the probability
-  /// of the click that the label was drawn with.
+  /// Appends the line of an example, with its newline. Returns the click probability from
+  /// which the label was drawn.
   float append_line(int64_t example, std::string& text) const;
 
-  /// Writes the examples to a file, compressed when its name ends in .gz.
-  /// Until it is complete, it is beside the path, as path + ".tmp-tessera".
+  /// Writes the examples to a file, which is compressed if its name ends in .gz. Until it
+  /// is complete, the file is at path + ".tmp-tessera".
   /// Returns the click probabilities, float32 [examples].
-  /// Errors:  c10::ValueError when the file can't be written; what was there
-  ///          before stays.
+  /// Errors:  c10::ValueError if the file can't be written; an existing file stays.
   at::Tensor write(const std::string& path) const;
 
   const CriteoGeneratorOptions& options() const {
@@ -63,20 +63,20 @@ class CriteoGenerator {
   }
 
  private:
-  // Effects are integers, in units of 2^-16: sums are the same on every machine.
+  // Effects are integers in units of 2^-16, so that sums are equal on all machines.
   struct Category {
     uint64_t text = 0;  // 8 hexadecimal digits
     int32_t effect = 0;
-    int32_t slope = 0;  // of an integer column
+    int32_t slope = 0;  // the factor of an integer in products
     std::array<int32_t, 2> hidden = {};
   };
-  // Walker's alias method: a slot gives its own category or another one.
+  // Walker's alias method: a slot gives its own category or `other`.
   struct Slot {
     uint32_t threshold = 0;
     uint32_t other = 0;
   };
   struct CategoryColumn {
-    std::vector<Category> categories;  // [vocab + 1], the last one: missing
+    std::vector<Category> categories;  // [vocab + 1]; the last is a missing value
     std::vector<Slot> slots;  // [vocab]
   };
   struct IntegerColumn {
@@ -88,7 +88,7 @@ class CriteoGenerator {
   };
   struct Example;
 
-  // A slot for each weight; they are 1 on average.
+  // Returns a slot for each weight. The weights have mean 1.
   static std::vector<Slot> make_slots(std::vector<double> weights);
 
   void make_integer_columns();

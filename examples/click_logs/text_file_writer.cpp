@@ -37,7 +37,7 @@ TextFileWriter::TextFileWriter(std::string path, std::string where)
       ::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
   require(has_folder, std::strerror(errno));
   file_.emplace(path_, where_);
-  // T: as it is. Level 1 takes a third of the time of zlib's default.
+  // "T" writes without compression. Level 1 takes a third of the time of zlib's default.
   errno = 0;
   text_ = gzopen(
       file_->written_path().c_str(), path_.ends_with(".gz") ? "wb1" : "wbT");

@@ -11,20 +11,20 @@ struct gzFile_s;
 
 namespace click_logs {
 
-/// A text file, compressed when its name ends in .gz, that takes its place only
-/// when it is complete, as an AtomicFile. What was there before stays until the end.
+/// Writes a text file, which is compressed if its name ends in .gz. Like an AtomicFile,
+/// it replaces an existing file only when it is complete.
 class TextFileWriter {
  public:
-  /// Errors:  c10::ValueError beginning with `where` when the file can't be made or
-  ///          written, or something else than a file is there; c10::Error beginning
-  ///          with `where` when it can't be put in its place.
+  /// Errors:  c10::ValueError beginning with `where` if the file can't be created or
+  ///          written, or the path is not a file; c10::Error beginning with `where` if
+  ///          the finished file can't be renamed.
   TextFileWriter(std::string path, std::string where);
   ~TextFileWriter();
   TextFileWriter(const TextFileWriter&) = delete;
   TextFileWriter& operator=(const TextFileWriter&) = delete;
 
   void write(std::string_view text);
-  /// Puts the file in its place. Without it there is none.
+  /// Renames the complete file to its path. Without this call there is no file.
   void finish();
 
  private:

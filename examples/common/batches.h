@@ -8,7 +8,7 @@
 #include <iterator>
 #include <vector>
 
-/// The examples in another order, which LibTorch's generator draws.
+/// Returns the examples in a random order, drawn by LibTorch's generator.
 template <class Example>
 std::vector<Example> shuffled(const std::vector<Example>& examples) {
   const auto order = torch::randperm(std::ssize(examples));
@@ -21,7 +21,8 @@ std::vector<Example> shuffled(const std::vector<Example>& examples) {
   return result;
 }
 
-/// The examples in their order, in batches of `size`; the last may be smaller.
+/// Splits the examples, in their order, into batches of `size`. The last batch may be
+/// smaller.
 template <class Example>
 std::vector<std::vector<Example>> in_batches(
     const std::vector<Example>& examples,
@@ -35,7 +36,7 @@ std::vector<std::vector<Example>> in_batches(
   return batches;
 }
 
-/// How many batches of `size` there are of `count` examples.
+/// The number of batches of `size` for `count` examples.
 inline int64_t number_of_batches(size_t count, int64_t size) {
   return (static_cast<int64_t>(count) + size - 1) / size;
 }

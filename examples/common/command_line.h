@@ -7,13 +7,13 @@
 #include <functional>
 #include <string>
 
-/// The range of a whole number.
+/// The range of an integer option.
 CLI::Range up_to(int64_t most, int64_t least = 1);
 
-/// What is wrong with an option's text that an unset variable of a shell gives.
+/// A validator that rejects an empty text, which an unset shell variable gives.
 std::string refuse_empty(const std::string& text);
 
-/// A whole number of at least 1, such as that of epochs.
+/// Adds an option that is an integer >= 1, such as a number of epochs.
 CLI::Option* add_count(
     CLI::App& app,
     const std::string& flag,
@@ -21,18 +21,19 @@ CLI::Option* add_count(
     const std::string& text,
     int64_t most = 1'000'000);
 
-/// --seed: a whole number of at least 0.
+/// Adds the option --seed, an integer >= 0.
 CLI::Option* add_seed(CLI::App& app, int64_t& seed, const std::string& text);
 
-/// A file or folder that the program writes.
+/// Adds an option for a file or folder that the program writes.
 CLI::Option* add_output(
     CLI::App& app,
     const std::string& flag,
     std::string& path,
     const std::string& text);
 
-/// Gives the exit status of `run`. What it throws is written to standard error: messages
-/// of LibTorch and the library as `explain` returns them, others after the program's name.
+/// Runs `run` and returns its exit status, or 1 if it throws. Errors are written to
+/// standard error: those of LibTorch and the library after `explain` has processed them,
+/// others after the program's name.
 int run_program(
     const std::string& name,
     const std::function<int()>& run,

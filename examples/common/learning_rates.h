@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-/// A learning rate that falls from `highest` to zero in `steps` steps, in a straight line.
+/// A learning rate that falls linearly from `highest` to zero in `steps` steps.
 inline tessera::optim::PolynomialDecay falling_to_zero(
     double highest,
     int64_t steps) {

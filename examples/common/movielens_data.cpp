@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kFirstGenreColumn = 5;
 
-// One file, line by line, split at a separator.
+// Reads one file line by line, and splits lines at a separator.
 class Table {
  public:
   Table(const std::string& folder, const char* file, char separator)
@@ -28,7 +28,7 @@ class Table {
         "--data, or run ./run train, which fetches it.");
   }
 
-  /// False at the end. Empty lines are skipped.
+  /// Reads the next line that is not empty. Returns false at the end of the file.
   bool next(size_t min_columns) {
     while (std::getline(stream_, line_)) {
       ++number_;
@@ -53,7 +53,7 @@ class Table {
     return columns_[column];
   }
 
-  /// A whole number in [low, high].
+  /// Reads a field that is an integer in [low, high].
   int64_t number(size_t column, int64_t low, int64_t high) const {
     const std::string_view text = columns_[column];
     int64_t value = 0;
@@ -101,7 +101,7 @@ class Table {
   std::vector<std::string_view> columns_;
 };
 
-// The data is Latin-1; titles are shown as UTF-8.
+// Converts Latin-1, the encoding of the files, to UTF-8.
 std::string to_utf8(std::string_view latin1) {
   std::string utf8;
   for (const char c : latin1) {
@@ -116,7 +116,7 @@ std::string to_utf8(std::string_view latin1) {
   return utf8;
 }
 
-// "01-Jan-1995" or nothing.
+// Reads the year of a date such as "01-Jan-1995", or of an empty field.
 int64_t year_of(const Table& table, std::string_view date) {
   if (date.empty()) {
     return 0;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-/// MovieLens 100K as its folder holds it, with ids counted from 0.
+/// The contents of the MovieLens 100K folder, with ids counted from 0.
 struct MovieLens {
   struct Rating {
     int64_t user = 0;
@@ -15,7 +15,7 @@ struct MovieLens {
   };
   struct Movie {
     std::string title = {};
-    int64_t year = 0;  // of release; 0: unknown
+    int64_t year = 0;  // year of release; 0: unknown
     std::vector<int64_t> genres = {};
   };
   struct User {
@@ -32,6 +32,5 @@ struct MovieLens {
 };
 
 /// Reads u.data, u.item, u.user, u.genre and u.occupation from `folder`.
-/// Errors:  c10::ValueError naming file and line when one is missing or
-///          damaged.
+/// Errors:  c10::ValueError naming file and line if a file is missing or damaged.
 MovieLens load_movielens(const std::string& folder);

@@ -8,14 +8,14 @@
 #include <cstdint>
 #include <vector>
 
-// What MovieLens knows of users and movies, as features. Ids are those of MovieLens.
+// Features of users and movies. Ids are those of the struct MovieLens.
 
-constexpr int64_t kAgeGroups = 14;  // of five years
+constexpr int64_t kAgeGroups = 14;  // five years each
 constexpr int64_t kYears = 18;  // decades up to 1989, then single years
 
 at::Tensor int64_tensor(const std::vector<int64_t>& values);
 
-/// Bags of ids that are filled one after the other.
+/// Builds a ragged feature bag by bag.
 class Bags {
  public:
   void add(int64_t id);
@@ -27,12 +27,12 @@ class Bags {
   std::vector<int64_t> splits_{0};
 };
 
-/// "user", "age", "gender" and "occupation".
+/// The features "user", "age", "gender" and "occupation".
 tessera::Features::Map user_features(
     const MovieLens& data,
     const std::vector<int64_t>& users);
 
-/// "movie", "year" and "genres".
+/// The features "movie", "year" and "genres".
 tessera::Features::Map movie_features(
     const MovieLens& data,
     const std::vector<int64_t>& movies);

@@ -8,25 +8,26 @@
 #include <string>
 #include <vector>
 
-// What fails is said before training; `where` is the program and its flag, such
-// as "[two_tower] --vectors", and an empty path a flag that was not given.
+// These functions check outputs before the training. `where` is the program and its flag,
+// such as "[two_tower] --vectors". An empty path means that the flag was not given.
 
-/// Errors:  c10::ValueError where the file can't be written, or is one of `inputs`
-///          or in a folder of them.
+/// Checks that the file can be written.
+/// Errors:  c10::ValueError if the file can't be written, or is one of `inputs` or in
+///          one of these folders.
 void check_output_file(
     const std::string& where,
     const std::string& path,
     const std::vector<std::string>& inputs);
 
-/// Makes the folder.
-/// Errors:  c10::ValueError where it can't be, or can't be written to.
+/// Creates the folder.
+/// Errors:  c10::ValueError if it can't be created or written to.
 void make_output_folder(const std::string& where, const std::string& path);
 
 /// A file in the system's folder for temporary files. The destructor removes it.
 class TemporaryFile {
  public:
-  /// Errors:  c10::ValueError where it can't be created, for example because TMPDIR
-  ///          is not a folder.
+  /// Errors:  c10::ValueError if it can't be created, for example because TMPDIR is not
+  ///          a folder.
   TemporaryFile(const std::string& program, const std::string& suffix);
   ~TemporaryFile();
 
@@ -45,7 +46,7 @@ class TemporaryFile {
 /// printed.
 class FileErrors {
  public:
-  /// The result of `step`; nullopt when it raises an error.
+  /// Runs `step` and returns its result, or nullopt if it raises an error.
   std::optional<bool> run(const std::function<bool()>& step);
 
   /// Writes the errors to standard error. Returns whether there are any.
@@ -55,12 +56,12 @@ class FileErrors {
   std::vector<std::string> texts_;
 };
 
-/// Tells a person why a training ended, and gives the exit status: a shell's for a
-/// signal, 1 where another rank had it.
+/// Writes why a training was stopped, and returns the exit status: 128 + the number of
+/// the signal, or 1 if another rank got the signal.
 int say_stopped(
     const tessera::training::History& history,
     const std::string& checkpoint);
 
-/// Writes what std::cout holds back.
-/// Errors:  c10::Error where any of the report was lost, as on a full disk.
+/// Flushes std::cout.
+/// Errors:  c10::Error if a part of the report was lost, for example on a full disk.
 void finish_report(const std::string& program);

@@ -5,8 +5,8 @@
 
 #include <tessera/data/feature_pipeline.h>
 
-/// Writes ids, numbers and labels of training and test to the --write-arrays directory, as
-/// .npy: what a script trains the same models on in Python's torch.
+/// Writes ids, numbers and labels of training and test to the --write-arrays directory,
+/// as .npy. A benchmark script trains the same models on them in Python's torch.
 void write_arrays(
     const tessera::data::FeaturePipeline& pipeline,
     const Options& options);

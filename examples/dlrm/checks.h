@@ -3,12 +3,14 @@
 
 #include "examples/dlrm/options.h"
 
-// What would fail after hours of training is checked before.
+// These checks raise errors before the training that would otherwise come hours later.
 
-/// Makes the folders that are written to.
-/// Errors:  c10::ValueError for options that don't go together, and for files and folders
+/// Checks the options, and creates the output folders.
+/// Errors:  c10::ValueError for options that can't be combined, and for files and folders
 ///          that can't be written to.
 void check_arguments(const Options& options);
 
-/// Errors:  c10::ValueError for files that can't be read several times or have no example.
+/// Checks the training and test files.
+/// Errors:  c10::ValueError for files that can't be read several times or have no
+///          example.
 void check_inputs(const Options& options);

@@ -7,7 +7,7 @@ using torch::Tensor;
 
 namespace {
 
-// A model of this class is rebuilt from its JSON.
+// Registers the class, so that a model can be rebuilt from its JSON.
 const bool is_registered = tessera::register_layer<ClickModel>();
 
 torch::nn::Sequential make_tower(

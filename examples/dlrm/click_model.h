@@ -8,21 +8,21 @@
 #include <string>
 #include <vector>
 
-/// The config of a ClickModel: all that its JSON holds.
+/// The config of a ClickModel, which is also its JSON.
 struct ClickModelOptions {
-  /// Of one dim each.
+  /// All tables must have the same dim.
   tessera::Nest<tessera::FeatureConfig> features = {};
   std::optional<tessera::optim::OptimizerSpec> optimizer = {};
   uint64_t seed = 0;
-  /// How features meet: "dlrm", dot products of all pairs, or "dcn", low-rank
+  /// How features interact: "dlrm" for dot products of all pairs, or "dcn" for low-rank
   /// crosses (DCN-v2).
   std::string interaction = "dlrm";
-  /// Numbers per example, beside the features.
+  /// The number of dense inputs per example.
   int64_t num_dense = 13;
-  /// Hidden layers below the interaction, and above it.
+  /// The sizes of the hidden layers before the interaction, and after it.
   std::vector<int64_t> bottom_units = {64};
   std::vector<int64_t> top_units = {64, 32};
-  /// Of "dcn".
+  /// Used by "dcn" only.
   int64_t cross_layers = 3;
   int64_t projection_dim = 32;
 
@@ -42,10 +42,11 @@ struct ClickModelOptions {
   }
 };
 
-/// DLRM, or DCN-v2 in the form of MLPerf's DLRM benchmark: numbers go through a
-/// tower to one more embedding, all embeddings interact, a tower gives the logit.
+/// DLRM, or DCN-v2 in the form of MLPerf's DLRM benchmark. A bottom tower converts the
+/// dense inputs to one more embedding, all embeddings interact, and a top tower computes
+/// the logit.
 ///
-/// Shapes:  dense [batch, num_dense]; the logits [batch].
+/// Shapes:  dense [batch, num_dense]; logits [batch].
 /// Source:  Naumov et al. 2019; Wang et al. 2020.
 class ClickModelImpl
     : public tessera::LayerImpl<ClickModelImpl, ClickModelOptions> {
@@ -68,8 +69,8 @@ class ClickModelImpl
   tessera::TPUEmbedding embedding_{nullptr};
   torch::nn::BatchNorm1d normalise_{nullptr};
   torch::nn::Sequential bottom_{nullptr};
-  tessera::DotInteraction dots_{nullptr};  // of "dlrm"
-  tessera::MultiLayerDCN crosses_{nullptr};  // of "dcn"
+  tessera::DotInteraction dots_{nullptr};  // for "dlrm"
+  tessera::MultiLayerDCN crosses_{nullptr};  // for "dcn"
   torch::nn::Sequential top_{nullptr};
 };
 

@@ -13,18 +13,18 @@
 #include <string>
 #include <vector>
 
-/// A batch as the model takes it.
+/// A batch of model inputs and labels.
 struct Batch {
   tessera::data::PipelineBatch inputs;
   at::Tensor labels;
 };
 
-/// The files as the options say what to do about malformed lines.
+/// Opens the files. The options say how to handle malformed lines.
 tessera::data::CriteoReader open_files(
     const std::vector<std::string>& files,
     const Options& options);
 
-/// Writes to standard error which lines were skipped.
+/// Writes the skipped lines to standard error.
 void report_skipped(const tessera::data::CriteoReport& report);
 
 // snippet: clicks

@@ -3,8 +3,8 @@
 
 #include "examples/dlrm/options.h"
 
-/// Generates files of examples where the folder lacks them, and sets them as the data and
-/// test of the options. The AUC of the test's true probabilities, which no model exceeds
-/// but by chance.
+/// Generates training and test files unless the folder has them, and sets the options to
+/// use them. Returns the AUC of the test's true probabilities, which a model can exceed
+/// only by chance.
 /// Errors:  c10::ValueError for a folder that can't be written to.
 double use_generated_data(Options& options);

@@ -18,7 +18,8 @@ using tessera::data::FeaturePipeline;
 
 namespace {
 
-// Of the integers' intervals: the smallest have one each, then two per octave.
+// The boundaries of the integers' intervals: one interval for each of the smallest
+// integers, then two between successive powers of two.
 const std::vector<double> kBoundaries{
     -2,   -1,   0,    1,    2,    3,     4,     6,     8,     12,    16,   24,
     32,   48,   64,   96,   128,  192,   256,   384,   512,   768,   1024, 1536,

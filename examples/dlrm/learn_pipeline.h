@@ -5,5 +5,6 @@
 
 #include <tessera/data/feature_pipeline.h>
 
-/// What makes features of columns, with vocabularies from the training files.
+/// Makes the pipeline that converts columns to features. It learns the vocabularies from
+/// the training files.
 tessera::data::FeaturePipeline learn_pipeline(const Options& options);

@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-/// What dlrm_criteo is told.
+/// The command line of dlrm_criteo.
 struct Options {
   std::vector<std::string> data = {};  // training files
   std::vector<std::string> test = {};
-  int64_t generate = 1'000'000;  // examples, without data
-  std::string folder = "criteo-generated";  // for them
+  int64_t generate = 1'000'000;  // training examples to generate if `data` is empty
+  std::string folder = "criteo-generated";  // of the generated files
   std::string model = "dlrm";
   int64_t dim = 16;
   int64_t min_count = 2;
   int64_t batch = 1024;
   int64_t epochs = 1;
   std::string optimizer = "adagrad";
-  double learning_rate = 0.1;  // of tables
+  double learning_rate = 0.1;  // for tables
   double dense_learning_rate = 0.03;
   int64_t seed = 0;
   std::string malformed = "error";
@@ -36,16 +36,17 @@ struct Options {
   bool json = false;
 };
 
-/// The exit status, where the program is done: after --help, and for arguments
-/// that it doesn't take.
+/// Reads the command line into `options`. Returns the exit status if the program must end
+/// now: after --help, and for wrong arguments.
 std::optional<int> parse_arguments(int argc, char** argv, Options& options);
 
 /// The file of the feature pipeline, beside the exported model.
 std::string pipeline_file(const Options& options);
 
-/// What decides the result of some epochs, by the names of the flags; files with
-/// their sizes.
+/// The options that influence the training, by the names of their flags. Files have their
+/// sizes.
 tessera::Json deciding_options(const Options& options);
 
-/// The library's message, and which flag its advice means here.
+/// Returns the library's error message, with the flag of this program that its advice
+/// corresponds to.
 std::string with_flags(const std::string& message);

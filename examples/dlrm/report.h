@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <optional>
 
-/// What dlrm_criteo found out.
+/// The results of dlrm_criteo.
 struct Report {
   int64_t test_examples = 0;
   double auc = 0.0;
   double log_loss = 0.0;
-  std::optional<double> bayes_auc = {};  // of the true probabilities
-  /// Of this training; 0 when a resumed one had nothing to do.
+  std::optional<double> bayes_auc = {};  // AUC of the true probabilities
+  /// Examples and seconds of this run. 0 examples: a resumed training had no steps left.
   int64_t examples = 0;
   double seconds = 0.0;
-  int64_t updates = 0;  // with those before a resume
+  int64_t updates = 0;  // including those before a resume
   std::optional<bool> serves_the_same = {};
 };
 

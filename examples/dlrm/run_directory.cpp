@@ -19,7 +19,7 @@ class Keeper : public tessera::training::Callback {
         run_(std::move(run)),
         pipeline_(std::move(pipeline)) {}
 
-  // The directory is there, and no other process trains with it.
+  // At this time the directory exists and is locked against other processes.
   void on_epoch_begin(tessera::training::Training& training) override {
     if (training.progress().step == 0) {
       click_logs::TextFileWriter file(directory_ / "run.json", "[dlrm_criteo]");
@@ -36,7 +36,7 @@ class Keeper : public tessera::training::Callback {
   FeaturePipeline pipeline_;
 };
 
-// The flags that differ, with the values of `options`.
+// Returns the flags whose values differ, with the values of `options`.
 std::string flags_of(const Json& options, const Json& other) {
   std::string text;
   for (const auto& [flag, value] : options.items()) {
@@ -52,7 +52,8 @@ std::string flags_of(const Json& options, const Json& other) {
 
 RunDirectory::RunDirectory(const Options& options)
     : directory_(options.checkpoint),
-      // As the file will have it, also where a path is no UTF-8.
+      // Parsing the dumped text gives the same values as reading the file, even if a path
+      // is not UTF-8.
       options_(tessera::parse_json(
           deciding_options(options)
               .dump(-1, ' ', false, Json::error_handler_t::replace))) {
@@ -76,7 +77,7 @@ RunDirectory::RunDirectory(const Options& options)
       "' has checkpoints or a pipeline without the run.json that belongs to "
       "them. Give another --checkpoint directory.");
   if (!is_resumed_) {
-    return;  // one that ended before its first checkpoint
+    return;  // the earlier training ended before its first checkpoint
   }
   const std::string before = flags_of(run["options"], options_);
   const std::string now = flags_of(options_, run["options"]);

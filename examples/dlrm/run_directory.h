@@ -11,25 +11,26 @@
 #include <filesystem>
 #include <memory>
 
-/// The --checkpoint directory of dlrm_criteo, or none. Beside the checkpoints stand
-/// run.json, the options and the model's config, and pipeline.json, which makes
-/// the same ids again.
+/// The --checkpoint directory of dlrm_criteo, if there is one. In addition to the
+/// checkpoints it has run.json with the options and the model's config, and pipeline.json
+/// with the pipeline, so that a resumed training has the same ids.
 class RunDirectory {
  public:
-  /// Errors:  c10::ValueError where the checkpoints were made with other options,
-  ///          which it names, or the directory is of another program.
+  /// Errors:  c10::ValueError if the checkpoints were made with other options, which it
+  ///          names, or by another program.
   explicit RunDirectory(const Options& options);
 
-  /// Whether there is a checkpoint to go on from.
+  /// Whether there is a checkpoint to resume from.
   bool is_resumed() const {
     return is_resumed_;
   }
   tessera::data::FeaturePipeline load_pipeline() const;
-  /// Errors:  c10::ValueError where the checkpoints are of another model.
+  /// Checks that the checkpoints are of the same model.
+  /// Errors:  c10::ValueError if they are of another model.
   void check(const ClickModel& model) const;
 
-  /// Writes both files when a new training begins, so that one which is refused
-  /// before leaves nothing behind.
+  /// Returns a callback that writes both files when a new training begins. A training
+  /// with wrong options ends before that and leaves no files.
   std::shared_ptr<tessera::training::Callback> make_keeper(
       const ClickModel& model,
       const tessera::data::FeaturePipeline& pipeline) const;
@@ -37,6 +38,6 @@ class RunDirectory {
  private:
   std::filesystem::path directory_;
   tessera::Json options_;
-  tessera::Json model_;  // of the checkpoints
+  tessera::Json model_;  // config of the model in the checkpoints
   bool is_resumed_ = false;
 };

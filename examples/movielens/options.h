@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-/// What movielens is told.
+/// The command line of movielens.
 struct Options {
   std::string data = ".deps/data/ml-100k";
   std::string save = {};  // file
@@ -15,16 +15,15 @@ struct Options {
   int64_t epochs = 8;
   int64_t batch = 1000;
   int64_t user = 1;
-  std::string dtype = "float32";  // of the tables
+  std::string dtype = "float32";  // dtype of the tables
   bool json = false;
-  bool sharded = false;  // over the ranks of mpirun
+  bool sharded = false;  // spread tables over the ranks of mpirun
 };
 
-/// The exit status, where the program is done: after --help, and for arguments that it
-/// does not take.
+/// Reads the command line into `options`. Returns the exit status if the program must end
+/// now: after --help, and for wrong arguments.
 std::optional<int> parse_arguments(int argc, char** argv, Options& options);
 
-/// Makes the folder for checkpoints.
-/// Errors:  c10::ValueError for files and folders that could not be written after the
-///          training.
+/// Creates the folder for checkpoints, and checks all outputs before the training.
+/// Errors:  c10::ValueError for files and folders that can't be written.
 void prepare_outputs(const Options& options);

@@ -8,20 +8,20 @@
 
 #include <cstdint>
 
-/// Which of the processes that train together this one is.
+/// The place of this process among those that train together.
 struct Place {
   tessera::Strategy strategy = tessera::Strategy::engine();
   int64_t rank = 0;
   int64_t ranks = 1;
 };
 
-/// The only one, or with --sharded the one that mpirun says: small tables on every rank,
-/// the others spread over them.
+/// Without --sharded this process is the only one. With --sharded mpirun assigns the
+/// rank; each rank has all small tables, and the other tables are spread over the ranks.
 Place find_place(bool is_sharded);
 
-/// This rank's share of a batch.
+/// The examples of a batch that this rank trains on.
 Ratings share_of(const Ratings& batch, const Place& place);
 
-/// Copies tables and dense weights of a model over ranks to one in this process. All ranks
-/// call it.
+/// Copies tables and dense weights of a sharded model to a model in this process. All
+/// ranks call it.
 void copy_weights(Rater& from, Rater& to);

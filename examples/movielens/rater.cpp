@@ -31,7 +31,7 @@ FeatureConfig table(
            .dtype = dtype})};
 }
 
-// A number for each row, with an optimizer of its own.
+// A table with one number per row, and an optimizer of its own.
 FeatureConfig bias_table(const char* name, int64_t rows, int64_t steps) {
   return {
       .table = tessera::make_table(
@@ -93,7 +93,7 @@ RaterImpl::RaterImpl(
           torch::nn::ReLU(),
           torch::nn::Dropout(0.3),
           torch::nn::Linear(32, 1)));
-  // The tower starts as a small correction of the bilinear model.
+  // At first the tower is only a small correction of the bilinear model.
   const torch::NoGradGuard no_grad;
   tower[3]->as<torch::nn::Linear>()->weight.mul_(0.1);
   tower[3]->as<torch::nn::Linear>()->bias.zero_();

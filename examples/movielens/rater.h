@@ -10,7 +10,7 @@
 ///
 ///   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
 ///
-/// where `user` sums what is known of the user and `movie` what is known of the movie.
+/// where `user` is the sum of the user's embeddings and `movie` that of the movie's.
 struct RaterImpl : torch::nn::Module {
   RaterImpl(
       const RatingData& data,
@@ -19,14 +19,14 @@ struct RaterImpl : torch::nn::Module {
 
   struct Output {
     torch::Tensor stars = {};  // [batch], not limited to [1, 5]
-    torch::Tensor penalty = {};  // the squared lengths of the embeddings
+    torch::Tensor penalty = {};  // sum of the squared lengths of the embeddings
   };
 
   Output rate(
       const tessera::Features& features,
       const tessera::Weights& weights);
 
-  /// The stars alone.
+  /// Returns only the stars.
   torch::Tensor forward(
       const tessera::Features& features,
       const tessera::Weights& weights);
@@ -37,5 +37,5 @@ struct RaterImpl : torch::nn::Module {
 };
 TORCH_MODULE(Rater);
 
-/// The steps of the whole training.
+/// The number of steps of the whole training.
 int64_t number_of_steps(const RatingData& data, const Options& options);

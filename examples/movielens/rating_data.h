@@ -10,15 +10,15 @@
 
 using Ratings = std::vector<MovieLens::Rating>;
 
-/// Some ratings as the model takes them.
+/// A batch of ratings as features and labels of the model.
 struct RatingBatch {
   tessera::Features features = {};
   tessera::Weights weights = {};
   at::Tensor stars = {};  // [batch]
 };
 
-/// The ratings, split at random, and the features of any of them. Held-out ratings are in
-/// no feature, and a rating is not in its own features.
+/// Splits ratings at random into training and test, and makes features of them. Features
+/// contain neither held-out ratings nor the rating to predict.
 class RatingData {
  public:
   /// Errors:  c10::ValueError for too few ratings.
@@ -33,11 +33,11 @@ class RatingData {
   const Ratings& test() const {
     return test_;
   }
-  /// Of the stars to train on.
+  /// The mean of the training stars.
   double mean() const {
     return mean_;
   }
-  /// A rating without stars of each movie that the user has not rated.
+  /// One rating without stars for each movie that the user has not rated.
   Ratings unrated(int64_t user) const;
 
   RatingBatch batch(const Ratings& ratings) const;
@@ -45,11 +45,11 @@ class RatingData {
  private:
   MovieLens data_;
   Ratings train_, test_;
-  std::vector<Ratings> rated_;  // by user
-  std::vector<Ratings> raters_;  // by movie
+  std::vector<Ratings> rated_;  // training ratings of each user
+  std::vector<Ratings> raters_;  // training ratings of each movie
   double mean_ = 0.0;
 };
 
-/// The stars of the test by mean + user bias + movie bias, fitted by alternating ridge
-/// regressions: what a model should do better than.
+/// Predicts the stars of the test as mean + user bias + movie bias, fitted by alternating
+/// ridge regressions. A model should be better than this baseline.
 at::Tensor predict_by_biases(const RatingData& data);

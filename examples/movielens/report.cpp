@@ -8,7 +8,7 @@
 
 namespace {
 
-// A comparison that could not be made has no value.
+// `same` has no value if the file could not be written.
 std::string text_of(std::optional<bool> same) {
   return !same ? "FAILED" : *same ? "equal" : "DIFFERENT";
 }

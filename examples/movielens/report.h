@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-/// What movielens found out.
+/// The results of movielens.
 struct Report {
   size_t test_ratings = 0;
-  /// Root mean squared errors on them.
+  /// Root mean squared errors on the test ratings.
   double rmse_mean = 0.0;
   double rmse_biases = 0.0;
   double rmse = 0.0;
   double seconds = 0.0;
-  /// 0 when a resumed training had nothing to do.
+  /// Examples trained on in this run. 0: a resumed training had no steps left.
   int64_t examples = 0;
-  /// The best movies for the user, with their stars.
+  /// The best movies for the user, with their predicted stars.
   std::vector<std::pair<std::string, double>> movies = {};
-  /// Whether predictions stayed the same; nothing when a file could not be written.
+  /// Whether predictions stayed the same; unset if a file could not be written.
   std::optional<bool> equal_after_reload = {};
   std::optional<bool> equal_from_export = {};
   bool equal_over_ranks = true;

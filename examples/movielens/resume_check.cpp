@@ -6,7 +6,7 @@
 ResumeCheck::ResumeCheck(const Options& options) : options_(options) {}
 
 std::string ResumeCheck::state_name() const {
-  return "schedule";  // as in checkpoints of earlier versions
+  return "schedule";  // the name in checkpoints of earlier versions
 }
 
 void ResumeCheck::save_state(torch::serialize::OutputArchive& archive) const {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-/// What two_tower is told.
+/// The command line of two_tower.
 struct Options {
   std::string data = ".deps/data/ml-100k";
   std::string vectors = {};  // file
@@ -18,6 +18,6 @@ struct Options {
   bool json = false;
 };
 
-/// The exit status, where the program is done: after --help, and for arguments that it
-/// does not take.
+/// Reads the command line into `options`. Returns the exit status if the program must end
+/// now: after --help, and for wrong arguments.
 std::optional<int> parse_arguments(int argc, char** argv, Options& options);

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-/// For each depth, the part of the held-out movies that are so near the top.
+/// For each depth k in kDepths, the fraction of held-out movies among the first k.
 using Recalls = std::vector<double>;
 
 constexpr int64_t kDepths[] = {10, 50, 100};
 
-/// What two_tower found out.
+/// The results of two_tower.
 struct Report {
   size_t test_users = 0;
   double factorization_seconds = 0.0;

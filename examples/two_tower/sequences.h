@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <vector>
 
-/// What a tower takes.
+/// The inputs of a tower.
 struct TowerInputs {
   tessera::Features features = {};
   tessera::Weights weights = {};
 };
 
-/// A user, before the movie at this position of the user's sequence.
+/// The moment before a user rates the movie at `position` of the user's sequence.
 struct Moment {
   int64_t user = 0;
   size_t position = 0;
@@ -23,11 +23,12 @@ struct Moment {
 
 using Moments = std::vector<Moment>;
 
-/// The movies of each user in the order of rating; the last one is held out.
+/// The movies of each user in the order of rating. The last one is held out.
 class Sequences {
  public:
-  /// `validation`: the last movies are left out, and those before them are held out.
-  /// Errors:  c10::ValueError where no user has two ratings.
+  /// With `validation`, the last movie of each user is ignored, and the one before it is
+  /// held out.
+  /// Errors:  c10::ValueError if no user has two ratings.
   Sequences(MovieLens data, bool validation);
 
   const MovieLens& movielens() const {
@@ -43,23 +44,23 @@ class Sequences {
   const at::Tensor& counts() const {
     return counts_;
   }
-  /// The chance of each to be a training example's movie, [movies].
+  /// The probability of each movie in the training data, [movies].
   const at::Tensor& shares() const {
     return shares_;
   }
 
-  /// The movie of each moment, [moments].
+  /// The movie that is rated at each moment, [moments].
   at::Tensor movies_of(const Moments& moments) const;
-  /// The movies before each moment.
+  /// The movies that were rated before each moment.
   tessera::RaggedFeature seen(const Moments& moments) const;
-  /// What is known of the users at these moments, or just their ids.
+  /// The features of the users at these moments, or only their ids.
   TowerInputs users(const Moments& moments, bool only_ids) const;
-  /// The same of movies, with ids [n].
+  /// The features of movies with ids [n], or only their ids.
   TowerInputs movies(const at::Tensor& ids, bool only_ids) const;
 
  private:
   MovieLens data_;
-  std::vector<std::vector<int64_t>> sequences_;  // by user
+  std::vector<std::vector<int64_t>> sequences_;  // movies of each user
   Moments train_, test_;
   at::Tensor counts_, shares_;
 };

@@ -14,11 +14,11 @@ struct Settings {
   double dropout = 0.0;
   bool unit_length = false;
   double temperature = 1.0;
-  double penalty = 0.0;  // on the squared lengths of what the towers sum up
+  double penalty = 0.0;  // on the squared lengths of the towers' sums
   double learning_rate = 0.003;
 };
 
-/// The sum of what is looked up for each feature.
+/// A tower that sums the embeddings of all features.
 struct TowerImpl : torch::nn::Module {
   TowerImpl(tessera::TPUEmbeddingOptions options, const Settings& settings);
 
@@ -38,7 +38,7 @@ TORCH_MODULE(Tower);
 
 /// score = <tower(user), tower(movie)>
 struct TwoTowersImpl : torch::nn::Module {
-  /// The learning rate falls to zero in so many steps.
+  /// The learning rate falls to zero in `steps` steps.
   TwoTowersImpl(
       const Sequences& sequences,
       const Settings& settings,
@@ -46,13 +46,13 @@ struct TwoTowersImpl : torch::nn::Module {
       int64_t steps);
 
   struct Output {
-    torch::Tensor loss = {};  // of the retrieval
-    torch::Tensor objective = {};  // what to minimise: the loss and a penalty
+    torch::Tensor loss = {};  // the loss of the retrieval
+    torch::Tensor objective = {};  // to minimise: the loss plus a penalty
   };
 
   Output forward(const Sequences& sequences, const Moments& moments);
 
-  // Of a trained model, as a server needs them: [moments, dim] and [movies, dim].
+  // The vectors of a trained model for serving: [moments, dim] and [movies, dim].
   torch::Tensor user_vectors(
       const Sequences& sequences,
       const Moments& moments);
