@@ -38,8 +38,8 @@ struct CriteoGeneratorOptions {
 ///
 ///   logit = bias + effects + products
 ///
-/// Each category, each missing value and the logarithm of each integer has an effect. The
-/// effect is linear in the logarithm; in some columns its slope changes in the middle. The
+/// Each category, each missing value and the logarithm of each integer has an effect.
+/// That of a logarithm is linear; in some columns its slope changes in the middle. The
 /// products are those of two hidden numbers of each category, between pairs of the
 /// columns with the fewest categories, and those of a category and an integer.
 ///
