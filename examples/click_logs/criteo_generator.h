@@ -76,7 +76,8 @@ class CriteoGenerator {
     uint32_t other = 0;
   };
   struct CategoryColumn {
-    std::vector<Category> categories;  // [vocab + 1]; the last is a missing value
+    std::vector<Category>
+        categories;  // [vocab + 1]; the last is a missing value
     std::vector<Slot> slots;  // [vocab]
   };
   struct IntegerColumn {

@@ -14,7 +14,8 @@
 struct Options {
   std::vector<std::string> data = {};  // training files
   std::vector<std::string> test = {};
-  int64_t generate = 1'000'000;  // training examples to generate if `data` is empty
+  int64_t generate =
+      1'000'000;  // training examples to generate if `data` is empty
   std::string folder = "criteo-generated";  // of the generated files
   std::string model = "dlrm";
   int64_t dim = 16;
