@@ -4,14 +4,16 @@
 #include <torch/script.h>
 
 #include <iostream>
+#include <string>
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
+  const std::string file = argc == 2 ? argv[1] : "";
+  if (file.empty() || file[0] == '-') {
     std::cerr << "usage: serve_ranker RANKER.PT\n";
-    return 2;
+    return file == "--help" ? 0 : 2;
   }
   try {
-    torch::jit::Module ranker = torch::jit::load(argv[1]);
+    torch::jit::Module ranker = torch::jit::load(file);
     // Features by name: [ids] for a dense one, [values, row_splits] for a ragged one.
     c10::Dict<std::string, c10::List<at::Tensor>> features;
     features.insert(
