@@ -154,9 +154,10 @@ int main(int argc, char** argv) {
   std::string folder = "ranker";
   int64_t steps = 300;
   CLI::App app("Trains, resumes and exports a ranking model.");
-  app.add_option("--folder", folder, "for checkpoints and ranker.pt")
+  app.add_option("--folder", folder, "folder for checkpoints and ranker.pt")
       ->capture_default_str();
-  app.add_option("--steps", steps, "to train in all")
+  app.add_option(
+         "--steps", steps, "number of steps, including those before a resume")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

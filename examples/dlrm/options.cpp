@@ -32,42 +32,48 @@ std::string refuse_rate(const std::string& text) {
 
 void add_data(CLI::App& app, Options& options) {
   auto* data = app.add_option(
-      "--data", options.data, "training files, plain or gzip, in order");
-  app.add_option("--test", options.test, "files to evaluate on")->needs(data);
+      "--data",
+      options.data,
+      "training files in Criteo's format, plain or gzip, in this order");
+  app.add_option("--test", options.test, "test files")->needs(data);
   app.add_option(
          "--generate",
          options.generate,
-         "without --data: so many generated examples, and for the test a fifth, "
-         "at least 1000")
+         "without --data: number of training examples to generate; the test gets a "
+         "fifth of it, at least 1000")
       ->check(up_to(1'000'000'000, 1000))
       ->capture_default_str();
-  add_output(app, "--folder", options.folder, "of the generated files")
+  add_output(app, "--folder", options.folder, "folder for the generated files")
       ->capture_default_str();
-  app.add_option("--malformed", options.malformed, "lines that are no example")
+  app.add_option(
+         "--malformed", options.malformed, "what to do with malformed lines")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   app.add_option(
          "--most-malformed",
          options.most_malformed,
-         "with --malformed skip: more in one pass are an error, after all")
+         "with --malformed skip: stop if one pass has more malformed lines than this")
       ->check(up_to(1'000'000'000, 0));
   add_count(
       app,
       "--min-count",
       options.min_count,
-      "rarer categories share the row of unknown ones",
+      "categories with fewer examples share the row of unknown categories",
       1'000'000'000);
 }
 
 void add_training(CLI::App& app, Options& options) {
-  app.add_option("--model", options.model, "how features interact")
+  app.add_option(
+         "--model", options.model, "model, which decides how features interact")
       ->check(CLI::IsMember({"dlrm", "dcn"}))
       ->capture_default_str();
-  add_count(app, "--dim", options.dim, "width of all embeddings", 4096);
+  add_count(app, "--dim", options.dim, "size of all embeddings", 4096);
   add_count(app, "--batch", options.batch, "examples per step");
   add_count(app, "--epochs", options.epochs, "passes over the data");
   app.add_option(
-         "--optimizer", options.optimizer, "of tables and dense weights")
+         "--optimizer",
+         options.optimizer,
+         "optimizer of tables and dense weights")
       ->check(CLI::IsMember({"adam", "adagrad"}))
       ->capture_default_str();
   app.add_option(
@@ -77,12 +83,14 @@ void add_training(CLI::App& app, Options& options) {
   app.add_option(
          "--dense-learning-rate",
          options.dense_learning_rate,
-         "that of dense weights")
+         "learning rate of dense weights")
       ->check(refuse_rate)
       ->capture_default_str();
-  add_seed(app, options.seed, "of initial values");
+  add_seed(app, options.seed, "seed of the initial values");
   app.add_flag(
-      "--in-memory", options.in_memory, "read all batches before training");
+      "--in-memory",
+      options.in_memory,
+      "read all batches into memory before the training");
 }
 
 void add_results(CLI::App& app, Options& options) {
@@ -90,24 +98,29 @@ void add_results(CLI::App& app, Options& options) {
       app,
       "--checkpoint",
       options.checkpoint,
-      "directory: save after each epoch and at Ctrl-C, resume from what is there");
+      "directory for checkpoints: save after each epoch and at Ctrl-C, resume if there is one");
   app.add_option(
-         "--every-steps", options.every_steps, "save after so many steps, too")
+         "--every-steps",
+         options.every_steps,
+         "save also after this many steps")
       ->check(up_to(1'000'000'000))
       ->needs(checkpoint);
   add_output(
       app,
       "--export",
       options.exported,
-      "write TorchScript to this file, serve a batch from it");
+      "export the model to this TorchScript file, and serve a batch from it");
   add_output(
-      app, "--history", options.history, "directory for history.csv and .svg");
+      app,
+      "--history",
+      options.history,
+      "directory for history.csv and history.svg");
   add_output(
       app,
       "--write-arrays",
       options.arrays,
       "directory for ids, numbers and labels as .npy");
-  app.add_flag("--json", options.json, "report as JSON");
+  app.add_flag("--json", options.json, "print the report as JSON");
 }
 
 }  // namespace

@@ -10,32 +10,33 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   CLI::App app("Trains a recommender on MovieLens 100K and reports on it.");
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
-  add_seed(app, options.seed, "of split and initial values");
+  add_seed(app, options.seed, "seed of the split and the initial values");
   add_count(
       app, "--epochs", options.epochs, "passes over the training ratings");
   add_count(app, "--batch", options.batch, "ratings per step");
-  app.add_option("--dtype", options.dtype, "what the tables are stored as")
+  app.add_option("--dtype", options.dtype, "dtype of the tables")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
-  app.add_option("--user", options.user, "whom to recommend movies to, from 1")
+  app.add_option(
+         "--user", options.user, "user to recommend movies to, counted from 1")
       ->capture_default_str();
   add_output(
-      app, "--save", options.save, "keep the trained model in this file");
+      app, "--save", options.save, "save the trained model to this file");
   add_output(
       app,
       "--checkpoint",
       options.checkpoint,
-      "directory: save after each epoch and at Ctrl-C, resume from what is there");
+      "directory for checkpoints: save after each epoch and at Ctrl-C, resume if there is one");
   add_output(
       app,
       "--export",
       options.exported,
-      "keep the exported TorchScript in this file");
-  app.add_flag("--json", options.json, "report as JSON");
+      "export the model to this TorchScript file");
+  app.add_flag("--json", options.json, "print the report as JSON");
   app.add_flag(
       "--sharded",
       options.sharded,
-      "spread the tables over the processes of mpirun");
+      "spread the tables over the processes that mpirun started");
   CLI11_PARSE(app, argc, argv);
   return std::nullopt;
 }
