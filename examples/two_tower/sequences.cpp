@@ -14,8 +14,8 @@ using torch::Tensor;
 namespace {
 
 constexpr size_t kLatest = 10;  // movies in the feature "latest"
-constexpr double kForget =
-    0.8;  // factor of a movie's weight for each later movie
+// Each later movie multiplies a movie's weight by this factor.
+constexpr double kForget = 0.8;
 
 }  // namespace
 

@@ -136,8 +136,8 @@ void AUC::update(
   const MetricInputs inputs = read_classes(predictions, labels, where);
   const std::vector<double> counted =
       read_weights(weights, inputs.size(), where);
-  if (!counted
-           .empty()) {  // examples of earlier batches without weights count 1
+  // Examples of earlier batches without weights count 1.
+  if (!counted.empty()) {
     positives_.weights.resize(positives_.values.size(), 1.0);
     negatives_.weights.resize(negatives_.values.size(), 1.0);
     has_weights_ = true;

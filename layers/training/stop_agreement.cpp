@@ -49,8 +49,8 @@ StopAgreement::EpochFailure StopAgreement::agree_on_epoch(
 
 void StopAgreement::stop_with_others(bool is_any_stopping) {
   if (is_any_stopping) {
-    training_.stop(
-        "another rank");  // if this rank has a reason, stop() keeps it
+    // If this rank has a reason, stop() keeps it.
+    training_.stop("another rank");
   }
 }
 

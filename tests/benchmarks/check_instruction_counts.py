@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Counts the kernels' instructions under callgrind and compares them with the committed baseline.
 
-Counts repeat where times do not. They depend on the compiler: with another one than the baseline's,
-and on a machine without valgrind or AVX2, nothing is compared (exit status 77). Fewer instructions than
-the baseline are fine; --update writes a new one.
+Unlike times, counts are reproducible. They depend on the compiler, so nothing is compared if it is not
+that of the baseline, or if the machine has no valgrind or AVX2 (exit status 77). Fewer instructions than
+in the baseline pass; --update writes a new baseline.
 """
 import argparse
 import json

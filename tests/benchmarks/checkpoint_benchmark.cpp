@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time and memory of checkpoints of a big table, beside what dd gets from the
-// same disk in the same run.
+// Measures time and memory of checkpoints of a big table, and for comparison the speed of
+// dd on the same disk in the same run.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
@@ -44,7 +44,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// A line of /proc/self/status in MiB.
+// The value of a line of /proc/self/status, in MiB.
 int64_t status_mebibytes(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -56,9 +56,9 @@ int64_t status_mebibytes(const std::string& key) {
   return -1;
 }
 
-// The most memory that `work` takes beyond what is in use before it.
+// The peak memory of `work`, in addition to the memory in use before.
 int64_t extra_mebibytes(const auto& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // forgets the peak
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const int64_t before = status_mebibytes("VmRSS");
   work();
   return status_mebibytes("VmHWM") - before;
@@ -68,7 +68,7 @@ void run(const std::string& command) {
   TORCH_CHECK(std::system(command.c_str()) == 0, "failed: ", command);
 }
 
-// Reads go to the disk again.
+// Drops the files from the page cache, so that reads go to the disk.
 void drop_from_cache(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
     if (!entry.is_regular_file()) {
@@ -100,7 +100,7 @@ EmbeddingEngine make_engine(const Options& options, int64_t rows) {
        .optimizer = tessera::optim::Adagrad{}});
 }
 
-// One update of `count` different rows.
+// Updates `count` different rows once.
 void touch(EmbeddingEngine& engine, int64_t rows, int64_t count, int64_t dim) {
   engine.enqueue(
       {{"id", at::randperm(rows, at::kLong).slice(0, 0, count).contiguous()}});
@@ -128,7 +128,7 @@ void measure(const Options& options) {
       static_cast<int64_t>(options.gib * 1024.0) * kMebibyte;
   const int64_t rows = table_bytes / row_bytes;
   EmbeddingEngine engine = make_engine(options, rows);
-  touch(engine, rows, rows / 2, options.dim);  // not all zeros
+  touch(engine, rows, rows / 2, options.dim);  // so that not all slots are zero
   const int64_t bytes = 2 * rows * row_bytes;
   fmt::print(
       "{} rows of {}, Adagrad: {:.2f} GB with slots, {} rounds, medians\n",
@@ -168,7 +168,8 @@ void measure(const Options& options) {
                               engine.load_checkpoint(checkpoints.string());
                             }));
                           }));
-    // A load counts as a change of all rows: begin anew.
+    // A load marks all rows as changed. A new full checkpoint resets that, so that the
+    // next save is incremental.
     fs::remove_all(checkpoints);
     engine.save_checkpoint(checkpoints.string(), full);
     touch(engine, rows, rows / 100, options.dim);

@@ -1,7 +1,8 @@
-"""Trains the click models of examples/dlrm_criteo.cpp and the same ones in Python's torch, in turns, and prints AUC
-and examples per second of both.
+"""Trains the click models of examples/dlrm_criteo.cpp and the same models in Python's torch alternately, and prints
+AUC and examples per second of both.
 
-Ours train from memory, as the others do, and once more from the file, with reading and vocabularies in the time.
+Tessera's models train from memory, like those in Python, and once more from the file; that time includes reading and
+vocabularies.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs Tessera and its peers alternately on the same workloads; prints medians and ratios.
 
-Each round runs every side once per workload and number of threads; the order of the sides turns from
-round to round, so that a slow minute of the machine hits all of them. A ratio is the fastest peer's
-time through ours: above 1 Tessera is faster.
+Each round runs every library once per workload and number of threads. The order of the libraries rotates
+from round to round, so that a slow period of the machine affects all of them. A ratio is the fastest
+peer's time divided by Tessera's; above 1, Tessera is faster.
 """
 import argparse
 import collections
@@ -40,7 +40,7 @@ def run(side, workload, threads, options):
 
 
 def measure(options):
-    """{(threads, workload, operation): {side: median ms}}."""
+    """Returns {(threads, workload, operation): {side: median ms}}."""
     times = collections.defaultdict(lambda: collections.defaultdict(list))
     sides = ["tessera", *options.peer]
     workloads = [workload["name"] for workload in json.loads((HERE / "workloads.json").read_text())]
@@ -58,7 +58,7 @@ def measure(options):
 
 
 def ratio_of(by_side):
-    """Fastest peer through ours, or None."""
+    """Returns the fastest peer's time divided by Tessera's, or None."""
     peers = [ms for side, ms in by_side.items() if side != "tessera"]
     return min(peers) / by_side["tessera"] if peers and "tessera" in by_side else None
 

@@ -104,7 +104,7 @@ def main():
         initial_accumulator_value=1e-8,
     )
 
-    # Batches as a loader would give them: each column of ids contiguous.
+    # Makes each column of ids contiguous, as a data loader would.
     def batches(kind):
         ids, numbers, labels = load(f"{kind}_ids"), load(f"{kind}_dense"), load(f"{kind}_labels")
         for begin in range(0, len(labels), options.batch):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times forward passes and whole training steps of TPUEmbedding on the
-// workloads of workloads.json: one JSON line per workload and operation, beside
-// what the machine's memory allows, measured in the same run.
+// Times forward passes and whole training steps of TPUEmbedding on the workloads of
+// workloads.json. Prints one JSON line per workload and operation, with the limit that
+// the machine's memory sets, measured in the same run.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
@@ -64,7 +64,7 @@ struct Workload {
   int64_t batch;
   int64_t bag;
   bool is_zipf;
-  double skew;  // of zipf; 1: p(rank) ~ 1 / rank, above: the first ones more
+  double skew;  // for zipf; 1: p(rank) ~ 1 / rank; > 1: first ranks more often
   at::ScalarType dtype;
 };
 
@@ -88,7 +88,7 @@ std::vector<Workload> read_workloads(const std::string& path) {
   return workloads;
 }
 
-// Uniform ids, or zipf: rank floor(rows^(u^skew)) - 1 through a random
+// Draws uniform ids, or zipf: rank floor(rows^(u^skew)) - 1, mapped to ids by a random
 // permutation.
 at::Tensor random_ids(const Workload& workload, std::mt19937_64& random) {
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
@@ -127,7 +127,7 @@ optim::OptimizerSpec optimizer_of(const std::string& operation) {
   return optim::SGD{.learning_rate = 0.01};
 }
 
-// Rows that an update reads and writes beside the weights, per touched row.
+// The size of the slots that an update reads and writes per touched row, in rows.
 double slots_of(const std::string& operation, int64_t dim) {
   if (operation == "rowwise_adagrad") {
     return 1.0 / static_cast<double>(dim);
@@ -138,7 +138,7 @@ double slots_of(const std::string& operation, int64_t dim) {
   return operation == "sgd" ? 0.0 : 2.0;
 }
 
-// Of this process, as Linux counts it.
+// The resident memory of this process in bytes.
 double resident_now() {
   const auto page = static_cast<double>(::sysconf(_SC_PAGESIZE));
   std::ifstream stream("/proc/self/statm");
@@ -148,8 +148,8 @@ double resident_now() {
   return resident * page;
 }
 
-// A layer with one sum-pooled feature per table, its batch and the gradients
-// of its activations.
+// A layer with one sum-pooled feature per table, a batch for it, and the gradients of its
+// activations.
 class Bench {
  public:
   Bench(const Workload& workload, const std::string& operation, uint64_t seed)
@@ -182,9 +182,9 @@ class Bench {
 
   virtual void run() = 0;
 
-  // The model: a forward pass reads a row per id and writes an activation per
-  // bag; a step reads the activations' gradients besides, and reads and writes
-  // each row that it updates, with its slots. Ids are small beside that.
+  // The memory traffic: a forward pass reads a row per id and writes an activation per
+  // bag. A step also reads the activations' gradients, and reads and writes each row that
+  // it updates, with its slots. The traffic of ids is negligible.
   double bytes() const {
     const auto row = static_cast<double>(workload_.dim * sizeof(float));
     const double stored =
@@ -205,7 +205,7 @@ class Bench {
         2.0 * (stored + slots_of(operation_, workload_.dim) * row) * updated;
   }
 
-  // What it took to create the tables and slots.
+  // The time to create the tables and slots.
   double start_ms() const {
     return start_ms_;
   }
@@ -213,7 +213,7 @@ class Bench {
     return resident_bytes_;
   }
 
-  // Of the tables and slots.
+  // The bytes of the tables and slots.
   double stored_bytes() const {
     const double rows = static_cast<double>(workload_.tables * workload_.rows) *
         static_cast<double>(workload_.dim);
@@ -259,7 +259,7 @@ class Bench {
   double resident_bytes_ = 0.0;
 };
 
-// The public layer, with autograd.
+// Times the public layer, with autograd.
 class LayerBench : public Bench {
  public:
   LayerBench(
@@ -287,7 +287,7 @@ class LayerBench : public Bench {
   TPUEmbedding layer_{nullptr};
 };
 
-// Lookup and update of a batch that has been read already.
+// Times lookup and update of a batch that was already converted to bags.
 class KernelBench : public Bench {
  public:
   KernelBench(
@@ -317,8 +317,8 @@ class KernelBench : public Bench {
   Batch batch_;
 };
 
-// Tables filled anew, in memory that is in use already: a fresh table waits for
-// the system to hand out its pages besides.
+// Times initializers on memory that is already mapped. A new table also waits for the
+// system to allocate its pages.
 class InitializeBench : public Bench {
  public:
   InitializeBench(const Workload& workload, uint64_t seed)
@@ -367,9 +367,10 @@ std::vector<double> sorted_milliseconds(Run run, const Options& options) {
   return times;
 }
 
-// Adds rows[ids[i]] [dim] for i in [begin, end) to `sum`; without ids, rows in
-// order. The whole work of the limits below. The thread sanitizer would
-// instrument the choice of the clone, which runs before it is ready.
+// Adds rows[ids[i]] [dim] for i in [begin, end) to `sum`; without ids, the rows in order.
+// The memory limits below are measured with this function. It has no clones under the
+// thread sanitizer, which would instrument their resolver, and that runs before the
+// sanitizer is ready.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
@@ -397,8 +398,8 @@ void add_rows(
   }
 }
 
-// GB/s of a bare loop over `memory` [rows, dim], on all threads: each task adds
-// its rows into one row of its own.
+// Returns the GB/s of a simple loop over `memory` [rows, dim] on all threads. Each task
+// adds its rows to one row of its own.
 double gigabytes_per_second(
     const at::Tensor& memory,
     int64_t reads,
@@ -424,7 +425,7 @@ double gigabytes_per_second(
   return static_cast<double>(bytes) / times[times.size() / 2] / 1e6;
 }
 
-// What memory allows for rows of this workload: read in order, and at random.
+// Measures the memory bandwidth for rows of this workload, read in order and at random.
 Json measure_limits(const Workload& workload, const Options& options) {
   const int64_t rows = workload.tables * workload.rows;
   const int64_t reads = workload.tables * workload.batch * workload.bag;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times forward passes and Adagrad steps while one size grows; prints tables, draws curves.
 
-A cliff would show as a jump of the time per id. Everything else stays as in BASE.
+A performance cliff would appear as a jump of the time per id. All other sizes stay as in BASE.
 """
 import argparse
 import json
@@ -15,7 +15,7 @@ BASE = {"tables": 8, "rows": 50000, "dim": 64, "batch": 1024, "bag": 10, "ids": 
 OPERATIONS = ["forward", "adagrad"]
 DIMS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 257, 512, 1024]
 
-# What grows: label, and one set of changes to BASE per point. Few rows where the others are many.
+# The sizes that grow: a label, and one set of changes to BASE per point. Where other sizes are large, rows are few.
 SWEEPS = {
     "rows": [(f"{rows:,}", {"tables": 4, "dim": 32, "rows": rows // 4}) for rows in (
         10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 50_000_000)],
@@ -30,7 +30,7 @@ SWEEPS = {
 
 
 def measure(sweep, threads, options):
-    """[(label, ids per step, {operation: ms})]."""
+    """Returns [(label, ids per step, {operation: ms})]."""
     workloads = [{**BASE, **changes, "name": label} for label, changes in SWEEPS[sweep]]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(workloads, file)

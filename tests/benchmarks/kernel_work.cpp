@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one kernel on a fixed amount of work, for callgrind to count: everything
-// in measured() and nothing else. Links the kernels alone.
+// Runs one kernel on a fixed amount of work. callgrind counts the instructions in
+// measured() and nothing else. It links only the kernels.
 #include "src/kernels/kernels.h"
 #include "src/kernels/row_sort.h"
 
@@ -62,7 +62,7 @@ struct Data {
 
 using Work = std::function<void()>;
 
-// Bags of `bag` ids.
+// Makes bags of `bag` ids each.
 Work combine(
     const KernelTable& kernels,
     Data& data,
@@ -144,7 +144,7 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
 
 }  // namespace
 
-// What callgrind collects: its name is given to --toggle-collect.
+// callgrind counts this function, whose name is the argument of --toggle-collect.
 #if defined(__clang__)
 #define TESSERA_KEEP __attribute__((noinline))
 #else

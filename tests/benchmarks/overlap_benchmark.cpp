@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a lookup hides behind dense work of the same length: a step with
-// Pipelining::kOn, and a training step with prefetch(), beside the same steps in
-// a row, with the threads of one side and of both. One JSON line each.
+// Measures how much of a lookup can be hidden behind dense work that takes as long: a
+// step with Pipelining::kOn, and a training step with prefetch(). Both are compared with
+// the same steps without overlap, with the threads of one side and of both. Prints one
+// JSON line each.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/sgd.h>
@@ -29,7 +30,7 @@ using namespace tessera;
 
 struct Options {
   int64_t tables = 4;
-  int64_t rows = 2'000'000;  // 2 GB in all: beyond any last-level cache
+  int64_t rows = 2'000'000;  // 2 GB in total, more than any last-level cache
   int64_t dim = 64;
   int64_t batch = 4096;
   int64_t bag = 20;
@@ -43,7 +44,7 @@ double seconds() {
   return std::chrono::duration<double>(now).count();
 }
 
-// The median of `count` runs, in ms, after two that are not counted.
+// Returns the median of `count` runs in ms, after two runs that are not counted.
 double median_ms(int count, const std::function<void()>& run) {
   std::vector<double> times;
   for (int i = 0; i < count + 2; ++i) {
@@ -56,7 +57,7 @@ double median_ms(int count, const std::function<void()>& run) {
   return times[count / 2];
 }
 
-// A matrix product, as wide as it takes to last `ms`.
+// A matrix product of the size that takes `ms`.
 class DenseWork {
  public:
   explicit DenseWork(double ms) {
@@ -120,7 +121,7 @@ class Overlap {
     };
     const double in_a_row_ms = median_ms(options_.steps, in_a_row);
     const double all_cores_ms = on_all_cores(in_a_row);
-    // Gradients do not come: lookup and dense work alone.
+    // Without gradients: only lookup and dense work.
     engine.enqueue(next());
     const double overlapped_ms = median_ms(options_.steps, [&] {
       engine.enqueue(next());
@@ -186,7 +187,7 @@ class Overlap {
     return batches_[step_++ % batches_.size()];
   }
 
-  // What a program without pipelining would do with the threads of both sides.
+  // A program without pipelining could use the threads of both sides.
   double on_all_cores(const std::function<void()>& run) const {
     at::set_num_threads(static_cast<int>(2 * options_.threads));
     const double ms = median_ms(options_.steps, run);

@@ -6,7 +6,7 @@
   tf      tf.nn.embedding_lookup_sparse, a legacy Keras optimizer on its IndexedSlices
 
 A step is forward, backward from given activation gradients, and the update of the tables. Activations
-stay one tensor per table where the peer lets them, as in Tessera's layer; FBGEMM's is one for all.
+are one tensor per table, as in Tessera's layer, except for FBGEMM, which has one tensor for all tables.
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def random_ids(workload, random):
-    """[tables, batch * bag]: uniform, or zipf as floor(rows ** u) - 1 through a permutation."""
+    """Draws ids [tables, batch * bag]: uniform, or zipf as floor(rows ** u) - 1, mapped by a permutation."""
     shape = workload["tables"], workload["batch"] * workload["bag"]
     u = random.random(shape)
     if workload["ids"] == "uniform":
@@ -127,7 +127,7 @@ def tf_operations(workload, ids, threads):
             optimizer.apply_gradients(zip(slices, tables))
             return tables[0][0, 0]
 
-        # Keras's Adam moves every row: it is Tessera's adam_exact.
+        # Keras's Adam updates every row, as Tessera's adam_exact does.
         yield "adam_exact" if name == "adam" else name, lambda: step().numpy()
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the reader of click logs: of the parser alone, of plain files and of
-// gzip files, in wall time and in the time of all threads' cores.
+// Measures the speed of the reader of click logs: the parser alone, plain files and gzip
+// files, in wall time and in the CPU time of all threads.
 #include "examples/click_logs/criteo_generator.h"
 #include "src/data/criteo_line.h"
 #include "tests/temporary_folder.h"
@@ -35,7 +35,7 @@ struct Options {
 
 struct Measurement {
   double seconds = 0.0;
-  double core_seconds = 0.0;  // of all threads
+  double core_seconds = 0.0;  // sum over all threads
   int64_t bytes = 0;
   int64_t examples = 0;
 };
@@ -45,7 +45,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `work` gives the bytes and examples.
+// Times `work`, which returns the numbers of bytes and examples.
 Measurement measure(int64_t reps, const auto& work) {
   std::vector<double> seconds;
   std::vector<double> core_seconds;
@@ -75,7 +75,7 @@ void report(const std::string& what, const Measurement& measured) {
       1e3 * measured.core_seconds / megabytes);
 }
 
-// The text, parsed by this thread into the same few rows.
+// Parses the text on this thread, always into the same few rows.
 void parse_text(const std::string& text, Measurement& result) {
   constexpr int64_t kRows = 1000;
   constexpr int64_t kStride = 1032;

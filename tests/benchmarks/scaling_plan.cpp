@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost model of docs/scaling.md for tables that no machine here can hold:
-// those of MLPerf's DLRM-v2, with as many more rows as --terabytes asks for.
+// Applies the cost model of docs/scaling.md to tables that are too large for one machine:
+// those of MLPerf's DLRM-v2, with the number of rows scaled to the size in --terabytes.
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
@@ -20,17 +20,17 @@ struct Options {
   std::vector<int64_t> hosts = {8, 64, 512};
   int64_t global_batch = 65'536;
   double terabytes = 1.0;  // tables and slots
-  double gbit = 100.0;  // of a host's link, each direction
-  double latency_us = 20.0;  // of an exchange
-  double message_us = 3.0;  // of each message that a host sends
-  double cores = 32.0;  // of a host
-  double lookup_ns = 150.0;  // of one core, per id of 128 floats
+  double gbit = 100.0;  // bandwidth of a host's link, each direction
+  double latency_us = 20.0;  // per exchange
+  double message_us = 3.0;  // per message that a host sends
+  double cores = 32.0;  // per host
+  double lookup_ns = 150.0;  // on one core, per id of 128 floats
   double update_ns = 330.0;
 };
 
 constexpr int64_t kDim = 128;
 
-// Rows, and ids per example, of the 26 tables.
+// The rows of the 26 tables, and their ids per example.
 // Source:  MLPerf Training, DLRM-DCNv2 reference.
 struct Table {
   int64_t rows;
@@ -49,7 +49,7 @@ const std::vector<Table> kTables{
 
 struct Cost {
   distributed::ShardingPlan plan;
-  double exchange_ms = 0.0;  // of ids and rows
+  double exchange_ms = 0.0;  // exchange of ids and rows
   double gradients_ms = 0.0;
   double work_ms = 0.0;
 };
@@ -115,7 +115,7 @@ void print(const Options& options) {
         Nest<FeatureConfig>::list(features), bag_lengths, hosts, options);
     const auto bytes = static_cast<double>(*std::max_element(
         cost.plan.rank_bytes.begin(), cost.plan.rank_bytes.end()));
-    // The exchange of the next batch goes on behind the work on this one.
+    // The exchange of the next batch overlaps with the work on this one.
     const double step_ms =
         cost.gradients_ms + std::max(cost.work_ms, cost.exchange_ms);
     std::printf(

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of a sharded layer under mpirun: how much of a lookup's exchange prefetch()
-// hides behind dense work of the same length, how many bytes each rank sends, and
-// what the cost model of docs/scaling.md says. Rank 0 prints one JSON line.
+// Measures steps of a sharded layer under mpirun: how much of a lookup's exchange
+// prefetch() hides behind dense work that takes as long, how many bytes each rank sends,
+// and what the cost model of docs/scaling.md predicts. Rank 0 prints one JSON line.
 //
-// Ranks of one machine talk through its memory. With --latency-us and --gbit each
-// exchange takes as long as it would between hosts: it waits, without work for
-// the core, until then.
+// Ranks on one machine communicate through its memory. With --latency-us and --gbit, each
+// exchange takes as long as it would between hosts: it sleeps for the rest of that time.
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
@@ -41,17 +40,17 @@ using Milliseconds = std::chrono::duration<double, std::milli>;
 
 struct Options {
   int64_t tables = 4;
-  int64_t rows = 200'000;  // of each
+  int64_t rows = 200'000;  // per table
   int64_t dim = 64;
-  int64_t batch = 1024;  // of each rank
+  int64_t batch = 1024;  // per rank
   int64_t bag = 10;
   int64_t steps = 20;
   double latency_us = 0.0;
-  double gbit = 0.0;  // per rank and direction; 0: as fast as the machine
+  double gbit = 0.0;  // per rank and direction; 0: the machine's own speed
 };
 
-// An exchange that ends no earlier than it would on a network, and adds the time
-// that it was waited for to `waited_ms`.
+// An exchange that ends no earlier than it would on a network. It adds the time that a
+// caller waited for it to `waited_ms`.
 class TimedWork : public c10d::Work {
  public:
   TimedWork(
@@ -77,7 +76,7 @@ class TimedWork : public c10d::Work {
   std::atomic<double>& waited_ms_;
 };
 
-// As on a network: latency 0 and gbit 0 are the machine's own.
+// A backend that is as slow as a network. Latency 0 and gbit 0 mean the machine's own.
 class TimedBackend : public c10d::Backend {
  public:
   TimedBackend(
@@ -93,7 +92,7 @@ class TimedBackend : public c10d::Backend {
     return "timed " + backend_->getBackendName();
   }
 
-  // In all exchanges so far.
+  // The waiting time in all exchanges so far.
   double waited_ms() const {
     return waited_ms_;
   }
@@ -104,7 +103,7 @@ class TimedBackend : public c10d::Backend {
       std::vector<int64_t>& output_sizes,
       std::vector<int64_t>& input_sizes,
       const c10d::AllToAllOptions& options = {}) override {
-    // The link is full duplex, and takes one exchange after the other.
+    // The link is full duplex and transfers one exchange at a time.
     const double bytes =
         std::max(bytes_of(output, output_sizes), bytes_of(input, input_sizes));
     const double seconds = gbit_ > 0.0 ? 8e-9 * bytes / gbit_ : 0.0;
@@ -121,7 +120,7 @@ class TimedBackend : public c10d::Backend {
   }
 
  private:
-  // Without this rank's own part.
+  // Counts only bytes for other ranks.
   double bytes_of(const at::Tensor& values, const std::vector<int64_t>& sizes)
       const {
     if (values.numel() == 0) {
@@ -139,7 +138,7 @@ class TimedBackend : public c10d::Backend {
   std::atomic<double> waited_ms_ = 0.0;
 };
 
-// The median of `count` runs, in ms, after two that are not counted.
+// Returns the median of `count` runs in ms, after two runs that are not counted.
 double median_ms(int64_t count, const std::function<void()>& run) {
   std::vector<double> times;
   for (int64_t i = 0; i < count + 2; ++i) {
@@ -153,7 +152,7 @@ double median_ms(int64_t count, const std::function<void()>& run) {
   return times[count / 2];
 }
 
-// Matrix products that take `ms`.
+// Matrix products that together take `ms`.
 class DenseWork {
  public:
   explicit DenseWork(double ms) {
@@ -197,8 +196,8 @@ class Benchmark {
     const bool is_slow = options_.latency_us > 0.0 || options_.gbit > 0.0;
     const Times times =
         is_slow ? time(options_.latency_us, options_.gbit) : local;
-    // What a step takes beyond its dense work and its update. Of a lookup, the
-    // rank's own work needs a core, and only the exchange can be hidden.
+    // The time of a step in addition to its dense work and its update. In a lookup, the
+    // rank's own work needs a core, so only the exchange can be hidden.
     const double exposed = std::max(
         0.0,
         times.prefetched_ms - times.dense_ms -
@@ -244,11 +243,11 @@ class Benchmark {
 
   struct Times {
     double lookup_ms = 0.0;
-    double exchange_ms = 0.0;  // of that, waited for other ranks
+    double exchange_ms = 0.0;  // part of it that waits for other ranks
     double dense_ms = 0.0;
-    double without_dense_ms = 0.0;  // lookup and update
+    double without_dense_ms = 0.0;  // only lookup and update
     double in_a_row_ms = 0.0;
-    double waited_ms = 0.0;  // of that, for other ranks
+    double waited_ms = 0.0;  // part of it that waits for other ranks
     double prefetched_ms = 0.0;
     double bytes_sent = 0.0;  // by this rank, per step
   };
@@ -284,7 +283,7 @@ class Benchmark {
   Times time(double latency_us, double gbit) {
     const auto backend =
         c10::make_intrusive<TimedBackend>(backend_, latency_us, gbit);
-    // Of one of the runs of `measure`.
+    // Converts the total of all runs of `measure` to one run.
     const auto waited_in = [&](const std::function<void()>& measure) {
       const double before = backend->waited_ms();
       measure();
@@ -337,8 +336,8 @@ class Benchmark {
     return times;
   }
 
-  // Rows that this rank owns and others want, and those that it wants and others
-  // own: none can be left out, mean over the batches.
+  // The rows that this rank owns and others request, and the rows that it requests and
+  // others own. All of them must be sent. The mean over the batches.
   double bytes_bound() const {
     const int64_t rank = backend_->getRank();
     const int64_t begin = options_.rows / ranks() * rank +
