@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Teaches the smallest whole program: a ranking model with two tables and a tower,
-// trained on generated clicks in an ordinary loop. snippet: quick_start
+// trained on generated clicks in an ordinary loop.
+// snippet: quick_start
 #include <tessera/tessera.h>
 
 #include <iostream>
