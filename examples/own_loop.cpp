@@ -5,7 +5,6 @@
 #include <tessera/tessera.h>
 
 #include <iostream>
-#include <string>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;

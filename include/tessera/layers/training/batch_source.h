@@ -3,8 +3,6 @@
 
 #include <tessera/layers/training/train_step.h>
 
-#include <c10/util/Exception.h>
-
 #include <concepts>
 #include <cstdint>
 #include <functional>

@@ -6,7 +6,6 @@
 #include <tessera/layers/training/metrics.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
