@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -51,9 +50,9 @@ TextFileWriter::~TextFileWriter() {
 }
 
 void TextFileWriter::write(std::string_view text) {
-  constexpr size_t kMostAtATime = size_t{1} << 30;
+  constexpr size_t kMaxAtATime = size_t{1} << 30;
   while (!text.empty()) {
-    const std::string_view part = text.substr(0, kMostAtATime);
+    const std::string_view part = text.substr(0, kMaxAtATime);
     int status = Z_OK;
     if (gzwrite(text_, part.data(), static_cast<unsigned>(part.size())) <= 0) {
       gzerror(text_, &status);
@@ -69,9 +68,9 @@ void TextFileWriter::finish() {
   file_->commit();
 }
 
-void TextFileWriter::require(bool is_right, const char* problem) const {
+void TextFileWriter::require(bool is_valid, const char* problem) const {
   TESSERA_CHECK_VALUE(
-      is_right,
+      is_valid,
       "{} expected to write '{}', but it failed: {}. Give a path in a folder with room.",
       where_,
       path_,

@@ -28,7 +28,7 @@ class TextFileWriter {
   void finish();
 
  private:
-  void require(bool is_right, const char* problem) const;
+  void require(bool is_valid, const char* problem) const;
 
   std::string path_;
   std::string where_;
