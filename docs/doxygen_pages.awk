@@ -2,7 +2,11 @@
 # Links of our pages as Doxygen wants them: headings have names that differ between pages, and what
 # is not part of the reference is not linked to. Names of headers become links by themselves.
 
+# docs/README.md is the page "docs", since labels of pages must differ.
 function page_of(path) {
+  if (path ~ /docs\/README\.md$/ || (path == "README.md" && FILENAME ~ /docs\/[^\/]*$/)) {
+    return "docs"
+  }
   sub(/.*\//, "", path)
   sub(/\.md$/, "", path)
   return path
@@ -40,7 +44,7 @@ function links(line,    result, link, text, target, page, name) {
       sub(/#.*/, "", page)
       sub(/.*#/, "", name)
       result = result "[" text "](#" page_of(page == "" ? FILENAME : page) "_" name ")"
-    } else if (target ~ /^([a-z]+|docs\/[a-z]+|\.\.\/README)\.md$/) {
+    } else if (target ~ /^((docs\/|\.\.\/)?[A-Za-z]+)\.md$/) {
       result = result "[" text "](#" page_of(target) ")"
     } else {
       result = result text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies the cost model of docs/scaling.md to tables that are too large for one machine:
+// Applies the cost model of docs/distributed.md to tables that are too large for one machine:
 // those of MLPerf's DLRM-v2, with the number of rows scaled to the size in --terabytes.
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/optim/optimizers/adagrad.h>

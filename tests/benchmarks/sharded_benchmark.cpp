@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures steps of a sharded layer under mpirun: how much of a lookup's exchange
 // prefetch() hides behind dense work that takes as long, how many bytes each rank sends,
-// and what the cost model of docs/scaling.md predicts. Rank 0 prints one JSON line.
+// and what the cost model of docs/distributed.md predicts. Rank 0 prints one JSON line.
 //
 // Ranks on one machine communicate through its memory. With --latency-us and --gbit, each
 // exchange takes as long as it would between hosts: it sleeps for the rest of that time.

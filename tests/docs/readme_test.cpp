@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of README.md, which check_docs.cmake compares with the page.
+// The code of README.md, docs/checkpoints.md and docs/export.md, which check_docs.cmake
+// compares with the pages.
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
+#include <tessera/serialization/save_to_file.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/docs/ranker.h"
@@ -17,6 +22,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 namespace readme_test {
@@ -31,6 +38,43 @@ Features two_examples() {
        RaggedFeature{
            .values = at::tensor({7, 8, 9}, at::kLong),
            .row_splits = at::tensor({0, 1, 3}, at::kLong)}}};
+}
+
+TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
+  const std::vector<std::pair<Features, at::Tensor>> batches(
+      50, {two_examples(), at::tensor({1.0F, 0.0F})});
+  // snippet: model
+  const auto users = tessera::make_table(
+      {.name = "users", .vocabulary_size = 1000, .dim = 16});
+  const auto movies = tessera::make_table(
+      {.name = "movies", .vocabulary_size = 500, .dim = 16});
+  torch::nn::Sequential model(
+      tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+          .features =
+              {{"user", tessera::FeatureConfig{.table = users}},
+               {"movie", tessera::FeatureConfig{.table = movies}},
+               {"history", tessera::FeatureConfig{.table = movies}}},
+          .optimizer = tessera::optim::Adagrad{.learning_rate = 0.1}}),
+      tessera::Concatenate(),
+      torch::nn::Linear(48, 1));
+  // Gets the dense weights and the virtual variable, but no tables.
+  torch::optim::Adam optimizer(model->parameters(), 1e-3);
+
+  for (const auto& [features, labels] : batches) {
+    optimizer.zero_grad();
+    const auto logits = model->forward(features).squeeze(1);
+    const auto loss = torch::binary_cross_entropy_with_logits(logits, labels);
+    loss.backward();  // updates the rows of this batch in both tables
+    optimizer.step();  // updates the dense weights
+  }
+  tessera::save_to_file(model, "ranker.pt");
+  // end snippet
+  const at::Tensor logits = model->forward(two_examples()).squeeze(1);
+  EXPECT_GT(logits[0].item<float>(), 0.0F);
+  EXPECT_LT(logits[1].item<float>(), 0.0F);
+  model->forward(two_examples()).sum().backward();
+  torch::load(model, "ranker.pt");
+  EXPECT_TRUE(at::equal(model->forward(two_examples()).squeeze(1), logits));
 }
 
 TEST_F(ReadmeTest, ACheckpointBringsTablesAndTowerBack) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// README.md's program over several processes, under mpirun. It trains what one
-// engine trains on the batches of all ranks together.
+// The program of docs/distributed.md, under mpirun. It trains what one engine trains
+// on the batches of all ranks together.
 // snippet: sharded
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/mpi_backend.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python code of README.md, on what docs_test exported: without_tessera.py FOLDER"""
+"""The Python code of docs/export.md, on what docs_test exported: without_tessera.py FOLDER"""
 
 import os
 import sys
@@ -23,4 +23,4 @@ activations = embedding({"user": [users]})  # some of the features; weights as a
 assert clicks.shape == (2,), clicks.shape
 assert list(activations) == ["user"], list(activations)
 assert activations["user"].shape == (2, 8), activations["user"].shape
-print("the README's Python code runs")
+print("the page's Python code runs")
