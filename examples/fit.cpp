@@ -86,6 +86,7 @@ int train(const std::string& folder) {
   torch::optim::Adam optimizer(model->parameters(), 1e-3);
   const auto held_out = draw_batches(10, 2);
 
+  // snippet: fit
   const auto loss_of = [&](const Batch& batch) {
     const auto scores = model->forward(batch.features);
     return tessera::training::StepResult{
@@ -121,6 +122,7 @@ int train(const std::string& folder) {
                 tessera::training::LearningCurvesOptions{.title = "clicks"})},
        .checkpoint = std::make_shared<tessera::training::Checkpoint>(
            folder + "/checkpoints", model.ptr(), optimizer)});
+  // end snippet
 
   const auto pass = tessera::training::make_pass(held_out, loss_of);
   const auto metrics = tessera::training::evaluate(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of README.md, docs/checkpoints.md and docs/export.md, which check_docs.cmake
-// compares with the pages.
+// The code of README.md and of the pages docs/checkpoints.md, export.md and training.md,
+// which check_docs.cmake compares with them.
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/prefetch.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
@@ -75,6 +76,26 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
   model->forward(two_examples()).sum().backward();
   torch::load(model, "ranker.pt");
   EXPECT_TRUE(at::equal(model->forward(two_examples()).squeeze(1), logits));
+}
+
+TEST_F(ReadmeTest, TheNextBatchIsLookedUpDuringTheStep) {
+  test::Ranker model;
+  auto& embedding = model->embedding;
+  auto& tower = model->tower;
+  torch::optim::Adam optimizer(model->parameters(), 1e-3);
+  const std::vector<std::pair<Features, at::Tensor>> batches(
+      5, {two_examples(), at::tensor({1.0F, 0.0F})});
+  // snippet: prefetch
+  const auto features_of = [](const auto& batch) { return batch.first; };
+  for (auto& [batch, activations] :
+       tessera::prefetch(batches, embedding, features_of)) {
+    optimizer.zero_grad();
+    const auto logits = tower->forward(activations).squeeze(1);
+    torch::binary_cross_entropy_with_logits(logits, batch.second).backward();
+    optimizer.step();
+  }
+  // end snippet
+  EXPECT_EQ(embedding->iterations(), 5);
 }
 
 TEST_F(ReadmeTest, ACheckpointBringsTablesAndTowerBack) {
