@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of one's own, and models as JSON: the code of docs/keras.md and of
+// A layer of your own, and models as JSON: the code of docs/keras.md and of
 // LayerImpl's docstring, which check_docs.cmake compares.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_json.h>
