@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/learning_rate_scheduler.h>
 
+#include "src/common/check.h"
+
 #include <torch/optim/optimizer.h>
 
+#include <cmath>
 #include <utility>
 
 namespace tessera::training {
@@ -24,7 +27,13 @@ void LearningRateScheduler::on_step_end(Training& training) {
 }
 
 void LearningRateScheduler::set_rate(const Training& training) {
-  const double rate = optim::value_at(schedule_, training.progress().step);
+  const int64_t step = training.progress().step;
+  const double rate = optim::value_at(schedule_, step);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(static_cast<float>(rate)) && rate >= 0.0,
+      "[LearningRateScheduler] the rate of step {} must be finite and >= 0, but the schedule gives {}. Correct its options.",
+      step,
+      rate);
   for (auto& group : optimizer_.param_groups()) {
     group.options().set_lr(rate);
   }

@@ -10,12 +10,25 @@ namespace tessera::training {
 
 namespace {
 
-std::vector<double> read_values(
+void check_dense(
     const at::Tensor& values,
     const char* what,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      !values.is_complex() && !values.is_quantized() && !values.is_sparse(),
+      values.layout() == at::kStrided && !values.is_meta(),
+      "{} {} must be a dense tensor of real numbers, but got {}. Convert it before.",
+      where,
+      what,
+      values.toString());
+}
+
+std::vector<double> read_values(
+    const at::Tensor& values,
+    const char* what,
+    const std::string& where) {
+  check_dense(values, what, where);
+  TESSERA_CHECK_VALUE(
+      !values.is_complex() && !values.is_quantized(),
       "{} {} must be a dense tensor of real numbers, but got {}. Convert it before.",
       where,
       what,
@@ -66,6 +79,7 @@ std::vector<int64_t> read_integers(
     const at::Tensor& values,
     const char* what,
     const std::string& where) {
+  check_dense(values, what, where);
   TESSERA_CHECK_VALUE(
       values.scalar_type() == at::kLong || values.scalar_type() == at::kInt,
       "{} {} must be ids of dtype int32 or int64, but got {}.",

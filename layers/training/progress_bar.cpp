@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/progress_bar.h>
 
+#include "src/common/check.h"
+
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -45,7 +47,8 @@ std::string numbers(const Logs& logs) {
 }
 
 std::string bar(int64_t done, int64_t steps) {
-  const int64_t filled = std::min(kWidth, done * kWidth / steps);
+  const double part = static_cast<double>(done) / static_cast<double>(steps);
+  const auto filled = static_cast<int64_t>(std::clamp(part, 0.0, 1.0) * kWidth);
   std::string text(static_cast<size_t>(kWidth), '.');
   std::fill_n(text.begin(), filled, '=');
   if (filled < kWidth) {
@@ -62,7 +65,11 @@ std::string epoch_of(const Progress& progress) {
 
 }  // namespace
 
-ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {}
+ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
+  TESSERA_CHECK_VALUE(
+      options_.stream != nullptr,
+      "[ProgressBar] stream must be an open file, but is a null pointer. Pass stderr, for example.");
+}
 
 ProgressBar::~ProgressBar() {
   if (drawn_width_ > 0) {

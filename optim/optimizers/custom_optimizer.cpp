@@ -86,6 +86,10 @@ class CustomOptimizerDefinition final
                 shorten(spec.rule.name()) + "\", function)."
                            : "set. Give it CustomRule(name, function).");
     range.require(
+        !spec.rule.name().empty(),
+        "rule",
+        "named, so that saved configs can refer to it. Give it CustomRule(name, function).");
+    range.require(
         spec.use_gradient_accumulation,
         "use_gradient_accumulation",
         "true: the rule gets the sum of a row's duplicates.");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/features/partial_shape.h>
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <cstddef>
 
@@ -42,7 +42,11 @@ std::optional<PartialShape> merge(
 }
 
 PartialShape fill_unknown(PartialShape shape, const PartialShape& other) {
-  TORCH_INTERNAL_ASSERT(shape.size() == other.size());
+  TESSERA_CHECK_VALUE(
+      shape.size() == other.size(),
+      "[fill_unknown] expected two shapes of the same rank, but got {} and {}. Check their ranks before.",
+      to_string(shape),
+      to_string(other));
   for (size_t i = 0; i < shape.size(); ++i) {
     shape[i] = shape[i] ? shape[i] : other[i];
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/features/partial_shape.h>
 
+#include "tests/test_util.h"
+
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -38,6 +40,10 @@ TEST(PartialShapeTest, FillUnknownKeepsWhatIsKnown) {
   EXPECT_EQ(
       fill_unknown({2, kUnknown, kUnknown}, {3, 4, kUnknown}),
       (PartialShape{2, 4, kUnknown}));
+  EXPECT_VALUE_ERROR(
+      fill_unknown({kUnknown}, {2, 3}),
+      "[fill_unknown] expected two shapes of the same rank, but got [?] and "
+      "[2, 3]");
 }
 
 }  // namespace partial_shape_test

@@ -122,6 +122,9 @@ TEST(CustomOptimizerTest, RefusesUnusableSpecs) {
       make_layer(CustomOptimizer{}),
       "[TableConfig 'own'] CustomOptimizer: rule must be set");
   EXPECT_VALUE_ERROR(
+      make_layer(CustomOptimizer{.rule = CustomRule("", [](CustomRows&) {})}),
+      "rule must be named, so that saved configs can refer to it");
+  EXPECT_VALUE_ERROR(
       make_layer(CustomOptimizer{.rule = rule, .slots = {{.name = "a b"}}}),
       "slots must be named differently, with letters, digits and _, but got 'a "
       "b'");

@@ -35,7 +35,8 @@ std::optional<PartialShape> merge(
     const PartialShape& left,
     const PartialShape& right);
 
-/// Returns `shape` with its unknown sizes taken from `other`, which has the same rank.
+/// Returns `shape` with its unknown sizes taken from `other`.
+/// Errors:  c10::ValueError if their ranks differ.
 PartialShape fill_unknown(PartialShape shape, const PartialShape& other);
 
 }  // namespace tessera

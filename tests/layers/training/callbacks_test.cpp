@@ -130,6 +130,32 @@ TEST(ProgressBarTest, WorksAloneAndWithoutANumberOfSteps) {
   EXPECT_EQ(text.back(), '\n');  // the line is ended
 }
 
+TEST(ProgressBarTest, DrawsAnyNumberOfSteps) {
+  for (const auto& [done, expected] :
+       std::vector<std::pair<int64_t, std::string>>{
+           {-1, "[>.......................]"},
+           {std::numeric_limits<int64_t>::min(), "[>.......................]"},
+           {20, "[========================]"},
+           {std::numeric_limits<int64_t>::max(),
+            "[========================]"}}) {
+    const std::string text = printed([&](std::FILE* stream) {
+      ProgressBar bar(
+          {.stream = stream,
+           .style = ProgressBarOptions::Style::kRedrawn,
+           .interval = 0.0});
+      bar.show(
+          {.epochs = 2,
+           .steps_per_epoch = 10,
+           .step_in_epoch = done,
+           .step = 3},
+          {});
+    });
+    EXPECT_EQ(count(text, expected), 1) << text;
+  }
+  EXPECT_VALUE_ERROR(
+      ProgressBar({.stream = nullptr}), "[ProgressBar] stream must be");
+}
+
 TEST(HistoryFilesTest, HoldEveryEpochInFullPrecision) {
   const TemporaryFolder folder;
   const std::string csv = folder / "history.csv";

@@ -65,5 +65,21 @@ TEST(LearningRateSchedulerTest, RefusesAScheduleOutOfRange) {
       "[LearningRateScheduler]");
 }
 
+TEST(LearningRateSchedulerTest, RefusesARateThatIsNotFinite) {
+  ClickRun run;
+  EXPECT_VALUE_ERROR(
+      fit(click_batches(2, 1),
+          run.train_step(),
+          {.epochs = 1,
+           .callbacks = {std::make_shared<LearningRateScheduler>(
+               run.optimizer,
+               optim::ExponentialDecay{
+                   .initial_learning_rate = 0.1,
+                   .decay_steps = 1,
+                   .decay_rate = 1e200})}}),
+      "[LearningRateScheduler] the rate of step 1 must be finite and >= 0");
+  EXPECT_EQ(run.optimizer.param_groups()[0].options().get_lr(), 0.1);
+}
+
 }  // namespace learning_rate_scheduler_test
 }  // namespace tessera::training

@@ -5,6 +5,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -59,6 +60,36 @@ TEST(PredictTest, RefusesBatchesThatLackSomething) {
                 .labels = number > 1.0F ? floats({0}) : at::Tensor()};
           })),
       "labels for all 2 batches or for none, but got them for 1");
+}
+
+TEST(PredictTest, RefusesTensorsThatDoNotFitTogether) {
+  const std::vector<int64_t> batches{2, 3};
+  const auto error_of = [&](const auto& step) {
+    return [&batches, step] { predict(*make_pass(batches, step)); };
+  };
+  EXPECT_VALUE_ERROR(
+      error_of(
+          [](int64_t) { return StepResult{.predictions = at::ones({})}; })(),
+      "the predictions of batch 0 must have the shape [batch, ...]");
+  EXPECT_VALUE_ERROR(
+      error_of([](int64_t n) {
+        return StepResult{.predictions = at::ones({2, n})};
+      })(),
+      "the predictions of all batches must agree but for the number of rows, "
+      "but batch 1 has");
+  EXPECT_VALUE_ERROR(
+      error_of([](int64_t n) {
+        return StepResult{
+            .predictions = at::ones({n}), .labels = at::ones({5 - n})};
+      })(),
+      "batch 0 has 2 predictions but 3 labels");
+  EXPECT_VALUE_ERROR(
+      error_of([](int64_t n) {
+        return StepResult{
+            .predictions = at::ones({n}),
+            .labels = n == 2 ? at::ones({n}) : at::ones({n, 1})};
+      })(),
+      "the labels of all batches must agree");
 }
 
 }  // namespace predict_test

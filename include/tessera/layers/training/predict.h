@@ -24,8 +24,12 @@ static_assert(std::is_aggregate_v<Predictions>);
 ///
 /// The steps need not return a loss. Use evaluate() for metrics if the predictions do not
 /// fit in memory.
-/// Errors:  c10::ValueError if there is no batch, if a batch has no predictions, and if
-///          some batches have labels and others do not.
+/// The tensors of a step are kept until the end, so a step must return new tensors and
+/// not refill one buffer.
+/// Errors:  c10::ValueError naming the batch: if there is none, if a batch has no
+///          predictions, if only some batches have labels, if a batch has another number
+///          of labels than of predictions, and if the tensors of batches do not fit
+///          together.
 Predictions predict(Pass& pass);
 
 }  // namespace tessera::training

@@ -41,6 +41,10 @@ struct ProgressBarOptions {
 ///   bar.show({.epochs = 10, .steps_per_epoch = 90, .epoch = epoch,
 ///             .step_in_epoch = i, .step = step}, {{"loss", mean_loss}});
 ///   bar.end_epoch(...);  // the same, after the last step of an epoch
+///
+/// Call show() after every step: it draws only as often as the options say, and the
+/// first call counts as one step.
+/// Errors:  c10::ValueError if the stream is a null pointer.
 class ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});
