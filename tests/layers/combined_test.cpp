@@ -18,6 +18,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -245,6 +246,19 @@ TEST(CombinedTest, ANormBelowTheLimitClipsNothing) {
   // for row 1: 16; the dense weights have 2 * 4 * 2 = 16 each.
   EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
   EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
+}
+
+TEST(CombinedTest, AGradientWithoutRowsHasNoPartInTheNorm) {
+  Model model(kAdagrad);
+  auto combined = make_combined(model);
+  at::Tensor& weight = model->dense->weight;
+  weight.mutable_grad() = at::sparse_coo_tensor(
+      at::zeros({1, 0}, at::kLong),
+      at::zeros({0, weight.size(1)}),
+      weight.sizes());
+  for (const double p : {1.0, 2.0, kInfinity}) {
+    EXPECT_EQ(combined.clip_grad_norm_(1.0, p), 0.0);
+  }
 }
 
 TEST(CombinedTest, TheNormOfAMeanIsTheMeans) {

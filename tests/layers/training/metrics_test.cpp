@@ -200,6 +200,11 @@ TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstIds) {
 
   EXPECT_VALUE_ERROR(RecallAtK({.k = 0}), "k must be >= 1, but got 0");
   EXPECT_VALUE_ERROR(all.update({}, labels), "but got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      all.update(ids.to_sparse(), labels),
+      "predictions must be a dense tensor");
+  EXPECT_VALUE_ERROR(
+      all.update(ids.to(at::kMeta), labels), "predictions must be a dense");
   EXPECT_VALUE_ERROR(all.update(labels[0], labels), "shape [n, retrieved]");
   EXPECT_VALUE_ERROR(all.update(ids, {}), "labels, but got an undefined");
   EXPECT_VALUE_ERROR(all.update(ids, int64s({1})), "got 3 predictions and 1");
