@@ -264,7 +264,7 @@ function(check_header)
 endfunction()
 
 cmake_path(ABSOLUTE_PATH ROOT NORMALIZE)
-file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/docs/*.md")
+file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/examples/*.md")
 if(NOT "README.md" IN_LIST pages)
   message(FATAL_ERROR "[check_docs] expected a README.md in ROOT, but '${ROOT}' has none.")
 endif()
