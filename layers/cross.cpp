@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/cross.h>
 
+#include <tessera/layers/input_checks.h>
 #include "layers/initial_parameter.h"
-#include "layers/input_checks.h"
 #include "src/common/check.h"
 
 #include <ATen/ops/addcmul.h>

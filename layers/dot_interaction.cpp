@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
-#include "layers/input_checks.h"
+#include <tessera/layers/input_checks.h>
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/input_checks.h"
+#include <tessera/layers/input_checks.h>
 
 #include "src/common/check.h"
 

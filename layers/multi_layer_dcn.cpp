@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/multi_layer_dcn.h>
 
-#include "layers/input_checks.h"
+#include <tessera/layers/input_checks.h>
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 

@@ -33,6 +33,7 @@
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/faiss_index.h>
+#include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>

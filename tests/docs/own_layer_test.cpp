@@ -2,6 +2,7 @@
 // A layer of your own, and models as JSON: the code of docs/keras.md and of
 // LayerImpl's docstring, which check_docs.cmake compares.
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -36,17 +37,18 @@ class ScaleImpl : public tessera::LayerImpl<ScaleImpl, ScaleOptions> {
 
   torch::Tensor forward(const torch::Tensor& x) {
     build_on_first_call(x);
+    tessera::require_fit(x, scale_, kClassName);
     return x * scale_;
   }
   tessera::Nest<tessera::PartialShape> compute_output_shape(
       const tessera::Nest<tessera::PartialShape>& inputs) const override {
-    return inputs;
+    return tessera::require_rows(inputs, kClassName);
   }
 
  private:
   void make_parameters(
       const tessera::Nest<tessera::PartialShape>& inputs) override {
-    const int64_t dim = *inputs.leaf()[1];
+    const int64_t dim = tessera::known_dim(inputs.leaf(), kClassName);
     scale_ = register_parameter(
         "scale", torch::full({dim}, options().initial_value));
   }
@@ -57,6 +59,19 @@ const bool is_registered = tessera::register_layer<Scale>();  // for JSON
 // end snippet
 
 class OwnLayerTest : public tessera::test::PagesTest {};
+
+TEST_F(OwnLayerTest, RefusesOtherInputs) {
+  for (const char* shape : {"[]", "[null]", "[null, null]"}) {
+    const auto json = tessera::parse_json(
+        R"({"class_name": "Scale", "config": {}, "build_config": {"input_shape": )" +
+        std::string(shape) + "}}");
+    EXPECT_THROW(tessera::layer_from_json(json), c10::ValueError) << shape;
+  }
+  Scale layer;
+  EXPECT_THROW(layer->forward(torch::ones({3})), c10::ValueError);
+  EXPECT_EQ(layer->forward(torch::ones({2, 3})).size(1), 3);
+  EXPECT_THROW(layer->forward(torch::ones({2, 1})), c10::ValueError);
+}
 
 TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
   // snippet: json

@@ -109,7 +109,7 @@ void verify_layer(
 
 // snippet: tests/docs/own_layer_test.cpp own_layer
 /// The base class of layers whose config is their options. To write your own layer,
-/// include layer_json.h:
+/// include layer_json.h and input_checks.h:
 ///
 ///   struct ScaleOptions {
 ///     double initial_value = 1.0;
@@ -127,17 +127,18 @@ void verify_layer(
 ///
 ///     torch::Tensor forward(const torch::Tensor& x) {
 ///       build_on_first_call(x);
+///       tessera::require_fit(x, scale_, kClassName);
 ///       return x * scale_;
 ///     }
 ///     tessera::Nest<tessera::PartialShape> compute_output_shape(
 ///         const tessera::Nest<tessera::PartialShape>& inputs) const override {
-///       return inputs;
+///       return tessera::require_rows(inputs, kClassName);
 ///     }
 ///
 ///    private:
 ///     void make_parameters(
 ///         const tessera::Nest<tessera::PartialShape>& inputs) override {
-///       const int64_t dim = *inputs.leaf()[1];
+///       const int64_t dim = tessera::known_dim(inputs.leaf(), kClassName);
 ///       scale_ = register_parameter(
 ///           "scale", torch::full({dim}, options().initial_value));
 ///     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Checks for layers with dense inputs.
+// Checks for the dense inputs of a layer, for your own layers, too.
 
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
