@@ -12,6 +12,27 @@
 
 namespace tessera::training {
 
+namespace {
+
+// LibTorch's optimizers assert that the state is of their own class.
+void load_optimizer(
+    torch::optim::Optimizer& optimizer,
+    torch::serialize::InputArchive& archive,
+    const std::string& directory) {
+  try {
+    optimizer.load(archive);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::Error&) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "[Checkpoint] '{}' has the state of another optimizer than the one that was given. Give the optimizer that saved it, or another directory.",
+        directory);
+  }
+}
+
+}  // namespace
+
 Checkpoint::Checkpoint(
     std::string directory,
     std::shared_ptr<torch::nn::Module> model,
@@ -41,7 +62,14 @@ void Checkpoint::on_train_begin(Training& /*training*/) {
 }
 
 std::shared_ptr<void> Checkpoint::lock(Training& training) const {
-  return lock_for_training(ranks_of(*model_, training.strategy()), directory_);
+  const Ranks ranks = ranks_of(*model_, training.strategy());
+  // Before the lock, which makes the directory.
+  TESSERA_CHECK_VALUE(
+      options_.resume != TrainingCheckpointOptions::Resume::kRequired ||
+          has_model(*model_, ranks, directory_),
+      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
+      directory_);
+  return lock_for_training(ranks, directory_);
 }
 
 void Checkpoint::resume(Training& training) {
@@ -54,7 +82,7 @@ void Checkpoint::resume(Training& training) {
         directory_);
     return;
   }
-  const bool is_there = load_model(
+  load_model(
       *model_, ranks, directory_, [&](torch::serialize::InputArchive& archive) {
         torch::serialize::InputArchive state, optimizer;
         TESSERA_CHECK_VALUE(
@@ -63,12 +91,8 @@ void Checkpoint::resume(Training& training) {
             "[Checkpoint] '{}' has a model, but no training to resume. Give another directory, or load_weights() from this one.",
             directory_);
         training.load(state);
-        optimizer_.load(optimizer);
+        load_optimizer(optimizer_, optimizer, directory_);
       });
-  TESSERA_CHECK_VALUE(
-      is_there || options_.resume != Resume::kRequired,
-      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
-      directory_);
 }
 
 void Checkpoint::save(Training& training) {

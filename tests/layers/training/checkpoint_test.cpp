@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -460,6 +461,7 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
   };
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kRequired}, batches), "no checkpoint to resume");
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
   const auto stopping = std::make_shared<Hooks>();
   stopping->step_end = [](Training& training) {
     if (training.progress().step == 3) {
@@ -473,6 +475,13 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
            folder / "run", run.model.ptr(), run.optimizer)});
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kNever}, batches), "has a checkpoint already");
+  torch::optim::SGD other(run.model->parameters(), 0.1);
+  EXPECT_VALUE_ERROR(
+      fit(batches,
+          make_train_step(other, run.loss_of()),
+          {.checkpoint = std::make_shared<Checkpoint>(
+               folder / "run", run.model.ptr(), other)}),
+      "has the state of another optimizer than the one that was given");
   EXPECT_VALUE_ERROR(
       train({}, click_batches(2, 1)),
       "made after 3 batches of epoch 0, but the source has no more than 2");
