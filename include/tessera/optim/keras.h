@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
 #include <tessera/optim/optimizer.h>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <string>
 
-namespace tessera {
-
-/// JSON whose objects keep the order of their keys.
-using Json = nlohmann::ordered_json;
-
-namespace optim {
+namespace tessera::optim {
 
 /// How closely a translated Keras optimizer follows Keras.
 enum class Fidelity {
@@ -74,6 +70,4 @@ OptimizerSpec translate_keras_optimizer(
 ///          a formula (Adagrad's epsilon outside the root), a common option.
 Json to_keras(const OptimizerSpec& optimizer);
 
-}  // namespace optim
-
-}  // namespace tessera
+}  // namespace tessera::optim
