@@ -57,19 +57,19 @@ Checkpoint::Checkpoint(
       options_.full_every);
 }
 
-void Checkpoint::on_train_begin(Training& /*training*/) {
+void Checkpoint::on_train_begin(Training& training) {
+  // Checked first, because what follows makes the directory.
+  TESSERA_CHECK_VALUE(
+      options_.resume != TrainingCheckpointOptions::Resume::kRequired ||
+          has_model(
+              *model_, ranks_of(*model_, training.strategy()), directory_),
+      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
+      directory_);
   check_model_directory(directory_, "[Checkpoint]");
 }
 
 std::shared_ptr<void> Checkpoint::lock(Training& training) const {
-  const Ranks ranks = ranks_of(*model_, training.strategy());
-  // Before the lock, which makes the directory.
-  TESSERA_CHECK_VALUE(
-      options_.resume != TrainingCheckpointOptions::Resume::kRequired ||
-          has_model(*model_, ranks, directory_),
-      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
-      directory_);
-  return lock_for_training(ranks, directory_);
+  return lock_for_training(ranks_of(*model_, training.strategy()), directory_);
 }
 
 void Checkpoint::resume(Training& training) {
