@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether the file exists and is not cut off.
+// Returns true if the file exists and is not cut off.
 bool ends_with(const std::string& path, const std::string& line) {
   std::string end(line.size(), '\0');
   std::ifstream file(path, std::ios::binary);

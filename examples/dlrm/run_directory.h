@@ -20,7 +20,7 @@ class RunDirectory {
   ///          names, or by another program.
   explicit RunDirectory(const Options& options);
 
-  /// Whether there is a checkpoint to resume from.
+  /// Returns true if there is a checkpoint to resume from.
   bool is_resumed() const {
     return is_resumed_;
   }

@@ -22,7 +22,7 @@ struct Report {
   int64_t examples = 0;
   /// The best movies for the user, with their predicted stars.
   std::vector<std::pair<std::string, double>> movies = {};
-  /// Whether predictions stayed the same; unset if a file could not be written.
+  /// True if the predictions stayed the same. It is unset if a file could not be written.
   std::optional<bool> equal_after_reload = {};
   std::optional<bool> equal_from_export = {};
   bool equal_over_ranks = true;

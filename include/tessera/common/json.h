@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 template <class T>
 struct JsonValue;
 
-/// Whether T::visit_fields(object, visit) names each of T's fields once.
+/// A type has it if T::visit_fields(object, visit) calls visit once for each field.
 template <class T>
 concept HasFields = requires(T& object) {
   T::visit_fields(object, [](const char*, auto&) {});

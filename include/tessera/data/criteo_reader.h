@@ -33,7 +33,7 @@ struct CriteoBatch {
 /// Errors:  c10::ValueError for other shapes or types.
 Columns to_columns(const CriteoBatch& batch);
 
-/// Whether a line that is not an example is an error or is skipped.
+/// What the reader does with a line that is not an example: it fails or skips the line.
 enum class MalformedLines { kError, kSkip };
 
 /// Shares files between `count` readers. A reader gets the lines with
@@ -51,7 +51,7 @@ struct CriteoReaderOptions {
   /// other.
   std::vector<std::string> files = {};
   int64_t batch_size = 1024;
-  /// Whether the last examples are dropped if they do not fill a batch.
+  /// If true, the reader drops the last examples if they do not fill a batch.
   bool drop_last = false;
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed lines that kSkip allows. One more is an error. If unset,
