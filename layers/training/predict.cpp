@@ -14,16 +14,13 @@ namespace tessera::training {
 
 namespace {
 
-// The sizes after the first, which all batches must share.
-std::vector<int64_t> inner_sizes(const at::Tensor& values) {
-  return values.sizes().slice(1).vec();
-}
-
-void check_tensor(
+// Checks that at::cat() can append `values` to the tensors of the batches before.
+void check_fits(
     const at::Tensor& values,
-    const at::Tensor& first,
+    const std::vector<at::Tensor>& before,
     const char* what,
     size_t batch) {
+  const at::Tensor& first = before.empty() ? values : before[0];
   TESSERA_CHECK_VALUE(
       values.dim() >= 1,
       "[predict] the {} of batch {} must have the shape [batch, ...], but are a scalar. Return one row for each example.",
@@ -32,39 +29,12 @@ void check_tensor(
   TESSERA_CHECK_VALUE(
       values.layout() == at::kStrided && values.device() == first.device() &&
           values.dtype() == first.dtype() &&
-          inner_sizes(values) == inner_sizes(first),
+          values.sizes().slice(1) == first.sizes().slice(1),
       "[predict] the {} of all batches must agree but for the number of rows, but batch {} has {} and batch 0 has {}. Return the same kind of tensor from each step.",
       what,
       batch,
       describe(values),
       describe(first));
-}
-
-void check_batch(
-    const StepResult& result,
-    const std::vector<at::Tensor>& predictions) {
-  check_tensor(
-      result.predictions,
-      predictions.empty() ? result.predictions : predictions[0],
-      "predictions",
-      predictions.size());
-}
-
-void check_labels(
-    const StepResult& result,
-    const std::vector<at::Tensor>& labels,
-    size_t batch) {
-  check_tensor(
-      result.labels,
-      labels.empty() ? result.labels : labels[0],
-      "labels",
-      batch);
-  TESSERA_CHECK_VALUE(
-      result.labels.size(0) == result.predictions.size(0),
-      "[predict] batch {} has {} predictions but {} labels. Return one label for each prediction.",
-      batch,
-      result.predictions.size(0),
-      result.labels.size(0));
 }
 
 }  // namespace
@@ -75,14 +45,21 @@ Predictions predict(Pass& pass) {
   std::vector<at::Tensor> labels;
   pass.begin(0);
   while (const std::optional<StepResult> result = pass.step()) {
+    const size_t batch = predictions.size();
     TESSERA_CHECK_VALUE(
         result->predictions.defined(),
         "[predict] batch {} has no predictions. Return a StepResult with predictions from the step.",
-        predictions.size());
-    check_batch(*result, predictions);
+        batch);
+    check_fits(result->predictions, predictions, "predictions", batch);
     predictions.push_back(result->predictions);
     if (result->labels.defined()) {
-      check_labels(*result, labels, predictions.size() - 1);
+      check_fits(result->labels, labels, "labels", batch);
+      TESSERA_CHECK_VALUE(
+          result->labels.size(0) == result->predictions.size(0),
+          "[predict] batch {} has {} predictions but {} labels. Return one label for each prediction.",
+          batch,
+          result->predictions.size(0),
+          result->labels.size(0));
       labels.push_back(result->labels);
     }
   }
