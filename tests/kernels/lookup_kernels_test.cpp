@@ -16,7 +16,7 @@
 namespace tessera::kernels {
 namespace lookup_kernels_test {
 
-// Around every multiple of a vector's width, and the widths of real tables.
+// Dims near multiples of the vector widths, and dims of real tables.
 std::vector<int64_t> dims() {
   std::vector<int64_t> dims(40);
   std::iota(dims.begin(), dims.end(), 1);
@@ -40,9 +40,9 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Bags of very different length, some empty, the table's last row in most. The
-// vectors have exactly the size that is needed: reading or writing past one is
-// seen by the address sanitizer.
+// Bags of very different lengths. Some are empty, and the others contain the
+// table's last row. Each vector has exactly the needed size, so the address
+// sanitizer notices any access past its end.
 struct Example {
   static constexpr int64_t kVocab = 13;
   static constexpr int64_t kBags = 9;
@@ -92,7 +92,7 @@ const float* row_of(const CombineArgs& args, uint32_t id) {
   return static_cast<const float*>(args.table.data) + id * args.table.dim;
 }
 
-// The pseudocode of CombineArgs, in double precision.
+// Compares `args.out` with the pseudocode of CombineArgs in double precision.
 void expect_combined(const CombineArgs& args) {
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
@@ -149,7 +149,7 @@ TEST(LookupKernelsTest, WithoutOffsetsEachBagHoldsOneId) {
       for (int64_t bag = 0; bag < Example::kBags; ++bag) {
         const float* row = row_of(args, args.ids[bag]);
         ASSERT_TRUE(std::equal(row, row + dim, args.out + bag * dim))
-            << "a row alone is copied bit for bit";
+            << "a single row is copied bit for bit";
       }
     }
   });
@@ -170,7 +170,7 @@ TEST(LookupKernelsTest, AnEmptyBagGivesZeros) {
   });
 }
 
-TEST(LookupKernelsTest, WritesItsBagsOnlyAndTheSameBitsInAnyRange) {
+TEST(LookupKernelsTest, WritesOnlyTheBagsOfItsRangeAndTheSameBits) {
   for_each_isa([](const KernelTable& kernels) {
     for (const int64_t dim : {1, 5, 16, 33, 129}) {
       Example whole(dim);
@@ -190,7 +190,7 @@ TEST(LookupKernelsTest, WritesItsBagsOnlyAndTheSameBitsInAnyRange) {
   });
 }
 
-TEST(LookupKernelsTest, ANaNInARowReachesItsBagsOnly) {
+TEST(LookupKernelsTest, ANaNInARowReachesOnlyItsBags) {
   for_each_isa([](const KernelTable& kernels) {
     for (const int64_t dim : {1, 3, 8, 17, 128}) {
       Example example(dim);
@@ -208,7 +208,8 @@ TEST(LookupKernelsTest, ANaNInARowReachesItsBagsOnly) {
   });
 }
 
-// Narrows in an exactly sized buffer.
+// Narrows the ids into a buffer of exactly the needed size. Returns true if all
+// of them are in range.
 template <class Id, class Kernel>
 bool narrows(
     Kernel kernel,
@@ -269,7 +270,7 @@ TEST(NarrowKernelsTest, FindsABadIdAtAnyPosition) {
   });
 }
 
-TEST(NarrowKernelsTest, NegativeInt32IdsAreBadInTheLargestTableToo) {
+TEST(NarrowKernelsTest, RefusesNegativeIdsInTheLargestTable) {
   for_each_isa([](const KernelTable& kernels) {
     EXPECT_FALSE(
         narrows(kernels.narrow_int32, std::vector<int32_t>{-3}, 4294967294));
@@ -278,7 +279,7 @@ TEST(NarrowKernelsTest, NegativeInt32IdsAreBadInTheLargestTableToo) {
   });
 }
 
-TEST(AvailableKernelsTest, HaveDifferentNamesByWhichTheyAreFound) {
+TEST(AvailableKernelsTest, AreFoundByTheirDistinctNames) {
   ASSERT_FALSE(available_kernels().empty());
   std::set<std::string> names;
   for (const KernelTable& kernels : available_kernels()) {

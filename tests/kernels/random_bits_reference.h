@@ -5,7 +5,8 @@
 
 namespace tessera::kernels {
 
-/// The finalizers of splitmix64 and MurmurHash3, written out once more.
+/// A second implementation of the kernels' random bits, from the finalizers of
+/// splitmix64 and MurmurHash3.
 inline uint32_t mix(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85EBCA6BU;
   x = (x ^ (x >> 13)) * 0xC2B2AE35U;

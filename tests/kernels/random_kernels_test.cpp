@@ -17,8 +17,9 @@ namespace random_kernels_test {
 constexpr uint64_t kKey = 77;
 constexpr int64_t kFirstRow = int64_t{1} << 33;
 
-// The centre of the step of [0, 1) that the upper 24 bits name.
-double uniform_of(int64_t row, int64_t column) {
+// The upper 24 bits choose one of 2^24 equal parts of [0, 1). This is its
+// centre.
+double expected_uniform(int64_t row, int64_t column) {
   const uint32_t bits =
       random_bits(kKey, row, static_cast<uint32_t>(column)) >> 8;
   return (bits + 0.5) / 16777216.0;
@@ -46,7 +47,7 @@ void for_each_value(RandomArgs args, Check check) {
         if (i < 2 * dim) {
           ASSERT_EQ(out[i], -77.0F) << "a row before begin_row";
         } else {
-          check(uniform_of(kFirstRow + i / dim, i % dim), out[i]);
+          check(expected_uniform(kFirstRow + i / dim, i % dim), out[i]);
         }
         if (testing::Test::HasFatalFailure()) {
           return;
@@ -56,7 +57,7 @@ void for_each_value(RandomArgs args, Check check) {
   }
 }
 
-TEST(RandomKernelsTest, UniformIsTheRangeTimesTheBits) {
+TEST(RandomKernelsTest, UniformScalesTheBitsToTheRange) {
   for_each_value(
       {.is_uniform = true, .uniform_low = -1.0F, .uniform_last = 3.0F},
       [](double u, float value) { ASSERT_NEAR(value, 4.0 * u - 1.0, 1e-6); });
@@ -70,7 +71,7 @@ TEST(RandomKernelsTest, UniformSpansTheWholeRangeOfFloats) {
       });
 }
 
-TEST(RandomKernelsTest, NormalIsTheQuantile) {
+TEST(RandomKernelsTest, NormalIsTheQuantileOfTheBits) {
   for_each_value({.mean = 1.0F, .stddev = 2.0F}, [](double u, float value) {
     const double z = (value - 1.0) / 2.0;
     // Relative to the nearer tail, where the quantile is steep.
@@ -78,7 +79,7 @@ TEST(RandomKernelsTest, NormalIsTheQuantile) {
   });
 }
 
-TEST(RandomKernelsTest, TruncationKeepsTheMiddle) {
+TEST(RandomKernelsTest, TruncationKeepsTheMiddleOfTheNormal) {
   constexpr float kMass = 0.95449973610364158F;
   for_each_value({.mass = kMass, .limit = 2.0F}, [](double u, float value) {
     ASSERT_LE(std::abs(value), 2.0F);
@@ -86,7 +87,7 @@ TEST(RandomKernelsTest, TruncationKeepsTheMiddle) {
   });
 }
 
-TEST(RandomKernelsTest, NoTwoRowsOfMillionsAreEqual) {
+TEST(RandomKernelsTest, RowsOfALargeTableAreDistinct) {
   constexpr int64_t kRows = 500'000;
   std::vector<float> out(kRows * 4);
   available_kernels().front().fill_random(
@@ -101,7 +102,8 @@ TEST(RandomKernelsTest, NoTwoRowsOfMillionsAreEqual) {
   for (int64_t row = 0; row < kRows; ++row) {
     equal += seen.emplace(out[4 * row], out[4 * row + 1]).second ? 0 : 1;
   }
-  // 2^48 pairs: 0.0004 equal ones are expected; with half the key it were 29.
+  // There are 2^48 different pairs, so 0.0004 duplicates are expected. If only
+  // 32 bits depended on the row, there would be 29.
   EXPECT_LE(equal, 1);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rule against its formula in double precision, on every instruction set.
+// Compares every rule with its formula in double precision, on every
+// instruction set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace tessera::kernels {
 namespace row_rules_test {
 
-// One row in double precision: weights and up to three slots.
+// A row in double precision.
 struct Row {
   std::vector<double> weight;
   std::array<std::vector<double>, kMaxSlots> slots;
@@ -24,7 +25,8 @@ using Reference = std::function<void(Row&, const Gradient&, int step)>;
 struct Case {
   const char* name;
   std::function<RowRule(int step)> rule;
-  std::array<double, kMaxSlots> initial;  // of the slots; NaN: there is none
+  // The initial value of each slot, or NaN if the rule has no such slot.
+  std::array<double, kMaxSlots> initial;
   Reference reference;
   bool is_per_row = false;
 };
@@ -32,7 +34,7 @@ struct Case {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kRate = 0.1;
 
-// A formula for one element: weight and slots in place.
+// Makes a reference from a formula that updates one element in place.
 template <class F>
 Reference by_element(F formula) {
   return [formula](Row& row, const Gradient& gradient, int step) {
@@ -370,10 +372,14 @@ std::vector<Case> cases() {
   return all;
 }
 
-// A table in float beside the same in double.
-class Pair {
+// A table in single precision, and the expected one in double precision.
+class ComparedTables {
  public:
-  Pair(const Case& rule, int64_t rows, int64_t dim, std::mt19937& random)
+  ComparedTables(
+      const Case& rule,
+      int64_t rows,
+      int64_t dim,
+      std::mt19937& random)
       : case_(rule), dim_(dim), reference_(rows) {
     std::normal_distribution<float> normal;
     weights_.resize(rows * dim);
@@ -396,7 +402,7 @@ class Pair {
     }
   }
 
-  // rows[i] has the gradient gradients[i]; several may name one row.
+  // gradients[i] is the gradient of rows[i]. A row may occur several times.
   void update(
       const KernelTable& kernels,
       const std::vector<uint32_t>& rows,
@@ -485,7 +491,7 @@ class Pair {
   std::array<std::vector<float>, kMaxSlots> slots_;
 };
 
-void run(bool sweep) {
+void expect_formulas(bool sweep) {
   for (const KernelTable& kernels : available_kernels()) {
     for (const Case& rule : cases()) {
       for (const int64_t dim : {1, 5, 16, 33}) {
@@ -493,10 +499,10 @@ void run(bool sweep) {
             kernels.isa + " " + rule.name + " dim " + std::to_string(dim));
         std::mt19937 random(7);
         std::normal_distribution<float> normal;
-        Pair pair(rule, 6, dim, random);
+        ComparedTables tables(rule, 6, dim, random);
         for (int step = 1; step <= 12; ++step) {
-          // Row 1 is a duplicate, row 3 touched with a zero gradient, rows 0, 2
-          // and 5 are not touched.
+          // Row 1 occurs twice, and row 3 has a gradient of zeros. Rows 0, 2
+          // and 5 have no gradient.
           const std::vector<uint32_t> rows{4, 1, 3, 1};
           std::vector<std::vector<float>> gradients(
               4, std::vector<float>(dim, 0.0F));
@@ -505,9 +511,9 @@ void run(bool sweep) {
               value = normal(random);
             }
           }
-          pair.update(kernels, rows, gradients, sweep, step);
+          tables.update(kernels, rows, gradients, sweep, step);
         }
-        pair.expect_close();
+        tables.expect_close();
         if (testing::Test::HasFatalFailure()) {
           return;
         }
@@ -517,11 +523,11 @@ void run(bool sweep) {
 }
 
 TEST(RowRulesTest, TouchedRowsFollowTheFormulas) {
-  run(/*sweep=*/false);
+  expect_formulas(/*sweep=*/false);
 }
 
 TEST(RowRulesTest, SweepGivesOtherRowsAZeroGradient) {
-  run(/*sweep=*/true);
+  expect_formulas(/*sweep=*/true);
 }
 
 TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
@@ -534,27 +540,27 @@ TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
         {0.0, 1.0, kNone},
         [](Row&, const Gradient&, int) {}};
     std::mt19937 random(1);
-    Pair pair(rule, 1, 5, random);
+    ComparedTables tables(rule, 1, 5, random);
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    pair.update(kernels, {0}, {std::vector<float>(5, nan)}, false, 1);
+    tables.update(kernels, {0}, {std::vector<float>(5, nan)}, false, 1);
     for (int i = 0; i < 5; ++i) {
-      EXPECT_TRUE(std::isnan(pair.slots()[1][i])) << kernels.isa;
-      EXPECT_TRUE(std::isnan(pair.weights()[i])) << kernels.isa;
+      EXPECT_TRUE(std::isnan(tables.slots()[1][i])) << kernels.isa;
+      EXPECT_TRUE(std::isnan(tables.weights()[i])) << kernels.isa;
     }
   }
 }
 
-TEST(RowRulesTest, FtrlLeavesRowsAloneAtALearningRateOfZero) {
+TEST(RowRulesTest, FtrlChangesNothingAtALearningRateOfZero) {
   for (const KernelTable& kernels : available_kernels()) {
     const Case rule{
         "Ftrl", [](int) { return FtrlRule{}; }, {0.1, 0.0, kNone}, {}};
     std::mt19937 random(1);
-    Pair pair(rule, 2, 5, random);
-    const std::vector<float> before = pair.weights();
+    ComparedTables tables(rule, 2, 5, random);
+    const std::vector<float> before = tables.weights();
     const Reference ignore = [](Row&, const Gradient&, int) {};
     const_cast<Reference&>(rule.reference) = ignore;
-    pair.update(kernels, {1}, {std::vector<float>(5, 1.0F)}, false, 1);
-    EXPECT_EQ(pair.weights(), before) << kernels.isa;
+    tables.update(kernels, {1}, {std::vector<float>(5, 1.0F)}, false, 1);
+    EXPECT_EQ(tables.weights(), before) << kernels.isa;
   }
 }
 

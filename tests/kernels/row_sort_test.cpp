@@ -12,7 +12,7 @@
 namespace tessera::kernels {
 namespace row_sort_test {
 
-// The position before sorting is the source: equal rows must keep its order.
+// The position before sorting is the source. Equal rows must keep its order.
 std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
   std::vector<Contribution> contributions;
   contributions.reserve(rows.size());
@@ -47,10 +47,10 @@ void expect_sorted(
   }
 }
 
-// On both sides of the switch from one algorithm to the other, and far from it.
+// Counts near the switch between the two algorithms and far from it.
 const std::vector<size_t> kCounts{0, 1, 2, 3, 31, 32, 33, 500, 5000};
 
-TEST(RowSortTest, SortsAnyRowsAndKeepsTheOrderOfEquals) {
+TEST(RowSortTest, SortsRowsAndKeepsTheOrderOfEqualOnes) {
   std::mt19937 random(1);
   for (const size_t count : kCounts) {
     for (const uint32_t vocab : {1U, 2U, 7U, 255U, 256U, 257U, 100'000U}) {
@@ -62,14 +62,14 @@ TEST(RowSortTest, SortsAnyRowsAndKeepsTheOrderOfEquals) {
   }
 }
 
-TEST(RowSortTest, SortsByTheBitsThatAreAskedFor) {
+TEST(RowSortTest, SortsByTheGivenBits) {
   std::mt19937 random(2);
   for (const size_t count : kCounts) {
     for (int first_bit = 0; first_bit <= 32; first_bit += 3) {
       for (int end_bit = first_bit; end_bit <= 32; end_bit += 5) {
         SCOPED_TRACE(
             std::to_string(first_bit) + " to " + std::to_string(end_bit));
-        // Below first_bit and from end_bit on all rows agree.
+        // All rows agree in the bits below first_bit and from end_bit on.
         const uint64_t varying =
             (uint64_t{1} << end_bit) - (uint64_t{1} << first_bit);
         const auto mask = static_cast<uint32_t>(varying);
@@ -92,7 +92,7 @@ TEST(RowSortTest, SortsTheLargestRows) {
   expect_sorted(rows, 0, 32);
 }
 
-TEST(RowSortTest, SortedReversedAndEqualRowsComeOutSorted) {
+TEST(RowSortTest, SortsSortedReversedAndEqualRows) {
   std::vector<uint32_t> rows(3000);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = static_cast<uint32_t>(i / 2);

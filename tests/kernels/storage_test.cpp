@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of 16 bits: LibTorch's conversions are the reference.
+// Tests tables of 16-bit numbers. LibTorch's conversions are the reference.
 #include "src/kernels/kernels.h"
 #include "tests/kernels/random_bits_reference.h"
 
@@ -55,7 +55,7 @@ class StorageTest : public testing::Test {
         .rounding = rounding};
   }
 
-  // Row `row` of a table of 16 bits after it was assigned `values`.
+  // Assigns `values` to a row of a new table, and returns the bits of that row.
   static Rows assigned(
       const KernelTable& kernels,
       const std::vector<float>& values,
@@ -67,17 +67,18 @@ class StorageTest : public testing::Test {
     return {rows.begin() + row * dim, rows.end()};
   }
 
-  // The two values of 16 bits around `value`, ascending; equal if it is one.
+  // The two 16-bit numbers around `value`, ascending. If 16 bits can represent
+  // `value`, both are equal.
   static std::pair<float, float> neighbours(float value) {
     const uint16_t bits = nearest<Format>(value);
     const float near = widened<Format>(bits);
     if (near == value) {
       return {value, value};
     }
-    // Away from zero, or towards it; the smallest has no smaller one.
-    const bool is_away = std::abs(near) < std::abs(value);
-    const float other =
-        widened<Format>(static_cast<uint16_t>(is_away ? bits + 1 : bits - 1));
+    // The other neighbour is the next number away from zero, or towards it.
+    const bool is_away_from_zero = std::abs(near) < std::abs(value);
+    const float other = widened<Format>(
+        static_cast<uint16_t>(is_away_from_zero ? bits + 1 : bits - 1));
     return {std::min(near, other), std::max(near, other)};
   }
 };
@@ -85,7 +86,7 @@ class StorageTest : public testing::Test {
 using Formats = testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(StorageTest, Formats);
 
-// Of every size that 16 bits can hold, and beyond.
+// Floats of every magnitude that 16 bits can represent, and of some beyond.
 std::vector<float> many_floats() {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -103,7 +104,7 @@ std::vector<float> many_floats() {
   return values;
 }
 
-TYPED_TEST(StorageTest, EveryNumberIsReadExactly) {
+TYPED_TEST(StorageTest, ReadsEveryNumberExactly) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const int64_t dim : {1, 2, 3, 7, 8, 16, 21, 32, 64, 128}) {
@@ -129,7 +130,7 @@ TYPED_TEST(StorageTest, EveryNumberIsReadExactly) {
   }
 }
 
-TYPED_TEST(StorageTest, RoundsToTheNearestAsLibTorch) {
+TYPED_TEST(StorageTest, RoundsToTheNearestLikeLibTorch) {
   const std::vector<float> values = many_floats();
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
@@ -140,7 +141,7 @@ TYPED_TEST(StorageTest, RoundsToTheNearestAsLibTorch) {
   }
 }
 
-TYPED_TEST(StorageTest, RoundsAtRandomToANeighbourAndByTheirDistance) {
+TYPED_TEST(StorageTest, RandomRoundingPicksNeighboursByTheirDistance) {
   constexpr int kKeys = 400;
   const std::vector<float> values = many_floats();
   for (const KernelTable& kernels : available_kernels()) {
@@ -165,13 +166,13 @@ TYPED_TEST(StorageTest, RoundsAtRandomToANeighbourAndByTheirDistance) {
         continue;
       }
       const double expected = (double{values[i]} - below) / (above - below);
-      // Five standard deviations of kKeys coins.
+      // The tolerance is five standard deviations of the mean of kKeys coins.
       ASSERT_NEAR(ups[i], expected, 0.125) << values[i];
     }
   }
 }
 
-TYPED_TEST(StorageTest, WhatNeedsNoRoundingStaysForEveryKey) {
+TYPED_TEST(StorageTest, RandomRoundingKeepsRepresentableNumbers) {
   std::vector<uint16_t> smallest(2048);
   std::iota(smallest.begin(), smallest.end(), uint16_t{0});
   std::vector<float> values(smallest.size());
@@ -188,9 +189,9 @@ TYPED_TEST(StorageTest, WhatNeedsNoRoundingStaysForEveryKey) {
   }
 }
 
-// Ten duplicates, each of a third of a unit: together they make three or four
-// units, not ten or none.
-TYPED_TEST(StorageTest, DuplicatesOneByOneRoundIndependently) {
+// Ten duplicates of 0.3 units each move a weight by about three units. If they
+// were rounded alike, they would move it by ten units or by none.
+TYPED_TEST(StorageTest, DuplicatesRoundIndependentlyWithoutAccumulation) {
   constexpr int64_t kDim = 2000;
   const float unit = widened<TypeParam>(nearest<TypeParam>(1.0F) + 1) - 1.0F;
   const std::vector<float> gradient(kDim, -0.3F * unit);
@@ -217,16 +218,17 @@ TYPED_TEST(StorageTest, DuplicatesOneByOneRoundIndependently) {
       square += units * units / kDim;
     }
     EXPECT_NEAR(mean, 3.0, 0.2);
-    // Of ten coins 2.1; of one coin for all of them 21.
+    // Ten independent roundings have a variance of 2.1. If all ten were alike,
+    // it would be 21.
     EXPECT_NEAR(square - mean * mean, 2.1, 0.4);
   }
 }
 
-TYPED_TEST(StorageTest, ANaNStaysOne) {
+TYPED_TEST(StorageTest, ANaNStaysANaN) {
   const std::vector<float> values{
       std::numeric_limits<float>::quiet_NaN(),
       -std::numeric_limits<float>::quiet_NaN(),
-      std::bit_cast<float>(0x7F800001U),  // its payload in the lower half
+      std::bit_cast<float>(0x7F800001U),  // its payload is in the lower half
       std::bit_cast<float>(0xFFBFFFFFU)};
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
@@ -240,7 +242,7 @@ TYPED_TEST(StorageTest, ANaNStaysOne) {
   }
 }
 
-TEST(BFloat16StorageTest, TheRandomBitsAreThoseOfTheRowAndColumn) {
+TEST(BFloat16StorageTest, RoundsByTheRandomBitsOfRowAndColumn) {
   constexpr float kValue = 1.001F;
   constexpr Rounding kRounding{.is_stochastic = true, .key = 12345};
   for (const KernelTable& kernels : available_kernels()) {
@@ -267,7 +269,7 @@ TEST(BFloat16StorageTest, TheRandomBitsAreThoseOfTheRowAndColumn) {
   }
 }
 
-TYPED_TEST(StorageTest, AnUpdateIsTheOneOfFloat32Rounded) {
+TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
   constexpr int64_t kVocab = 5;
   const std::vector<RowRule> rules{
       SgdRule{.learning_rate = 0.3F},
@@ -312,7 +314,7 @@ TYPED_TEST(StorageTest, AnUpdateIsTheOneOfFloat32Rounded) {
               .gradient = scratch.data(),
               .direction = scratch.data() + dim,
               .weights = scratch.data() + 2 * dim,
-              .sweep = true,  // also rows that nothing touches
+              .sweep = true,  // also updates rows without a gradient
               .end_row = kVocab,
               .zeros = scratch.data() + 3 * dim};
           args.stages = {

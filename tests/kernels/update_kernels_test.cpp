@@ -26,7 +26,8 @@ std::vector<int64_t> dims() {
   return dims;
 }
 
-// What happens around a rule; the rules themselves: row_rules_test.cpp.
+// These tests are about what happens around a rule. row_rules_test.cpp tests
+// the rules themselves.
 std::vector<RowRule> rules() {
   return {
       SgdRule{.learning_rate = 0.3F},
@@ -45,7 +46,7 @@ std::vector<RowRule> rules() {
           .epsilon_outside = 1e-2F}};
 }
 
-// None, each alone, and all of them.
+// No stage, each stage alone, and all stages together.
 std::vector<RowStages> stage_choices() {
   const RowStages clip_gradient{
       .clip_gradient = true,
@@ -97,8 +98,8 @@ double step(const Rule&, double weight, double, double*) {
   return weight;
 }
 
-// One table with its slots, a sorted batch with duplicates, the last row among
-// them, and gains. All vectors have exactly the size that is needed.
+// A table with its slots, and a sorted batch of gradients with gains. The batch
+// has duplicates, also of the last row. Each vector has just the needed size.
 class Example {
  public:
   static constexpr int64_t kVocab = 6;
@@ -155,7 +156,7 @@ class Example {
   }
 
   void expect_like(const Example& expected, double tolerance) const {
-    // One wrong element is enough to read.
+    // Stops after the first wrong element.
     for (int64_t i = 0; i < kVocab * dim_ && !testing::Test::HasFatalFailure();
          ++i) {
       expect_near(parameters_[i], expected.parameters_[i], tolerance, i);
@@ -188,15 +189,15 @@ class Example {
   void apply(
       const RowStages& stages,
       const RowRule& rule,
-      int64_t place,
+      int64_t element,
       double gradient) {
-    double weight = parameters_[place];
+    double weight = parameters_[element];
     if (stages.clip_gradient) {
       gradient = std::clamp<double>(
           gradient, stages.clip_gradient_min, stages.clip_gradient_max);
     }
     weight -= stages.weight_decay * weight;
-    double slots[] = {slots_[0][place], slots_[1][place]};
+    double slots[] = {slots_[0][element], slots_[1][element]};
     weight = std::visit(
         [&](const auto& typed) { return step(typed, weight, gradient, slots); },
         rule);
@@ -204,19 +205,19 @@ class Example {
       weight = std::clamp<double>(
           weight, stages.clip_weight_min, stages.clip_weight_max);
     }
-    parameters_[place] = static_cast<float>(weight);
-    slots_[0][place] = static_cast<float>(slots[0]);
-    slots_[1][place] = static_cast<float>(slots[1]);
+    parameters_[element] = static_cast<float>(weight);
+    slots_[0][element] = static_cast<float>(slots[0]);
+    slots_[1][element] = static_cast<float>(slots[1]);
   }
 
   void expect_near(
       float actual,
       float expected,
       double tolerance,
-      int64_t place) const {
+      int64_t element) const {
     ASSERT_NEAR(actual, expected, tolerance)
-        << "dim " << dim_ << ", row " << place / dim_ << ", column "
-        << place % dim_;
+        << "dim " << dim_ << ", row " << element / dim_ << ", column "
+        << element % dim_;
   }
 
   std::mt19937 random_{5};
@@ -273,10 +274,10 @@ TEST(UpdateKernelsTest, WithoutAccumulationTheRuleRunsOncePerDuplicate) {
   });
 }
 
-TEST(UpdateKernelsTest, TheTwoWaysToTreatDuplicatesDiffer) {
+TEST(UpdateKernelsTest, AccumulationChangesTheResultOfDuplicates) {
   for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
     if (std::holds_alternative<SgdRule>(rule)) {
-      return;  // Linear: both ways give the same.
+      return;  // SGD is linear, so both give the same.
     }
     constexpr int64_t kDim = 8;
     Example together(kDim);
@@ -311,7 +312,7 @@ TEST(UpdateKernelsTest, OtherRowsKeepTheirBits) {
   });
 }
 
-TEST(UpdateKernelsTest, NoContributionsChangeNothing) {
+TEST(UpdateKernelsTest, WithoutContributionsNothingChanges) {
   for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
     Example actual(7);
     const std::vector<float> before = actual.parameters();
