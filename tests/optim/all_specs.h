@@ -67,7 +67,7 @@ inline std::vector<NamedSpec> spec_variants() {
            .epsilon_inside_sqrt = true}},
       {"AdagradMomentum",
        AdagradMomentum{.learning_rate = rate, .momentum = 0.9, .epsilon = 0.1}},
-      {"AdagradMomentumForgets",
+      {"AdagradMomentumDecays",
        AdagradMomentum{
            .learning_rate = rate,
            .momentum = 0.9,
@@ -91,7 +91,7 @@ inline std::vector<NamedSpec> spec_variants() {
       {"AmsGrad",
        Adam{.learning_rate = rate, .epsilon = 0.01, .amsgrad = true}},
       {"Ftrl", FTRL{.learning_rate = rate}},
-      {"FtrlEverything",
+      {"FtrlAllOptions",
        FTRL{
            .learning_rate = rate,
            .l1_regularization_strength = 0.02,
@@ -105,7 +105,7 @@ inline std::vector<NamedSpec> spec_variants() {
            .l1_regularization_strength = 0.02,
            .multiply_linear_by_learning_rate = true}},
       {"RmsProp", RMSprop{.learning_rate = rate, .epsilon = 0.01}},
-      {"RmsPropEverything",
+      {"RmsPropAllOptions",
        RMSprop{
            .learning_rate = rate,
            .momentum = 0.5,

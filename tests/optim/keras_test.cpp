@@ -19,7 +19,8 @@
 namespace tessera::optim {
 namespace keras_test {
 
-// What Keras 3 writes for `class_name`, as far as it isn't the default.
+// An optimizer's config as Keras 3 writes it. Options that `config` lacks have
+// their default.
 Json keras3(const std::string& class_name, const Json& config) {
   return {
       {"module", "keras.optimizers"},
@@ -40,10 +41,10 @@ Json no_options() {
 
 const Fidelity kKerasFidelities[] = {Fidelity::kLazy, Fidelity::kExact};
 
-// --- what Keras wrote --------------------------------------------------------
+// --- configs that Keras wrote ------------------------------------------------
 
-// A case of specs.json in short: its source, class, and the options that say
-// what is special about it.
+// A short name for a case of specs.json: its source, its class and the options
+// that it sets.
 std::string label(const Json& test_case) {
   const Json& spec = test_case.at("spec");
   const Json& config = spec.at("config");
@@ -105,8 +106,8 @@ const std::set<std::string>& accepted_unless_tpu() {
   return labels;
 }
 
-// The option that the error must name.
-const std::vector<std::pair<std::string, std::string>>& refused() {
+// The label of each refused case, and the error text that names its option.
+const std::vector<std::pair<std::string, std::string>>& refused_cases() {
   static const std::vector<std::pair<std::string, std::string>> labels{
       {"keras3 SGD clipnorm", "clipnorm can't be honoured"},
       {"keras3 SGD global_clipnorm", "global_clipnorm can't be honoured"},
@@ -115,9 +116,8 @@ const std::vector<std::pair<std::string, std::string>>& refused() {
   return labels;
 }
 
-// Whether a case of any specs*.json is to be refused: by an option or class
-// without counterpart.
-bool is_to_be_refused(const Json& test_case) {
+// Returns true if a case has an option or a class without counterpart here.
+bool must_be_refused(const Json& test_case) {
   static const std::set<std::string> classes{
       "SGD",
       "Adagrad",
@@ -139,7 +139,7 @@ bool is_to_be_refused(const Json& test_case) {
   return classes.count(test_case.at("spec").at("class_name")) == 0;
 }
 
-TEST(GoldenSpecsTest, AcceptsAndRefusesByName) {
+TEST(GoldenSpecsTest, RefusesExactlyTheCasesWithoutCounterpart) {
   const std::vector<std::string> files = test::golden_files("specs");
   ASSERT_FALSE(files.empty()) << "no specs*.json in " << test::golden_folder();
   for (const std::string& file : files) {
@@ -148,7 +148,7 @@ TEST(GoldenSpecsTest, AcceptsAndRefusesByName) {
     for (const Json& test_case : cases) {
       SCOPED_TRACE(label(test_case));
       const Json& spec = test_case.at("spec");
-      if (is_to_be_refused(test_case)) {
+      if (must_be_refused(test_case)) {
         for (const Fidelity fidelity :
              {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
           EXPECT_VALUE_ERROR(translate_keras_optimizer(spec, fidelity), "[");
@@ -173,8 +173,8 @@ TEST(GoldenSpecsTest, AcceptsAndRefusesByName) {
   }
 }
 
-// tests/golden/specs.json itself, case by case.
-TEST(GoldenSpecsTest, EveryKnownCaseIsInOneList) {
+// This test reads tests/golden/specs.json, whatever TESSERA_GOLDEN_DIR is.
+TEST(GoldenSpecsTest, EveryCaseBehavesAsListed) {
   std::ifstream file(
       std::filesystem::path(TESSERA_GOLDEN_DEFAULT_DIR) / "specs.json");
   std::set<std::string> seen;
@@ -194,7 +194,7 @@ TEST(GoldenSpecsTest, EveryKnownCaseIsInOneList) {
     } else {
       EXPECT_VALUE_ERROR(translate_keras_optimizer(spec), "[");
     }
-    for (const auto& [refused_name, text] : refused()) {
+    for (const auto& [refused_name, text] : refused_cases()) {
       if (refused_name == name) {
         for (const Fidelity fidelity : kKerasFidelities) {
           EXPECT_VALUE_ERROR(translate_keras_optimizer(spec, fidelity), text);
@@ -204,7 +204,7 @@ TEST(GoldenSpecsTest, EveryKnownCaseIsInOneList) {
   }
   std::set<std::string> listed = accepted_everywhere();
   listed.insert(accepted_unless_tpu().begin(), accepted_unless_tpu().end());
-  for (const auto& [name, text] : refused()) {
+  for (const auto& [name, text] : refused_cases()) {
     listed.insert(name);
   }
   EXPECT_EQ(seen, listed);
@@ -318,7 +318,7 @@ Spec translate(const Json& json, Fidelity fidelity) {
   return std::get<Spec>(translate_keras_optimizer(json, fidelity).variant());
 }
 
-TEST(TranslateKerasOptimizerTest, EpsilonStandsWhereTheSourceHasIt) {
+TEST(TranslateKerasOptimizerTest, EpsilonIsInsideOrOutsideTheRootAsInKeras) {
   for (const Fidelity fidelity : kKerasFidelities) {
     EXPECT_TRUE(translate<Adagrad>(keras3("Adagrad", no_options()), fidelity)
                     .epsilon_inside_sqrt);
@@ -365,7 +365,7 @@ TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
   EXPECT_TRUE(sweeps(keras3("Nadam", no_options())));
 }
 
-TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayIsOfItsMomentum) {
+TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayBelongsToItsMomentum) {
   EXPECT_EQ(
       translate_keras_optimizer(legacy("Nadam", no_options()), Fidelity::kLazy),
       OptimizerSpec(Nadam{.schedule_decay = 0.004}));
@@ -380,13 +380,13 @@ TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayIsOfItsMomentum) {
       "[Keras Nadam] can't be honoured with Fidelity::kExact: legacy Keras lets "
       "the slots of all rows decay, but moves the rows of the batch only. Use "
       "Fidelity::kLazy");
-  // Of the learning rate, as in every other class.
+  // In every other class, `decay` is the decay of the learning rate.
   EXPECT_FALSE(
       translate<Adamax>(legacy("Adamax", {{"decay", 0.5}}), Fidelity::kExact)
           .learning_rate.is_constant());
 }
 
-TEST(TranslateKerasOptimizerTest, MapsOptionsOfAllClasses) {
+TEST(TranslateKerasOptimizerTest, MapsTheOptionsThatAllClassesShare) {
   const Momentum momentum = translate<Momentum>(
       keras3(
           "SGD",
@@ -429,7 +429,7 @@ TEST(TranslateKerasOptimizerTest, LegacyDecayIsASchedule) {
   }
 }
 
-TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
+TEST(TranslateKerasOptimizerTest, NamesOptionsAndClassesWithoutCounterpart) {
   const std::vector<std::pair<const char*, Json>> options{
       {"clipnorm", 1.0},
       {"global_clipnorm", 1.0},
@@ -461,7 +461,7 @@ TEST(TranslateKerasOptimizerTest, RefusesByNameWhatCantBeHonoured) {
   }
 }
 
-TEST(TranslateKerasOptimizerTest, TakesWhatHasNoEffect) {
+TEST(TranslateKerasOptimizerTest, AcceptsOptionsWithoutEffect) {
   EXPECT_EQ(
       translate_keras_optimizer(keras3(
           "SGD",
@@ -502,9 +502,9 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
       {{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
       "unknown key 'class' in the JSON. Known: module, class_name, config, "
       "registered_name.");
-  Json own = keras3("SGD", no_options());
-  own["module"] = "my_package";
-  expect_refused(own, "but got 'my_package'. A class of your own");
+  Json other_module = keras3("SGD", no_options());
+  other_module["module"] = "my_package";
+  expect_refused(other_module, "but got 'my_package'. A class of your own");
   expect_refused(
       keras3("Lion", {{"lr", 0.1}}),
       "[Keras Lion] unknown key 'lr' in the JSON. Known: name, learning_rate, "
@@ -593,7 +593,7 @@ TEST(TranslateKerasOptimizerTest, RefusesDeepJson) {
 
 // --- text --------------------------------------------------------------------
 
-TEST(TranslateKerasOptimizerTest, NamesAreNativeSpecs) {
+TEST(TranslateKerasOptimizerTest, NamesGiveNativeSpecs) {
   for (const Fidelity fidelity :
        {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
     EXPECT_EQ(translate_keras_optimizer("sgd", fidelity), OptimizerSpec(SGD{}));
@@ -629,7 +629,7 @@ TEST(TranslateKerasOptimizerTest, NamesAreNativeSpecs) {
   }
 }
 
-TEST(TranslateKerasOptimizerTest, TextIsJson) {
+TEST(TranslateKerasOptimizerTest, TextIsReadAsJson) {
   EXPECT_EQ(
       translate_keras_optimizer(
           " {\"class_name\": \"SGD\", \"config\": {\"learning_rate\": 2}}"),
@@ -644,9 +644,9 @@ TEST(TranslateKerasOptimizerTest, TextIsJson) {
   EXPECT_VALUE_ERROR(translate_keras_optimizer(nothing), "a null pointer");
 }
 
-// --- wherever a spec can stand -----------------------------------------------
+// --- text and JSON in place of a spec ----------------------------------------
 
-TEST(OptimizerSpecTest, TextAndJsonStandForASpec) {
+TEST(OptimizerSpecTest, TextAndJsonConvertToASpec) {
   const Json json = keras3("SGD", {{"learning_rate", 0.5}});
   const nlohmann::json unordered = json;
   const std::string text = json.dump();
@@ -680,7 +680,7 @@ TEST(OptimizerSpecTest, TextAndJsonStandForASpec) {
   EXPECT_EQ(options_by_string.optimizer, OptimizerSpec(FTRL{}));
 }
 
-TEST(OptimizerSpecTest, UntranslatableTextIsRefusedAtOnce) {
+TEST(OptimizerSpecTest, RefusesUntranslatableTextAtOnce) {
   EXPECT_VALUE_ERROR(
       OptimizerSpec("adamw"), "must be one of sgd, adagrad, adam, ftrl");
   EXPECT_VALUE_ERROR(
@@ -701,8 +701,8 @@ TEST(OptimizerSpecTest, HoldsTheVariant) {
   EXPECT_EQ(before, OptimizerSpec(SGD{}));
   OptimizerSpec copy(spec);
   EXPECT_EQ(copy, spec);
-  OptimizerSpec taken(std::move(copy));
-  EXPECT_EQ(taken, spec);
+  OptimizerSpec moved(std::move(copy));
+  EXPECT_EQ(moved, spec);
   EXPECT_EQ(copy, spec);  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(optimizer_from_json(to_json(spec)), spec);
   EXPECT_EQ(OptimizerSpec(), OptimizerSpec(SGD{}));
@@ -768,35 +768,35 @@ TEST(ToKerasTest, RoundTripsWithTheMatchingFidelity) {
   }
 }
 
-void expect_given_back(const Json& expected) {
+void expect_round_trip(const Json& expected) {
   nlohmann::json actual =
       to_keras(translate_keras_optimizer(expected, Fidelity::kExact));
   actual["config"]["name"] = expected.at("config").at("name");
   EXPECT_EQ(actual, nlohmann::json(expected));
 }
 
-TEST(ToKerasTest, GivesBackWhatKeras3Wrote) {
+TEST(ToKerasTest, RoundTripsTheConfigsOfKeras3) {
   for (const std::string& file : test::golden_files("specs")) {
     for (const Json& test_case : test::read_golden(file)) {
-      if (test_case.at("source") != "keras3" || is_to_be_refused(test_case)) {
+      if (test_case.at("source") != "keras3" || must_be_refused(test_case)) {
         continue;
       }
       const Json& expected = test_case.at("spec");
       SCOPED_TRACE(expected.dump());
-      expect_given_back(expected);
+      expect_round_trip(expected);
     }
   }
   for (const std::string& file : test::golden_files("train")) {
     for (const Json& test_case : test::read_golden(file)) {
       if (test_case.at("name").get<std::string>().starts_with("keras3")) {
         SCOPED_TRACE(test_case.at("name"));
-        expect_given_back(test_case.at("optimizer"));
+        expect_round_trip(test_case.at("optimizer"));
       }
     }
   }
 }
 
-TEST(ToKerasTest, RefusesWhatKerasCantSay) {
+TEST(ToKerasTest, RefusesSpecsWithoutCounterpartInKeras) {
   const auto expect_refused = [](const OptimizerSpec& spec,
                                  const std::string& text) {
     EXPECT_VALUE_ERROR(

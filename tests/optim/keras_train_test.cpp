@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training that Keras did, repeated with Fidelity::kExact, or what the case says,
-// on the engine and, in stock operators, on the host: every case of every
-// train*.json.
+// Repeats the training of every case of every train*.json, on the engine and on
+// the host. The fidelity is kExact unless the case says otherwise.
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
@@ -22,7 +21,7 @@
 namespace tessera {
 namespace keras_train_test {
 
-// Of the golden numbers, which are rounded to 7 decimals.
+// The golden numbers are rounded to 7 decimals.
 double tolerance_of(const std::string& class_name) {
   const bool has_powers = class_name == "Ftrl" || class_name == "Nadam" ||
       class_name.starts_with("Adam");
@@ -96,7 +95,7 @@ void train_step(
       tolerance);
 }
 
-// Our slot by the name that Keras gives it.
+// The slot here that Keras calls `keras_name`.
 std::string slot_name(
     const std::string& class_name,
     const std::string& keras_name) {
@@ -118,7 +117,7 @@ std::string slot_name(
   return names.at(keras_name);
 }
 
-void check_slots(
+void expect_slots(
     const TPUEmbedding& layer,
     const std::string& class_name,
     const Json& slots,
@@ -150,15 +149,15 @@ void run_case(const Json& test_case, const Strategy& strategy) {
       optim::translate_keras_optimizer(spec, fidelity);
   const double tolerance = tolerance_of(class_name);
   TPUEmbedding layer = layer_of(test_case, optimizer, strategy);
-  const auto on_host =
+  const auto host_optimizer =
       strategy == Strategy::engine() ? nullptr : make_optimizer(layer);
   int64_t index = 0;
   for (const Json& step : test_case.at("steps")) {
     SCOPED_TRACE("step " + std::to_string(index++));
-    train_step(layer, on_host.get(), step, tolerance);
+    train_step(layer, host_optimizer.get(), step, tolerance);
   }
   if (test_case.contains("slots_after")) {
-    check_slots(layer, class_name, test_case.at("slots_after"), tolerance);
+    expect_slots(layer, class_name, test_case.at("slots_after"), tolerance);
   }
 }
 

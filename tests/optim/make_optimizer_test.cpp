@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Specs as torch optimizers. That they compute what the engine does is shown
-// by layers/layer_optimizer_test.cpp.
+// Tests specs as torch optimizers. layers/layer_optimizer_test.cpp compares
+// their numbers with the engine.
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -31,8 +31,8 @@ at::Tensor parameter(at::Tensor values) {
   return values.clone().requires_grad_(true);
 }
 
-// Gradient rows `ids` of a parameter of `rows` rows.
-at::Tensor sparse_rows(
+// A sparse gradient that has rows `ids` of a parameter of `rows` rows.
+at::Tensor sparse_gradient(
     std::vector<int64_t> ids,
     const at::Tensor& values,
     int64_t rows) {
@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsIsADenseOne) {
+TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsEqualsADenseOne) {
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
   at::Tensor dense = parameter(initial);
   at::Tensor sparse = parameter(initial);
@@ -64,7 +64,7 @@ TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsIsADenseOne) {
   const auto for_sparse = make_optimizer(GetParam().spec, {sparse});
   for (const at::Tensor& gradient : random_gradients(4)) {
     dense.mutable_grad() = gradient;
-    sparse.mutable_grad() = sparse_rows(
+    sparse.mutable_grad() = sparse_gradient(
         {3, 1, 0, 2},
         gradient.index_select(0, at::tensor({3, 1, 0, 2}, at::kLong)),
         4);
@@ -75,12 +75,13 @@ TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsIsADenseOne) {
   EXPECT_FALSE(at::equal(dense, initial));
 }
 
-TEST_P(MakeOptimizerTest, ASparseGradientLeavesOtherRowsAlone) {
+TEST_P(MakeOptimizerTest, ASparseGradientChangesOnlyItsRows) {
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
   at::Tensor weight = parameter(initial);
   const auto optimizer = make_optimizer(GetParam().spec, {weight});
   for (int i = 0; i < 3; ++i) {
-    weight.mutable_grad() = sparse_rows({2, 0, 2}, at::rand({3, 3}) + 0.1, 4);
+    weight.mutable_grad() =
+        sparse_gradient({2, 0, 2}, at::rand({3, 3}) + 0.1, 4);
     optimizer->step();
   }
   EXPECT_TRUE(at::equal(weight[1], initial[1]));
@@ -89,7 +90,7 @@ TEST_P(MakeOptimizerTest, ASparseGradientLeavesOtherRowsAlone) {
   EXPECT_FALSE(at::equal(weight[2], initial[2]));
 }
 
-TEST_P(MakeOptimizerTest, GoesOnBitForBitAfterLoading) {
+TEST_P(MakeOptimizerTest, ContinuesBitForBitAfterLoading) {
   const auto gradients = random_gradients(6);
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
   const auto run = [&](at::Tensor& weight, auto& optimizer, int from, int to) {
@@ -98,18 +99,18 @@ TEST_P(MakeOptimizerTest, GoesOnBitForBitAfterLoading) {
       optimizer.step();
     }
   };
-  at::Tensor straight = parameter(initial);
-  const auto one = make_optimizer(GetParam().spec, {straight});
-  run(straight, *one, 0, 3);
+  at::Tensor uninterrupted = parameter(initial);
+  const auto one = make_optimizer(GetParam().spec, {uninterrupted});
+  run(uninterrupted, *one, 0, 3);
   std::stringstream stream;
   torch::save(*one, stream);
-  at::Tensor resumed = parameter(straight.detach());
-  run(straight, *one, 3, 6);
+  at::Tensor resumed = parameter(uninterrupted.detach());
+  run(uninterrupted, *one, 3, 6);
 
   const auto other = make_optimizer(GetParam().spec, {resumed});
   torch::load(*other, stream);
   run(resumed, *other, 3, 6);
-  EXPECT_TRUE(at::equal(resumed, straight));
+  EXPECT_TRUE(at::equal(resumed, uninterrupted));
 }
 
 TEST(SpecOptimizerTest, DenseWeightsOfAnyRankTrain) {
@@ -128,7 +129,7 @@ TEST(SpecOptimizerTest, DenseWeightsOfAnyRankTrain) {
   }
 }
 
-TEST(SpecOptimizerTest, AScalarHasNoRow) {
+TEST(SpecOptimizerTest, AScalarTrainsUnlessTheRuleNeedsARow) {
   at::Tensor weight = parameter(at::ones({}));
   weight.mutable_grad() = at::ones({});
   make_optimizer(SGD{.learning_rate = 0.5}, {weight})->step();
@@ -139,18 +140,18 @@ TEST(SpecOptimizerTest, AScalarHasNoRow) {
       "but got a scalar");
 }
 
-TEST(SpecOptimizerTest, ASweepMovesRowsThatASparseGradientLacks) {
+TEST(SpecOptimizerTest, ASweepUpdatesRowsThatASparseGradientLacks) {
   at::Tensor weight = parameter(at::ones({3, 2}));
   const auto optimizer = make_optimizer(
       Momentum{.learning_rate = 1.0, .momentum = 0.5, .lazy = false}, {weight});
-  weight.mutable_grad() = sparse_rows({0}, at::ones({1, 2}), 3);
+  weight.mutable_grad() = sparse_gradient({0}, at::ones({1, 2}), 3);
   optimizer->step();
-  weight.mutable_grad() = sparse_rows({1}, at::ones({1, 2}), 3);
+  weight.mutable_grad() = sparse_gradient({1}, at::ones({1, 2}), 3);
   optimizer->step();
   test::expect_close(weight.select(1, 0), at::tensor({-0.5F, 0.0F, 1.0F}));
 }
 
-TEST(SpecOptimizerTest, LibTorchSchedulersReachTheRate) {
+TEST(SpecOptimizerTest, LibTorchSchedulersChangeTheLearningRate) {
   at::Tensor weight = parameter(at::zeros({1}));
   const auto optimizer = make_optimizer(SGD{.learning_rate = 1.0}, {weight});
   torch::optim::StepLR scheduler(*optimizer, 1, 0.5);
@@ -164,7 +165,7 @@ TEST(SpecOptimizerTest, LibTorchSchedulersReachTheRate) {
   EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.25);
 }
 
-TEST(SpecOptimizerTest, GetLrIsTheScheduleAtTheNextStep) {
+TEST(SpecOptimizerTest, GetLrReturnsTheRateOfTheNextStep) {
   at::Tensor weight = parameter(at::zeros({1}));
   const auto optimizer = make_optimizer(
       SGD{.learning_rate =
@@ -212,7 +213,7 @@ TEST(SpecOptimizerTest, AccumulatesTheMeanOfSeveralSteps) {
   for (const float value : {1.0F, 3.0F}) {
     EXPECT_EQ(dense[0].item<float>(), 0.0F);
     dense.mutable_grad() = at::full({2, 1}, value);
-    sparse.mutable_grad() = sparse_rows({1}, at::full({1, 1}, value), 2);
+    sparse.mutable_grad() = sparse_gradient({1}, at::full({1, 1}, value), 2);
     optimizer->step();
   }
   test::expect_close(dense, at::full({2, 1}, -2.0F));
@@ -233,7 +234,7 @@ TEST(SpecOptimizerTest, APassWithoutGradientCountsAsZeros) {
   EXPECT_EQ(always.item<float>(), -1.0F);
   EXPECT_EQ(once.item<float>(), -0.5F);
   always.mutable_grad() = at::Tensor();
-  optimizer->step();  // not a step at all
+  optimizer->step();  // without any gradient, this is no step
   always.mutable_grad() = at::ones({1});
   optimizer->step();
   EXPECT_EQ(always.item<float>(), -1.0F);
@@ -241,8 +242,9 @@ TEST(SpecOptimizerTest, APassWithoutGradientCountsAsZeros) {
   EXPECT_EQ(always.item<float>(), -2.0F);
 }
 
-// Dense and sparse gradients, stopped after each number of steps.
-TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
+// Trains on dense and sparse gradients, and stops after different numbers of
+// steps.
+TEST_P(MakeOptimizerTest, AnAccumulationContinuesBitForBitAfterLoading) {
   OptimizerSpec spec = GetParam().spec;
   modify(spec, [](auto& held) { held.gradient_accumulation_steps = 3; });
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
@@ -255,16 +257,16 @@ TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
     void step(const at::Tensor& gradient, int64_t index) {
       dense.mutable_grad() = gradient;
       sparse.mutable_grad() =
-          sparse_rows({index % 4}, gradient.slice(0, 0, 1), 4);
+          sparse_gradient({index % 4}, gradient.slice(0, 0, 1), 4);
       optimizer->step();
     }
     at::Tensor dense;
     at::Tensor sparse;
     std::unique_ptr<torch::optim::Optimizer> optimizer;
   };
-  Trained straight(spec, initial);
+  Trained uninterrupted(spec, initial);
   for (int64_t i = 0; i < 8; ++i) {
-    straight.step(gradients[i], i);
+    uninterrupted.step(gradients[i], i);
   }
   for (const int64_t stop : {1, 2, 3, 5}) {
     Trained first(spec, initial);
@@ -278,7 +280,7 @@ TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
       const at::NoGradGuard no_grad;
       second.sparse.copy_(first.sparse);
     }
-    second.step(gradients[7], 7);  // is forgotten, but for the parameters
+    second.step(gradients[7], 7);  // load() drops this gradient
     {
       const at::NoGradGuard no_grad;
       second.dense.copy_(first.dense);
@@ -288,12 +290,12 @@ TEST_P(MakeOptimizerTest, AnAccumulationGoesOnBitForBitAfterLoading) {
     for (int64_t i = stop; i < 8; ++i) {
       second.step(gradients[i], i);
     }
-    EXPECT_TRUE(at::equal(second.dense, straight.dense)) << stop;
-    EXPECT_TRUE(at::equal(second.sparse, straight.sparse)) << stop;
+    EXPECT_TRUE(at::equal(second.dense, uninterrupted.dense)) << stop;
+    EXPECT_TRUE(at::equal(second.sparse, uninterrupted.sparse)) << stop;
   }
 }
 
-TEST(SpecOptimizerTest, AnAccumulationOverOtherStepsOrShapesIsRefused) {
+TEST(SpecOptimizerTest, RefusesAnAccumulationOverOtherStepsOrShapes) {
   const auto optimizer_of = [](int64_t steps, at::Tensor weights) {
     return make_optimizer(
         SGD{.learning_rate = 1.0, .gradient_accumulation_steps = steps},
@@ -302,8 +304,9 @@ TEST(SpecOptimizerTest, AnAccumulationOverOtherStepsOrShapesIsRefused) {
   at::Tensor weights = parameter(at::zeros({4, 3}));
   for (const bool is_sparse : {false, true}) {
     const auto optimizer = optimizer_of(3, weights);
-    weights.mutable_grad() =
-        is_sparse ? sparse_rows({3}, at::ones({1, 3}), 4) : at::ones({4, 3});
+    weights.mutable_grad() = is_sparse
+        ? sparse_gradient({3}, at::ones({1, 3}), 4)
+        : at::ones({4, 3});
     optimizer->step();
     const auto load_into = [&](torch::optim::Optimizer& other) {
       std::stringstream stream;
@@ -322,7 +325,7 @@ TEST(SpecOptimizerTest, AnAccumulationOverOtherStepsOrShapesIsRefused) {
   }
 }
 
-TEST(SpecOptimizerTest, TheClosureIsCalledOnceWithGradients) {
+TEST(SpecOptimizerTest, CallsTheClosureOnceWithGradientsEnabled) {
   at::Tensor weight = parameter(at::ones({1}));
   const auto optimizer = make_optimizer(SGD{.learning_rate = 1.0}, {weight});
   const at::NoGradGuard no_grad;
@@ -338,7 +341,7 @@ TEST(SpecOptimizerTest, TheClosureIsCalledOnceWithGradients) {
   EXPECT_EQ(weight.item<float>(), -1.0F);
 }
 
-TEST(SpecOptimizerTest, ParametersWithoutGradientAreLeftAlone) {
+TEST(SpecOptimizerTest, KeepsParametersWithoutGradient) {
   at::Tensor used = parameter(at::zeros({1}));
   at::Tensor unused = parameter(at::zeros({1}));
   const auto optimizer = make_optimizer(Adam{}, {used, unused});
@@ -350,10 +353,10 @@ TEST(SpecOptimizerTest, ParametersWithoutGradientAreLeftAlone) {
   EXPECT_EQ(unused.item<float>(), 0.0F);
 }
 
-TEST(SpecOptimizerTest, FailsBeforeTheFirstParameterChanges) {
+TEST(SpecOptimizerTest, FailsBeforeAnyParameterChanges) {
   at::Tensor first = parameter(at::ones({1}));
   at::Tensor second = parameter(at::ones({1}));
-  const auto refused = [&](const OptimizerSpec& spec, const char* text) {
+  const auto expect_refused = [&](const OptimizerSpec& spec, const char* text) {
     const auto optimizer = make_optimizer(
         {{SGD{.learning_rate = 1.0}, {first}}, {spec, {second}}});
     first.mutable_grad() = at::ones({1});
@@ -362,17 +365,17 @@ TEST(SpecOptimizerTest, FailsBeforeTheFirstParameterChanges) {
     EXPECT_EQ(first.item<float>(), 1.0F);
     EXPECT_EQ(second.item<float>(), 1.0F);
   };
-  refused(
+  expect_refused(
       SGD{.learning_rate = [] { return -1.0; }},
       "[group 1, parameter 0] learning_rate must be finite and >= 0, but got "
       "-1");
-  refused(
+  expect_refused(
       CustomOptimizer{
           .rule = CustomRule(
               "wide", [](CustomRows& rows) { rows.weights = at::zeros({2}); })},
       "[group 1, parameter 0] the custom rule must leave weights as Float of "
       "shape [1], but left Float of shape [2]");
-  refused(
+  expect_refused(
       CustomOptimizer{
           .rule = CustomRule(
               "throws",
@@ -382,7 +385,7 @@ TEST(SpecOptimizerTest, FailsBeforeTheFirstParameterChanges) {
       "out of luck");
 }
 
-TEST(SpecOptimizerTest, AddedParametersHaveTheFirstGroupsSpec) {
+TEST(SpecOptimizerTest, AddedParametersGetTheSpecOfTheFirstGroup) {
   at::Tensor first = parameter(at::zeros({1}));
   at::Tensor second = parameter(at::zeros({1}));
   const auto optimizer = make_optimizer(SGD{.learning_rate = 0.5}, {first});
@@ -393,7 +396,7 @@ TEST(SpecOptimizerTest, AddedParametersHaveTheFirstGroupsSpec) {
   EXPECT_EQ(optimizer->param_groups()[1].options().get_lr(), 0.5);
 }
 
-TEST(MakeOptimizerErrorsTest, RefusesWhatItCannotFollow) {
+TEST(MakeOptimizerErrorsTest, RefusesUnusableSpecsAndParameters) {
   const at::Tensor weight = parameter(at::ones({1}));
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{}, {}),
@@ -430,7 +433,7 @@ TEST(MakeOptimizerErrorsTest, RefusesWhatItCannotFollow) {
       "[make_optimizer] slot_creation makes the slots of tables");
 }
 
-TEST(SpecOptimizerTest, SparseGradientsAreOfRows) {
+TEST(SpecOptimizerTest, RefusesSparseGradientsWithoutWholeRows) {
   at::Tensor first = parameter(at::ones({2}));
   at::Tensor flat = parameter(at::ones({4}));
   const auto optimizer = make_optimizer(SGD{}, {first, flat});
@@ -444,7 +447,7 @@ TEST(SpecOptimizerTest, SparseGradientsAreOfRows) {
   EXPECT_TRUE(at::equal(first, at::ones({2})));
 }
 
-TEST(SpecOptimizerTest, ARuleDoesNotSeeTheGradientItself) {
+TEST(SpecOptimizerTest, ARuleGetsACopyOfTheGradient) {
   at::Tensor weight = parameter(at::ones({2}));
   const auto optimizer = make_optimizer(
       CustomOptimizer{
@@ -456,7 +459,7 @@ TEST(SpecOptimizerTest, ARuleDoesNotSeeTheGradientItself) {
   EXPECT_TRUE(at::equal(weight.grad(), at::ones({2})));
 }
 
-TEST(SpecOptimizerTest, LoadForgetsWhatTheArchiveLacks) {
+TEST(SpecOptimizerTest, LoadResetsSlotsThatTheArchiveLacks) {
   at::Tensor weight = parameter(at::ones({2}));
   weight.mutable_grad() = at::ones({2});
   const auto optimizer =

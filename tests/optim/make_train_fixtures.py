@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Adamax and Nadam of Keras compute, for keras_train_test.
+"""Trains tables with Keras's Adamax and Nadam, for keras_train_test.
 
-Writes tests/golden/train_adamax_nadam.json in the format of its neighbours: one
-table of sum bags, the gradients of its activations in each step, and the rows
-and slots that Keras makes of them. Keras 3 and the new optimizers of tf_keras
-get dense gradients, with zeros for rows without one, legacy Keras gets
-IndexedSlices. `fidelity` is given where it is not exact.
+Writes tests/golden/train_adamax_nadam.json in the format of the other train
+files. A case has a table of sum bags, the gradients of its activations in each
+step, and the rows and slots that Keras computes from them. Keras 3 and the new
+optimizers of tf_keras get dense gradients, with zeros for rows without one.
+Legacy Keras gets IndexedSlices. A case names its fidelity if that is not exact.
 
   pip install tensorflow-cpu tf_keras keras numpy
   python tests/optim/make_train_fixtures.py
@@ -47,7 +47,7 @@ def floats(*shape):
 
 
 def bags_over(vocabulary_size, touch_all):
-    """Ragged ids with duplicates: some rows, or all of them."""
+    """Ragged ids with duplicates, of some rows or of all of them."""
     bags = [
         random.integers(0, vocabulary_size, random.integers(0, 4)).tolist()
         for _ in range(BAGS)
@@ -174,7 +174,7 @@ def all_cases():
     for name, slot in [("Adamax", "u"), ("Nadam", "v")]:
         yield from cases_of(name, slot, keras, "keras3")
         yield from cases_of(name, slot, tf_keras, "tf_keras")
-    # Long enough for Keras's float32 product of the momenta to be rounded often.
+    # Long enough that Keras rounds its float32 product of the momenta often.
     yield case("keras3_nadam_long", keras.optimizers.Nadam(0.01), "v", steps=60)
     yield case("legacy_adamax", legacy.Adamax(0.1), "v")
     # Legacy Nadam moves no row without a gradient but lets its slots decay, so

@@ -44,7 +44,7 @@ const std::vector<OptimizerSpec>& all_specs() {
   return specs;
 }
 
-// Every spec, changed by `change`.
+// Calls `change` with a copy of each spec.
 template <class Change>
 void for_each_spec(Change change) {
   for (const OptimizerSpec& spec : all_specs()) {
@@ -54,7 +54,7 @@ void for_each_spec(Change change) {
   }
 }
 
-// The same, without the custom one, which has no kernel.
+// The same without CustomOptimizer, which has no kernel.
 template <class Change>
 void for_each_fused_spec(Change change) {
   for_each_spec([&]<class Spec>(Spec& spec) {
@@ -64,7 +64,7 @@ void for_each_fused_spec(Change change) {
   });
 }
 
-TEST(LearningRateTest, ANumberIsItsValue) {
+TEST(LearningRateTest, ANumberIsConstant) {
   const LearningRate rate = 0.25;
   EXPECT_TRUE(rate.is_constant());
   EXPECT_EQ(rate.value(0, "[x]"), 0.25);
@@ -147,7 +147,7 @@ TEST(LearningRateTest, RefusesAnEmptyFunction) {
   }
 }
 
-TEST(LearningRateTest, RefusesTensorsThatAreNoRate) {
+TEST(LearningRateTest, RefusesTensorsThatAreNotALearningRate) {
   at::Tensor current;
   const LearningRate rate = [&] { return current; };
   EXPECT_TYPE_ERROR(
@@ -180,8 +180,8 @@ TEST(LearningRateTest, RefusesTensorsThatAreNoRate) {
   }
 }
 
-// Only what gives a rate becomes one, so that overloads for other callables
-// stay possible.
+// Only callables that return a learning rate convert to one. Overloads for
+// other callables stay possible.
 TEST(LearningRateTest, OtherCallablesDoNotConvert) {
   const auto text = [] { return std::string("0.1"); };
   const auto nothing = [] {};
@@ -192,7 +192,7 @@ TEST(LearningRateTest, OtherCallablesDoNotConvert) {
   static_assert(!std::is_convertible_v<at::Tensor, LearningRate>);
 }
 
-TEST(LearningRateTest, APlaceholderAsksForItsCallable) {
+TEST(LearningRateTest, APlaceholderHasNoValue) {
   EXPECT_VALUE_ERROR(
       LearningRate::placeholder("warm_up").value(0, "[table 'users']"),
       "[table 'users'] learning_rate is the placeholder of the callable "
@@ -207,7 +207,7 @@ TEST(LearningRateTest, APlaceholderAsksForItsCallable) {
       LearningRate("empty", nullptr).value(0, ""), "the callable 'empty'");
 }
 
-TEST(OptimizerSpecTest, DefaultsAreUpstreams) {
+TEST(OptimizerSpecTest, DefaultsMatchUpstream) {
   EXPECT_EQ(SGD{}.learning_rate, LearningRate(0.01));
   EXPECT_EQ(Adagrad{}.learning_rate, LearningRate(0.001));
   EXPECT_EQ(Adagrad{}.initial_accumulator_value, 0.1);
@@ -226,7 +226,7 @@ TEST(OptimizerSpecTest, DefaultsAreUpstreams) {
   });
 }
 
-TEST(OptimizerSpecTest, NamesAreTheClasses) {
+TEST(OptimizerSpecTest, NamesAreTheClassNames) {
   std::string names;
   for (const OptimizerSpec& spec : all_specs()) {
     names += name_of(spec) + " ";
@@ -270,7 +270,7 @@ TEST(OptimizerSpecTest, RefusesAnUnusableLearningRate) {
         validate(spec, "[TableConfig 'users']"),
         "[TableConfig 'users'] " + name_of(spec) +
             ": learning_rate must be finite and >= 0, but got -1");
-    // Callables are read at each update only.
+    // A callable is not read before an update.
     spec.learning_rate = [] { return -1.0; };
     validate(spec, "");
     spec.learning_rate = LearningRate::placeholder("later");
@@ -303,7 +303,7 @@ TEST(OptimizerSpecTest, RefusesToClipGradientsThatAreNotAccumulated) {
   for_each_fused_spec([](auto spec) {
     spec.use_gradient_accumulation = false;
     validate(spec, "");
-    // Upstream's clipvalue 0 and (None, 1), and a lower limit alone.
+    // Upstream tests clipvalue 0 and (None, 1). The third pair has no maximum.
     using Limit = std::optional<double>;
     for (const auto& [low, high] :
          {std::pair<Limit, Limit>{0.0, 0.0},
@@ -370,7 +370,7 @@ TEST(OptimizerSpecTest, RefusesAnInfiniteWeightDecay) {
   });
 }
 
-TEST(OptimizerSpecTest, AdagradRefusesAnAccumulatorThatItCannotDivideBy) {
+TEST(OptimizerSpecTest, AdagradRefusesAnUnusableInitialAccumulator) {
   for (const double bad : {0.0, -0.1, kInfinity, std::nan(""), 1e-46, 1e39}) {
     EXPECT_VALUE_ERROR(
         validate(Adagrad{.initial_accumulator_value = bad}, "[x]"),
@@ -428,8 +428,8 @@ TEST(OptimizerSpecTest, AdamaxAndNadamRefuseOptionsOutOfRange) {
   }
 }
 
-// What Keras keeps in a variable of the optimizer, multiplied step by step.
-TEST(NadamFactorsTest, AreThoseOfTheRunningProduct) {
+// Keras multiplies this product step by step in a variable of the optimizer.
+TEST(NadamFactorsTest, MatchTheRunningProduct) {
   for (const double beta_1 : {0.9, 0.999, 0.0}) {
     for (const double decay : {1.0, 0.004, 0.0, 1e-12, 1e6}) {
       SCOPED_TRACE(c10::str("beta_1 ", beta_1, ", schedule_decay ", decay));
@@ -453,14 +453,14 @@ TEST(NadamFactorsTest, AreThoseOfTheRunningProduct) {
   }
 }
 
-TEST(NadamFactorsTest, EndWhereAdamDoesAfterManyUpdates) {
+TEST(NadamFactorsTest, ApproachAdamsAfterManyUpdates) {
   const NadamFactors factors = nadam_factors(Nadam{}, int64_t{1} << 40);
   EXPECT_NEAR(factors.momentum, 0.9, 1e-12);
   EXPECT_NEAR(factors.gradient, 0.1, 1e-12);
   EXPECT_EQ(factors.velocity, 1.0);
 }
 
-TEST(RowUpdateTest, SlotsStartAsTheSpecSays) {
+TEST(RowUpdateTest, SlotsHaveTheNamesAndValuesOfTheSpec) {
   EXPECT_TRUE(slots_of(SGD{}).empty());
   const auto adagrad = slots_of(Adagrad{.initial_accumulator_value = 0.3});
   ASSERT_EQ(adagrad.size(), 1U);
@@ -473,7 +473,7 @@ TEST(RowUpdateTest, SlotsStartAsTheSpecSays) {
   EXPECT_EQ(adam[0].initial_value + adam[1].initial_value, 0.0);
 }
 
-TEST(RowUpdateTest, WeightDecayCanHoldTheLearningRate) {
+TEST(RowUpdateTest, WeightDecayMayIncludeTheLearningRate) {
   for_each_fused_spec([](auto spec) {
     EXPECT_FALSE(row_update(spec, {.learning_rate = 0.5}).stages.any());
     spec.weight_decay_factor = 0.25;
@@ -512,7 +512,7 @@ TEST(RowUpdateTest, TheRuleHoldsTheLearningRateOfThisUpdate) {
   });
 }
 
-TEST(RowUpdateTest, AdamsEpsilonStandsInsideOrOutsideOfTheRoot) {
+TEST(RowUpdateTest, AdamsEpsilonIsInsideOrOutsideTheRoot) {
   const auto inside = std::get<kernels::AdamRule>(
       row_update(Adam{.epsilon = 0.5}, {.learning_rate = 0.1}).rule);
   EXPECT_EQ(inside.epsilon_inside, 0.25F);

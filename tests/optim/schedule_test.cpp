@@ -21,7 +21,7 @@ namespace schedule_test {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The schedule of a Keras config, through an optimizer that has it.
+// Reads the schedule of a Keras config as the learning rate of an optimizer.
 Schedule from_keras(const Json& schedule) {
   const OptimizerSpec spec = translate_keras_optimizer(
       Json{{"class_name", "SGD"}, {"config", {{"learning_rate", schedule}}}});
@@ -112,7 +112,7 @@ TEST(ScheduleTest, ABoundaryBelongsToTheValueBefore) {
   }
 }
 
-TEST(ScheduleTest, APolynomialStaysAtItsEndOrBeginsAgain) {
+TEST(ScheduleTest, PolynomialDecayEndsOrCycles) {
   PolynomialDecay decay{1.0, 10.0, 0.1, 1.0};
   EXPECT_DOUBLE_EQ(value_at(decay, 10), 0.1);
   EXPECT_DOUBLE_EQ(value_at(decay, 1000), 0.1);
@@ -122,7 +122,7 @@ TEST(ScheduleTest, APolynomialStaysAtItsEndOrBeginsAgain) {
   EXPECT_DOUBLE_EQ(value_at(decay, 15), 0.1 + 0.9 * 0.25);
 }
 
-TEST(ScheduleTest, RestartsOfEqualLength) {
+TEST(ScheduleTest, RestartsMayHaveEqualLengths) {
   const CosineDecayRestarts decay{1.0, 4.0, 1.0, 0.5, 0.0};
   EXPECT_NEAR(value_at(decay, 0), 1.0, 1e-7);
   EXPECT_NEAR(value_at(decay, 2), 0.5, 1e-7);
@@ -130,14 +130,15 @@ TEST(ScheduleTest, RestartsOfEqualLength) {
   EXPECT_NEAR(value_at(decay, 8), 0.25, 1e-7);
 }
 
-// The logarithms' quotient is 5 in float32, and just below it in double.
-TEST(ScheduleTest, ARestartHappensWhereKerasHasIt) {
+// The quotient of the logarithms is 5 in float32, but a little less in double
+// precision.
+TEST(ScheduleTest, RestartsAtTheSameStepAsKeras) {
   const CosineDecayRestarts decay{1.0, 1.0, 3.0, 1.0, 0.0};
   EXPECT_NEAR(value_at(decay, 120), 0.0, 1e-3);
   EXPECT_NEAR(value_at(decay, 121), 1.0, 1e-6);
 }
 
-TEST(ScheduleTest, WarmupRisesAndThenHandsOver) {
+TEST(ScheduleTest, WarmupRisesAndThenFollowsTheNextSchedule) {
   const Warmup warmup{
       .start = 0.2, .steps = 4.0, .then = ExponentialDecay{1.0, 1.0, 0.5}};
   const std::vector<double> expected{0.2, 0.4, 0.6, 0.8, 1.0, 0.5, 0.25};
@@ -209,7 +210,7 @@ TEST(ScheduleTest, RefusesMismatchedBoundaries) {
   expect_refused({{kNan}, {0.1, 0.2}}, "boundaries must be finite, but got");
 }
 
-TEST(ScheduleTest, RefusesJsonOfAnotherShape) {
+TEST(ScheduleTest, RefusesMalformedJson) {
   const auto read = [](const char* text) {
     return JsonValue<Schedule>::read(Json::parse(text), "optimizer");
   };
