@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is saved beside tables and slots: gradients that are being accumulated,
-// the counter, and the seed of random rounding.
+// Tests the saved state besides tables and slots: accumulated gradients, the step
+// counter, and the seed of random rounding.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
@@ -79,7 +79,7 @@ Features batch(int64_t step) {
       {"user", int64s({step % 4, 3})}};
 }
 
-// A layer and, on the host, the optimizer of its tables.
+// A layer, and on the host also the optimizer of its tables.
 struct Trainee {
   explicit Trainee(const Case& setup)
       : layer(TPUEmbeddingOptions{
@@ -117,13 +117,13 @@ void load_bytes(TPUEmbedding& layer, const std::string& bytes) {
   torch::load(layer, stream);
 }
 
-// Stops after 4 and after 5 of 10 passes, of which 3 make an update, and goes
-// on from an archive, a full checkpoint and an increment.
+// Trains for 10 passes and stops after 4 and after 5. Training must continue
+// with the same bits from an archive, a full checkpoint and an increment.
 void expect_same_bits(const Case& setup) {
   Case other = setup;
   other.seed = 99;
-  Trainee straight(setup);
-  straight.train(0, 10);
+  Trainee uninterrupted(setup);
+  uninterrupted.train(0, 10);
   Trainee first(setup);
   const MemoryFolder folder;
   first.layer->save_checkpoint(folder / "increments", {.full_every = 100});
@@ -143,11 +143,11 @@ void expect_same_bits(const Case& setup) {
     for (size_t i = 0; i < loads.size(); ++i) {
       SCOPED_TRACE(c10::str("stopped after ", stop, ", load ", i));
       Trainee second(other);
-      second.train(0, 2);  // what it has collected itself is dropped
+      second.train(0, 2);  // loading drops the gradients of these passes
       loads[i](second.layer);
       EXPECT_TRUE(second.bytes() == bytes);
       second.train(stop, 10);
-      EXPECT_TRUE(second.bytes() == straight.bytes());
+      EXPECT_TRUE(second.bytes() == uninterrupted.bytes());
     }
   }
 }
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(AccumulationSpecTest, SavedInItsMiddleGoesOnWithTheSameBits) {
+TEST_P(AccumulationSpecTest, ContinuesWithTheSameBitsFromItsMiddle) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
     SCOPED_TRACE(strategy.name());
@@ -169,7 +169,7 @@ TEST_P(AccumulationSpecTest, SavedInItsMiddleGoesOnWithTheSameBits) {
   }
 }
 
-TEST(AccumulationTest, DenseGradientsGoOnWithTheSameBits) {
+TEST(AccumulationTest, DenseGradientsContinueWithTheSameBits) {
   const optim::OptimizerSpec adam = with_steps(
       optim::Adam{
           .learning_rate = 0.1, .lazy_adam = false, .bias_correction = true},
@@ -181,12 +181,12 @@ TEST(AccumulationTest, DenseGradientsGoOnWithTheSameBits) {
   }
 }
 
-TEST(AccumulationTest, GoesBetweenTheHostAndAnEngine) {
+TEST(AccumulationTest, MovesBetweenTheHostAndAnEngine) {
   const optim::OptimizerSpec adagrad =
       with_steps(optim::Adagrad{.learning_rate = 0.5}, 3);
   const Strategy host = Strategy::host({.sparse_gradients = true});
-  Trainee straight({.optimizer = adagrad});
-  straight.train(0, 8);
+  Trainee uninterrupted({.optimizer = adagrad});
+  uninterrupted.train(0, 8);
   for (const bool begins_on_host : {true, false}) {
     Trainee first(
         {.optimizer = adagrad,
@@ -201,14 +201,14 @@ TEST(AccumulationTest, GoesBetweenTheHostAndAnEngine) {
     for (const char* table : {"movies", "users"}) {
       test::expect_close(
           second.layer->embedding_tables()[table],
-          straight.layer->embedding_tables()[table],
+          uninterrupted.layer->embedding_tables()[table],
           1e-5,
           1e-5);
     }
   }
 }
 
-TEST(AccumulationTest, AnEmbeddingEngineGoesOn) {
+TEST(AccumulationTest, AnEmbeddingEngineContinues) {
   const EmbeddingEngineOptions options{
       .features = configs(),
       .optimizer = with_steps(
@@ -220,8 +220,8 @@ TEST(AccumulationTest, AnEmbeddingEngineGoesOn) {
     }
   };
   const MemoryFolder folder;
-  EmbeddingEngine straight(options), first(options), second(options);
-  train(straight, 0, 10);
+  EmbeddingEngine uninterrupted(options), first(options), second(options);
+  train(uninterrupted, 0, 10);
   train(first, 0, 5);
   first.save_checkpoint(folder / "run");
   second.load_checkpoint(folder / "run");
@@ -231,31 +231,32 @@ TEST(AccumulationTest, AnEmbeddingEngineGoesOn) {
   for (const char* table : {"movies", "users"}) {
     const int64_t rows = table == std::string("movies") ? kMovies : 4;
     EXPECT_TRUE(at::equal(
-        second.read_rows(table, 0, rows), straight.read_rows(table, 0, rows)));
+        second.read_rows(table, 0, rows),
+        uninterrupted.read_rows(table, 0, rows)));
   }
 }
 
-TEST(AccumulationTest, ACloneGoesOn) {
+TEST(AccumulationTest, ACloneContinues) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
     const Case setup{
         .optimizer = with_steps(optim::Adagrad{}, 3), .strategy = strategy};
-    Trainee straight(setup), first(setup), second(setup);
-    straight.train(0, 7);
+    Trainee uninterrupted(setup), first(setup), second(setup);
+    uninterrupted.train(0, 7);
     first.train(0, 5);
     second.layer = TPUEmbedding(
         std::dynamic_pointer_cast<TPUEmbeddingImpl>(first.layer->clone()));
     if (!strategy.is_engine()) {
       second.optimizer = make_optimizer(second.layer);
     }
-    first.train(8, 9);  // the copy has its own
+    first.train(8, 9);  // does not affect the clone
     second.train(5, 7);
-    EXPECT_TRUE(second.bytes() == straight.bytes()) << strategy.name();
+    EXPECT_TRUE(second.bytes() == uninterrupted.bytes()) << strategy.name();
   }
 }
 
-// Other tables keep what they have collected.
-TEST(AccumulationTest, LoadingSomeTablesDropsTheirGradientsAlone) {
+// Other tables keep their accumulated gradients.
+TEST(AccumulationTest, LoadingSomeTablesDropsOnlyTheirGradients) {
   const Case setup{
       .optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 2)};
   const MemoryFolder folder;
@@ -273,7 +274,7 @@ TEST(AccumulationTest, LoadingSomeTablesDropsTheirGradientsAlone) {
       expected.layer->embedding_tables()["movies"]));
 }
 
-// The message of the ValueError; nothing is changed.
+// Returns the message of the ValueError of `load`, which must change nothing.
 template <class Load>
 std::string error_of(const Trainee& run, Load load) {
   const std::string before = run.bytes();
@@ -287,7 +288,7 @@ std::string error_of(const Trainee& run, Load load) {
   return message;
 }
 
-TEST(AccumulationTest, OverAnotherNumberOfStepsIsRefused) {
+TEST(AccumulationTest, RefusesAnotherNumberOfSteps) {
   const MemoryFolder folder;
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
   run.train(0, 4);
@@ -309,8 +310,8 @@ TEST(AccumulationTest, OverAnotherNumberOfStepsIsRefused) {
   }
 }
 
-// A copy without checksums in which `change` may replace a tensor, or leave an
-// entry out by false.
+// Copies an archive without its checksums. `change` may replace a tensor, and
+// leaves an entry out by returning false.
 void copy_archive(
     InputArchive& from,
     OutputArchive& to,
@@ -351,25 +352,26 @@ std::string changed(
   return result.str();
 }
 
-TEST(AccumulationTest, DamagedGradientsAreRefused) {
+TEST(AccumulationTest, RefusesDamagedGradients) {
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
-  run.train(0, 5);  // two rows of each table at least
+  run.train(0, 5);  // at least two rows of each table have gradients
   Trainee other({.optimizer = with_steps(optim::SGD{}, 3), .seed = 99});
   other.train(0, 2);
-  const auto expect_refused = [&](const std::string& key,
-                                  const std::function<void(at::Tensor&)>& spoil,
-                                  const char* text) {
-    const std::string bytes =
-        changed(run.bytes(), [&](const std::string& name, at::Tensor& value) {
-          if (name == key) {
-            spoil(value);
-          }
-          return value.defined() || name != key;
-        });
-    const std::string message =
-        error_of(other, [&] { load_bytes(other.layer, bytes); });
-    EXPECT_NE(message.find(text), std::string::npos) << message;
-  };
+  const auto expect_refused =
+      [&](const std::string& key,
+          const std::function<void(at::Tensor&)>& damage,
+          const char* text) {
+        const std::string bytes = changed(
+            run.bytes(), [&](const std::string& name, at::Tensor& value) {
+              if (name == key) {
+                damage(value);
+              }
+              return value.defined() || name != key;
+            });
+        const std::string message =
+            error_of(other, [&] { load_bytes(other.layer, bytes); });
+        EXPECT_NE(message.find(text), std::string::npos) << message;
+      };
   const char* rows = "accumulated_rows";
   const char* sums = "accumulated_sums";
   expect_refused(
@@ -398,7 +400,7 @@ TEST(AccumulationTest, DamagedGradientsAreRefused) {
       "sums must be float32 [n, dim]");
 }
 
-TEST(AccumulationTest, EveryFlippedByteOfACheckpointIsNoticed) {
+TEST(AccumulationTest, NamesDamagedFilesOfGradients) {
   const MemoryFolder folder;
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
   run.train(0, 4);
@@ -429,8 +431,8 @@ TEST(AccumulationTest, EveryFlippedByteOfACheckpointIsNoticed) {
   EXPECT_TRUE(other.bytes() == run.bytes());
 }
 
-// Gradients that a host has no place for yet are not lost without a word.
-TEST(AccumulationTest, AHostWithoutAnOptimizerDoesNotLoseThem) {
+// A host layer without an optimizer cannot hold these gradients yet.
+TEST(AccumulationTest, AHostNeedsItsOptimizerBeforeItLoadsGradients) {
   optim::Adagrad adagrad{.gradient_accumulation_steps = 3};
   adagrad.slot_creation = {"ones", [](const optim::SlotRequest& request) {
                              return at::ones(request.shape);
@@ -438,22 +440,24 @@ TEST(AccumulationTest, AHostWithoutAnOptimizerDoesNotLoseThem) {
   Trainee run({.optimizer = adagrad});
   run.train(0, 4);
   const std::string bytes = run.bytes();
-  TPUEmbedding early(TPUEmbeddingOptions{
+  TPUEmbedding without_optimizer(TPUEmbeddingOptions{
       .features = configs(),
       .optimizer = adagrad,
       .strategy = Strategy::host({.sparse_gradients = true})});
-  load_bytes(early, bytes);
+  load_bytes(without_optimizer, bytes);
   EXPECT_VALUE_ERROR(
-      make_optimizer(early), "Make the optimizer first, then load.");
-  Trainee late(
+      make_optimizer(without_optimizer),
+      "Make the optimizer first, then load.");
+  Trainee with_optimizer(
       {.optimizer = adagrad,
        .strategy = Strategy::host({.sparse_gradients = true})});
-  load_bytes(late.layer, bytes);
-  EXPECT_TRUE(late.bytes() == bytes);
+  load_bytes(with_optimizer.layer, bytes);
+  EXPECT_TRUE(with_optimizer.bytes() == bytes);
 }
 
-// A model is loaded whole or not at all, also where the second layer is damaged.
-TEST(AccumulationTest, DamageInTheSecondLayerLeavesTheFirst) {
+// A model is loaded completely or not at all, even if only the second layer is
+// damaged.
+TEST(AccumulationTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
   struct ModelImpl : torch::nn::Module {
     explicit ModelImpl(uint64_t seed) {
       const TPUEmbeddingOptions options{
@@ -501,7 +505,7 @@ TEST(AccumulationTest, DamageInTheSecondLayerLeavesTheFirst) {
   EXPECT_EQ(test::saved(other.second), test::saved(model.second));
 }
 
-TEST(AccumulationTest, AWrongManifestIsRefused) {
+TEST(AccumulationTest, RefusesAWrongManifest) {
   const MemoryFolder folder;
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
   run.train(0, 4);
@@ -509,23 +513,23 @@ TEST(AccumulationTest, AWrongManifestIsRefused) {
   const Manifest good = manifest_from_text(
       test::read_file(folder / "run/checkpoint_000001/manifest.json"),
       "[test]");
-  const auto refuse =
-      [&](const std::function<void(ManifestAccumulated&)>& spoil,
+  const auto expect_refused =
+      [&](const std::function<void(ManifestAccumulated&)>& damage,
           const char* text) {
         Manifest bad = good;
-        spoil(*bad.tables[0].accumulated);
+        damage(*bad.tables[0].accumulated);
         EXPECT_VALUE_ERROR(manifest_from_text(to_text(bad), "[test]"), text);
       };
-  refuse(
+  expect_refused(
       [](ManifestAccumulated& accumulated) { accumulated.steps = 1; },
       "accumulated steps must be more than 1");
-  refuse(
+  expect_refused(
       [](ManifestAccumulated& accumulated) { accumulated.parts[0].count = -1; },
       "must be some of the table's");
-  refuse(
+  expect_refused(
       [](ManifestAccumulated& accumulated) { --accumulated.parts[0].count; },
       "a file of accumulated gradients has another size");
-  refuse(
+  expect_refused(
       [](ManifestAccumulated& accumulated) {
         accumulated.parts[0].rows.name = "../rows";
       },
@@ -540,12 +544,13 @@ class Warnings : public c10::WarningHandler {
   std::vector<std::string> texts;
 };
 
-bool is_old_key(const std::string& key, at::Tensor& /*value*/) {
+bool is_key_of_old_files(const std::string& key, at::Tensor& /*value*/) {
   return !key.starts_with("accumul") && key != "seed";
 }
 
-// Files of before gradients were saved: they load, and say what is missing.
-TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
+// Files from before gradients were saved still load. A warning says what is
+// missing.
+TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
   const MemoryFolder folder;
   const Case setup{
       .optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 2)};
@@ -561,7 +566,7 @@ TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
   test::write_file(path, to_text(manifest));
   EXPECT_EQ(test::read_file(path).find("accumulated"), std::string::npos);
   EXPECT_EQ(test::read_file(path).find("seed"), std::string::npos);
-  const std::string bytes = changed(run.bytes(), is_old_key);
+  const std::string bytes = changed(run.bytes(), is_key_of_old_files);
 
   for (const bool is_archive : {true, false}) {
     Warnings warnings;
@@ -583,7 +588,7 @@ TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
         << warnings.texts[0];
     EXPECT_EQ(loaded.layer->iterations(), 1);
     const at::Tensor before = loaded.layer->embedding_tables()["users"].clone();
-    // The mean of nothing and of gradients of 1 for rows 0 and 3.
+    // The update is the mean of zeros and of gradients of 1 for rows 0 and 3.
     loaded.layer
         ->forward(
             {{"seen", test::ragged({{1}, {}})},
@@ -599,7 +604,7 @@ TEST(AccumulationTest, OldFilesCountTheMissingPassesAsZeros) {
   }
 }
 
-TEST(AccumulationTest, IterationsAreUpdatesNotPasses) {
+TEST(AccumulationTest, IterationsCountUpdatesNotPasses) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
     SCOPED_TRACE(strategy.name());
@@ -623,7 +628,7 @@ TEST(AccumulationTest, IterationsAreUpdatesNotPasses) {
   }
 }
 
-TEST(AccumulationTest, TheTableThatIsUpdatedMostOftenCounts) {
+TEST(AccumulationTest, IterationsAreThoseOfTheMostUpdatedTable) {
   const auto table = [](const char* name, int64_t steps) {
     return FeatureConfig{
         .table = make_table(
@@ -642,8 +647,8 @@ TEST(AccumulationTest, TheTableThatIsUpdatedMostOftenCounts) {
   }
 }
 
-// As the gradients of ordinary parameters: they are the optimizer's to apply.
-TEST(AccumulationTest, GradientsThatWaitForAStepAreNotSaved) {
+// Gradients of ordinary parameters are not saved either before a step.
+TEST(AccumulationTest, DoesNotSaveGradientsThatWaitForAStep) {
   const MemoryFolder folder;
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = configs(),
@@ -664,7 +669,7 @@ TEST(AccumulationTest, GradientsThatWaitForAStepAreNotSaved) {
 
 // --- the seed -------------------------------------------------------------------
 
-TEST(SavedSeedTest, RandomRoundingGoesOnWithTheSameBits) {
+TEST(SavedSeedTest, RandomRoundingContinuesWithTheSameBits) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     SCOPED_TRACE(c10::toString(dtype));
     for (const int64_t steps : {1, 3}) {
@@ -676,7 +681,7 @@ TEST(SavedSeedTest, RandomRoundingGoesOnWithTheSameBits) {
   }
 }
 
-TEST(SavedSeedTest, AnEmbeddingEngineTakesItOver) {
+TEST(SavedSeedTest, AnEmbeddingEngineUsesTheSavedSeed) {
   const MemoryFolder folder;
   EmbeddingEngineOptions options{
       .features = configs(at::kBFloat16),
@@ -698,8 +703,9 @@ TEST(SavedSeedTest, AnEmbeddingEngineTakesItOver) {
       second.read_rows("movies", 0, kMovies)));
 }
 
-// Without the step counter, and from files of before it was saved.
-TEST(SavedSeedTest, ALayerKeepsItsOwnOtherwise) {
+// A layer keeps its own seed if it does not load the step counter, or if the file
+// is from before seeds were saved.
+TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   const Case setup{
       .optimizer = optim::SGD{.learning_rate = 0.1},
       .seed = 1,
@@ -714,7 +720,7 @@ TEST(SavedSeedTest, ALayerKeepsItsOwnOtherwise) {
   Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
   manifest.seed = {};
   test::write_file(path, to_text(manifest));
-  const std::string bytes = changed(run.bytes(), is_old_key);
+  const std::string bytes = changed(run.bytes(), is_key_of_old_files);
   const std::vector<std::function<void(TPUEmbedding&)>> loads{
       [&](TPUEmbedding& layer) { layer->load_checkpoint(folder / "old"); },
       [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },
@@ -724,7 +730,7 @@ TEST(SavedSeedTest, ALayerKeepsItsOwnOtherwise) {
       [&](TPUEmbedding& layer) {
         layer->load_checkpoint(folder / "run", {.tables = {"movies", "users"}});
       }};
-  // A layer of the other seed with the same rows.
+  // Trains a layer that has the same rows, but another seed.
   const auto trained = [&](const std::function<void(TPUEmbedding&)>& load) {
     Trainee loaded(other);
     load(loaded.layer);

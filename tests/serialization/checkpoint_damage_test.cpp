@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that a crash, a full disk, a flipped bit or an enemy has touched.
+// Tests checkpoints after crashes and on full disks, and with flipped bits and
+// hostile contents.
 #include <tessera/optim/optimizers/adagrad.h>
 
 #include "serialization/checkpoint_reader.h"
@@ -55,7 +56,7 @@ EmbeddingState make_test_state(uint64_t seed = 0) {
       configs(), optim::Adagrad{}, seed, WithSlots::kYes, "[test]");
 }
 
-// As an update would: some rows, and the counter.
+// Changes some rows and the counter, like an update.
 void change(EmbeddingState& state, std::mt19937& random) {
   ++state.iterations;
   for (TableState& table : state.tables) {
@@ -80,7 +81,7 @@ bool is_equal(const EmbeddingState& a, const EmbeddingState& b) {
   return equal;
 }
 
-// Files of few rows, and increments.
+// Saves increments, and files of a few rows.
 const CheckpointOptions kOptions{
     .keep_last = 2,
     .full_every = 3,
@@ -94,7 +95,7 @@ void save(
   save_checkpoint(state, configs(), directory.string(), options, disk);
 }
 
-// Three checkpoints: a full one and two increments. Gives the last state.
+// Writes a full checkpoint and two increments. Returns the last state.
 EmbeddingState write_three(const fs::path& directory, int seed = 1) {
   std::mt19937 random(seed);
   Disk disk;
@@ -130,7 +131,7 @@ std::vector<fs::path> files_under(const fs::path& directory) {
   return files;
 }
 
-TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
+TEST(CheckpointDamageTest, NamesTheFileOfEveryFlippedByte) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   write_three(run);
@@ -138,9 +139,9 @@ TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
   const auto files = files_under(run);
   EXPECT_GT(files.size(), 15U);
   for (const fs::path& path : files) {
-    const std::string whole = read_file(path);
-    for (size_t i = 0; i < whole.size(); ++i) {
-      std::string damaged = whole;
+    const std::string intact = read_file(path);
+    for (size_t i = 0; i < intact.size(); ++i) {
+      std::string damaged = intact;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
       write_file(path, damaged);
       const std::string message = load_error(run);
@@ -149,13 +150,13 @@ TEST(CheckpointDamageTest, EveryFlippedByteIsFoundAndNamed) {
           << "byte " << i << " of " << path << ": " << message;
       ++flips;
     }
-    write_file(path, whole);
+    write_file(path, intact);
   }
   std::cout << flips << " flipped bytes in " << files.size() << " files\n";
   EXPECT_EQ(load_error(run), "no error");
 }
 
-TEST(CheckpointDamageTest, ALaterChunkIsNamedByItsBytes) {
+TEST(CheckpointDamageTest, NamesADamagedChunkByItsBytes) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   const Nest<FeatureConfig> wide{
@@ -176,15 +177,15 @@ TEST(CheckpointDamageTest, ALaterChunkIsNamedByItsBytes) {
       "table_0.parameters.0' bytes [2097152, 2867200) do not agree");
 }
 
-TEST(CheckpointDamageTest, TruncatedAndMissingFilesAreNamed) {
+TEST(CheckpointDamageTest, NamesTruncatedAndMissingFiles) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   write_three(run);
   for (const fs::path& path : files_under(run)) {
-    const std::string whole = read_file(path);
+    const std::string intact = read_file(path);
     for (const size_t size :
-         {size_t{0}, whole.size() / 2, whole.size() - 1, whole.size() + 1}) {
-      std::string changed = whole;
+         {size_t{0}, intact.size() / 2, intact.size() - 1, intact.size() + 1}) {
+      std::string changed = intact;
       changed.resize(size, 'x');
       write_file(path, changed);
       EXPECT_NE(load_error(run).find(path.string()), SIZE_MAX) << path;
@@ -194,12 +195,12 @@ TEST(CheckpointDamageTest, TruncatedAndMissingFilesAreNamed) {
     fs::create_directory(path);
     EXPECT_NE(load_error(run).find(path.string()), SIZE_MAX) << path;
     fs::remove(path);
-    write_file(path, whole);
+    write_file(path, intact);
   }
   EXPECT_EQ(load_error(run), "no error");
 }
 
-// A manifest of the newest checkpoint, changed, with the right checksum.
+// Changes the manifest of the newest checkpoint and corrects its checksum.
 class HostileManifestTest : public testing::Test {
  protected:
   HostileManifestTest() {
@@ -314,7 +315,7 @@ TEST_F(HostileManifestTest, IsRefused) {
   expect("first tensor must be parameters", [](Json& json) {
     json["name"] = "slot_x";
   });
-  // A file of touched rows that is consistent in itself, but not ascending.
+  // A file of touched rows with a correct checksum, but without ascending rows.
   const fs::path touched = run_ / "checkpoint_000003" / "table_0.touched";
   const std::string good = read_file(touched);
   const std::string bad(good.size(), '\x7f');
@@ -330,9 +331,9 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_NE(error_of_text("null "), "no error");
 }
 
-// A manifest that is its own parent must not keep a writer busy for ever, and
-// what can't be read must not make it remove what that builds on.
-TEST_F(HostileManifestTest, AWriterNeitherTrustsNorRemovesWhatItCannotRead) {
+// A manifest that is its own parent must not send a writer into an endless loop.
+// The writer must not remove checkpoints on which an unreadable one may build.
+TEST_F(HostileManifestTest, AWriterKeepsWhatItCannotRead) {
   error_of([](Json& json) {
     json["parent"]["name"] = "checkpoint_000003";
     json["increments"] = 1;
@@ -346,7 +347,7 @@ TEST_F(HostileManifestTest, AWriterNeitherTrustsNorRemovesWhatItCannotRead) {
   EXPECT_TRUE(is_equal(loaded, state));
 }
 
-TEST(CheckpointDamageTest, NoIncrementGoesOntoADamagedBase) {
+TEST(CheckpointDamageTest, ADamagedBaseGetsNoIncrement) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::mt19937 random(1);
@@ -363,15 +364,15 @@ TEST(CheckpointDamageTest, NoIncrementGoesOntoADamagedBase) {
   text[10] ^= 1;
   write_file(base, text);
   change(state, random);
-  save(state, run, disk, options);  // a full one
+  save(state, run, disk, options);  // saves a full checkpoint
   EmbeddingState loaded = make_test_state(99);
   load_checkpoint(loaded, run.string(), {});
   EXPECT_TRUE(is_equal(loaded, state));
   EXPECT_EQ(list_checkpoints(run.string()).size(), 4U);
 }
 
-// Below a checkpoint with all rows of a table, its older files do not matter.
-TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
+// A checkpoint with all rows of a table does not need older files of it.
+TEST(CheckpointDamageTest, DamageBeforeAFullTableDoesNotMatter) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::mt19937 random(1);
@@ -394,9 +395,7 @@ TEST(CheckpointDamageTest, DamageBelowAFullTableDoesNotMatter) {
   EXPECT_TRUE(is_equal(loaded, state));
 }
 
-// Rows do not depend on the files that they are in: any number of readers gets
-// what any number of files holds.
-TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
+TEST(CheckpointReaderTest, ReadsAnyRowsFromFilesOfAnySize) {
   for (const int64_t file_rows : {1, 2, 5, 13, 100}) {
     const MemoryFolder folder;
     Disk disk;
@@ -438,14 +437,14 @@ TEST(CheckpointReaderTest, AnyRowsFromAnyFiles) {
   }
 }
 
-// The power fails before each step of the third save, with every choice of what
-// has reached the disk without being synced: none, all, and random ones.
-TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
+// The power fails before each step of a save. Without being synced, nothing,
+// everything or random parts have reached the disk.
+TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterPowerLoss) {
   struct PowerFails {};
   int64_t crashes = 0;
   int64_t steps = 1;
   std::mt19937 coin(3);
-  for (int64_t at = 0; at < steps; ++at) {
+  for (int64_t failing_step = 0; failing_step < steps; ++failing_step) {
     const MemoryFolder folder;
     const fs::path run = folder.path() / "run";
     RecordingDisk disk(folder.path());
@@ -459,34 +458,34 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
     change(state, random);
     const int64_t first = disk.steps();
     disk.before_step = [&](const std::string&) {
-      if (disk.steps() == first + at) {
+      if (disk.steps() == first + failing_step) {
         throw PowerFails();
       }
     };
-    bool is_over = false;
+    bool has_finished = false;
     try {
       save(state, run, disk);
-      is_over = true;
+      has_finished = true;
     } catch (const PowerFails&) {
     }
-    steps = is_over ? at : at + 2;
+    steps = has_finished ? failing_step : failing_step + 2;
     for (int draw = 0; draw < 12; ++draw) {
-      const MemoryFolder left;
-      disk.after_power_loss(left.path(), [&] {
+      const MemoryFolder remains;
+      disk.after_power_loss(remains.path(), [&] {
         return draw == 0 ? false : draw == 1 || coin() % 2 == 0;
       });
       EmbeddingState loaded = make_test_state(99);
-      load_checkpoint(loaded, left / "run", {});
+      load_checkpoint(loaded, remains / "run", {});
       EXPECT_TRUE(
-          is_equal(loaded, state) || (!is_over && is_equal(loaded, third)))
-          << "step " << at << ", draw " << draw << ": iterations "
+          is_equal(loaded, state) || (!has_finished && is_equal(loaded, third)))
+          << "step " << failing_step << ", draw " << draw << ": iterations "
           << loaded.iterations;
-      // And the next save has somewhere to go.
+      // The next save works too.
       Disk plain;
       change(loaded, random);
-      save(loaded, left.path() / "run", plain);
+      save(loaded, remains.path() / "run", plain);
       EmbeddingState again = make_test_state(99);
-      load_checkpoint(again, left / "run", {});
+      load_checkpoint(again, remains / "run", {});
       EXPECT_TRUE(is_equal(again, loaded));
       ++crashes;
     }
@@ -495,11 +494,11 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterPowerLoss) {
   EXPECT_GT(steps, 25);
 }
 
-// Each step fails once: the error comes through, nothing is lost, the layer
-// goes on, and its next increment holds what the failed one had.
-TEST(CheckpointCrashTest, AFailingDiskLosesNothing) {
+// Each step fails once. The error reaches the caller, nothing is lost, and the
+// next increment has the rows of the failed one.
+TEST(CheckpointCrashTest, NothingIsLostIfTheDiskFails) {
   int64_t steps = 1;
-  for (int64_t at = 0; at < steps; ++at) {
+  for (int64_t failing_step = 0; failing_step < steps; ++failing_step) {
     const MemoryFolder folder;
     const fs::path run = folder.path() / "run";
     RecordingDisk disk(folder.path());
@@ -513,24 +512,28 @@ TEST(CheckpointCrashTest, AFailingDiskLosesNothing) {
     const int64_t first = disk.steps();
     disk.before_step = [&](const std::string& step) {
       TORCH_CHECK(
-          disk.steps() != first + at, "can't ", step, ": No space left");
+          disk.steps() != first + failing_step,
+          "can't ",
+          step,
+          ": No space left");
     };
-    bool is_over = false;
+    bool has_finished = false;
     try {
       save(state, run, disk);
-      is_over = true;
+      has_finished = true;
     } catch (const c10::Error& error) {
       EXPECT_NE(std::string(error.what()).find("No space left"), SIZE_MAX);
     }
-    steps = is_over ? at : at + 2;
+    steps = has_finished ? failing_step : failing_step + 2;
     EmbeddingState loaded = make_test_state(99);
     load_checkpoint(loaded, run.string(), {});
-    EXPECT_TRUE(is_equal(loaded, second) || is_equal(loaded, state)) << at;
+    EXPECT_TRUE(is_equal(loaded, second) || is_equal(loaded, state))
+        << failing_step;
     disk.before_step = [](const std::string&) {};
     change(state, random);
     save(state, run, disk);
     load_checkpoint(loaded, run.string(), {});
-    EXPECT_TRUE(is_equal(loaded, state)) << "after step " << at;
+    EXPECT_TRUE(is_equal(loaded, state)) << "after step " << failing_step;
     for (const auto& entry : fs::directory_iterator(run)) {
       EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();
     }
@@ -538,7 +541,8 @@ TEST(CheckpointCrashTest, AFailingDiskLosesNothing) {
   EXPECT_GT(steps, 20);
 }
 
-// Runs `work` in a child; its exit status, or minus the signal that ended it.
+// Runs `work` in a child process. Returns its exit status, or the negated number
+// of the signal that ended it.
 int run_in_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -555,7 +559,7 @@ int run_in_child(const std::function<int()>& work) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// The state after so many updates, whoever computes it.
+// The state after this number of updates, which each process computes alike.
 EmbeddingState state_after(int64_t updates) {
   EmbeddingState state = make_test_state();
   while (state.iterations < updates) {
@@ -565,14 +569,14 @@ EmbeddingState state_after(int64_t updates) {
   return state;
 }
 
-// Ends the process at one of the steps of one phase, a write in its middle.
+// Kills the process at one step of a phase. A write is interrupted in its middle.
 class KilledDisk : public RecordingDisk {
  public:
   KilledDisk(const fs::path& root, std::string phase, int64_t step)
-      : RecordingDisk(root), phase_(std::move(phase)), left_(step) {
+      : RecordingDisk(root), phase_(std::move(phase)), steps_left_(step) {
     before_step = [this](const std::string& name) {
-      const std::string now = in_manifest_ ? "manifest" : phase_of(name);
-      if (now == phase_ && left_-- == 0 && name != "write") {
+      const std::string phase = in_manifest_ ? "manifest" : phase_of(name);
+      if (phase == phase_ && steps_left_-- == 0 && name != "write") {
         ::raise(SIGKILL);
       }
     };
@@ -583,7 +587,7 @@ class KilledDisk : public RecordingDisk {
     return RecordingDisk::create(path);
   }
   void write(OutputFile& file, const void* data, size_t size) override {
-    if (left_ == 0 && phase_ == (in_manifest_ ? "manifest" : "data")) {
+    if (steps_left_ == 0 && phase_ == (in_manifest_ ? "manifest" : "data")) {
       Disk::write(file, data, size / 2);
       ::raise(SIGKILL);
     }
@@ -603,16 +607,17 @@ class KilledDisk : public RecordingDisk {
   }
 
   std::string phase_;
-  int64_t left_;
+  int64_t steps_left_;
   bool in_manifest_ = false;
 };
 
-// Each killed writer leaves a complete checkpoint, and the next goes on from it.
-TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
+// Each killed writer leaves a complete checkpoint. The next writer continues from
+// it.
+TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterSigkill) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::map<std::string, int> kills;
-  int64_t most = 0;
+  int64_t last_iterations = 0;
   Disk disk;
   EmbeddingState initial = state_after(0);
   save(initial, run, disk);
@@ -632,7 +637,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
         return 1;
       }
       KilledDisk killed(folder.path(), phase, step);
-      // A full one and an increment.
+      // Saves a full checkpoint and an increment.
       for (int i = 0; i < 2; ++i) {
         std::mt19937 random(static_cast<uint32_t>(state.iterations));
         change(state, random);
@@ -645,8 +650,8 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
     EmbeddingState loaded = make_test_state(99);
     load_checkpoint(loaded, run.string(), {});
     EXPECT_TRUE(is_equal(loaded, state_after(loaded.iterations)));
-    EXPECT_GE(loaded.iterations, most);
-    most = loaded.iterations;
+    EXPECT_GE(loaded.iterations, last_iterations);
+    last_iterations = loaded.iterations;
   }
   int total = 0;
   for (const auto& [phase, count] : kills) {
@@ -657,7 +662,7 @@ TEST(CheckpointCrashTest, TheLastCompleteOneLoadsAfterSigkill) {
   EXPECT_GE(total, 200);
 }
 
-// A real full disk: a small tmpfs in a mount namespace of its own.
+// Fills a small tmpfs that is mounted in its own namespace.
 TEST(CheckpointCrashTest, AFullDiskIsAnError) {
   const MemoryFolder folder;
   constexpr int kNotPermitted = 77;
@@ -674,7 +679,7 @@ TEST(CheckpointCrashTest, AFullDiskIsAnError) {
              .table = make_table(
                  {.name = "wide",
                   .vocabulary_size = 40,
-                  .dim = 600})}}};  // too little for threads
+                  .dim = 600})}}};  // small enough for one thread
     EmbeddingState state =
         make_state(configs, std::nullopt, 0, WithSlots::kYes, "[test]");
     const std::string run = folder / "run";
@@ -705,7 +710,7 @@ TEST(CheckpointCrashTest, AFullDiskIsAnError) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(CheckpointCrashTest, OneWriterAtATime) {
+TEST(CheckpointCrashTest, RefusesASecondWriter) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   RecordingDisk disk(folder.path());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of layers and engines: what comes back, and what is asked for.
+// Tests checkpoints of layers and engines, and the options to save and load them.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
@@ -92,10 +92,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(CheckpointSpecTest, HalfWayThereAndOnGivesTheSameBits) {
+TEST_P(CheckpointSpecTest, ContinuesWithTheSameBitsAfterLoading) {
   const MemoryFolder folder;
-  auto straight = make_layer({.optimizer = GetParam().spec});
-  train(straight, 0, 6);
+  auto uninterrupted = make_layer({.optimizer = GetParam().spec});
+  train(uninterrupted, 0, 6);
   auto first = make_layer({.optimizer = GetParam().spec});
   train(first, 0, 3);
   first->save_checkpoint(folder / "run");
@@ -103,11 +103,12 @@ TEST_P(CheckpointSpecTest, HalfWayThereAndOnGivesTheSameBits) {
   second->load_checkpoint(folder / "run");
   EXPECT_TRUE(saved(second) == saved(first));
   train(second, 3, 6);
-  EXPECT_TRUE(saved(second) == saved(straight));
+  EXPECT_TRUE(saved(second) == saved(uninterrupted));
 }
 
-// With a base every third time; rows that a rule touches unseen would be lost.
-TEST_P(CheckpointSpecTest, IncrementsLoadAsOne) {
+// Every third checkpoint is a full one. If a rule changed rows that do not count
+// as touched, the increments would lose them.
+TEST_P(CheckpointSpecTest, EveryIncrementLoads) {
   const MemoryFolder folder;
   auto layer = make_layer({.optimizer = GetParam().spec});
   std::vector<std::string> expected;
@@ -126,8 +127,9 @@ TEST_P(CheckpointSpecTest, IncrementsLoadAsOne) {
   }
 }
 
-// Of this test's parent: goes on with what it saved.
-TEST(FreshProcessTest, DISABLED_GoesOn) {
+// ContinuesWithTheSameBits runs this test in a new process, which continues from
+// the saved files.
+TEST(FreshProcessTest, DISABLED_ContinuesTraining) {
   const std::filesystem::path folder = std::getenv("TESSERA_TEST_FOLDER");
   for (const test::NamedSpec& spec : test::spec_variants()) {
     for (const bool is_archive : {true, false}) {
@@ -144,7 +146,7 @@ TEST(FreshProcessTest, DISABLED_GoesOn) {
   }
 }
 
-TEST(FreshProcessTest, GivesTheSameBits) {
+TEST(FreshProcessTest, ContinuesWithTheSameBits) {
   const MemoryFolder folder;
   for (const test::NamedSpec& spec : test::spec_variants()) {
     auto layer = make_layer({.optimizer = spec.spec});
@@ -155,20 +157,21 @@ TEST(FreshProcessTest, GivesTheSameBits) {
   const std::string command = "TESSERA_TEST_FOLDER=" + folder.path().string() +
       " " + std::filesystem::read_symlink("/proc/self/exe").string() +
       " --gtest_also_run_disabled_tests"
-      " --gtest_filter=FreshProcessTest.DISABLED_GoesOn > /dev/null";
+      " --gtest_filter=FreshProcessTest.DISABLED_ContinuesTraining > /dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0);
   for (const test::NamedSpec& spec : test::spec_variants()) {
-    auto straight = make_layer({.optimizer = spec.spec});
-    train(straight, 0, 6);
+    auto uninterrupted = make_layer({.optimizer = spec.spec});
+    train(uninterrupted, 0, 6);
     for (const char* kind : {".archive", ".rows"}) {
       EXPECT_TRUE(
-          test::read_file(folder / (spec.name + kind)) == saved(straight))
+          test::read_file(folder / (spec.name + kind)) == saved(uninterrupted))
           << spec.name << kind;
     }
   }
 }
 
-// A layer is built anew from what was saved, with the functions that are given.
+// A layer can be rebuilt from a file, together with the functions that the file
+// names.
 TEST(SavedFeaturesTest, BuildTheSameLayer) {
   using optim::LearningRate;
   const MemoryFolder folder;
@@ -242,7 +245,7 @@ int64_t bytes_of(const std::filesystem::path& folder) {
   return bytes;
 }
 
-TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
+TEST(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
   const MemoryFolder folder;
   auto layer = make_layer();
   const CheckpointOptions options{.keep_last = 100, .full_every = 100};
@@ -264,21 +267,24 @@ TEST(CheckpointTest, AnIncrementHoldsTheTouchedRowsAlone) {
   const auto bytes = [&](size_t i) {
     return bytes_of(folder.path() / "run" / names[i]);
   };
-  constexpr int64_t kMovieBytes = 2 * 3 * sizeof(float);  // and accumulators
+  // A row and its accumulators.
+  constexpr int64_t kMovieBytes = 2 * 3 * sizeof(float);
   constexpr int64_t kUserBytes = 2 * 2 * sizeof(float);
   constexpr int64_t kId = 4;
   EXPECT_EQ(bytes(0), kMovies * kMovieBytes + 4 * kUserBytes);
   EXPECT_EQ(bytes(1), 0);
   // seen 5 and 2, next 11 and 69, user 1 and 3
   EXPECT_EQ(bytes(2), 4 * (kMovieBytes + kId) + 2 * (kUserBytes + kId));
-  EXPECT_EQ(bytes(3), 4 * kUserBytes);  // whoever wrote, all of the table
+  // After a write from outside, the whole table is saved.
+  EXPECT_EQ(bytes(3), 4 * kUserBytes);
   auto loaded = make_layer({.seed = 99});
   loaded->load_checkpoint(folder / "run");
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-// Whoever writes, by whatever way: torch::optim's SGD writes through data().
-TEST(CheckpointTest, AnIncrementHoldsWhatOthersHaveWritten) {
+// Writes from outside are saved, however they are made. torch::optim's SGD writes
+// through data().
+TEST(CheckpointTest, AnIncrementHasWritesFromOutside) {
   struct Writer {
     std::string name;
     Strategy strategy;
@@ -335,8 +341,8 @@ TEST(CheckpointTest, AnIncrementHoldsWhatOthersHaveWritten) {
   }
 }
 
-// The touched rows count from the checkpoint that this layer wrote last.
-TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
+// Touched rows are counted from the last checkpoint that this layer wrote.
+TEST(CheckpointTest, AnIncrementBuildsOnTheLayersLastCheckpoint) {
   const MemoryFolder folder;
   auto layer = make_layer();
   auto other = make_layer({.seed = 5});
@@ -349,7 +355,7 @@ TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
   loaded->load_checkpoint(folder / "run");
   EXPECT_TRUE(saved(loaded) == saved(layer));
 
-  // Another directory, a copy, and after a load.
+  // The same is true in another directory, after a load, and for a clone.
   layer->save_checkpoint(folder / "elsewhere", options);
   layer->load_checkpoint(folder / "run", {.checkpoint = "checkpoint_000002"});
   train(layer, 3, 4);
@@ -364,7 +370,7 @@ TEST(CheckpointTest, AnIncrementNeedsTheOneBefore) {
   EXPECT_TRUE(saved(loaded) == saved(copy));
 }
 
-TEST(CheckpointTest, KeepsTheLastAndWhatTheyBuildOn) {
+TEST(CheckpointTest, KeepsTheLastCheckpointsAndTheirBases) {
   const MemoryFolder folder;
   auto layer = make_layer();
   for (int64_t step = 0; step < 6; ++step) {
@@ -383,7 +389,7 @@ TEST(CheckpointTest, KeepsTheLastAndWhatTheyBuildOn) {
   EXPECT_EQ(list_checkpoints(folder / "nowhere"), Names{});
 }
 
-TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
+TEST(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const MemoryFolder folder;
     auto layer = make_layer({.dtype = dtype});
@@ -403,7 +409,7 @@ TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
     serving->load_checkpoint(folder / "engine");
     test::expect_same_tables(serving, test::tables_of(layer));
   }
-  // Slots too, where the host keeps them.
+  // Slots move too if the host keeps them.
   const MemoryFolder folder;
   auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
   train(engine, 0, 3);
@@ -418,7 +424,6 @@ TEST(CheckpointTest, GoesBetweenLayerEngineAndStrategies) {
   EXPECT_TRUE(host->parameters()[0].requires_grad());
 }
 
-// Updates of the engine count as touched, whoever drives it.
 TEST(CheckpointTest, AnEngineSavesIncrements) {
   const MemoryFolder folder;
   EmbeddingEngine engine(
@@ -441,8 +446,8 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
       engine.read_rows("movies", 0, kMovies)));
 }
 
-// The host's slots are the layer's, once it has an optimizer.
-TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
+// A host layer saves its slots once it has an optimizer.
+TEST_P(CheckpointSpecTest, TheHostContinuesWithTheSameBits) {
   const MemoryFolder folder;
   const auto make_host = [](uint64_t seed) {
     return make_layer(
@@ -460,9 +465,9 @@ TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
       optimizer.zero_grad();
     }
   };
-  auto straight = make_host(0);
-  const auto straight_optimizer = make_optimizer(straight);
-  train_host(straight, *straight_optimizer, 0, 6);
+  auto uninterrupted = make_host(0);
+  const auto uninterrupted_optimizer = make_optimizer(uninterrupted);
+  train_host(uninterrupted, *uninterrupted_optimizer, 0, 6);
   auto first = make_host(0);
   const auto first_optimizer = make_optimizer(first);
   train_host(first, *first_optimizer, 0, 3);
@@ -477,12 +482,12 @@ TEST_P(CheckpointSpecTest, TheHostGoesOnWithTheSameBits) {
       second->load_checkpoint(folder / "run");
     }
     train_host(second, *optimizer, 3, 6);
-    EXPECT_TRUE(saved(second) == saved(straight)) << is_archive;
+    EXPECT_TRUE(saved(second) == saved(uninterrupted)) << is_archive;
   }
 }
 
-// Slots that come between two checkpoints make the second a full one.
-TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
+// If slots are made between two checkpoints, the second is a full one.
+TEST(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
   const MemoryFolder folder;
   const auto make_host = [] {
     return make_layer(
@@ -499,7 +504,8 @@ TEST(CheckpointTest, AnOptimizerMadeBetweenTwoIsSaved) {
   EXPECT_TRUE(saved(loaded) == saved(host));
 }
 
-// A checkpoint with slots, then rows alone: the slots are still missing.
+// The first load finds slots, but no optimizer. The second load skips the slots,
+// so they are still missing.
 TEST(CheckpointTest, SkippedSlotsAreRemembered) {
   const MemoryFolder folder;
   auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
@@ -512,7 +518,7 @@ TEST(CheckpointTest, SkippedSlotsAreRemembered) {
   EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
 }
 
-TEST(CheckpointTest, MissingSlotsAreKeptWhereTheLayerSaysSo) {
+TEST(CheckpointTest, MissingSlotsAreAnErrorUnlessTheLayerKeepsItsOwn) {
   const MemoryFolder folder;
   auto host = make_layer({.strategy = Strategy::host()});
   host->save_checkpoint(folder / "run");
@@ -527,7 +533,7 @@ TEST(CheckpointTest, MissingSlotsAreKeptWhereTheLayerSaysSo) {
   EXPECT_TRUE(saved(engine) == saved(fresh));
 }
 
-TEST(CheckpointTest, IncrementsFollowStepsOfACombined) {
+TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
   const MemoryFolder folder;
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = configs(at::kFloat),
@@ -580,7 +586,7 @@ TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-// Rows of more than a chunk, and more than one thread writes.
+// A row has more bytes than a chunk, and several threads write.
 TEST(CheckpointTest, RowsMayBeWide) {
   const MemoryFolder folder;
   constexpr int64_t kDim = 400'000;
@@ -602,7 +608,7 @@ TEST(CheckpointTest, RowsMayBeWide) {
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-TEST(CheckpointTest, TablesOfInferenceModeAreLoaded) {
+TEST(CheckpointTest, LoadsTablesMadeInInferenceMode) {
   const MemoryFolder folder;
   auto trained = make_layer();
   train(trained, 0, 2);
@@ -616,14 +622,14 @@ TEST(CheckpointTest, TablesOfInferenceModeAreLoaded) {
   test::expect_same_tables(serving, test::tables_of(trained));
 }
 
-TEST(CheckpointTest, AnEngineForgetsPilesWhenItLoads) {
+TEST(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
   const MemoryFolder folder;
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   EmbeddingEngine engine(
       {.features = configs(at::kFloat), .optimizer = adagrad});
-  const auto step = [&](int64_t at) {
-    engine.enqueue(batch(at));
+  const auto step = [&](int64_t index) {
+    engine.enqueue(batch(index));
     engine.apply_gradients(engine.dequeue());
   };
   engine.save_checkpoint(folder / "run");
@@ -661,10 +667,10 @@ TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
                  TORCH_CHECK(false, "mine");
                }}),
       "mine");
-  engine.read_rows("movies", 0, 1);  // goes on
+  engine.read_rows("movies", 0, 1);  // still works
 }
 
-TEST(CheckpointTest, OthersFilesInTheDirectoryStay) {
+TEST(CheckpointTest, KeepsForeignFilesInTheDirectory) {
   const MemoryFolder folder;
   auto layer = make_layer();
   std::filesystem::create_directories(folder / "run/.writing_notes");
@@ -679,7 +685,7 @@ TEST(CheckpointTest, OthersFilesInTheDirectoryStay) {
       std::filesystem::exists(folder / "run/.writing_checkpoint_000007"));
 }
 
-TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
+TEST(CheckpointTest, AnIncrementHasTheRowsOfEarlierPasses) {
   const MemoryFolder folder;
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
@@ -687,7 +693,7 @@ TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
   const CheckpointOptions options{.full_every = 100};
   layer->save_checkpoint(folder / "run", options);
   train(layer, 0, 1);
-  layer->save_checkpoint(folder / "run", options);  // nothing has changed
+  layer->save_checkpoint(folder / "run", options);  // no row has changed
   train(layer, 1, 2);
   layer->save_checkpoint(folder / "run", options);
   auto loaded = make_layer({.optimizer = adagrad, .seed = 99});
@@ -695,7 +701,7 @@ TEST(CheckpointTest, PiledUpGradientsCountForTheNextOne) {
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-TEST(CheckpointTest, ExtraComesBackWithTheTables) {
+TEST(CheckpointTest, LoadsExtraWithTheTables) {
   const MemoryFolder folder;
   auto layer = make_layer();
   const at::Tensor dense = test::floats({1.0F, 2.0F});
@@ -715,7 +721,7 @@ TEST(CheckpointTest, ExtraComesBackWithTheTables) {
       "'checkpoint_000002' was saved without CheckpointOptions::extra");
 }
 
-TEST(CheckpointTest, OptionsAreChecked) {
+TEST(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   const MemoryFolder folder;
   auto layer = make_layer();
   EXPECT_VALUE_ERROR(
@@ -745,7 +751,7 @@ TEST(CheckpointTest, OptionsAreChecked) {
       "can't make the directory '/proc/nowhere'");
 }
 
-TEST(LoadOptionsOfAnArchiveTest, RefuseWhatOnlyADirectoryHas) {
+TEST(LoadOptionsOfAnArchiveTest, RefusesOptionsOfDirectories) {
   const MemoryFolder folder;
   auto layer = make_layer();
   torch::save(layer, folder / "layer.pt");
@@ -759,7 +765,7 @@ TEST(LoadOptionsOfAnArchiveTest, RefuseWhatOnlyADirectoryHas) {
       "belong to checkpoint directories");
 }
 
-// What is asked for explicitly goes through archives and checkpoints alike.
+// LoadOptions work alike for archives and checkpoints.
 class LoadOptionsTest : public testing::TestWithParam<bool> {
  protected:
   void save(TPUEmbedding& layer) {
@@ -788,7 +794,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Bool(),
     [](const auto& info) { return info.param ? "Checkpoint" : "Archive"; });
 
-TEST_P(LoadOptionsTest, SomeTablesByName) {
+TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
   auto trained = make_layer();
   train(trained, 0, 4);
   save(trained);
@@ -810,7 +816,7 @@ TEST_P(LoadOptionsTest, SomeTablesByName) {
       "'movies', 'table_1'");
 }
 
-TEST_P(LoadOptionsTest, SomeTablesIntoAnotherLayer) {
+TEST_P(LoadOptionsTest, LoadsSomeTablesIntoAnotherLayer) {
   auto trained = make_layer();
   train(trained, 0, 4);
   save(trained);
@@ -838,7 +844,7 @@ TEST_P(LoadOptionsTest, SomeTablesIntoAnotherLayer) {
       "'movies'\n");
 }
 
-TEST_P(LoadOptionsTest, RowsAlone) {
+TEST_P(LoadOptionsTest, LoadsRowsWithoutSlots) {
   auto trained = make_layer();
   train(trained, 0, 4);
   save(trained);
@@ -851,7 +857,7 @@ TEST_P(LoadOptionsTest, RowsAlone) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-TEST_P(LoadOptionsTest, IntoATableThatHasGrown) {
+TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
   auto trained = make_layer();
   train(trained, 0, 4);
   save(trained);

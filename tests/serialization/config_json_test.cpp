@@ -20,7 +20,7 @@ namespace init = initializers;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Through text, as a file holds it.
+// Writes the JSON as text and parses it again.
 Json reparsed(const Json& json) {
   return Json::parse(json.dump());
 }
@@ -167,7 +167,7 @@ TEST(ConfigJsonTest, AnUnknownClassIsRefusedWithTheKnownOnes) {
       optimizer_from_json(parse("{}")), "[optimizer] missing key 'class_name'");
 }
 
-TEST(ConfigJsonTest, AWrongTypeNamesThePlace) {
+TEST(ConfigJsonTest, NamesTheKeyOfAWrongType) {
   const auto read = [](const std::string& text) {
     table_from_json(parse(text));
   };
@@ -198,7 +198,7 @@ TEST(ConfigJsonTest, AWrongTypeNamesThePlace) {
       "use_gradient_accumulation] expected true or false");
 }
 
-TEST(ConfigJsonTest, ANumberPastInt64IsRefused) {
+TEST(ConfigJsonTest, RefusesNumbersOutsideOfInt64) {
   EXPECT_EQ(
       table_from_json(parse(R"({"dim": 9223372036854775807})")).dim,
       std::numeric_limits<int64_t>::max());
@@ -219,7 +219,7 @@ TEST(ConfigJsonTest, ANumberPastInt64IsRefused) {
   }
 }
 
-TEST(ConfigJsonTest, InfinitiesAreStrings) {
+TEST(ConfigJsonTest, WritesInfinitiesAsStrings) {
   const Json json = to_json(optim::OptimizerSpec(
       optim::SGD{.clip_weight_min = -kInfinity, .clip_weight_max = kInfinity}));
   EXPECT_EQ(json["config"]["clip_weight_min"], "-inf");
@@ -262,17 +262,17 @@ Nest<FeatureConfig> read_back(const Nest<FeatureConfig>& features) {
   return features_from_json(reparsed(to_json(features)));
 }
 
-// Equal but for the tables, which are other objects: those by value.
+// Compares tables by value, because those of `actual` are other objects.
 void expect_equal(
     const Nest<FeatureConfig>& actual,
     const Nest<FeatureConfig>& expected) {
   ASSERT_EQ(actual.paths(), expected.paths());
   std::vector<FeatureConfig> leaves = actual.flatten();
-  const std::vector<FeatureConfig> wanted = expected.flatten();
+  const std::vector<FeatureConfig> expected_leaves = expected.flatten();
   for (size_t i = 0; i < leaves.size(); ++i) {
-    EXPECT_EQ(*leaves[i].table, *wanted[i].table);
-    leaves[i].table = wanted[i].table;
-    EXPECT_EQ(leaves[i], wanted[i]);
+    EXPECT_EQ(*leaves[i].table, *expected_leaves[i].table);
+    leaves[i].table = expected_leaves[i].table;
+    EXPECT_EQ(leaves[i], expected_leaves[i]);
   }
   EXPECT_EQ(expected.pack(leaves), expected);
   EXPECT_EQ(actual.pack(leaves), expected);
@@ -304,7 +304,7 @@ TEST(FeaturesJsonTest, AnUnknownDimensionIsNullAndKnownOnesStayNumbers) {
   expect_equal(read_back(feature), feature);
   Json json = to_json(Nest<FeatureConfig>(feature));
   EXPECT_EQ(json["features"][0]["output_shape"].dump(), "[null,4]");
-  // As it was written before dimensions could be unknown.
+  // This is how it was written before dimensions could be unknown.
   json["features"][0]["output_shape"] = Json::parse("[2, 4]");
   feature.output_shape = std::vector<int64_t>{2, 4};
   expect_equal(features_from_json(json), feature);
@@ -336,7 +336,7 @@ TEST(FeaturesJsonTest, AFeatureWithoutATableIsRefused) {
       "[features[\"user\"]] table must be set");
 }
 
-// One table, and features with the given paths.
+// A config of one table, and of features with the given paths.
 Json features_at(const std::vector<std::string>& paths) {
   Json json = parse(R"({"tables": [{"vocabulary_size": 2, "dim": 1}]})");
   json["features"] = Json::array();
@@ -350,7 +350,7 @@ void read_paths(const std::vector<std::string>& paths) {
   features_from_json(features_at(paths));
 }
 
-TEST(FeaturesJsonTest, PathsThatMakeNoNestAreRefused) {
+TEST(FeaturesJsonTest, RefusesPathsThatAreNotANest) {
   EXPECT_EQ(
       features_from_json(features_at({R"(["a", 0])", R"(["a", 1])"})).paths(),
       (std::vector<std::string>{"a/0", "a/1"}));
@@ -425,7 +425,7 @@ TEST(FeaturesJsonTest, UnknownKeysAndUnusableTablesAreRefused) {
       features_from_json(json), "[features] missing key 'tables'");
 }
 
-TEST(FeaturesJsonTest, AHostileDepthIsRefused) {
+TEST(FeaturesJsonTest, RefusesAHostileDepth) {
   Json path = Json::array();
   for (int i = 0; i < 200'000; ++i) {
     path.push_back("a");
@@ -444,7 +444,7 @@ TEST(FeaturesJsonTest, AHostileDepthIsRefused) {
   EXPECT_VALUE_ERROR(initializer_from_json(deep), "at most 64 levels deep");
 }
 
-TEST(FeaturesJsonTest, BytesThatAreNotTextAreShownInMessages) {
+TEST(FeaturesJsonTest, KeysMayHaveBytesThatAreNotUtf8) {
   Nest<FeatureConfig> features{{"\xff", FeatureConfig()}};
   EXPECT_VALUE_ERROR(to_json(features), "table must be set");
   features = {{"\xff", FeatureConfig{.table = make_table(users())}}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names without end, paths with a zero byte, files of a size that nobody has.
+// Tests very long names, paths with a zero byte, and huge files.
 #include "examples/click_logs/criteo_generator.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
@@ -67,7 +67,7 @@ std::string bytes_of(const TPUEmbedding& layer) {
   return stream.str();
 }
 
-TEST(ShortenTest, KeepsWhatIsShortAndBothEndsOfWhatIsLong) {
+TEST(ShortenTest, KeepsShortTextAndBothEndsOfLongText) {
   EXPECT_EQ(shorten(""), "");
   EXPECT_EQ(shorten("users"), "users");
   EXPECT_EQ(shorten(std::string(200, 'a')), std::string(200, 'a'));
@@ -75,7 +75,7 @@ TEST(ShortenTest, KeepsWhatIsShortAndBothEndsOfWhatIsLong) {
       shorten(std::string(150, 'a') + std::string(51, 'b')),
       std::string(120, 'a') + " [... 201 bytes ...] " + std::string(40, 'b'));
   EXPECT_EQ(shorten(std::string("a\0b", 3)), "a\\0b");
-  // Characters of two bytes: none is cut in half.
+  // No character of two bytes is cut in half.
   std::string text = "a";
   for (int i = 0; i < 150; ++i) {
     text += "\xc3\xa4";
@@ -84,7 +84,7 @@ TEST(ShortenTest, KeepsWhatIsShortAndBothEndsOfWhatIsLong) {
   EXPECT_EQ(shown.substr(118, 7), "\xa4 [... ");
   EXPECT_EQ(shown.substr(shown.size() - 40, 2), "\xc3\xa4");
   EXPECT_EQ(
-      Json(shown).dump().empty(), false);  // which raises where it is not UTF-8
+      Json(shown).dump().empty(), false);  // dump() throws if it is not UTF-8
 }
 
 TEST(ShortenTest, ListsTheFirstHundred) {
@@ -94,7 +94,7 @@ TEST(ShortenTest, ListsTheFirstHundred) {
   EXPECT_TRUE(list.ends_with("a, a and 900 more"));
 }
 
-// Wherever a name comes from, an error shows enough of it, and its length.
+// An error shows both ends of a long name, and its length.
 TEST(LongNamesTest, AreShortenedInErrors) {
   const MemoryFolder folder;
   auto users = make_layer();
@@ -114,22 +114,22 @@ TEST(LongNamesTest, AreShortenedInErrors) {
   columns.add(kLong, {.values = test::int64s({1, 2})});
 
   const std::vector<std::pair<const char*, std::function<void()>>> cases{
-      {"a table's in a checkpoint",
+      {"a table's name in a checkpoint",
        [&] { users->load_checkpoint(folder / "long"); }},
-      {"a table's in an archive",
+      {"a table's name in an archive",
        [&] {
          auto layer = make_layer();
          torch::load(layer, folder / "long.pt");
        }},
-      {"a table's in a layer",
+      {"a table's name in a layer",
        [&] { make_layer(kLong)->load_checkpoint(folder / "users"); }},
-      {"one of LoadOptions",
+      {"a table's name in LoadOptions",
        [&] { users->load_checkpoint(folder / "users", {.tables = {kLong}}); }},
-      {"a checkpoint's",
+      {"a checkpoint's name",
        [&] {
          users->load_checkpoint(folder / "users", {.checkpoint = kLong});
        }},
-      {"one of TableConfig",
+      {"a table's name in TableConfig",
        [] { make_table({.name = kLong, .vocabulary_size = 0, .dim = 1}); }},
       {"a key of TableConfig",
        [&] { table_from_json(as_json("{\"" + kLong + "\": 1}")); }},
@@ -164,19 +164,18 @@ TEST(LongNamesTest, AreShortenedInErrors) {
          training::history_from_json(
              as_json("{\"epochs\": [{\"epoch\": 0, \"" + kLong + "\": []}]}"));
        }},
-      {"a log that is asked for",
+      {"a requested log",
        [] {
          (void)training::Logs({{"loss", 1.0}})[kLong];
        }},
-      {"a feature that is given", [&] { users->forward(others); }},
-      {"a feature that is missing",
+      {"an unknown feature", [&] { users->forward(others); }},
+      {"a missing feature",
        [&] { make_layer("users", kLong)->forward(features); }},
-      {"a table that is asked for",
-       [&] { (void)users->embedding_tables()[kLong]; }},
-      {"a column that is missing", [&] { (void)pipeline.apply({}); }},
-      {"a column that is there", [&] { (void)columns.at("a"); }},
-      {"a column that is asked for", [&] { (void)data::Columns().at(kLong); }},
-      {"a tensor's",
+      {"a requested table", [&] { (void)users->embedding_tables()[kLong]; }},
+      {"a missing column", [&] { (void)pipeline.apply({}); }},
+      {"the known columns", [&] { (void)columns.at("a"); }},
+      {"a requested column", [&] { (void)data::Columns().at(kLong); }},
+      {"a tensor's name",
        [&] { (void)load_safetensors(folder / "long.safetensors")["a"]; }},
       {"a path", [] { load_npy(kLong); }},
       {"a path of slashes",
@@ -196,8 +195,8 @@ TEST(LongNamesTest, AreShortenedInErrors) {
   }
 }
 
-// The system would take the byte for the end of the path, and use "a" instead.
-TEST(PathsTest, AZeroByteIsRefused) {
+// The system takes a zero byte for the end of the path, and would use another file.
+TEST(PathsTest, RefusesAZeroByte) {
   const MemoryFolder folder;
   auto layer = make_layer();
   const std::string before = bytes_of(layer);
@@ -262,7 +261,7 @@ TEST(PathsTest, AZeroByteIsRefused) {
   EXPECT_EQ(bytes_of(layer), before);
 }
 
-// Sparse files: they take no room on the disk.
+// The files are sparse, so they take no room on the disk.
 TEST(LargeFilesTest, ALargeManifestIsRefusedBeforeItIsRead) {
   const MemoryFolder folder;
   auto layer = make_layer();
@@ -293,7 +292,7 @@ TEST(LargeFilesTest, ExtraIsComparedWithTheManifestBeforeItIsRead) {
       "'" + extra + "' must have " + size + " bytes, but got 200000000000");
 }
 
-TEST(CheckpointNumbersTest, WhatIsSavedIsListedOrRefused) {
+TEST(CheckpointNumbersTest, RefusesToSaveAfterTheLargestNumber) {
   const MemoryFolder folder;
   auto layer = make_layer();
   fs::create_directories(folder / "run/checkpoint_999999999998");
@@ -314,7 +313,7 @@ TEST(CheckpointNumbersTest, WhatIsSavedIsListedOrRefused) {
   EXPECT_EQ(bytes_of(layer), before);
 }
 
-TEST(CheckpointDirectoryTest, MayLeadThroughFoldersThatAreMissing) {
+TEST(CheckpointDirectoryTest, PathMayLeadThroughMissingFolders) {
   const MemoryFolder folder;
   auto layer = make_layer();
   layer->save_checkpoint(folder / "a/missing/../run");
@@ -324,8 +323,8 @@ TEST(CheckpointDirectoryTest, MayLeadThroughFoldersThatAreMissing) {
   EXPECT_EQ(list_checkpoints(folder / "b/run").size(), 1);
 }
 
-// ".." of a link to a folder leads up from that folder, and not back from the link.
-TEST(CheckpointDirectoryTest, MayLeadThroughALink) {
+// After a link to a folder, ".." is the parent of that folder, not of the link.
+TEST(CheckpointDirectoryTest, PathMayLeadThroughALink) {
   const MemoryFolder folder;
   auto layer = make_layer();
   fs::create_directories(folder / "far/away");
@@ -341,7 +340,7 @@ mode_t mode_of(const std::string& path) {
   return status.st_mode & 0777;
 }
 
-TEST(FileLockTest, KeepsTheModeOfAFileThatIsThere) {
+TEST(FileLockTest, KeepsTheModeOfAnExistingFile) {
   const MemoryFolder folder;
   ::chmod(folder.path().c_str(), 0777);
   const std::string secret = folder.write("secret", "mine");
@@ -353,7 +352,7 @@ TEST(FileLockTest, KeepsTheModeOfAFileThatIsThere) {
     EXPECT_EQ(mode_of(secret), 0600);
   }
   EXPECT_EQ(test::read_file(secret), "mine");
-  // A file that it makes is for all who may write to the folder.
+  // Everybody who may write to the folder may use a new lock file.
   const auto lock = FileLock::of_process(folder / "new", "[test]", "Wait.");
   EXPECT_EQ(mode_of(folder / "new"), 0666);
 }

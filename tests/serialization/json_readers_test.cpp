@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever reads JSON takes the same texts and refuses the same ones.
+// All functions that read JSON accept and refuse the same texts.
 #include "serialization/manifest.h"
 #include "src/common/json_entries.h"
 #include "tests/layers/training/training_fixture.h"
@@ -40,7 +40,7 @@ struct Reader {
   std::function<void(const std::string& text)> read;
 };
 
-std::string in_file(const TemporaryFolder& folder, const std::string& text) {
+std::string write_file(const TemporaryFolder& folder, const std::string& text) {
   return folder.write("file", text);
 }
 
@@ -56,7 +56,7 @@ torch::serialize::InputArchive archive_with(
   return archive;
 }
 
-// A text with the checksum that ends a manifest.
+// Adds the checksum that ends a manifest.
 std::string with_checksum(std::string text) {
   text.pop_back();  // the closing brace
   text += ",\"xxh3\":\"";
@@ -65,7 +65,7 @@ std::string with_checksum(std::string text) {
   return text;
 }
 
-// model.pt of a training whose entries are these texts.
+// Writes a model.pt with these texts as its entries, and resumes from it.
 void resume_from(
     const std::string& dense_names,
     const std::string& layers,
@@ -96,7 +96,7 @@ void resume_from(
            folder.path().string(), run.model.ptr(), run.optimizer)});
 }
 
-std::string names_of_dense() {
+std::string dense_parameter_names() {
   Json names = Json::array();
   test::ClickRun run(/*layers=*/0);
   for (const auto& parameter : run.model->named_parameters()) {
@@ -115,12 +115,12 @@ std::vector<Reader> readers() {
       {"load_json",
        [](const std::string& text) {
          const TemporaryFolder folder;
-         load_json(in_file(folder, text));
+         load_json(write_file(folder, text));
        }},
       {"load_pipeline",
        [](const std::string& text) {
          const TemporaryFolder folder;
-         load_pipeline(in_file(folder, text));
+         load_pipeline(write_file(folder, text));
        }},
       {"translate_keras_optimizer",
        [](const std::string& text) { optim::translate_keras_optimizer(text); }},
@@ -141,7 +141,7 @@ std::vector<Reader> readers() {
        [](const std::string& text) {
          const uint64_t size = text.size();
          const TemporaryFolder folder;
-         load_safetensors(in_file(
+         load_safetensors(write_file(
              folder,
              std::string(reinterpret_cast<const char*>(&size), sizeof(size)) +
                  text));
@@ -156,11 +156,11 @@ std::vector<Reader> readers() {
        [](const std::string& text) { resume_from(text, "[]", "{}"); }},
       {"layers",
        [](const std::string& text) {
-         resume_from(names_of_dense(), text, "{}");
+         resume_from(dense_parameter_names(), text, "{}");
        }},
       {"training",
        [](const std::string& text) {
-         resume_from(names_of_dense(), "[]", text);
+         resume_from(dense_parameter_names(), "[]", text);
        }},
   };
 }
@@ -173,9 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(readers()),
     [](const auto& info) { return info.param.name; });
 
-// Brackets behind a second key, with a third one after them: where an object grows,
-// its values may be copied, and a copy goes as deep as the value.
-TEST_P(JsonReadersTest, DeepTextIsRefused) {
+// The deep value has a key before it and one after it. An object that grows may
+// copy its values, and copying a value recurses as deep as the value.
+TEST_P(JsonReadersTest, RefusesDeepText) {
   constexpr size_t kLevels = 150'000;
   for (const char* open : {"[", "{\"a\":"}) {
     std::string text = R"({"__metadata__":{},"b":)";
@@ -189,35 +189,37 @@ TEST_P(JsonReadersTest, DeepTextIsRefused) {
   }
 }
 
-// The metadata of safetensors are the one entry that says nothing to any reader.
-TEST_P(JsonReadersTest, NothingElseThanOneValueIsTaken) {
-  const auto refuses = [&](const std::string& text,
-                           const std::string& problem) {
+// The texts have the key `__metadata__`, which the reader of safetensors accepts
+// without a tensor.
+TEST_P(JsonReadersTest, RefusesAnythingButOneValue) {
+  const auto expect_refused = [&](const std::string& text,
+                                  const std::string& problem) {
     EXPECT_VALUE_ERROR(GetParam().read(text), "expected JSON, but got");
     EXPECT_VALUE_ERROR(GetParam().read(text), problem);
   };
-  refuses(
+  expect_refused(
       R"({"__metadata__":{"k":1,"k":2}})",
       "the key 'k' twice at byte 26, line 1");
-  refuses(R"({"__metadata__":{"k":1,"\u006b":2}})", "the key 'k' twice");
-  refuses(
+  expect_refused(R"({"__metadata__":{"k":1,"\u006b":2}})", "the key 'k' twice");
+  expect_refused(
       "{\"__metadata__\":{},\n\"__metadata__\":{}}",
       "the key '__metadata__' twice at byte 34, line 2");
-  refuses(R"({"__metadata__":{}}{"b":{}})", "unexpected '{'");
-  refuses(R"({"__metadata__":{}} "b":{}})", "unexpected string literal");
-  refuses("{\"__metadata__\":{\"k\":\"\xff\"}}", "ill-formed UTF-8 byte");
-  refuses(R"({"__metadata__":{"k":[1,2}})", "unexpected '}'");
-  refuses(R"({"__metadata__":{"k":1e999}})", "number overflow");
+  expect_refused(R"({"__metadata__":{}}{"b":{}})", "unexpected '{'");
+  expect_refused(R"({"__metadata__":{}} "b":{}})", "unexpected string literal");
+  expect_refused(
+      "{\"__metadata__\":{\"k\":\"\xff\"}}", "ill-formed UTF-8 byte");
+  expect_refused(R"({"__metadata__":{"k":[1,2}})", "unexpected '}'");
+  expect_refused(R"({"__metadata__":{"k":1e999}})", "number overflow");
 }
 
-// A parser may take it for the end of the text.
-TEST_P(JsonReadersTest, AZeroByteIsRefused) {
+// A parser may take a zero byte for the end of the text.
+TEST_P(JsonReadersTest, RefusesAZeroByte) {
   EXPECT_VALUE_ERROR(
       GetParam().read(std::string("{\"__metadata__\":{}}\0}", 21)),
       "expected JSON, but got a zero byte at byte 20, line 1");
 }
 
-TEST(ParseJsonTest, GivesTheValueOfTheText) {
+TEST(ParseJsonTest, ReturnsTheValueOfTheText) {
   for (const char* text :
        {"{}",
         "[]",
@@ -234,7 +236,7 @@ TEST(ParseJsonTest, GivesTheValueOfTheText) {
   EXPECT_EQ(parse_json(" \n{\"a\" : 1 }\n "), Json({{"a", 1}}));
 }
 
-TEST(ParseJsonTest, LimitsAreThoseGiven) {
+TEST(ParseJsonTest, KeepsTheGivenLimits) {
   const JsonLimits limits{.bytes = 12, .depth = 2, .list_size = 3};
   EXPECT_EQ(parse_json("[[1,2,3],[]]", "[x]", limits).size(), 2);
   EXPECT_VALUE_ERROR(
@@ -253,7 +255,7 @@ TEST(ParseJsonTest, LimitsAreThoseGiven) {
       parse_json("[" + at_limit), "must be at most 64 levels deep");
 }
 
-TEST(ParseJsonTest, SaysWhatIsMissing) {
+TEST(ParseJsonTest, DescribesSyntaxErrors) {
   EXPECT_VALUE_ERROR(
       parse_json(""),
       "[parse_json] expected JSON, but got syntax error while parsing value - "
@@ -264,7 +266,7 @@ TEST(ParseJsonTest, SaysWhatIsMissing) {
   }
   EXPECT_VALUE_ERROR(parse_json("[1,\n2"), "at byte 5, line 2");
   EXPECT_VALUE_ERROR(parse_json("{a}"), "at byte 2, line 1");
-  // A token of a megabyte is not repeated.
+  // The error does not repeat a token of a megabyte.
   try {
     parse_json("\"" + std::string(1'000'000, 'x'));
     ADD_FAILURE() << "expected an error";
@@ -273,7 +275,7 @@ TEST(ParseJsonTest, SaysWhatIsMissing) {
   }
 }
 
-// A parser that looks up each key among those before it takes minutes.
+// A parser that compares each key with all keys before it takes minutes.
 TEST(ParseJsonTest, ManyKeysTakeLinearTime) {
   std::string text = "{";
   constexpr int kKeys = 300'000;
@@ -307,8 +309,8 @@ TEST(ForEachJsonEntryTest, VisitsEntriesInOrder) {
   }
 }
 
-// A value may come from another parser than ours.
-TEST(JsonValueReadersTest, DeepValuesAreRefused) {
+// The values may come from another parser.
+TEST(JsonValueReadersTest, RefuseDeepValues) {
   std::string text = R"({"class_name":"SGD","config":)";
   text += std::string(150'000, '[') + std::string(150'000, ']') + "}";
   const Json deep = Json::parse(text);
@@ -323,7 +325,7 @@ TEST(JsonValueReadersTest, DeepValuesAreRefused) {
   EXPECT_VALUE_ERROR(from_config<Cross>(deep), problem);
 }
 
-// Sparse: it takes no room on the disk.
+// The file is sparse, so it takes no room on the disk.
 TEST(LoadJsonTest, ALargeFileIsRefusedBeforeItIsRead) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "{}");

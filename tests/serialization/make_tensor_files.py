@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/serialization/tensor_files: files as NumPy and safetensors make them.
+"""Writes the files in tests/serialization/tensor_files with NumPy and safetensors.
 
     pip install numpy safetensors ml_dtypes
     python make_tensor_files.py
 
-Element i of every tensor holds i - 2 (unsigned: i; bool: whether i is odd).
+Element i of a tensor is i - 2. It is i if the dtype is unsigned, and i % 2 if it is bool.
 """
 import pathlib
 

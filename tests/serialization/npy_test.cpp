@@ -65,7 +65,7 @@ TEST_F(NpyTest, RoundTripsEveryDtypeAndShape) {
   }
 }
 
-TEST_F(NpyTest, ReadsWhatNumpyWrote) {
+TEST_F(NpyTest, ReadsFilesOfNumpy) {
   for (const auto& [name, dtype] : kDtypes) {
     if (dtype != at::kBFloat16) {
       SCOPED_TRACE(name);
@@ -87,13 +87,14 @@ TEST_F(NpyTest, ReadsWhatNumpyWrote) {
 }
 
 TEST_F(NpyTest, WritesTheBytesThatNumpyWrites) {
-  // NumPy leaves room for the first dimension to grow, but not with so few rows.
+  // NumPy leaves room in the header for a larger first dimension. With so few rows,
+  // the header still has the same length.
   save_npy(counting(at::kFloat, {2, 3}), path("float32.npy"));
   EXPECT_EQ(
       read_bytes(path("float32.npy")), read_bytes(python_file("float32.npy")));
 }
 
-TEST_F(NpyTest, WritesOfAViewItsElementsAlone) {
+TEST_F(NpyTest, WritesOnlyTheElementsOfAView) {
   const at::Tensor big = counting(at::kFloat, {1000, 8});
   const at::Tensor rows = big.slice(0, 500, 502);
   expect_same(round_trip(rows), rows);
@@ -108,13 +109,13 @@ TEST_F(NpyTest, WritesOfAViewItsElementsAlone) {
         at::_neg_view(big.select(0, 3).select(0, 3))}) {
     expect_same(round_trip(view), view.clone());
   }
-  // More than what is copied at a time.
+  // This is more than what is copied at once.
   const at::Tensor wide = counting(at::kInt, {2500, 2000});
   expect_same(round_trip(wide.t()), wide.t());
   expect_same(round_trip(at::ones({2}).requires_grad_()), at::ones({2}));
 }
 
-TEST_F(NpyTest, WritingToALoadedTensorLeavesTheFile) {
+TEST_F(NpyTest, WritingToALoadedTensorDoesNotChangeTheFile) {
   const at::Tensor tensor = counting(at::kFloat, {4, 3});
   const at::Tensor first = round_trip(tensor);
   const std::string before = read_bytes(path("tensor.npy"));
@@ -125,7 +126,7 @@ TEST_F(NpyTest, WritingToALoadedTensorLeavesTheFile) {
   expect_same(first, at::full({4, 3}, 9.0F));
 }
 
-TEST_F(NpyTest, IsAMappingThatItsLastViewEnds) {
+TEST_F(NpyTest, UnmapsTheFileWithItsLastView) {
   const auto is_mapped = [&]() {
     const std::string file = std::filesystem::canonical(path("tensor.npy"));
     return read_bytes("/proc/self/maps").find(file) != std::string::npos;
@@ -137,7 +138,7 @@ TEST_F(NpyTest, IsAMappingThatItsLastViewEnds) {
   EXPECT_FALSE(is_mapped());
 }
 
-TEST_F(NpyTest, ReplacingTheFileLeavesLoadedTensors) {
+TEST_F(NpyTest, ReplacingTheFileDoesNotChangeLoadedTensors) {
   const at::Tensor old = round_trip(counting(at::kFloat, {4, 3}));
   save_npy(old + 1, path("tensor.npy"));
   expect_same(old, counting(at::kFloat, {4, 3}));
@@ -146,7 +147,7 @@ TEST_F(NpyTest, ReplacingTheFileLeavesLoadedTensors) {
   expect_same(old, counting(at::kFloat, {4, 3}));
 }
 
-TEST_F(NpyTest, CopiesWhatIsNotAligned) {
+TEST_F(NpyTest, CopiesUnalignedData) {
   std::string header = header_of("'<f4'", "(3,)");
   header.insert(header.size() - 1, (1 + 4 - (10 + header.size()) % 4) % 4, ' ');
   ASSERT_EQ((10 + header.size()) % 4, 1);
@@ -158,7 +159,7 @@ TEST_F(NpyTest, CopiesWhatIsNotAligned) {
   EXPECT_TRUE(test::is_aligned(loaded));
 }
 
-TEST_F(NpyTest, NamesWhatItCanNotRead) {
+TEST_F(NpyTest, RefusesFilesThatItCannotRead) {
   const auto error_at = [](const char* name) {
     try {
       load_npy(python_file(name));
@@ -255,7 +256,7 @@ TEST_F(NpyTest, EveryTruncationIsAnError) {
   }
 }
 
-TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrSomethingOfTheSameSize) {
+TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrGivesTheSameSize) {
   const std::string bytes = read_bytes(python_file("float32.npy"));
   int errors = 0;
   int visited = 0;
@@ -273,7 +274,7 @@ TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrSomethingOfTheSameSize) {
   EXPECT_GT(errors, visited / 2);
 }
 
-TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
+TEST_F(NpyTest, RefusesTensorsThatAFileCannotHold) {
   const std::string file = path("tensor.npy");
   EXPECT_TYPE_ERROR(
       save_npy(at::ones({2}, at::kBFloat16), file),
@@ -291,7 +292,7 @@ TEST_F(NpyTest, SavesOnlyWhatAFileCanHold) {
   EXPECT_TRUE(files().empty());
 }
 
-TEST_F(NpyTest, SavesToFilesOnly) {
+TEST_F(NpyTest, SavesOnlyToFiles) {
   const at::Tensor tensor = at::ones({2});
   EXPECT_VALUE_ERROR(
       save_npy(tensor, folder_.path()), "this is a folder. Name another.");
@@ -318,7 +319,7 @@ TEST_F(NpyTest, KeepsPermissionsAndLinks) {
   EXPECT_EQ(files().size(), 2);
 }
 
-TEST_F(NpyTest, AFailedWriteLeavesTheOldFileAndNoOther) {
+TEST_F(NpyTest, AFailedWriteKeepsTheOldFileAndLeavesNoOther) {
   const at::Tensor old = counting(at::kFloat, {4});
   save_npy(old, path("tensor.npy"));
   {

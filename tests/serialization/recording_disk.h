@@ -20,8 +20,8 @@ namespace tessera::test {
 
 namespace fs = std::filesystem;
 
-/// In memory where the system has such a place: thousands of fsync() take minutes
-/// on a disk.
+/// A temporary folder, in memory if the system has one there. Thousands of fsync()
+/// take minutes on a disk.
 struct MemoryFolder : TemporaryFolder {
   MemoryFolder()
       : TemporaryFolder(
@@ -38,16 +38,16 @@ inline void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// A disk that also remembers what would be left of a folder if the power failed
-/// now: contents since a file's last sync() and names since a folder's last
-/// sync_directory() may or may not have reached it.
+/// A disk that remembers what a power loss would leave of a folder. Contents since
+/// a file's last sync() and names since a folder's last sync_directory() may be left
+/// or lost.
 class RecordingDisk : public Disk {
  public:
   explicit RecordingDisk(fs::path root) : root_(std::move(root)) {
     read_node(root_, tree_);
   }
 
-  /// Called before each step; may throw.
+  /// Called before each step. It may throw.
   std::function<void(const std::string& step)> before_step = [](auto&) {};
 
   int64_t steps() const {
@@ -96,8 +96,8 @@ class RecordingDisk : public Disk {
     live_parent(path).live.erase(path.filename());
   }
 
-  /// Writes into `folder` what is left. `reached` says of each file and folder,
-  /// anew at each call, whether what was not synced is there all the same.
+  /// Writes into `folder` what a power loss would leave. `reached` is called for
+  /// each file and folder, and returns true if its unsynced changes are left.
   void after_power_loss(
       const fs::path& folder,
       const std::function<bool()>& reached) const {
@@ -131,7 +131,7 @@ class RecordingDisk : public Disk {
     return find(path.parent_path());
   }
 
-  // What was there before is on the disk.
+  // Files from before the first step count as synced.
   static void read_node(const fs::path& path, Node& node) {
     for (const auto& entry : fs::directory_iterator(path)) {
       auto child =

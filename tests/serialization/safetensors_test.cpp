@@ -90,7 +90,7 @@ TEST_F(SafetensorsTest, RoundTripsEveryShape) {
   expect_same_contents(round_trip(contents), contents);
 }
 
-TEST_F(SafetensorsTest, ReadsWhatThePythonPackageWrote) {
+TEST_F(SafetensorsTest, ReadsFilesOfThePythonPackage) {
   const NamedTensors loaded = load_safetensors(python_file("all.safetensors"));
   EXPECT_EQ(loaded.tensors.size(), kDtypes.size() + 2);
   for (const auto& [name, dtype] : kDtypes) {
@@ -121,7 +121,7 @@ TEST_F(SafetensorsTest, AlignsEveryTensor) {
   const std::string bytes = read_bytes(path("all.safetensors"));
   EXPECT_EQ(static_cast<unsigned char>(bytes[0]) % 8, 0);
   EXPECT_EQ(bytes.substr(8, 5), "{\"a\":");
-  // One mapping: 24 bytes of b and 28 of e stand before 2 of d and 3 of a.
+  // The tensors are in one mapping: 24 bytes of b, 28 of e, 2 of d and 3 of a.
   const auto begin = [&](const char* name) {
     return static_cast<const char*>(loaded[name].const_data_ptr());
   };
@@ -131,7 +131,7 @@ TEST_F(SafetensorsTest, AlignsEveryTensor) {
   EXPECT_EQ(begin("c") - begin("a"), 3);
 }
 
-TEST_F(SafetensorsTest, WritesOfAViewItsElementsAlone) {
+TEST_F(SafetensorsTest, WritesOnlyTheElementsOfAView) {
   const at::Tensor big = counting(at::kFloat, {1000, 8});
   const NamedTensors loaded = round_trip(
       {.tensors = {
@@ -146,7 +146,7 @@ TEST_F(SafetensorsTest, WritesOfAViewItsElementsAlone) {
       (8000 + 32) * 4 + 300);
 }
 
-TEST_F(SafetensorsTest, WritingToALoadedTensorLeavesTheFile) {
+TEST_F(SafetensorsTest, WritingToALoadedTensorDoesNotChangeTheFile) {
   const NamedTensors loaded = round_trip(one_of_each());
   const std::string before = read_bytes(path("all.safetensors"));
   for (const auto& [name, tensor] : loaded.tensors) {
@@ -155,7 +155,7 @@ TEST_F(SafetensorsTest, WritingToALoadedTensorLeavesTheFile) {
   EXPECT_EQ(read_bytes(path("all.safetensors")), before);
   expect_same_contents(
       load_safetensors(path("all.safetensors")), one_of_each());
-  // In place of the file that the tensors are views of.
+  // Replaces the file that the tensors are views of.
   save_safetensors(loaded, path("all.safetensors"));
   expect_same(
       load_safetensors(path("all.safetensors"))["int32"],
@@ -175,7 +175,7 @@ TEST_F(SafetensorsTest, OneTensorKeepsTheFileMapped) {
   EXPECT_FALSE(is_mapped());
 }
 
-TEST_F(SafetensorsTest, CopiesWhatIsNotAligned) {
+TEST_F(SafetensorsTest, CopiesUnalignedData) {
   std::string header = "{\"a\":" + entry_of("F32", "[2]", "[0,8]") + "}";
   header.append((1 + 4 - header.size() % 4) % 4, ' ');
   ASSERT_EQ(header.size() % 4, 1);
@@ -299,7 +299,7 @@ TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
       "the key 'b' twice");
 }
 
-TEST_F(SafetensorsTest, NamesWhatItCanNotRead) {
+TEST_F(SafetensorsTest, RefusesFilesThatItCannotRead) {
   EXPECT_VALUE_ERROR(
       load_safetensors(python_file("uint32.safetensors")),
       "but got \"U32\". Convert the tensor where the file was written.");
@@ -357,7 +357,7 @@ TEST_F(SafetensorsTest, ADamagedHeaderIsAnErrorOrCoversTheData) {
   EXPECT_GT(errors, visited / 2);
 }
 
-TEST_F(SafetensorsTest, SavesOnlyWhatAFileCanHold) {
+TEST_F(SafetensorsTest, RefusesContentsThatAFileCannotHold) {
   const auto save = [&](const NamedTensors& contents) {
     save_safetensors(contents, path("all.safetensors"));
   };
@@ -383,7 +383,7 @@ TEST_F(SafetensorsTest, SavesOnlyWhatAFileCanHold) {
   EXPECT_TRUE(files().empty());
 }
 
-// tests/test_tensor_files.py runs this one test and reads what it wrote.
+// tests/test_tensor_files.py runs this test and reads its files.
 TEST(TensorFilesForPython, Write) {
   const char* folder = std::getenv("TESSERA_TENSOR_FILES_OUT");
   if (folder == nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pretrained tables come from files, trained ones go there.
+// Tests tables that are loaded from and saved to files of tensors.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
@@ -38,7 +38,7 @@ TPUEmbedding make_layer(at::ScalarType dtype) {
 class TablesInFilesTest : public test::TensorFileTest,
                           public testing::WithParamInterface<at::ScalarType> {};
 
-TEST_P(TablesInFilesTest, PretrainedNpyGoesIntoALayer) {
+TEST_P(TablesInFilesTest, LoadsAPretrainedNpyFile) {
   const at::Tensor pretrained = at::randn({kRows, kDim});
   save_npy(pretrained, path("users.npy"));
   TPUEmbedding layer = make_layer(GetParam());
@@ -51,7 +51,7 @@ TEST_P(TablesInFilesTest, PretrainedNpyGoesIntoALayer) {
           .index_select(0, test::int64s({7, 3})));
 }
 
-TEST_P(TablesInFilesTest, PretrainedNpyInFortranOrderGoesIntoALayer) {
+TEST_P(TablesInFilesTest, LoadsAnNpyFileInFortranOrder) {
   const at::Tensor values = load_npy(test::python_file("fortran.npy"))[0];
   ASSERT_FALSE(values.is_contiguous());
   TPUEmbedding layer(TPUEmbeddingOptions{
@@ -67,7 +67,7 @@ TEST_P(TablesInFilesTest, PretrainedNpyInFortranOrderGoesIntoALayer) {
   expect_same(layer->embedding_tables()["a"], values.to(GetParam()));
 }
 
-TEST_P(TablesInFilesTest, AllTablesGoThroughSafetensors) {
+TEST_P(TablesInFilesTest, SavesAndLoadsAllTablesAsSafetensors) {
   TPUEmbedding layer = make_layer(GetParam());
   NamedTensors contents;
   for (const auto& table : layer->embedding_tables()) {
@@ -86,7 +86,7 @@ TEST_P(TablesInFilesTest, AllTablesGoThroughSafetensors) {
       engine.embedding_tables()["users"], layer->embedding_tables()["users"]);
 }
 
-TEST_P(TablesInFilesTest, ATableGoesToNpyInADtypeThatNumpyHas) {
+TEST_P(TablesInFilesTest, SavesATableAsNpyInADtypeOfNumpy) {
   TPUEmbedding layer = make_layer(GetParam());
   const at::Tensor table = layer->embedding_tables()["users"];
   const at::Tensor values =
@@ -95,7 +95,7 @@ TEST_P(TablesInFilesTest, ATableGoesToNpyInADtypeThatNumpyHas) {
   expect_same(load_npy(path("users.npy")), values);
 }
 
-// Memory of the process that is not a file's, in bytes.
+// The bytes of the process's memory without mapped files.
 int64_t anonymous_memory() {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -108,7 +108,7 @@ int64_t anonymous_memory() {
   return 0;
 }
 
-TEST_P(TablesInFilesTest, ABigFileIsNotCopiedOnItsWay) {
+TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {
   constexpr int64_t kManyRows = 500'000;
   constexpr int64_t kFileBytes = kManyRows * kDim * 4;
   save_npy(at::ones({kManyRows, kDim}), path("users.npy"));

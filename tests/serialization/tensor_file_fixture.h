@@ -39,7 +39,7 @@ inline const std::map<std::string, at::ScalarType> kDtypes{
     {"uint8", at::kByte},
     {"bool", at::kBool}};
 
-/// What make_tensor_files.py calls counting().
+/// The values of counting() in make_tensor_files.py.
 inline at::Tensor counting(at::ScalarType dtype, at::IntArrayRef shape) {
   const at::Tensor values =
       at::arange(c10::multiply_integers(shape), at::kLong).view(shape);
@@ -72,12 +72,12 @@ inline std::string read_bytes(const std::string& path) {
 }
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
-  // To shorten a file takes ext4 longer than to make a new one.
+  // On ext4 it takes longer to truncate a file than to make a new one.
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// A folder of its own for each test.
+/// Gives each test its own folder.
 class TensorFileTest : public testing::Test {
  protected:
   std::string path(const std::string& name) const {
@@ -93,7 +93,7 @@ class TensorFileTest : public testing::Test {
     return names;
   }
 
-  // The message that `load` ends with when the file holds `bytes`.
+  // Writes `bytes` to a file. Returns the error message of `load`, or "no error".
   std::string load_error(
       const std::string& bytes,
       const std::function<void(const std::string&)>& load) const {
@@ -112,7 +112,8 @@ class TensorFileTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-/// The file with one byte changed, in several ways per byte of [0, end).
+/// Visits copies of `bytes` with one byte changed, in several ways for each byte of
+/// [0, end).
 inline void for_each_corruption(
     const std::string& bytes,
     size_t end,
