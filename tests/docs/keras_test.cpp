@@ -97,7 +97,7 @@ TEST(KerasPageTest, TheLayerTrainsTablesAndTower) {
   EXPECT_FALSE(at::equal(row(movies, 9), movie_before));
 }
 
-TEST(KerasPageTest, OptimizersComeFromKerasAndGoBack) {
+TEST(KerasPageTest, ConvertsOptimizersFromAndToKeras) {
   // snippet: keras_json
   // json.dumps(keras.optimizers.serialize(keras.optimizers.Adam(0.01)))
   const std::string text = R"({
@@ -129,7 +129,7 @@ TEST(KerasPageTest, OptimizersComeFromKerasAndGoBack) {
       exact);
 }
 
-TEST(KerasPageTest, LearningRatesAreSchedulesAndFunctions) {
+TEST(KerasPageTest, LearningRatesMayBeSchedulesAndFunctions) {
   double current_rate = 0.5;
   // snippet: rates
   const optim::SGD scheduled{
@@ -167,7 +167,7 @@ TEST(KerasPageTest, TheMidLevelApiIsTheEngine) {
   tessera::test::expect_close(rows[1], activations["movie"][2] - 0.1);
 }
 
-TEST(KerasPageTest, TablesOfOnesOwnAreLookedUp) {
+TEST(KerasPageTest, LooksUpTablesOfTheCaller) {
   const auto users =
       tessera::make_table({.name = "users", .vocabulary_size = 3, .dim = 2});
   const auto rows = torch::rand({3, 2});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of your own, and models as JSON: the code of docs/keras.md and of
-// LayerImpl's docstring, which check_docs.cmake compares.
+// The code of docs/keras.md and of LayerImpl's docstring about own layers and
+// models as JSON. check_docs.cmake compares it with them.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>
@@ -60,7 +60,7 @@ const bool is_registered = tessera::register_layer<Scale>();  // for JSON
 
 class OwnLayerTest : public tessera::test::PagesTest {};
 
-TEST_F(OwnLayerTest, RefusesOtherInputs) {
+TEST_F(OwnLayerTest, RefusesInputsThatDoNotFit) {
   for (const char* shape : {"[]", "[null]", "[null, null]"}) {
     const auto json = tessera::parse_json(
         R"({"class_name": "Scale", "config": {}, "build_config": {"input_shape": )" +
@@ -73,7 +73,7 @@ TEST_F(OwnLayerTest, RefusesOtherInputs) {
   EXPECT_THROW(layer->forward(torch::ones({2, 1})), c10::ValueError);
 }
 
-TEST_F(OwnLayerTest, AModelComesBackFromJsonAndItsWeights) {
+TEST_F(OwnLayerTest, RebuildsAModelFromJsonAndWeights) {
   // snippet: json
   const auto users =
       tessera::make_table({.name = "users", .vocabulary_size = 10, .dim = 4});

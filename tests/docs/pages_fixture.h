@@ -11,7 +11,7 @@
 
 namespace tessera::test {
 
-/// The working folder is a temporary one, or TESSERA_DOCS_DIR, whose files stay.
+/// Runs a test in a temporary folder, or in TESSERA_DOCS_DIR, where its files stay.
 class PagesTest : public testing::Test {
  protected:
   PagesTest() {
@@ -24,11 +24,11 @@ class PagesTest : public testing::Test {
     }
   }
   ~PagesTest() override {
-    std::filesystem::current_path(before_);
+    std::filesystem::current_path(previous_);
   }
 
  private:
-  std::filesystem::path before_ = std::filesystem::current_path();
+  std::filesystem::path previous_ = std::filesystem::current_path();
   std::optional<MemoryFolder> temporary_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-/// The model that the pages speak of: users, movies and a history of movies.
+/// The example model of the pages, with users, movies and a history of movies.
 struct RankerImpl : torch::nn::Module {
   explicit RankerImpl(Strategy strategy = Strategy::engine()) {
     const auto users =

@@ -78,7 +78,7 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
   EXPECT_TRUE(at::equal(model->forward(two_examples()).squeeze(1), logits));
 }
 
-TEST_F(ReadmeTest, TheNextBatchIsLookedUpDuringTheStep) {
+TEST_F(ReadmeTest, PrefetchTrainsOnEveryBatch) {
   test::Ranker model;
   auto& embedding = model->embedding;
   auto& tower = model->tower;
@@ -98,7 +98,7 @@ TEST_F(ReadmeTest, TheNextBatchIsLookedUpDuringTheStep) {
   EXPECT_EQ(embedding->iterations(), 5);
 }
 
-TEST_F(ReadmeTest, ACheckpointBringsTablesAndTowerBack) {
+TEST_F(ReadmeTest, ACheckpointRestoresTablesAndTower) {
   test::Ranker model;
   auto& embedding = model->embedding;
   auto& tower = model->tower;
@@ -134,7 +134,7 @@ TEST_F(ReadmeTest, ACheckpointBringsTablesAndTowerBack) {
   EXPECT_TRUE(at::equal(model->forward(two_examples()), before));
 }
 
-TEST_F(ReadmeTest, TablesComeFromAndGoToPythonsFiles) {
+TEST_F(ReadmeTest, LoadsAndSavesTablesAsFilesOfPython) {
   test::Ranker model;
   auto& layer = model->embedding;
   const at::Tensor vectors = at::rand({100, 8});
@@ -155,7 +155,7 @@ TEST_F(ReadmeTest, TablesComeFromAndGoToPythonsFiles) {
   EXPECT_EQ(loaded.metadata.at("trained_on"), "MovieLens");
 }
 
-// `./run test-python` reads these files, too: without_tessera.py.
+// In `./run test-python`, without_tessera.py reads these files.
 TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
   test::Ranker model;
   const Features batch = two_examples();

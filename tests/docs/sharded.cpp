@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of docs/distributed.md, under mpirun. It trains what one engine trains
-// on the batches of all ranks together.
+// The program of docs/distributed.md, which runs under mpirun. It must train the same
+// model as one engine that gets the batches of all ranks.
 // snippet: sharded
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/mpi_backend.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kBatch = 6;  // of one rank
 
-// Of ranks [first, first + count): row 1 is in every batch.
+// The batches of ranks [first, first + count). All histories contain only row 1.
 std::vector<Features> batches_of(int64_t first, int64_t count = 1) {
   std::vector<Features> batches;
   for (int64_t step = 0; step < 3; ++step) {
@@ -43,7 +43,7 @@ std::vector<Features> batches_of(int64_t first, int64_t count = 1) {
   return batches;
 }
 
-void start_at_constants(Ranker& model) {
+void fill_dense_parameters(Ranker& model) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& weights : tessera::dense_parameters(*model)) {
     weights.fill_(0.25);
@@ -59,7 +59,7 @@ int main() {
   Ranker model(strategy);  // in its TPUEmbeddingOptions: .strategy = strategy
   // end snippet
   if (backend->getRank() == 0) {
-    start_at_constants(model);  // the other ranks get them from here
+    fill_dense_parameters(model);  // the other ranks get them from here
   }
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   const double global_batch_size =
@@ -78,7 +78,7 @@ int main() {
   // end snippet
 
   Ranker single;
-  start_at_constants(single);
+  fill_dense_parameters(single);
   torch::optim::SGD single_optimizer(single->parameters(), 0.1);
   for (auto& batch : batches_of(0, backend->getSize())) {
     single_optimizer.zero_grad();

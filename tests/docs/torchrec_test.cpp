@@ -84,7 +84,7 @@ TEST(TorchrecPageTest, ALayerIsAnEmbeddingBagCollection) {
       pooled["f2"][2], (rows[t2][5] + rows[t2][6] + rows[t2][7]) / 3);
 }
 
-TEST(TorchrecPageTest, ABagIsLibTorchsBag) {
+TEST(TorchrecPageTest, ABagEqualsLibTorchsEmbeddingBag) {
   const auto t1 = tessera::make_table(
       {.name = "t1",
        .vocabulary_size = 10,
@@ -109,7 +109,7 @@ TEST(TorchrecPageTest, ABagIsLibTorchsBag) {
   tessera::test::expect_close(ours["f1"], theirs);
 }
 
-TEST(TorchrecPageTest, RowsOfEachIdAreADenseFeature) {
+TEST(TorchrecPageTest, ADenseFeatureGivesTheRowOfEachId) {
   const auto table =
       tessera::make_table({.name = "t1", .vocabulary_size = 10, .dim = 3});
   const auto values = torch::tensor({0, 1, 2});
@@ -132,7 +132,7 @@ TEST(TorchrecPageTest, RowsOfEachIdAreADenseFeature) {
   tessera::test::expect_close(activations["f1"][2], rows[2]);
 }
 
-TEST(TorchrecPageTest, TablesAndDenseWeightsAreSteppedAndClippedTogether) {
+TEST(TorchrecPageTest, ClipsAndUpdatesTablesWithDenseWeights) {
   const auto users =
       tessera::make_table({.name = "users", .vocabulary_size = 10, .dim = 2});
   const std::vector<torch::Tensor> micro_batches{
@@ -156,7 +156,7 @@ TEST(TorchrecPageTest, TablesAndDenseWeightsAreSteppedAndClippedTogether) {
   EXPECT_EQ(embedding->iterations(), 1);
 }
 
-TEST(TorchrecPageTest, APlanNamesAPlaceForEachTable) {
+TEST(TorchrecPageTest, APlanHasAPlacementForEachTable) {
   const auto large = tessera::make_table(
       {.name = "large", .vocabulary_size = 1'000'000, .dim = 16});
   const auto small =

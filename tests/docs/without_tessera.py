@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python code of docs/export.md, on what docs_test exported: without_tessera.py FOLDER"""
+"""Runs the Python code of docs/export.md on the files that docs_test exported: without_tessera.py FOLDER"""
 
 import os
 import sys

@@ -1,12 +1,13 @@
-# The click models on a few generated examples: each learns, serves what it predicts from its exported file, and
-# resumed in the middle of an epoch it gives what a straight run gives. What can't work is said before training.
+# Trains the click models on a few generated examples. Each model must learn, its exported file must give the same
+# predictions, and a run that resumes in the middle of an epoch must give the AUC of an uninterrupted run. Options that
+# can't work must be refused before training.
 #   cmake -D DLRM=<program> -D SCRATCH=<folder> -P ...
 foreach(variable IN ITEMS DLRM SCRATCH)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check_dlrm.cmake needs -D ${variable}=...")
   endif()
 endforeach()
-include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/expect_message.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 set(small --generate 20000 --folder "${SCRATCH}/data" --dim 8 --batch 500 --learning-rate 0.02
@@ -27,123 +28,123 @@ endfunction()
 
 foreach(model IN ITEMS dlrm dcn)
   set(checkpoints "${SCRATCH}/${model}")
-  # As left by a run with other options that ended before its first checkpoint.
+  # A run with other options left this file. It ended before its first checkpoint.
   file(WRITE "${checkpoints}/run.json" [[{"options": {"batch": 7}, "model": {}}]])
   set(arguments
       --model ${model} --epochs 2 --every-steps 7 --checkpoint "${checkpoints}" --export "${SCRATCH}/${model}.pt")
-  auc_of(straight ${arguments} --history "${SCRATCH}/history_${model}")
+  auc_of(uninterrupted ${arguments} --history "${SCRATCH}/history_${model}")
   foreach(file IN ITEMS history_${model}/history.csv history_${model}/history.svg ${model}.pt
                         ${model}.pt.pipeline.json ${model}/run.json ${model}/pipeline.json)
     if(NOT EXISTS "${SCRATCH}/${file}")
       message(FATAL_ERROR "expected ${SCRATCH}/${file}")
     endif()
   endforeach()
-  # As if it had been killed before the last epoch's end.
+  # Removes the newest checkpoint, as if the run had been killed before the end of the last epoch.
   file(GLOB saved LIST_DIRECTORIES true "${checkpoints}/checkpoint_*")
   list(SORT saved)
   list(POP_BACK saved newest)
   file(REMOVE_RECURSE "${newest}")
   auc_of(resumed ${arguments})
-  message("${model}: straight ${straight}, resumed ${resumed}")
-  if(NOT resumed STREQUAL straight)
+  message("${model}: uninterrupted ${uninterrupted}, resumed ${resumed}")
+  if(NOT resumed STREQUAL uninterrupted)
     message(FATAL_ERROR "expected equal AUC")
   endif()
 endforeach()
 
-# fails_with(TEXT ARGUMENTS...): the program ends with 1 and names the problem.
-function(fails_with text)
-  says(1 "${text}" "${DLRM}" ${ARGN})
+# expect_failure(TEXT ARGUMENTS...): expects that the program ends with 1 and that its error has TEXT.
+function(expect_failure text)
+  expect_message(1 "${text}" "${DLRM}" ${ARGN})
 endfunction()
 
-# A last batch of one example.
+# The last batch has one example.
 set(odd --generate 2001 --folder "${SCRATCH}/odd" --batch 100)
-says(0 "" "${DLRM}" ${odd})
-# Generated files that were cut are made again.
+expect_message(0 "" "${DLRM}" ${odd})
+# Truncated files are generated again.
 set(cut "${SCRATCH}/odd/2001_train.txt")
-file(SHA256 "${cut}" whole)
+file(SHA256 "${cut}" intact)
 file(READ "${cut}" lines LIMIT 100000)
 file(WRITE "${cut}" "${lines}")
-says_when_full("${DLRM}" ${odd})
+expect_error_when_output_is_full("${DLRM}" ${odd})
 file(SHA256 "${cut}" again)
-if(NOT again STREQUAL whole)
+if(NOT again STREQUAL intact)
   message(FATAL_ERROR "expected ${cut} to be whole again")
 endif()
 foreach(option IN ITEMS checkpoint export history write-arrays folder)
-  says("[1-9][0-9]*" "--${option}: must not be empty" sh -c "'${DLRM}' --${option} ''")
+  expect_message("[1-9][0-9]*" "--${option}: must not be empty" sh -c "'${DLRM}' --${option} ''")
 endforeach()
 execute_process(COMMAND "${CMAKE_COMMAND}" -E copy "${SCRATCH}/odd/2001_test.txt" "${SCRATCH}/read.txt")
 foreach(option IN ITEMS checkpoint history write-arrays)
-  fails_with("--${option} must be a folder" ${odd} --${option} "${SCRATCH}/read.txt/folder")
+  expect_failure("--${option} must be a folder" ${odd} --${option} "${SCRATCH}/read.txt/folder")
 endforeach()
-fails_with("--folder must be a folder" --folder "${SCRATCH}/read.txt/folder")
+expect_failure("--folder must be a folder" --folder "${SCRATCH}/read.txt/folder")
 execute_process(COMMAND mkfifo "${SCRATCH}/pipe" COMMAND_ERROR_IS_FATAL ANY)
-fails_with("must be regular files" --data "${SCRATCH}/pipe" --test "${SCRATCH}/read.txt")
-fails_with("must be regular files" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/pipe")
-fails_with("--export must not be a file that is read" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/odd/2001_test.txt"
+expect_failure("must be regular files" --data "${SCRATCH}/pipe" --test "${SCRATCH}/read.txt")
+expect_failure("must be regular files" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/pipe")
+expect_failure("--export must not be a file that is read" --data "${SCRATCH}/read.txt" --test "${SCRATCH}/odd/2001_test.txt"
            --export "${SCRATCH}/read.txt")
 
-# The checkpoints are whole: nothing is left to do, and other options are refused by name.
+# The checkpoints are complete, so there is nothing left to train. Other options are refused by name.
 set(trained --epochs 2 --checkpoint "${SCRATCH}/dlrm")
-says(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
+expect_message(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
 list(TRANSFORM small REPLACE "^500$" 250 OUTPUT_VARIABLE other)
-fails_with("was trained with --batch 500, but got --batch 250. Give" ${other} ${trained})
+expect_failure("was trained with --batch 500, but got --batch 250. Give" ${other} ${trained})
 list(TRANSFORM small REPLACE "^0.01$" 0.03 OUTPUT_VARIABLE other)
-fails_with("with --dense-learning-rate 0.01, but got --dense-learning-rate 0.03. Give" ${other} ${trained})
-fails_with("with --min-count 2 --seed 0, but got --min-count 3 --seed 5. Give" ${small} ${trained} --min-count 3 --seed 5)
+expect_failure("with --dense-learning-rate 0.01, but got --dense-learning-rate 0.03. Give" ${other} ${trained})
+expect_failure("with --min-count 2 --seed 0, but got --min-count 3 --seed 5. Give" ${small} ${trained} --min-count 3 --seed 5)
 list(REMOVE_AT small 0 1 2 3)
 set(data "${SCRATCH}/data/20000_train.txt")
 set(test "${SCRATCH}/data/20000_test.txt")
-fails_with("20000_test.txt, " ${small} ${trained} --data "${data}" --test "${data}")
+expect_failure("20000_test.txt, " ${small} ${trained} --data "${data}" --test "${data}")
 set(small --data "${data}" --test "${test}" ${small})
-says(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
+expect_message(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
 
-# What fails early leaves nothing that would be in the way of the corrected command.
+# A run that fails early leaves no files that make the corrected command fail.
 set(new --checkpoint "${SCRATCH}/new")
-fails_with("[VocabularyBuilder 'C1'] none of" ${small} ${new} --min-count 1000000)
-fails_with("here: --min-count" ${small} ${new} --min-count 1000000)
+expect_failure("[VocabularyBuilder 'C1'] none of" ${small} ${new} --min-count 1000000)
+expect_failure("here: --min-count" ${small} ${new} --min-count 1000000)
 file(MAKE_DIRECTORY "${SCRATCH}/new_history/history.csv")
-fails_with("this is a folder" ${small} ${new} --history "${SCRATCH}/new_history")
+expect_failure("this is a folder" ${small} ${new} --history "${SCRATCH}/new_history")
 file(GLOB left "${SCRATCH}/new/*.json")
 if(left)
   message(FATAL_ERROR "expected no files of a training that did not begin, but got ${left}")
 endif()
 file(WRITE "${SCRATCH}/foreign/pipeline.json" "mine")
-fails_with("expected a new directory or one of this program" ${small} --checkpoint "${SCRATCH}/foreign")
+expect_failure("expected a new directory or one of this program" ${small} --checkpoint "${SCRATCH}/foreign")
 file(READ "${SCRATCH}/foreign/pipeline.json" text)
 if(NOT text STREQUAL "mine")
   message(FATAL_ERROR "expected another program's file to stay, but got ${text}")
 endif()
 file(WRITE "${SCRATCH}/broken/run.json" "{\"options\": ")
-fails_with("run.json: expected JSON, but got" ${small} --checkpoint "${SCRATCH}/broken")
-fails_with("--export must be a file" ${small} --export /dev/null)
-reports_when_full("held-out examples" "[export_torchscript]" "${DLRM}" ${small} --export "${SCRATCH}/full.pt")
+expect_failure("run.json: expected JSON, but got" ${small} --checkpoint "${SCRATCH}/broken")
+expect_failure("--export must be a file" ${small} --export /dev/null)
+expect_report_when_disk_is_full("held-out examples" "[export_torchscript]" "${DLRM}" ${small} --export "${SCRATCH}/full.pt")
 file(CREATE_LINK /dev/null "${SCRATCH}/device.pt" SYMBOLIC)
-fails_with("--export must be a file" ${small} --export "${SCRATCH}/device.pt")
+expect_failure("--export must be a file" ${small} --export "${SCRATCH}/device.pt")
 
-# Trainings that end early.
+# These trainings end early.
 list(TRANSFORM small REPLACE "^0.0[12]$" 1e30 OUTPUT_VARIABLE diverging)
-fails_with("ended with a non-finite loss: the loss of step" ${diverging})
-says_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch "${DLRM}" ${small} ${new} --epochs
+expect_failure("ended with a non-finite loss: the loss of step" ${diverging})
+expect_message_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch "${DLRM}" ${small} ${new} --epochs
                   1000000)
-says_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch "${DLRM}" ${small} --epochs 1000000)
+expect_message_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch "${DLRM}" ${small} --epochs 1000000)
 
-says("1[0-9]+" "--learning-rate: must be in [1e-30, 1e37], but got 0" "${DLRM}" --learning-rate 0)
-says("1[0-9]+" "--every-steps requires --checkpoint" "${DLRM}" --every-steps 5)
-says("1[0-9]+" "--every-steps" "${DLRM}" ${new} --every-steps 99999999999999999999)
-fails_with("nowhere.txt" --data nowhere.txt --test nowhere.txt)
-fails_with("--data needs --test" --data "${SCRATCH}/data/20000_train.txt")
+expect_message("1[0-9]+" "--learning-rate: must be in [1e-30, 1e37], but got 0" "${DLRM}" --learning-rate 0)
+expect_message("1[0-9]+" "--every-steps requires --checkpoint" "${DLRM}" --every-steps 5)
+expect_message("1[0-9]+" "--every-steps" "${DLRM}" ${new} --every-steps 99999999999999999999)
+expect_failure("nowhere.txt" --data nowhere.txt --test nowhere.txt)
+expect_failure("--data needs --test" --data "${SCRATCH}/data/20000_train.txt")
 file(WRITE "${SCRATCH}/damaged.txt" "1\t2\n")
-fails_with("here: --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt")
+expect_failure("here: --malformed skip" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/data/20000_test.txt")
 file(READ "${SCRATCH}/data/20000_test.txt" lines LIMIT 20000)
-file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # whose last line is cut off
-# Also in the test's files.
+file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # the last line is cut off
+# Malformed lines of the test files are skipped and reported, too.
 execute_process(
   COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt" --malformed skip --most-malformed 2
   OUTPUT_QUIET ERROR_VARIABLE error COMMAND_ERROR_IS_FATAL ANY)
 if(NOT error MATCHES "2 lines skipped.*2 lines skipped")
   message(FATAL_ERROR "expected two reports of skipped lines, but got ${error}")
 endif()
-fails_with("at most 1 malformed lines, but got one more" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
+expect_failure("at most 1 malformed lines, but got one more" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
            --malformed skip --most-malformed 1)
-fails_with("--most-malformed needs --malformed skip" --most-malformed 1)
-fails_with("--export must not be a file that is read" --folder "${SCRATCH}/data" --export "${SCRATCH}/data/20000_test.npy")
+expect_failure("--most-malformed needs --malformed skip" --most-malformed 1)
+expect_failure("--export must not be a file that is read" --folder "${SCRATCH}/data" --export "${SCRATCH}/data/20000_test.npy")

@@ -1,11 +1,12 @@
-# The example fit writes its files; run again, it has nothing left to train and gives the same.
+# Runs the example fit twice. The first run writes its files. The second run has nothing left to train, and must print
+# the same.
 #   cmake -D FIT=<program> -D SCRATCH=<folder> -P ...
 foreach(variable IN ITEMS FIT SCRATCH)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check_fit.cmake needs -D ${variable}=...")
   endif()
 endforeach()
-include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/expect_message.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 foreach(run IN ITEMS first second)
@@ -21,15 +22,15 @@ if(NOT head STREQUAL "epoch,loss,auc,val_loss,val_auc" OR NOT EXISTS "${SCRATCH}
   message(FATAL_ERROR "expected history.csv and curves.svg, but got '${head}'")
 endif()
 
-says(0 "usage: fit FOLDER" "${FIT}" --help)
-says(2 "usage: fit FOLDER" "${FIT}" "")
-says(1 "/dev/null" "${FIT}" /dev/null/folder)
-says_when_stopped(INT 130 "stopped: SIGINT" epoch "${FIT}" "${SCRATCH}/interrupted")
-says_when_stopped(TERM 143 "stopped: SIGTERM" epoch "${FIT}" "${SCRATCH}/terminated")
-says_when_full("${FIT}" "${SCRATCH}")
+expect_message(0 "usage: fit FOLDER" "${FIT}" --help)
+expect_message(2 "usage: fit FOLDER" "${FIT}" "")
+expect_message(1 "/dev/null" "${FIT}" /dev/null/folder)
+expect_message_when_stopped(INT 130 "stopped: SIGINT" epoch "${FIT}" "${SCRATCH}/interrupted")
+expect_message_when_stopped(TERM 143 "stopped: SIGTERM" epoch "${FIT}" "${SCRATCH}/terminated")
+expect_error_when_output_is_full("${FIT}" "${SCRATCH}")
 
 file(WRITE "${SCRATCH}/foreign/history.csv" "mine")
-says(1 "expected a new folder or one of this program" "${FIT}" "${SCRATCH}/foreign")
+expect_message(1 "expected a new folder or one of this program" "${FIT}" "${SCRATCH}/foreign")
 file(READ "${SCRATCH}/foreign/history.csv" text)
 if(NOT text STREQUAL "mine")
   message(FATAL_ERROR "expected another program's file to stay, but got ${text}")

@@ -1,5 +1,5 @@
-# The two towers on made-up ratings, where each user takes every third movie of one kind in turn: they find the next
-# one, which popularity can't, and serve it with movies that the user has not rated.
+# Trains the two towers on made-up ratings, in which each user rates every third movie of one kind, in order. The towers
+# must find the next movie, which popularity can't, and recommend it among movies that the user has not rated.
 #   cmake -D TWO_TOWER=<program> -D SCRATCH=<folder> -P ...
 cmake_minimum_required(VERSION 3.25)
 foreach(variable IN ITEMS TWO_TOWER SCRATCH)
@@ -7,9 +7,9 @@ foreach(variable IN ITEMS TWO_TOWER SCRATCH)
     message(FATAL_ERROR "check_two_tower.cmake needs -D ${variable}=...")
   endif()
 endforeach()
-include("${CMAKE_CURRENT_LIST_DIR}/says.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/expect_message.cmake")
 
-# 80 users of 15 ratings, 160 movies of 4 kinds, which are known by the ratings alone.
+# 80 users with 15 ratings each, and 160 movies of 4 kinds. Only the ratings show a movie's kind.
 set(data "${SCRATCH}/data")
 file(REMOVE_RECURSE "${SCRATCH}")
 file(WRITE "${data}/u.genre" "unknown|0\n")
@@ -25,7 +25,7 @@ set(rated "")
 foreach(user RANGE 1 80)
   string(APPEND users "${user}|30|M|other|12345\n")
   foreach(i RANGE 1 15)
-    # Of the kind user % 4.
+    # A movie of kind user % 4.
     math(EXPR movie "(${user} + 4 * (${user} / 4 * 7 + ${i} * 3)) % 160 + 1")
     math(EXPR seconds "880000000 + ${i}")
     string(APPEND ratings "${user}\t${movie}\t5\t${seconds}\n")
@@ -34,7 +34,7 @@ foreach(user RANGE 1 80)
     endif()
   endforeach()
 endforeach()
-list(POP_BACK rated next) # which is held out
+list(POP_BACK rated next) # the example holds it out for the test
 file(WRITE "${data}/u.user" "${users}")
 file(WRITE "${data}/u.data" "${ratings}")
 
@@ -47,7 +47,7 @@ string(JSON test_users GET "${output}" test_users)
 if(NOT test_users EQUAL 80 OR NOT EXISTS "${SCRATCH}/movies.npy")
   message(FATAL_ERROR "expected 80 test users and ${SCRATCH}/movies.npy")
 endif()
-# Of 146 movies that a user has not rated, ten would have the right one by chance for 7 % of the users.
+# A user has 146 movies left. Ten random ones contain the next movie for 7 % of the users.
 string(JSON popularity GET "${output}" recall popularity @10)
 string(JSON factorization GET "${output}" recall "matrix factorization" @10)
 if(NOT factorization GREATER popularity)
@@ -86,14 +86,14 @@ execute_process(COMMAND "${TWO_TOWER}" --seed -1 OUTPUT_VARIABLE error ERROR_VAR
 if(status EQUAL 0 OR NOT error MATCHES "--seed")
   message(FATAL_ERROR "expected --seed -1 to be refused, but got ${status} and ${error}")
 endif()
-says(1 "--vectors must be a file in a folder" "${TWO_TOWER}" --data "${data}" --vectors "${SCRATCH}/no/movies.npy")
-says_when_full("${TWO_TOWER}" --data "${data}" --epochs 1 --baseline-epochs 1)
+expect_message(1 "--vectors must be a file in a folder" "${TWO_TOWER}" --data "${data}" --vectors "${SCRATCH}/no/movies.npy")
+expect_error_when_output_is_full("${TWO_TOWER}" --data "${data}" --epochs 1 --baseline-epochs 1)
 set(short --data "${data}" --epochs 1 --baseline-epochs 1)
-reports_when_full("for user 1" "vectors.npy: the file can't be written" "${TWO_TOWER}" ${short} --vectors
+expect_report_when_disk_is_full("for user 1" "vectors.npy: the file can't be written" "${TWO_TOWER}" ${short} --vectors
                   "${SCRATCH}/vectors.npy")
-# Without --vectors it writes no file.
+# Without --vectors, the program writes no file.
 execute_process(COMMAND "${CMAKE_COMMAND}" -E env "TMPDIR=${SCRATCH}/no" "${TWO_TOWER}" ${short} OUTPUT_QUIET ERROR_QUIET
                 COMMAND_ERROR_IS_FATAL ANY)
 foreach(epochs IN ITEMS "--baseline-epochs;1000000" "--baseline-epochs;1;--epochs;1000000")
-  says_when_stopped(INT 130 "stopped by SIGINT, without a result" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs})
+  expect_message_when_stopped(INT 130 "stopped by SIGINT, without a result" "/1000000" "${TWO_TOWER}" --data "${data}" ${epochs})
 endforeach()

@@ -144,13 +144,13 @@ TEST(CriteoGeneratorTest, WritesTheFormat) {
       counts.push_back(count);
     }
     std::sort(counts.rbegin(), counts.rend());
-    // 1 : 1/2 : 1/3.
+    // The counts are as 1 : 1/2 : 1/3.
     EXPECT_NEAR(counts[0] / 16'000.0, 6.0 / 11, 0.02);
     EXPECT_NEAR(counts[1] / 16'000.0, 3.0 / 11, 0.02);
   }
 }
 
-TEST(CriteoGeneratorTest, GivesTheSameOnEveryMachine) {
+TEST(CriteoGeneratorTest, GeneratesTheSameOnEveryMachine) {
   const CriteoGenerator generator({.seed = 42});
   std::string text;
   const float probability = generator.append_line(123'456, text);
@@ -165,7 +165,7 @@ TEST(CriteoGeneratorTest, GivesTheSameOnEveryMachine) {
   EXPECT_FLOAT_EQ(probability, 0.070622683F);
 }
 
-TEST(CriteoGeneratorTest, FilesHoldTheExamplesFromTheFirstOn) {
+TEST(CriteoGeneratorTest, FilesStartWithTheFirstExample) {
   const TemporaryFolder folder;
   const CriteoGeneratorOptions all{.examples = 3000, .seed = 7};
   const Clicks clicks = make_clicks(all);
@@ -186,8 +186,8 @@ TEST(CriteoGeneratorTest, FilesHoldTheExamplesFromTheFirstOn) {
   EXPECT_TRUE(clicks.text.ends_with("\n" + text));
 }
 
-// Ten examples wait in a buffer until the end; many are written before it.
-TEST(CriteoGeneratorTest, FailedWritesLeaveTheFileThatWasThere) {
+// Ten examples stay in a buffer until the end. Many examples are written earlier.
+TEST(CriteoGeneratorTest, FailedWritesKeepTheOldFile) {
   for (const int64_t examples : {10, 20'000}) {
     for (const char* name : {"clicks.tsv", "clicks.gz"}) {
       const TemporaryFolder folder;
@@ -208,7 +208,7 @@ TEST(CriteoGeneratorTest, FailedWritesLeaveTheFileThatWasThere) {
   }
 }
 
-TEST(CriteoGeneratorTest, WritesReplaceFilesAndNothingElse) {
+TEST(CriteoGeneratorTest, ReplacesOnlyRegularFiles) {
   const TemporaryFolder folder;
   const CriteoGenerator generator({.examples = 10});
   const std::string path = folder.write("clicks", "before");
@@ -223,7 +223,7 @@ TEST(CriteoGeneratorTest, WritesReplaceFilesAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(folder / "there.tmp-tessera"));
 }
 
-TEST(CriteoGeneratorTest, NumbersOfExamplesEndWithInt64) {
+TEST(CriteoGeneratorTest, ExampleNumbersMustFitIntoInt64) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   const TemporaryFolder folder;
   const at::Tensor probabilities =
@@ -236,7 +236,7 @@ TEST(CriteoGeneratorTest, NumbersOfExamplesEndWithInt64) {
       "9223372036854775806 with 2 examples");
 }
 
-TEST(CriteoGeneratorTest, RejectsWhatIsOutOfRange) {
+TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
   EXPECT_VALUE_ERROR(
       CriteoGenerator({.examples = -1}), "examples must be >= 0, but got -1");
   EXPECT_VALUE_ERROR(

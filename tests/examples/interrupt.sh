@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # interrupt.sh SIGNAL TEXT PROGRAM ARGUMENTS...
 #
-# Sends the signal, INT is that of Ctrl-C, once the program has written TEXT to standard error. Writes the same, ends as the program does.
+# Sends SIGNAL once the program has written TEXT to standard error. INT is the signal of Ctrl-C. Copies the program's
+# standard error and ends with its status.
 set -m # without job control, a process in the background ignores SIGINT
 signal="$1"
 text="$2"

@@ -12,7 +12,7 @@ namespace movielens_data_test {
 
 namespace fs = std::filesystem;
 
-// A copy of the made-up folder that a test may damage.
+// Gives each test a copy of the made-up data, which it may damage.
 class MovieLensDataTest : public testing::Test {
  protected:
   void SetUp() override {

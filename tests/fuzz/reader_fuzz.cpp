@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer on everything that reads bytes from outside: the manifest of a
-// checkpoint, a layer's archive, whole or damaged, .npy and safetensors files, lines of click logs,
-// a pipeline of features, and any JSON. Whatever they hold, a reader gives a value or a
-// c10::Error.
+// Fuzzes everything that reads bytes from files: the manifest of a checkpoint, a
+// layer's archive, .npy and safetensors files, lines of click logs, a pipeline of
+// features, and any JSON. Whatever the bytes are, a reader must return a value or
+// throw a c10::Error.
 #include "serialization/archive.h"
 #include "serialization/manifest.h"
 #include "src/common/checked_archive.h"
@@ -38,15 +38,15 @@
 namespace tessera {
 namespace {
 
-void require(bool is_right, const char* what) {
-  if (!is_right) {
-    std::cerr << "reader_fuzz: " << what << "\n";
+void require(bool holds, const char* problem) {
+  if (!holds) {
+    std::cerr << "reader_fuzz: " << problem << "\n";
     std::abort();
   }
 }
 
-// Whether it went through; any other exception ends the program.
-bool reads(const std::function<void()>& read) {
+// Returns false after a c10::Error. Any other exception ends the program.
+bool succeeds(const std::function<void()>& read) {
   try {
     read();
     return true;
@@ -55,18 +55,19 @@ bool reads(const std::function<void()>& read) {
   }
 }
 
-// Any text, with the right checksum: mutations should get beyond that.
+// Any text with a correct checksum, so that mutations reach the code behind the
+// check.
 void fuzz_manifest(FuzzedDataProvider& data) {
   std::string text = data.ConsumeRemainingBytesAsString();
   text += ",\"xxh3\":\"";
   text += checksum_of(text);
   text += "\"}\n";
-  reads([&] {
+  succeeds([&] {
     const Manifest manifest = manifest_from_text(text, "[fuzz]");
-    // What passes is written and read again.
-    const std::string again = to_text(manifest);
+    // An accepted manifest is written and read again.
+    const std::string rewritten = to_text(manifest);
     require(
-        to_text(manifest_from_text(again, "[fuzz]")) == again,
+        to_text(manifest_from_text(rewritten, "[fuzz]")) == rewritten,
         "a manifest changes when it is written");
   });
 }
@@ -90,7 +91,7 @@ at::Tensor any_tensor(FuzzedDataProvider& data) {
   return at::zeros(shape, kTypes[data.ConsumeIntegralInRange(0, 4)]);
 }
 
-// Some entries of a layer's archive, of any kind and value.
+// Writes some entries of a layer's archive, with any type and value.
 void write_entries(
     FuzzedDataProvider& data,
     torch::serialize::OutputArchive& archive,
@@ -152,17 +153,17 @@ void fuzz_archive(FuzzedDataProvider& data) {
     options.tables = {"t"};
   }
   const bool is_loaded =
-      reads([&] { load_state(state, archive, options, "[fuzz]"); });
+      succeeds([&] { load_state(state, archive, options, "[fuzz]"); });
   require(
       is_loaded ||
           (state.iterations == 0 &&
            at::equal(state.tables[0].parameters, initial.tables[0].parameters)),
       "a load that failed has changed the layer");
-  reads([&] { saved_features(archive); });
+  succeeds([&] { saved_features(archive); });
 }
 
-// The bytes of an archive, some of which have changed or are missing: a load
-// raises an error, or gives what the whole archive gives.
+// Loads an archive with changed or missing bytes. The load must raise an error, or
+// give the same as the intact archive.
 void fuzz_damaged_archive(FuzzedDataProvider& data) {
   static const EmbeddingState initial =
       make_state(configs(), optim::Adagrad{}, 0, WithSlots::kYes, "[fuzz]");
@@ -173,35 +174,37 @@ void fuzz_damaged_archive(FuzzedDataProvider& data) {
     state.tables[0].slots[0].values.fill_(2.0F);
     return state;
   }();
-  static const std::string whole = [] {
+  static const std::string intact = [] {
     torch::serialize::OutputArchive archive;
     save_state(saved, configs(), archive);
     std::ostringstream stream;
     archive.save_to(stream);
     return stream.str();
   }();
-  std::string bytes = whole;
+  std::string bytes = intact;
   if (data.ConsumeBool()) {
     bytes.resize(data.ConsumeIntegralInRange<size_t>(0, bytes.size() - 1));
   }
   for (int i = data.ConsumeIntegralInRange(0, 4); i > 0 && !bytes.empty();
        --i) {
-    const size_t at = data.ConsumeIntegralInRange<size_t>(0, bytes.size() - 1);
-    bytes[at] = static_cast<char>(bytes[at] ^ data.ConsumeIntegral<uint8_t>());
+    const size_t index =
+        data.ConsumeIntegralInRange<size_t>(0, bytes.size() - 1);
+    bytes[index] =
+        static_cast<char>(bytes[index] ^ data.ConsumeIntegral<uint8_t>());
   }
   torch::serialize::InputArchive archive;
   try {
     archive.load_from(bytes.data(), bytes.size());
   } catch (const std::exception&) {
-    return;  // LibTorch's reader has errors of other types, too.
+    return;  // LibTorch's reader throws other types, too.
   }
   c10::IValue checksums;
   if (!archive.try_read(kChecksumsKey, checksums)) {
-    return;  // An archive of before there were checksums.
+    return;  // An archive from before checksums were saved.
   }
   EmbeddingState state = deep_copy(initial);
   const bool is_loaded =
-      reads([&] { load_state(state, archive, {}, "[fuzz]"); });
+      succeeds([&] { load_state(state, archive, {}, "[fuzz]"); });
   const EmbeddingState& expected = is_loaded ? saved : initial;
   require(
       state.iterations == expected.iterations &&
@@ -220,7 +223,7 @@ void fuzz_config(FuzzedDataProvider& data) {
   written.save_to(stream);
   torch::serialize::InputArchive archive;
   archive.load_from(stream);
-  reads([&] { saved_features(archive); });
+  succeeds([&] { saved_features(archive); });
 }
 
 void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
@@ -231,7 +234,7 @@ void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
   }();
   ::unlink(path.c_str());
   std::ofstream(path, std::ios::binary) << data.ConsumeRemainingBytesAsString();
-  reads([&] {
+  succeeds([&] {
     if (is_npy) {
       (void)load_npy(path).sum();
     } else {
@@ -243,13 +246,15 @@ void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
   ::unlink(path.c_str());
 }
 
-// The fast parser takes a line if the slow one finds no problem in it.
+// The fast parser must accept a line if the slow one finds no problem in it, and
+// only then.
 void fuzz_criteo_line(FuzzedDataProvider& data) {
   std::string line = data.ConsumeRemainingBytesAsString();
   line.resize(std::min(line.size(), line.find('\n')));
   const size_t size = line.size();
-  const bool is_right = data::criteo_line_problem(line, size).empty();
-  std::vector<char> text(line.begin(), line.end());  // whose end is guarded
+  const bool is_valid = data::criteo_line_problem(line, size).empty();
+  // A vector, because the sanitizer guards its end.
+  std::vector<char> text(line.begin(), line.end());
   text.push_back('\n');
   text.resize(text.size() + data::kCriteoPadding, '0');
   float label = 0.0F;
@@ -263,13 +268,13 @@ void fuzz_criteo_line(FuzzedDataProvider& data) {
        .categories = categories.data(),
        .stride = 1});
   require(
-      next == (is_right ? text.data() + size + 1 : nullptr),
+      next == (is_valid ? text.data() + size + 1 : nullptr),
       "the parsers of a line disagree");
 }
 
 void fuzz_pipeline(FuzzedDataProvider& data) {
   const std::string text = data.ConsumeRemainingBytesAsString();
-  reads([&] {
+  succeeds([&] {
     const data::FeaturePipeline pipeline =
         data::pipeline_from_json(parse_json(text));
     require(
@@ -279,7 +284,8 @@ void fuzz_pipeline(FuzzedDataProvider& data) {
   });
 }
 
-// What passes is what the library's own parser reads; that takes more.
+// Accepted text must have the value that the JSON library's own parser gives. That
+// parser accepts more texts.
 void fuzz_json(FuzzedDataProvider& data) {
   const JsonLimits limits{
       .bytes = data.ConsumeIntegralInRange<size_t>(0, 4096),
@@ -287,7 +293,7 @@ void fuzz_json(FuzzedDataProvider& data) {
       .list_size = data.ConsumeIntegralInRange<size_t>(0, 100)};
   const std::string text = data.ConsumeRemainingBytesAsString();
   Json json;
-  if (!reads([&] { json = parse_json(text, "[fuzz]", limits); })) {
+  if (!succeeds([&] { json = parse_json(text, "[fuzz]", limits); })) {
     return;
   }
   require(json == Json::parse(text), "the parsers of JSON disagree");
@@ -297,7 +303,7 @@ void fuzz_json(FuzzedDataProvider& data) {
     entries[key] = value;
   };
   require(
-      reads([&] { for_each_json_entry(text, "[fuzz]", limits, add); }) ==
+      succeeds([&] { for_each_json_entry(text, "[fuzz]", limits, add); }) ==
           json.is_object(),
       "entries are read of an object, and of nothing else");
   require(!json.is_object() || entries == json, "an entry is lost");
