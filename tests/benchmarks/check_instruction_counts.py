@@ -30,7 +30,7 @@ def count(program, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True, help="the program kernel_work")
-    parser.add_argument("--compiler", required=True, help="name and major version, as GNU 12")
+    parser.add_argument("--compiler", required=True, help="name and major version, for example: GNU 12")
     parser.add_argument("--update", action="store_true", help="write the baseline")
     options = parser.parse_args()
     os.environ["TESSERA_ISA"] = "avx2"  # valgrind knows no AVX-512
@@ -42,7 +42,7 @@ def main():
         sys.exit(f"{options.program} failed:\n{listing.stderr[-2000:]}")
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     if not options.update and baseline.get("compiler") != options.compiler:
-        print(f"skipped: the baseline is of {baseline.get('compiler')}, this is {options.compiler}")
+        print(f"skipped: expected the compiler of the baseline, {baseline.get('compiler')}, but got {options.compiler}")
         sys.exit(SKIPPED)
     counts = {work: count(options.program, work) for work in listing.stdout.split()}
     if options.update:
@@ -58,7 +58,7 @@ def main():
         failed |= is_more
         print(f"{work:24}{counts[work]:12}{expected:12}{ratio:8.3f}{'  MORE' if is_more else ''}")
     if failed:
-        sys.exit("A kernel takes more instructions than the baseline allows. If that is worth it: --update.")
+        sys.exit("A kernel takes more instructions than the baseline allows. To accept that, run with --update.")
 
 
 if __name__ == "__main__":

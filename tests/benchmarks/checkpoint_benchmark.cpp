@@ -198,16 +198,16 @@ int main(int argc, char** argv) {
   app.add_option("--gib", options.gib, "GiB of the table, without slots")
       ->check(CLI::Range(0.01, 1000.0))
       ->capture_default_str();
-  app.add_option("--dim", options.dim, "floats of one row")
+  app.add_option("--dim", options.dim, "floats per row")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "of which the medians are shown")
+  app.add_option("--rounds", options.rounds, "rounds; the medians are shown")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option(
          "--directory",
          options.directory,
-         "on the disk to measure; must not exist, is removed at the end")
+         "new folder on the disk to measure; it is removed at the end")
       ->check(CLI::NonexistentPath)
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -98,15 +98,15 @@ def draw(medians, options):
     figure, axes = plot.subplots(len(options.threads), 1, figsize=(11, 3.6 * len(options.threads)), squeeze=False)
     for axis, threads in zip(axes[:, 0], options.threads):
         ratios = collections.defaultdict(dict)
-        for (of, workload, operation), by_side in medians.items():
+        for (count, workload, operation), by_side in medians.items():
             ratio = ratio_of(by_side)
-            if of == threads and ratio:
+            if count == threads and ratio:
                 ratios[operation][workload] = ratio
         workloads = list(dict.fromkeys(workload for _, workload, _ in medians))
         bar = 0.8 / max(1, len(ratios))
         for i, (operation, by_workload) in enumerate(ratios.items()):
-            places = [j + i * bar for j, workload in enumerate(workloads) if workload in by_workload]
-            axis.bar(places, [by_workload[w] for w in workloads if w in by_workload], bar, label=operation)
+            positions = [j + i * bar for j, workload in enumerate(workloads) if workload in by_workload]
+            axis.bar(positions, [by_workload[w] for w in workloads if w in by_workload], bar, label=operation)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_xticks([j + 0.4 - bar / 2 for j in range(len(workloads))], workloads)

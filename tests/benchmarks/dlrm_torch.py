@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--dense-learning-rate", type=float, default=0.03)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help="train so many steps only")
+    parser.add_argument("--steps", type=int, help="train only this number of steps")
     options = parser.parse_args()
 
     def load(name):

@@ -495,14 +495,14 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--limits,!--no-limits",
       options.limits,
-      "measure the machine's memory beside it");
+      "also measure the machine's memory bandwidth");
   app.add_option("--threads", options.threads, "0: LibTorch's default")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "untimed runs")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--reps", options.repetitions, "timed runs")
       ->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed, "of ids");
+  app.add_option("--seed", options.seed, "seed of the ids");
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);

@@ -15,7 +15,7 @@ BASE = {"tables": 8, "rows": 50000, "dim": 64, "batch": 1024, "bag": 10, "ids": 
 OPERATIONS = ["forward", "adagrad"]
 DIMS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 257, 512, 1024]
 
-# The sizes that grow: a label, and one set of changes to BASE per point. Where other sizes are large, rows are few.
+# The sizes that grow. Each point has a label and its changes to BASE. Tables have fewer rows if another size is large.
 SWEEPS = {
     "rows": [(f"{rows:,}", {"tables": 4, "dim": 32, "rows": rows // 4}) for rows in (
         10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 50_000_000)],

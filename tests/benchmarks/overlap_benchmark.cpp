@@ -121,7 +121,7 @@ class Overlap {
     };
     const double in_a_row_ms = median_ms(options_.steps, in_a_row);
     const double all_cores_ms = on_all_cores(in_a_row);
-    // Without gradients: only lookup and dense work.
+    // There are no gradients, so this is only lookup and dense work.
     engine.enqueue(next());
     const double overlapped_ms = median_ms(options_.steps, [&] {
       engine.enqueue(next());
@@ -225,11 +225,14 @@ class Overlap {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Times lookups beside dense work of the same length.");
-  app.add_option("--rows", options.rows, "of each of the four tables")
+  CLI::App app("Times lookups during dense work that takes as long.");
+  app.add_option("--rows", options.rows, "rows of each of the four tables")
       ->check(CLI::PositiveNumber);
   app.add_option("--batch", options.batch)->check(CLI::PositiveNumber);
-  app.add_option("--threads", options.threads, "of each side; half the cores")
+  app.add_option(
+         "--threads",
+         options.threads,
+         "threads of each side; default: half of the cores")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

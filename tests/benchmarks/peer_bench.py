@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times one peer on workloads.json: a JSON line per workload and operation, as embedding_benchmark.
+"""Times one peer on workloads.json. Prints a JSON line per workload and operation, like embedding_benchmark.
 
   fbgemm  SplitTableBatchedEmbeddingBagsCodegen on the CPU: all tables in one call, fused optimizers
   torch   torch.nn.EmbeddingBag(sparse=True), torch.optim on its sparse gradient

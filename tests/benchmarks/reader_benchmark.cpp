@@ -157,23 +157,25 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Reads click logs as fast as it goes.");
+  CLI::App app("Measures how fast click logs are read.");
   app.add_option(
-         "--file", options.file, "to read; otherwise some are generated")
+         "--file",
+         options.file,
+         "click log to read; without it, one is generated")
       ->check(CLI::ExistingFile);
-  app.add_option("--examples", options.examples, "to generate")
+  app.add_option("--examples", options.examples, "examples to generate")
       ->check(CLI::Range(1, 1'000'000'000))
       ->capture_default_str();
-  app.add_option("--batch", options.batch, "examples of a batch")
+  app.add_option("--batch", options.batch, "examples per batch")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   app.add_option(
          "--threads",
          options.threads,
-         "that parse, beside one that reads and inflates; several to compare")
+         "numbers of parsing threads; one more reads and inflates")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--reps", options.reps, "of which the median is shown")
+  app.add_option("--reps", options.reps, "repetitions; the median is shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -349,15 +349,15 @@ class Benchmark {
       for (int64_t number = 0; number < kBatches; ++number) {
         const Features batch = batch_of(other, number);
         for (const auto& feature : batch.flatten()) {
-          std::vector<bool> is_wanted(options_.rows, false);
+          std::vector<bool> is_requested(options_.rows, false);
           const at::Tensor& ids = std::get<RaggedFeature>(feature).values;
           const auto* first = ids.const_data_ptr<int64_t>();
           for (int64_t i = 0; i < ids.numel(); ++i) {
-            is_wanted[first[i]] = true;
+            is_requested[first[i]] = true;
           }
           for (int64_t id = 0; id < options_.rows; ++id) {
             const bool is_own = id >= begin && id < end;
-            rows += is_wanted[id] && is_own != (other == rank) ? 1 : 0;
+            rows += is_requested[id] && is_own != (other == rank) ? 1 : 0;
           }
         }
       }
@@ -381,17 +381,18 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times steps of a sharded layer under mpirun.");
   app.add_option("--tables", options.tables)->check(CLI::PositiveNumber);
-  app.add_option("--rows", options.rows, "of each table")
+  app.add_option("--rows", options.rows, "rows of each table")
       ->check(CLI::PositiveNumber);
   app.add_option("--dim", options.dim)->check(CLI::PositiveNumber);
-  app.add_option("--batch", options.batch, "of each rank")
+  app.add_option("--batch", options.batch, "examples of each rank")
       ->check(CLI::PositiveNumber);
   app.add_option("--bag", options.bag, "ids per example and table")
       ->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
-  app.add_option("--latency-us", options.latency_us, "of each exchange")
+  app.add_option("--latency-us", options.latency_us, "latency of each exchange")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--gbit", options.gbit, "of each rank's link; 0: no limit")
+  app.add_option(
+         "--gbit", options.gbit, "bandwidth of each rank's link; 0: no limit")
       ->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
   try {
