@@ -1,9 +1,9 @@
-# Fails unless the compiler refuses a combiner that is only declared:
+# Fails unless the compiler refuses a combiner without an implementation:
 # cmake -D ROOT=<repository> -D COMPILER=<c++> -D "FLAGS=<options>" -D FOLDER=<to write to> -P check_combiner.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
-# compile(INCLUDE result message): src/tables/combiner.cpp with the header in INCLUDE before the real one.
+# compile(INCLUDE RESULT MESSAGE): compiles src/tables/combiner.cpp with the header in INCLUDE instead of the real one.
 function(compile include result message)
   execute_process(
     COMMAND "${COMPILER}" -fsyntax-only -std=c++20 -Werror=switch "-I${include}" "-I${ROOT}" "-I${ROOT}/include"
@@ -28,9 +28,9 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "expected src/tables/combiner.cpp to compile as it is, but:\n${message}")
 endif()
 compile("${FOLDER}/fourth" status message)
-foreach(place to_string next_combiner is_divided combiner_term combiner_denominator combiner_weight_factor
+foreach(function to_string next_combiner is_divided combiner_term combiner_denominator combiner_weight_factor
               term_script denominator_script)
-  if(status EQUAL 0 OR NOT message MATCHES "${place}[^\n]*:\n[^\n]*kFourth.* not handled in switch")
-    message(FATAL_ERROR "expected the compiler to refuse ${place}() without the fourth combiner, but:\n${message}")
+  if(status EQUAL 0 OR NOT message MATCHES "${function}[^\n]*:\n[^\n]*kFourth.* not handled in switch")
+    message(FATAL_ERROR "expected the compiler to refuse ${function}() without the fourth combiner, but:\n${message}")
   endif()
 endforeach()

@@ -1,26 +1,25 @@
-# The Markdown pages show code that the tests run, and link to what exists.
+# Checks that the Markdown pages show code that the tests run, and that their links have a target.
 #
 #   cmake -D ROOT=<project> -P check_docs.cmake                checks
 #   cmake -D ROOT=<project> -D UPDATE=ON -P check_docs.cmake   copies the code into the pages
 #
 # Code in a page has one of two lines before it:
 #
-#   <!-- snippet: tests/docs/readme_test.cpp checkpoints -->   what stands in that file between the
-#                                lines "// snippet: checkpoints" and "// end snippet" ("# ..." in
-#                                Python and CMake), without its indentation; several such blocks of
-#                                one name are joined
-#   <!-- not ours: TensorFlow Recommenders -->                 somebody else's code, not checked
+#   <!-- snippet: tests/docs/readme_test.cpp checkpoints -->   the text of that file between the lines
+#                                "// snippet: checkpoints" and "// end snippet" ("# ..." in Python and
+#                                CMake), without its indentation. Blocks of the same name are joined.
+#   <!-- not ours: TensorFlow Recommenders -->                 code of another project, which is not checked
 #
-# Only ```sh, ```text and a bare ``` need none.
+# Only ```sh, ```text and a bare ``` need no such line.
 #
-# The docstring of a public header, too, shows code that is compiled where the line before it is
+# The docstring of a public header also shows such code, after "///   " in each line, if this line is before it:
 #
-#   // snippet: tests/docs/own_layer_test.cpp own_layer      the docstring has it after "///   "
+#   // snippet: tests/docs/own_layer_test.cpp own_layer
 
 cmake_minimum_required(VERSION 3.25)
 
-# split(FILE LINES): the lines as a list whose elements have no character that means something in
-# lists; restore() brings such characters back.
+# split(FILE LINES): sets LINES to the list of the file's lines. It replaces characters that have a meaning
+# in lists, and restore() puts them back.
 string(ASCII 1 open_bracket)
 string(ASCII 2 close_bracket)
 string(ASCII 3 semicolon)
@@ -43,12 +42,12 @@ function(restore line result)
   set(${result} "${line}" PARENT_SCOPE)
 endfunction()
 
-# problem(LINE TEXT): reported at the line of the page that is being read.
+# problem(LINE TEXT): reports a problem in a line of the current page.
 function(problem line text)
   message(SEND_ERROR "${page}:${line}: ${text}")
 endfunction()
 
-# find_snippet(SOURCE NAME TEXT PROBLEM): one of the two results is empty.
+# find_snippet(SOURCE NAME TEXT PROBLEM): sets TEXT to the snippet, or PROBLEM to the reason why there is none.
 function(find_snippet source name text_result problem_result)
   set(${text_result} "" PARENT_SCOPE)
   if(NOT EXISTS "${ROOT}/${source}" OR IS_DIRECTORY "${ROOT}/${source}")
@@ -103,7 +102,7 @@ function(find_snippet source name text_result problem_result)
   set(${problem_result} "" PARENT_SCOPE)
 endfunction()
 
-# read_anchors(FILE RESULT): what GitHub calls the headings of a page.
+# read_anchors(FILE RESULT): sets RESULT to the anchors that GitHub gives to the headings of a page.
 function(read_anchors file result)
   split("${file}" lines)
   set(anchors "")
@@ -127,7 +126,7 @@ function(read_anchors file result)
   set(${result} "${anchors}" PARENT_SCOPE)
 endfunction()
 
-# check_link(LINE TARGET)
+# check_link(LINE TARGET): checks that the target of a link exists.
 function(check_link line target)
   if(target MATCHES "^(https?|mailto):")
     return()
@@ -158,7 +157,7 @@ function(check_link line target)
   endif()
 endfunction()
 
-# check_links(LINE TEXT): of one line outside of code.
+# check_links(LINE TEXT): checks all links in a line outside of code.
 function(check_links number line)
   string(REGEX REPLACE "`[^`]*`" "" line "${line}")
   while(line MATCHES "\\]\\(([^) ]*)[^)]*\\)")
@@ -177,7 +176,7 @@ function(check_page)
   set(number 0)
   set(in_code OFF)
   set(marker "") # the line before a block of code
-  set(text "") # of the page, with the code as it should be
+  set(text "") # the page with its code brought up to date
   foreach(line IN LISTS lines)
     math(EXPR number "${number} + 1")
     restore("${line}" line)
@@ -187,9 +186,9 @@ function(check_page)
         if(marker MATCHES "^<!-- snippet: ([^ ]+) ([^ ]+) -->$")
           set(source "${CMAKE_MATCH_1}")
           set(name "${CMAKE_MATCH_2}")
-          find_snippet("${source}" "${name}" snippet what)
-          if(NOT what STREQUAL "")
-            problem(${begin} "${what}")
+          find_snippet("${source}" "${name}" snippet failure)
+          if(NOT failure STREQUAL "")
+            problem(${begin} "${failure}")
           elseif(UPDATE)
             set(code "${snippet}")
           elseif(NOT code STREQUAL snippet)
@@ -250,15 +249,15 @@ function(check_header)
     string(REGEX MATCH "([^ ]+) ([^ ]+)$" match "${marker}")
     set(source "${CMAKE_MATCH_1}")
     set(name "${CMAKE_MATCH_2}")
-    find_snippet("${source}" "${name}" snippet what)
+    find_snippet("${source}" "${name}" snippet failure)
     string(REGEX REPLACE "([^\n]*)\n" "///   \\1\n" snippet "${snippet}")
     string(REPLACE "///   \n" "///\n" snippet "${snippet}")
     string(FIND "${header}" "${snippet}" position)
-    if(what STREQUAL "" AND position EQUAL -1)
-      set(what "no docstring has '${name}' as it is in ${source}. Copy it, with \"///   \" before each line.")
+    if(failure STREQUAL "" AND position EQUAL -1)
+      set(failure "no docstring has '${name}' as it is in ${source}. Copy it, with \"///   \" before each line.")
     endif()
-    if(NOT what STREQUAL "")
-      message(SEND_ERROR "${page}: ${what}")
+    if(NOT failure STREQUAL "")
+      message(SEND_ERROR "${page}: ${failure}")
     endif()
   endforeach()
 endfunction()

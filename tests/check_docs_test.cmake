@@ -1,8 +1,8 @@
-# Shows that check_docs.cmake can fail: small pages in SCRATCH, right and wrong.
+# Tests check_docs.cmake on small pages in SCRATCH, correct and wrong ones.
 
 cmake_minimum_required(VERSION 3.25)
 
-# check(RESULT [ARGUMENTS...]): of README.md in SCRATCH; RESULT is "passes" or a part of the message.
+# check(RESULT [ARGUMENTS...]): checks README.md in SCRATCH. RESULT is "passes" or a part of the expected message.
 function(check result)
   execute_process(
     COMMAND "${CMAKE_COMMAND}" -D "ROOT=${SCRATCH}" ${ARGN} -P "${CMAKE_CURRENT_LIST_DIR}/check_docs.cmake"
@@ -23,7 +23,7 @@ function(check result)
   endif()
 endfunction()
 
-# expect(RESULT PAGE [ARGUMENTS...])
+# expect(RESULT PAGE [ARGUMENTS...]): writes PAGE to README.md and checks it.
 function(expect result page)
   file(WRITE "${SCRATCH}/README.md" "${page}")
   check("${result}" ${ARGN})
@@ -83,7 +83,7 @@ file(WRITE "${SCRATCH}/docs/other.md" "One\n\n[up](README.md)\n")
 expect("docs/other.md:3: links to README.md, but there is no such file" "# Top\n")
 file(REMOVE "${SCRATCH}/docs/other.md")
 
-# The update puts the code in and changes nothing else.
+# UPDATE copies the code into the page and changes nothing else.
 set(before "a; [b\n\n<!-- snippet: a.cpp sum -->\n```cpp\nold\n```\n\\ end\n")
 expect(passes "${before}" -D UPDATE=ON)
 check(passes)

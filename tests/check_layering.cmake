@@ -1,11 +1,11 @@
-# Fails on an #include that points the wrong way: cmake -D ROOT=<repository> -P check_layering.cmake
+# Fails if a folder includes headers of a higher layer: cmake -D ROOT=<repository> -P check_layering.cmake
 #
-# Folders are layers. Each may include itself and what stands before it in `layers` below. A folder NAME is
-# src/NAME or, for optim, serialization and layers, NAME itself; its public headers are include/tessera/NAME.
-# src/distributed/mpi stands beside all others. The umbrella tessera/tessera.h counts with examples and tests.
+# Folders are layers. A layer may include its own headers and those of the layers before it in `layers` below.
+# Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
+# are in include/tessera/NAME. The umbrella header tessera/tessera.h belongs to examples and tests.
 #
-# It also fails on a public header that declares a function but has no source file of its name, and on JSON
-# text that is parsed elsewhere than in src/common/json_text.cpp, which knows the limits.
+# It also fails if no source file has the name of a public header that declares functions, and if JSON is parsed
+# outside of src/common/json_text.cpp, which limits its depth and size.
 
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${ROOT}")
@@ -17,7 +17,8 @@ file(REAL_PATH "${ROOT}" ROOT)
 set(layers kernels common optim tables features engine distributed data serialization layers layers/training
     "examples, tests")
 
-# The position in `layers` of a path in the repository, or nothing for a path of somebody else.
+# Sets `result` to the position in `layers` of a path in the repository, or to nothing for the path of another
+# project.
 function(layer_of path result)
   string(REGEX REPLACE "^include/" "" path "${path}")
   set(layer "")
@@ -46,7 +47,7 @@ function(check_include file number included)
   if(from EQUAL -1)
     complain("stands in a folder that is no layer. Add the folder to `layers` in check_layering.cmake.")
   endif()
-  # A path relative to the including file, as the compiler would take it first.
+  # The compiler first looks for a path relative to the including file.
   cmake_path(GET file PARENT_PATH folder)
   if(EXISTS "${ROOT}/${folder}/${included}")
     cmake_path(SET included NORMALIZE "${folder}/${included}")
@@ -82,7 +83,7 @@ function(check_json file number line)
   endif()
 endfunction()
 
-# `text`: all of the header.
+# `text` is the whole header.
 function(check_source file text)
   if(NOT file MATCHES "^include/tessera/(.*)\\.h$" OR file STREQUAL "include/tessera/tessera.h")
     return()
@@ -90,10 +91,10 @@ function(check_source file text)
   set(name "${CMAKE_MATCH_1}")
   cmake_path(GET name FILENAME stem)
   cmake_path(GET name PARENT_PATH folder)
-  # mpi_backend.cpp stands one folder further down, with the rest of MPI.
+  # mpi_backend.cpp is in a subfolder with the rest of MPI.
   file(GLOB sources "${ROOT}/src/${name}.cpp" "${ROOT}/${name}.cpp" "${ROOT}/src/${folder}/*/${stem}.cpp")
   string(REGEX REPLACE "\nstatic_assert[^;]*;" "" text "${text}")
-  # A declaration at the beginning of a line that ends without a body.
+  # This matches a declaration without a body at the beginning of a line.
   if(NOT sources AND text MATCHES "\n[A-Za-z][^\n;{}=/]*\\([^;{}]*\\)( const)?;\n")
     set(number 1)
     complain("declares functions, but there is no source file ${stem}.cpp. Give both one name.")
@@ -111,7 +112,7 @@ file(
 foreach(file IN LISTS files)
   file(READ "${ROOT}/${file}" text)
   check_source("${file}" "${text}")
-  # Lines become list elements, so what CMake reads in lists has to go.
+  # Lines become list elements, so characters with a meaning in lists are removed.
   string(REGEX REPLACE "[][;\\]" " " text "${text}")
   string(REPLACE "\n" ";" lines "${text}")
   set(number 0)

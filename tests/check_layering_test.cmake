@@ -1,9 +1,9 @@
-# Shows that check_layering.cmake can fail: one small tree in SCRATCH for each rule, broken or kept.
+# Tests check_layering.cmake on small trees in SCRATCH, each of which keeps or breaks one rule.
 
 cmake_minimum_required(VERSION 3.25)
 
-# expect(RESULT FILE LINE [OTHER]): what the check says of a tree where the third line of FILE is
-# LINE and OTHER exists; RESULT is "passes" or a part of the message.
+# expect(RESULT FILE LINE [OTHER]): checks a tree in which the third line of FILE is LINE, and OTHER exists.
+# RESULT is "passes" or a part of the expected message.
 function(expect result file line)
   file(REMOVE_RECURSE "${SCRATCH}")
   file(WRITE "${SCRATCH}/${file}" "// [a; half-open interval)\n\n${line}\n")
@@ -24,9 +24,9 @@ function(expect result file line)
     if(result MATCHES ", which|^.*in a public$|^[^ ]* of LibTorch")
       string(PREPEND result "includes ")
     endif()
-    string(REGEX MATCH "${file}:[13]: " place "${output}")
+    string(REGEX MATCH "${file}:[13]: " location "${output}")
     string(FIND "${output}" "${result}" position)
-    if(NOT place)
+    if(NOT location)
       set(position -1)
     endif()
     if(status EQUAL 0 OR position EQUAL -1)
@@ -35,7 +35,7 @@ function(expect result file line)
   endif()
 endfunction()
 
-# Private and public headers that stand above.
+# Private and public headers of higher layers.
 expect("src/common/a.h, which" "src/kernels/a.cpp" "#include \"src/common/a.h\"")
 expect("tessera/features/nest.h, which" "src/kernels/a.cpp" "#include <tessera/features/nest.h>")
 expect("optim/a.h, which" "src/common/a.cpp" "#include \"optim/a.h\"")
@@ -54,7 +54,7 @@ expect("tests/a.h, which" "layers/a.cpp" "#include \"tests/a.h\"")
 expect("tessera/tessera.h, which" "layers/a.cpp" "#include <tessera/tessera.h>")
 expect("layers/b.h, which" "src/engine/a.cpp" "#include \"../../layers/b.h\"" "layers/b.h")
 
-# Below, beside, and elsewhere.
+# Headers of lower layers, of the same layer, and of other projects.
 expect(passes "optim/a.cpp" "#include \"src/kernels/kernels.h\"")
 expect(passes "src/engine/a.cpp" "#include <tessera/optim/schedule.h>")
 expect(passes "src/engine/strategies/a.cpp" "#include \"src/engine/engine.h\"")
@@ -65,7 +65,7 @@ expect(passes "layers/training/a.cpp" "#include \"layers/a.h\"")
 expect(passes "layers/a.cpp" "// #include <tessera/tessera.h>")
 expect(passes "src/engine/a.cpp" "#include <torch/nn/module.h>")
 
-# A folder that nobody has placed.
+# A folder that is not in `layers`.
 expect("in a folder that is no layer" "src/strategies/a.cpp" "#include <vector>")
 
 # Public headers that declare functions have a source file of their name.
@@ -88,7 +88,7 @@ expect(passes "include/tessera/tessera.h" "#include <torch/torch.h>")
 expect("fmt/format.h in a public" "include/tessera/layers/a.h" "#include <fmt/format.h>")
 expect(passes "src/engine/a.cpp" "#include <fmt/format.h>")
 
-# JSON text has one door.
+# Only json_text.cpp may parse JSON.
 foreach(line IN ITEMS "const Json json = Json::parse(text);" "nlohmann::json::parse(file);"
                       "  nlohmann::ordered_json::sax_parse (begin, end, &reader);" "/// from_json(Json::parse(text))"
                       "if (json::accept(text)) {" "stream >> json;")

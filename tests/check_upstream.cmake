@@ -1,4 +1,4 @@
-# Every test that UPSTREAM.md names exists.
+# Checks that every test that UPSTREAM.md names exists.
 #   cmake -D ROOT=<project> -P check_upstream.cmake
 file(GLOB_RECURSE sources "${ROOT}/tests/*_test.cpp")
 set(tests "")

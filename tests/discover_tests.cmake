@@ -1,12 +1,12 @@
-# Lists the tests of a GoogleTest binary when ctest starts: one entry of ctest per source file, named after
-# its path below tests/ without _test.cpp. Starting LibTorch for each single test would take minutes.
+# Lists the tests of a GoogleTest binary when ctest starts. ctest has one entry per source file, named after its
+# path in tests/ without _test.cpp. With one entry per test, loading LibTorch so often would take minutes.
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
 # discover_tests(PROGRAM ROOT TIMEOUT LABELS)
 function(discover_tests program root timeout labels)
   if(NOT EXISTS "${program}")
-    add_test("${program}" "${program}") # fails, and says what has not been built
+    add_test("${program}" "${program}") # fails with the name of the missing program
     return()
   endif()
   set(list "${program}.tests.json")
@@ -23,7 +23,7 @@ function(discover_tests program root timeout labels)
     endif()
   endif()
 
-  # The names of a suite and of its first test follow each other; each test's name is followed by its file.
+  # The name of a suite is followed by the name of its first test, and the name of a test by its file.
   file(READ "${list}" text)
   string(REPLACE "\\/" "/" text "${text}")
   string(REGEX MATCHALL "\"(name|file)\": \"[^\"]*\"" entries "${text}")

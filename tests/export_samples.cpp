@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes exported models with batches and what Tessera gives for them:
+// Writes exported models, batches for them, and the results that Tessera gives:
 //   export_samples FOLDER  ->  NAME.pt, NAME.cases (torch::pickle_save)
-// for run_torchscript.cpp and test_torchscript.py, which have no Tessera.
+// run_torchscript.cpp and test_torchscript.py read these files without Tessera.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -87,7 +87,7 @@ Batch make_batch(int64_t size) {
       .prices = at::rand({size, 2})};
 }
 
-// What the exported forward() takes first.
+// The first argument of the exported forward().
 c10::IValue dict_of(const Features& features) {
   c10::Dict<std::string, Parts> dict;
   features.for_each(
@@ -134,7 +134,7 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-// A case: the arguments of forward(), what it gives, how close that must be.
+// A case has the arguments of forward(), its expected result and the tolerance.
 class Samples {
  public:
   explicit Samples(std::filesystem::path folder) : folder_(std::move(folder)) {

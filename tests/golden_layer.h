@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-/// The layer of a golden lookup case, its tables filled.
+/// Makes the layer of a golden lookup case and fills its tables.
 inline TPUEmbedding golden_layer(
     const Json& test_case,
     const Strategy& strategy = Strategy::engine()) {
@@ -43,9 +43,10 @@ inline TPUEmbedding golden_layer(
       .features = Nest<FeatureConfig>::map(configs),
       .optimizer = optim::SGD{},
       .strategy = strategy});
-  const EmbeddingTables written = layer->embedding_tables();  // those in use
+  // The layer has only the tables that a feature uses.
+  const EmbeddingTables layer_tables = layer->embedding_tables();
   for (const auto& table : test_case.at("tables")) {
-    for (const EmbeddingTables::Entry& entry : written) {
+    for (const EmbeddingTables::Entry& entry : layer_tables) {
       if (entry.name == table.at("name")) {
         entry.parameters.copy_(golden_rows(table.at("rows")));
       }

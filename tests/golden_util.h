@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Cases that TensorFlow and Keras computed, in the folder that
-// TESSERA_GOLDEN_DIR names, or in tests/golden.
+// Reads cases that TensorFlow and Keras computed, from the folder
+// TESSERA_GOLDEN_DIR or from tests/golden.
 
 #include <tessera/common/json.h>
 #include <tessera/features/feature.h>
@@ -30,7 +30,7 @@ inline std::filesystem::path golden_folder() {
   return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
 }
 
-/// Names of the files PREFIX*.json, sorted. Empty when the folder is missing.
+/// The sorted names of the files PREFIX*.json, or none if the folder is missing.
 inline std::vector<std::string> golden_files(const std::string& prefix) {
   std::vector<std::string> names;
   std::error_code error;
@@ -46,7 +46,7 @@ inline std::vector<std::string> golden_files(const std::string& prefix) {
   return names;
 }
 
-/// Keys keep their order: what Keras wrote stays as it was.
+/// Reads a file and keeps the order of its keys.
 inline Json read_golden(const std::string& name) {
   std::ifstream file(golden_folder() / name);
   return Json::parse(file);
@@ -64,7 +64,7 @@ inline std::string golden_test_name(
   return name;
 }
 
-/// {"shape": ..., "values": flat}
+/// Reads {"shape": [...], "values": [...]}, where the values are flat.
 template <class Json>
 at::Tensor golden_tensor(const Json& json) {
   const at::Tensor values = at::tensor(
@@ -72,7 +72,7 @@ at::Tensor golden_tensor(const Json& json) {
   return values.view(json.at("shape").template get<std::vector<int64_t>>());
 }
 
-/// [[row], [row], ...]
+/// Reads a list of rows.
 template <class Json>
 at::Tensor golden_rows(const Json& json) {
   std::vector<float> values;
@@ -83,7 +83,7 @@ at::Tensor golden_rows(const Json& json) {
       .view({static_cast<int64_t>(json.size()), -1});
 }
 
-/// A feature's `value` without weights.
+/// Reads the `value` of a feature, without weights.
 template <class Json>
 Feature golden_feature(const Json& value) {
   const std::string dtype = value.at("dtype");

@@ -6,16 +6,16 @@
 
 namespace tessera::test {
 
-/// As long as it lives, streams write 1000 as "1,000", as under a program's own
-/// std::locale::global().
+/// While an object lives, streams write 1000 as "1,000", as if the program had set
+/// its own std::locale::global().
 class GroupingLocale {
  public:
   GroupingLocale()
-      : before_(std::locale::global(
-            std::locale(std::locale::classic(), new Punctuation))) {
-  }  // which the locale deletes
+      // The locale deletes the facet.
+      : previous_(std::locale::global(
+            std::locale(std::locale::classic(), new Punctuation))) {}
   ~GroupingLocale() {
-    std::locale::global(before_);
+    std::locale::global(previous_);
   }
   GroupingLocale(const GroupingLocale&) = delete;
   GroupingLocale& operator=(const GroupingLocale&) = delete;
@@ -30,7 +30,7 @@ class GroupingLocale {
     }
   };
 
-  std::locale before_;
+  std::locale previous_;
 };
 
 }  // namespace tessera::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch alone, no Tessera: runs what export_samples wrote.
+// Runs the files of export_samples with LibTorch, but without Tessera.
 //   run_torchscript FOLDER
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linked into every test binary: LibTorch's generator starts at another place in
-// each process, and a test must not depend on its luck, or on the tests before.
+// Seeds LibTorch's generator before each test, because its random numbers would
+// depend on the process and on the tests before. Every test binary links this file.
 #include <ATen/Context.h>
 
 #include <gtest/gtest.h>

@@ -7,23 +7,23 @@
 
 namespace tessera::test {
 
-/// No file can grow beyond so many bytes as long as it lives: as on a full disk.
+/// While an object lives, no file can grow beyond `bytes`, as if the disk was full.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit small{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    ::getrlimit(RLIMIT_FSIZE, &previous_);
+    const rlimit small{.rlim_cur = bytes, .rlim_max = previous_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &small);
   }
   ~SmallFiles() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::setrlimit(RLIMIT_FSIZE, &previous_);
     std::signal(SIGXFSZ, handler_);
   }
   SmallFiles(const SmallFiles&) = delete;
   SmallFiles& operator=(const SmallFiles&) = delete;
 
  private:
-  rlimit before_ = {};
+  rlimit previous_ = {};
   void (*handler_)(int);
 };
 

@@ -16,7 +16,7 @@ inline std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(

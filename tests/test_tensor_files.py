@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy and the safetensors package read what Tessera writes.
+"""Reads the files that Tessera writes with NumPy and the safetensors package.
 
     pip install numpy safetensors ml_dtypes
     python tests/test_tensor_files.py --program build/release/tests/serialization_test

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs what export_samples wrote, with torch alone: test_torchscript.py FOLDER"""
+"""Runs the files of export_samples with torch, but without Tessera: test_torchscript.py FOLDER"""
 
 import pathlib
 import sys
@@ -31,10 +31,10 @@ def check_file(cases_path):
 
 def check_embedding(model, cases):
     (features, weights), _, _ = cases[-1]
-    # Some features, without weights: plain Python values.
-    some = model({"user": [torch.tensor([1, 2, 3])]})
-    assert list(some) == ["user"] and some["user"].shape == (3, 8)
-    # Another kind of the same feature.
+    # Some of the features, without weights, as plain Python values.
+    activations = model({"user": [torch.tensor([1, 2, 3])]})
+    assert list(activations) == ["user"] and activations["user"].shape == (3, 8)
+    # The same feature as sparse ids.
     values, row_splits = features["history/0"]
     lengths = row_splits.diff()
     rows = torch.repeat_interleave(lengths)
@@ -66,7 +66,7 @@ def check_ranker(model, cases):
 
 
 def main():
-    warnings.filterwarnings("ignore", message=".*is deprecated")  # all of torch.jit
+    warnings.filterwarnings("ignore", message=".*is deprecated")  # torch.jit is deprecated
     torch.set_grad_enabled(False)
     folder = pathlib.Path(sys.argv[1])
     paths = sorted(folder.glob("*.cases"))

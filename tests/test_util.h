@@ -13,8 +13,9 @@
 #include <string>
 #include <typeinfo>
 
-// The statement raises exactly this type, and what_without_backtrace() contains
-// the text. Commas inside braces need parentheses around the statement.
+// Expects that the statement throws exactly this type, and that
+// what_without_backtrace() contains the text. If the statement has commas inside
+// braces, write parentheses around it.
 #define EXPECT_RAISES(error, statement, text) \
   ::tessera::test::expect_raises<error>(      \
       __FILE__, __LINE__, text, [&]() { statement; })
@@ -56,8 +57,8 @@ void expect_raises(
   ADD_FAILURE_AT(file, line) << "expected " << expected << "no error";
 }
 
-/// Equal shapes, and |actual - expected| <= atol + rtol * |expected| for every
-/// element; NaN equals NaN. Prints the worst element.
+/// Expects equal shapes, and |actual - expected| <= atol + rtol * |expected| for
+/// every element. NaN equals NaN. Prints the worst element.
 inline void expect_close(
     const at::Tensor& actual,
     const at::Tensor& expected,
@@ -68,16 +69,17 @@ inline void expect_close(
       actual.detach().to(at::kDouble).contiguous().view({-1});
   const at::Tensor expected_flat =
       expected.detach().to(at::kDouble).contiguous().view({-1});
-  const double* got = actual_flat.const_data_ptr<double>();
-  const double* wanted = expected_flat.const_data_ptr<double>();
+  const double* actual_data = actual_flat.const_data_ptr<double>();
+  const double* expected_data = expected_flat.const_data_ptr<double>();
   int64_t worst = -1;
   double worst_excess = 0.0;
   for (int64_t i = 0; i < actual_flat.numel(); ++i) {
-    if (got[i] == wanted[i] || (std::isnan(got[i]) && std::isnan(wanted[i]))) {
+    if (actual_data[i] == expected_data[i] ||
+        (std::isnan(actual_data[i]) && std::isnan(expected_data[i]))) {
       continue;
     }
-    double excess =
-        std::abs(got[i] - wanted[i]) - (atol + rtol * std::abs(wanted[i]));
+    double excess = std::abs(actual_data[i] - expected_data[i]) -
+        (atol + rtol * std::abs(expected_data[i]));
     if (std::isnan(excess)) {
       excess = std::numeric_limits<double>::infinity();
     }
@@ -87,8 +89,8 @@ inline void expect_close(
     }
   }
   EXPECT_EQ(worst, -1) << "element " << worst << " of shape " << actual.sizes()
-                       << " is " << got[worst] << " instead of "
-                       << wanted[worst] << " (rtol " << rtol << ", atol "
+                       << " is " << actual_data[worst] << " instead of "
+                       << expected_data[worst] << " (rtol " << rtol << ", atol "
                        << atol << ")";
 }
 

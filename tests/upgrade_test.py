@@ -1,4 +1,4 @@
-"""docs/upgrade.py on sources of version 0.1, and on what must stay as it is."""
+"""Tests docs/upgrade.py on sources of version 0.1 and on code that must stay as it is."""
 
 import importlib.util
 import pathlib
