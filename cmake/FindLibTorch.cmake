@@ -1,13 +1,13 @@
-# Finds LibTorch's CPU libraries: an unpacked LibTorch archive, the torch package of a Python
-# installation, or what `./run setup` puts into .deps. LibTorch's own find_package(Torch) insists on
-# a CUDA toolkit where the build has CUDA; the two libraries used here do not need one.
+# Finds LibTorch's CPU libraries in an unpacked LibTorch archive, in the torch package of a Python
+# installation, or in .deps, where `./run setup` puts them. LibTorch's own find_package(Torch) requires a
+# CUDA toolkit if LibTorch was built with CUDA. The two libraries that are used here need none.
 #
 #   LibTorch::LibTorch                   headers, libtorch_cpu and libc10
-#   LibTorch_ROOT_DIR, LibTorch_VERSION  what was found
+#   LibTorch_ROOT_DIR, LibTorch_VERSION  the folder that was found, and its version
 #
-# Looked at, in this order: LibTorch_ROOT, CMAKE_PREFIX_PATH (variables, then environment), then
+# It searches LibTorch_ROOT, then CMAKE_PREFIX_PATH (first the variables, then the environment), then
 # LibTorch_FALLBACK_DIR. A folder may be LibTorch itself, its share/cmake, or a site-packages folder.
-# Nothing is cached: another LibTorch counts from the next configure on.
+# Nothing is cached, so every configure step searches again.
 
 function(_libtorch_find_root result)
   set(folders "${LibTorch_ROOT}" "$ENV{LibTorch_ROOT}" ${CMAKE_PREFIX_PATH})
@@ -34,7 +34,7 @@ function(_libtorch_find_root result)
 endfunction()
 
 function(_libtorch_read_version root result)
-  # Up to 2.8 the numbers are in the second header, later in the first.
+  # Up to version 2.8 the numbers are in the second header, and later in the first.
   foreach(header IN ITEMS torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
     if(EXISTS "${root}/include/${header}")
       file(READ "${root}/include/${header}" text)
@@ -71,7 +71,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
                  INTERFACE_INCLUDE_DIRECTORIES
                  "${LibTorch_ROOT_DIR}/include;${LibTorch_ROOT_DIR}/include/torch/csrc/api/include")
   endforeach()
-  # libtorch.so only ties libtorch_cpu to libtorch_cuda, which is why it stays out.
+  # libtorch.so is left out, because it only links libtorch_cpu and libtorch_cuda.
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)
   target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::torch_cpu LibTorch::c10)
 endif()

@@ -1,4 +1,4 @@
-# What Tessera is built from. A missing package is an error that names Debian's package for it.
+# Finds the packages that Tessera is built from. If one is missing, the error names its Debian package.
 
 function(tessera_require target debian_package)
   if(NOT TARGET ${target})
@@ -20,7 +20,7 @@ tessera_require(nlohmann_json::nlohmann_json nlohmann-json3-dev)
 find_package(ZLIB QUIET)
 tessera_require(ZLIB::ZLIB zlib1g-dev)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
-if(XXHASH_INCLUDE_DIR) # used as a header, so nothing is linked
+if(XXHASH_INCLUDE_DIR) # only the header is used, so nothing is linked
   add_library(tessera_xxhash INTERFACE)
   target_include_directories(tessera_xxhash SYSTEM INTERFACE "${XXHASH_INCLUDE_DIR}")
 endif()

@@ -1,4 +1,4 @@
-# The API reference, where there is Doxygen: the target docs, and a test that it has no warnings.
+# Adds the target docs, which builds the API reference, if Doxygen is found.
 
 if(PROJECT_IS_TOP_LEVEL)
   find_package(Doxygen 1.9.4 QUIET)

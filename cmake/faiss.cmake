@@ -1,6 +1,6 @@
-# Finds faiss; a machine without one builds Tessera without make_faiss_index.
+# Finds faiss. Without it, Tessera is built without make_faiss_index.
 #
-#   TESSERA_HAS_FAISS  whether there is one
+#   TESSERA_HAS_FAISS  whether faiss was found
 set(TESSERA_HAS_FAISS OFF)
 if(TESSERA_WITH_FAISS)
   find_package(faiss CONFIG QUIET)

@@ -1,4 +1,4 @@
-# cmake --install: headers, libraries and the package that find_package(tessera) reads.
+# Installs the headers, the libraries and the package for find_package(tessera).
 
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")

@@ -1,10 +1,10 @@
-# Finds MPI's C library; a machine without one builds Tessera without MpiBackend.
+# Finds MPI's C library. Without it, Tessera is built without MpiBackend.
 #
-#   TESSERA_HAS_C10D whether LibTorch has c10d, without which there are no ranks
-#   TESSERA_HAS_MPI  whether there is one
-#   tessera_mpi_c    its C functions alone: the headers would bring old C++ ones along
+#   TESSERA_HAS_C10D whether LibTorch has c10d, which ranks need
+#   TESSERA_HAS_MPI  whether MPI was found
+#   tessera_mpi_c    MPI's C functions, without the old C++ functions of its headers
 #
-# Another MPI than the default one, e.g. Debian's MPICH beside OpenMPI:
+# These options choose another MPI than the default one, e.g. Debian's MPICH instead of OpenMPI:
 #   -DMPI_C_COMPILER=mpicc.mpich -DMPIEXEC_EXECUTABLE=/usr/bin/mpiexec.mpich
 
 # A LibTorch may have been built without its distributed package.
@@ -16,7 +16,7 @@ endif()
 set(TESSERA_HAS_MPI OFF)
 if(TESSERA_WITH_MPI AND TESSERA_HAS_C10D)
   include(CheckLanguage)
-  check_language(C) # FindMPI asks mpicc, and does so for C only where C is enabled.
+  check_language(C) # FindMPI calls mpicc only if C is enabled.
   if(CMAKE_C_COMPILER)
     enable_language(C)
     find_package(MPI COMPONENTS C QUIET)

@@ -1,6 +1,6 @@
-# Compiles each public header alone, without what a source would include before it.
+# Compiles each public header on its own, without other includes before it.
 
-# Whether HEADER, "tessera/...", includes torch/types.h, itself or through another header.
+# Sets `result` to ON if the header, "tessera/...", includes torch/types.h, itself or through another header.
 function(tessera_includes_torch header result)
   file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" lines REGEX
        "^#include <(tessera/|torch/(nn/(cloneable|module|modules/container|pimpl)|serialize|torch\\.h))")
@@ -18,9 +18,9 @@ function(tessera_includes_torch header result)
   set(${result} OFF PARENT_SCOPE)
 endfunction()
 
-# tessera_compile_headers(NAME): object libraries of one source per public header, which includes it twice.
-# torch/types.h takes 14 s each time. The headers that include it share a precompiled one, which hides no
-# missing include, because it has nothing else.
+# tessera_compile_headers(NAME): adds object libraries with one source per public header, which includes it twice.
+# torch/types.h takes 14 s each time, so the headers that include it share a precompiled header. That hides no
+# missing include, because it contains nothing else.
 function(tessera_compile_headers name)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
        "${PROJECT_SOURCE_DIR}/include/*.h")
