@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches the whole way from log files to a served click model: read files in the format
+// Teaches all steps from log files to a served click model: read files in the format
 // of the Criteo click logs, learn vocabularies, train DLRM or DCN-v2, resume, export,
 // serve.
 //
@@ -95,7 +95,7 @@ training::Callbacks make_callbacks(
         std::make_shared<training::LearningCurves>(folder / "history.svg"));
   }
   if (!options.checkpoint.empty() && !directory.is_resumed()) {
-    callbacks.push_back(directory.make_keeper(model, pipeline));
+    callbacks.push_back(directory.make_files_writer(model, pipeline));
   }
   return callbacks;
 }
@@ -142,7 +142,7 @@ std::vector<Batch> read_all(Clicks clicks) {
 }
 
 // snippet: fit
-// Notes in the report how long it took.
+// Trains the model, and adds the time to the report.
 training::History train(
     ClickModel& model,
     const FeaturePipeline& pipeline,
@@ -182,9 +182,9 @@ training::History train(
 // end snippet
 
 // Writes why the training ended early, and returns the exit status.
-int say_why_stopped(const training::History& history, const Options& options) {
+int report_early_end(const training::History& history, const Options& options) {
   if (history.stop_signal() != 0) {
-    return say_stopped(history, options.checkpoint);
+    return report_stop(history, options.checkpoint);
   }
   std::cerr << "[dlrm_criteo] training ended with a non-finite loss: "
             << history.stop_reason
@@ -219,8 +219,8 @@ training::Predictions evaluate(
 }
 
 // snippet: serve
-// Exports the model, and answers the first test batch as a server would: from the
-// exported file, which has no Tessera in it, and the pipeline's file.
+// Exports the model, and scores the first test batch as a server would: with the
+// exported file, which needs no Tessera, and the pipeline's file.
 bool serves_the_same(
     ClickModel& model,
     const FeaturePipeline& pipeline,
@@ -271,7 +271,7 @@ int run(Options options) {
   }
   const auto history = train(model, pipeline, directory, options, report);
   if (!history.stop_reason.empty()) {
-    return say_why_stopped(history, options);
+    return report_early_end(history, options);
   }
   if (directory.is_resumed() && report.examples == 0) {
     std::cerr << "already trained, " << history.epochs.size() << " epochs\n";
@@ -286,7 +286,7 @@ int run(Options options) {
   }
   print_report(report, options);
   finish_report("dlrm_criteo");
-  return !errors.say() && report.serves_the_same.value_or(true) ? 0 : 1;
+  return !errors.print() && report.serves_the_same.value_or(true) ? 0 : 1;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 //
 // The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp. This file
 // has training, evaluation, recommendations, saving and serving, in this order; run()
-// calls them. Place and ranks only matter under mpirun (--sharded).
+// calls them. `Process` only matters under mpirun (--sharded).
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/learning_rates.h"
@@ -47,10 +47,10 @@ training::History train(
     Rater& model,
     const RatingData& data,
     const Options& options,
-    const Place& place,
+    const Process& process,
     Report& report) {
   const std::vector<Tensor> dense_weights = tessera::dense_parameters(*model);
-  tessera::distributed::broadcast_parameters(dense_weights, place.strategy);
+  tessera::distributed::broadcast_parameters(dense_weights, process.strategy);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions().weight_decay(0.1));
 
@@ -60,11 +60,11 @@ training::History train(
     torch::manual_seed(static_cast<uint64_t>(seed));
     auto batches = in_batches(shuffled(data.train()), options.batch);
     torch::manual_seed(  // of dropout, which differs between ranks
-        static_cast<uint64_t>(seed * place.ranks + place.rank));
+        static_cast<uint64_t>(seed * process.ranks + process.rank));
     return batches;
   };
   const auto loss_of = [&](const Ratings& whole) {
-    const RatingBatch batch = data.batch(share_of(whole, place));
+    const RatingBatch batch = data.batch(share_of(whole, process));
     const auto [stars, penalty] = model->rate(batch.features, batch.weights);
     const Tensor error = (stars - batch.stars).square().sum();
     const auto size = static_cast<int64_t>(whole.size());
@@ -81,7 +81,7 @@ training::History train(
       std::make_shared<training::LearningRateScheduler>(
           optimizer, falling_to_zero(3e-4, number_of_steps(data, options))),
       std::make_shared<ResumeCheck>(options)};
-  if (place.rank == 0) {
+  if (process.rank == 0) {
     callbacks.push_back(progress);
   }
   std::shared_ptr<training::Checkpoint> checkpoint;
@@ -94,13 +94,13 @@ training::History train(
       training::make_train_step(
           optimizer,
           loss_of,
-          {.strategy = place.strategy, .dense_parameters = dense_weights}),
+          {.strategy = process.strategy, .dense_parameters = dense_weights}),
       {.epochs = options.epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<training::RMSE>()},
        .callbacks = std::move(callbacks),
        .checkpoint = checkpoint,
-       .strategy = place.strategy});
+       .strategy = process.strategy});
   report.seconds = progress->seconds();
   report.examples = progress->examples();
   return history;
@@ -226,15 +226,15 @@ int run(const Options& options) {
     temporary.emplace("movielens", ".export.pt");
   }
 
-  const Place place = find_place(options.sharded);
-  Rater model(data, options, place.strategy);
-  if (!options.json && place.rank == 0) {
+  const Process process = join_processes(options.sharded);
+  Rater model(data, options, process.strategy);
+  if (!options.json && process.rank == 0) {
     std::cout << model->embedding->summary() << std::flush;
   }
-  Report report{.ranks = place.ranks};
-  const auto history = train(model, data, options, place, report);
+  Report report{.ranks = process.ranks};
+  const auto history = train(model, data, options, process, report);
   if (!history.stop_reason.empty()) {
-    return say_stopped(history, options.checkpoint);
+    return report_stop(history, options.checkpoint);
   }
   const Tensor while_sharded = predict(model, data, data.test());
   if (options.sharded) {
@@ -242,7 +242,7 @@ int run(const Options& options) {
     copy_weights(model, whole);
     model = whole;
   }
-  if (place.rank > 0) {
+  if (process.rank > 0) {
     return 0;  // only rank 0 prints the report
   }
 
@@ -259,7 +259,7 @@ int run(const Options& options) {
   });
   print_report(report, options);
   finish_report("movielens");
-  return !errors.say() && report.is_good() ? 0 : 1;
+  return !errors.print() && report.is_good() ? 0 : 1;
 }
 
 }  // namespace

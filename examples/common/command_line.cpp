@@ -6,8 +6,8 @@
 #include <exception>
 #include <iostream>
 
-CLI::Range up_to(int64_t most, int64_t least) {
-  return {least, most};
+CLI::Range up_to(int64_t max, int64_t min) {
+  return {min, max};
 }
 
 std::string refuse_empty(const std::string& text) {
@@ -19,9 +19,9 @@ CLI::Option* add_count(
     const std::string& flag,
     int64_t& count,
     const std::string& text,
-    int64_t most) {
+    int64_t max) {
   return app.add_option(flag, count, text)
-      ->check(up_to(most))
+      ->check(up_to(max))
       ->capture_default_str();
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 /// The range of an integer option.
-CLI::Range up_to(int64_t most, int64_t least = 1);
+CLI::Range up_to(int64_t max, int64_t min = 1);
 
 /// A validator that rejects an empty text, which an unset shell variable gives.
 std::string refuse_empty(const std::string& text);
@@ -19,7 +19,7 @@ CLI::Option* add_count(
     const std::string& flag,
     int64_t& count,
     const std::string& text,
-    int64_t most = 1'000'000);
+    int64_t max = 1'000'000);
 
 /// Adds the option --seed, an integer >= 0.
 CLI::Option* add_seed(CLI::App& app, int64_t& seed, const std::string& text);

@@ -67,9 +67,9 @@ class Table {
     return value;
   }
 
-  void check(bool is_right, const std::string& expected) const {
+  void check(bool is_valid, const std::string& expected) const {
     TORCH_CHECK_VALUE(
-        is_right,
+        is_valid,
         "[MovieLens] ",
         path_,
         " line ",

@@ -89,14 +89,14 @@ std::optional<bool> FileErrors::run(const std::function<bool()>& step) {
   return std::nullopt;
 }
 
-bool FileErrors::say() const {
+bool FileErrors::print() const {
   for (const std::string& text : texts_) {
     std::cerr << text << "\n";
   }
   return !texts_.empty();
 }
 
-int say_stopped(
+int report_stop(
     const tessera::training::History& history,
     const std::string& checkpoint) {
   std::cerr << "stopped by " << history.stop_reason;

@@ -50,7 +50,7 @@ class FileErrors {
   std::optional<bool> run(const std::function<bool()>& step);
 
   /// Writes the errors to standard error. Returns whether there are any.
-  bool say() const;
+  bool print() const;
 
  private:
   std::vector<std::string> texts_;
@@ -58,7 +58,7 @@ class FileErrors {
 
 /// Writes why a training was stopped, and returns the exit status: 128 + the number of
 /// the signal, or 1 if another rank got the signal.
-int say_stopped(
+int report_stop(
     const tessera::training::History& history,
     const std::string& checkpoint);
 

@@ -45,7 +45,7 @@ class Clicks {
     return Batch{
         pipeline_.apply(tessera::data::to_columns(*read)), read->labels};
   }
-  /// Without the work of the pipeline; how many there were.
+  /// Skips batches without applying the pipeline. Returns their number.
   int64_t skip(int64_t count) {
     int64_t skipped = 0;
     while (skipped < count && reader_.next()) {

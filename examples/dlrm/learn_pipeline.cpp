@@ -28,7 +28,7 @@ const std::vector<double> kBoundaries{
 }  // namespace
 
 // snippet: pipeline
-// Logarithms and intervals of the integers, a vocabulary for each category column.
+// Integers become logarithms and intervals. Each category column has a vocabulary.
 FeaturePipeline learn_pipeline(const Options& options) {
   std::vector<tessera::data::VocabularyBuilder> builders;
   for (int64_t i = 1; i <= tessera::data::kCriteoCategories; ++i) {

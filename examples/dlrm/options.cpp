@@ -140,7 +140,7 @@ std::string pipeline_file(const Options& options) {
   return options.exported + ".pipeline.json";
 }
 
-tessera::Json deciding_options(const Options& options) {
+tessera::Json training_options(const Options& options) {
   return {
       {"model", options.model},
       {"dim", options.dim},

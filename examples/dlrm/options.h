@@ -46,7 +46,7 @@ std::string pipeline_file(const Options& options);
 
 /// The options that influence the training, by the names of their flags. Files have their
 /// sizes.
-tessera::Json deciding_options(const Options& options);
+tessera::Json training_options(const Options& options);
 
 /// Returns the library's error message, with the flag of this program that its advice
 /// corresponds to.

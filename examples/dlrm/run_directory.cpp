@@ -12,9 +12,9 @@ using tessera::data::FeaturePipeline;
 
 namespace {
 
-class Keeper : public tessera::training::Callback {
+class FilesWriter : public tessera::training::Callback {
  public:
-  Keeper(fs::path directory, Json run, FeaturePipeline pipeline)
+  FilesWriter(fs::path directory, Json run, FeaturePipeline pipeline)
       : directory_(std::move(directory)),
         run_(std::move(run)),
         pipeline_(std::move(pipeline)) {}
@@ -55,7 +55,7 @@ RunDirectory::RunDirectory(const Options& options)
       // Parsing the dumped text gives the same values as reading the file, even if a path
       // is not UTF-8.
       options_(tessera::parse_json(
-          deciding_options(options)
+          training_options(options)
               .dump(-1, ' ', false, Json::error_handler_t::replace))) {
   if (options.checkpoint.empty()) {
     return;
@@ -106,10 +106,10 @@ void RunDirectory::check(const ClickModel& model) const {
       "by another version. Give another --checkpoint directory.");
 }
 
-std::shared_ptr<tessera::training::Callback> RunDirectory::make_keeper(
+std::shared_ptr<tessera::training::Callback> RunDirectory::make_files_writer(
     const ClickModel& model,
     const FeaturePipeline& pipeline) const {
-  return std::make_shared<Keeper>(
+  return std::make_shared<FilesWriter>(
       directory_,
       Json{{"options", options_}, {"model", tessera::to_json(model)}},
       pipeline);

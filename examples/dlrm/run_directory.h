@@ -31,7 +31,7 @@ class RunDirectory {
 
   /// Returns a callback that writes both files when a new training begins. A training
   /// with wrong options ends before that and leaves no files.
-  std::shared_ptr<tessera::training::Callback> make_keeper(
+  std::shared_ptr<tessera::training::Callback> make_files_writer(
       const ClickModel& model,
       const tessera::data::FeaturePipeline& pipeline) const;
 

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-Place find_place(bool is_sharded) {
+Process join_processes(bool is_sharded) {
   if (!is_sharded) {
     return {};
   }
@@ -28,9 +28,9 @@ Place find_place(bool is_sharded) {
       backend->getSize()};
 }
 
-Ratings share_of(const Ratings& batch, const Place& place) {
+Ratings share_of(const Ratings& batch, const Process& process) {
   Ratings share;
-  for (size_t i = place.rank; i < batch.size(); i += place.ranks) {
+  for (size_t i = process.rank; i < batch.size(); i += process.ranks) {
     share.push_back(batch[i]);
   }
   return share;

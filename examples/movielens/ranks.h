@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
-/// The place of this process among those that train together.
-struct Place {
+/// This process, among those that train together.
+struct Process {
   tessera::Strategy strategy = tessera::Strategy::engine();
   int64_t rank = 0;
   int64_t ranks = 1;
@@ -17,10 +17,10 @@ struct Place {
 
 /// Without --sharded this process is the only one. With --sharded mpirun assigns the
 /// rank; each rank has all small tables, and the other tables are spread over the ranks.
-Place find_place(bool is_sharded);
+Process join_processes(bool is_sharded);
 
 /// The examples of a batch that this rank trains on.
-Ratings share_of(const Ratings& batch, const Place& place);
+Ratings share_of(const Ratings& batch, const Process& process);
 
 /// Copies tables and dense weights of a sharded model to a model in this process. All
 /// ranks call it.

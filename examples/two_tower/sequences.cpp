@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kLatest = 10;  // movies in the feature "latest"
 // Each later movie multiplies a movie's weight by this factor.
-constexpr double kForget = 0.8;
+constexpr double kDecay = 0.8;
 
 }  // namespace
 
@@ -86,7 +86,7 @@ TowerInputs Sequences::users(const Moments& moments, bool only_ids) const {
     for (size_t i = 1; i <= std::min(kLatest, moment.position); ++i) {
       latest.add(sequences_[moment.user][moment.position - i]);
       weights.push_back(static_cast<float>(weight));
-      weight *= kForget;
+      weight *= kDecay;
     }
     latest.end_bag();
   }

@@ -54,18 +54,20 @@ TwoTowersImpl::TwoTowersImpl(
   };
   const MovieLens& data = sequences.movielens();
   const int64_t movies = std::ssize(data.movies);
-  tessera::Nest<FeatureConfig>::Map of_user{
+  tessera::Nest<FeatureConfig>::Map user_tables{
       {"user", table("user", std::ssize(data.users))}};
-  tessera::Nest<FeatureConfig>::Map of_movie{{"movie", table("movie", movies)}};
+  tessera::Nest<FeatureConfig>::Map movie_tables{
+      {"movie", table("movie", movies)}};
   if (!only_ids) {
-    of_user.emplace_back("age", table("age", kAgeGroups));
-    of_user.emplace_back("gender", table("gender", 2));
-    of_user.emplace_back(
+    user_tables.emplace_back("age", table("age", kAgeGroups));
+    user_tables.emplace_back("gender", table("gender", 2));
+    user_tables.emplace_back(
         "occupation", table("occupation", std::ssize(data.occupations)));
-    of_user.emplace_back("history", table("history", movies));
-    of_user.emplace_back("latest", table("latest", movies, Combiner::kSum));
-    of_movie.emplace_back("year", table("year", kYears));
-    of_movie.emplace_back("genres", table("genre", std::ssize(data.genres)));
+    user_tables.emplace_back("history", table("history", movies));
+    user_tables.emplace_back("latest", table("latest", movies, Combiner::kSum));
+    movie_tables.emplace_back("year", table("year", kYears));
+    movie_tables.emplace_back(
+        "genres", table("genre", std::ssize(data.genres)));
   }
   const auto tower = [&](tessera::Nest<FeatureConfig>::Map features,
                          uint64_t tower_seed) {
@@ -75,8 +77,9 @@ TwoTowersImpl::TwoTowersImpl(
             .seed = tower_seed},
         settings);
   };
-  user = register_module("user", tower(std::move(of_user), 2 * seed));
-  movie = register_module("movie", tower(std::move(of_movie), 2 * seed + 1));
+  user = register_module("user", tower(std::move(user_tables), 2 * seed));
+  movie =
+      register_module("movie", tower(std::move(movie_tables), 2 * seed + 1));
   retrieval = register_module(
       "retrieval",
       tessera::Retrieval(tessera::RetrievalOptions{
