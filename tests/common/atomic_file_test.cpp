@@ -37,7 +37,7 @@ void save(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-TEST(AtomicFileTest, AppearsAtCommitAndNotBefore) {
+TEST(AtomicFileTest, AppearsOnlyAtCommit) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "before");
   {
@@ -56,7 +56,7 @@ TEST(AtomicFileTest, AppearsAtCommitAndNotBefore) {
   EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
 }
 
-TEST(AtomicFileTest, RemovesWhatADeadProcessLeft) {
+TEST(AtomicFileTest, RemovesTheLeftoverOfADeadProcess) {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
   const pid_t child = ::fork();
@@ -73,7 +73,7 @@ TEST(AtomicFileTest, RemovesWhatADeadProcessLeft) {
   EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
 }
 
-TEST(AtomicFileTest, RemovesALeftoverThatMayOnlyBeRead) {
+TEST(AtomicFileTest, RemovesAReadOnlyLeftover) {
   const TemporaryFolder folder;
   const std::string left = folder.write("file.tmp-tessera", "left");
   std::filesystem::permissions(left, std::filesystem::perms::owner_read);
@@ -99,7 +99,7 @@ TEST(AtomicFileTest, TwoWritersOfOnePathBothSucceed) {
   EXPECT_EQ(names_in(folder), std::set<std::string>{"file"});
 }
 
-TEST(AtomicFileTest, LeavesWhatIsNoFileUnderItsTemporaryName) {
+TEST(AtomicFileTest, KeepsLinksFoldersAndPipesWithItsTemporaryName) {
   const TemporaryFolder folder;
   const std::string other = folder.write("other", "other");
   const std::string temporary = folder / "file.tmp-tessera";

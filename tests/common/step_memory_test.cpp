@@ -50,7 +50,7 @@ TEST(StepMemoryTest, IsAlignedAndWritable) {
       take_step_memory(std::numeric_limits<size_t>::max()), std::bad_alloc);
 }
 
-TEST(StepMemoryTest, ABlockIsTakenAgain) {
+TEST(StepMemoryTest, ReusesABlock) {
   if (!kKeepsBlocks) {
     GTEST_SKIP() << "not under the address sanitizer";
   }
@@ -66,7 +66,7 @@ TEST(StepMemoryTest, ABlockIsTakenAgain) {
   give_step_memory(second);
 }
 
-TEST(StepMemoryTest, WhatNobodyWantsGoesBack) {
+TEST(StepMemoryTest, ReturnsUnusedBlocksToTheSystem) {
   pass_time();
   const size_t before = kept_step_memory();
   std::vector<void*> blocks;
@@ -81,7 +81,7 @@ TEST(StepMemoryTest, WhatNobodyWantsGoesBack) {
   EXPECT_LE(kept_step_memory(), before);
 }
 
-TEST(StepMemoryTest, WhatIsKeptComesBackWhereMemoryEnds) {
+TEST(StepMemoryTest, FreesKeptBlocksWhenMemoryRunsOut) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "its allocator ends the program";
 #endif
@@ -104,7 +104,7 @@ TEST(StepMemoryTest, WhatIsKeptComesBackWhereMemoryEnds) {
   give_step_memory(memory);
 }
 
-TEST(StepMemoryTest, TensorsOfLibTorchTakeItWhenAsked) {
+TEST(StepMemoryTest, LibTorchsTensorsUseItOnRequest) {
   c10::Allocator* const before = c10::GetCPUAllocator();
   keep_memory_between_steps();
   keep_memory_between_steps();

@@ -25,7 +25,7 @@ TEST(ColumnsTest, KeepTheirOrderAndCountExamples) {
   EXPECT_VALUE_ERROR(columns.at("c"), "no column 'c'. Known: b, a.");
 }
 
-TEST(ColumnsTest, RefuseAnotherBatchSizeAndANameTwice) {
+TEST(ColumnsTest, RefuseOtherBatchSizesAndDuplicateNames) {
   Columns columns;
   columns.add("a", integers({1, 2}));
   EXPECT_VALUE_ERROR(

@@ -202,7 +202,7 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
 }
 
 // Some blocks end between the last batch and the error.
-TEST(CriteoReaderErrorsTest, NothingIsLostByGoingOnAfterAnError) {
+TEST(CriteoReaderErrorsTest, AnotherReaderContinuesAfterAnErrorWithoutLosses) {
   const TemporaryFolder folder;
   std::mt19937_64 random(10);
   const std::string before = random_text(random, 14);
@@ -243,7 +243,7 @@ TEST(CriteoReaderErrorsTest, NothingIsLostByGoingOnAfterAnError) {
   EXPECT_EQ(line_of_error(cut), 20);
 }
 
-TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostRightLines) {
+TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostValidLines) {
   std::mt19937_64 random(5);
   std::vector<float> labels(1);
   std::vector<int64_t> integers(13);
@@ -263,12 +263,12 @@ TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostRightLines) {
       random() % 2 == 0 ? line.replace(at, 1, 1, byte)
                         : line.insert(at, 1, byte);
     }
-    const bool is_right = criteo_line_problem(line, line.size()).empty();
+    const bool is_valid = criteo_line_problem(line, line.size()).empty();
     const std::string padded =
         line + "\n" + std::string(kCriteoPadding, "\t7\n"[i % 3]);
     const char* next = parse_criteo_line(padded.data(), 0, rows);
-    ASSERT_EQ(next != nullptr, is_right) << line;
-    if (is_right) {
+    ASSERT_EQ(next != nullptr, is_valid) << line;
+    if (is_valid) {
       ++right;
       ASSERT_EQ(next, padded.data() + line.size() + 1);
     }
@@ -390,7 +390,7 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   }
 }
 
-TEST(CriteoReaderErrorsTest, OneThatWasMovedFromSaysSo) {
+TEST(CriteoReaderErrorsTest, AMovedFromReaderIsAnError) {
   const TemporaryFolder folder;
   std::mt19937_64 random(1);
   const std::string file = folder.write("day", random_text(random, 3));

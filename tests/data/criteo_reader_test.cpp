@@ -27,7 +27,7 @@ using test::random_text;
 using test::read_all;
 using test::TemporaryFolder;
 
-TEST(CriteoReaderTest, GivesWhatIsInTheFile) {
+TEST(CriteoReaderTest, ReturnsTheContentsOfTheFile) {
   const TemporaryFolder folder;
   const std::string path = folder.write(
       "a",
@@ -181,7 +181,7 @@ TEST(CriteoReaderTest, ColumnsShareTheBatchesMemory) {
       "categories must be Long [9, 26], but got Long of shape [9, 13]");
 }
 
-TEST(CriteoReaderTest, DropsTheLastBatchOnlyWhenAsked) {
+TEST(CriteoReaderTest, DropsTheLastBatchOnlyOnRequest) {
   const TemporaryFolder folder;
   std::mt19937_64 random(6);
   const std::string path = folder.write("a", random_text(random, 25));
@@ -196,7 +196,7 @@ TEST(CriteoReaderTest, DropsTheLastBatchOnlyWhenAsked) {
       read_all({.files = {path}, .batch_size = 26, .drop_last = true}).empty());
 }
 
-TEST(CriteoReaderTest, GoesOnWhereAnotherReaderWas) {
+TEST(CriteoReaderTest, ContinuesWhereAnotherReaderStopped) {
   const TemporaryFolder folder;
   std::mt19937_64 random(7);
   // There are also malformed lines at the ends of files.
@@ -229,7 +229,7 @@ TEST(CriteoReaderTest, GoesOnWhereAnotherReaderWas) {
   }
 }
 
-TEST(CriteoReaderTest, GoesOnWithTheExamplesThatAreLeftOut) {
+TEST(CriteoReaderTest, ContinuesWithTheExamplesOfADroppedBatch) {
   const TemporaryFolder folder;
   std::mt19937_64 random(12);
   const std::string text = random_text(random, 23);
@@ -254,7 +254,7 @@ TEST(CriteoReaderTest, GoesOnWithTheExamplesThatAreLeftOut) {
        all.categories.slice(0, 20)});
 }
 
-TEST(CriteoReaderTest, EndsAfterTheLastLineAndNotBehindIt) {
+TEST(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
   const TemporaryFolder folder;
   std::mt19937_64 random(8);
   const std::string path = folder.write("a", random_text(random, 8));
@@ -268,7 +268,7 @@ TEST(CriteoReaderTest, EndsAfterTheLastLineAndNotBehindIt) {
       "start_line must be at most the number of lines, 8, but got 9");
 }
 
-TEST(CriteoReaderTest, ShardsDealOutTheLines) {
+TEST(CriteoReaderTest, EachShardGetsEveryNthLine) {
   const TemporaryFolder folder;
   std::mt19937_64 random(9);
   const std::string first = random_text(random, 31);
@@ -291,7 +291,7 @@ TEST(CriteoReaderTest, ShardsDealOutTheLines) {
   }
 }
 
-TEST(CriteoReaderTest, CountsWhatItGave) {
+TEST(CriteoReaderTest, CountsExamplesAndBytes) {
   const TemporaryFolder folder;
   std::mt19937_64 random(10);
   const std::string text = random_text(random, 100);
@@ -310,7 +310,7 @@ TEST(CriteoReaderTest, CountsWhatItGave) {
   EXPECT_EQ(reader.report().malformed_lines, 0);
 }
 
-TEST(CriteoReaderTest, RejectsOptionsOutOfRange) {
+TEST(CriteoReaderTest, RefusesOptionsOutOfRange) {
   const TemporaryFolder folder;
   std::mt19937_64 random(11);
   const std::vector<std::string> files{

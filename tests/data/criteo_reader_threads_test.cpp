@@ -89,7 +89,7 @@ class LongFile {
 constexpr int64_t kBlocks = 5;
 constexpr int64_t kBlockBytes = 100'000;
 constexpr int64_t kPipeAndBuffers = 400'000;
-constexpr int64_t kMostAhead = kBlocks * kBlockBytes + kPipeAndBuffers;
+constexpr int64_t kMaxAhead = kBlocks * kBlockBytes + kPipeAndBuffers;
 
 TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
   const TemporaryFolder folder;
@@ -102,19 +102,19 @@ TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
        .queue_blocks = kBlocks,
        .block_bytes = kBlockBytes});
   ASSERT_TRUE(reader.next().has_value());
-  EXPECT_LE(file.written_at_rest(), kMostAhead);
+  EXPECT_LE(file.written_at_rest(), kMaxAhead);
   // The reader continues, and reads no further ahead than before.
   while (reader.report().bytes < 20 * kBlockBytes) {
     ASSERT_TRUE(reader.next().has_value());
   }
   const int64_t written = file.written_at_rest();
   EXPECT_GT(written, 20 * kBlockBytes);
-  EXPECT_LE(written - reader.report().bytes, kMostAhead);
+  EXPECT_LE(written - reader.report().bytes, kMaxAhead);
 }
 
 // The readers are destroyed while they skip lines, or the rest of a line that is too
 // long.
-TEST(CriteoReaderThreadsTest, ReadersMayBeLeftWhereNoExampleIsNear) {
+TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedBeforeTheFirstExample) {
   std::mt19937_64 random(6);
   for (const std::string& text :
        {random_text(random, 1000), std::string(100'000, 'x')}) {
@@ -128,13 +128,13 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeLeftWhereNoExampleIsNear) {
            .threads = 3,
            .queue_blocks = kBlocks,
            .block_bytes = kBlockBytes});
-      EXPECT_LE(file.written_at_rest(), kMostAhead);
+      EXPECT_LE(file.written_at_rest(), kMaxAhead);
     }
-    EXPECT_LE(file.close(), kMostAhead);
+    EXPECT_LE(file.close(), kMaxAhead);
   }
 }
 
-TEST(CriteoReaderThreadsTest, LinesWithoutEndDoNotLetMemoryGrow) {
+TEST(CriteoReaderThreadsTest, VeryLongLinesDoNotLetMemoryGrow) {
   const TemporaryFolder folder;
   std::mt19937_64 random(2);
   // Two lines of 50 MB together, of which 4 kB are kept.
@@ -151,7 +151,7 @@ TEST(CriteoReaderThreadsTest, LinesWithoutEndDoNotLetMemoryGrow) {
   EXPECT_LT(reader.report().bytes, 600'000);
 }
 
-TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAtAnyTime) {
+TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAtAnyTime) {
   const TemporaryFolder folder;
   std::mt19937_64 random(3);
   const std::string text = random_text(random, 400);
@@ -172,7 +172,7 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAtAnyTime) {
   }
 }
 
-TEST(CriteoReaderThreadsTest, ReadersMayBeLeftAfterErrors) {
+TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAfterErrors) {
   const TemporaryFolder folder;
   std::mt19937_64 random(4);
   const std::string text = random_text(random, 100);

@@ -126,7 +126,7 @@ TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
   EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
 }
 
-TEST(FeaturePipelineTest, RefusesOutputsThatCanNotBe) {
+TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
   const auto refuses = [](std::vector<PipelineOutput> outputs,
                           const char* message) {
     EXPECT_VALUE_ERROR(FeaturePipeline(std::move(outputs)), message);
@@ -261,7 +261,7 @@ TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
   EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
 }
 
-TEST(FeaturePipelineTest, AMoveLeavesItAsItWas) {
+TEST(FeaturePipelineTest, AMovedFromPipelineStaysUsable) {
   FeaturePipeline from = sample_pipeline();
   const FeaturePipeline to = std::move(from);
   // NOLINTBEGIN(bugprone-use-after-move)

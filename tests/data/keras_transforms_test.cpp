@@ -106,7 +106,7 @@ TEST(KerasTransformsTest, VocabularyHasTheLayoutOfLookups) {
   EXPECT_GE(num_unknown, 10);
 }
 
-TEST(KerasTransformsTest, VocabularyBuilderOrdersAsAdapt) {
+TEST(KerasTransformsTest, VocabularyBuilderOrdersLikeAdapt) {
   for (const json& item : fixtures("builder")) {
     VocabularyBuilder builder;
     builder.add(column_of(item.at("data")));

@@ -66,14 +66,14 @@ def lookup(layer, vocabulary, inputs, mask=None):
 
 def lookups():
     numbers = [10, 30, 20, -5, 2**62, -(2**63) + 1]
-    asked = numbers[::-1] + [99, 100, 0, 2**63 - 1]
+    requested = numbers[::-1] + [99, 100, 0, 2**63 - 1]
     words = ["b", "a", "Ünïcode", "long " * 40]
     heard = words[::-1] + ["c", "B", "a "]
     cases = []
     for oov in (1, 3):
         for mask in (None, 0):
             layer = layers.IntegerLookup(vocabulary=numbers, num_oov_indices=oov, mask_token=mask)
-            cases.append(lookup(layer, numbers, asked, mask))
+            cases.append(lookup(layer, numbers, requested, mask))
         for mask in (None, ""):
             layer = layers.StringLookup(vocabulary=words, num_oov_indices=oov, mask_token=mask)
             cases.append(lookup(layer, words, heard + [""], mask))

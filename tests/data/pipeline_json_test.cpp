@@ -149,7 +149,7 @@ Json with_transform(const std::string& class_name, const std::string& config) {
           {{"class_name", class_name}, {"config", Json::parse(config)}}}}}}};
 }
 
-TEST(PipelineJsonTest, RefusesAWrongFrameByItsPath) {
+TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
   const auto refuses = [](const Json& json, const char* message) {
     EXPECT_VALUE_ERROR(pipeline_from_json(json), message);
   };
@@ -196,7 +196,7 @@ TEST(PipelineJsonTest, RefusesAWrongFrameByItsPath) {
   refuses(json, "[pipeline] the JSON must be at most 64 levels deep");
 }
 
-TEST(PipelineJsonTest, RefusesAWrongTransformByItsPath) {
+TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
   const auto refuses =
       [](const char* class_name, const char* config, const char* message) {
         EXPECT_VALUE_ERROR(
@@ -288,7 +288,7 @@ class PipelineFileTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(PipelineFileTest, RoundTripsAndLeavesNothingElse) {
+TEST_F(PipelineFileTest, RoundTripsAndLeavesNoOtherFile) {
   const std::string path = write("an older file");
   save_pipeline(full_pipeline(), path);
   EXPECT_EQ(load_pipeline(path), full_pipeline());
@@ -296,7 +296,7 @@ TEST_F(PipelineFileTest, RoundTripsAndLeavesNothingElse) {
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
-TEST_F(PipelineFileTest, NamesTheFileThatIsNoPipeline) {
+TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
   const auto refuses = [&](const std::string& text, const char* message) {
     const std::string path = write(text);
     EXPECT_VALUE_ERROR(load_pipeline(path), path);

@@ -23,7 +23,7 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::vector<std::string> odd_text() {
+std::vector<std::string> unusual_texts() {
   return {"", "a", std::string("\xff\0\xfe", 3), std::string(300, 'x'), "日本"};
 }
 
@@ -37,9 +37,9 @@ TEST(HashTest, IsTheSameEverywhereAndForever) {
   EXPECT_EQ(ids_of(hash(42), {extremes}), (Ids{462, 795, 766, 570, 591, 408}));
   EXPECT_EQ(ids_of(hash(-1), {extremes}), (Ids{884, 988, 674, 678, 782, 169}));
   EXPECT_EQ(
-      ids_of(hash(0), {text(odd_text())}), (Ids{138, 719, 268, 492, 296}));
+      ids_of(hash(0), {text(unusual_texts())}), (Ids{138, 719, 268, 492, 296}));
   EXPECT_EQ(
-      ids_of(hash(42), {text(odd_text())}), (Ids{650, 900, 71, 674, 287}));
+      ids_of(hash(42), {text(unusual_texts())}), (Ids{650, 900, 71, 674, 287}));
   EXPECT_EQ(
       ids_of(
           Hash{.num_bins = int64_t{1} << 53, .missing = Missing::kAsValue},
@@ -146,24 +146,24 @@ TEST(VocabularyTest, WithoutUnknownIdsAnUnknownValueIsAnError) {
 
 TEST(VocabularyTest, FindsEachOfManyValues) {
   std::vector<int64_t> values;
-  std::map<int64_t, int64_t> place;
+  std::map<int64_t, int64_t> positions;
   for (int64_t i = 0; i < 50'000; ++i) {
     values.push_back((i - 25'000) * 4096);  // all have the same low bits
-    place[values.back()] = i;
+    positions[values.back()] = i;
   }
-  std::vector<int64_t> asked = values;
-  asked.insert(asked.end(), {1, -1, kMax, 4095});
+  std::vector<int64_t> requested = values;
+  requested.insert(requested.end(), {1, -1, kMax, 4095});
   const Ids ids = ids_of(
       Vocabulary{.values = values, .missing = Missing::kError},
-      {integers(asked)});
-  for (size_t i = 0; i < asked.size(); ++i) {
-    const auto found = place.find(asked[i]);
-    ASSERT_EQ(ids[i], found == place.end() ? 0 : 1 + found->second);
+      {integers(requested)});
+  for (size_t i = 0; i < requested.size(); ++i) {
+    const auto found = positions.find(requested[i]);
+    ASSERT_EQ(ids[i], found == positions.end() ? 0 : 1 + found->second);
   }
 }
 
 TEST(VocabularyTest, TextMayHaveAnyBytes) {
-  std::vector<std::string> values = odd_text();
+  std::vector<std::string> values = unusual_texts();
   values.erase(values.begin());
   values.insert(values.end(), {std::string(1, '\0'), std::string(2, '\0')});
   EXPECT_EQ(
@@ -196,19 +196,23 @@ TEST(CrossTest, IsTheSameEverywhereAndForever) {
 
 TEST(CrossTest, GivesAllCombinationsOfLists) {
   const Cross cross{.num_bins = 10007};
-  const auto one = [&](int64_t left, int64_t right) {
+  const auto cross_one = [&](int64_t left, int64_t right) {
     return ids_of(cross, {integers({left}), integers({right})})[0];
   };
   const Column lists = ragged(integers({1, 2, 3}), {0, 2, 2, 3});
   EXPECT_EQ(
       bags_of(cross, {lists, ragged(integers({7, 8, 9}), {0, 2, 3, 3})}),
-      (std::vector<Ids>{{one(1, 7), one(1, 8), one(2, 7), one(2, 8)}, {}, {}}));
+      (std::vector<Ids>{
+          {cross_one(1, 7), cross_one(1, 8), cross_one(2, 7), cross_one(2, 8)},
+          {},
+          {}}));
   EXPECT_EQ(
       bags_of(cross, {lists, integers({5, 6, 7})}),
-      (std::vector<Ids>{{one(1, 5), one(2, 5)}, {}, {one(3, 7)}}));
+      (std::vector<Ids>{
+          {cross_one(1, 5), cross_one(2, 5)}, {}, {cross_one(3, 7)}}));
   EXPECT_EQ(
       bags_of(cross, {lists, integers({5, 6, 7})}, 1),
-      (std::vector<Ids>{{one(1, 5)}, {}, {one(3, 7)}}));
+      (std::vector<Ids>{{cross_one(1, 5)}, {}, {cross_one(3, 7)}}));
 }
 
 TEST(CrossTest, IsMissingWhereOneOfItsValuesIs) {
@@ -227,7 +231,7 @@ TEST(CrossTest, IsMissingWhereOneOfItsValuesIs) {
   EXPECT_VALUE_ERROR(ids_of(cross, {left, right}), "a value is missing");
 }
 
-TEST(CrossTest, RefusesMoreCombinationsThanMemoryHas) {
+TEST(CrossTest, RefusesMoreCombinationsThanFitIntoMemory) {
   const std::vector<int64_t> many(10'000, 1);
   const Column lists = ragged(integers(many), {0, 10'000});
   const Cross cross{.num_bins = 10};
@@ -253,7 +257,7 @@ TEST(IdentityTest, LeavesIdsAsTheyAre) {
       ids_of(identity, {integers({kMissing})}), "a value is missing");
 }
 
-TEST(IdentityTest, PutsIdsOutOfRangeWhereToldTo) {
+TEST(IdentityTest, GivesIdsOutOfRangeTheDefaultId) {
   Identity identity{.num_ids = 3, .default_id = 2};
   EXPECT_EQ(ids_of(identity, {integers({1, 3, -1})}), (Ids{1, 2, 2}));
   identity.missing = Missing::kAsValue;

@@ -35,11 +35,11 @@ TEST(Utf8Test, TakesEveryCodePointInItsShortestForm) {
   ASSERT_EQ(encode(0x20ac, 3), "€");
   ASSERT_EQ(encode(0x1f600, 4), "😀");
   for (uint32_t code = 0; code < 0x200000; ++code) {
-    const bool is_right = code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
+    const bool is_valid = code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
     const int length = shortest(code);
     const std::string text = encode(code, length);
-    ASSERT_EQ(is_utf8(text), is_right) << code;
-    ASSERT_EQ(is_utf8("a" + text + "b"), is_right) << code;
+    ASSERT_EQ(is_utf8(text), is_valid) << code;
+    ASSERT_EQ(is_utf8("a" + text + "b"), is_valid) << code;
     for (int longer = length + 1; longer <= 4; ++longer) {
       ASSERT_FALSE(is_utf8(encode(code, longer))) << code;
     }

@@ -114,7 +114,7 @@ TEST(VocabularyBuilderTest, EqualCountsAreOrderedByBytes) {
           std::vector<std::string>{"\xff", "\x7f", "aa", "a", "Z"}));
 }
 
-TEST(VocabularyBuilderTest, RefusesWhatItCanNotCount) {
+TEST(VocabularyBuilderTest, RefusesOtherKindsOfValues) {
   VocabularyBuilder builder;
   EXPECT_TYPE_ERROR(builder.add(numbers({1.0F})), "but got floats");
   EXPECT_VALUE_ERROR(builder.add({}), "'VocabularyBuilder'] values must be");
@@ -156,7 +156,7 @@ TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
   EXPECT_VALUE_ERROR(builder.finish({.max_size = 0}), "must be >= 1");
 }
 
-TEST(VocabularyBuilderTest, OneThatWasMovedFromSaysSo) {
+TEST(VocabularyBuilderTest, AMovedFromBuilderIsAnError) {
   VocabularyBuilder from("C1");
   from.add(integers({1, 2}));
   VocabularyBuilder to = std::move(from);

@@ -93,13 +93,13 @@ void expect_exchanged(const Exchange& exchange) {
       << exchange.expected;
 }
 
-TEST(MpiBackendTest, IsThere) {
+TEST(MpiBackendTest, IsAvailable) {
   EXPECT_TRUE(distributed::has_mpi());
   EXPECT_EQ(backend().getBackendName(), "mpi");
   EXPECT_EQ(backend().getBackendOptions()->timeout, milliseconds(60000));
 }
 
-TEST(MpiBackendTest, RanksStandInMpirunsOrder) {
+TEST(MpiBackendTest, RanksAreInTheOrderOfMpirun) {
   // OpenMPI's or MPICH's mpirun sets one of them.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
     if (const char* value = std::getenv(name)) {
@@ -113,7 +113,7 @@ TEST(MpiBackendTest, RanksStandInMpirunsOrder) {
   EXPECT_TRUE(all.equal(at::arange(size(), at::kLong)));
 }
 
-TEST(MpiBackendTest, AlltoallBaseBringsUnevenParts) {
+TEST(MpiBackendTest, AlltoallBaseExchangesUnevenParts) {
   for (const auto type :
        {at::kLong, at::kFloat, at::kDouble, at::kBFloat16, at::kByte}) {
     Exchange exchange = make_exchange(type, 3);
@@ -122,14 +122,14 @@ TEST(MpiBackendTest, AlltoallBaseBringsUnevenParts) {
   }
 }
 
-TEST(MpiBackendTest, AlltoallBaseBringsLargeParts) {
+TEST(MpiBackendTest, AlltoallBaseExchangesLargeParts) {
   // Far more than MPI sends before the other side receives.
   Exchange exchange = make_exchange(at::kLong, 5, 20000);
   start(exchange)->wait();
   EXPECT_TRUE(exchange.output.equal(exchange.expected));
 }
 
-TEST(MpiBackendTest, LongMessagesGoInPieces) {
+TEST(MpiBackendTest, SplitsLongMessages) {
   auto& world = distributed::MpiWorld::get();
   const int64_t usual = world.max_piece();
   world.set_max_piece_for_test(16);
@@ -170,7 +170,7 @@ TEST(MpiBackendTest, AlltoallBaseTakesEmptyTensorsAndTrailingDims) {
       at::arange(size(), at::kInt).view({-1, 1, 1}).expand({-1, 2, 3})));
 }
 
-TEST(MpiBackendTest, BarrierEndsWhenTheLastHasCome) {
+TEST(MpiBackendTest, BarrierWaitsForTheLastRank) {
   using Clock = std::chrono::steady_clock;
   const bool is_last = rank() == size() - 1;
   backend().barrier()->wait();
@@ -182,7 +182,7 @@ TEST(MpiBackendTest, BarrierEndsWhenTheLastHasCome) {
   EXPECT_GE(Clock::now() - before, milliseconds(is_last ? 200 : 150));
 }
 
-TEST(MpiBackendTest, SeveralInFlightEndInAnyOrder) {
+TEST(MpiBackendTest, RanksMayWaitForCollectivesInAnyOrder) {
   std::vector<Exchange> exchanges;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int64_t i = 0; i < 6; ++i) {
@@ -238,7 +238,7 @@ TEST(MpiBackendTest, WorkMayBeDestroyedInFlight) {
   expect_exchanged(exchange);
 }
 
-TEST(MpiBackendTest, NumbersCountUpOnAllRanks) {
+TEST(MpiBackendTest, CountsItsCollectivesOnAllRanks) {
   const uint64_t before = backend().getSequenceNumberForGroup();
   const auto work = backend().barrier();
   work->wait();

@@ -10,7 +10,7 @@ namespace tessera {
 
 namespace mpi_unavailable_test {
 
-TEST(MpiUnavailableTest, SaysWhatToInstall) {
+TEST(MpiUnavailableTest, NamesThePackagesToInstall) {
   EXPECT_FALSE(distributed::has_mpi());
   EXPECT_RAISES(
       c10::NotImplementedError,

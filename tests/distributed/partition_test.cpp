@@ -81,7 +81,7 @@ TEST(LocalRowsTest, CountsTheRowsBeforeARow) {
   }
 }
 
-TEST(PartitionTest, ARankThatDoesNotExistIsRefused) {
+TEST(PartitionTest, RefusesARankThatDoesNotExist) {
   const ShardingOptions options{
       .placement = {{"users", TablePlacement::table_wise(4)}}};
   EXPECT_VALUE_ERROR(

@@ -129,7 +129,7 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
 }
 
 // Errors distinguish layers that look the same.
-TEST(ShardedProgramTest, AnotherLayerIsNamed) {
+TEST(ShardedProgramTest, NamesAnotherLayerOnOneRank) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one rank agrees with itself";
   }
@@ -186,7 +186,7 @@ TEST(ShardedProgramTest, GradientsAreAccumulatedOverPasses) {
 }
 
 // The checkpoint is saved in the middle of an accumulation, and any placement loads it.
-TEST(ShardedProgramTest, AnAccumulationGoesOnFromACheckpoint) {
+TEST(ShardedProgramTest, AnAccumulationContinuesFromACheckpoint) {
   const optim::Adam optimizer{
       .learning_rate = 0.1,
       .bias_correction = true,
@@ -196,13 +196,13 @@ TEST(ShardedProgramTest, AnAccumulationGoesOnFromACheckpoint) {
   train(one, ids_of_all(), 8);
   for (const TablePlacement& from : kPlacements) {
     const std::string run = folder / to_string(from);
-    TPUEmbedding straight(small_options(placed(from), optimizer));
-    train(straight, own_ids(), 4);
-    straight->save_checkpoint(run, {.full_every = 5});
-    train(straight, own_ids(), 1);
-    straight->save_checkpoint(run, {.full_every = 5});
-    train(straight, own_ids(), 3);
-    EXPECT_EQ(straight->iterations(), 2);
+    TPUEmbedding uninterrupted(small_options(placed(from), optimizer));
+    train(uninterrupted, own_ids(), 4);
+    uninterrupted->save_checkpoint(run, {.full_every = 5});
+    train(uninterrupted, own_ids(), 1);
+    uninterrupted->save_checkpoint(run, {.full_every = 5});
+    train(uninterrupted, own_ids(), 3);
+    EXPECT_EQ(uninterrupted->iterations(), 2);
     for (const TablePlacement& to : kPlacements) {
       SCOPED_TRACE(to_string(from) + " to " + to_string(to));
       TPUEmbedding resumed(small_options(placed(to), optimizer));
@@ -211,7 +211,7 @@ TEST(ShardedProgramTest, AnAccumulationGoesOnFromACheckpoint) {
       EXPECT_EQ(resumed->iterations(), 1);
       train(resumed, own_ids(), 3);
       if (from == to) {
-        EXPECT_TRUE(at::equal(all_rows(resumed), all_rows(straight)));
+        EXPECT_TRUE(at::equal(all_rows(resumed), all_rows(uninterrupted)));
       }
       expect_same_state(resumed, one);
     }
@@ -249,7 +249,7 @@ TEST(ShardedProgramTest, ACustomRuleIsNotCalledWithoutRows) {
   expect_same_state(shard, one);
 }
 
-TEST(ShardedProgramTest, SlotsAreRequestedByTheRowsThatTheyBelongTo) {
+TEST(ShardedProgramTest, SlotCreationGetsTheRowNumbersOfEachShard) {
   const optim::Adagrad optimizer{
       .learning_rate = 0.1,
       .slot_creation =
@@ -396,7 +396,7 @@ TEST(ShardedLoadTest, AnArchiveOfWholeTablesLoadsIntoShards) {
   }
 }
 
-TEST(ShardedLoadTest, SomeOfACheckpointLoadsIntoShards) {
+TEST(ShardedLoadTest, SomeTablesOfACheckpointLoadIntoShards) {
   const SharedFolder folder;
   TPUEmbedding one = trained_one();
   if (rank() == 0) {
@@ -435,7 +435,7 @@ TEST(ShardedLoadTest, SomeOfACheckpointLoadsIntoShards) {
   }
 }
 
-TEST(ShardedLoadTest, AnotherCheckpointOnOneRankIsRefused) {
+TEST(ShardedLoadTest, RefusesAnotherCheckpointOnOneRank) {
   const SharedFolder folder;
   TPUEmbedding layer(small_options(sharded()));
   layer->save_checkpoint(folder / "first");
@@ -562,7 +562,7 @@ TEST(ShardedSaveTest, OptionsMustBeUsableAndTheSame) {
       "there is no checkpoint in");
 }
 
-TEST(ShardedErrorTest, TablesOnOneRankAreSharedAllTheSame) {
+TEST(ShardedErrorTest, RefusesToReadWholeTablesWithAnyPlacement) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one rank has everything";
   }

@@ -246,7 +246,7 @@ TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
   }
 }
 
-TEST(ShardedTest, RowsAreSplitAsPlaced) {
+TEST(ShardedTest, EachRankHasTheRowsOfItsPlacement) {
   const auto rows_of = [](const TablePlacement& placement) {
     TPUEmbedding layer(
         small_options(sharded({.placement = {{"users", placement}}})));
@@ -375,7 +375,7 @@ TEST(ShardedTest, PrefetchGivesWhatOneEngineGives) {
   expect_same_state(shard, one);
 }
 
-TEST(ShardedTest, EvaluationWithoutGradientLooksUpTheSame) {
+TEST(ShardedTest, LooksUpTheSameWithoutGradients) {
   const at::NoGradGuard no_grad;
   TPUEmbedding layer(small_options(sharded()));
   const at::Tensor ids = int64s({rank() % kVocab, 10});
@@ -542,7 +542,7 @@ TEST(ShardedErrorTest, ConfigurationsMustBeTheSame) {
           "[TPUEmbeddingOptions] features must have at least one feature"));
 }
 
-TEST(ShardedErrorTest, OtherCallsAreNamed) {
+TEST(ShardedErrorTest, NamesOtherCallsOnOneRank) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one rank agrees with itself";
   }
@@ -563,7 +563,7 @@ TEST(ShardedErrorTest, OtherCallsAreNamed) {
       "runs backward() over other forwards");
 }
 
-TEST(ShardedErrorTest, UnusableOptionsAreNamed) {
+TEST(ShardedErrorTest, NamesUnusableOptions) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(sharded(
           {.placement = {{"users", TablePlacement::table_wise(ranks())}}}))),

@@ -58,7 +58,7 @@ TEST(ShardingPlanTest, SmallBusyTablesAreDataParallelAndLargeOnesRowWise) {
 }
 
 // The formulas of the header, written out again.
-TEST(ShardingPlanTest, BytesSentAreWhatTheHeaderSays) {
+TEST(ShardingPlanTest, BytesSentFollowTheFormula) {
   const distributed::ShardingPlan plan = distributed::plan_sharding(
       features(),
       optim::SGD{},
@@ -142,7 +142,7 @@ TEST(ShardingPlanTest, PrintsEveryTable) {
   }
 }
 
-TEST(ShardingPlanTest, LongPathsAreKnown) {
+TEST(ShardingPlanTest, AcceptsLongPaths) {
   const std::string path(300, 'p');
   const auto configs = Nest<FeatureConfig>::map(
       {{path, FeatureConfig{.table = table("users", 100, 4)}}});
@@ -151,7 +151,7 @@ TEST(ShardingPlanTest, LongPathsAreKnown) {
   EXPECT_EQ(plan.tables.size(), 1U);
 }
 
-TEST(ShardingPlanTest, UnusableOptionsAreRefused) {
+TEST(ShardingPlanTest, RefusesUnusableOptions) {
   const auto plan = [](const distributed::PlanOptions& options) {
     distributed::plan_sharding(features(), optim::SGD{}, options);
   };

@@ -130,7 +130,7 @@ TEST_F(EngineFixtureTest, ActivationsAreLeavesWhoseGradientsAreApplied) {
   expect_same_rows(engine, explicit_engine);
 }
 
-TEST_F(EngineFixtureTest, TheEngineHoldsWhatItReadsGradientsFrom) {
+TEST_F(EngineFixtureTest, KeepsTheActivationsWhoseGradientsItReads) {
   EmbeddingEngine engine(options());
   EmbeddingEngine explicit_engine(options());
   engine.enqueue(batch());
@@ -169,7 +169,7 @@ TEST_F(EngineFixtureTest, EachBatchInFlightHasItsOwnGradients) {
   }
 }
 
-TEST_F(EngineFixtureTest, GradientsThatAreGivenStandForThoseOfTheActivations) {
+TEST_F(EngineFixtureTest, GivenGradientsReplaceThoseOfTheActivations) {
   EmbeddingEngine engine(options());
   EmbeddingEngine explicit_engine(options());
   engine.enqueue(batch());
@@ -294,7 +294,7 @@ TEST_F(EngineFixtureTest, SequencesAreTruncatedAndPaddedWithoutGradient) {
       engine.read_rows("user", 0, 4), count_up(at::arange(4), 2) - .1F);
 }
 
-TEST_F(EngineFixtureTest, NamesTieABatchTogether) {
+TEST_F(EngineFixtureTest, NamesIdentifyBatches) {
   EmbeddingEngine engine(options());
   engine.enqueue(batch(), {}, {.name = "a"});
   engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
@@ -312,7 +312,7 @@ TEST_F(EngineFixtureTest, NamesTieABatchTogether) {
   engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
 }
 
-TEST_F(EngineFixtureTest, WithoutNamesFirstInIsFirstOut) {
+TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
   EmbeddingEngine engine(options());
   for (int64_t id = 0; id < 3; ++id) {
     engine.enqueue(
@@ -507,18 +507,18 @@ TEST_F(EngineFixtureTest, AnEmptyQueueBlocksUntilABatchIsEnqueued) {
   producer.join();
 }
 
-TEST_F(EngineFixtureTest, ShutdownWakesWhatWaits) {
+TEST_F(EngineFixtureTest, ShutdownWakesWaitingCalls) {
   auto waits = options();
   waits.timeout = std::chrono::hours(10);
   auto engine = std::make_unique<EmbeddingEngine>(waits);
   engine->build();
   std::atomic<int> raised = 0;
-  const auto raises = [&](const std::string& name) {
+  const auto expect_shutdown = [&](const std::string& name) {
     EXPECT_TORCH_ERROR(engine->dequeue(name), "has been shut down");
     ++raised;
   };
-  std::thread first(raises, "a");
-  std::thread second(raises, "b");
+  std::thread first(expect_shutdown, "a");
+  std::thread second(expect_shutdown, "b");
   std::this_thread::sleep_for(kSoon);
   engine->enqueue(batch());
   engine->shutdown();
@@ -529,7 +529,7 @@ TEST_F(EngineFixtureTest, ShutdownWakesWhatWaits) {
   EXPECT_TORCH_ERROR(engine->dequeue(), "has been shut down");
 }
 
-TEST_F(EngineFixtureTest, EndsWithLookupsAndGradientsInFlight) {
+TEST_F(EngineFixtureTest, CanBeDestroyedWithLookupsAndGradientsInFlight) {
   const auto wide = make_table(
       {.name = "wide",
        .vocabulary_size = 20000,

@@ -92,13 +92,14 @@ TEST_F(PipeliningTest, GradientsAreNotReadBeforeTheLookupHasEnded) {
           is_done = true;
         } catch (const c10::ValueError& error) {
           const std::string text = error.what_without_backtrace();
-          const auto says = [&](const char* part) {
+          const auto has_message = [&](const char* part) {
             return text.find(part) != std::string::npos;
           };
-          is_done = !says("has not been dequeued") &&
-              !says("dequeue() still looks up the batch 'b'");
+          is_done = !has_message("has not been dequeued") &&
+              !has_message("dequeue() still looks up the batch 'b'");
           EXPECT_EQ(
-              is_done, says("no activation of the batch 'b' has a gradient"))
+              is_done,
+              has_message("no activation of the batch 'b' has a gradient"))
               << text;
         }
       }
@@ -111,7 +112,7 @@ TEST_F(PipeliningTest, GradientsAreNotReadBeforeTheLookupHasEnded) {
   EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), 0);
 }
 
-TEST_F(PipeliningTest, NeverMoreThanOneStep) {
+TEST_F(PipeliningTest, ActivationsAreNeverMoreThanOneStepStale) {
   EmbeddingEngine engine(options());
   for (const char* name : {"0", "1", "2", "3"}) {
     enqueue(engine, name);
@@ -138,7 +139,7 @@ TEST_F(PipeliningTest, EvaluationSeesEveryUpdate) {
   EXPECT_EQ(dequeue(engine, "1"), 0);
 }
 
-TEST_F(PipeliningTest, GradientsThatNeverComeHoldUpOnlyUntilDropped) {
+TEST_F(PipeliningTest, DroppingABatchEndsTheWaitForItsGradients) {
   auto soon = options();
   soon.timeout = kSoon;
   EmbeddingEngine engine(soon);
@@ -209,7 +210,7 @@ TEST_F(PipeliningTest, ATableIsReplacedBetweenLookups) {
   EXPECT_EQ(dequeue(engine, "1"), 5);
 }
 
-TEST_F(PipeliningTest, AProducerAndATrainerLoseNothing) {
+TEST_F(PipeliningTest, AProducerAndATrainerLoseNoBatch) {
   auto two_deep = options();
   two_deep.queue_depth = 2;
   EmbeddingEngine engine(two_deep);

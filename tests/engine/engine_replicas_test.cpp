@@ -63,7 +63,7 @@ TEST_F(EngineFixtureTest, ReplicasOfDifferentLengthMakeOneUpdate) {
   }
 }
 
-TEST_F(EngineFixtureTest, OrderOfArrivalDoesNotShowInABit) {
+TEST_F(EngineFixtureTest, TheOrderOfReplicasDoesNotChangeABit) {
   auto two = options();
   two.replicas = 3;
   std::vector<at::Tensor> tables;
@@ -116,7 +116,7 @@ TEST_F(EngineFixtureTest, ReplicasInThreadsWaitForOneAnother) {
   EXPECT_EQ(engine.iterations(), kSteps);
 }
 
-TEST_F(EngineFixtureTest, ReplicasThatDisagreeAreAnErrorAndNoHang) {
+TEST_F(EngineFixtureTest, ReplicasThatDisagreeGetAnError) {
   auto two = options();
   two.replicas = 2;
   EmbeddingEngine engine(two);
@@ -144,7 +144,7 @@ TEST_F(EngineFixtureTest, ReplicasThatDisagreeAreAnErrorAndNoHang) {
   EXPECT_EQ(engine.dequeue("t", 0)["watched"].size(0), 2);
 }
 
-TEST_F(EngineFixtureTest, AnEvaluationBatchLastsUntilAllReplicasHaveIt) {
+TEST_F(EngineFixtureTest, AnEvaluationBatchStaysUntilAllReplicasHaveIt) {
   auto two = options();
   two.replicas = 2;
   EmbeddingEngine engine(two);
@@ -160,7 +160,7 @@ TEST_F(EngineFixtureTest, AnEvaluationBatchLastsUntilAllReplicasHaveIt) {
   EXPECT_EQ(engine.iterations(), 1);
 }
 
-TEST_F(EngineFixtureTest, ANameUsedAgainWaitsForTheOtherReplicas) {
+TEST_F(EngineFixtureTest, AReusedNameWaitsForTheOtherReplicas) {
   auto two = options();
   two.replicas = 2;
   two.timeout = std::chrono::minutes(5);
@@ -189,7 +189,7 @@ TEST_F(EngineFixtureTest, ANameUsedAgainWaitsForTheOtherReplicas) {
       "name before it, which replica 1 has not finished");
 }
 
-TEST_F(EngineFixtureTest, GradientsAreCopiedUntilAllHaveCome) {
+TEST_F(EngineFixtureTest, CopiesGradientsThatWaitForOtherReplicas) {
   auto two = options();
   two.replicas = 2;
   EmbeddingEngine engine(two);
@@ -247,7 +247,7 @@ TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
       explicit_engine.read_rows("user", 0, 16)));
 }
 
-TEST_F(EngineFixtureTest, ABatchWithoutANameIsDroppedOnlyWhole) {
+TEST_F(EngineFixtureTest, DropsAnUnnamedBatchOnlyForAllReplicas) {
   auto two = options();
   two.replicas = 2;
   EmbeddingEngine engine(two);
@@ -259,7 +259,7 @@ TEST_F(EngineFixtureTest, ABatchWithoutANameIsDroppedOnlyWhole) {
   EXPECT_VALUE_ERROR(engine.drop(), "no batch without a name is in flight");
 }
 
-TEST_F(EngineFixtureTest, DroppingWakesWhoWaitsForIt) {
+TEST_F(EngineFixtureTest, DroppingWakesThoseWhoWaitForTheBatch) {
   auto waits = options();
   waits.replicas = 2;
   waits.timeout = std::chrono::minutes(5);

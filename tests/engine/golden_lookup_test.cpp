@@ -103,10 +103,10 @@ Input sparse_input(const Json& feature, Order order) {
     weights = float_tensor(feature.at("weights"));
   }
   if (order == Order::kShuffled) {
-    std::vector<int64_t> places(sparse.values.numel());
-    std::iota(places.begin(), places.end(), 0);
-    std::shuffle(places.begin(), places.end(), std::mt19937(11));
-    const at::Tensor shuffled = at::tensor(places, at::kLong);
+    std::vector<int64_t> order(sparse.values.numel());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(11));
+    const at::Tensor shuffled = at::tensor(order, at::kLong);
     sparse.indices = sparse.indices.index_select(0, shuffled);
     sparse.values = sparse.values.index_select(0, shuffled);
     weights = weights.defined() ? weights.index_select(0, shuffled) : weights;

@@ -55,7 +55,7 @@ class PendingGradientsTest : public testing::Test {
   std::list<Batch> batches_;
 };
 
-TEST_F(PendingGradientsTest, APileHoldsOneSumPerTouchedRow) {
+TEST_F(PendingGradientsTest, AnAccumulatorHasOneSumPerTouchedRow) {
   std::vector<GradientAccumulator> accumulators(1);
   for (int pass = 1; pass <= 50; ++pass) {
     accumulators =
@@ -81,7 +81,7 @@ TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {
   EXPECT_EQ(state_->iterations, 1);
 }
 
-TEST_F(PendingGradientsTest, NormsAndScales) {
+TEST_F(PendingGradientsTest, ComputesNormsAndScales) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(pending_.norm(2.0), 0.0);
   pending_.add({lookup(int64s({7, 7, 8}), -2.0F)});
@@ -98,7 +98,7 @@ TEST_F(PendingGradientsTest, NormsAndScales) {
   EXPECT_EQ(pending_.norm(kInfinity), 0.0);
 }
 
-TEST_F(PendingGradientsTest, AreClaimedByOneAtATime) {
+TEST_F(PendingGradientsTest, AreClaimedByOneCallerAtATime) {
   EXPECT_FALSE(pending_.is_claimed());
   auto claim = pending_.claim();
   EXPECT_TRUE(pending_.is_claimed());

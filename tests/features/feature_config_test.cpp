@@ -16,7 +16,7 @@ TablePtr users() {
   return make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
 }
 
-TEST(FeatureConfigTest, DefaultsAreUpstreams) {
+TEST(FeatureConfigTest, DefaultsMatchUpstream) {
   const FeatureConfig feature;
   EXPECT_EQ(feature.table, nullptr);
   EXPECT_EQ(feature.max_sequence_length, 0);
@@ -54,7 +54,7 @@ TEST(FeatureConfigTest, AcceptsCombinedSequenceAndShapedFeatures) {
   validate({.table = table, .output_shape = PartialShape{std::nullopt}}, "");
 }
 
-TEST(FeatureConfigTest, AShapeTakesThePlaceOfASequenceLength) {
+TEST(FeatureConfigTest, AnOutputShapeReplacesTheSequenceLength) {
   FeatureConfig feature{.table = users(), .max_sequence_length = 2};
   EXPECT_EQ(feature.sequence_length(), 2);
   feature.output_shape = PartialShape{std::nullopt, 4};
@@ -63,7 +63,7 @@ TEST(FeatureConfigTest, AShapeTakesThePlaceOfASequenceLength) {
   EXPECT_EQ(feature.max_sequence_length, 2);
 }
 
-TEST(PartialShapeTest, IsAVectorThatKnownSizesConvertTo) {
+TEST(PartialShapeTest, ConvertsFromAndToKnownSizes) {
   const std::vector<int64_t> sizes{2, 3};
   const PartialShape shape = sizes;
   EXPECT_EQ(shape, (PartialShape{2, 3}));
@@ -97,7 +97,7 @@ TEST(FeatureConfigTest, RefusesANegativeSequenceLength) {
       "[FeatureConfig 'a'] max_sequence_length must be >= 0, but got -1");
 }
 
-TEST(FeatureConfigTest, RefusesAnOutputShapeThatIsNotPositive) {
+TEST(FeatureConfigTest, RefusesANonPositiveOutputShape) {
   FeatureConfig feature{.table = users()};
   feature.output_shape = std::vector<int64_t>{2, 0};
   EXPECT_VALUE_ERROR(

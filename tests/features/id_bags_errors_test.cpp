@@ -71,7 +71,7 @@ TEST(IdBagsErrorsTest, AnIdOutOfRangeIsNamedWithTableAndPosition) {
   EXPECT_INDEX_ERROR(make(sparse), "but got 4294967299 at position 0");
 }
 
-TEST(IdBagsErrorsTest, ANegativeIdIsRefusedWhereItIsNotDropped) {
+TEST(IdBagsErrorsTest, RefusesNegativeIdsThatAreNotDropped) {
   EXPECT_INDEX_ERROR(
       make(int64s({1, -2})),
       "[feature 'clicks'] table 'movies' has ids in [0, 10), but got -2 at "
@@ -303,7 +303,7 @@ TEST(FlatWeightsTest, AbsentWeightsAreAnUndefinedTensor) {
   EXPECT_FALSE(flat(int64s({1}), std::nullopt).defined());
 }
 
-TEST(FlatWeightsTest, TakesFlatValuesOrTheKindOfTheFeature) {
+TEST(FlatWeightsTest, AcceptsFlatValuesOrTheKindOfTheFeature) {
   const at::Tensor weights = floats({1, 2, 3, 4});
   EXPECT_TRUE(flat(ragged_sample(), weights).is_same(weights));
   const RaggedFeature ragged{weights, int32s({0, 3, 3, 4})};
@@ -323,7 +323,7 @@ TEST(FlatWeightsTest, ConvertsOtherFloatsAndKeepsTheGradient) {
       at::ones({4}, at::kFloat)));
 }
 
-TEST(FlatWeightsTest, RefusesWeightsWhereNothingIsCombined) {
+TEST(FlatWeightsTest, RefusesWeightsIfNothingIsCombined) {
   EXPECT_VALUE_ERROR(
       flat(int64s({1}), floats({1})),
       "[feature 'clicks'] weights are given, but the feature is dense");

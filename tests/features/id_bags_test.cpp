@@ -59,7 +59,7 @@ TEST(IdBagsTest, EachDenseIdIsABag) {
   EXPECT_EQ(bags.activation_shape(), (Shape{3, 3}));
 }
 
-TEST(IdBagsTest, ALastDimensionOfOneIsReducedButRankOneIsABatch) {
+TEST(IdBagsTest, DropsALastDimensionOfOneExceptForRankOne) {
   const at::Tensor ids = int64s({0, 1, 2, 3});
   EXPECT_EQ(bags_of(ids).batch_shape, (Shape{4}));
   EXPECT_EQ(bags_of(ids.view({4, 1})).batch_shape, (Shape{4}));
@@ -211,7 +211,7 @@ TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPositionsInTheThirdDimension) {
   EXPECT_EQ(bags.activation_shape(), (Shape{1, 2, 1, 3}));
 }
 
-TEST(IdBagsTest, AnOutputShapeTakesThePlaceOfASequenceLength) {
+TEST(IdBagsTest, AnOutputShapeReplacesTheSequenceLength) {
   const FeatureConfig config{
       .max_sequence_length = 1, .output_shape = PartialShape{std::nullopt, 3}};
   const IdBags cells = bags_of(positions_sample(), config);
@@ -244,7 +244,7 @@ TEST(IdBagsTest, ANegativeIdLeavesItsPositionInASequenceEmpty) {
       (Ids{{4}, {}, {6}, {}, {}, {}, {7}, {}, {}}));
 }
 
-TEST(IdBagsTest, IdsPastTheEndOfASequenceAreNotLookedAt) {
+TEST(IdBagsTest, IgnoresIdsAfterTheEndOfASequence) {
   RaggedFeature ragged = ragged_sample();
   ragged.values = int64s({4, 5, 999, 7});
   EXPECT_EQ(
@@ -289,7 +289,7 @@ TEST(IdBagsTest, ARaggedBatchMayBeEmpty) {
   EXPECT_EQ(bags.scales, (Buffer<float>{0.0F, 0.0F}));
 }
 
-TEST(IdBagsTest, OutputShapeOfAsManyRowsReshapesThem) {
+TEST(IdBagsTest, AnOutputShapeWithAsManyRowsReshapesThem) {
   const RaggedFeature feature{
       .values = int64s({1, 2, 3, 4, 5}), .row_splits = int64s({0, 2, 2, 3, 5})};
   const IdBags bags = bags_of(feature, {.output_shape = Shape{2, 2}});
@@ -297,7 +297,7 @@ TEST(IdBagsTest, OutputShapeOfAsManyRowsReshapesThem) {
   EXPECT_EQ(bags.activation_shape(), (Shape{2, 2, 3}));
 }
 
-TEST(IdBagsTest, OutputShapeOfMoreRowsSpreadsThemAsSequences) {
+TEST(IdBagsTest, AnOutputShapeWithMoreRowsMakesSequences) {
   const RaggedFeature feature{
       .values = int64s({1, 2, 3, 4, 5, 6}),
       .row_splits = int64s({0, 3, 3, 4, 6})};
@@ -317,7 +317,7 @@ TEST(IdBagsTest, OutputShapeThatFitsIsAcceptedForEveryKind) {
       (Shape{3}));
 }
 
-TEST(IdBagsTest, RaggedRowsAreBagsWhereADimensionIsUnknown) {
+TEST(IdBagsTest, RaggedRowsAreBagsIfADimensionIsUnknown) {
   const auto shape_of = [](PartialShape shape) {
     return bags_of(
                RaggedFeature{int64s({1, 2, 3, 4, 5}), int64s({0, 2, 2, 3, 5})},
@@ -357,7 +357,7 @@ TEST(IdBagsTest, NegativeIdsAreDroppedFromRaggedFeatures) {
   EXPECT_EQ(bags.scales, (Buffer<float>{0.5F, 0.0F, 0.0F}));
 }
 
-TEST(IdBagsTest, WeightsNotAboveZeroDropTheirIdsUnlessSummed) {
+TEST(IdBagsTest, NonPositiveWeightsDropTheirIdsUnlessSummed) {
   const at::Tensor weights = floats({2.0F, 0.0F, -1.0F, NAN});
   for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
     const IdBags bags = bags_of(ragged_sample(), {}, combiner, weights);
@@ -370,7 +370,7 @@ TEST(IdBagsTest, WeightsNotAboveZeroDropTheirIdsUnlessSummed) {
   EXPECT_TRUE(std::isnan(summed.weights[3]));
 }
 
-TEST(IdBagsTest, WeightsStayAsTheyAreWhenValidationIsOff) {
+TEST(IdBagsTest, WithoutValidationWeightsStayAsTheyAre) {
   const IdBags bags = bags_of(
       ragged_sample(),
       {.validate_weights_and_indices = false},
@@ -393,7 +393,7 @@ TEST(IdBagsTest, WeightsFollowTheirIdsIntoTheBags) {
       (std::vector<std::vector<float>>{{0.5F}, {}, {0.6F, 0.7F}}));
 }
 
-TEST(IdBagsTest, IdsOutOfRangeLookUpZerosUnderThatPolicy) {
+TEST(IdBagsTest, IdsOutOfRangeLookUpZerosIfConfigured) {
   const FeatureConfig config{.out_of_range = OutOfRange::kZero};
   EXPECT_EQ(
       ids_of(bags_of(int64s({10, 9, -1}), config)), (Ids{{-1}, {9}, {-1}}));
@@ -426,7 +426,7 @@ TEST(IdBagsTest, DroppingZeroRowsOfADenseFeatureLeavesEmptyBags) {
   EXPECT_EQ(ids_of(bags), (Ids{{}, {3}, {}}));
 }
 
-TEST(IdBagsTest, ScalesAreOneByTheCombinersDenominator) {
+TEST(IdBagsTest, ScalesAreTheInverseOfTheDenominator) {
   std::mt19937 random(3);
   std::uniform_real_distribution<float> uniform(0.1F, 4.0F);
   std::vector<float> weights(500);

@@ -133,7 +133,7 @@ TEST(NestTest, ALeafCanBeChanged) {
   EXPECT_EQ(nest.leaf(), 5);
 }
 
-TEST(NestTest, ContainsFindsKeysOfAMapOnly) {
+TEST(NestTest, ContainsFindsOnlyKeysOfAMap) {
   const Ints nest = sample();
   EXPECT_TRUE(nest.contains("movie"));
   EXPECT_FALSE(nest.contains("deep"));
@@ -170,7 +170,7 @@ TEST(NestTest, PackRefusesAnotherNumberOfLeaves) {
       sample().pack(std::vector<int>(5)), "pack expected 4 leaves, but got 5");
 }
 
-TEST(NestTest, RefusesAKeyThatIsGivenTwice) {
+TEST(NestTest, RefusesADuplicateKey) {
   EXPECT_VALUE_ERROR(
       (Ints{{"a", 1}, {"b", 2}, {"a", 3}}), "'a' is given twice");
   EXPECT_VALUE_ERROR(Ints::map({{"a", 1}, {"a", 1}}), "'a' is given twice");
@@ -200,7 +200,7 @@ TEST(NestTest, TheWrongKindIsAValueError) {
   EXPECT_VALUE_ERROR(Ints(1).items(), "expected a list, but got a value");
 }
 
-std::vector<int> like(const Ints& structure, const Ints& value) {
+std::vector<int> matched_leaves(const Ints& structure, const Ints& value) {
   std::vector<int> leaves;
   for (const int* leaf : leaves_like(structure, value, "features")) {
     leaves.push_back(*leaf);
@@ -213,8 +213,9 @@ TEST(LeavesLikeTest, MatchesMapsByKeyAndKeepsTheOrderOfTheStructure) {
       {"movie", 40},
       {"history", Ints::list({20, Ints{{"deep", 30}}})},
       {"user", 10}};
-  EXPECT_EQ(like(sample(), value), (std::vector<int>{10, 20, 30, 40}));
-  EXPECT_EQ(like(1, 5), std::vector<int>{5});
+  EXPECT_EQ(
+      matched_leaves(sample(), value), (std::vector<int>{10, 20, 30, 40}));
+  EXPECT_EQ(matched_leaves(1, 5), std::vector<int>{5});
 }
 
 TEST(PartLikeTest, HasTheNestOfTheValue) {
@@ -227,7 +228,7 @@ TEST(PartLikeTest, HasTheNestOfTheValue) {
   EXPECT_TRUE(part_like(Ints(), Nest<char>(), "features").empty());
 }
 
-TEST(PartLikeTest, NamesThePathOfWhatIsUnknown) {
+TEST(PartLikeTest, NamesThePathOfAnUnknownEntry) {
   const auto part = [](const Ints& value) {
     part_like((Ints{{"a", Ints{{"b", 1}, {"c", 2}}}}), value, "features");
   };
@@ -262,10 +263,10 @@ TEST(LeavesLikeTest, SomeLeavesMayBeMissing) {
 
 TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
   EXPECT_VALUE_ERROR(
-      like(sample(), (Ints{{"user", 1}, {"movie", 2}})),
+      matched_leaves(sample(), (Ints{{"user", 1}, {"movie", 2}})),
       "[features] missing entry 'history'. Got: user, movie.");
   EXPECT_VALUE_ERROR(
-      like(
+      matched_leaves(
           (Ints{{"a", Ints{{"b", 1}, {"c", 2}}}}),
           (Ints{{"a", Ints{{"b", 1}}}})),
       "[features 'a'] missing entry 'a/c'");
@@ -273,28 +274,28 @@ TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
 
 TEST(LeavesLikeTest, NamesThePathOfAnUnexpectedEntry) {
   EXPECT_VALUE_ERROR(
-      like((Ints{{"a", 1}}), (Ints{{"a", 1}, {"b", 2}})),
+      matched_leaves((Ints{{"a", 1}}), (Ints{{"a", 1}, {"b", 2}})),
       "[features] unexpected entry 'b'. Known: a.");
 }
 
-TEST(LeavesLikeTest, NamesThePathOfAnotherKind) {
+TEST(LeavesLikeTest, NamesThePathOfAnEntryOfAnotherKind) {
   const Ints value{{"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}};
   EXPECT_VALUE_ERROR(
-      like(sample(), value),
+      matched_leaves(sample(), value),
       "[features 'history/1'] expected a map here, but got a value");
   EXPECT_VALUE_ERROR(
-      like(Ints::list({1}), (Ints{{"0", 1}})),
+      matched_leaves(Ints::list({1}), (Ints{{"0", 1}})),
       "[features] expected a list here, but got a map");
 }
 
 TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
   const Ints value{{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
   EXPECT_VALUE_ERROR(
-      like(sample(), value),
+      matched_leaves(sample(), value),
       "[features 'history'] expected a list of 2, but got 1 entries");
 }
 
-TEST(NestTest, NamesTheFirstKeyThatIsThereAgain) {
+TEST(NestTest, NamesTheFirstDuplicateKey) {
   EXPECT_VALUE_ERROR(
       (Ints{{"b", 1}, {"a", 2}, {"c", 3}, {"a", 4}, {"b", 5}}),
       "'a' is given twice");

@@ -36,7 +36,9 @@ TablePtr table() {
        .initializer = initializers::RowId{}});
 }
 
-EmbeddingEngineOptions with(FeatureConfig config, bool verify = true) {
+EmbeddingEngineOptions engine_options(
+    FeatureConfig config,
+    bool verify = true) {
   config.table = table();
   return {
       .features = config,
@@ -62,7 +64,7 @@ Sizes shape_of(EmbeddingEngine& engine, const Feature& feature) {
 }
 
 TEST(OutputShapesTest, TheFirstBatchFixesRankAndInnerDimensions) {
-  EmbeddingEngine engine(with({}));
+  EmbeddingEngine engine(engine_options({}));
   EXPECT_EQ(shape_of(engine, sparse_of({2, 5, 4})), (Sizes{2, 5, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({7, 5, 9})), (Sizes{7, 5, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({0, 5, 9})), (Sizes{0, 5, kDim}));
@@ -79,7 +81,7 @@ TEST(OutputShapesTest, TheFirstBatchFixesRankAndInnerDimensions) {
 }
 
 TEST(OutputShapesTest, ABatchOfOneStaysABatch) {
-  EmbeddingEngine engine(with({}));
+  EmbeddingEngine engine(engine_options({}));
   EXPECT_EQ(shape_of(engine, int64s({1})), (Sizes{1, kDim}));
   EXPECT_EQ(shape_of(engine, int64s({1, 2})), (Sizes{2, kDim}));
   EXPECT_EQ(shape_of(engine, at::zeros({4, 1}, at::kLong)), (Sizes{4, kDim}));
@@ -88,7 +90,7 @@ TEST(OutputShapesTest, ABatchOfOneStaysABatch) {
 }
 
 TEST(OutputShapesTest, ARefusedFirstBatchFixesNothing) {
-  EmbeddingEngine engine(with({}));
+  EmbeddingEngine engine(engine_options({}));
   EXPECT_INDEX_ERROR(
       shape_of(engine, at::full({2, 5}, 10, at::kLong)), "got 10");
   EXPECT_EQ(shape_of(engine, int64s({1})), (Sizes{1, kDim}));
@@ -96,7 +98,8 @@ TEST(OutputShapesTest, ARefusedFirstBatchFixesNothing) {
 
 TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
   const auto built = [](const PartialShape& input, FeatureConfig config = {}) {
-    auto engine = std::make_unique<EmbeddingEngine>(with(std::move(config)));
+    auto engine =
+        std::make_unique<EmbeddingEngine>(engine_options(std::move(config)));
     engine->build(Nest<PartialShape>(input));
     return engine;
   };
@@ -141,7 +144,7 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
 }
 
 TEST(OutputShapesTest, BuildTakesABatchSize) {
-  EmbeddingEngine engine(with({}));
+  EmbeddingEngine engine(engine_options({}));
   engine.build(4);
   EXPECT_EQ(shape_of(engine, ragged_of(4)), (Sizes{4, kDim}));
   EXPECT_VALUE_ERROR(shape_of(engine, int64s({1})), "is set to [4]");
@@ -150,32 +153,32 @@ TEST(OutputShapesTest, BuildTakesABatchSize) {
       engine.build(5),
       "inconsistent shape: the output shape is set to [4], but this build gives "
       "[5]");
-  EmbeddingEngine other(with({}));
+  EmbeddingEngine other(engine_options({}));
   EXPECT_VALUE_ERROR(other.build(0), "batch_size must be >= 1, but got 0");
 }
 
-TEST(OutputShapesTest, TheFeatureComesBeforeBuild) {
+TEST(OutputShapesTest, TheShapeOfTheFeatureHasPriorityOverBuild) {
   const FeatureConfig config{.output_shape = Sizes{2, 4}};
-  EmbeddingEngine engine(with(config));
+  EmbeddingEngine engine(engine_options(config));
   engine.build(Nest<PartialShape>(PartialShape{2, kUnknown, kUnknown}));
   EXPECT_EQ(shape_of(engine, ragged_of(8)), (Sizes{2, 4, kDim}));
   EXPECT_EQ(shape_of(engine, sparse_of({2, 4, 9})), (Sizes{2, 4, kDim}));
-  EmbeddingEngine spreading(with(config));
+  EmbeddingEngine spreading(engine_options(config));
   // Each row is a sequence of 4 positions.
   EXPECT_EQ(shape_of(spreading, ragged_of(2)), (Sizes{2, 4, kDim}));
-  EmbeddingEngine other(with(config));
+  EmbeddingEngine other(engine_options(config));
   EXPECT_VALUE_ERROR(
       other.build(Nest<PartialShape>(PartialShape{1, 1, 1})),
       "inconsistent shape: the output shape is set to [2, 4], but this build "
       "gives [1, 1]");
-  EmbeddingEngine by_batch(with(config));
+  EmbeddingEngine by_batch(engine_options(config));
   by_batch.build(8);
   EXPECT_EQ(shape_of(by_batch, ragged_of(8)), (Sizes{2, 4, kDim}));
 }
 
 TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
   const FeatureConfig config{.output_shape = Sizes{4, 2}};
-  EmbeddingEngine bags(with(config));
+  EmbeddingEngine bags(engine_options(config));
   EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(3)), "hold a multiple of");
   EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
   // 4 rows are a short batch, not 4 sequences. The refused batch has fixed nothing.
@@ -185,13 +188,13 @@ TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
       "8 in the first one, but this batch has 4 rows.");
   EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(0)), "this batch has 0 rows.");
   EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
-  EmbeddingEngine sequences(with(config));
+  EmbeddingEngine sequences(engine_options(config));
   EXPECT_EQ(shape_of(sequences, ragged_of(4)), (Sizes{4, 2, kDim}));
   EXPECT_VALUE_ERROR(
       shape_of(sequences, ragged_of(2)), "was 4 in the first one");
   EXPECT_VALUE_ERROR(
       shape_of(sequences, ragged_of(8)), "was 4 in the first one");
-  EmbeddingEngine unverified(with(config, /*verify=*/false));
+  EmbeddingEngine unverified(engine_options(config, /*verify=*/false));
   unverified.build(4);
   EXPECT_EQ(shape_of(unverified, ragged_of(8)), (Sizes{4, 2, kDim}));
   EXPECT_EQ(shape_of(unverified, ragged_of(4)), (Sizes{4, 2, kDim}));
@@ -199,7 +202,7 @@ TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
 
 TEST(OutputShapesTest, AnUnknownFirstDimensionTakesShortBatches) {
   const FeatureConfig config{.output_shape = PartialShape{kUnknown, 2}};
-  EmbeddingEngine engine(with(config));
+  EmbeddingEngine engine(engine_options(config));
   for (const int64_t samples : {4, 2, 1, 0, 4}) {
     EXPECT_EQ(
         shape_of(engine, ragged_of(2 * samples)), (Sizes{samples, 2, kDim}));
@@ -212,7 +215,7 @@ TEST(OutputShapesTest, AnUnknownFirstDimensionTakesShortBatches) {
   EXPECT_VALUE_ERROR(
       shape_of(engine, sparse_of({3, 4, 9})), "this batch gives [3, 4]");
   // A build fixes the first dimension, and rows are still bags.
-  EmbeddingEngine built(with(config));
+  EmbeddingEngine built(engine_options(config));
   built.build(4);
   EXPECT_EQ(shape_of(built, ragged_of(8)), (Sizes{4, 2, kDim}));
   EXPECT_VALUE_ERROR(
@@ -226,13 +229,13 @@ TEST(OutputShapesTest, AnUnknownFirstDimensionTakesShortBatches) {
 
 TEST(OutputShapesTest, UnknownInnerDimensionsFollowFromBuildOrTheFirstBatch) {
   const FeatureConfig config{.output_shape = PartialShape{kUnknown, kUnknown}};
-  EmbeddingEngine engine(with(config));
+  EmbeddingEngine engine(engine_options(config));
   EXPECT_VALUE_ERROR(shape_of(engine, ragged_of(6)), "all dimensions");
   EXPECT_EQ(shape_of(engine, sparse_of({2, 3, 9})), (Sizes{2, 3, kDim}));
   EXPECT_EQ(shape_of(engine, ragged_of(6)), (Sizes{2, 3, kDim}));
   EXPECT_VALUE_ERROR(
       shape_of(engine, sparse_of({2, 4, 9})), "is set to [?, 3]");
-  EmbeddingEngine built(with(config));
+  EmbeddingEngine built(engine_options(config));
   EXPECT_VALUE_ERROR(
       built.build(4), "the output shape [4, ?] is not fully defined");
   built.build(Nest<PartialShape>(PartialShape{kUnknown, 3, kUnknown}));
@@ -274,7 +277,7 @@ TEST(OutputShapesTest, DenseSparseAndRaggedOfRank3InOneBatch) {
 }
 
 TEST(OutputShapesTest, VerificationCanBeSwitchedOff) {
-  EmbeddingEngine engine(with({}, /*verify=*/false));
+  EmbeddingEngine engine(engine_options({}, /*verify=*/false));
   EXPECT_TORCH_ERROR(
       engine.enqueue(ragged_of(4)),
       "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
@@ -299,7 +302,7 @@ TEST(OutputShapesTest, FeaturesMayDifferInBatchSize) {
       engine.build({{"a", PartialShape{2, 4, 1}}}), "missing entry 'b'");
 }
 
-TEST(OutputShapesTest, AFixedBatchSizeIsOneForAllFeatures) {
+TEST(OutputShapesTest, AFixedBatchSizeHoldsForAllFeatures) {
   const TablePtr shared = table();
   const auto make = [&] {
     return std::make_unique<EmbeddingEngine>(EmbeddingEngineOptions{

@@ -20,7 +20,7 @@ TEST(PartialShapeTest, HasItsSizesOnlyIfAllAreKnown) {
   EXPECT_EQ(known_sizes({}), std::vector<int64_t>());
 }
 
-TEST(PartialShapeTest, MergeKnowsWhatOneOfBothKnows) {
+TEST(PartialShapeTest, MergeKeepsTheKnownSizesOfBoth) {
   const PartialShape left{2, kUnknown, kUnknown};
   const PartialShape right{kUnknown, 4, kUnknown};
   const PartialShape merged{2, 4, kUnknown};
@@ -36,7 +36,7 @@ TEST(PartialShapeTest, MergeRefusesOtherRanksAndSizes) {
   EXPECT_EQ(merge({kUnknown, 4}, {2, 3}), std::nullopt);
 }
 
-TEST(PartialShapeTest, FillUnknownKeepsWhatIsKnown) {
+TEST(PartialShapeTest, FillUnknownKeepsKnownSizes) {
   EXPECT_EQ(
       fill_unknown({2, kUnknown, kUnknown}, {3, 4, kUnknown}),
       (PartialShape{2, 4, kUnknown}));

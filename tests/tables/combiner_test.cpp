@@ -57,7 +57,7 @@ double denominator(Combiner combiner, const std::vector<double>& weights) {
 
 const std::vector<double> kWeights = {0.5, 2.0, 1.25};
 
-TEST(CombinerTest, EveryCombinerHasAFormulaHere) {
+TEST(CombinerTest, EveryCombinerHasAFormulaInThisTest) {
   size_t count = 1;
   for (auto combiner = Combiner::kSum; next_combiner(combiner); ++count) {
     combiner = *next_combiner(combiner);
@@ -74,7 +74,7 @@ TEST(CombinerTest, DenominatorsFollowTheFormulas) {
   }
 }
 
-TEST(CombinerTest, OperatorsAgreeWithNumbers) {
+TEST(CombinerTest, TensorsAgreeWithNumbers) {
   const at::Tensor weights = at::tensor(kWeights, at::kDouble);
   for (const Formula& formula : formulas()) {
     const at::Tensor total =
@@ -107,7 +107,7 @@ TEST(CombinerTest, WeightFactorsAreDerivativesOfTheDenominator) {
   }
 }
 
-TEST(CombinerTest, NamesGoBothWays) {
+TEST(CombinerTest, NamesRoundTrip) {
   for (const Formula& formula : formulas()) {
     EXPECT_EQ(to_string(formula.combiner), formula.name);
     EXPECT_EQ(combiner_from_string(formula.name), formula.combiner);
@@ -118,7 +118,7 @@ TEST(CombinerTest, NamesGoBothWays) {
   EXPECT_VALUE_ERROR(combiner_from_string(""), "but got ''");
 }
 
-TEST(CombinerTest, WhatIsNoEnumeratorIsRefused) {
+TEST(CombinerTest, RefusesUnknownEnumerators) {
   const auto none = static_cast<Combiner>(17);
   EXPECT_VALUE_ERROR(to_string(none), "not an enumerator");
   EXPECT_VALUE_ERROR(is_divided(none), "not an enumerator");

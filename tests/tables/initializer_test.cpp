@@ -86,7 +86,7 @@ double normal_cdf(double x) {
   return 0.5 * std::erfc(-x / std::sqrt(2.0));
 }
 
-TEST(InitializerTest, RowsInTwoPartsAreTheRowsAtOnce) {
+TEST(InitializerTest, RowsDoNotDependOnTheSplitIntoParts) {
   for (const Initializer& initializer : random_initializers()) {
     const at::Tensor whole = filled(initializer, 3000, 7);
     const at::Tensor parts = at::empty({3000, 7}, at::kFloat);
@@ -109,7 +109,7 @@ TEST(InitializerTest, ThreadsDoNotChangeTheValues) {
   at::set_num_threads(threads);
 }
 
-TEST(InitializerTest, SeedNameRowAndColumnEachMatter) {
+TEST(InitializerTest, ValuesDependOnSeedNameRowAndColumn) {
   for (const Initializer& initializer : random_initializers()) {
     const at::Tensor values = filled(initializer, 50, 40);
     EXPECT_TRUE(at::equal(values, filled(initializer, 50, 40)));
@@ -288,7 +288,7 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
       fill_with(at::full({3, 2}, INFINITY, at::kFloat)), "not finite");
 }
 
-TEST(InitializerTest, APlaceholderAsksForItsCallable) {
+TEST(InitializerTest, APlaceholderHasNoValues) {
   EXPECT_VALUE_ERROR(
       filled(init::Callable("mine", nullptr), 1, 1),
       "[TableConfig 'users'] initializer is the placeholder of the callable "
@@ -296,7 +296,7 @@ TEST(InitializerTest, APlaceholderAsksForItsCallable) {
   EXPECT_VALUE_ERROR(filled(init::Callable(), 1, 1), "the callable ''");
 }
 
-TEST(InitializerTest, ACallablesOwnErrorReachesTheCaller) {
+TEST(InitializerTest, TheErrorOfACallableReachesTheCaller) {
   const init::Callable failing(
       "failing", [](const at::Tensor&, int64_t) -> at::Tensor {
         TORCH_CHECK_INDEX(false, "from the callable");
@@ -304,7 +304,7 @@ TEST(InitializerTest, ACallablesOwnErrorReachesTheCaller) {
   EXPECT_INDEX_ERROR(filled(failing, 1, 1), "from the callable");
 }
 
-TEST(InitializerTest, FillsATableOfNoRows) {
+TEST(InitializerTest, FillsATableWithoutRows) {
   for (const Initializer& initializer : random_initializers()) {
     EXPECT_EQ(filled(initializer, 0, 3).numel(), 0);
   }

@@ -16,7 +16,7 @@ TableConfig users() {
   return {.name = "users", .vocabulary_size = 10, .dim = 4};
 }
 
-TEST(TableConfigTest, DefaultsAreUpstreams) {
+TEST(TableConfigTest, DefaultsMatchUpstream) {
   const TableConfig table;
   EXPECT_EQ(table.name, "");
   EXPECT_EQ(table.combiner, Combiner::kMean);
@@ -64,7 +64,7 @@ TEST(TableConfigTest, MakeTableKeepsTheConfig) {
   EXPECT_NE(table, make_table(users()));
 }
 
-TEST(TableConfigTest, TheNameIsOptionalAndFree) {
+TEST(TableConfigTest, TheNameMayBeEmptyOrAnyText) {
   TableConfig table = users();
   table.name = "";
   validate(table);
@@ -108,7 +108,7 @@ TEST(TableConfigTest, RefusesASizeThatOverflows) {
       "any memory");
 }
 
-TEST(TableConfigTest, RefusesUnusableInitializersAndOptimizersByTable) {
+TEST(TableConfigTest, NamesTheTableOfAnUnusableInitializerOrOptimizer) {
   TableConfig table = users();
   table.initializer = initializers::Normal{.stddev = -1.0};
   EXPECT_VALUE_ERROR(
