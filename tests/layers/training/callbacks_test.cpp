@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What callbacks print and write.
+// The output of callbacks: progress bars, history files and learning curves.
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
 #include <tessera/layers/training/learning_curves.h>
@@ -43,7 +43,7 @@ History train(Callbacks callbacks, int64_t epochs = 2) {
       {.epochs = epochs, .callbacks = std::move(callbacks)});
 }
 
-// A stream in memory.
+// Returns what `print` writes to a stream.
 std::string printed(const std::function<void(std::FILE*)>& print) {
   char* text = nullptr;
   size_t size = 0;
@@ -64,7 +64,7 @@ int64_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST(ProgressBarTest, PrintsALinePerEpochWhereNothingCanBeRedrawn) {
+TEST(ProgressBarTest, PrintsALinePerEpochIfItCannotRedraw) {
   const std::string text = printed([](std::FILE* stream) {
     train({std::make_shared<ProgressBar>(
         ProgressBarOptions{.stream = stream, .interval = 0.0})});
@@ -77,7 +77,7 @@ TEST(ProgressBarTest, PrintsALinePerEpochWhereNothingCanBeRedrawn) {
   EXPECT_EQ(count(text, "examples/s  loss 2\n"), 2) << text;
 }
 
-TEST(ProgressBarTest, PrintsLinesWithinAnEpochThatTakesLong) {
+TEST(ProgressBarTest, PrintsLinesDuringALongEpoch) {
   const std::string text = printed([](std::FILE* stream) {
     train({std::make_shared<ProgressBar>(
         ProgressBarOptions{.stream = stream, .plain_interval = 0.0})});
@@ -89,7 +89,7 @@ TEST(ProgressBarTest, PrintsLinesWithinAnEpochThatTakesLong) {
       << text;
 }
 
-TEST(ProgressBarTest, RedrawsItsLineAndLeavesTheLastOfAnEpoch) {
+TEST(ProgressBarTest, RedrawsItsLineAndKeepsTheLastOneOfAnEpoch) {
   const std::string text = printed([](std::FILE* stream) {
     train({std::make_shared<ProgressBar>(ProgressBarOptions{
         .stream = stream,
@@ -114,7 +114,7 @@ TEST(ProgressBarTest, CountsTheExamplesOfItsTraining) {
   EXPECT_EQ(bar->examples(), 2 * 3 * 4);
 }
 
-TEST(ProgressBarTest, WorksAloneAndWithoutANumberOfSteps) {
+TEST(ProgressBarTest, WorksWithoutFitAndWithoutANumberOfSteps) {
   const std::string text = printed([](std::FILE* stream) {
     ProgressBar bar(
         {.stream = stream,
@@ -127,7 +127,7 @@ TEST(ProgressBarTest, WorksAloneAndWithoutANumberOfSteps) {
   EXPECT_EQ(text.find("\repoch  1/12  step 1  "), 0U) << text;
   EXPECT_EQ(count(text, "steps/s  loss 0.1235  auc nan"), 1) << text;
   EXPECT_EQ(count(text, "ETA"), 0) << text;
-  EXPECT_EQ(text.back(), '\n');  // the line is ended
+  EXPECT_EQ(text.back(), '\n');  // the destructor ends the line
 }
 
 TEST(ProgressBarTest, DrawsAnyNumberOfSteps) {
@@ -167,7 +167,7 @@ TEST(HistoryFilesTest, HoldEveryEpochInFullPrecision) {
   EXPECT_EQ(to_json(history_from_json(parsed)), to_json(history));
 }
 
-TEST(HistoryFilesTest, RoundTripNumbersThatAreNotFinite) {
+TEST(HistoryFilesTest, RoundTripNonFiniteNumbers) {
   const History history{
       .epochs =
           {{0, {{"loss", 0.1}, {"a \"b\", c", kInfinity}}},
@@ -186,7 +186,7 @@ TEST(HistoryFilesTest, RoundTripNumbersThatAreNotFinite) {
   EXPECT_VALUE_ERROR(history_from_json({{"epoch", 1}}), "epoch");
 }
 
-TEST(HistoryFilesTest, FileThatCanNotBeWrittenIsFoundBeforeTraining) {
+TEST(HistoryFilesTest, FailBeforeTrainingIfTheyCannotBeWritten) {
   const TemporaryFolder folder;
   const auto hooks = std::make_shared<test::Hooks>();
   int64_t steps = 0;
@@ -213,7 +213,7 @@ TEST(HistoryFilesTest, FileThatCanNotBeWrittenIsFoundBeforeTraining) {
   EXPECT_EQ(steps, 0);
 }
 
-TEST(HistoryFilesTest, WhatStandsThereStaysUntilTheFirstEpochHasEnded) {
+TEST(HistoryFilesTest, KeepTheirContentUntilTheFirstEpochHasEnded) {
   const TemporaryFolder folder;
   const std::string path = folder / "history.csv";
   train({std::make_shared<CsvHistory>(path)});
@@ -224,7 +224,8 @@ TEST(HistoryFilesTest, WhatStandsThereStaysUntilTheFirstEpochHasEnded) {
   EXPECT_EQ(read_text(path), before);
 }
 
-// Open tags are closed in order, attributes are quoted, no stray characters.
+// Checks that tags are closed in order, attributes are quoted, and special
+// characters are escaped.
 void expect_xml(const std::string& xml) {
   std::vector<std::string> open;
   for (size_t i = 0; i < xml.size(); ++i) {
@@ -271,7 +272,7 @@ History sample(int64_t epochs) {
   return history;
 }
 
-TEST(LearningCurvesTest, DrawsTrainingAndValidationInAPanelEach) {
+TEST(LearningCurvesTest, DrawsTrainingAndValidationInOnePanelPerMetric) {
   const std::string svg =
       learning_curves_svg(sample(20), {.title = "clicks <&> \"movies\""});
   expect_xml(svg);
@@ -286,7 +287,7 @@ TEST(LearningCurvesTest, DrawsTrainingAndValidationInAPanelEach) {
   EXPECT_EQ(count(one, "<polyline"), 2);
 }
 
-TEST(LearningCurvesTest, DrawsWhatIsHardToDraw) {
+TEST(LearningCurvesTest, DrawsExtremeValues) {
   const auto draw = [](std::vector<double> values) {
     History history;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -311,7 +312,7 @@ TEST(LearningCurvesTest, DrawsWhatIsHardToDraw) {
       learning_curves_svg({}, {.width = 10}), "width must be in [200, 10000]");
 }
 
-TEST(LearningCurvesTest, DrawsEpochsThatDoublesCanNotTellApart) {
+TEST(LearningCurvesTest, DrawsEpochsThatAreEqualAsDoubles) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
   for (const std::vector<int64_t>& epochs : std::vector<std::vector<int64_t>>{
            {kLast},

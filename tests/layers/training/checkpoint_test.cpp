@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An interrupted and resumed training is an uninterrupted one, bit for bit.
+// A training that is interrupted and resumed gives the same bits as one that is
+// not interrupted.
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
@@ -35,7 +36,7 @@ using test::TemporaryFolder;
 constexpr int64_t kBatches = 5;
 constexpr int64_t kEpochs = 3;
 
-// The batches of an epoch in an order from LibTorch's generator.
+// The batches of an epoch, shuffled by LibTorch's random generator.
 class Shuffled {
  public:
   explicit Shuffled(const std::vector<ClickBatch>& batches)
@@ -55,7 +56,7 @@ class Shuffled {
   int64_t i_ = 0;
 };
 
-// The same with a cheap skip(), that counts.
+// The same with a skip() that counts the skipped batches.
 struct Skipping : Shuffled {
   Skipping(const std::vector<ClickBatch>& batches, int64_t& skipped)
       : Shuffled(batches), skipped(skipped) {}
@@ -81,7 +82,7 @@ class Trainer {
         csv_(folder / (name + ".csv")),
         case_(options) {}
 
-  // Stops after `stop_after` steps in all, or dies there.
+  // Stops training after step `stop_after`, or throws there.
   enum class End { kStop, kThrow };
   History train(ClickRun& run, int64_t stop_after = -1, End end = End::kStop)
       const {
@@ -131,25 +132,25 @@ class Trainer {
 
 void expect_resumes(const Case& options) {
   const TemporaryFolder folder;
-  ClickRun straight(options.layers);
+  ClickRun uninterrupted(options.layers);
   const Trainer whole(folder, "whole", options);
-  const History expected = whole.train(straight);
-  // In the middle, behind the last step of an epoch, and at the very end.
+  const History expected = whole.train(uninterrupted);
+  // Stop in the middle of an epoch, after its last step, and at the very end.
   for (const int64_t stop_after : {1, 4, 5, 6, 10, 14, 15}) {
     SCOPED_TRACE("stopped after step " + std::to_string(stop_after));
     const Trainer part(folder, std::to_string(stop_after), options);
     ClickRun first(options.layers);
-    const History until = part.train(first, stop_after);
-    EXPECT_EQ(until.stop_reason, "interrupted");
+    const History interrupted = part.train(first, stop_after);
+    EXPECT_EQ(interrupted.stop_reason, "interrupted");
     ClickRun second(options.layers);
     const History history = part.train(second);
-    EXPECT_EQ(second.bytes(), straight.bytes());
+    EXPECT_EQ(second.bytes(), uninterrupted.bytes());
     EXPECT_EQ(to_json(history), to_json(expected));
     EXPECT_EQ(part.csv(), whole.csv());
-    // Once more: there is nothing left to do.
+    // A finished training has nothing left to do.
     ClickRun third(options.layers);
     EXPECT_EQ(to_json(part.train(third)), to_json(expected));
-    EXPECT_EQ(third.bytes(), straight.bytes());
+    EXPECT_EQ(third.bytes(), uninterrupted.bytes());
   }
 }
 
@@ -157,7 +158,7 @@ TEST(TrainingCheckpointTest, ResumesAModelWithTablesBitForBit) {
   expect_resumes({});
 }
 
-// A torch::optim writes the tables of the host where no counter shows it.
+// No counter shows that a torch::optim optimizer has changed a host table.
 TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
   struct Model : torch::nn::Module {
     Model()
@@ -206,9 +207,9 @@ TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
              TrainingCheckpointOptions{.every_steps = 1, .full_every = 10})});
     return model->embedding->read_rows("users", 0, 20);
   };
-  const at::Tensor straight = train("straight", -1);
+  const at::Tensor uninterrupted = train("whole", -1);
   train("parts", 4);
-  EXPECT_TRUE(at::equal(train("parts", -1), straight));
+  EXPECT_TRUE(at::equal(train("parts", -1), uninterrupted));
 }
 
 TEST(TrainingCheckpointTest, ResumesAModelWithoutTablesBitForBit) {
@@ -223,14 +224,14 @@ TEST(TrainingCheckpointTest, ResumesEarlyStoppingAndItsBestWeights) {
   expect_resumes({.has_early_stopping = true});
 }
 
-TEST(TrainingCheckpointTest, AKilledTrainingGoesOnFromItsLastSave) {
+TEST(TrainingCheckpointTest, AKilledTrainingResumesFromItsLastSave) {
   for (const int64_t layers : {0, 1, 2}) {
     const Case options{
         .layers = layers, .options = {.every_steps = 2, .full_every = 2}};
     const TemporaryFolder folder;
-    ClickRun straight(layers);
+    ClickRun uninterrupted(layers);
     const Trainer whole(folder, "whole", options);
-    const History expected = whole.train(straight);
+    const History expected = whole.train(uninterrupted);
     const Trainer part(folder, "part", options);
     for (const int64_t killed_after : {1, 5, 8, 11}) {
       ClickRun run(layers);
@@ -240,12 +241,12 @@ TEST(TrainingCheckpointTest, AKilledTrainingGoesOnFromItsLastSave) {
     }
     ClickRun last(layers);
     EXPECT_EQ(to_json(part.train(last)), to_json(expected));
-    EXPECT_EQ(last.bytes(), straight.bytes());
+    EXPECT_EQ(last.bytes(), uninterrupted.bytes());
     EXPECT_EQ(part.csv(), whole.csv());
   }
 }
 
-TEST(TrainingCheckpointTest, ACheapSkipIsUsed) {
+TEST(TrainingCheckpointTest, UsesTheSkipOfASource) {
   const TemporaryFolder folder;
   const auto batches = click_batches(4, 1);
   int64_t skipped = 0;
@@ -266,10 +267,11 @@ TEST(TrainingCheckpointTest, ACheapSkipIsUsed) {
   train(3);
   EXPECT_EQ(skipped, 0);
   train(-1);
-  EXPECT_EQ(skipped, 2);  // that there is a third one, only reading it tells
+  // fit() reads the third batch to see that the source has it.
+  EXPECT_EQ(skipped, 2);
 }
 
-TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
+TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
   for (const int64_t layers : {0, 1, 2}) {
     const TemporaryFolder folder;
     ClickRun run(layers), loaded(layers), other(layers == 1 ? 2 : 1);
@@ -293,8 +295,8 @@ TEST(TrainingCheckpointTest, WeightsAreLoadedAlone) {
   }
 }
 
-// A model without tables is one file.
-TEST(TrainingCheckpointTest, ADamagedFileIsRefusedOrTheSame) {
+// The checkpoint of a model without tables is a single file.
+TEST(TrainingCheckpointTest, RefusesADamagedFile) {
   const TemporaryFolder folder;
   ClickRun run(0), loaded(0);
   const auto batches = click_batches(2, 1);
@@ -358,7 +360,7 @@ TEST(TrainingCheckpointTest, AFileWithoutAChecksumIsStillRead) {
   load_weights(*loaded.model, folder.path());
   EXPECT_TRUE(loaded.bytes() == run.bytes());
 
-  // LibTorch reads today's, as libraries did that knew of no checksum.
+  // LibTorch reads a file with a checksum, as older versions of Tessera do.
   save_weights(*run.model, folder.path());
   torch::serialize::InputArchive read;
   read.load_from(folder / "model.pt");
@@ -391,28 +393,28 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   }
 }
 
-// What a child process is told that would train with the same directory.
-enum class Told { kNothing, kOneAtATime, kSomethingElse };
+enum class LockResult { kLocked, kInUse, kOtherError };
 
-Told another_process_is_told(const std::string& directory) {
+// Tries to lock the directory for training from a child process.
+LockResult lock_in_child(const std::string& directory) {
   const pid_t child = ::fork();
   if (child == 0) {
-    Told told = Told::kNothing;
+    LockResult result = LockResult::kLocked;
     try {
       lock_for_training(nullptr, directory);
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
-      told = text.find("[Checkpoint] can't lock") == 0 &&
+      result = text.find("[Checkpoint] can't lock") == 0 &&
               text.find("one process at a time") != std::string::npos
-          ? Told::kOneAtATime
-          : Told::kSomethingElse;
+          ? LockResult::kInUse
+          : LockResult::kOtherError;
     }
-    ::_exit(static_cast<int>(told));
+    ::_exit(static_cast<int>(result));
   }
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? static_cast<Told>(WEXITSTATUS(status))
-                           : Told::kSomethingElse;
+  return WIFEXITED(status) ? static_cast<LockResult>(WEXITSTATUS(status))
+                           : LockResult::kOtherError;
 }
 
 TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
@@ -431,21 +433,22 @@ TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
   };
   const auto failed = make(), ended = make();
   hooks->step_end = [&](Training&) {
-    EXPECT_EQ(another_process_is_told(directory), Told::kOneAtATime);
+    EXPECT_EQ(lock_in_child(directory), LockResult::kInUse);
     throw std::runtime_error("enough");
   };
   EXPECT_THROW(train(failed), std::runtime_error);
-  EXPECT_EQ(another_process_is_told(directory), Told::kNothing);
-  EXPECT_THROW(train(failed), std::runtime_error);  // it has the lock once more
+  EXPECT_EQ(lock_in_child(directory), LockResult::kLocked);
+  // The same training locks the directory again.
+  EXPECT_THROW(train(failed), std::runtime_error);
   hooks->step_end = nullptr;
   hooks->train_end = [&](Training&) {
-    EXPECT_EQ(another_process_is_told(directory), Told::kOneAtATime);
+    EXPECT_EQ(lock_in_child(directory), LockResult::kInUse);
   };
   train(ended);
-  EXPECT_EQ(another_process_is_told(directory), Told::kNothing);
+  EXPECT_EQ(lock_in_child(directory), LockResult::kLocked);
 }
 
-TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
+TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
   using Resume = TrainingCheckpointOptions::Resume;
   const TemporaryFolder folder;
   const auto batches = click_batches(4, 1);
@@ -495,7 +498,7 @@ TEST(TrainingCheckpointTest, RefusesWhatCanNotWork) {
   EXPECT_VALUE_ERROR(
       Checkpoint("x", run.model.ptr(), run.optimizer, {.keep_last = 0}),
       "keep_last and full_every must be >= 1");
-  // A file where the directory should be.
+  // A file has the path of the directory.
   std::ofstream(folder / "file") << "text";
   ClickRun untouched;
   const std::string before = untouched.bytes();

@@ -25,7 +25,7 @@ using test::ClickBatch;
 using test::ClickRun;
 using test::Hooks;
 
-TEST(FitTest, DoesWhatAPlainLoopDoes) {
+TEST(FitTest, TrainsLikeAPlainLoop) {
   const auto batches = click_batches(5, 1);
   ClickRun plain, fitted;
   at::manual_seed(7);
@@ -58,7 +58,7 @@ TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {
   EXPECT_EQ(
       history.names(),
       (std::vector<std::string>{"loss", "auc", "val_loss", "val_auc"}));
-  // The validation again, by hand: eval() and no gradient.
+  // Repeat the validation by hand, in eval mode.
   run.model->eval();
   AUC auc;
   double loss = 0.0;
@@ -73,7 +73,7 @@ TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {
   EXPECT_EQ(evaluate(*pass)["loss"], history["val_loss"][1]);
 }
 
-TEST(FitTest, ValidationChangesNothingAndModesComeBack) {
+TEST(FitTest, ValidationChangesNothingAndRestoresModes) {
   const auto batches = click_batches(2, 1);
   ClickRun with, without;
   with.model->tower->eval();
@@ -90,12 +90,12 @@ TEST(FitTest, ValidationChangesNothingAndModesComeBack) {
   EXPECT_TRUE(with.model->dropout->is_training());
 }
 
-// The losses 1, 2, ... of as many batches.
+// A step whose loss is the batch itself.
 struct Counter {
-  std::vector<double> seen;
+  std::vector<double> batches;
   auto step() {
     return [this](double batch) {
-      seen.push_back(batch);
+      batches.push_back(batch);
       return at::tensor(batch, at::kDouble);
     };
   }
@@ -105,7 +105,7 @@ TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
   const std::vector<double> expected{1, 2, 3, 1, 2, 3};
   Counter range;
   fit(std::list<double>{1, 2, 3}, range.step(), {.epochs = 2});
-  EXPECT_EQ(range.seen, expected);
+  EXPECT_EQ(range.batches, expected);
 
   Counter function;
   std::vector<int64_t> epochs;
@@ -116,7 +116,7 @@ TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
       },
       function.step(),
       {.epochs = 2});
-  EXPECT_EQ(function.seen, expected);
+  EXPECT_EQ(function.batches, expected);
   EXPECT_EQ(epochs, (std::vector<int64_t>{0, 1}));
 
   struct Next {
@@ -127,45 +127,45 @@ TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
   };
   Counter next;
   fit([] { return Next{}; }, next.step(), {.epochs = 2});
-  EXPECT_EQ(next.seen, expected);
+  EXPECT_EQ(next.batches, expected);
 
-  Counter endless;  // a stream over all epochs
+  Counter endless;  // one stream serves all epochs
   Next stream{.i = -1000};
   fit([&]() -> Next& { return stream; },
       endless.step(),
       {.epochs = 2, .steps_per_epoch = 3});
-  EXPECT_EQ(endless.seen.back(), -994.0);
+  EXPECT_EQ(endless.batches.back(), -994.0);
 }
 
-TEST(FitTest, CallbacksSeeTheCourseOfTheTraining) {
+TEST(FitTest, CallsCallbacksInOrder) {
   const auto hooks = std::make_shared<Hooks>();
-  std::string course;
+  std::string calls;
   std::vector<double> losses;
-  hooks->train_begin = [&](Training&) { course += "("; };
+  hooks->train_begin = [&](Training&) { calls += "("; };
   hooks->epoch_begin = [&](Training& training) {
-    course += "[" + std::to_string(training.progress().epoch);
+    calls += "[" + std::to_string(training.progress().epoch);
   };
   hooks->step_end = [&](Training& training) {
-    course += "." + std::to_string(training.progress().step_in_epoch);
+    calls += "." + std::to_string(training.progress().step_in_epoch);
     losses.push_back(training.logs()["loss"]);
     EXPECT_EQ(training.progress().steps_per_epoch, 2);
   };
   hooks->epoch_end = [&](Training& training) {
-    course += "]";
+    calls += "]";
     EXPECT_EQ(
         training.history().epochs.size(),
         static_cast<size_t>(training.progress().epoch + 1));
   };
-  hooks->train_end = [&](Training&) { course += ")"; };
+  hooks->train_end = [&](Training&) { calls += ")"; };
   Counter counter;
   fit(std::vector<double>{1, 3},
       counter.step(),
       {.epochs = 2, .callbacks = {hooks}});
-  EXPECT_EQ(course, "([0.1.2][1.1.2])");
+  EXPECT_EQ(calls, "([0.1.2][1.1.2])");
   EXPECT_EQ(losses, (std::vector<double>{1, 2, 1, 2}));
 }
 
-TEST(FitTest, ACallbackStopsWithAReason) {
+TEST(FitTest, ACallbackStopsTrainingWithAReason) {
   const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [](Training& training) {
     if (training.progress().step == 4) {
@@ -178,7 +178,7 @@ TEST(FitTest, ACallbackStopsWithAReason) {
       fit(std::vector<double>{1, 2, 3},
           counter.step(),
           {.epochs = 5, .callbacks = {hooks}});
-  EXPECT_EQ(counter.seen.size(), 4U);
+  EXPECT_EQ(counter.batches.size(), 4U);
   EXPECT_EQ(history.stop_reason, "enough");
   EXPECT_EQ(history.epochs.size(), 1U);
 }
@@ -253,12 +253,12 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
                EarlyStoppingOptions{.monitor = "mean"})}}),
       "Set EarlyStoppingOptions::better");
   EXPECT_VALUE_ERROR(fit(nullptr, {}), "batches for the training");
-  EXPECT_TRUE(counter.seen.empty());
+  EXPECT_TRUE(counter.batches.empty());
   run({.epochs = 0});
-  EXPECT_TRUE(counter.seen.empty());
+  EXPECT_TRUE(counter.batches.empty());
 }
 
-TEST(FitTest, RefusesSourcesThatGiveTooLittle) {
+TEST(FitTest, RefusesSourcesWithTooFewBatches) {
   Counter counter;
   EXPECT_VALUE_ERROR(
       fit(std::vector<double>{}, counter.step(), {}), "epoch 0 has no batch");
@@ -313,7 +313,7 @@ TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
       "the loss has no gradient");
 }
 
-TEST(FitTest, AnExceptionOfTheUserComesThroughAndModesComeBack) {
+TEST(FitTest, RethrowsAUsersExceptionAndRestoresModes) {
   ClickRun run;
   run.model->eval();
   const auto hooks = std::make_shared<Hooks>();
@@ -377,7 +377,7 @@ TEST(FitTest, LearningRatesAreLogged) {
       decayed["learning_rate_table_0"], (std::vector<double>{0.25, 0.0625}));
 }
 
-TEST(FitTest, PartsInEvalStayFrozenWhereTheModelIsInTrain) {
+TEST(FitTest, ModulesInEvalStayInEvalWhileTheModelTrains) {
   ClickRun run;
   run.model->dropout->eval();
   std::vector<bool> modes;
@@ -402,7 +402,7 @@ TEST(FitTest, PartsInEvalStayFrozenWhereTheModelIsInTrain) {
   EXPECT_FALSE(run.model->is_training());
 }
 
-// Logs under some names.
+// Announces `names`, and logs a number as `logged`.
 struct Logger : Callback {
   Logger(std::vector<std::string> names, std::string logged)
       : names(std::move(names)), logged(std::move(logged)) {}
@@ -461,7 +461,7 @@ TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
   EXPECT_VALUE_ERROR(EarlyStopping({.min_delta = -1}), "min_delta must be");
 }
 
-TEST(EarlyStoppingTest, WorksAlone) {
+TEST(EarlyStoppingTest, WorksWithoutFit) {
   EarlyStopping stopping({.patience = 2, .better = Better::kHigher});
   EXPECT_FALSE(stopping.update(0, std::nan("")));
   EXPECT_TRUE(stopping.update(1, 0.5));
@@ -493,7 +493,7 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
     const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
         .monitor = "val_loss",
         .patience = 2,
-        .better = Better::kHigher,  // so that the first epochs are the best
+        .better = Better::kHigher,  // the loss falls, so early epochs are best
         .restore_best = run.model.ptr(),
         .directory = on_disk ? folder / "best" : ""});
     const auto batches = click_batches(6, 1);

@@ -36,7 +36,7 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEveryStep) {
   EXPECT_EQ(rates, (std::vector<double>{0.5, 0.375, 0.25, 0.125}));
 }
 
-TEST(LearningRateSchedulerTest, GoesOnInTheMiddleOfTheSchedule) {
+TEST(LearningRateSchedulerTest, ResumesInTheMiddleOfTheSchedule) {
   const test::TemporaryFolder folder;
   const auto train_to = [&](int64_t epochs) {
     ClickRun run;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/golden/metrics.json: what scikit-learn's metrics give.
+"""Writes tests/golden/metrics.json with the results of scikit-learn's metrics.
 
     pip install scikit-learn
     python tests/layers/training/make_metric_fixtures.py tests/golden/metrics.json
@@ -28,7 +28,7 @@ def main(path):
             "result": float(result)})
 
     def both(name, n, make, metric, function, **options):
-        """Without and with weights, some of them 0."""
+        """Adds a case without weights, and one with weights, some of which are 0."""
         predictions, labels = make(n)
         weights = random.random(n)
         weights[::7] = 0.0

@@ -82,10 +82,10 @@ void for_each_case(Visit visit) {
   ASSERT_EQ(golden["cases"].size(), 50U);
   for (const auto& entry : golden["cases"]) {
     SCOPED_TRACE(entry["name"].get<std::string>());
-    // float32 probabilities: scikit-learn takes their logarithm in float32.
+    // scikit-learn takes the logarithm of float32 probabilities in float32.
     const bool is_rounded =
         entry["dtype"] == "float32" && entry["metric"] == "log_loss";
-    // Logits: the reference goes through probabilities.
+    // The reference converts logits to probabilities.
     const bool is_logits = entry["options"].contains("logits");
     visit(
         entry,
@@ -96,7 +96,7 @@ void for_each_case(Visit visit) {
   }
 }
 
-TEST(MetricsTest, GiveWhatScikitLearnGives) {
+TEST(MetricsTest, MatchScikitLearn) {
   for_each_case(
       [](const auto& entry, const Examples& examples, double tolerance) {
         const auto metric = metric_of(entry);
@@ -106,7 +106,7 @@ TEST(MetricsTest, GiveWhatScikitLearnGives) {
       });
 }
 
-TEST(MetricsTest, GiveTheSameToTheLastBitInAnyBatches) {
+TEST(MetricsTest, GiveTheSameBitsForAnyBatchSize) {
   for_each_case([](const auto& entry, const Examples& examples, double) {
     const auto whole = metric_of(entry);
     examples.update(*whole, 0, examples.size());
@@ -114,14 +114,14 @@ TEST(MetricsTest, GiveTheSameToTheLastBitInAnyBatches) {
       const auto metric = whole->make_empty();
       for (int64_t i = 0; i < examples.size(); i += batch) {
         examples.update(*metric, i, std::min(i + batch, examples.size()));
-        metric->result();  // in between, too
+        metric->result();  // must not change later results
       }
       EXPECT_EQ(metric->result(), whole->result()) << "batches of " << batch;
     }
   });
 }
 
-TEST(MetricsTest, GoOnFromTheirState) {
+TEST(MetricsTest, ContinueFromTheirState) {
   for_each_case([](const auto& entry, const Examples& examples, double) {
     const auto whole = metric_of(entry);
     const auto first = metric_of(entry);
@@ -137,7 +137,7 @@ TEST(MetricsTest, GoOnFromTheirState) {
   });
 }
 
-TEST(MetricsTest, AreNanWhereTheyAreNotDefined) {
+TEST(MetricsTest, AreNanWhereTheyAreUndefined) {
   AUC auc;
   EXPECT_TRUE(std::isnan(auc.result()));
   auc.update(floats({0.5F, 0.7F}), int64s({1, 1}));
@@ -154,7 +154,7 @@ TEST(MetricsTest, AreNanWhereTheyAreNotDefined) {
   EXPECT_TRUE(std::isnan(rmse.result()));
 }
 
-TEST(MetricsTest, WeightsMayComeLate) {
+TEST(MetricsTest, WeightedBatchesMayFollowUnweightedOnes) {
   AUC mixed, all;
   mixed.update(floats({0.1F, 0.4F}), int64s({0, 1}));
   mixed.update(floats({0.3F, 0.2F}), int64s({0, 1}), floats({3, 2}));
@@ -177,7 +177,7 @@ TEST(MetricsTest, LogLossOfLargeLogitsIsFiniteAndExact) {
 }
 
 TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstIds) {
-  const auto large = int64_t{1} << 60;  // which doubles round
+  const auto large = int64_t{1} << 60;  // large + 1 rounds to it as a double
   const at::Tensor ids =
       at::tensor({large, int64_t{7}, large + 1, int64_t{7}, int64_t{7}, -1L})
           .view({3, 2});
@@ -212,7 +212,7 @@ TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstIds) {
       all.update(ids.to(at::kFloat), labels), "ids of dtype int32 or int64");
   EXPECT_VALUE_ERROR(
       all.update(ids, int64s({1, -1, 2})), "ids >= 0, but got -1");
-  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);  // nothing of these was counted
+  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);  // refused batches don't count
 }
 
 TEST(MetricsTest, TakeColumnsAndEveryDtype) {
@@ -224,7 +224,7 @@ TEST(MetricsTest, TakeColumnsAndEveryDtype) {
   }
 }
 
-TEST(MetricsTest, RefuseWhatTheyCanNotMeasureAndCountNothing) {
+TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   AUC auc;
   EXPECT_VALUE_ERROR(
       auc.update(floats({0.5F}), int64s({0, 1})), "got 1 predictions and 2");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of fit() in a loop of one's own.
+// The parts of fit() in a user's own loop.
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/learning_rate_log.h>
@@ -21,7 +21,8 @@ namespace plain_loop_test {
 using tessera::test::ClickBatch;
 using tessera::test::ClickRun;
 
-// Interrupted in the step of this number, from 1.
+// Trains, or resumes a training from `directory`. SIGINT is raised in the step
+// with the number `interrupted`, counted from 1.
 tessera::training::History train(
     ClickRun& run,
     const std::string& directory,
@@ -56,17 +57,17 @@ tessera::training::History train(
     tessera::training::save_weights(*model, directory, {.extra = extra});
   };
   const auto load = [&](torch::serialize::InputArchive& archive) {
-    torch::Tensor seen;
-    c10::IValue before, epoch, step_in_epoch;
-    archive.read("log_loss", seen, /*is_buffer=*/true);
-    archive.read("history", before);
+    torch::Tensor log_loss_state;
+    c10::IValue saved_history, epoch, step_in_epoch;
+    archive.read("log_loss", log_loss_state, /*is_buffer=*/true);
+    archive.read("history", saved_history);
     archive.read("epoch", epoch);
     archive.read("step_in_epoch", step_in_epoch);
     optimizer.load(archive);
     stopping.load_state(archive);
-    log_loss.load_state(seen);
+    log_loss.load_state(log_loss_state);
     history = tessera::training::history_from_json(
-        tessera::Json::parse(before.toStringRef()));
+        tessera::Json::parse(saved_history.toStringRef()));
     progress.epoch = epoch.toInt();
     progress.step_in_epoch = step_in_epoch.toInt();
     progress.step =
@@ -108,12 +109,12 @@ tessera::training::History train(
   // end snippet
 }
 
-TEST(PlainLoopTest, GoesOnWhereItWasInterruptedBitForBit) {
+TEST(PlainLoopTest, ResumesBitForBitWhereItWasInterrupted) {
   const tessera::test::TemporaryFolder folder;
   for (const int64_t layers : {0, 2}) {
-    ClickRun straight(layers);
+    ClickRun uninterrupted(layers);
     const std::string path = folder / std::to_string(layers);
-    const auto history = train(straight, path);
+    const auto history = train(uninterrupted, path);
     EXPECT_EQ(history.epochs.size(), 4U);
     for (const int64_t interrupted : {1, 5, 7}) {
       ClickRun first(layers), resumed(layers), best(layers);
@@ -122,7 +123,7 @@ TEST(PlainLoopTest, GoesOnWhereItWasInterruptedBitForBit) {
           std::ssize(train(first, parts, interrupted).epochs),
           (interrupted - 1) / 5);
       EXPECT_EQ(to_csv(train(resumed, parts)), to_csv(history));
-      EXPECT_EQ(resumed.bytes(), straight.bytes());
+      EXPECT_EQ(resumed.bytes(), uninterrupted.bytes());
       tessera::training::load_weights(*best.model, parts + "/best");
     }
   }

@@ -42,7 +42,7 @@ TEST(PredictTest, NeedsNeitherLossNorLabels) {
   EXPECT_FALSE(found.labels.defined());
 }
 
-TEST(PredictTest, RefusesBatchesThatLackSomething) {
+TEST(PredictTest, RefusesMissingBatchesPredictionsAndLabels) {
   const std::vector<float> none;
   const std::vector<float> batches{1.0F, 2.0F};
   EXPECT_VALUE_ERROR(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a resume refuses, and what it leaves alone.
+// When fit() refuses to resume, and what a resume keeps.
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
@@ -53,7 +53,7 @@ History train(
   return fit(click_batches(batches, 1), run.train_step(), std::move(options));
 }
 
-TEST(TrainingResumeTest, ARefusedOneLeavesTheModelAsItIs) {
+TEST(TrainingResumeTest, ARefusedResumeLeavesTheModelUnchanged) {
   for (const int64_t layers : {0, 1, 2}) {
     SCOPED_TRACE(layers);
     const TemporaryFolder folder;
@@ -71,7 +71,7 @@ TEST(TrainingResumeTest, ARefusedOneLeavesTheModelAsItIs) {
         "made after step 3 of an epoch, but steps_per_epoch is 2");
     EXPECT_EQ(second.bytes(), before);
     if (layers == 2) {
-      // Of the second layer, which is loaded last.
+      // Damage a file of the second layer, which is loaded last.
       for (const auto& entry : std::filesystem::recursive_directory_iterator(
                folder / "run/layer_1")) {
         if (entry.path().filename().string().starts_with("table_0")) {
@@ -85,7 +85,7 @@ TEST(TrainingResumeTest, ARefusedOneLeavesTheModelAsItIs) {
   }
 }
 
-TEST(TrainingResumeTest, AStopWhenAnEpochBeginsIsSaved) {
+TEST(TrainingResumeTest, AStopAtTheStartOfAnEpochIsSaved) {
   const auto batches = click_batches(4, 1);
   const TemporaryFolder folder;
   const auto run_in = [&](ClickRun& run,
@@ -99,7 +99,7 @@ TEST(TrainingResumeTest, AStopWhenAnEpochBeginsIsSaved) {
     };
     at::manual_seed(11);
     fit(
-        [&] {  // in an order from LibTorch's generator
+        [&] {  // shuffled by LibTorch's random generator
           std::vector<ClickBatch> shuffled;
           const auto order = at::randperm(4, at::kLong);
           for (int64_t i = 0; i < 4; ++i) {
@@ -116,12 +116,12 @@ TEST(TrainingResumeTest, AStopWhenAnEpochBeginsIsSaved) {
              run.optimizer,
              TrainingCheckpointOptions{.every_epochs = 0})});
   };
-  ClickRun straight, stopped, resumed;
-  run_in(straight, "straight", {});
+  ClickRun uninterrupted, stopped, resumed;
+  run_in(uninterrupted, "whole", {});
   run_in(stopped, "parts", 2);
   run_in(resumed, "parts", {});
-  EXPECT_EQ(resumed.bytes(), straight.bytes());
-  // It went on where the other had stopped.
+  EXPECT_EQ(resumed.bytes(), uninterrupted.bytes());
+  // It resumed from the step where the other run stopped.
   ClickRun loaded;
   load_weights(*loaded.model, folder / "parts");
   EXPECT_EQ(
@@ -129,12 +129,12 @@ TEST(TrainingResumeTest, AStopWhenAnEpochBeginsIsSaved) {
       stopped.model->embeddings[0]->iterations());
 }
 
-TEST(TrainingResumeTest, TheReasonOfTheStopBeforeIsGone) {
+TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
   const TemporaryFolder folder;
   ClickRun first, second;
-  const auto until =
+  const auto stopped =
       train(first, folder / "run", {.epochs = 2, .callbacks = {stop_after(5)}});
-  EXPECT_EQ(until.stop_reason, "interrupted");
+  EXPECT_EQ(stopped.stop_reason, "interrupted");
   const auto hooks = std::make_shared<Hooks>();
   hooks->epoch_end = [](Training& training) {
     EXPECT_EQ(training.history().stop_reason, "");
@@ -144,7 +144,7 @@ TEST(TrainingResumeTest, TheReasonOfTheStopBeforeIsGone) {
   EXPECT_EQ(history.epochs.size(), 2U);
 }
 
-TEST(TrainingResumeTest, AFileThatFailsAtAnEpochsEndDoesNotCostTheEpoch) {
+TEST(TrainingResumeTest, AnEpochIsSavedWhenItsHistoryFileFails) {
   const TemporaryFolder folder;
   const std::string where = folder / "history";
   int64_t steps = 0, epochs = 0;
@@ -171,20 +171,18 @@ TEST(TrainingResumeTest, AFileThatFailsAtAnEpochsEndDoesNotCostTheEpoch) {
     EXPECT_EQ(test::read_text(where + "/history.csv"), to_csv(history));
     return to_csv(history) + run.bytes();
   };
-  ClickRun straight, failed, resumed;
-  const std::string expected = run_in(straight, "straight", false);
+  ClickRun uninterrupted, failed, resumed;
+  const std::string expected = run_in(uninterrupted, "whole", false);
   epochs = 0;
   EXPECT_TORCH_ERROR(run_in(failed, "parts", true), "history.csv");
-  EXPECT_EQ(epochs, 2);  // the callbacks behind it saw the epoch, too
+  EXPECT_EQ(epochs, 2);  // later callbacks still see the epoch
   steps = 0;
   EXPECT_EQ(run_in(resumed, "parts", false), expected);
   EXPECT_EQ(steps, 4);
 }
 
-// What such a one would save of itself may lack the epoch.
-TEST(
-    TrainingResumeTest,
-    ACallbackWithAStateThatFailsLeavesTheCheckpointBefore) {
+// The state that a failed callback saves may lack the epoch.
+TEST(TrainingResumeTest, AFailingCallbackWithStateKeepsThePreviousCheckpoint) {
   struct Counting : Hooks {
     std::string state_name() const override {
       return "counting";
@@ -210,16 +208,18 @@ TEST(
   EXPECT_EQ(steps, 4);
 }
 
-TEST(TrainingResumeTest, LoadsDeleteNothingAndSavesRemoveWhatWasNotFinished) {
+TEST(
+    TrainingResumeTest,
+    LoadsDeleteNothingAndSavesRemoveUnfinishedCheckpoints) {
   const TemporaryFolder folder;
   const std::string second = folder / "run/layer_1";
   ClickRun run(2), loaded(2);
   train(run, folder / "run");
-  const std::string named = list_checkpoints(second).back();
-  // What two saves that died before the first layer's have left.
+  const std::string complete = list_checkpoints(second).back();
+  // Two saves crashed before they had saved the first layer.
   for (const char* orphan : {"checkpoint_000007", "checkpoint_000008"}) {
     std::filesystem::copy(
-        second + "/" + named,
+        second + "/" + complete,
         second + "/" + orphan,
         std::filesystem::copy_options::recursive);
   }
@@ -232,12 +232,12 @@ TEST(TrainingResumeTest, LoadsDeleteNothingAndSavesRemoveWhatWasNotFinished) {
   train(run, folder / "run", {.epochs = 2});
   const auto after = list_checkpoints(second);
   ASSERT_EQ(after.size(), 2U);
-  EXPECT_EQ(after[0], named);
+  EXPECT_EQ(after[0], complete);
   EXPECT_EQ(after[1], "checkpoint_000002");
 }
 
-TEST(TrainingResumeTest, OtherDataIsNoticed) {
-  // A source of `left` batches after the skipped ones; skip() says `Count`.
+TEST(TrainingResumeTest, NoticesASourceWithFewerBatches) {
+  // A source of `left` batches. Its skip() returns how many batches it skipped.
   struct Counting {
     int64_t left;
     int64_t skip(int64_t count) {
@@ -285,7 +285,7 @@ TEST(TrainingResumeTest, OtherDataIsNoticed) {
 
 class BestOnDiskTest : public testing::Test {
  protected:
-  // The first epoch is the best.
+  // Trains so that the first epoch is the best one.
   void run(int64_t stopped_after, const std::string& best) {
     ClickRun clicks;
     const auto batches = click_batches(4, 1);
@@ -317,13 +317,13 @@ TEST_F(BestOnDiskTest, AResumeNeedsTheDirectoryOfItsBestEpoch) {
       {.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
            .monitor = "loss",
            .restore_best = other.model.ptr(),
-           .directory = folder_ / "anothers"})}});
+           .directory = folder_ / "foreign"})}});
   EXPECT_VALUE_ERROR(
-      run(-1, folder_ / "anothers"), "has the weights of epoch 0");
+      run(-1, folder_ / "foreign"), "has the weights of epoch 0");
   run(-1, folder_ / "best");
 }
 
-TEST_F(BestOnDiskTest, OneThatIsGoneAtTheEndIsAnError) {
+TEST_F(BestOnDiskTest, MissingBestWeightsAtTheEndAreAnError) {
   ClickRun clicks;
   const auto hooks = std::make_shared<Hooks>();
   hooks->epoch_end = [&](Training& training) {
@@ -346,7 +346,7 @@ TEST_F(BestOnDiskTest, OneThatIsGoneAtTheEndIsAnError) {
       "has no best weights");
 }
 
-TEST_F(BestOnDiskTest, TheCheckpointsDirectoryIsRefused) {
+TEST_F(BestOnDiskTest, RefusesTheDirectoryOfTheCheckpoints) {
   EXPECT_VALUE_ERROR(run(-1, folder_ / "run"), "would both save into");
   EXPECT_VALUE_ERROR(run(-1, folder_ / "x/../run/"), "would both save into");
   EXPECT_TRUE(list_checkpoints(folder_ / "run").empty());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fit() on distributed::sharded_strategy(). Runs under mpirun, with any number of ranks.
+// fit() on distributed::sharded_strategy(). The test runs under mpirun with any
+// number of ranks.
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
@@ -40,7 +41,7 @@ using test::is_last;
 using test::rank;
 using test::ranks;
 
-// One folder for all ranks.
+// A temporary folder that all ranks share.
 class SharedFolder {
  public:
   SharedFolder() {
@@ -51,7 +52,8 @@ class SharedFolder {
   }
   ~SharedFolder() {
     try {
-      group().barrier(Rendezvous::kReadRows, nullptr);  // rank 0 removes it
+      // Rank 0 removes the folder when no rank needs it any more.
+      group().barrier(Rendezvous::kReadRows, nullptr);
     } catch (const c10::Error& error) {
       ADD_FAILURE() << error.what_without_backtrace();
     }
@@ -78,7 +80,7 @@ FeatureConfig feature(const char* name, int64_t rows) {
       .table = make_table({.name = name, .vocabulary_size = rows, .dim = 4})};
 }
 
-// Tables on shards between two layers of which every rank has all rows.
+// A model with a sharded table and with tables that every rank has whole.
 struct MixedModelImpl : torch::nn::Module {
   MixedModelImpl() {
     at::manual_seed(3);
@@ -149,7 +151,7 @@ struct ShardedRun {
         .checkpoint = std::move(checkpoint),
         .strategy = strategy};
   }
-  // All weights.
+  // Returns all weights as one tensor.
   at::Tensor weights() {
     std::vector<at::Tensor> all{
         model->partial->tpu_embedding()->read_rows("users", 0, 20).flatten()};
@@ -168,7 +170,7 @@ std::vector<ClickBatch> own_batches() {
   return test::click_batches(4, 10 + rank());
 }
 
-// Calls `act` on the last rank, behind a step.
+// Calls `act` on the last rank after the given step.
 template <class Act>
 std::shared_ptr<Hooks> on_last_after(int64_t step, Act act) {
   auto hooks = std::make_shared<Hooks>();
@@ -180,7 +182,8 @@ std::shared_ptr<Hooks> on_last_after(int64_t step, Act act) {
   return hooks;
 }
 
-// All end with the last rank, after its step 6, and go on from there.
+// Calls `act` on the last rank after step 6, which stops all ranks. Then checks
+// that a resumed training gives the weights of an uninterrupted one.
 template <class Act>
 void expect_resumes(Act act, const std::string& reason) {
   const SharedFolder folder;
@@ -191,19 +194,19 @@ void expect_resumes(Act act, const std::string& reason) {
             run.train_step(),
             run.options(3, callbacks, run.checkpoint(folder / name)));
       };
-  ShardedRun straight, stopped, resumed;
-  train(straight, "straight", {});
-  const History until = train(stopped, "parts", {on_last_after(6, act)});
-  EXPECT_EQ(until.epochs.size(), 1U);
-  EXPECT_EQ(until.stop_reason, is_last() ? reason : "another rank");
+  ShardedRun uninterrupted, stopped, resumed;
+  train(uninterrupted, "whole", {});
+  const History interrupted = train(stopped, "parts", {on_last_after(6, act)});
+  EXPECT_EQ(interrupted.epochs.size(), 1U);
+  EXPECT_EQ(interrupted.stop_reason, is_last() ? reason : "another rank");
   const History history = train(resumed, "parts", {});
   EXPECT_EQ(history.epochs.size(), 3U);
   EXPECT_EQ(history.stop_reason, "");
-  EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
+  EXPECT_TRUE(at::equal(resumed.weights(), uninterrupted.weights()));
   EXPECT_FALSE(at::equal(resumed.weights(), stopped.weights()));
   ShardedRun loaded;
   load_weights(*loaded.model, folder / "parts");
-  EXPECT_TRUE(at::equal(loaded.weights(), straight.weights()));
+  EXPECT_TRUE(at::equal(loaded.weights(), uninterrupted.weights()));
   ShardedRun copied;
   EXPECT_FALSE(has_weights(*copied.model, folder / "copy"));
   save_weights(*loaded.model, folder / "copy", {.extra = [](auto& archive) {
@@ -215,18 +218,18 @@ void expect_resumes(Act act, const std::string& reason) {
     archive.read("mine", mine);
   });
   EXPECT_EQ(mine.toInt(), 7);
-  EXPECT_TRUE(at::equal(copied.weights(), straight.weights()));
+  EXPECT_TRUE(at::equal(copied.weights(), uninterrupted.weights()));
 }
 
-TEST(ShardedTrainingTest, AStopOfOneRankIsResumedBitForBit) {
+TEST(ShardedTrainingTest, AStopOnOneRankIsResumedBitForBit) {
   expect_resumes([](Training& training) { training.stop("mine"); }, "mine");
 }
 
-TEST(ShardedTrainingTest, ASignalOfOneRankIsResumedBitForBit) {
+TEST(ShardedTrainingTest, ASignalOnOneRankIsResumedBitForBit) {
   expect_resumes([](Training&) { ::raise(SIGINT); }, "SIGINT");
 }
 
-TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
+TEST(ShardedTrainingTest, AnEpochIsSavedWhenACallbackOfOneRankFails) {
   const SharedFolder folder;
   const auto hooks = std::make_shared<Hooks>();
   hooks->epoch_end = [](Training& training) {
@@ -235,7 +238,7 @@ TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
     }
   };
   const auto train = [&](ShardedRun& run, const char* name) {
-    // Would restore the first epoch, all ranks together.
+    // It would restore the first epoch on all ranks at the end of training.
     const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
         .monitor = "loss",
         .patience = 9,
@@ -246,7 +249,7 @@ TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
         run.train_step(),
         run.options(3, {hooks, stopping}, run.checkpoint(folder / name)));
   };
-  ShardedRun straight, failed, resumed;
+  ShardedRun uninterrupted, failed, resumed;
   if (is_last()) {
     EXPECT_THROW(train(failed, "parts"), std::runtime_error);
   } else {
@@ -259,12 +262,12 @@ TEST(ShardedTrainingTest, AnEpochIsSavedThoughACallbackOfOneRankFails) {
   hooks->step_end = [&](Training&) { ++steps; };
   train(resumed, "parts");
   const int64_t resumed_steps = steps;
-  train(straight, "straight");
+  train(uninterrupted, "whole");
   EXPECT_EQ(3 * resumed_steps, steps - resumed_steps);
-  EXPECT_TRUE(at::equal(resumed.weights(), straight.weights()));
+  EXPECT_TRUE(at::equal(resumed.weights(), uninterrupted.weights()));
 }
 
-TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
+TEST(ShardedTrainingTest, AllRanksFailWhenTheDirectoryIsInUse) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one process keeps itself out of nothing";
   }
@@ -273,7 +276,7 @@ TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
   if (is_last()) {
     lock = lock_for_training(nullptr, folder / "");
   }
-  ShardedRun run;  // all ranks meet
+  ShardedRun run;  // its constructor waits for all ranks
   EXPECT_TORCH_ERROR(
       fit(own_batches(),
           run.train_step(),
@@ -281,7 +284,7 @@ TEST(ShardedTrainingTest, AllRanksAreToldThatTheDirectoryIsInUse) {
       rank() == 0 ? "it is in use" : "stops in fit(), since rank 0 raised");
 }
 
-TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
+TEST(ShardedTrainingTest, ANonFiniteLossOnOneRankStopsAllRanks) {
   const SharedFolder folder;
   ShardedRun run;
   auto batches = own_batches();
@@ -297,14 +300,16 @@ TEST(ShardedTrainingTest, ALossThatIsNotFiniteOnOneRankEndsAll) {
               run.checkpoint(folder / "run", {.every_steps = 1})));
   EXPECT_EQ(history.stop_reason.find("the loss of step 3 is"), 0U)
       << history.stop_reason;
-  ShardedRun loaded;  // of the step before
+  // The checkpoint is that of step 2.
+  ShardedRun loaded;
   load_weights(*loaded.model, folder / "run");
   EXPECT_EQ(loaded.model->partial->tpu_embedding()->iterations(), 2);
   EXPECT_TRUE(at::equal(loaded.weights(), run.weights()));
 }
 
-// One rank alone has NaN, and nobody stops: all leave out the same save.
-TEST(ShardedTrainingTest, AllRanksAgreeOnWhatIsSaved) {
+// The loss of one rank is NaN at step 2. Training goes on, but no rank saves
+// that step.
+TEST(ShardedTrainingTest, AllRanksSkipTheSameSave) {
   const SharedFolder folder;
   ShardedRun run;
   int64_t step = 0;
@@ -327,7 +332,7 @@ TEST(ShardedTrainingTest, AllRanksAgreeOnWhatIsSaved) {
   EXPECT_EQ(list_checkpoints(folder / "run").size(), 3U);
 }
 
-TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAll) {
+TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAllRanks) {
   const SharedFolder folder;
   ShardedRun run;
   std::vector<at::Tensor> after;
@@ -344,7 +349,7 @@ TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAll) {
       own_batches(),
       [&](const ClickBatch& batch) {
         StepResult result = train_step(batch);
-        // Rises on rank 0 from the second epoch on, and falls elsewhere.
+        // The loss of rank 0 is lowest in epoch 1. That of other ranks falls.
         const double epoch = static_cast<double>(step++ / 4);
         result.loss = at::tensor(
             rank() == 0 ? (epoch - 1.0) * (epoch - 1.0) : 9.0 - epoch,
@@ -359,7 +364,7 @@ TEST(ShardedTrainingTest, TheBestEpochOfRankZeroIsRestoredOnAll) {
   EXPECT_FALSE(at::equal(run.weights(), after[3]));
 }
 
-// Every rank has all of it.
+// A model without shards: every rank has all weights.
 struct ReplicatedModelImpl : torch::nn::Module {
   explicit ReplicatedModelImpl(bool has_layer) {
     at::manual_seed(3);
@@ -399,7 +404,8 @@ struct Saves : Callback {
   mutable int count = 0;
 };
 
-// Its weights after training, which goes on with what the directory has.
+// Trains a ReplicatedModel, resumed from the directory if it has a checkpoint,
+// and returns its weights.
 at::Tensor train_replicated(
     const std::string& directory,
     bool has_layer,
@@ -440,17 +446,18 @@ TEST(ShardedTrainingTest, AModelWithoutShardsIsSavedByRankZero) {
   for (const bool has_layer : {false, true}) {
     SCOPED_TRACE(has_layer);
     const std::string kind = has_layer ? "layer_" : "dense_";
-    const at::Tensor straight =
-        train_replicated(folder / (kind + "straight"), has_layer, 3);
+    const at::Tensor uninterrupted =
+        train_replicated(folder / (kind + "whole"), has_layer, 3);
     const at::Tensor stopped =
         train_replicated(folder / (kind + "parts"), has_layer, 1);
-    EXPECT_FALSE(at::equal(stopped, straight));
+    EXPECT_FALSE(at::equal(stopped, uninterrupted));
     EXPECT_TRUE(at::equal(
-        train_replicated(folder / (kind + "parts"), has_layer, 3), straight));
+        train_replicated(folder / (kind + "parts"), has_layer, 3),
+        uninterrupted));
   }
 }
 
-TEST(ShardedTrainingTest, RefusesBeforeTrainingWhatCanNotWork) {
+TEST(ShardedTrainingTest, RefusesBadOptionsBeforeTraining) {
   ShardedRun run;
   EXPECT_VALUE_ERROR(
       make_train_step(

@@ -24,19 +24,19 @@ using test::click_batches;
 using test::ClickRun;
 using test::Hooks;
 
-// What stands behind a signal while a test runs.
-class Disposition {
+// Installs a signal handler, and restores the previous one when it is destroyed.
+class HandlerGuard {
  public:
-  Disposition(int number, void (*handler)(int)) : number_(number) {
+  HandlerGuard(int number, void (*handler)(int)) : number_(number) {
     struct sigaction action {};
     action.sa_handler = handler;
     ::sigaction(number, &action, &before_);
   }
-  ~Disposition() {
+  ~HandlerGuard() {
     ::sigaction(number_, &before_, nullptr);
   }
-  Disposition(const Disposition&) = delete;
-  Disposition& operator=(const Disposition&) = delete;
+  HandlerGuard(const HandlerGuard&) = delete;
+  HandlerGuard& operator=(const HandlerGuard&) = delete;
 
  private:
   int number_;
@@ -49,9 +49,9 @@ void (*handler_of(int number))(int) {
   return action.sa_handler;
 }
 
-void mine(int) {}
+void user_handler(int) {}
 
-// Calls `act` after step 2 of 6, and gives what fit() has logged.
+// Trains for 6 steps, and calls `act` after step 2.
 template <class Act>
 History fit_with(Act act, FitOptions options = {}) {
   const auto hooks = std::make_shared<Hooks>();
@@ -78,76 +78,76 @@ INSTANTIATE_TEST_SUITE_P(
       return info.param == SIGINT ? "Interrupt" : "Terminate";
     });
 
-TEST_P(StopSignalTest, EndsAfterTheStepAndRestoresTheHandlers) {
-  const Disposition own(GetParam(), mine);
+TEST_P(StopSignalTest, StopsAfterTheStepAndRestoresTheHandlers) {
+  const HandlerGuard own(GetParam(), user_handler);
   const History history = fit_with([] { ::raise(GetParam()); });
   EXPECT_EQ(history.stop_reason, GetParam() == SIGINT ? "SIGINT" : "SIGTERM");
   EXPECT_EQ(history.stop_signal(), GetParam());
   EXPECT_TRUE(history.epochs.empty());
-  EXPECT_EQ(handler_of(GetParam()), mine);
-  // The next one knows nothing of it.
+  EXPECT_EQ(handler_of(GetParam()), user_handler);
+  // The next training is not stopped.
   EXPECT_EQ(fit_with([] {}).epochs.size(), 2U);
 }
 
-TEST_P(StopSignalTest, HandlersComeBackAfterAnException) {
-  const Disposition own(GetParam(), mine);
+TEST_P(StopSignalTest, RestoresTheHandlersAfterAnException) {
+  const HandlerGuard own(GetParam(), user_handler);
   EXPECT_THROW(
       fit_with([] { throw std::runtime_error("mine"); }), std::runtime_error);
-  EXPECT_EQ(handler_of(GetParam()), mine);
+  EXPECT_EQ(handler_of(GetParam()), user_handler);
 }
 
-TEST_P(StopSignalTest, WhatWasIgnoredOrIsLeftStaysSo) {
+TEST_P(StopSignalTest, IgnoredSignalsAndKLeaveDoNotStopTraining) {
   {
-    const Disposition ignored(GetParam(), SIG_IGN);
+    const HandlerGuard ignored(GetParam(), SIG_IGN);
     EXPECT_EQ(fit_with([] { ::raise(GetParam()); }).epochs.size(), 2U);
     EXPECT_EQ(handler_of(GetParam()), SIG_IGN);
   }
-  const Disposition own(GetParam(), mine);
+  const HandlerGuard own(GetParam(), user_handler);
   const History history =
       fit_with([] { ::raise(GetParam()); }, {.signals = Signals::kLeave});
   EXPECT_EQ(history.epochs.size(), 2U);
 }
 
-int heard = 0;
+int handler_calls = 0;
 
-// A signal that comes when nothing is left to stop is not lost.
-TEST_P(StopSignalTest, OneThatComesTooLateDoesWhatItDidBefore) {
-  const Disposition own(GetParam(), [](int) { ++heard; });
+// A signal in on_train_end() is too late to stop a training.
+TEST_P(StopSignalTest, ALateSignalRunsThePreviousHandler) {
+  const HandlerGuard own(GetParam(), [](int) { ++handler_calls; });
   const auto hooks = std::make_shared<Hooks>();
   hooks->train_end = [](Training&) {
     ::raise(GetParam());
-    EXPECT_EQ(heard, 0);
+    EXPECT_EQ(handler_calls, 0);
   };
-  heard = 0;
+  handler_calls = 0;
   const History history = fit_with([] {}, {.callbacks = {hooks}});
   EXPECT_EQ(history.stop_reason, "");
   EXPECT_EQ(history.stop_signal(), 0);
-  EXPECT_EQ(heard, 1);
-  // One that came to stop has done its work.
+  EXPECT_EQ(handler_calls, 1);
+  // A signal that stopped a training does not run the previous handler.
   fit_with([] { ::raise(GetParam()); });
-  EXPECT_EQ(heard, 1);
+  EXPECT_EQ(handler_calls, 1);
 }
 
-TEST(TrainingSignalTest, AHandlerSetMeanwhileStays) {
-  const Disposition own(SIGINT, SIG_DFL);
-  fit_with([] { ::signal(SIGINT, mine); });
-  EXPECT_EQ(handler_of(SIGINT), mine);
+TEST(TrainingSignalTest, AHandlerSetDuringTrainingStays) {
+  const HandlerGuard own(SIGINT, SIG_DFL);
+  fit_with([] { ::signal(SIGINT, user_handler); });
+  EXPECT_EQ(handler_of(SIGINT), user_handler);
 }
 
 TEST(TrainingSignalTest, NestedTrainingsEndTogether) {
-  const Disposition own(SIGINT, mine);
+  const HandlerGuard own(SIGINT, user_handler);
   History inner;
   const History outer = fit_with([&] {
     inner = fit_with([] { ::raise(SIGINT); });
-    EXPECT_NE(handler_of(SIGINT), mine);
+    EXPECT_NE(handler_of(SIGINT), user_handler);
   });
   EXPECT_EQ(inner.stop_reason, "SIGINT");
   EXPECT_EQ(outer.stop_reason, "SIGINT");
-  EXPECT_EQ(handler_of(SIGINT), mine);
+  EXPECT_EQ(handler_of(SIGINT), user_handler);
 }
 
 TEST(TrainingSignalTest, TrainingsOnTwoThreadsEndTogether) {
-  const Disposition own(SIGINT, mine);
+  const HandlerGuard own(SIGINT, user_handler);
   History other;
   const History history = fit_with([&] {
     std::thread thread([&] { other = fit_with([] { ::raise(SIGINT); }); });
@@ -155,12 +155,10 @@ TEST(TrainingSignalTest, TrainingsOnTwoThreadsEndTogether) {
   });
   EXPECT_EQ(other.stop_reason, "SIGINT");
   EXPECT_EQ(history.stop_reason, "SIGINT");
-  EXPECT_EQ(handler_of(SIGINT), mine);
+  EXPECT_EQ(handler_of(SIGINT), user_handler);
 }
 
-TEST(
-    TrainingSignalTest,
-    ASignalInTheValidationIsResumedBehindTheEpochsLastStep) {
+TEST(TrainingSignalTest, ASignalDuringValidationResumesAfterTheLastStep) {
   const test::TemporaryFolder folder;
   const auto batches = click_batches(3, 1);
   const auto train = [&](const std::string& name, bool is_interrupted) {
@@ -188,12 +186,12 @@ TEST(
     EXPECT_EQ(history.stop_reason, is_interrupted ? "SIGINT" : "");
     return to_json(history).dump() + run.bytes();
   };
-  const std::string straight = train("straight", false);
+  const std::string uninterrupted = train("whole", false);
   train("parts", true);
-  EXPECT_EQ(train("parts", false), straight);
+  EXPECT_EQ(train("parts", false), uninterrupted);
 }
 
-// A child process that trains, named by the environment: see below.
+// The environment variable that gives a child process its checkpoint folder.
 constexpr const char* kFolder = "TESSERA_TRAINING_CHILD";
 
 std::string train_in(const std::string& folder, bool hangs) {
@@ -202,8 +200,8 @@ std::string train_in(const std::string& folder, bool hangs) {
   const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [&](Training& training) {
     if (training.progress().step == 7 && hangs) {
-      // Says that it may be interrupted, as often as it is told that it was; goes
-      // on at the end of the pipe.
+      // Reports that it may be interrupted, again after each byte from the
+      // parent. It continues when the parent closes the pipe.
       char byte = 0;
       do {
         static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
@@ -227,7 +225,8 @@ TEST(TrainingSignalTest, DISABLED_Child) {
   train_in(folder, true);
 }
 
-// Interrupts a child after step 7 as often as told; how it ended.
+// Starts a child process, interrupts it `signals` times after step 7, and
+// returns its exit status.
 int run_child(const std::string& folder, int signals) {
   std::array<int, 2> in{}, out{};
   EXPECT_EQ(::pipe(in.data()), 0);
@@ -251,7 +250,8 @@ int run_child(const std::string& folder, int signals) {
   ::close(out[1]);
   char byte = 0;
   for (int i = 0; i < signals; ++i) {
-    // Two at once would be one: the next comes when the last was handled.
+    // Two pending signals would merge, so the next one is sent when the child has
+    // handled the last one.
     std::string text;
     while (text.find("\nready\n") == std::string::npos &&
            ::read(out[0], &byte, 1) == 1) {
@@ -272,17 +272,17 @@ int run_child(const std::string& folder, int signals) {
 
 TEST(TrainingSignalTest, AnInterruptedProcessIsResumed) {
   const test::TemporaryFolder folder;
-  const std::string straight = train_in(folder / "straight", false);
+  const std::string uninterrupted = train_in(folder / "whole", false);
   const int status = run_child(folder / "child", 1);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_EQ(train_in(folder / "child", false), straight);
+  EXPECT_EQ(train_in(folder / "child", false), uninterrupted);
 }
 
 TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
   const test::TemporaryFolder folder;
   const int status = run_child(folder / "child", 2);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
-  // From the epoch before.
+  // It resumes from the checkpoint of the previous epoch.
   EXPECT_EQ(
       train_in(folder / "child", false), train_in(folder / "other", false));
 }

@@ -38,7 +38,7 @@ struct ClickBatch {
   at::Tensor click;
 };
 
-/// `count` batches that depend on `seed` alone.
+/// Returns `count` batches. They depend only on `seed`.
 inline std::vector<ClickBatch> click_batches(int64_t count, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   std::vector<ClickBatch> batches;
@@ -50,9 +50,9 @@ inline std::vector<ClickBatch> click_batches(int64_t count, uint64_t seed) {
   return batches;
 }
 
-/// Tables, dense weights, and random numbers in training.
+/// A model with tables, dense weights and dropout.
 struct ClickModelImpl : torch::nn::Module {
-  /// More layers than one: each with a table.
+  /// Makes `layers` embedding layers, or a dense one instead if it is 0.
   explicit ClickModelImpl(int64_t layers = 1) {
     at::manual_seed(3);
     for (int64_t i = 0; i < layers; ++i) {
@@ -97,7 +97,7 @@ struct ClickModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(ClickModel);
 
-/// A model that can be trained: all that one run needs.
+/// A model with its optimizer, loss and train step.
 struct ClickRun {
   explicit ClickRun(int64_t layers = 1) : model(layers) {}
 
@@ -113,25 +113,25 @@ struct ClickRun {
   auto train_step() {
     return training::make_train_step(optimizer, loss_of());
   }
-  /// All tables, slots, dense weights and the optimizer's state.
+  /// Returns all tables, slots, dense weights and the optimizer's state.
   std::string bytes() {
     std::ostringstream stream;
     torch::save(model, stream);
     // An optimizer's archive names its parameters by their addresses.
-    std::vector<at::Tensor> moments;
+    std::vector<at::Tensor> adam_state;
     for (const at::Tensor& parameter : model->parameters()) {
       const auto found =
           optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state =
             static_cast<const torch::optim::AdamParamState&>(*found->second);
-        moments.push_back(at::full({1}, state.step(), at::kLong));
-        moments.push_back(state.exp_avg());
-        moments.push_back(state.exp_avg_sq());
+        adam_state.push_back(at::full({1}, state.step(), at::kLong));
+        adam_state.push_back(state.exp_avg());
+        adam_state.push_back(state.exp_avg_sq());
       }
     }
     std::ostringstream state;
-    torch::save(moments, state);
+    torch::save(adam_state, state);
     return stream.str() + state.str();
   }
 
@@ -139,7 +139,7 @@ struct ClickRun {
   torch::optim::Adam optimizer{model->parameters(), 0.01};
 };
 
-/// Calls functions, where they are set.
+/// A callback that calls the functions that are set.
 class Hooks : public training::Callback {
  public:
   using Hook = std::function<void(training::Training&)>;
