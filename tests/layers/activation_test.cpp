@@ -11,8 +11,8 @@
 namespace tessera {
 namespace activation_test {
 
-// The values are in layers.json, through Cross.
-TEST(ActivationTest, EveryNameReadsBackAndHasItsGradient) {
+// LayersGoldenTest.Cross compares the values of all activations with Keras.
+TEST(ActivationTest, NamesRoundTripAndGradientsMatchFiniteDifferences) {
   for (int i = 0; i <= static_cast<int>(Activation::kTanh); ++i) {
     const auto activation = static_cast<Activation>(i);
     SCOPED_TRACE(to_string(activation));

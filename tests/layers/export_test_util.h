@@ -20,7 +20,7 @@ namespace tessera::test {
 using TensorLists = std::map<std::string, std::vector<at::Tensor>>;
 using Tensors = std::map<std::string, at::Tensor>;
 
-/// A path in a folder of this test's own, where nothing stands yet.
+/// Returns a path named after the running test. Removes the file that was there.
 inline std::string new_file() {
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
   std::string name =
@@ -31,13 +31,13 @@ inline std::string new_file() {
   return path.string();
 }
 
-/// No file, nor the beginning of one.
+/// Checks that there is neither this file nor a temporary file of it.
 inline void expect_nothing_at(const std::string& path) {
-  const std::filesystem::path wanted(path);
+  const std::filesystem::path absent(path);
   for (const auto& entry :
-       std::filesystem::directory_iterator(wanted.parent_path())) {
+       std::filesystem::directory_iterator(absent.parent_path())) {
     EXPECT_FALSE(entry.path().filename().string().starts_with(
-        wanted.filename().string()))
+        absent.filename().string()))
         << entry.path();
   }
 }
@@ -58,7 +58,7 @@ inline c10::IValue to_dict(const Tensors& tensors) {
   return dict;
 }
 
-/// A feature as the exported forward() takes it.
+/// Returns the tensors of a feature, as the exported forward() takes them.
 inline std::vector<at::Tensor> parts_of(const Feature& feature) {
   if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
     return {sparse->indices, sparse->values, sparse->dense_shape};
@@ -77,7 +77,7 @@ inline TensorLists all_parts_of(const Features& features) {
   return lists;
 }
 
-/// What an exported embedding gives.
+/// Returns the activations of an exported embedding.
 inline Tensors run_embedding(
     torch::jit::Module& loaded,
     const TensorLists& features,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An embedding alone, as TorchScript.
+// Export of a single embedding layer to TorchScript.
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
@@ -64,7 +64,7 @@ struct Kind {
   std::optional<QuantizationConfig> quantization = {};
 };
 
-// One feature `f` of a table of 10 rows.
+// A layer with one feature `f` over a table of 10 rows.
 TPUEmbedding layer_of(const Kind& kind) {
   FeatureConfig config = kind.config;
   config.table = make_table(
@@ -152,7 +152,7 @@ TEST(ExportTest, AgreesOnSequences) {
     expect_agrees(layer, loaded, input);
   }
   expect_error(loaded, {{"f", {int64s({1})}}}, {}, "sparse or ragged");
-  // Past the end of its sequence no id is looked at.
+  // Ids past the end of a sequence are not checked.
   expect_agrees(layer, loaded, {ragged({{1, 2, 99}})});
   expect_error(
       loaded,
@@ -161,34 +161,34 @@ TEST(ExportTest, AgreesOnSequences) {
       "sequence feature. Leave the weights out");
 }
 
-TEST(ExportTest, SequencesOfRankThreeCombineTheIdsOfAPlace) {
+TEST(ExportTest, SequencesOfRankThreeCombineTheIdsOfEachPosition) {
   TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
   torch::jit::Module loaded = export_and_load(layer);
-  const SparseFeature places{
+  const SparseFeature rank_3{
       .indices =
           int64s({1, 2, 0, 0, 0, 3, 0, 0, 1, 1, 1, 0, 1, 1, 2}).view({5, 3}),
       .values = int64s({7, 8, 9, -1, 2}),
       .dense_shape = int64s({2, 3, 4})};
-  const SparseFeature deeper{
+  const SparseFeature rank_4{
       .indices = int64s({0, 1, 0, 2, 0, 1, 1, 0}).view({2, 4}),
       .values = int64s({7, 8}),
       .dense_shape = int64s({1, 2, 2, 3})};
   for (const Input& input : std::vector<Input>{
-           {places},
-           {places, test::floats({1, 2, 0.5F, 4, 3})},
-           {deeper},
-           {deeper, test::floats({1, 2})}}) {
+           {rank_3},
+           {rank_3, test::floats({1, 2, 0.5F, 4, 3})},
+           {rank_4},
+           {rank_4, test::floats({1, 2})}}) {
     expect_agrees(layer, loaded, input);
   }
 }
 
 TEST(ExportTest, KeepsUnknownDimensions) {
-  // The sequence length is ignored.
+  // max_sequence_length is ignored beside output_shape.
   TPUEmbedding layer = layer_of(
       {.config = {
            .max_sequence_length = 9,
            .output_shape = PartialShape{std::nullopt, 2}}});
-  layer->build(7);  // a file takes batches of any size
+  layer->build(7);  // the file takes other batch sizes, too
   torch::jit::Module loaded = export_and_load(layer);
   TPUEmbedding unbuilt =
       layer_of({.config = {.output_shape = PartialShape{std::nullopt, 2}}});
@@ -209,7 +209,7 @@ TEST(ExportTest, KeepsUnknownDimensions) {
       layer_of({.config = {.output_shape = PartialShape{2, std::nullopt}}});
   torch::jit::Module loaded_inner = export_and_load(inner);
   expect_agrees(inner, loaded_inner, {ragged({{1}, {2, 3}, {}, {4}})});
-  // Built in full, its rows are bags as before.
+  // After build() with full shapes, the rows are still bags.
   inner->build(Nest<PartialShape>({{"f", PartialShape{2, 2, std::nullopt}}}));
   torch::jit::Module built = export_and_load(inner);
   expect_agrees(inner, built, {ragged({{1}, {2, 3}, {}, {4}})});
@@ -231,7 +231,7 @@ TEST(ExportTest, KeepsOutputShapes) {
     TPUEmbedding fresh = make();
     expect_agrees(fresh, loaded, input);
   }
-  // What the layer's batches have fixed holds in the file, too.
+  // The file keeps the number of rows that the first batch has fixed.
   layer->forward({{"f", ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})}});
   torch::jit::Module fixed = export_and_load(layer);
   expect_agrees(layer, fixed, {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})});
@@ -253,7 +253,7 @@ TEST(ExportTest, KeepsOutputShapes) {
       "the output shape is set to [2, 3], but this batch gives [2]");
 }
 
-TEST(ExportTest, TheBatchSizeOfBuildIsNotKept) {
+TEST(ExportTest, DropsTheBatchSizeOfBuild) {
   TPUEmbedding layer = layer_of({});
   torch::jit::Module any = export_and_load(layer);
   layer->build(4);
@@ -341,7 +341,7 @@ TEST(ExportTest, BrokenStructureRaises) {
     SCOPED_TRACE(test_case.text);
     expect_error(loaded, {{"f", test_case.parts}}, {}, test_case.text);
   }
-  // More bags than memory, and more than 64 bits count.
+  // More bags than fit into memory, and more than an int64 can count.
   for (const at::Tensor& shape :
        {int64s({int64_t{1} << 40, int64_t{1} << 20, 3}),
         int64s({int64_t{1} << 32, int64_t{1} << 32, 3})}) {
@@ -408,7 +408,7 @@ TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
   EXPECT_TRUE(((rows - table).abs() <= allowed).all().item<bool>())
       << rows - table;
   EXPECT_TRUE(at::equal(rows[3], table[3]));
-  // Weighted sums of these rows, whatever the kind.
+  // Weighted sums use the same rounded rows.
   const at::Tensor sums = run_embedding(
       loaded,
       {{"f", test::parts_of(ragged({{1, 4, 4}, {}, {9}}))}},
@@ -418,7 +418,7 @@ TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
       at::stack({2 * rows[1] + 1.5 * rows[4], at::zeros({3}), 3 * rows[9]}));
 }
 
-TEST(ExportTest, Int8RefusesRowsWithoutARange) {
+TEST(ExportTest, Int8RefusesRowsWithoutAFiniteRange) {
   for (const double bad :
        {std::numeric_limits<double>::infinity(),
         std::numeric_limits<double>::quiet_NaN()}) {
@@ -445,7 +445,8 @@ TEST(ExportTest, QuantizedTablesAreRoundedAsInForward) {
   export_and_load(layer, {.dtype = at::kChar});
 }
 
-// Two tables of three features; `class` and the like can't be attributes.
+// A layer of two tables and four features. Their names, such as `class`, can't be
+// attributes in TorchScript.
 TPUEmbedding nested_layer(const Strategy& strategy = Strategy::engine()) {
   const auto items = test::numbered_table("class", 100, 4);
   const auto users = test::numbered_table("a\"b\\\n\xc3\xa9", 50, 2);
@@ -481,7 +482,7 @@ TEST(ExportTest, AnyNameOfAFeatureWorks) {
   }
 }
 
-TEST(ExportTest, ACallerPassesSomeFeatures) {
+TEST(ExportTest, ACallerMayPassSomeOfTheFeatures) {
   torch::jit::Module loaded = export_and_load(nested_layer());
   const auto some = run_embedding(loaded, {{"history/1", {int64s({7, 8})}}});
   ASSERT_EQ(some.size(), 1);
@@ -505,7 +506,7 @@ TEST(ExportTest, SharedTablesAreWrittenOnceAndSlotsNever) {
   }
 }
 
-TEST(ExportTest, SomeFeaturesTakeTheirTablesOnly) {
+TEST(ExportTest, ChosenFeaturesAreExportedWithTheirTablesOnly) {
   torch::jit::Module loaded =
       export_and_load(nested_layer(), {.features = {"history/0", "class"}});
   EXPECT_TRUE(loaded.hasattr("table_0"));
@@ -520,7 +521,7 @@ TEST(ExportTest, SomeFeaturesTakeTheirTablesOnly) {
       "'history/1' is none of the exported features. Known: class, history/0.");
 }
 
-// Every node of every method, with the blocks inside.
+// Collects the namespaces of all nodes, also of nodes in inner blocks.
 void collect_operators(
     torch::jit::Block* block,
     std::set<std::string>& namespaces) {
@@ -532,7 +533,7 @@ void collect_operators(
   }
 }
 
-TEST(ExportTest, OnlyStockOperatorsAreInTheFile) {
+TEST(ExportTest, TheFileHasOnlyStockOperators) {
   torch::jit::Module loaded =
       export_and_load(nested_layer(), {.dtype = at::kChar});
   std::set<std::string> namespaces;
@@ -542,7 +543,7 @@ TEST(ExportTest, OnlyStockOperatorsAreInTheFile) {
   EXPECT_EQ(namespaces, (std::set<std::string>{"aten", "prim"}));
 }
 
-TEST(ExportTest, TheLayerStaysAsItWas) {
+TEST(ExportTest, ExportLeavesTheLayerUnchanged) {
   TPUEmbedding layer = nested_layer();
   layer->train();
   const std::string before = test::saved(layer);
@@ -556,7 +557,7 @@ TEST(ExportTest, TheLayerStaysAsItWas) {
   EXPECT_TRUE(host->parameters()[0].requires_grad());
 }
 
-TEST(ExportTest, LaterTrainingDoesNotReachTheFile) {
+TEST(ExportTest, LaterTrainingDoesNotChangeTheFile) {
   TPUEmbedding layer = layer_of({});
   torch::jit::Module loaded = export_and_load(layer);
   const at::Tensor before = layer->embedding_tables()["t"].clone();
@@ -565,7 +566,7 @@ TEST(ExportTest, LaterTrainingDoesNotReachTheFile) {
   EXPECT_TRUE(at::equal(loaded.attr("table_0").toTensor(), before));
 }
 
-TEST(ExportTest, ReplacesFilesOnly) {
+TEST(ExportTest, ReplacesRegularFilesOnly) {
   namespace fs = std::filesystem;
   const TPUEmbedding layer = nested_layer();
   const std::string path = test::new_file();
@@ -578,7 +579,7 @@ TEST(ExportTest, ReplacesFilesOnly) {
   fs::create_symlink(path + ".linked", path);
   EXPECT_VALUE_ERROR(export_torchscript(layer, path), problem);
   EXPECT_TRUE(fs::is_symlink(path));
-  // Through a link, as for every other file.
+  // The target of a link is replaced if it is a regular file.
   std::ofstream(path + ".linked") << "old";
   export_torchscript(layer, path);
   EXPECT_TRUE(fs::is_symlink(path));
@@ -630,7 +631,7 @@ TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
       layer->forward({{"user", ids}})["user"]));
 }
 
-TEST(ExportTest, BadArgumentsAreNamed) {
+TEST(ExportTest, ErrorsNameBadArguments) {
   const TPUEmbedding layer = nested_layer();
   const std::string path = test::new_file();
   EXPECT_VALUE_ERROR(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linked to faiss_index_unavailable.cpp, whatever this machine has.
+// This program is linked to faiss_index_unavailable.cpp, even where faiss is
+// installed.
 #include <tessera/layers/faiss_index.h>
 
 #include <gtest/gtest.h>

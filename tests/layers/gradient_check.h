@@ -15,8 +15,9 @@
 
 namespace tessera::test {
 
-/// The gradients of sum(function() * slopes), slopes random, with respect to
-/// `sources`, double leaves that ask for them, are the central differences.
+/// Compares the gradients of sum(function() * slopes) with central differences.
+/// The slopes are random. `sources` must be leaves of doubles that require
+/// gradients.
 inline void expect_gradients(
     const std::function<at::Tensor()>& function,
     const std::vector<at::Tensor>& sources) {
@@ -29,7 +30,9 @@ inline void expect_gradients(
   (output * slopes).sum().backward();
 
   const at::NoGradGuard no_grad;
-  const auto value = [&] { return (function() * slopes).sum().item<double>(); };
+  const auto weighted_sum = [&] {
+    return (function() * slopes).sum().item<double>();
+  };
   for (const at::Tensor& source : sources) {
     ASSERT_EQ(source.scalar_type(), at::kDouble);
     const at::Tensor values = source.detach().view({-1});
@@ -37,9 +40,9 @@ inline void expect_gradients(
     for (int64_t i = 0; i < values.numel(); ++i) {
       at::Tensor element = values[i];
       element.add_(kStep);
-      const double above = value();
+      const double above = weighted_sum();
       element.sub_(2 * kStep);
-      const double below = value();
+      const double below = weighted_sum();
       element.add_(kStep);
       differences[i] = (above - below) / (2 * kStep);
     }

@@ -55,7 +55,7 @@ Features other_features() {
       {"recent", ragged({{}, {1, 2}, {5}, {6}, {7, 7}})}};
 }
 
-TEST(InteractionModelTest, ComposesInASequentialAndTrains) {
+TEST(InteractionModelTest, InteractionLayersTrainInASequential) {
   TPUEmbedding embedding = make_embedding();
   torch::nn::Sequential model(
       embedding,
@@ -93,7 +93,8 @@ TEST(InteractionModelTest, EmbedReduceComposesInASequential) {
   EXPECT_EQ(model->forward(ids, weights).sizes(), (std::vector<int64_t>{2, 1}));
 }
 
-// DLRM's interaction, beside crosses of everything, and ids outside of tables.
+// A model with all interaction layers. EmbedReduce looks up ids that are not
+// features of the embedding.
 struct RankerImpl : torch::nn::Module {
   explicit RankerImpl(const DotInteractionOptions& options) : dots(options) {
     register_module("embedding", embedding);
@@ -135,7 +136,7 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-TEST(InteractionModelTest, ExportedModelsGiveTheSame) {
+TEST(InteractionModelTest, ExportedModelsGiveTheSameScores) {
   for (const DotInteractionOptions& options :
        {DotInteractionOptions{}, DotInteractionOptions{.skip_gather = true}}) {
     Ranker model(options);
@@ -152,7 +153,7 @@ TEST(InteractionModelTest, ExportedModelsGiveTheSame) {
     const at::NoGradGuard no_grad;
     model->eval();
     const at::Tensor prices = at::randn({5, 4});
-    // Another number of tags, too.
+    // The example of the export had 3 rows.
     const at::Tensor tags = int64s({1, 2, 3, 4, 5, 6, 7, 8, 0, 1}).view({5, 2});
     const at::Tensor weights = at::randn({5, 2});
     test::expect_close(

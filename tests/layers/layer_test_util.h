@@ -20,14 +20,15 @@
 
 namespace tessera {
 
-// For the names of parameterized tests.
+// GoogleTest prints the parameters of tests with it.
 inline void PrintTo(const Strategy& strategy, std::ostream* stream) {
   *stream << strategy.name();
 }
 
 namespace test {
 
-/// Row i holds i; the combiner is the sum.
+/// Makes a table whose row i has the value i in every column. The combiner is the
+/// sum.
 inline TablePtr numbered_table(
     const std::string& name,
     int64_t vocabulary_size,
@@ -40,7 +41,7 @@ inline TablePtr numbered_table(
        .initializer = initializers::RowId{}});
 }
 
-/// Copies of all tables, in order.
+/// Returns copies of all tables, in the order of the layer.
 inline std::vector<at::Tensor> tables_of(const TPUEmbedding& layer) {
   std::vector<at::Tensor> tables;
   for (const auto& entry : layer->embedding_tables()) {
@@ -49,7 +50,7 @@ inline std::vector<at::Tensor> tables_of(const TPUEmbedding& layer) {
   return tables;
 }
 
-/// Bit for bit, shapes too.
+/// Compares shapes, and values bit for bit.
 inline void expect_same_tables(
     const TPUEmbedding& layer,
     const std::vector<at::Tensor>& expected) {
@@ -60,13 +61,14 @@ inline void expect_same_tables(
   }
 }
 
+/// Returns the bytes of the layer's archive.
 inline std::string saved(const TPUEmbedding& layer) {
   std::ostringstream stream;
   torch::save(layer, stream);
   return stream.str();
 }
 
-/// A slot as the layer saves it, such as slot_of(layer, 0, "momenta").
+/// Returns a slot from the layer's archive, such as slot_of(layer, 0, "momenta").
 inline at::Tensor slot_of(
     const TPUEmbedding& layer,
     size_t table,
@@ -88,9 +90,9 @@ inline at::Tensor floats(at::IntArrayRef shape, std::vector<float> values) {
 inline void write_table(
     const TPUEmbedding& layer,
     const std::string& name,
-    const at::Tensor& to) {
+    const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
-  layer->embedding_tables()[name].copy_(to);
+  layer->embedding_tables()[name].copy_(rows);
 }
 
 }  // namespace test

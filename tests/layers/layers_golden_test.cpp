@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TensorFlow Recommenders and Keras-RS computed: make_layer_fixtures.py.
+// Compares layers with TensorFlow Recommenders and Keras-RS. The numbers come from
+// make_layer_fixtures.py.
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
@@ -45,7 +46,7 @@ Layer make_layer(const Json& item) {
   return Layer(JsonValue<Options>::read(item.at("options"), "options"));
 }
 
-// In the order of the file, which is the order of arguments.
+// Inputs in the order of the file, which is that of the arguments.
 std::vector<at::Tensor> inputs_of(const Json& item) {
   std::vector<at::Tensor> inputs;
   for (const auto& [name, value] : item.at("inputs").items()) {
@@ -84,9 +85,9 @@ void expect_case(
   test::expect_close(output, test::golden_tensor(item.at("output")));
   (output * test::golden_tensor(item.at("slopes"))).sum().backward();
   const Json& gradients = item.at("gradients");
-  size_t next = 0;
+  size_t i = 0;
   for (const auto& [name, value] : item.at("inputs").items()) {
-    expect_gradient(inputs[next++], gradients.at(name));
+    expect_gradient(inputs[i++], gradients.at(name));
   }
   for (const auto& parameter : layer.named_parameters()) {
     expect_gradient(parameter.value(), gradients.at(parameter.key()));
@@ -148,9 +149,9 @@ TEST(LayersGoldenTest, EmbedReduce) {
   }
 }
 
-// What the originals refuse is refused here; of the rest what they say that they
-// don't take, or take by accident.
-const std::vector<std::string> kRefusedHereAlone{
+// Cases that the originals accept and Tessera refuses. The documentation of the
+// originals excludes them, or the originals accept them by accident.
+const std::vector<std::string> kRefusedOnlyHere{
     R"(Cross {"projection_dim":0} [[2,3]])",
     R"(MultiLayerDCN {"projection_dim":0} [[2,3]])",
     R"(EmbedReduce {"input_dim":7,"output_dim":3} [[1,2]])",  // id -1
@@ -178,7 +179,7 @@ void run(const Json& item) {
 }
 
 TEST(LayersGoldenTest, WhatTheOriginalsRefuse) {
-  std::vector<std::string> refused_here_alone;
+  std::vector<std::string> refused_only_here;
   for (const Json& item : document().at("refused")) {
     Json shapes;
     for (const auto& [name, value] : item.at("inputs").items()) {
@@ -196,10 +197,10 @@ TEST(LayersGoldenTest, WhatTheOriginalsRefuse) {
     if (!item.at("error").is_null()) {
       EXPECT_TRUE(is_refused) << item.at("error");
     } else if (is_refused) {
-      refused_here_alone.push_back(name);
+      refused_only_here.push_back(name);
     }
   }
-  EXPECT_EQ(refused_here_alone, kRefusedHereAlone);
+  EXPECT_EQ(refused_only_here, kRefusedOnlyHere);
 }
 
 }  // namespace layers_golden_test

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorFlow Recommenders and Keras-RS compute, for layers_golden_test.
+"""Writes tests/golden/layers.json for layers_golden_test.
 
-Writes tests/golden/layers.json: options, weights, inputs, outputs and the
-gradients of sum(output * slopes), and the inputs that the originals refuse.
+The file has options, weights, inputs, outputs and the gradients of
+sum(output * slopes), computed by TensorFlow Recommenders and Keras-RS. It also
+has inputs that these libraries refuse.
 
   pip install tensorflow-cpu tf_keras keras
   pip install --no-deps tensorflow-recommenders keras-rs
@@ -47,7 +48,7 @@ def to_json(tensor):
 
 
 def run(call, inputs, weights):
-    """The output, slopes and gradients of sum(output * slopes)."""
+    """Returns the output, random slopes, and the gradients of sum(output * slopes)."""
     sources = {**inputs, **weights}
     with tf.GradientTape() as tape:
         for source in sources.values():
@@ -102,7 +103,7 @@ def randomize(variables):
 
 
 def cross_weights(layer):
-    """The variables by the names that Tessera has for them."""
+    """Returns the variables under their names in Tessera."""
     kernels = ["kernel"] if layer._projection_dim is None else ["kernel_u", "kernel_v"]
     names = kernels + ["bias"] * layer._use_bias
     assert len(names) == len(layer.trainable_variables)
@@ -148,7 +149,7 @@ def cross_cases():
 
 
 def multi_layer_dcn_weights(layer):
-    # TensorFlow keeps them as lists: all u, then all v.
+    # TensorFlow lists all kernels u, then all kernels v with their biases.
     names = [f"cross_{i}.kernel_u" for i in range(layer._num_layers)]
     for i in range(layer._num_layers):
         names.append(f"cross_{i}.kernel_v")
@@ -164,10 +165,10 @@ def multi_layer_dcn_weights(layer):
 
 def multi_layer_dcn_cases():
     grid = itertools.product([{}, {"num_layers": 1}, {"projection_dim": 3}], [True, False])
-    every_option = [{**part, "use_bias": use_bias} for part, use_bias in grid]
-    every_option.append({"num_layers": 5, "projection_dim": 2})
-    every_option.append({"num_layers": 0})
-    for options in every_option:
+    all_options = [{**part, "use_bias": use_bias} for part, use_bias in grid]
+    all_options.append({"num_layers": 5, "projection_dim": 2})
+    all_options.append({"num_layers": 0})
+    for options in all_options:
         for shape in [(3, 5), (1, 5), (0, 5), (2, 3, 4)]:
             layer = interaction.MultiLayerDCN(**options)
             inputs = {"x0": tf.constant(floats(*shape))}
@@ -183,7 +184,7 @@ def multi_layer_dcn_cases():
 
 
 def feature_json(ids):
-    """A feature as golden_util.h reads it."""
+    """Returns a feature as JSON that golden_util.h reads."""
     if isinstance(ids, tf.RaggedTensor):
         parts = {"row_splits": ids.row_splits.numpy().tolist()}
         return {"kind": "ragged", "values": ids.values.numpy().tolist(), **parts}
@@ -202,7 +203,7 @@ def feature_json(ids):
 
 
 def with_values(ids, values):
-    """`values` in the places of the ids."""
+    """Returns a feature like `ids` with other values."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_values(values)
     if isinstance(ids, tf.SparseTensor):
@@ -247,9 +248,9 @@ def embed_reduce_cases():
         np.zeros((0, 3)),
         np.zeros((2, 0)),
     ]
-    every_ids = [tf.constant(ids, tf.int64) for ids in dense]
-    every_ids += [tf.constant([[1, 5], [6, 0]], tf.int32), ragged, sparse]
-    for combiner, ids in itertools.product(["mean", "sum", "sqrtn"], every_ids):
+    all_ids = [tf.constant(ids, tf.int64) for ids in dense]
+    all_ids += [tf.constant([[1, 5], [6, 0]], tf.int32), ragged, sparse]
+    for combiner, ids in itertools.product(["mean", "sum", "sqrtn"], all_ids):
         is_dense = isinstance(ids, tf.Tensor)
         count = tf.size(ids if is_dense else ids.values).numpy()
         yield embed_reduce_case(combiner, ids, None)
@@ -263,13 +264,13 @@ def embed_reduce_cases():
 
 
 def refused():
-    """Whether the originals raise."""
+    """Yields cases of bad input with the errors of the originals, or None."""
 
     def attempt(layer, options, inputs, call):
         try:
             call()
             error = None
-        except Exception as exception:  # any kind: what matters is that it raises
+        except Exception as exception:  # the type does not matter
             error = type(exception).__name__
         return {
             "layer": layer,

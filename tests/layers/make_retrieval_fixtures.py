@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/golden/retrieval.json: losses and gradients of tfrs.tasks.Retrieval.
+"""Writes tests/golden/retrieval.json with losses and gradients of tfrs.tasks.Retrieval.
 
     pip install tensorflow-cpu tf-keras tensorflow-recommenders
     TF_USE_LEGACY_KERAS=1 python make_retrieval_fixtures.py
@@ -17,7 +17,8 @@ FILE = pathlib.Path(__file__).parent.parent / "golden" / "retrieval.json"
 SEED = 5
 PACKAGES = ["tensorflow-cpu", "tf-keras", "tensorflow-recommenders", "numpy"]
 
-# Options of the task; "batch" and "candidates" are sizes, the rest what the call gets.
+# Options of the task. "candidates" is the number of candidates, "same_id" gives all of them
+# one id, and "call" lists the arguments of the call.
 CASES = {
     "plain": {},
     "temperature": {"temperature": 0.2},
@@ -60,7 +61,7 @@ def run(random, case):
     inputs = {name: inputs[name] for name in case.get("call", [])}
     names = ("temperature", "num_hard_negatives", "remove_accidental_hits")
     options = {name: case[name] for name in names if name in case}
-    loss = None  # the task's own: a sum
+    loss = None  # the default of the task, a sum
     if case.get("reduction") == "mean":
         loss = tf.keras.losses.CategoricalCrossentropy(
             from_logits=True, reduction=tf.keras.losses.Reduction.SUM_OVER_BATCH_SIZE
@@ -70,7 +71,7 @@ def run(random, case):
         result = task(
             query, candidate, candidate_ids=tf.constant(ids), compute_metrics=False, **inputs
         )
-    of_query, of_candidate = tape.gradient(result, [query, candidate])
+    query_gradient, candidate_gradient = tape.gradient(result, [query, candidate])
     options["reduction"] = case.get("reduction", "sum")
     return {
         "options": options,
@@ -79,8 +80,8 @@ def run(random, case):
         "candidate_ids": [int(id) for id in ids],
         **{name: tensor(value) for name, value in inputs.items()},
         "loss": float(result),
-        "query_gradient": tensor(of_query.numpy()),
-        "candidate_gradient": tensor(of_candidate.numpy()),
+        "query_gradient": tensor(query_gradient.numpy()),
+        "candidate_gradient": tensor(candidate_gradient.numpy()),
     }
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training through the layer, with every stage of an update, against the same
-// arithmetic on single doubles.
+// Compares training through the layer with the same arithmetic in doubles. Every
+// stage of an update is tested.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
@@ -69,7 +69,7 @@ void update_cell(const Spec& spec, double gradient, Cell& cell) {
       std::min(cell.weight, spec.clip_weight_max.value_or(cell.weight));
 }
 
-// What one looked-up id adds to its row.
+// The gradient that one looked-up id adds to its row.
 struct Contribution {
   int64_t row = 0;
   std::vector<double> gradient = {};  // [dim]
@@ -82,16 +82,16 @@ void update_table(
     std::vector<Cell>& cells) {
   std::vector<Contribution> updates;
   for (const Contribution& contribution : contributions) {
-    const auto known =
+    const auto same_row =
         std::find_if(updates.begin(), updates.end(), [&](const auto& update) {
           return update.row == contribution.row;
         });
-    if (!spec.use_gradient_accumulation || known == updates.end()) {
+    if (!spec.use_gradient_accumulation || same_row == updates.end()) {
       updates.push_back(contribution);
       continue;
     }
     for (int64_t column = 0; column < kDim; ++column) {
-      known->gradient[column] += contribution.gradient[column];
+      same_row->gradient[column] += contribution.gradient[column];
     }
   }
   for (const Contribution& update : updates) {
@@ -111,17 +111,17 @@ void PrintTo(const NamedSpec& spec, std::ostream* stream) {
   *stream << spec.name;
 }
 
-// `spec` as it is, with each stage alone, and with all together.
+// Adds `spec` without stages, with each stage alone, and with all stages.
 template <class Spec>
 void add_stages(
     const std::string& name,
     const Spec& spec,
     std::vector<NamedSpec>& specs) {
   Spec all = spec;
-  const auto add = [&](const std::string& stage, auto set) {
+  const auto add = [&](const std::string& stage, auto set_options) {
     Spec changed = spec;
-    set(changed);
-    set(all);
+    set_options(changed);
+    set_options(all);
     specs.push_back({name + stage, changed});
   };
   add("", [](Spec&) {});
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(all_specs()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(OptimizerReferenceTest, TwelveStepsAreTheDoubleArithmetic) {
+TEST_P(OptimizerReferenceTest, TwelveStepsMatchArithmeticInDoubles) {
   const optim::OptimizerSpec& spec = GetParam().spec;
   const auto table = make_table(
       {.name = "t",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward() refuses or counts, and that it changes nothing by refusing.
+// Batches that forward() refuses without any change, and ids that it counts.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
@@ -82,16 +82,15 @@ TEST_P(RefusedBatchTest, WeightsOfAnotherNestNameThePath) {
       "[weights 'seen'] expected a list here, but got a value");
 }
 
-// Whatever is wrong with a batch, the layer stays as it is and usable.
 TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
   const auto table = numbered_table("t", 4, 2);
   auto embedding = layer(
       {{"a", FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}},
        {"b", FeatureConfig{.table = table}}});
   const auto before = test::tables_of(embedding);
-  const at::Tensor bad_but_zero = int64s({1, 77});
+  const at::Tensor ids_of_a = int64s({1, 77});  // 77 looks up zeros
   const auto forward = [&](const Feature& b, const Weights& weights = {}) {
-    embedding->forward({{"a", bad_but_zero}, {"b", b}}, weights);
+    embedding->forward({{"a", ids_of_a}, {"b", b}}, weights);
   };
   const RaggedFeature ids = ragged({{1, 2}, {3}});
   const auto weights = [](const Feature& b) {
@@ -130,7 +129,7 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
   EXPECT_EQ(embedding->out_of_range_count(), 0);
   EXPECT_EQ(embedding->iterations(), 0);
   const auto activations = embedding->forward(
-      {{"a", bad_but_zero}, {"b", ids}}, weights(test::floats({1, 1, 2})));
+      {{"a", ids_of_a}, {"b", ids}}, weights(test::floats({1, 1, 2})));
   test::expect_close(activations["a"], floats({2, 2}, {1, 1, 0, 0}));
   test::expect_close(activations["b"], floats({2, 2}, {3, 3, 6, 6}));
   EXPECT_EQ(embedding->out_of_range_count(), 1);
@@ -160,8 +159,8 @@ TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
   sequence.max_sequence_length = 2;
   auto embedding =
       layer({{"dense", zero}, {"bags", zero}, {"sequence", sequence}});
-  // Negative ids of bags are dropped, and what lies past the end of a sequence
-  // is never looked at: neither counts.
+  // Dropped ids are not counted, such as the negative ids of bags. Neither are ids
+  // past the end of a sequence.
   const Features batch{
       {"dense", int64s({-1, 4, 3})},
       {"bags", ragged({{1, 9}, {-1}, {9, 9}})},

@@ -28,11 +28,11 @@ namespace shared_memory_test {
 
 using test::int64s;
 
-constexpr int64_t kVocab = 600;  // several tasks of the updater
+constexpr int64_t kVocab = 600;  // enough rows for several tasks of an update
 constexpr int64_t kDim = 8;
 
-// Two tables with a slot each, which the test can see; `b` may have another
-// optimizer.
+// A layer of two tables with Adagrad. The tests can read their slots. Table `b`
+// may have another optimizer.
 struct Fixture {
   explicit Fixture(
       Apply apply = Apply::kInBackward,
@@ -72,8 +72,9 @@ struct Fixture {
   TPUEmbedding layer{nullptr};
 };
 
-// Every row, the last one first: a row's gradient is another row.
-Features backwards() {
+// Looks up every row, the last one first, so that each row gets another row as its
+// gradient.
+Features reversed_ids() {
   const at::Tensor ids = at::arange(kVocab).flip(0);
   return {{"a", ids}, {"b", ids}};
 }
@@ -87,7 +88,7 @@ const std::vector<std::pair<const char*, Gradient>> kGradients{
     {"a slot", [](const Fixture& fixture) { return fixture.slots.at(0); }},
     {"the other slot",
      [](const Fixture& fixture) { return fixture.slots.at(1); }},
-    {"a tensor of its own over the table's memory", [](const Fixture& fixture) {
+    {"a separate tensor over the table's memory", [](const Fixture& fixture) {
        return at::from_blob(
            fixture.rows("a").mutable_data_ptr<float>(), {kVocab, kDim});
      }}};
@@ -99,7 +100,7 @@ TEST(SharedMemoryTest, AGradientMayBeATableOrASlot) {
     Fixture copied;
     for (Fixture* fixture : {&shared, &copied}) {
       const at::Tensor gradient = gradient_of(*fixture);
-      const auto activations = fixture->layer->forward(backwards());
+      const auto activations = fixture->layer->forward(reversed_ids());
       torch::autograd::backward(
           {activations["a"], activations["b"]},
           {fixture == &shared ? gradient : gradient.clone(),
@@ -109,18 +110,18 @@ TEST(SharedMemoryTest, AGradientMayBeATableOrASlot) {
   }
 }
 
-TEST(SharedMemoryTest, ARowOfATableCountsAsItWasBefore) {
+TEST(SharedMemoryTest, GradientsAreReadBeforeTheTableChanges) {
   TPUEmbedding layer(
       FeatureConfig{.table = test::numbered_table("t", 4, 1)},
       optim::SGD{.learning_rate = 1.0});
   test::write_table(layer, "t", test::floats({4, 1}, {10, 20, 30, 40}));
   const at::Tensor table = layer->embedding_tables()["t"];
-  // Rows 1 to 3 get rows 0 to 2: a range that begins within the table.
+  // Rows 1 to 3 get the gradients 10, 20 and 30, which are rows 0 to 2.
   layer->forward(int64s({1, 2, 3})).leaf().backward(table.slice(0, 0, 3));
   test::expect_close(table, test::floats({4, 1}, {10, 10, 10, 10}));
 }
 
-TEST(SharedMemoryTest, WhatWaitsForAStepIsACopy) {
+TEST(SharedMemoryTest, AccumulatedGradientsAreACopy) {
   Fixture shared(Apply::kOnStep);
   Fixture copied(Apply::kOnStep);
   for (Fixture* fixture : {&shared, &copied}) {
@@ -128,17 +129,17 @@ TEST(SharedMemoryTest, WhatWaitsForAStepIsACopy) {
         torch::optim::SGD(fixture->layer->parameters(), 0.1), {fixture->layer});
     for (int pass = 0; pass < 2; ++pass) {
       const at::Tensor rows = fixture->rows("b");
-      fixture->layer->forward(backwards())["a"].backward(
+      fixture->layer->forward(reversed_ids())["a"].backward(
           fixture == &shared ? rows : rows.clone());
       const at::NoGradGuard no_grad;
-      fixture->rows("b").mul_(0.5);  // no part of the gradients any more
+      fixture->rows("b").mul_(0.5);  // must not change collected gradients
     }
     optimizer.step();
   }
   EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
 }
 
-TEST(SharedMemoryTest, ACustomRuleBesideAFusedOne) {
+TEST(SharedMemoryTest, ACustomRuleAndAFusedOneMayReadEachOthersTables) {
   const optim::OptimizerSpec custom = test::custom_spec(0.1);
   Fixture shared(Apply::kInBackward, custom);
   Fixture copied(Apply::kInBackward, custom);
@@ -147,7 +148,7 @@ TEST(SharedMemoryTest, ACustomRuleBesideAFusedOne) {
       const at::Tensor live = fixture->rows(table);
       return fixture == &shared ? live : live.clone();
     };
-    const auto activations = fixture->layer->forward(backwards());
+    const auto activations = fixture->layer->forward(reversed_ids());
     torch::autograd::backward(
         {activations["a"], activations["b"]}, {rows("b"), rows("a")});
   }
@@ -173,7 +174,7 @@ TEST(SharedMemoryTest, WeightsOfFeaturesMayBeATable) {
   EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
 }
 
-TEST(SharedMemoryTest, TheHostsOptimizerTakesItsOwnTables) {
+TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
   for (const Strategy& strategy :
        {Strategy::host(),
         Strategy::host({.sparse_gradients = true}),
@@ -200,7 +201,7 @@ TEST(SharedMemoryTest, TheHostsOptimizerTakesItsOwnTables) {
   }
 }
 
-TEST(SharedMemoryTest, TheEngineTakesItsOwnTable) {
+TEST(SharedMemoryTest, TheEngineTakesItsTableAsAGradient) {
   const auto table = test::numbered_table("t", 4, 1);
   EmbeddingEngine engine(
       {.features = {{"f", FeatureConfig{.table = table}}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of per-id weights where something special happens, on both
-// strategies.
+// Gradients of per-id weights in special cases: dropped ids, zero rows, zero
+// denominators, unused features.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
 
-TEST_P(WeightGradientTest, OfDroppedIdsIsZero) {
+TEST_P(WeightGradientTest, IsZeroForDroppedIds) {
   const RaggedFeature ids = test::ragged({{0, -1, 1}, {-1}, {2, 3}});
   for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
     SCOPED_TRACE(to_string(combiner));
@@ -55,8 +55,8 @@ TEST_P(WeightGradientTest, OfDroppedIdsIsZero) {
             {{"a", weights}, {"b", std::nullopt}})["a"]
         .sum()
         .backward();
-    // Bag 0 is (w0 * 1 + w2 * 2) / (w0 + w2) or / sqrt(w0^2 + w2^2), in two
-    // columns; a bag of one weighted id does not depend on its weight.
+    // Both columns of bag 0 are (w0 * 1 + w2 * 2) / (w0 + w2), or the same sum
+    // over sqrt(w0^2 + w2^2). A bag of one id does not depend on its weight.
     const float denominator =
         combiner == Combiner::kMean ? 2.0F : std::sqrt(2.0F);
     const at::Tensor expected =
@@ -65,7 +65,7 @@ TEST_P(WeightGradientTest, OfDroppedIdsIsZero) {
   }
 }
 
-TEST_P(WeightGradientTest, OfZeroRowsCountsInTheDenominator) {
+TEST_P(WeightGradientTest, WeightsOfZeroRowsCountInTheDenominator) {
   const RaggedFeature ids = test::ragged({{0, 9, 1}});
   const at::Tensor weights = test::floats({1, 1, 2}).requires_grad_();
   const auto activations = layer(Combiner::kMean)
@@ -80,7 +80,7 @@ TEST_P(WeightGradientTest, OfZeroRowsCountsInTheDenominator) {
 }
 
 TEST_P(WeightGradientTest, OfAZeroDenominatorIsZero) {
-  // Without validation weights may cancel, or all be zero.
+  // Weights may cancel or all be zero if they are not validated.
   for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
     SCOPED_TRACE(to_string(combiner));
     const auto table = make_table(
@@ -113,7 +113,7 @@ TEST_P(WeightGradientTest, OfAZeroDenominatorIsZero) {
   }
 }
 
-TEST_P(WeightGradientTest, OfAZeroWeightInASumIsTheRow) {
+TEST_P(WeightGradientTest, IsTheRowForAZeroWeightInASum) {
   const at::Tensor weights = test::floats({0, -2}).requires_grad_();
   const RaggedFeature ids = test::ragged({{3, 1}});
   const at::Tensor activation =
@@ -124,7 +124,7 @@ TEST_P(WeightGradientTest, OfAZeroWeightInASumIsTheRow) {
   test::expect_close(weights.grad(), test::floats({8, 4}));
 }
 
-TEST_P(WeightGradientTest, FlowsThroughWhateverMadeTheWeights) {
+TEST_P(WeightGradientTest, FlowsIntoTheInputsOfComputedWeights) {
   const RaggedFeature ids = test::ragged({{0, 1}, {2}});
   const at::Tensor raw = at::zeros({3}, at::kDouble).requires_grad_();
   const at::Tensor weights = raw.exp();
@@ -137,7 +137,7 @@ TEST_P(WeightGradientTest, FlowsThroughWhateverMadeTheWeights) {
   test::expect_close(raw.grad(), test::floats({8, 16, 24}));
 }
 
-TEST_P(WeightGradientTest, OfAnUnusedFeatureIsZeroOrUndefined) {
+TEST_P(WeightGradientTest, IsZeroOrUndefinedForAnUnusedFeature) {
   const RaggedFeature ids = test::ragged({{0, 1}});
   const at::Tensor weights = at::ones({2}).requires_grad_();
   layer(Combiner::kMean)
@@ -149,7 +149,7 @@ TEST_P(WeightGradientTest, OfAnUnusedFeatureIsZeroOrUndefined) {
       !weights.grad().defined() || at::equal(weights.grad(), at::zeros({2})));
 }
 
-TEST(EngineWeightGradientTest, AloneUpdatesNoTable) {
+TEST(EngineWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
   const auto table = make_table(
       {.name = "t",
        .vocabulary_size = 4,
@@ -176,7 +176,7 @@ TEST(EngineWeightGradientTest, AloneUpdatesNoTable) {
   test::expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 
-  // The retained loss still may update: nothing has used it so far.
+  // The retained loss can still make an update, because none has used it.
   layer->virtual_variable().requires_grad_(true);
   loss.backward();
   EXPECT_EQ(layer->iterations(), 1);
