@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch::save and torch::load of the layer and of a model that holds it.
+// torch::save() and torch::load() of the layer, and of a model that contains it.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -46,7 +46,7 @@ struct Setup {
   MissingSlots missing_slots = MissingSlots::kError;
 };
 
-// `class` can't be the name of a tensor in an archive.
+// A layer of two tables. An archive can't have a tensor of the name `class`.
 TPUEmbedding make_layer(const Setup& setup = {}) {
   const auto named =
       make_table({.name = "class", .vocabulary_size = 6, .dim = 3});
@@ -85,7 +85,8 @@ void load_bytes(Module& module, const std::string& bytes) {
   torch::load(module, stream);
 }
 
-// The message of the ValueError that loading ends with; nothing is changed.
+// Returns the message of the ValueError of a load, and checks that nothing has
+// changed.
 std::string load_error(TPUEmbedding& layer, const std::string& bytes) {
   const std::string before = test::saved(layer);
   std::string message = "no error";
@@ -116,9 +117,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(ArchiveTest, SavedHalfWayAndLoadedGivesTheSameBits) {
-  auto straight = make_layer({.optimizer = GetParam().spec});
-  train(straight, 0, 10);
+TEST_P(ArchiveTest, TrainingResumedFromAnArchiveGivesTheSameBits) {
+  auto uninterrupted = make_layer({.optimizer = GetParam().spec});
+  train(uninterrupted, 0, 10);
 
   auto first = make_layer({.optimizer = GetParam().spec});
   train(first, 0, 5);
@@ -127,12 +128,12 @@ TEST_P(ArchiveTest, SavedHalfWayAndLoadedGivesTheSameBits) {
   EXPECT_EQ(second->iterations(), 5);
   train(second, 5, 10);
   EXPECT_EQ(second->iterations(), 10);
-  test::expect_same_tables(second, test::tables_of(straight));
-  EXPECT_EQ(test::saved(second), test::saved(straight));
+  test::expect_same_tables(second, test::tables_of(uninterrupted));
+  EXPECT_EQ(test::saved(second), test::saved(uninterrupted));
 }
 
-// Upstream's first assertion of test_checkpoint_save_retrieves: what is saved is
-// what the tables hold at that moment, wherever it came from.
+// Covers the first assertion of upstream's test_checkpoint_save_retrieves. A save
+// has the current tables after a load, an update by hand and a training step.
 TEST(LayerArchiveTest, SavesWhatTheTablesHoldNow) {
   for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
     SCOPED_TRACE(strategy.name());
@@ -174,7 +175,7 @@ TEST(LayerArchiveTest, GoesThroughAFile) {
   EXPECT_EQ(test::saved(loaded), test::saved(layer));
 }
 
-TEST(LayerArchiveTest, TakesAnyNamesOfTables) {
+TEST(LayerArchiveTest, TablesMayHaveAnyName) {
   const auto make_named = [](uint64_t seed) {
     Nest<FeatureConfig>::Map features;
     for (const char* name :
@@ -199,10 +200,10 @@ TEST(LayerArchiveTest, LoadingKeepsTensorsAlive) {
   auto layer = make_layer();
   train(layer, 0, 3);
   auto loaded = make_layer({.seed = 99});
-  const at::Tensor live = loaded->embedding_tables()["class"];
+  const at::Tensor rows = loaded->embedding_tables()["class"];
   const at::Tensor variable = loaded->virtual_variable();
   load_bytes(loaded, test::saved(layer));
-  EXPECT_TRUE(at::equal(live, layer->embedding_tables()["class"]));
+  EXPECT_TRUE(at::equal(rows, layer->embedding_tables()["class"]));
   EXPECT_TRUE(variable.is_same(loaded->virtual_variable()));
   EXPECT_TRUE(variable.requires_grad());
 }
@@ -235,7 +236,7 @@ TEST(LayerArchiveTest, AModelIsSavedWhole) {
   train_model(loaded, 1);
   EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
 
-  // The layer alone can't read the model's archive.
+  // A layer can't read the archive of a model.
   std::ostringstream stream;
   torch::save(model, stream);
   expect_lines(
@@ -296,9 +297,9 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
 TEST(LayerArchiveTest, DenseGoesOnWhereverItIsLoaded) {
   auto dense = make_layer({.strategy = Strategy::dense()});
   torch::optim::SGD sgd(dense->parameters(), torch::optim::SGDOptions(0.1));
-  const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int at) {
+  const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int index) {
     sgd.zero_grad();
-    train(layer, at, at + 1);
+    train(layer, index, index + 1);
     sgd.step();
   };
   step(dense, sgd, 0);
@@ -350,8 +351,9 @@ TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
        "table 'table_1': slot accumulators was not saved"});
 }
 
-// An option of the layer, as torch::load of a model takes none.
-TEST(LayerArchiveTest, AnEngineGoesOnFromTheHostWhereItMayKeepItsSlots) {
+// MissingSlots is an option of the layer, because torch::load() of a model takes no
+// options.
+TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
   const auto make_model = [](TPUEmbedding layer) {
     return torch::nn::Sequential(
         std::move(layer), Concatenate(), torch::nn::Linear(8, 1));
@@ -381,12 +383,12 @@ TEST(LayerArchiveTest, AnEngineGoesOnFromTheHostWhereItMayKeepItsSlots) {
   EXPECT_TRUE(at::equal(
       engine_model->forward(batch(0)), host_model->forward(batch(0))));
 
-  // A clone has the option, too.
+  // A clone has the same option.
   auto clone = TPUEmbedding(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(engine->clone()));
   load_bytes(clone, test::saved(host));
 
-  // Slots that were saved are loaded, and others are refused.
+  // Slots of the same optimizer are loaded, and those of another are refused.
   auto trained = make_layer();
   train(trained, 0, 3);
   load_bytes(engine, test::saved(trained));
@@ -397,7 +399,7 @@ TEST(LayerArchiveTest, AnEngineGoesOnFromTheHostWhereItMayKeepItsSlots) {
       {"table 'class': the optimizer is Adagrad, but saved was Adam"});
 }
 
-TEST(LayerArchiveTest, AnotherOptimizerIsAnError) {
+TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
   auto layer = make_layer({.optimizer = optim::Adam{}, .seed = 99});
   expect_lines(
       load_error(layer, test::saved(make_layer())),
@@ -449,8 +451,8 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
        "\n  table 'table_2': not saved"});
 }
 
-// An archive written by hand.
-std::string written(const std::function<void(OutputArchive&)>& write) {
+// Returns the bytes of an archive that `write` has filled.
+std::string archive_bytes(const std::function<void(OutputArchive&)>& write) {
   OutputArchive archive;
   write(archive);
   std::ostringstream stream;
@@ -458,19 +460,19 @@ std::string written(const std::function<void(OutputArchive&)>& write) {
   return stream.str();
 }
 
-TEST(LayerArchiveTest, OfALaterFormatIsRefused) {
+TEST(LayerArchiveTest, RefusesALaterFormat) {
   auto layer = make_layer();
   expect_lines(
-      load_error(layer, written([](OutputArchive& archive) {
+      load_error(layer, archive_bytes([](OutputArchive& archive) {
                    archive.write("format_version", c10::IValue(2));
                  })),
       {"format_version must be 1, but got 2. Update the library."});
 }
 
-TEST(LayerArchiveTest, WithEntriesOfAnotherKindIsRefused) {
+TEST(LayerArchiveTest, RefusesEntriesOfAnotherKind) {
   auto layer = make_layer();
   expect_lines(
-      load_error(layer, written([](OutputArchive& archive) {
+      load_error(layer, archive_bytes([](OutputArchive& archive) {
                    archive.write("format_version", c10::IValue(1));
                    OutputArchive nameless(archive.compilation_unit());
                    nameless.write("name", at::zeros({1}));
@@ -510,7 +512,7 @@ TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   EXPECT_EQ(test::saved(loaded), whole);
 }
 
-TEST(SaveToFileTest, WritesWhatTorchLoads) {
+TEST(SaveToFileTest, WritesFilesThatTorchLoads) {
   const test::TemporaryFolder folder;
   auto layer = make_layer();
   train(layer, 0, 3);

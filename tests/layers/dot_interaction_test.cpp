@@ -42,7 +42,7 @@ std::vector<at::Tensor> doubles(int64_t count, at::IntArrayRef shape) {
 }
 
 TEST(DotInteractionTest, PairsAreTheLowerTriangleRowByRow) {
-  // The dot products of (1, 10, 100) with each other tell the pairs apart.
+  // All dot products of 1, 10 and 100 differ, apart from 10 * 10 and 1 * 100.
   const Nest<at::Tensor> features{
       {"a", floats({1}).view({1, 1})},
       {"b", floats({10}).view({1, 1})},
@@ -60,7 +60,7 @@ TEST(DotInteractionTest, PairsAreTheLowerTriangleRowByRow) {
       floats({1, 0, 0, 10, 100, 0, 100, 1000, 10000}));
 }
 
-TEST(DotInteractionTest, OneTensorOfFeaturesIsTheSameAsAListOfThem) {
+TEST(DotInteractionTest, OneTensorOfFeaturesGivesTheSameAsAList) {
   for (const DotInteractionOptions& options : kEveryOption) {
     const std::vector<at::Tensor> parts = doubles(4, {3, 5});
     DotInteraction layer(options);
@@ -74,7 +74,7 @@ TEST(DotInteractionTest, OneTensorOfFeaturesIsTheSameAsAListOfThem) {
   }
 }
 
-TEST(DotInteractionTest, GradientsAreThoseOfFiniteDifferences) {
+TEST(DotInteractionTest, GradientsMatchFiniteDifferences) {
   for (const DotInteractionOptions& options : kEveryOption) {
     for (const int64_t count : {1, 2, 5}) {
       const std::vector<at::Tensor> features = doubles(count, {3, 4});
@@ -82,7 +82,7 @@ TEST(DotInteractionTest, GradientsAreThoseOfFiniteDifferences) {
       test::expect_gradients(
           [&] { return layer->forward(list_of(features)); }, features);
     }
-    // One feature twice, and a tensor whose memory is not in order.
+    // The same feature twice, as a tensor that is not contiguous.
     const at::Tensor x = doubles(1, {4, 3, 2})[0];
     test::expect_gradients(
         [&] {
@@ -94,12 +94,12 @@ TEST(DotInteractionTest, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-// float32 has kernels of its own, doubles go through LibTorch's operators.
-TEST(DotInteractionTest, Float32IsWhatDoublesAre) {
+// Kernels compute float32, and LibTorch's operators compute doubles.
+TEST(DotInteractionTest, Float32MatchesDoubles) {
   for (const DotInteractionOptions& options : kEveryOption) {
     for (const int64_t dim : {1, 5, 16, 40}) {
       SCOPED_TRACE(dim);
-      // A matrix, a slice of one, features with gaps, one row for all.
+      // A matrix, a slice of one, features with other strides, an expanded row.
       const std::vector<at::Tensor> leaves{
           at::randn({70, dim}, at::kDouble),
           at::randn({70, 3 * dim}, at::kDouble).narrow(1, dim, dim),
@@ -153,9 +153,9 @@ TEST(DotInteractionTest, TakesInferenceTensorsBesideOthers) {
 TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
   const at::Tensor x = at::randn({3, 4, 2}).requires_grad_();
   const at::Tensor gradient = at::randn({3, 6});
-  const auto run = [&](const at::Tensor& given) {
+  const auto run = [&](const at::Tensor& output_gradient) {
     return torch::autograd::grad(
-        {DotInteraction()->forward(x)}, {x}, {given})[0];
+        {DotInteraction()->forward(x)}, {x}, {output_gradient})[0];
   };
   const at::Tensor expected = run(gradient);
   EXPECT_TRUE(at::equal(run(gradient.t().contiguous().t()), expected));
@@ -165,15 +165,15 @@ TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
       run(at::ones({1, 1}).expand({3, 6})), run(at::ones({3, 6})));
 }
 
-// By kernels or operators: one dtype.
-TEST(DotInteractionTest, AutocastDoesNotReachIt) {
+// Both the kernels and the operators keep float32 under autocast.
+TEST(DotInteractionTest, AutocastHasNoEffect) {
   for (const bool skip_gather : {false, true}) {
     DotInteraction layer(DotInteractionOptions{.skip_gather = skip_gather});
     const at::Tensor x = at::randn({3, 4, 5}).requires_grad_();
     const at::Tensor expected = layer->forward(x);
-    const auto gradient = [&](const at::Tensor& of) {
+    const auto gradient = [&](const at::Tensor& output) {
       x.mutable_grad() = at::Tensor();
-      of.square().sum().backward();
+      output.square().sum().backward();
       return x.grad();
     };
     const at::Tensor expected_gradient = gradient(expected);
@@ -187,7 +187,7 @@ TEST(DotInteractionTest, AutocastDoesNotReachIt) {
   }
 }
 
-TEST(DotInteractionTest, SecondDerivativesAreThoseOfFiniteDifferences) {
+TEST(DotInteractionTest, SecondDerivativesMatchFiniteDifferences) {
   for (const DotInteractionOptions& options : kEveryOption) {
     const at::Tensor x = doubles(1, {2, 3, 2})[0];
     DotInteraction layer(options);
@@ -218,14 +218,14 @@ TEST(DotInteractionTest, TakesAnyBatchAndNumberOfFeatures) {
   EXPECT_EQ(empty.grad().sizes(), empty.sizes());
 }
 
-TEST(DotInteractionTest, TheUpperTriangleIsZeroWhateverWasThere) {
+TEST(DotInteractionTest, TheUpperTriangleIsZeroForInfiniteProducts) {
   const at::Tensor x = floats({0, INFINITY, 1, 1}).view({1, 2, 2});
   const at::Tensor matrix =
       DotInteraction(DotInteractionOptions{.skip_gather = true})->forward(x);
   test::expect_close(matrix, floats({0, 0, INFINITY, 0}).view({1, 4}));
 }
 
-TEST(DotInteractionTest, SaysItsOutputShape) {
+TEST(DotInteractionTest, ComputesItsOutputShape) {
   const PartialShape feature{std::nullopt, 8};
   const auto width = [](const DotInteractionOptions& options,
                         const Nest<PartialShape>& shapes) {
@@ -246,7 +246,7 @@ TEST(DotInteractionTest, SaysItsOutputShape) {
       (std::vector<int64_t>{5, 3}));
 }
 
-TEST(DotInteractionTest, ACloneGivesTheSame) {
+TEST(DotInteractionTest, ACloneGivesTheSameOutput) {
   DotInteraction layer(DotInteractionOptions{.self_interaction = true});
   const at::Tensor x = at::randn({2, 3, 4});
   const at::Tensor expected = layer->forward(x);
@@ -258,7 +258,7 @@ TEST(DotInteractionTest, ACloneGivesTheSame) {
   EXPECT_TRUE(layer->buffers().empty());
 }
 
-TEST(DotInteractionTest, RefusesWhatItCantMultiply) {
+TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
   DotInteraction layer;
   EXPECT_VALUE_ERROR(layer->forward({}), "got no features");
   EXPECT_VALUE_ERROR(layer->forward(at::randn({2, 0, 3})), "got no features");

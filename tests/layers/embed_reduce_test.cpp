@@ -32,7 +32,7 @@ constexpr Combiner kCombiners[] = {
     Combiner::kMean,
     Combiner::kSqrtn};
 
-// Row i holds i in each of its three columns.
+// A layer whose row i has the value i in all three columns.
 EmbedReduce numbered(Combiner combiner) {
   return EmbedReduce(EmbedReduceOptions{
       .input_dim = 7,
@@ -45,7 +45,7 @@ at::Tensor first_column(const at::Tensor& rows) {
   return rows.select(1, 0);
 }
 
-TEST(EmbedReduceTest, GradientsAreThoseOfFiniteDifferences) {
+TEST(EmbedReduceTest, GradientsMatchFiniteDifferences) {
   for (const Combiner combiner : kCombiners) {
     EmbedReduce layer = numbered(combiner);
     layer->to(at::kDouble);
@@ -77,9 +77,9 @@ TEST(EmbedReduceTest, DenseSparseAndRaggedIdsAgree) {
           layer->parameters()[0].grad().clone(), weights.grad().clone());
     };
     const auto [table, factor] = gradients(dense, weights.view({2, 2}));
-    const SparseFeature in_a_grid = sparse({{1, 2}, {2, 6}}, 2);
+    const SparseFeature sparse_ids = sparse({{1, 2}, {2, 6}}, 2);
     for (const Feature& ids :
-         {Feature(ragged({{1, 2}, {2, 6}})), Feature(in_a_grid)}) {
+         {Feature(ragged({{1, 2}, {2, 6}})), Feature(sparse_ids)}) {
       test::expect_close(layer->forward(ids), layer->forward(dense));
       test::expect_close(
           layer->forward(ids, weights),
@@ -88,16 +88,16 @@ TEST(EmbedReduceTest, DenseSparseAndRaggedIdsAgree) {
       test::expect_close(other_table, table);
       test::expect_close(other_factor, factor);
     }
-    const SparseFeature grid_weights{
-        in_a_grid.indices, weights, in_a_grid.dense_shape};
+    const SparseFeature sparse_weights{
+        sparse_ids.indices, weights, sparse_ids.dense_shape};
     test::expect_close(
-        layer->forward(in_a_grid, grid_weights),
+        layer->forward(sparse_ids, sparse_weights),
         layer->forward(dense, weights.view({2, 2})));
   }
 }
 
-TEST(EmbedReduceTest, NothingIsDropped) {
-  // An id of 0 counts, and so does a weight below 0.
+TEST(EmbedReduceTest, DropsNoIdsOrWeights) {
+  // Neither the id 0 nor a negative weight is dropped.
   EmbedReduce mean = numbered(Combiner::kMean);
   test::expect_close(
       first_column(mean->forward(int64s({0, 6}).view({1, 2}))), floats({3}));
@@ -128,7 +128,7 @@ TEST(EmbedReduceTest, EmptyExamplesGiveZeros) {
   }
 }
 
-TEST(EmbedReduceTest, TheTableIsAParameterOfAnyOptimizer) {
+TEST(EmbedReduceTest, AnyOptimizerTrainsTheTable) {
   torch::manual_seed(5);
   EmbedReduce layer(EmbedReduceOptions{.input_dim = 70, .output_dim = 30});
   ASSERT_EQ(
@@ -154,7 +154,7 @@ TEST(EmbedReduceTest, TheTableIsAParameterOfAnyOptimizer) {
   EXPECT_TRUE(at::equal(copy->forward(ids), layer->forward(ids)));
 }
 
-TEST(EmbedReduceTest, TakesSmallFloats) {
+TEST(EmbedReduceTest, TakesBFloat16) {
   EmbedReduce layer = numbered(Combiner::kMean);
   layer->to(at::kBFloat16);
   const at::Tensor ids = int64s({1, 3}).view({1, 2});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward passes that end in an error: nothing changes, and the next is right.
+// Backward passes that end in an error. They change nothing, and the next pass
+// succeeds.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
@@ -40,15 +41,16 @@ TPUEmbedding make_layer(optim::LearningRate learning_rate = 1.0) {
           .initial_accumulator_value = 1.0}});
 }
 
-at::Tensor look_up(TPUEmbedding& layer, at::Tensor ids) {
+// Looks up the ids, and returns the sum of their rows as a loss.
+at::Tensor loss_of(TPUEmbedding& layer, at::Tensor ids) {
   return layer->forward(std::move(ids)).leaf().sum();
 }
 
-void retain(const at::Tensor& loss) {
+void backward_and_retain(const at::Tensor& loss) {
   loss.backward({}, /*retain_graph=*/true);
 }
 
-// Everything that a pass could have changed.
+// A copy of everything that a backward pass changes.
 struct Snapshot {
   explicit Snapshot(const TPUEmbedding& layer)
       : tables(test::tables_of(layer)),
@@ -67,7 +69,7 @@ struct Snapshot {
   int64_t iterations;
 };
 
-// The identity; its backward fails while `is_failing`.
+// The identity. Its backward pass throws while `is_failing` is true.
 struct FailingBackward : torch::autograd::Function<FailingBackward> {
   static inline bool is_failing = true;
 
@@ -82,30 +84,30 @@ struct FailingBackward : torch::autograd::Function<FailingBackward> {
   }
 };
 
-// A loss whose pass fails after the layer's own node has run: LibTorch runs
-// younger nodes first, and here the failing one is the oldest.
+// Backward passes that fail after the node of the layer has run. LibTorch runs
+// newer nodes first, and the failing node is the oldest.
 class HalfWayTest : public testing::Test {
  protected:
   HalfWayTest() : layer_(make_layer()) {
     FailingBackward::is_failing = true;
     layer_->virtual_variable().register_hook(
-        [this](const at::Tensor&) { ++layer_ran_; });
+        [this](const at::Tensor&) { ++layer_runs_; });
     failing_ = FailingBackward::apply(at::ones({}).requires_grad_());
   }
 
   TPUEmbedding layer_;
   at::Tensor failing_;
-  int layer_ran_ = 0;
+  int layer_runs_ = 0;
 };
 
-TEST_F(HalfWayTest, TablesAreUnchangedAndTheNextPassIsRight) {
+TEST_F(HalfWayTest, TablesAreUnchangedAndTheNextPassSucceeds) {
   const Snapshot before(layer_);
-  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1, 1}));
+  const at::Tensor loss = failing_ + loss_of(layer_, int64s({0, 1, 1}));
   EXPECT_THROW(loss.backward(), std::out_of_range);
-  EXPECT_EQ(layer_ran_, 1);
+  EXPECT_EQ(layer_runs_, 1);
   before.expect_unchanged(layer_);
 
-  look_up(layer_, int64s({2})).backward();
+  loss_of(layer_, int64s({2})).backward();
   EXPECT_EQ(layer_->iterations(), 1);
   test::expect_close(
       layer_->embedding_tables()["t"],
@@ -114,29 +116,29 @@ TEST_F(HalfWayTest, TablesAreUnchangedAndTheNextPassIsRight) {
 
 TEST_F(HalfWayTest, ARetainedGraphCanBeTriedAgain) {
   const Snapshot before(layer_);
-  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1, 1}));
-  EXPECT_THROW(retain(loss), std::out_of_range);
-  EXPECT_THROW(retain(loss), std::out_of_range);
-  EXPECT_EQ(layer_ran_, 2);
+  const at::Tensor loss = failing_ + loss_of(layer_, int64s({0, 1, 1}));
+  EXPECT_THROW(backward_and_retain(loss), std::out_of_range);
+  EXPECT_THROW(backward_and_retain(loss), std::out_of_range);
+  EXPECT_EQ(layer_runs_, 2);
   before.expect_unchanged(layer_);
 
   FailingBackward::is_failing = false;
-  retain(loss);
+  backward_and_retain(loss);
   EXPECT_EQ(layer_->iterations(), 1);
   test::expect_close(
       layer_->embedding_tables()["t"],
       floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
-  EXPECT_TORCH_ERROR(retain(loss), kSecondPass);
+  EXPECT_TORCH_ERROR(backward_and_retain(loss), kSecondPass);
 }
 
 TEST_F(HalfWayTest, AFailureBeforeTheLayerRanChangesNothing) {
   const Snapshot before(layer_);
-  const at::Tensor lookup = look_up(layer_, int64s({0, 1, 1}));
-  const at::Tensor youngest =
+  const at::Tensor lookup = loss_of(layer_, int64s({0, 1, 1}));
+  const at::Tensor newest =
       FailingBackward::apply(at::ones({}).requires_grad_());
-  const at::Tensor loss = lookup + youngest;
-  EXPECT_THROW(retain(loss), std::out_of_range);
-  EXPECT_EQ(layer_ran_, 0);
+  const at::Tensor loss = lookup + newest;
+  EXPECT_THROW(backward_and_retain(loss), std::out_of_range);
+  EXPECT_EQ(layer_runs_, 0);
   before.expect_unchanged(layer_);
 
   FailingBackward::is_failing = false;
@@ -147,20 +149,20 @@ TEST_F(HalfWayTest, AFailureBeforeTheLayerRanChangesNothing) {
       floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
 }
 
-TEST_F(HalfWayTest, AFailureBetweenTwoLookupsForgetsTheFirst) {
+TEST_F(HalfWayTest, AFailureBetweenTwoLookupsDropsCollectedGradients) {
   const Snapshot before(layer_);
   const at::Tensor older = layer_->forward(int64s({0, 1})).leaf();
   const at::Tensor middle =
       FailingBackward::apply(at::ones({}).requires_grad_());
-  const at::Tensor younger = layer_->forward(int64s({1, 1})).leaf();
-  int older_ran = 0;
-  int younger_ran = 0;
-  older.register_hook([&](const at::Tensor&) { ++older_ran; });
-  younger.register_hook([&](const at::Tensor&) { ++younger_ran; });
-  const at::Tensor loss = older.sum() + middle + younger.sum();
-  EXPECT_THROW(retain(loss), std::out_of_range);
-  EXPECT_EQ(older_ran, 0);
-  EXPECT_EQ(younger_ran, 1);
+  const at::Tensor newer = layer_->forward(int64s({1, 1})).leaf();
+  int older_runs = 0;
+  int newer_runs = 0;
+  older.register_hook([&](const at::Tensor&) { ++older_runs; });
+  newer.register_hook([&](const at::Tensor&) { ++newer_runs; });
+  const at::Tensor loss = older.sum() + middle + newer.sum();
+  EXPECT_THROW(backward_and_retain(loss), std::out_of_range);
+  EXPECT_EQ(older_runs, 0);
+  EXPECT_EQ(newer_runs, 1);
   before.expect_unchanged(layer_);
 
   FailingBackward::is_failing = false;
@@ -171,8 +173,8 @@ TEST_F(HalfWayTest, AFailureBetweenTwoLookupsForgetsTheFirst) {
       floats({4, 1}, {-1 / std::sqrt(2.0F), -3 / std::sqrt(10.0F), 0, 0}));
 }
 
-TEST_F(HalfWayTest, WithoutRetainingLibTorchRefusesTheRetry) {
-  const at::Tensor loss = failing_ + look_up(layer_, int64s({0, 1}));
+TEST_F(HalfWayTest, LibTorchRefusesARetryWithoutARetainedGraph) {
+  const at::Tensor loss = failing_ + loss_of(layer_, int64s({0, 1}));
   EXPECT_THROW(loss.backward(), std::out_of_range);
   const Snapshot before(layer_);
   FailingBackward::is_failing = false;
@@ -183,7 +185,7 @@ TEST_F(HalfWayTest, WithoutRetainingLibTorchRefusesTheRetry) {
 
 TEST(SecondBackwardTest, IsAnErrorWithoutARetainedGraph) {
   auto layer = make_layer();
-  const at::Tensor loss = look_up(layer, int64s({0}));
+  const at::Tensor loss = loss_of(layer, int64s({0}));
   loss.backward();
   const Snapshot before(layer);
   EXPECT_TORCH_ERROR(
@@ -193,38 +195,39 @@ TEST(SecondBackwardTest, IsAnErrorWithoutARetainedGraph) {
 
 TEST(SecondBackwardTest, IsAnErrorWithARetainedGraph) {
   auto layer = make_layer();
-  const at::Tensor loss = look_up(layer, int64s({0}));
-  retain(loss);
+  const at::Tensor loss = loss_of(layer, int64s({0}));
+  backward_and_retain(loss);
   const Snapshot before(layer);
-  EXPECT_TORCH_ERROR(retain(loss), kSecondPass);
+  EXPECT_TORCH_ERROR(backward_and_retain(loss), kSecondPass);
   EXPECT_TORCH_ERROR(loss.backward(), kSecondPass);
   before.expect_unchanged(layer);
 }
 
-TEST(SecondBackwardTest, OneUsedLookupSpoilsThePassForBoth) {
+TEST(SecondBackwardTest, APassWithOneUsedLookupUpdatesNothing) {
   auto layer = make_layer();
-  const at::Tensor first = look_up(layer, int64s({0}));
-  const at::Tensor second = look_up(layer, int64s({1}));
-  retain(first);
+  const at::Tensor first = loss_of(layer, int64s({0}));
+  const at::Tensor second = loss_of(layer, int64s({1}));
+  backward_and_retain(first);
   const Snapshot before(layer);
-  EXPECT_TORCH_ERROR(retain(first + second), kSecondPass);
-  EXPECT_TORCH_ERROR(retain(second + first), kSecondPass);
+  EXPECT_TORCH_ERROR(backward_and_retain(first + second), kSecondPass);
+  EXPECT_TORCH_ERROR(backward_and_retain(second + first), kSecondPass);
   before.expect_unchanged(layer);
-  // The other lookup has updated nothing yet, so its own pass is fine.
+  // The second lookup has made no update yet, so a pass over it succeeds.
   second.backward();
   const float step = -1 / std::sqrt(2.0F);
   test::expect_close(
       layer->embedding_tables()["t"], floats({4, 1}, {step, step, 0, 0}));
 }
 
-TEST(SecondBackwardTest, OneLookupWithoutItsGraphSpoilsThePassForBoth) {
+TEST(SecondBackwardTest, APassWithOneFreedGraphUpdatesNothing) {
   auto layer = make_layer();
-  const at::Tensor first = look_up(layer, int64s({0}));
-  const at::Tensor second = look_up(layer, int64s({1}));
+  const at::Tensor first = loss_of(layer, int64s({0}));
+  const at::Tensor second = loss_of(layer, int64s({1}));
   first.backward();
   const Snapshot before(layer);
   EXPECT_TORCH_ERROR(
-      retain(first + second), "backward through the graph a second time");
+      backward_and_retain(first + second),
+      "backward through the graph a second time");
   before.expect_unchanged(layer);
   second.backward();
   EXPECT_EQ(layer->iterations(), 2);
@@ -239,8 +242,8 @@ TEST(FailingLearningRateTest, ReachesTheCallerWithItsTypeAndChangesNothing) {
     return 1.0;
   });
   const Snapshot before(layer);
-  const at::Tensor loss = look_up(layer, int64s({0}));
-  EXPECT_THROW(retain(loss), std::domain_error);
+  const at::Tensor loss = loss_of(layer, int64s({0}));
+  EXPECT_THROW(backward_and_retain(loss), std::domain_error);
   before.expect_unchanged(layer);
   is_failing = false;
   loss.backward();
@@ -251,7 +254,7 @@ TEST(FailingLearningRateTest, ReachesTheCallerWithItsTypeAndChangesNothing) {
       1e-6);
 }
 
-TEST(FailingLearningRateTest, OfTheLastTableLeavesTheFirstUnchanged) {
+TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
   double rate = -1.0;
   const auto fixed = make_table(
       {.name = "fixed",
@@ -272,11 +275,12 @@ TEST(FailingLearningRateTest, OfTheLastTableLeavesTheFirstUnchanged) {
       layer->forward({{"a", int64s({0})}, {"b", int64s({0})}});
   const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
   EXPECT_VALUE_ERROR(
-      retain(loss),
+      backward_and_retain(loss),
       "[table 'dynamic'] learning_rate must be finite and >= 0, but got -1");
   rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_VALUE_ERROR(
-      retain(loss), "learning_rate must be finite and >= 0, but got nan");
+      backward_and_retain(loss),
+      "learning_rate must be finite and >= 0, but got nan");
   test::expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }
@@ -298,7 +302,7 @@ TEST(WrongGradientTest, ASparseOneIsAnErrorThatNamesTheFeature) {
   before.expect_unchanged(layer);
 }
 
-// A backward pass inside of another one has its own end, and its own update.
+// The identity. Its backward pass runs another backward pass.
 struct NestedBackward : torch::autograd::Function<NestedBackward> {
   static inline at::Tensor inner_loss = {};
 
@@ -311,10 +315,10 @@ struct NestedBackward : torch::autograd::Function<NestedBackward> {
   }
 };
 
-TEST(NestedBackwardTest, EachPassIsAnUpdateOfItsOwn) {
+TEST(NestedBackwardTest, EachPassMakesItsOwnUpdate) {
   auto layer = make_layer();
-  const at::Tensor outer = look_up(layer, int64s({0, 0}));
-  NestedBackward::inner_loss = look_up(layer, int64s({0}));
+  const at::Tensor outer = loss_of(layer, int64s({0, 0}));
+  NestedBackward::inner_loss = loss_of(layer, int64s({0}));
   const at::Tensor nested =
       NestedBackward::apply(at::ones({}).requires_grad_());
   (outer + nested).backward();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forked child has none of its parent's threads, and must not wait for them.
+// A forked child does not have the threads of its parent, so it must not wait for
+// them.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
@@ -31,8 +32,8 @@ namespace fork_test {
 using test::int64s;
 using test::numbered_table;
 
-// What `work` writes in a forked child, which ends by a signal when it waits for
-// longer than a minute.
+// Returns the result of `work` in a forked child. A signal ends the child after a
+// minute.
 std::string in_child(const std::function<std::string()>& work) {
   int ends[2];
   TORCH_CHECK(::pipe(ends) == 0, "no pipe");
@@ -57,7 +58,7 @@ std::string in_child(const std::function<std::string()>& work) {
   return text;
 }
 
-// "done", or the error.
+// Returns "done", or the message of the error.
 template <class Work>
 std::string result_of(Work work) {
   try {
@@ -68,7 +69,7 @@ std::string result_of(Work work) {
   }
 }
 
-bool says_it_is_forked(const std::string& text) {
+bool is_fork_error(const std::string& text) {
   return text.find("but got its forked child") != std::string::npos;
 }
 
@@ -93,7 +94,7 @@ TEST(ForkTest, AChildDoesNotWaitForTheJobsOfItsParent) {
              [&] { worker->check_may_submit(); },
              [&] { worker->wait_idle(); }}) {
       const std::string result = result_of(wait);
-      if (!says_it_is_forked(result)) {
+      if (!is_fork_error(result)) {
         return result;
       }
     }
@@ -119,7 +120,7 @@ TEST(ForkTest, AChildOfAnIdleParentHasNothingToWaitFor) {
       "done");
 }
 
-// Large enough for a lookup that still runs when the process is forked.
+// So many ids that their lookup still runs when the process forks.
 constexpr int64_t kManyIds = int64_t{1} << 20;
 
 TPUEmbedding make_layer() {
@@ -143,7 +144,7 @@ TEST(ForkTest, AChildRefusesTheForwardThatItsParentBegan) {
     const std::string tables = result_of([&] { (*layer)->embedding_tables(); });
     layer.reset();
     for (const std::string& result : {finished, begun, updated, tables}) {
-      if (!says_it_is_forked(result)) {
+      if (!is_fork_error(result)) {
         return result;
       }
     }
@@ -160,7 +161,7 @@ TEST(ForkTest, AChildOfAnIdleParentTrainsWithForward) {
   layer->finish_forward(layer->begin_forward(ids)).leaf().sum().backward();
   const std::string text = in_child([&] {
     const std::string begun = result_of([&] { layer->begin_forward(ids); });
-    if (!says_it_is_forked(begun)) {
+    if (!is_fork_error(begun)) {
       return "begin_forward(): " + begun;
     }
     return result_of([&] {
@@ -202,12 +203,13 @@ TEST(ForkTest, AChildRefusesTheBatchesThatItsParentEnqueued) {
     engine.reset();
     return dequeued;
   });
-  EXPECT_TRUE(says_it_is_forked(text)) << text;
+  EXPECT_TRUE(is_fork_error(text)) << text;
   EXPECT_EQ(engine->dequeue().leaf().size(0), kManyIds);
 }
 
-// A call of another thread that runs at the fork never ends in the child.
-TEST(ForkTest, AChildDestroysAnEngineThatItsParentWaitsIn) {
+// Another thread of the parent is in a call at the fork. In the child, that call
+// never ends.
+TEST(ForkTest, AChildDestroysAnEngineThatAParentThreadWaitsIn) {
   std::optional<EmbeddingEngine> engine(
       std::in_place,
       EmbeddingEngineOptions{

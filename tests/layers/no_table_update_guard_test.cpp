@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward passes that are not to update the tables.
+// Backward passes that must not update the tables.
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/no_table_update_guard.h>
@@ -24,7 +24,7 @@ namespace no_table_update_guard_test {
 using test::floats;
 using test::int64s;
 
-// Ids 0..3 of width 1, values 0..3.
+// A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
     Strategy strategy = Strategy::engine(),
     Apply apply = Apply::kInBackward) {
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
       return info.param.name() + std::to_string(info.index);
     });
 
-TEST_P(NoTableUpdateGuardTest, ABackwardUnderItChangesNothing) {
+TEST_P(NoTableUpdateGuardTest, ABackwardPassUnderTheGuardChangesNothing) {
   const std::string before = test::saved(layer_);
   const at::Tensor dense = at::ones({2, 1}).requires_grad_();
   {
@@ -81,8 +81,8 @@ TEST_P(NoTableUpdateGuardTest, ABackwardUnderItChangesNothing) {
   EXPECT_EQ(layer_->iterations(), 0);
 }
 
-// The forward of the generator serves both losses.
-TEST_P(NoTableUpdateGuardTest, TheBackwardCountsAndNotTheForward) {
+// Two losses share one forward(). Only one of them has the guard.
+TEST_P(NoTableUpdateGuardTest, AppliesToTheBackwardPassAndNotToTheForward) {
   const at::Tensor activation = activation_of(layer_);
   {
     const NoTableUpdateGuard guard(layer_);
@@ -103,8 +103,7 @@ TEST_P(NoTableUpdateGuardTest, TheBackwardCountsAndNotTheForward) {
   EXPECT_EQ(layer_->iterations(), 2);
 }
 
-// A pass before and a pass under the guard: the first one's gradient stays.
-TEST_P(NoTableUpdateGuardTest, WhatCameBeforeIsKept) {
+TEST_P(NoTableUpdateGuardTest, KeepsGradientsOfEarlierPasses) {
   activation_of(layer_).sum().backward();
   {
     const NoTableUpdateGuard outer(layer_);
@@ -113,12 +112,12 @@ TEST_P(NoTableUpdateGuardTest, WhatCameBeforeIsKept) {
   }
   step();
   test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
-  // Row 3 was not touched: momentum would move it in a second step.
+  // Row 3 has no momentum, so it was not touched.
   test::expect_close(
       test::slot_of(layer_, 0, "momenta").flatten(), floats({4}, {0, 1, 1, 0}));
 }
 
-TEST_P(NoTableUpdateGuardTest, EndsWithAnException) {
+TEST_P(NoTableUpdateGuardTest, EndsWhenAnExceptionIsThrown) {
   const auto fail = [&] {
     const NoTableUpdateGuard guard(layer_);
     throw std::runtime_error("in the loss");
@@ -129,7 +128,7 @@ TEST_P(NoTableUpdateGuardTest, EndsWithAnException) {
   EXPECT_EQ(layer_->iterations(), 1);
 }
 
-// Two models that are trained against each other, each with tables.
+// The generator or the discriminator of an adversarial training, with a table.
 struct PlayerImpl : torch::nn::Module {
   PlayerImpl() {
     embedding = register_module("embedding", make_layer());
@@ -159,15 +158,18 @@ TEST(
   EXPECT_TRUE(generator->tower->weight.grad().defined());
 }
 
-TEST(NoTableUpdateGuardModelTest, WithoutItTheDiscriminatorsTablesMove) {
+TEST(
+    NoTableUpdateGuardModelTest,
+    WithoutTheGuardTheDiscriminatorsTablesChange) {
   Player discriminator;
-  torch::optim::SGD generators_own(torch::nn::Linear(1, 1)->parameters(), 0.1);
+  torch::optim::SGD generator_optimizer(
+      torch::nn::Linear(1, 1)->parameters(), 0.1);
   activation_of(discriminator->embedding).sum().backward();
-  generators_own.step();
+  generator_optimizer.step();
   EXPECT_EQ(discriminator->embedding->iterations(), 1);
 }
 
-TEST(NoTableUpdateGuardModelTest, NothingIsAddedToWhatWaitsForAStep) {
+TEST(NoTableUpdateGuardModelTest, AddsNothingToAccumulatedGradients) {
   TPUEmbedding layer = make_layer(Strategy::engine(), Apply::kOnStep);
   Combined optimizer(torch::optim::SGD(layer->parameters(), 0.1), {layer});
   optimizer.zero_grad();
@@ -179,7 +181,8 @@ TEST(NoTableUpdateGuardModelTest, NothingIsAddedToWhatWaitsForAStep) {
   optimizer.step();
   test::expect_close(test::tables_of(layer)[0], floats({4, 1}, {0, 0, 1, 3}));
 
-  // What zero_grad() of a base reference drops stays dropped.
+  // The guard does not bring back gradients that zero_grad() of the base class
+  // dropped.
   activation_of(layer).sum().backward();
   static_cast<torch::optim::Optimizer&>(optimizer).zero_grad();
   const NoTableUpdateGuard guard(layer);
@@ -199,7 +202,7 @@ TEST(NoTableUpdateGuardModelTest, WeightsGetTheirGradient) {
   EXPECT_EQ(layer->iterations(), 0);
 }
 
-TEST(NoTableUpdateGuardModelTest, AnEmptyHolderIsRefused) {
+TEST(NoTableUpdateGuardModelTest, RefusesAnEmptyHolder) {
   EXPECT_VALUE_ERROR(
       NoTableUpdateGuard guard(TPUEmbedding(nullptr)),
       "[NoTableUpdateGuard] expected a model, but got an empty holder");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a table's optimizer does from step to step, driven through the layer.
+// The updates of each optimizer over several steps, made through the layer.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
@@ -37,7 +37,7 @@ float weight_of(const TPUEmbedding& layer) {
   return layer->embedding_tables()["t"].item<float>();
 }
 
-// One update with the given gradient for each duplicate of the one row.
+// Makes one update of the single row. Each gradient is that of one duplicate.
 void step(TPUEmbedding& layer, std::vector<float> gradients) {
   const at::Tensor upstream = at::tensor(gradients, at::kFloat).unsqueeze(1);
   const at::Tensor ids = at::zeros({upstream.size(0)}, at::kLong);
@@ -98,7 +98,7 @@ TEST(OptimizerStepsTest, AdamWithTheSumOutsideTheRoot) {
       {0.702582564, 0.595462262, 0.44764747});
 }
 
-// Sequences computed by hand from the formulas of TensorFlow and Keras.
+// The expected weights follow from the formulas of TensorFlow and Keras.
 TEST(OptimizerStepsTest, KerasAdam) {
   expect_weights(
       optim::Adam{
@@ -215,7 +215,7 @@ TEST(OptimizerStepsTest, DuplicatesAreSummedOverAllFeaturesOfATable) {
   (activations["dense"].sum() + 2 * activations["bag"].sum() +
    3 * activations["sequence"].sum())
       .backward();
-  // 2 * 1 + 2 * 2 + 2 * 3: the third of the sequence is cut off.
+  // The sum is 2 * 1 + 2 * 2 + 2 * 3. The third id of the sequence is cut off.
   constexpr float kSum = 12;
   test::expect_close(
       layer->embedding_tables()["t"],
@@ -327,7 +327,7 @@ TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
   }
 }
 
-TEST(LearningRateTest, TwoCallablesAreTwoSources) {
+TEST(LearningRateTest, TwoCallablesAreReadSeparately) {
   int first_reads = 0;
   int second_reads = 0;
   TPUEmbedding layer(TPUEmbeddingOptions{
@@ -394,7 +394,7 @@ TEST(LearningRateTest, ACallableMayFollowTheLayersOwnSteps) {
       layer->embedding_tables()["a"][1], at::full({3}, -(1.0 + 2.0 + 3.0)));
 }
 
-TEST(ManyTablesTest, ThirtyTablesLearnEachByItsOwnOptimizer) {
+TEST(ManyTablesTest, ThirtyTablesLearnWithTheirOwnOptimizers) {
   constexpr int64_t kTables = 30;
   std::vector<Nest<FeatureConfig>> configs;
   std::vector<Features> features;

@@ -27,8 +27,8 @@ namespace tessera {
 
 namespace partial_tpu_embedding_test {
 
-// Upstream's test: vocabularies of 5, 20, 8, 9, 15 and a threshold of 10. Two
-// features share a small table, two a large one.
+// The features of upstream's test, which has a threshold of 10. Two features share
+// a small table, and two share a large one.
 Nest<FeatureConfig> features() {
   const auto table =
       [](const char* name, int64_t vocabulary_size, int64_t dim) {
@@ -98,8 +98,8 @@ TEST(PartialTPUEmbeddingTest, LargeTablesAreOnTheEngineAndSmallOnesParameters) {
   // Shared small tables are one parameter: five, eight, nine.
   EXPECT_EQ(layer->dense_embedding()->parameters().size(), 3U);
   EXPECT_EQ(dense_parameters(*layer).size(), 3U);
-  EXPECT_EQ(layer->parameters().size(), 4U);  // and the virtual variable
-  // Unnamed tables are numbered over both halves.
+  EXPECT_EQ(layer->parameters().size(), 4U);  // with the virtual variable
+  // The numbers of unnamed tables count the tables of both sides.
   std::vector<std::string> names;
   for (const auto& table : layer->tpu_embedding()->embedding_tables()) {
     names.push_back(table.name);
@@ -123,7 +123,7 @@ TEST(PartialTPUEmbeddingTest, AllOrNothing) {
   EXPECT_TRUE(dense_parameters(*all_tpu).empty());
 }
 
-// With SGD, which is the same rule on both sides.
+// SGD is the same rule on both sides.
 TEST(PartialTPUEmbeddingTest, TrainsAsOneEmbeddingOverAllTables) {
   for (const std::optional<int64_t> threshold :
        {std::optional<int64_t>(0),
@@ -185,7 +185,7 @@ TEST(PartialTPUEmbeddingTest, PrefetchesAsOneLayerDoes) {
   }
 }
 
-TEST(PartialTPUEmbeddingTest, AForwardIsFinishedOnce) {
+TEST(PartialTPUEmbeddingTest, FinishForwardRefusesUsedAndForeignForwards) {
   PartialTPUEmbedding layer(options(10));
   auto pending = layer->begin_forward(batch());
   layer->finish_forward(std::move(pending));
@@ -226,14 +226,14 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
   const auto copy =
       std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone());
   const auto expected = layer->forward(batch()).flatten();
-  loss_of(layer->forward(batch())).backward();  // moves the engine's tables
+  loss_of(layer->forward(batch())).backward();  // updates the engine's tables
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(at::equal(loaded->forward(batch()).flatten()[i], expected[i]));
     EXPECT_TRUE(at::equal(copy->forward(batch()).flatten()[i], expected[i]));
   }
 }
 
-TEST(PartialTPUEmbeddingTest, TheSpecsTrainSmallTablesOnRequest) {
+TEST(PartialTPUEmbeddingTest, MakeOptimizerTrainsSmallTables) {
   PartialTPUEmbeddingOptions with_rule = options(10);
   with_rule.optimizer = optim::SGD{.learning_rate = 0.5};
   PartialTPUEmbedding layer(with_rule);
@@ -244,10 +244,10 @@ TEST(PartialTPUEmbeddingTest, TheSpecsTrainSmallTablesOnRequest) {
   optimizer->step();
   const at::Tensor after = layer->dense_embedding()->read_rows("table_0", 0, 5);
   EXPECT_FALSE(at::equal(before[1], after[1]));
-  EXPECT_TRUE(at::equal(before[2], after[2]));  // in no bag
+  EXPECT_TRUE(at::equal(before[2], after[2]));  // not looked up
 }
 
-TEST(PartialTPUEmbeddingTest, SaysItsOutputShapeAndBuilds) {
+TEST(PartialTPUEmbeddingTest, ComputesItsOutputShapeAndBuilds) {
   PartialTPUEmbedding layer(options(10));
   const Nest<PartialShape> inputs{
       {"a", PartialShape{2}},
@@ -266,7 +266,7 @@ TEST(PartialTPUEmbeddingTest, SaysItsOutputShapeAndBuilds) {
   EXPECT_EQ(activations.at("c")[1].sizes(), (std::vector<int64_t>{2, 2, 2}));
 }
 
-TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMore) {
+TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
       .features =
           {{"large",
@@ -283,9 +283,9 @@ TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMore) {
     layer->build(Nest<PartialShape>{
         {"large", PartialShape{batch}}, {"small", PartialShape{batch}}});
   };
-  const auto forward = [](PartialTPUEmbedding& of, int64_t batch) {
+  const auto forward = [](PartialTPUEmbedding& embedding, int64_t batch) {
     const at::Tensor ids = at::zeros({batch}, at::kLong);
-    return of->forward({{"large", ids}, {"small", ids}});
+    return embedding->forward({{"large", ids}, {"small", ids}});
   };
   build(std::nullopt);
   forward(layer, 4);
@@ -336,7 +336,7 @@ TEST(PartialTPUEmbeddingTest, LooksUpSomeOfTheFeaturesWithoutGradients) {
   const Features whole = batch();
   const at::NoGradGuard no_grad;
   const auto all = layer->forward(whole);
-  // Both large features in another order, and one small one.
+  // Two large features in another order, and a small one.
   const Features some{{"e", whole["e"]}, {"a", whole["a"]}, {"b", whole["b"]}};
   for (const auto& activations :
        {layer->forward(some),

@@ -62,7 +62,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
             {FeatureConfig{.table = items},
              FeatureConfig{.table = items, .max_sequence_length = 2}})}});
 
-  // Maps are matched by key, so the order of the batch is free.
+  // Maps are matched by key, so a batch may have another order.
   const Nest<at::Tensor> activations = embedding->forward(
       {{"seen",
         Features::list({ragged({{1, 2}, {}}), ragged({{3}, {4, 5, 6}})})},
@@ -128,7 +128,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsAreInt64Ids) {
   test::expect_close(narrow["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, OneConfigAloneGivesOneActivation) {
+TEST_P(TPUEmbeddingOnBothStrategies, ASingleConfigGivesASingleActivation) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
   const Nest<at::Tensor> activation = embedding->forward(int64s({3, 1}));
   ASSERT_TRUE(activation.is_leaf());
@@ -171,11 +171,11 @@ TEST_P(TPUEmbeddingOnBothStrategies, UnnamedTablesAreNumberedByFirstUse) {
 TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesCount) {
   const auto table = numbered_table("t", 4, 2);
   auto embedding = layer(FeatureConfig{.table = table});
-  const at::Tensor live = embedding->embedding_tables()[table];
-  live[2].fill_(5.0);
+  const at::Tensor rows = embedding->embedding_tables()[table];
+  rows[2].fill_(5.0);
   test::expect_close(
       embedding->forward(int64s({2})).leaf(), floats({1, 2}, {5, 5}));
-  EXPECT_FALSE(live.requires_grad());
+  EXPECT_FALSE(rows.requires_grad());
   EXPECT_VALUE_ERROR(
       embedding->embedding_tables()["u"], "no table 'u'. Known: t");
   EXPECT_VALUE_ERROR(
@@ -183,7 +183,9 @@ TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesCount) {
       "no feature of this layer uses the table 't'");
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, ABatchOfZeroRowsWorksInEveryKind) {
+TEST_P(
+    TPUEmbeddingOnBothStrategies,
+    ABatchOfZeroRowsWorksForEveryKindOfFeature) {
   const auto table = numbered_table("t", 4, 3);
   auto embedding = layer(
       {{"dense", FeatureConfig{.table = table}},
@@ -265,7 +267,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
   }
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, ToConvertsActivationsAndNoTable) {
+TEST_P(TPUEmbeddingOnBothStrategies, ToConvertsActivationsButNoTable) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
   const at::Tensor ids = int64s({3});
   for (const torch::Dtype dtype :
@@ -319,7 +321,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, ToMovesActivationsToTheDevice) {
   EXPECT_TRUE(embedding->forward(int64s({3})).leaf().is_cpu());
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, ClonesConvertAsTheOriginal) {
+TEST_P(TPUEmbeddingOnBothStrategies, ClonesConvertLikeTheOriginal) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
   embedding->to(torch::kBFloat16);
   const auto copy = [&](const std::optional<torch::Device>& device) {
@@ -333,7 +335,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, ClonesConvertAsTheOriginal) {
   EXPECT_TRUE(embedding->activation_device().is_cpu());
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, WhatActivationsCannotBeIsRefused) {
+TEST_P(TPUEmbeddingOnBothStrategies, ToRefusesUnusableDtypesAndDevices) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
   embedding->to(torch::kDouble);
   EXPECT_VALUE_ERROR(
@@ -354,7 +356,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, WhatActivationsCannotBeIsRefused) {
   EXPECT_TRUE(embedding->activation_device().is_cpu());
 }
 
-TEST(TPUEmbeddingTest, FeaturesAndOptimizerMakeALayer) {
+TEST(TPUEmbeddingTest, IsBuiltFromFeaturesAndAnOptimizer) {
   const auto table = numbered_table("t", 4, 1);
   TPUEmbedding in_braces(
       {{"a", FeatureConfig{.table = table}}}, optim::SGD{.learning_rate = 0.5});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One backward() is one update; the virtual variable stays at zero.
+// One backward() makes one update, and the virtual variable stays zero.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
@@ -32,7 +32,7 @@ namespace virtual_variable_test {
 using test::floats;
 using test::int64s;
 
-// Ids 0..3 of width 1, values 0..3, so that a row's weight names it.
+// A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
     optim::OptimizerSpec optimizer,
     Strategy strategy = Strategy::engine()) {
@@ -58,14 +58,14 @@ void expect_table(const TPUEmbedding& layer, std::vector<float> expected) {
       layer->embedding_tables()["t"], floats({4, 1}, std::move(expected)));
 }
 
-// On the host the same step, by torch::optim.
+// The same step on all strategies.
 class OneUpdateTest : public testing::TestWithParam<Strategy> {
  protected:
   OneUpdateTest()
       : layer_(make_layer(optim::Adagrad{.learning_rate = 1.0}, GetParam())) {}
 
-  // Backward and step: Adagrad from 0.1 shows whether gradients were summed
-  // before the square.
+  // Runs the backward pass and the step. Adagrad shows that gradients are summed
+  // before they are squared. The host makes the step by the formula.
   void step(const at::Tensor& loss) {
     loss.backward();
     if (!GetParam().is_engine()) {
@@ -78,7 +78,7 @@ class OneUpdateTest : public testing::TestWithParam<Strategy> {
     }
   }
 
-  static float moved(float row, float gradient) {
+  static float updated(float row, float gradient) {
     return row - gradient / std::sqrt(0.1F + gradient * gradient);
   }
 
@@ -95,7 +95,7 @@ TEST_P(OneUpdateTest, TwoForwardsInOneLoss) {
   const auto first = layer_->forward(kBatch);
   const auto second = layer_->forward(kBatch);
   step(first["a"].sum() + 2 * second["a"].sum());
-  expect_table(layer_, {moved(0, 3), moved(1, 3), 2, 3});
+  expect_table(layer_, {updated(0, 3), updated(1, 3), 2, 3});
 }
 
 TEST_P(OneUpdateTest, TwoTowersWithASharedTable) {
@@ -103,25 +103,25 @@ TEST_P(OneUpdateTest, TwoTowersWithASharedTable) {
   const at::Tensor left = (activations["a"] * 2).square().sum();
   const at::Tensor right = (activations["b"] * 3).sum();
   step(left + right);
-  expect_table(layer_, {moved(0, 0), moved(1, 8 + 3), moved(2, 3), 3});
+  expect_table(layer_, {updated(0, 0), updated(1, 8 + 3), updated(2, 3), 3});
 }
 
 TEST_P(OneUpdateTest, AnUnusedFeatureAddsNothing) {
   step(layer_->forward(kBatch)["b"].sum());
-  expect_table(layer_, {0, moved(1, 1), moved(2, 1), 3});
+  expect_table(layer_, {0, updated(1, 1), updated(2, 1), 3});
 }
 
 TEST_P(OneUpdateTest, AnUnusedForwardAddsNothing) {
   layer_->forward(kBatch);
   step(layer_->forward(kBatch)["a"].sum());
-  expect_table(layer_, {moved(0, 1), moved(1, 1), 2, 3});
+  expect_table(layer_, {updated(0, 1), updated(1, 1), 2, 3});
 }
 
-TEST_P(OneUpdateTest, TwoLossesSummedShareOneBackward) {
+TEST_P(OneUpdateTest, TwoSummedLossesShareOneBackward) {
   const auto activations = layer_->forward(kBatch);
   const at::Tensor detached = activations["a"].detach();
   step((activations["a"] * detached).sum() + activations["b"].sum());
-  expect_table(layer_, {moved(0, 0), moved(1, 1 + 1), moved(2, 1), 3});
+  expect_table(layer_, {updated(0, 0), updated(1, 1 + 1), updated(2, 1), 3});
 }
 
 TEST(VirtualVariableTest, RowsOfAnUnusedFeatureCountAsTouched) {
@@ -172,7 +172,7 @@ TEST(VirtualVariableTest, GradForDenseInputsOnlyGivesNoUpdate) {
   test::expect_close(gradients[0], floats({2, 1}, {0, 1}));
   EXPECT_EQ(layer->iterations(), 0);
   test::expect_same_tables(layer, before);
-  // Asking for the virtual variable is asking for the update.
+  // A gradient of the virtual variable makes the update.
   const auto zero = torch::autograd::grad({loss}, {layer->virtual_variable()});
   test::expect_close(zero[0], at::zeros({1}));
   expect_table(layer, {-1, 0, 2, 3});
@@ -246,8 +246,8 @@ TEST(VirtualVariableTest, FreezingBetweenForwardAndBackwardFreezesTheTables) {
   test::expect_same_tables(layer, before);
 }
 
-// One optimizer, of those that could move a zero by themselves, holds the
-// parameters of the layer and of a dense module, as in a model.
+// Trains a layer and a dense module by one optimizer, as in a model. Some
+// optimizers change a parameter whose gradient is zero.
 template <class Optimizer, class Options>
 void expect_exactly_zero_after_100_steps(const Options& options) {
   auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
@@ -303,10 +303,11 @@ TEST(VirtualVariableTest, GradientsMayHaveAnyStrides) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = table}, .optimizer = kUnitSgd});
   const at::Tensor ids = int64s({0, 1, 1});
-  layer->forward(ids).leaf().sum().backward();  // expanded: strides 0
+  // The gradient of a sum is expanded, with strides of 0.
+  layer->forward(ids).leaf().sum().backward();
   test::expect_close(
       layer->embedding_tables()["t"], floats({3, 2}, {-1, -1, -2, -2, 0, 0}));
-  // The transpose's gradient comes back transposed.
+  // The gradient of a transposed tensor is transposed.
   const at::Tensor upstream = floats({2, 3}, {1, 2, 3, 4, 5, 6});
   (layer->forward(ids).leaf().t() * upstream).sum().backward();
   test::expect_close(
@@ -327,7 +328,7 @@ TEST(VirtualVariableTest, BackwardMayRunOnAnotherThread) {
   EXPECT_TRUE(layer->virtual_variable().grad().defined());
 }
 
-TEST(VirtualVariableTest, TheLayerMayBeGoneBeforeBackward) {
+TEST(VirtualVariableTest, TheLayerMayBeDestroyedBeforeBackward) {
   at::Tensor loss;
   at::Tensor table;
   at::Tensor variable;
@@ -364,11 +365,11 @@ TEST(VirtualVariableTest, AMissingGradientWarnsOnceAndCountsAsZeros) {
           "[feature 'b'] no gradient reached its activation"),
       std::string::npos)
       << warnings.texts[0];
-  // Row 2 is only in feature b: its weight decayed twice.
+  // Only feature b looks up row 2, whose weight decayed twice.
   expect_table(layer, {-1.5F, -1.25F, 0.5F, 3.0F});
 }
 
-TEST(VirtualVariableTest, AGraphOfGradientsUpdatesOnce) {
+TEST(VirtualVariableTest, ABackwardPassWithCreateGraphUpdatesOnce) {
   auto layer = make_layer(kUnitSgd);
   const at::Tensor loss = layer->forward(kBatch)["a"].square().sum();
   const auto zero = torch::autograd::grad(
