@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Archives of layers and optimizers that a flipped bit or a cut has touched.
+// Archives of layers and optimizers with a flipped bit or a missing end.
 #include "src/common/checked_archive.h"
 
 #include <tessera/layers/combined.h>
@@ -64,13 +64,15 @@ void train(TPUEmbedding& layer) {
   layer->forward({{"a", test::int64s({0, 3, 3})}})["a"].sum().backward();
 }
 
+// The number of damaged copies, and of those that could be loaded all the same.
 struct Damage {
   int64_t files = 0;
   int64_t loaded = 0;
 };
 
-// Loads copies of `bytes` with a flipped byte, and with less at the end. Each is
-// refused, and leaves `values()` as they are, or gives what the whole bytes give.
+// Loads copies of `bytes` with a flipped bit or a missing end. Checks that each
+// copy is refused and leaves `values()` unchanged, or gives the values of the
+// undamaged archive.
 template <class Loaded>
 Damage damage_of(
     const std::string& bytes,
@@ -111,17 +113,17 @@ Damage damage_of(const std::string& bytes, Loaded& loaded, size_t step) {
   return damage_of(bytes, loaded, step, [&] { return bytes_of(loaded); });
 }
 
-TEST(ArchiveChecksumsTest, ADamagedLayerIsRefusedOrTheSame) {
+TEST(ArchiveChecksumsTest, ADamagedLayerIsRefusedOrLoadsTheSameValues) {
   TPUEmbedding layer = make_layer(0);
   train(layer);
   TPUEmbedding loaded = make_layer(99);
   const Damage damage = damage_of(bytes_of(layer), loaded, 7);
-  // Headers of the file's records are of no consequence.
+  // Damage to the headers of records has no effect.
   EXPECT_GT(damage.loaded, 0);
   EXPECT_GT(damage.files, 2 * damage.loaded);
 }
 
-TEST(ArchiveChecksumsTest, ADamagedLayerOfOthersIsRefusedOrTheSame) {
+TEST(ArchiveChecksumsTest, ADamagedPartialLayerIsRefusedOrLoadsTheSameValues) {
   const auto make = [](uint64_t seed) {
     const auto table = [](const char* name, int64_t rows) {
       return FeatureConfig{
@@ -144,7 +146,7 @@ struct TowerOptions {
   static void visit_fields(Self& /*self*/, Visit&& /*visit*/) {}
 };
 
-// A layer of the user's, whose parts are LibTorch's and ours.
+// A user's layer that has modules of LibTorch and Tessera.
 class TowerImpl : public LayerImpl<TowerImpl, TowerOptions> {
  public:
   static constexpr const char* kClassName = "Tower";
@@ -168,12 +170,12 @@ class TowerImpl : public LayerImpl<TowerImpl, TowerOptions> {
 };
 TORCH_MODULE(Tower);
 
-TEST(ArchiveChecksumsTest, ADamagedTowerIsRefusedOrTheSame) {
+TEST(ArchiveChecksumsTest, ADamagedTowerIsRefusedOrLoadsTheSameValues) {
   torch::manual_seed(1);
   Tower tower;
   tower->buffers()[0].fill_(3);
   Tower loaded;
-  // Not the archive: the stride of a dimension of size 1 may be any number.
+  // The archives may differ, because a dimension of size 1 may have any stride.
   const auto values = [&] {
     std::vector<at::Tensor> tensors;
     for (const auto& tensors_of : {loaded->parameters(), loaded->buffers()}) {
@@ -187,20 +189,20 @@ TEST(ArchiveChecksumsTest, ADamagedTowerIsRefusedOrTheSame) {
   EXPECT_LT(damage.loaded, damage.files);
 }
 
-TEST(ArchiveChecksumsTest, ADamagedOptimizerIsRefusedOrTheSame) {
+TEST(ArchiveChecksumsTest, ADamagedOptimizerIsRefusedOrLoadsTheSameValues) {
   const auto make = [](std::vector<at::Tensor>& parameters) {
     parameters = {torch::ones({3, 2}).set_requires_grad(true)};
     return optim::make_optimizer(optim::Adam{}, parameters);
   };
-  std::vector<at::Tensor> parameters, others;
-  const auto optimizer = make(parameters), loaded = make(others);
+  std::vector<at::Tensor> parameters, loaded_parameters;
+  const auto optimizer = make(parameters), loaded = make(loaded_parameters);
   const auto step = [](auto& optimizer, const auto& parameters) {
     parameters[0].mutable_grad() = at::full({3, 2}, 0.5);
     optimizer.step();
   };
   step(*optimizer, parameters);
   step(*optimizer, parameters);
-  step(*loaded, others);
+  step(*loaded, loaded_parameters);
   damage_of(bytes_of(*optimizer), *loaded, 13);
 }
 
@@ -220,7 +222,7 @@ TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   };
   const std::string bytes = bytes_of(make(0.1));
   std::string damaged = bytes;
-  const size_t at = damaged.find("\x3f\xb9\x99\x99");  // 0.1, as pickle has it
+  const size_t at = damaged.find("\x3f\xb9\x99\x99");  // 0.1 in pickle's format
   ASSERT_NE(at, std::string::npos);
   damaged[at + 1] = static_cast<char>(damaged[at + 1] ^ 1);
   Combined loaded = make(0.2);
@@ -233,7 +235,7 @@ TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   EXPECT_EQ(rate_of(loaded), 0.1);
 }
 
-// One entry after the other, as if a byte of it had been flipped.
+// Each case changes one entry and keeps the checksums of the original.
 TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
   const auto write = [](const std::string& damaged) {
     OutputArchive output;
@@ -244,7 +246,7 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     archive.write("rate", c10::IValue(0.5));
     archive.write("name", c10::IValue("x"));
     archive.write("nested", nested);
-    // The same again with other values, under the checksums of the first.
+    // Write the same entries once more, one of them changed, with these checksums.
     OutputArchive again;
     OutputArchive part(again.compilation_unit());
     at::Tensor values = at::arange(6, at::kFloat).view({2, 3});
@@ -313,7 +315,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   InputArchive whole;
   whole.load_from(whole_stream);
   verify_checksums(whole, "[here]");
-  // The same entries under the checksums of others.
+  // The same entries with another value in a/b, and the old checksums.
   c10::IValue checksums;
   whole.read(kChecksumsKey, checksums);
   OutputArchive again;
@@ -331,16 +333,16 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
       "nothing was changed:\n  a/b does not agree with its checksum\nLoad");
 }
 
-// What others write into an archive is seen as well.
-TEST(ArchiveChecksumsTest, ArchivesOfOthersAreCovered) {
+// Checksums cover entries that were not written through CheckedArchive.
+TEST(ArchiveChecksumsTest, CoversEntriesOfPlainArchives) {
   OutputArchive output;
   CheckedArchive archive(output);
-  OutputArchive others(output.compilation_unit());
-  others.write(
+  OutputArchive plain(output.compilation_unit());
+  plain.write(
       "pair", c10::IValue(c10::ivalue::Tuple::create({0.5, int64_t{2}})));
-  others.write("list", c10::IValue(std::vector<at::Tensor>{at::ones({2})}));
-  others.write("none", c10::IValue());
-  archive.write("others", others);
+  plain.write("list", c10::IValue(std::vector<at::Tensor>{at::ones({2})}));
+  plain.write("none", c10::IValue());
+  archive.write("plain", plain);
   archive.finish();
   std::stringstream stream;
   output.save_to(stream);
@@ -354,7 +356,7 @@ TEST(ArchiveChecksumsTest, ArchivesOfOthersAreCovered) {
   verify_checksums(read, "[here]");
 }
 
-// As it was before archives had checksums.
+// Writes a layer in the format without checksums.
 void write_old_layer(OutputArchive& archive) {
   archive.write("format_version", c10::IValue(1));
   archive.write("config", c10::IValue("{}"));
@@ -378,7 +380,7 @@ void load_old(
   load_bytes(loaded, stream.str());
 }
 
-TEST(ArchiveChecksumsTest, ArchivesWithoutThemAreStillRead) {
+TEST(ArchiveChecksumsTest, ArchivesWithoutChecksumsAreStillRead) {
   TPUEmbedding layer = make_layer(0);
   load_old(layer, write_old_layer);
   EXPECT_EQ(layer->iterations(), 7);
@@ -406,7 +408,7 @@ TEST(ArchiveChecksumsTest, ArchivesWithoutThemAreStillRead) {
   EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.25);
 }
 
-TEST(ArchiveChecksumsTest, ADamagedConfigIsNoConfig) {
+TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
   const std::string bytes = bytes_of(make_layer(0));
   std::string damaged = bytes;
   const size_t at = damaged.find("vocabulary_size\":5");

@@ -351,8 +351,8 @@ TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
        "table 'table_1': slot accumulators was not saved"});
 }
 
-// MissingSlots is an option of the layer, because torch::load() of a model takes no
-// options.
+// MissingSlots is an option of the layer, because torch::load() of a model takes
+// no options.
 TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
   const auto make_model = [](TPUEmbedding layer) {
     return torch::nn::Sequential(

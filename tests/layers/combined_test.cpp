@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Apply::kOnStep: gradients of several passes, one update.
+// Apply::kOnStep collects gradients of several passes for one update.
 #include <tessera/layers/combined.h>
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -37,7 +37,7 @@ using test::int64s;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Tables of 6 rows of width 2, and a dense weight on top of their sum.
+// A table of 6 rows of width 2, and a dense layer on the sum of two features.
 struct ModelImpl : torch::nn::Module {
   explicit ModelImpl(
       const optim::OptimizerSpec& spec,
@@ -64,7 +64,7 @@ struct ModelImpl : torch::nn::Module {
     dense->weight.fill_(1.0);
   }
 
-  // The sum over the examples of their outputs' squares.
+  // Returns the sum of the squared outputs over all examples.
   at::Tensor loss(const at::Tensor& a, const at::Tensor& b) {
     const auto activations = embedding->forward({{"a", a}, {"b", b}});
     return dense->forward(activations["a"] + activations["b"]).square().sum();
@@ -88,7 +88,7 @@ Combined make_combined(Model& model, CombinedOptions options = {}) {
 
 const optim::OptimizerSpec kAdagrad = optim::Adagrad{.learning_rate = 0.1};
 
-TEST(CombinedTest, MicroBatchesAreOneBatch) {
+TEST(CombinedTest, MicroBatchesMatchOneBatch) {
   for (const optim::OptimizerSpec& spec : std::vector<optim::OptimizerSpec>{
            kAdagrad,
            optim::Adam{.learning_rate = 0.1},
@@ -97,19 +97,19 @@ TEST(CombinedTest, MicroBatchesAreOneBatch) {
     SCOPED_TRACE(optim::name_of(spec));
     Model whole(spec);
     Model parts(spec);
-    auto of_whole = make_combined(whole);
-    auto of_parts = make_combined(parts);
+    auto whole_optimizer = make_combined(whole);
+    auto parts_optimizer = make_combined(parts);
     const at::Tensor a = int64s({0, 1, 2, 0, 4, 4});
     const at::Tensor b = int64s({1, 1, 3, 2, 0, 0});
     for (int step = 0; step < 3; ++step) {
-      of_whole.zero_grad();
-      of_parts.zero_grad();
+      whole_optimizer.zero_grad();
+      parts_optimizer.zero_grad();
       whole->loss(a, b).backward();
       for (int64_t i = 0; i < 6; i += 2) {
         parts->loss(a.slice(0, i, i + 2), b.slice(0, i, i + 2)).backward();
       }
-      of_whole.step();
-      of_parts.step();
+      whole_optimizer.step();
+      parts_optimizer.step();
     }
     test::expect_close(parts->table(), whole->table(), 1e-5, 1e-5);
     test::expect_close(parts->dense->weight, whole->dense->weight, 1e-5, 1e-5);
@@ -120,7 +120,7 @@ TEST(CombinedTest, MicroBatchesAreOneBatch) {
   }
 }
 
-TEST(CombinedTest, OneBatchPerStepIsTheUpdateInBackward) {
+TEST(CombinedTest, OneBatchPerStepMatchesTheUpdateInBackward) {
   Model in_backward(kAdagrad, Apply::kInBackward);
   Model on_step(kAdagrad);
   torch::optim::SGD dense(in_backward->parameters(), 0.001);
@@ -153,33 +153,34 @@ TEST(CombinedTest, NothingChangesBeforeTheStep) {
 TEST(CombinedTest, ASecondBackwardOverOneForwardAddsUp) {
   Model twice(optim::SGD{.learning_rate = 0.01});
   Model doubled(optim::SGD{.learning_rate = 0.01});
-  auto of_twice = make_combined(twice);
-  auto of_doubled = make_combined(doubled);
+  auto twice_optimizer = make_combined(twice);
+  auto doubled_optimizer = make_combined(doubled);
   const at::Tensor loss = twice->loss(int64s({0}), int64s({1}));
   loss.backward({}, /*retain_graph=*/true);
   loss.backward();
   (2 * doubled->loss(int64s({0}), int64s({1}))).backward();
-  of_twice.step();
-  of_doubled.step();
+  twice_optimizer.step();
+  doubled_optimizer.step();
   test::expect_close(twice->table(), doubled->table());
 }
 
 TEST(CombinedTest, TheMeanIsOverPassesForDenseAndTables) {
   Model mean(optim::SGD{.learning_rate = 0.01});
   Model halved(optim::SGD{.learning_rate = 0.01});
-  auto of_mean = make_combined(mean, {.accumulation = Accumulation::kMean});
-  auto of_halved = make_combined(halved);
+  auto mean_optimizer =
+      make_combined(mean, {.accumulation = Accumulation::kMean});
+  auto halved_optimizer = make_combined(halved);
   for (int64_t i = 0; i < 2; ++i) {
     mean->loss(int64s({i}), int64s({2})).backward();
     (0.5 * halved->loss(int64s({i}), int64s({2}))).backward();
   }
-  of_mean.step();
-  of_halved.step();
+  mean_optimizer.step();
+  halved_optimizer.step();
   test::expect_close(mean->table(), halved->table());
   test::expect_close(mean->dense->weight, halved->dense->weight);
 }
 
-TEST(CombinedTest, ZeroGradDiscardsHoweverItIsCalled) {
+TEST(CombinedTest, EveryFormOfZeroGradDiscardsGradients) {
   const auto discards = [](auto zero_grad) {
     Model model(optim::SGD{.learning_rate = 0.01});
     auto combined = make_combined(model);
@@ -189,7 +190,7 @@ TEST(CombinedTest, ZeroGradDiscardsHoweverItIsCalled) {
     combined.step();
     EXPECT_TRUE(at::equal(model->table(), before));
     EXPECT_EQ(model->embedding->iterations(), 0);
-    // And at the next backward: what was zeroed does not come back.
+    // Discarded gradients do not come back in the next backward pass.
     model->loss(int64s({0}), int64s({0})).backward();
     zero_grad(combined);
     model->loss(int64s({5}), int64s({5})).backward();
@@ -207,11 +208,11 @@ TEST(CombinedTest, ZeroGradDiscardsHoweverItIsCalled) {
 TEST(CombinedTest, ClipsByTheNormOfDenseAndTablesTogether) {
   for (const double p : {2.0, 1.0, 3.0, kInfinity}) {
     SCOPED_TRACE(p);
-    // The host has all gradients in parameters, for LibTorch's own function.
+    // On the host, LibTorch's own function sees the gradients of all parameters.
     Model host(
         optim::SGD{.learning_rate = 0.5}, Apply::kOnStep, Strategy::host());
     Model engine(optim::SGD{.learning_rate = 0.5});
-    torch::optim::SGD of_host(
+    torch::optim::SGD host_optimizer(
         {torch::optim::OptimizerParamGroup(
              {host->dense->weight},
              std::make_unique<torch::optim::SGDOptions>(0.01)),
@@ -219,7 +220,7 @@ TEST(CombinedTest, ClipsByTheNormOfDenseAndTablesTogether) {
              host->embedding->parameters(),
              std::make_unique<torch::optim::SGDOptions>(0.5))},
         torch::optim::SGDOptions(0.5));
-    Combined of_engine(
+    Combined engine_optimizer(
         torch::optim::SGD(engine->parameters(), 0.01), {engine->embedding});
     for (int64_t i = 0; i < 2; ++i) {
       const at::Tensor a = int64s({i, 3, 3});
@@ -229,9 +230,10 @@ TEST(CombinedTest, ClipsByTheNormOfDenseAndTablesTogether) {
     }
     const double expected =
         torch::nn::utils::clip_grad_norm_(host->parameters(), 1.5, p);
-    EXPECT_NEAR(of_engine.clip_grad_norm_(1.5, p), expected, 1e-5 * expected);
-    of_host.step();
-    of_engine.step();
+    EXPECT_NEAR(
+        engine_optimizer.clip_grad_norm_(1.5, p), expected, 1e-5 * expected);
+    host_optimizer.step();
+    engine_optimizer.step();
     test::expect_close(engine->table(), host->table(), 1e-5, 1e-5);
     test::expect_close(engine->dense->weight, host->dense->weight, 1e-5, 1e-5);
   }
@@ -242,13 +244,13 @@ TEST(CombinedTest, ANormBelowTheLimitClipsNothing) {
   auto combined = make_combined(model);
   EXPECT_EQ(combined.clip_grad_norm_(1.0), 0.0);
   model->loss(int64s({1}), int64s({1})).backward();
-  // Both rows have the gradient 2 * 4 for each column of both features, summed
-  // for row 1: 16; the dense weights have 2 * 4 * 2 = 16 each.
+  // Each column of both features has the gradient 2 * 4, so the sum for row 1 is
+  // 16. Each dense weight has the gradient 2 * 4 * 2 = 16.
   EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
   EXPECT_NEAR(combined.clip_grad_norm_(1e9), 32.0, 1e-4);
 }
 
-TEST(CombinedTest, AGradientWithoutRowsHasNoPartInTheNorm) {
+TEST(CombinedTest, AGradientWithoutRowsAddsNothingToTheNorm) {
   Model model(kAdagrad);
   auto combined = make_combined(model);
   at::Tensor& weight = model->dense->weight;
@@ -261,7 +263,7 @@ TEST(CombinedTest, AGradientWithoutRowsHasNoPartInTheNorm) {
   }
 }
 
-TEST(CombinedTest, TheNormOfAMeanIsTheMeans) {
+TEST(CombinedTest, ClipsByTheNormOfTheMean) {
   Model model(kAdagrad);
   auto combined = make_combined(model, {.accumulation = Accumulation::kMean});
   model->loss(int64s({1}), int64s({1})).backward();
@@ -283,7 +285,7 @@ TEST(CombinedTest, LibTorchSchedulersAndCastsReachTheDenseOptimizer) {
     return (before - model->dense->weight)[0][0].item<float>();
   };
   EXPECT_EQ(moved(), 1.0F);
-  scheduler.step();  // LibTorch's first one changes nothing
+  scheduler.step();  // LibTorch's first step changes nothing
   scheduler.step();
   EXPECT_EQ(moved(), 0.5F);
   static_cast<torch::optim::SGDOptions&>(combined.param_groups()[0].options())
@@ -428,7 +430,7 @@ TEST(CombinedTest, AFailingPassAddsNothing) {
   EXPECT_FALSE(at::equal(model->table()[1], before[1]));
 }
 
-TEST(CombinedTest, AFailingRateChangesNothingAndCanBeMended) {
+TEST(CombinedTest, AFailingLearningRateChangesNothingAndCanBeFixed) {
   bool fails = true;
   Model model(optim::SGD{.learning_rate = [&] { return fails ? NAN : 0.01; }});
   auto combined = make_combined(model);
@@ -455,16 +457,16 @@ TEST(CombinedTest, TwoLayersStepTogether) {
   Combined combined(
       torch::optim::SGD(parameters, 0.001),
       {first->embedding, second->embedding});
-  const at::Tensor of_first = first->table();
-  const at::Tensor of_second = second->table();
+  const at::Tensor first_table = first->table();
+  const at::Tensor second_table = second->table();
   first->loss(int64s({1}), int64s({1})).backward();
   combined.step();
-  EXPECT_FALSE(at::equal(first->table(), of_first));
-  EXPECT_TRUE(at::equal(second->table(), of_second));
+  EXPECT_FALSE(at::equal(first->table(), first_table));
+  EXPECT_TRUE(at::equal(second->table(), second_table));
   EXPECT_EQ(second->embedding->iterations(), 0);
 }
 
-TEST(CombinedTest, WithoutCombinedTheLayerRaisesInsteadOfPilingUp) {
+TEST(CombinedTest, WithoutCombinedTheLayerRefusesToAccumulate) {
   Model model(kAdagrad);
   EXPECT_TORCH_ERROR(
       model->loss(int64s({0}), int64s({0})),
@@ -489,28 +491,28 @@ TEST(CombinedTest, WithoutCombinedTheLayerRaisesInsteadOfPilingUp) {
 
 TEST(CombinedTest, AFailingDenseStepCanBeRepeated) {
   Model mean(optim::SGD{.learning_rate = 0.01});
-  Model straight(optim::SGD{.learning_rate = 0.01});
+  Model expected(optim::SGD{.learning_rate = 0.01});
   bool fails = true;
   const CombinedOptions options{.accumulation = Accumulation::kMean};
-  Combined of_mean(
+  Combined mean_optimizer(
       optim::make_optimizer(
           optim::SGD{.learning_rate = [&] { return fails ? NAN : 0.001; }},
           mean->parameters()),
       {mean->embedding},
       options);
-  auto of_straight = make_combined(straight, options);
+  auto expected_optimizer = make_combined(expected, options);
   for (int64_t i = 0; i < 2; ++i) {
     mean->loss(int64s({i}), int64s({2})).backward();
-    straight->loss(int64s({i}), int64s({2})).backward();
+    expected->loss(int64s({i}), int64s({2})).backward();
   }
   const at::Tensor before = mean->table();
-  EXPECT_VALUE_ERROR(of_mean.step(), "learning_rate must be finite");
+  EXPECT_VALUE_ERROR(mean_optimizer.step(), "learning_rate must be finite");
   EXPECT_TRUE(at::equal(mean->table(), before));
   fails = false;
-  of_mean.step();
-  of_straight.step();
-  test::expect_close(mean->table(), straight->table());
-  test::expect_close(mean->dense->weight, straight->dense->weight);
+  mean_optimizer.step();
+  expected_optimizer.step();
+  test::expect_close(mean->table(), expected->table());
+  test::expect_close(mean->dense->weight, expected->dense->weight);
 }
 
 TEST(CombinedTest, RefusesCallsFromWithinAStep) {
@@ -545,7 +547,7 @@ TEST(CombinedTest, RefusesCallsFromWithinAStep) {
   EXPECT_FALSE(at::equal(model->table(), before));
 }
 
-TEST(CombinedTest, LoadingALayerDropsWhatWaits) {
+TEST(CombinedTest, LoadingALayerDropsAccumulatedGradients) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
   std::istringstream stream(test::saved(model->embedding));
@@ -556,7 +558,7 @@ TEST(CombinedTest, LoadingALayerDropsWhatWaits) {
   EXPECT_TRUE(at::equal(model->table(), before));
 }
 
-TEST(CombinedTest, AMovedFromObjectSaysSo) {
+TEST(CombinedTest, RefusesCallsOnAMovedFromObject) {
   Model model(kAdagrad);
   auto combined = make_combined(model);
   const Combined moved = std::move(combined);
@@ -564,18 +566,18 @@ TEST(CombinedTest, AMovedFromObjectSaysSo) {
       combined.step(), "[Combined::step] this Combined was moved from");
 }
 
-TEST(CombinedTest, ACloneHasNothingPendingAndNeedsItsOwn) {
+TEST(CombinedTest, ACloneHasNoGradientsAndNeedsItsOwnCombined) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
   model->loss(int64s({0}), int64s({0})).backward();
   TPUEmbedding copy(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(model->embedding->clone()));
-  Combined of_copy(torch::optim::SGD(copy->parameters(), 0.1), {copy});
-  of_copy.step();
+  Combined copy_optimizer(torch::optim::SGD(copy->parameters(), 0.1), {copy});
+  copy_optimizer.step();
   EXPECT_EQ(copy->iterations(), 0);
 }
 
-TEST(CombinedTest, RefusesWhatItCannotStep) {
+TEST(CombinedTest, RefusesLayersAndOptimizersItCannotStep) {
   Model in_backward(kAdagrad, Apply::kInBackward);
   EXPECT_VALUE_ERROR(
       make_combined(in_backward),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer among other modules: holders, clones, Sequential.
+// The layer in models: users' modules, clones, Sequential.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -38,7 +38,7 @@ Features batch() {
   return {{"user", int64s({1, 2})}, {"seen", ragged({{3}, {2, 2, 5}})}};
 }
 
-// A user's model in the way of LibTorch: reset() builds what it holds.
+// A user's model in LibTorch's style, whose reset() builds its modules.
 struct RankerImpl : torch::nn::Cloneable<RankerImpl> {
   explicit RankerImpl(TPUEmbeddingOptions options)
       : options(std::move(options)) {
@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
 
-// One training step; afterwards nothing is pending.
+// Makes one training step.
 template <class Model>
 void train_step(Model& model) {
   torch::optim::SGD optimizer(
@@ -112,7 +112,7 @@ TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
     Ranker copy(std::dynamic_pointer_cast<RankerImpl>(model->clone()));
     EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
 
-    // A load leaves the dtypes of dense weights and of activations.
+    // A load does not change the dtypes of dense weights and activations.
     std::stringstream archive;
     torch::save(model, archive);
     Ranker loaded(two_features(GetParam()));
@@ -155,14 +155,14 @@ TEST_P(CompositionTest, AModelsCloneIsIndependent) {
   EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
   EXPECT_EQ(copy->parameters().size(), model->parameters().size());
 
-  // Slots are copied, too: the second step depends on the first.
+  // Slots are copied, too. The second step depends on them.
   train_step(copy);
   test::expect_same_tables(model->embedding, before);
   train_step(model);
   test::expect_same_tables(copy->embedding, test::tables_of(model->embedding));
 }
 
-TEST(CloneTest, AClonesUpdatesAreNotTheOriginals) {
+TEST(CloneTest, UpdatesOfTheOriginalDoNotReachTheClone) {
   TPUEmbedding layer(two_features(Strategy::engine()));
   const at::Tensor loss = layer->forward(batch())["user"].sum();
   TPUEmbedding copy(

@@ -20,7 +20,7 @@
 namespace tessera {
 namespace cross_test {
 
-TEST(CrossTest, GradientsAreThoseOfFiniteDifferences) {
+TEST(CrossTest, GradientsMatchFiniteDifferences) {
   for (const std::optional<int64_t> projection_dim :
        {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
     for (const double diag_scale : {0.0, 0.5}) {
@@ -35,7 +35,7 @@ TEST(CrossTest, GradientsAreThoseOfFiniteDifferences) {
               .bias_initializer = initializers::Normal{.stddev = 1.0}});
           const at::Tensor x0 = at::randn({3, 4}, at::kDouble).requires_grad_();
           const at::Tensor x = at::randn({3, 4}, at::kDouble).requires_grad_();
-          layer->forward(x0);  // makes parameters in the inputs' dtype
+          layer->forward(x0);  // makes parameters of the dtype of x0
           std::vector<at::Tensor> sources = layer->parameters();
           sources.push_back(x0);
           test::expect_gradients([&] { return layer->forward(x0); }, sources);
@@ -48,7 +48,7 @@ TEST(CrossTest, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-TEST(CrossTest, ParametersComeByBuildOrTheFirstForward) {
+TEST(CrossTest, BuildOrTheFirstForwardMakesParameters) {
   Cross full;
   EXPECT_TRUE(full->parameters().empty());
   full->build(PartialShape{std::nullopt, 5});
@@ -66,7 +66,7 @@ TEST(CrossTest, ParametersComeByBuildOrTheFirstForward) {
   EXPECT_EQ(low_rank->parameters()[1].sizes(), (std::vector<int64_t>{2, 5}));
 }
 
-TEST(CrossTest, KernelsStartAsATruncatedNormalOfKeras) {
+TEST(CrossTest, KernelsStartAsTheTruncatedNormalOfKeras) {
   torch::manual_seed(3);
   Cross layer;
   layer->build(PartialShape{std::nullopt, 100});
@@ -77,7 +77,7 @@ TEST(CrossTest, KernelsStartAsATruncatedNormalOfKeras) {
   EXPECT_NEAR(kernel.std().item<double>(), 0.05 * 0.8796, 0.002);
   EXPECT_EQ(layer->parameters()[1].abs().max().item<float>(), 0.0F);
 
-  // torch::manual_seed decides, and two layers differ.
+  // Kernels depend on torch::manual_seed(), and two layers differ.
   Cross second;
   second->build(PartialShape{std::nullopt, 100});
   EXPECT_FALSE(at::equal(second->parameters()[0], kernel));
@@ -87,7 +87,7 @@ TEST(CrossTest, KernelsStartAsATruncatedNormalOfKeras) {
   EXPECT_TRUE(at::equal(again->parameters()[0], kernel));
 }
 
-TEST(CrossTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
+TEST(CrossTest, ACloneHasEqualParametersOfItsOwn) {
   for (const std::optional<int64_t> projection_dim :
        {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
     Cross layer(CrossOptions{.projection_dim = projection_dim});
@@ -104,7 +104,7 @@ TEST(CrossTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
   }
 }
 
-TEST(CrossTest, SaysItsOutputShape) {
+TEST(CrossTest, ComputesItsOutputShape) {
   Cross layer;
   EXPECT_EQ(
       layer->compute_output_shape(PartialShape{std::nullopt, 4}).leaf(),

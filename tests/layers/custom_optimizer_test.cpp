@@ -87,7 +87,7 @@ TEST(CustomOptimizerTest, KeepsItsSlotsInCheckpoints) {
   test::expect_same_tables(other, test::tables_of(layer));
 }
 
-TEST(CustomOptimizerTest, MayPutOneTensorInAnothersPlace) {
+TEST(CustomOptimizerTest, TheRuleMayReplaceItsTensors) {
   auto layer = make_layer(CustomOptimizer{
       .rule = CustomRule(
           "keeps the previous weights",
@@ -147,7 +147,7 @@ void expect_refused(const optim::OptimizerSpec& spec, const std::string& text) {
   EXPECT_EQ(layer->iterations(), 0);
 }
 
-TEST(FailedUpdateTest, LeavesEveryByteAsItWas) {
+TEST(FailedUpdateTest, LeavesTablesAndSlotsUnchanged) {
   const auto rule = [](auto function) {
     return CustomOptimizer{
         .rule = CustomRule("rule", function), .slots = {{.name = "slot"}}};
@@ -202,7 +202,7 @@ TEST(FailedUpdateTest, LeavesEveryByteAsItWas) {
       "[table 'own'] learning_rate must be finite and >= 0, but got -0.5");
 }
 
-TEST(FailedUpdateTest, AnAccumulatingTableForgetsTheFailedPass) {
+TEST(FailedUpdateTest, AnAccumulatingTableDropsTheFailedPass) {
   bool fails = false;
   const auto table = [](const char* name, const optim::OptimizerSpec& spec) {
     return make_table(

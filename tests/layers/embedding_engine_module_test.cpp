@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An EmbeddingEngine as a part of a model.
+// An EmbeddingEngine as a module of a model.
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/export_torchscript.h>
@@ -59,8 +59,8 @@ struct RankerImpl : torch::nn::Cloneable<RankerImpl> {
       EmbeddingEngineModule& engine,
       const Features& features)>;
 
-  explicit RankerImpl(uint64_t seed = 0, Forward look_up = {})
-      : seed_(seed), look_up_(std::move(look_up)) {
+  explicit RankerImpl(uint64_t seed = 0, Forward lookup = {})
+      : seed_(seed), lookup_(std::move(lookup)) {
     RankerImpl::reset();
   }
   void reset() override {
@@ -76,12 +76,12 @@ struct RankerImpl : torch::nn::Cloneable<RankerImpl> {
   }
   at::Tensor forward(const Features& features) {
     return score(
-        look_up_ ? look_up_(engine, features)
-                 : engine->embedding_lookup(features));
+        lookup_ ? lookup_(engine, features)
+                : engine->embedding_lookup(features));
   }
 
   uint64_t seed_;
-  Forward look_up_;
+  Forward lookup_;
   EmbeddingEngineModule engine{nullptr};
   torch::nn::Linear tower{nullptr};
 };
@@ -124,7 +124,7 @@ TEST(EmbeddingEngineModuleTest, SavesAndLoadsWithAModel) {
   EXPECT_EQ(bytes_of(loaded), bytes_of(model));
 }
 
-TEST(EmbeddingEngineModuleTest, ArchivesAreThoseOfALayer) {
+TEST(EmbeddingEngineModuleTest, ExchangesArchivesWithALayer) {
   EmbeddingEngineModule engine(make_options());
   train(*engine, 0, 3);
   TPUEmbedding layer(TPUEmbeddingOptions{
@@ -142,7 +142,7 @@ TEST(EmbeddingEngineModuleTest, ArchivesAreThoseOfALayer) {
   }
 }
 
-TEST(EmbeddingEngineModuleTest, ALoadThatFailsChangesNothing) {
+TEST(EmbeddingEngineModuleTest, AFailedLoadChangesNothing) {
   EmbeddingEngineModule engine(make_options());
   train(*engine, 0, 2);
   const std::string before = bytes_of(engine);
@@ -188,7 +188,7 @@ TEST(EmbeddingEngineModuleTest, ClonesOwnTheirTables) {
   EXPECT_EQ(bytes_of(model->engine), bytes_of(clone->engine));
 }
 
-TEST(EmbeddingEngineModuleTest, ItsTablesAreNoParameters) {
+TEST(EmbeddingEngineModuleTest, TablesAreNotParameters) {
   Ranker model(1);
   EXPECT_TRUE(model->engine->parameters().empty());
   EXPECT_EQ(model->parameters().size(), 2U);
@@ -204,7 +204,7 @@ TEST(EmbeddingEngineModuleTest, ItsTablesAreNoParameters) {
   EXPECT_NE(text.find("accumulators"), std::string::npos) << text;
 }
 
-TEST(EmbeddingEngineModuleTest, DirectoriesHoldItsTables) {
+TEST(EmbeddingEngineModuleTest, SaveWeightsStoresItsTables) {
   const TemporaryFolder folder;
   Ranker model(1), loaded(2);
   train(*model->engine, 0, 2);
@@ -216,7 +216,7 @@ TEST(EmbeddingEngineModuleTest, DirectoriesHoldItsTables) {
   EXPECT_EQ(bytes_of(loaded), bytes_of(model));
 }
 
-// What `loaded`, without Tessera, gives for the model's features.
+// Returns the result of an exported model.
 at::Tensor run_model(torch::jit::Module& loaded, const Features& features) {
   const at::NoGradGuard no_grad;
   return loaded.forward({test::to_dict(test::all_parts_of(features))})
@@ -233,7 +233,7 @@ TEST(EmbeddingEngineModuleTest, IsExportedAlone) {
   const auto expected = engine->embedding_lookup(batch(3));
   test::expect_close(actual.at("user"), expected["user"]);
   test::expect_close(actual.at("item"), expected["item"]);
-  train(*engine, 2, 3);  // it works on
+  train(*engine, 2, 3);  // the engine still trains
 
   EmbeddingEngine plain(make_options());
   export_torchscript(plain, path, {.features = {"user"}});
@@ -245,7 +245,7 @@ TEST(EmbeddingEngineModuleTest, IsExportedAlone) {
 }
 
 TEST(EmbeddingEngineModuleTest, IsExportedWithinAModel) {
-  const RankerImpl::Forward ways[] = {
+  const RankerImpl::Forward lookups[] = {
       {},
       [](EmbeddingEngineModule& engine, const Features& features) {
         engine->enqueue(features, {}, {.training = false});
@@ -259,8 +259,8 @@ TEST(EmbeddingEngineModuleTest, IsExportedWithinAModel) {
         engine->enqueue(features, {}, {.name = "this"});
         return engine->dequeue("this");
       }};
-  for (const RankerImpl::Forward& way : ways) {
-    Ranker model(1, way);
+  for (const RankerImpl::Forward& lookup : lookups) {
+    Ranker model(1, lookup);
     train(*model->engine, 0, 2);
     const std::string before = bytes_of(model);
     const std::string path = test::new_file();
@@ -272,16 +272,16 @@ TEST(EmbeddingEngineModuleTest, IsExportedWithinAModel) {
           model->score(model->engine->embedding_lookup(batch(step)));
       test::expect_close(run_model(loaded, batch(step)), expected.detach());
     }
-    // The file has the tables under the module's name.
+    // The tables in the file belong to the module `engine`.
     EXPECT_TRUE(loaded.attr("engine").toModule().hasattr("table_0"));
-    // No batch of the export is left in the engine.
+    // The export leaves no batch in the engine.
     EXPECT_VALUE_ERROR(model->engine->drop("this"), "this");
     train(*model->engine, 2, 3);
   }
 }
 
-void expect_refused(RankerImpl::Forward way, const std::string& text) {
-  Ranker model(1, std::move(way));
+void expect_refused(RankerImpl::Forward lookup, const std::string& text) {
+  Ranker model(1, std::move(lookup));
   train(*model->engine, 0, 1);
   const std::string before = bytes_of(model);
   const std::string path = test::new_file();
@@ -296,7 +296,7 @@ void expect_refused(RankerImpl::Forward way, const std::string& text) {
   EXPECT_EQ(bytes_of(model), before);
 }
 
-TEST(EmbeddingEngineModuleTest, WhatAnExportCanNotHoldIsRefused) {
+TEST(EmbeddingEngineModuleTest, RefusesToExportUnsupportedModels) {
   expect_refused(
       [](EmbeddingEngineModule& engine, const Features& features) {
         engine->enqueue(features);
@@ -325,7 +325,7 @@ TEST(EmbeddingEngineModuleTest, WhatAnExportCanNotHoldIsRefused) {
       "An engine is one as an EmbeddingEngineModule");
 }
 
-TEST(EmbeddingEngineModuleTest, ALookupThatIsNotRoundedIsNotExported) {
+TEST(EmbeddingEngineModuleTest, RefusesToExportALookupWithoutRounding) {
   EmbeddingEngineOptions options = make_options();
   options.features = {
       {"user",

@@ -139,7 +139,7 @@ TEST(ExportModelTest, TablesAndTowerGiveWhatTheModelGives) {
   }
 }
 
-TEST(ExportModelTest, AConvertedModelGivesItsOwnDtype) {
+TEST(ExportModelTest, AConvertedModelKeepsItsDtype) {
   for (const torch::Dtype dtype : {torch::kDouble, torch::kBFloat16}) {
     Ranker model;
     model->to(dtype);
@@ -201,7 +201,7 @@ TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {
   EXPECT_EQ(buffers[1], "embedding.table_1");
 }
 
-TEST(ExportModelTest, TheModelStaysAsItWas) {
+TEST(ExportModelTest, ExportLeavesTheModelUnchanged) {
   Ranker model;
   model->train();
   model->tower[3]->eval();
@@ -225,7 +225,7 @@ TEST(ExportModelTest, TheModelStaysAsItWas) {
   EXPECT_EQ(model->embedding->iterations(), 1);
 }
 
-TEST(ExportModelTest, TablesOfOtherDtypes) {
+TEST(ExportModelTest, TablesMayHaveOtherDtypes) {
   Ranker model;
   const at::Tensor prices = at::rand({5, 2});
   const at::Tensor scale = test::floats({1});
@@ -315,7 +315,7 @@ ExportExample function_example() {
   return {.features = make_features(), .inputs = {at::rand({3, 2})}};
 }
 
-TEST(ExportModelTest, AListOfResults) {
+TEST(ExportModelTest, ResultsMayBeAList) {
   auto model = make_model<std::vector<at::Tensor>>(
       [](auto& self, const Features& features, const at::Tensor& input) {
         const at::Tensor embedded = self.embed(features);
@@ -467,7 +467,7 @@ TEST(ExportModelTest, ATowerThatReadsATableSharesItInTheFile) {
   }
 }
 
-TEST(ExportModelTest, WeightsAreInputsToo) {
+TEST(ExportModelTest, WeightsAreInputs) {
   Weighted model;
   torch::jit::Module loaded = export_and_load(
       model,
@@ -491,7 +491,7 @@ TEST(ExportModelTest, WeightsAreInputsToo) {
       model->forward(features, weights_of_item(item_weights), history_weights));
 }
 
-TEST(ExportModelTest, ASequentialIsAModel) {
+TEST(ExportModelTest, ASequentialIsExported) {
   torch::nn::Sequential model(
       make_embedding(), Concatenate(), torch::nn::Linear(11, 1));
   torch::jit::Module loaded =
@@ -521,7 +521,7 @@ struct TwoLayersImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoLayers);
 
-TEST(ExportModelTest, SeveralLayersAndSharedModules) {
+TEST(ExportModelTest, SeveralLayersAndSharedModulesAreExported) {
   TwoLayers model;
   model->right->embedding_tables()["items"].copy_(at::randn({30, 4}));
   torch::jit::Module loaded =
@@ -544,7 +544,7 @@ struct TensorImpl : torch::nn::Module {
   }
 };
 
-TEST(ExportModelTest, AnyNameOfAPartWorks) {
+TEST(ExportModelTest, PartsMayHaveAnyName) {
   const std::vector<std::string> names{
       "for",    "None",     "__init__", "0",        "0a",     "a b",
       "a_b",    "\xc3\xa9", "q\"'\\\n", "training", "print",  "self",
@@ -618,7 +618,7 @@ TEST(ExportModelTest, ALookupForServingIsExported) {
   test::expect_close(exported, model->forward(other_features()));
 }
 
-TEST(ExportModelTest, LookupsThatAScriptCanNotMakeAreRefused) {
+TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
   const auto by_config = std::make_shared<LookupModelImpl>(
       [](TPUEmbedding& layer, const Features& features) {
         return layer->embedding_lookup(
@@ -681,7 +681,7 @@ TEST(ExportModelTest, AModelForOneBatchSizeIsAnError) {
       "takes the example's 3 only: three examples only");
 }
 
-TEST(ExportModelTest, IdsThatAreNoInputsAreAnError) {
+TEST(ExportModelTest, IdsThatAreNotInputsAreAnError) {
   const at::Tensor ids = int64s({1, 2, 3});
   auto model = make_model(
       [ids](auto& self, const Features& features, const at::Tensor&) {
@@ -729,7 +729,7 @@ TEST(ExportModelTest, AnUnregisteredLayerIsAnError) {
       "none of its submodules. Hold it by register_module().");
 }
 
-TEST(ExportModelTest, BegunForwardsAreRefused) {
+TEST(ExportModelTest, RefusesBeginForward) {
   auto model =
       make_model([](auto& self, const Features& features, const at::Tensor&) {
         auto pending = self.embedding->begin_forward(features);
@@ -754,7 +754,7 @@ TEST(ExportModelTest, UnregisteredWeightsAreAnError) {
       "Tensor that requires grad as a constant");
 }
 
-TEST(ExportModelTest, UnusableExamplesAreNamed) {
+TEST(ExportModelTest, ErrorsNameUnusableExamples) {
   Ranker model;
   ExportExample example = ranker_example();
   example.inputs.pop_back();

@@ -115,7 +115,7 @@ TEST_F(FaissIndexTest, LeavesOutWhatIsExcluded) {
       at::equal(found.ids, int64s({48, 46, 45, 49, 47, 46}).view({2, 3})));
 }
 
-TEST_F(FaissIndexTest, MarksWhereItFindsTooFew) {
+TEST_F(FaissIndexTest, FillsMissingResultsWithIdMinusOne) {
   const auto index = make_faiss_index(
       clusters(2000, 4), {}, {.factory = "IVF16,Flat"});  // one cluster of 16
   const TopK found = index->search(at::randn({1, 4}), 2000);

@@ -220,14 +220,14 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
       from_json<TPUEmbedding>(json), "expected error or keep, but got 'lose'");
 }
 
-TEST(LayerJsonTest, TheStrategyMayBeGiven) {
+TEST(LayerJsonTest, ACallerMayChooseTheStrategy) {
   const Json json = to_json(TPUEmbedding(embedding_options()));
   const auto layer =
       from_json<TPUEmbedding>(json, {.strategy = Strategy::dense()});
   EXPECT_EQ(layer->options().strategy, Strategy::dense());
 }
 
-TEST(LayerJsonTest, FunctionsAreAskedForByName) {
+TEST(LayerJsonTest, FunctionsMustBeGivenByName) {
   auto options = embedding_options();
   const optim::LearningRate rate("warm_up", [] { return 0.5; });
   options.optimizer = optim::SGD{.learning_rate = rate};
@@ -243,7 +243,7 @@ TEST(LayerJsonTest, FunctionsAreAskedForByName) {
   EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
 }
 
-TEST(LayerJsonTest, RulesOfTablesAndLayerAreAskedForByName) {
+TEST(LayerJsonTest, RulesOfTablesAndLayersMustBeGivenByName) {
   const auto descent = [](const char* name) {
     return optim::CustomRule(name, [](optim::CustomRows& rows) {
       rows.weights.sub_(rows.gradients, rows.learning_rate);
@@ -327,7 +327,7 @@ TEST(LayerJsonTest, AModelIsOneJson) {
   EXPECT_TRUE(at::equal(again->forward(features_of_batch()), expected));
 }
 
-TEST(LayerJsonTest, EveryOtherStockClassGoesThereAndBack) {
+TEST(LayerJsonTest, EveryOtherStockClassRoundTrips) {
   torch::nn::Sequential model(
       torch::nn::ELU(torch::nn::ELUOptions().alpha(0.5)),
       torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(0)),
@@ -370,7 +370,7 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
 }
 
-TEST(LayerJsonTest, ABatchSizeIsBuiltAgain) {
+TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
   const auto table = make_table({.vocabulary_size = 9, .dim = 4});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {
@@ -475,7 +475,7 @@ TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
       share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
 }
 
-TEST(LayerJsonTest, ALayerThatWasMovedIsMovedAgain) {
+TEST(LayerJsonTest, AConvertedLayerIsConvertedAgain) {
   Scale layer;
   layer->forward(at::ones({1, 2}, at::kDouble));
   const Json json = reread(to_json(layer));
@@ -486,13 +486,13 @@ TEST(LayerJsonTest, ALayerThatWasMovedIsMovedAgain) {
   EXPECT_VALUE_ERROR(layer_from_json(other), "but got 'Quarter'");
 }
 
-TEST(LayerJsonTest, ValuesOutOfRangeNameTheirPlace) {
+TEST(LayerJsonTest, ErrorsNameThePathOfAValueOutOfRange) {
   EXPECT_VALUE_ERROR(
       layer_from_json({{"class_name", "Dropout"}, {"config", {{"p", 2.0}}}}),
       "[layer.Dropout]");
 }
 
-TEST(LayerJsonTest, RefusesWhatItDoesNotKnow) {
+TEST(LayerJsonTest, RefusesUnknownClassesAndKeys) {
   EXPECT_VALUE_ERROR(
       layer_from_json({{"class_name", "Attention"}}),
       "[layer] unknown class_name 'Attention'. Known: Sequential, ");
@@ -558,7 +558,7 @@ TEST(LayerJsonTest, RefusesABrokenSequential) {
       "[layer.Sequential.layers[0]] unknown class_name 'Attention'");
 }
 
-TEST(LayerJsonTest, AStrategyOfJsonIsOneOfThree) {
+TEST(LayerJsonTest, RefusesUnknownStrategies) {
   Json json = to_json(TPUEmbedding(embedding_options()));
   json["config"]["strategy"] = {{"class_name", "cloud"}};
   EXPECT_VALUE_ERROR(
@@ -595,7 +595,7 @@ class OwnNameImpl : public LayerImpl<OwnNameImpl, ScaleOptions> {
 };
 TORCH_MODULE(OwnName);
 
-TEST(LayerJsonTest, ANameIsTakenOnce) {
+TEST(LayerJsonTest, RefusesASecondClassOfTheSameName) {
   EXPECT_VALUE_ERROR(
       register_layer<OwnName>(), "there is another class 'Cross'");
   EXPECT_TRUE(register_layer<Scale>());
@@ -654,7 +654,7 @@ TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
       "[PartialTPUEmbedding 'user'] was built for inputs [?, 1], but got [7, 2]");
 }
 
-TEST(LayerTest, ABuiltLayerLoadsOnlyWhatFits) {
+TEST(LayerTest, ABuiltLayerLoadsOnlyFittingParameters) {
   const auto saved = [](const PartialShape& inputs) {
     Cross layer;
     layer->build(inputs);
@@ -677,7 +677,7 @@ TEST(LayerTest, ABuiltLayerLoadsOnlyWhatFits) {
   EXPECT_FALSE(at::equal(layer->parameters()[0], before));
 }
 
-TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {
+TEST(LayerTest, AnUnbuiltLayerLoadsABuiltOne) {
   torch::nn::Sequential model(
       TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
       DotInteraction(),
@@ -696,7 +696,7 @@ TEST(LayerTest, ALayerThatIsNotBuiltLoadsOneThatIs) {
   EXPECT_TRUE(at::equal(other->forward(features_of_batch()), expected));
 }
 
-TEST(LayerTest, ACloneHasParametersOfItsOwn) {
+TEST(LayerTest, ACloneHasItsOwnParameters) {
   Scale layer(ScaleOptions{.initial_value = 2.0});
   layer->forward(at::ones({1, 2}));
   const auto copy = std::dynamic_pointer_cast<ScaleImpl>(layer->clone());
@@ -708,7 +708,7 @@ TEST(LayerTest, ACloneHasParametersOfItsOwn) {
   test::expect_close(copy->forward(at::ones({1, 2})), at::full({1, 2}, 2.0));
 }
 
-TEST(LayerTest, SaysItsOutputShape) {
+TEST(LayerTest, ComputesItsOutputShape) {
   const TPUEmbedding embedding(embedding_options());
   const auto shapes = embedding->compute_output_shape(
       {{"user", PartialShape{std::nullopt, 1}},

@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(with_stages()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(LayerOptimizerTest, TheHostTrainsAsTheEngine) {
+TEST_P(LayerOptimizerTest, TheHostTrainsLikeTheEngine) {
   TPUEmbedding engine = make_layer(GetParam().spec, Strategy::engine());
   const at::Tensor initial = test::tables_of(engine)[0];
   Trainer trainer;
@@ -175,7 +175,7 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
   EXPECT_EQ(straight->iterations(), back->iterations());
 }
 
-TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsRate) {
+TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
   TPUEmbedding host = make_layer(optim::SGD{.learning_rate = 1.0}, kSparseHost);
   const at::Tensor before = test::tables_of(host)[0];
   const auto optimizer = make_optimizer(host);
@@ -193,7 +193,7 @@ TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsRate) {
 }
 
 // A row with a gradient of zeros decays; one that was not looked up does not.
-TEST(LayerOptimizerApiTest, ADenseGradientKnowsItsRows) {
+TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
   const optim::SGD decays{.learning_rate = 1.0, .weight_decay_factor = 0.5};
   for (const Strategy& strategy : kParameterStrategies) {
     for (const bool set_to_none : {true, false}) {
@@ -224,7 +224,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientKnowsItsRows) {
   }
 }
 
-TEST(LayerOptimizerApiTest, ADenseGradientFromElsewhereUpdatesItsRows) {
+TEST(LayerOptimizerApiTest, ADenseGradientSetByTheUserUpdatesItsRows) {
   TPUEmbedding host =
       make_layer(optim::SGD{.learning_rate = 1.0}, Strategy::host());
   test::write_table(host, "t", at::ones({kVocab, kDim}));
@@ -238,7 +238,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientFromElsewhereUpdatesItsRows) {
       test::floats({7}, {1, 1, 1, .75, 1, 1, 1}));
 }
 
-TEST(LayerOptimizerApiTest, ACustomRuleIsNotCalledForNoRows) {
+TEST(LayerOptimizerApiTest, ACustomRuleIsNotCalledWithoutRows) {
   for (const Strategy& strategy : kParameterStrategies) {
     int calls = 0;
     TPUEmbedding host = make_layer(
@@ -282,7 +282,7 @@ TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
   }
 }
 
-TEST(LayerOptimizerApiTest, RefusesWhatItCannotTrain) {
+TEST(LayerOptimizerApiTest, RefusesLayersThatItCannotTrain) {
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(optim::SGD{}, Strategy::engine())),
       "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
@@ -387,7 +387,7 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsMemoryOfItsOwn) {
   }
 }
 
-TEST(LayerOptimizerApiTest, ARefusedSlotShowsWhatDiffers) {
+TEST(LayerOptimizerApiTest, ErrorsShowHowASlotDiffers) {
   const auto make = [](const auto& slot_of_shape) {
     make_layer(
         optim::Adagrad{
@@ -535,7 +535,7 @@ TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
   }
 }
 
-TEST(LayerOptimizerApiTest, ComesBeforeACheckpointWithSlots) {
+TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
   TPUEmbedding engine = make_layer(optim::Adagrad{}, Strategy::engine());
   std::istringstream stream(test::saved(engine));
   TPUEmbedding host = make_layer(optim::Adagrad{}, kSparseHost);

@@ -22,7 +22,8 @@
 namespace tessera {
 namespace multi_layer_dcn_test {
 
-// A block of rows is a task, and few rows are one block.
+// Sets one intra-op thread. Kernels need at least as many blocks of rows as
+// threads, and a small batch is one block.
 class OneThread {
  public:
   OneThread() {
@@ -47,7 +48,7 @@ bool has_kernels(const MultiLayerDCN& layer, const at::Tensor& x0) {
   return has_low_rank_crosses(x0, crosses);
 }
 
-TEST(MultiLayerDCNTest, GradientsAreThoseOfFiniteDifferences) {
+TEST(MultiLayerDCNTest, GradientsMatchFiniteDifferences) {
   for (const int64_t projection_dim : {1, 3}) {
     for (const int64_t num_layers : {0, 1, 3}) {
       for (const bool use_bias : {false, true}) {
@@ -91,8 +92,8 @@ TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
   EXPECT_TRUE(at::allclose(x, result, 1e-5, 1e-6));
 }
 
-// float32 has kernels of its own, doubles go through LibTorch's operators.
-TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
+// Kernels compute float32, and LibTorch's operators compute doubles.
+TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
   const OneThread one;
   for (const bool use_bias : {false, true}) {
     for (const int64_t dim : {1, 5, 40, 3000}) {
@@ -104,7 +105,7 @@ TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
           .kernel_initializer = initializers::Normal{.stddev = 0.1},
           .bias_initializer = initializers::Normal{.stddev = 1.0}});
       layer->build(PartialShape{std::nullopt, dim});
-      // Several blocks of rows, the last one short; columns of something wider.
+      // Several blocks of rows, the last one short. x0 is a slice of a wider tensor.
       const at::Tensor x0 =
           at::randn({7, 11, 2 * dim}, at::kDouble).narrow(2, 1, dim);
       const auto run = [&](at::ScalarType dtype) {
@@ -134,7 +135,7 @@ TEST(MultiLayerDCNTest, Float32IsWhatDoublesAre) {
   }
 }
 
-TEST(MultiLayerDCNTest, GivesTheSameWhereNothingIsKept) {
+TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
   const OneThread one;
   for (const int64_t num_layers : {1, 3}) {
     MultiLayerDCN layer(
@@ -181,7 +182,7 @@ TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
   }
 }
 
-// Someone's own parameters need not be contiguous.
+// Parameters that a user sets need not be contiguous.
 TEST(MultiLayerDCNTest, ParametersMayBeTransposed) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
@@ -206,7 +207,7 @@ TEST(MultiLayerDCNTest, ParametersMayBeTransposed) {
   }
 }
 
-TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
+TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32MatchDoubles) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
   layer->build(PartialShape{std::nullopt, 4});
@@ -215,7 +216,7 @@ TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
     layer->to(dtype);
     std::vector<at::Tensor> inputs = layer->parameters();
     inputs.push_back(x0.to(dtype).detach().requires_grad_());
-    // Twice: what is behind x0 has the same parameters.
+    // The layer runs twice, so its input depends on the same parameters.
     const at::Tensor twice = layer->forward(layer->forward(inputs.back()));
     const at::Tensor energy = twice.pow(3).sum();
     at::Tensor penalty = at::zeros({}, dtype);
@@ -236,7 +237,7 @@ TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32AreThoseOfDoubles) {
   }
 }
 
-TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
+TEST(MultiLayerDCNTest, ACloneHasEqualParametersOfItsOwn) {
   MultiLayerDCN layer;
   const at::Tensor x = at::randn({2, 4});
   const at::Tensor expected = layer->forward(x).detach().clone();
@@ -251,15 +252,15 @@ TEST(MultiLayerDCNTest, ABuiltLayersCloneHasEqualParametersOfItsOwn) {
   EXPECT_TRUE(at::equal(layer->forward(x), expected));
 }
 
-TEST(MultiLayerDCNTest, AResetThatFailsLeavesItsParameters) {
+TEST(MultiLayerDCNTest, AFailedResetKeepsTheParameters) {
   MultiLayerDCN layer;
   const at::Tensor x = at::randn({2, 4});
   const at::Tensor expected = layer->forward(x);
-  EXPECT_THROW(layer->reset(), c10::Error);  // a copy's alone
+  EXPECT_THROW(layer->reset(), c10::Error);  // only clone() may call it
   EXPECT_TRUE(at::equal(layer->forward(x), expected));
 }
 
-TEST(MultiLayerDCNTest, LeavesToOperatorsWhatKernelsDoNotFit) {
+TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor x0 = at::randn({3, 4}).requires_grad_();
@@ -267,12 +268,12 @@ TEST(MultiLayerDCNTest, LeavesToOperatorsWhatKernelsDoNotFit) {
   EXPECT_TRUE(has_kernels(layer, x0));
   EXPECT_FALSE(has_kernels(layer, at::randn({0, 4})));
   EXPECT_FALSE(has_kernels(layer, x0.to(at::kBFloat16)));
-  // A sum for each block of 32 rows would be larger than they are.
+  // At this width a block has 32 rows, fewer than projection_dim.
   MultiLayerDCN wide(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor rows = at::randn({3, 3000});
   wide->forward(rows);
   EXPECT_FALSE(has_kernels(wide, rows));
-  // Someone's own bias, one number for all columns.
+  // The user has set a bias of one number for all columns.
   layer->parameters()[2].set_data(at::ones({1}));
   EXPECT_FALSE(has_kernels(layer, x0));
   EXPECT_EQ(layer->forward(x0).sizes(), x0.sizes());

@@ -27,8 +27,8 @@ namespace tessera {
 
 namespace partial_tpu_embedding_test {
 
-// The features of upstream's test, which has a threshold of 10. Two features share
-// a small table, and two share a large one.
+// The features of upstream's test, which has a threshold of 10. Two features
+// share a small table, and two share a large one.
 Nest<FeatureConfig> features() {
   const auto table =
       [](const char* name, int64_t vocabulary_size, int64_t dim) {

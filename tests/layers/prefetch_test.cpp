@@ -27,7 +27,7 @@ using test::int64s;
 using test::numbered_table;
 using test::ragged;
 
-// One row that starts at 0; each update lowers it by 1.
+// A layer of one row that starts at 0. Each update lowers it by 1.
 TPUEmbedding one_row(Strategy strategy = Strategy::engine()) {
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = numbered_table("t", 1, 1)},
@@ -35,14 +35,14 @@ TPUEmbedding one_row(Strategy strategy = Strategy::engine()) {
       .strategy = std::move(strategy)});
 }
 
-Features of(const at::Tensor& ids) {
+Features to_features(const at::Tensor& ids) {
   return ids;
 }
 
 std::vector<float> seen_by(const TPUEmbedding& layer, size_t batches) {
   const std::vector<at::Tensor> source(batches, int64s({0}));
   std::vector<float> seen;
-  for (auto& [batch, activations] : prefetch(source, layer, of)) {
+  for (auto& [batch, activations] : prefetch(source, layer, to_features)) {
     EXPECT_EQ(batch.numel(), 1);
     seen.push_back(activations.leaf().item<float>());
     if (activations.leaf().requires_grad()) {
@@ -69,19 +69,19 @@ TEST(PrefetchTest, EvaluationIsNotStale) {
   const std::vector<at::Tensor> source(3, int64s({0}));
   const at::NoGradGuard no_grad;
   float expected = 0;
-  for (auto& item : prefetch(source, layer, of)) {
+  for (auto& item : prefetch(source, layer, to_features)) {
     EXPECT_EQ(item.activations.leaf().item<float>(), expected);
     layer->update_embedding_table("t", at::full({1, 1}, ++expected));
   }
   EXPECT_EQ(expected, 3);
 }
 
-TEST(PrefetchTest, NeitherIsAnythingOnHost) {
+TEST(PrefetchTest, TrainingOnTheHostIsNotStale) {
   TPUEmbedding layer = one_row(Strategy::host());
   torch::optim::SGD sgd(layer->parameters(), 1.0);
   const std::vector<at::Tensor> source(4, int64s({0}));
   float expected = 0;
-  for (auto& item : prefetch(source, layer, of)) {
+  for (auto& item : prefetch(source, layer, to_features)) {
     EXPECT_EQ(item.activations.leaf().item<float>(), expected--);
     sgd.zero_grad();
     item.activations.leaf().sum().backward();
@@ -98,7 +98,7 @@ TEST(PrefetchTest, WorksUnderKOnStep) {
       std::make_unique<torch::optim::SGD>(layer->parameters(), 1.0), {layer});
   const std::vector<at::Tensor> source(4, int64s({0}));
   std::vector<float> seen;
-  for (auto& item : prefetch(source, layer, of)) {
+  for (auto& item : prefetch(source, layer, to_features)) {
     optimizer.zero_grad();
     seen.push_back(item.activations.leaf().item<float>());
     item.activations.leaf().sum().backward();
@@ -126,8 +126,8 @@ TEST(PrefetchTest, TakesWeightsAndGivesThemTheirGradient) {
   }
 }
 
-// A regression of random targets, with and without pipelining.
-TEST(PrefetchTest, LearnsAsWellOneStepLate) {
+// A regression on fixed targets, with and without prefetch().
+TEST(PrefetchTest, LearnsAsWellWithStaleLookups) {
   std::vector<double> last;
   for (const bool is_pipelined : {false, true}) {
     TPUEmbedding layer(TPUEmbeddingOptions{
@@ -146,7 +146,7 @@ TEST(PrefetchTest, LearnsAsWellOneStepLate) {
     };
     double loss = 0;
     if (is_pipelined) {
-      for (auto& [ids, activations] : prefetch(batches, layer, of)) {
+      for (auto& [ids, activations] : prefetch(batches, layer, to_features)) {
         loss = train(ids, activations.leaf());
       }
     } else {
@@ -161,21 +161,21 @@ TEST(PrefetchTest, LearnsAsWellOneStepLate) {
   EXPECT_LT(last[1], 1e-6);
 }
 
-// A source that counts what has been read of it.
+// A source of 4 batches that counts reads.
 struct CountingSource {
   struct Iterator {
     int* reads;
-    int at;
+    int position;
     at::Tensor operator*() const {
       ++*reads;
       return test::int64s({0});
     }
     Iterator& operator++() {
-      ++at;
+      ++position;
       return *this;
     }
     bool operator!=(const Iterator& other) const {
-      return at != other.at;
+      return position != other.position;
     }
   };
   Iterator begin() {
@@ -191,7 +191,7 @@ TEST(PrefetchTest, ReadsOneBatchAhead) {
   CountingSource source;
   TPUEmbedding layer = one_row();
   int step = 0;
-  for (auto& item : prefetch(source, layer, of)) {
+  for (auto& item : prefetch(source, layer, to_features)) {
     EXPECT_EQ(source.reads, std::min(++step + 1, 4));
     EXPECT_EQ(item.batch.numel(), 1);
   }
@@ -204,7 +204,7 @@ TEST(PrefetchTest, ABadBatchRaisesBeforeAnythingChanges) {
   int seen = 0;
   EXPECT_INDEX_ERROR(
       for (auto& item
-           : prefetch(source, layer, of)) {
+           : prefetch(source, layer, to_features)) {
         ++seen;
         item.activations.leaf().sum().backward();
       },
@@ -213,7 +213,7 @@ TEST(PrefetchTest, ABadBatchRaisesBeforeAnythingChanges) {
   EXPECT_EQ(layer->iterations(), 2);
 }
 
-TEST(PendingForwardTest, IsTakenOnceAndByItsLayer) {
+TEST(PendingForwardTest, IsFinishedOnceAndByItsOwnLayer) {
   TPUEmbedding layer = one_row();
   PendingForward pending = layer->begin_forward(int64s({0, 0}));
   EXPECT_EQ(

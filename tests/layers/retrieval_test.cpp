@@ -156,7 +156,7 @@ TEST(RetrievalTest, ProbabilitiesBelowFloat32CountInFull) {
       1e-9);
 }
 
-TEST(RetrievalTest, OneQueryWithoutNegativesCostsNothing) {
+TEST(RetrievalTest, OneQueryWithoutNegativesHasALossOfZero) {
   Retrieval retrieval(RetrievalOptions{.num_hard_negatives = 2});
   const at::Tensor one = at::ones({1, 3});
   EXPECT_EQ(retrieval->forward(one, one).item<float>(), 0.0F);
@@ -187,7 +187,7 @@ TEST(RetrievalTest, RefusesWrongVectors) {
       run(good * 1e30, good * 1e30), "beyond Float: the loss is");
 }
 
-TEST(RetrievalTest, AFiniteVectorWhoseSumOverflowsIsFine) {
+TEST(RetrievalTest, AcceptsAFiniteVectorWhoseSumOverflows) {
   Retrieval retrieval;
   const at::Tensor query = at::full({2, 2}, 3e38, at::kFloat);
   const at::Tensor candidate = at::full({2, 2}, 1e-38, at::kFloat);
@@ -211,7 +211,7 @@ TEST(RetrievalTest, RefusesALossThatOverflows) {
       "or their weights are beyond Float");
 }
 
-TEST(RetrievalTest, ANegativeBelowTheRangeAddsNothing) {
+TEST(RetrievalTest, AScoreOfMinusInfinityAddsNothing) {
   Retrieval retrieval;
   const at::Tensor query = floats({1.0F, 1e30F}).view({1, 2}).requires_grad_();
   const at::Tensor candidate =

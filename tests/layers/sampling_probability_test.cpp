@@ -35,7 +35,7 @@ TEST(SamplingProbabilityTest, AveragesGapsAsThePaperDoes) {
       floats({1 / 1.5F, 1 / 1.5F, 1 / 1.5F, 1 / 2.5F}));
 }
 
-TEST(SamplingProbabilityTest, FindsTheSharesOfAStream) {
+TEST(SamplingProbabilityTest, EstimatesTheSharesOfAStream) {
   SamplingProbability estimate(
       SamplingProbabilityOptions{.num_buckets = 4096, .learning_rate = 0.005});
   const at::Tensor shares = floats({0.5F, 0.25F, 0.125F, 0.1F, 0.025F});
@@ -73,7 +73,7 @@ TEST(SamplingProbabilityTest, EvalLearnsNothing) {
   EXPECT_EQ(estimate->forward(at::zeros({0}, at::kLong)).size(0), 0);
 }
 
-TEST(SamplingProbabilityTest, SavesAndClonesWhatItKnows) {
+TEST(SamplingProbabilityTest, SavesAndClonesItsState) {
   const SamplingProbabilityOptions options{.num_buckets = 100};
   SamplingProbability estimate(options);
   estimate->forward(int64s({4, 9, 4, 4, 6}));

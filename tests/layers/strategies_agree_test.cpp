@@ -239,26 +239,26 @@ std::unique_ptr<torch::optim::Optimizer> make_adagrad(TPUEmbedding& layer) {
 
 constexpr double kRate = 0.1;
 
-TEST(StrategiesAgreeTest, SgdIsTorchOptimSgd) {
+TEST(StrategiesAgreeTest, SgdMatchesTorchOptimSgd) {
   expect_agreement(
       optim::SGD{.learning_rate = kRate}, Strategy::host(), make_sgd);
 }
 
-TEST(StrategiesAgreeTest, SgdIsTorchOptimSgdOfSparseGradients) {
+TEST(StrategiesAgreeTest, SgdMatchesTorchOptimSgdWithSparseGradients) {
   expect_agreement(
       optim::SGD{.learning_rate = kRate},
       Strategy::host({.sparse_gradients = true}),
       make_sgd);
 }
 
-TEST(StrategiesAgreeTest, AdagradIsTorchOptimAdagrad) {
+TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagrad) {
   expect_agreement(
       optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
       Strategy::host(),
       make_adagrad);
 }
 
-TEST(StrategiesAgreeTest, AdagradIsTorchOptimAdagradOfSparseGradients) {
+TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagradWithSparseGradients) {
   expect_agreement(
       optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
       Strategy::host({.sparse_gradients = true}),

@@ -245,7 +245,7 @@ TEST_P(TableDtypeTest, CopiesKeepTheDtype) {
       at::equal(copy->embedding_tables().begin()->parameters, table_of(layer)));
 }
 
-TEST_P(TableDtypeTest, SurvivesJson) {
+TEST_P(TableDtypeTest, RoundTripsThroughJson) {
   const TableConfig config{
       .name = "items",
       .vocabulary_size = 3,

@@ -106,7 +106,7 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
   }
 }
 
-TEST_P(TableOptionsTest, RoundingHidesNoNaN) {
+TEST_P(TableOptionsTest, RoundingKeepsNaN) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = quantized_table(20, Combiner::kSum)},
       .strategy = GetParam()});
@@ -121,7 +121,7 @@ TEST_P(TableOptionsTest, RoundingHidesNoNaN) {
 }
 
 // Row 0 is infinite, and only places that nobody fills could look it up.
-TEST_P(TableOptionsTest, APlaceThatIsNotFilledLooksUpNothing) {
+TEST_P(TableOptionsTest, IdsOutOfRangeReadNoRow) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
           FeatureConfig{
@@ -224,7 +224,7 @@ TPUEmbeddingOptions half_frozen(Strategy strategy, Apply apply) {
       .apply = apply};
 }
 
-TEST(FrozenTableTest, NothingUpdatesIt) {
+TEST(FrozenTableTest, IsNeverUpdated) {
   for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
     for (const Strategy& strategy :
          {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
@@ -304,7 +304,7 @@ TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
 }
 
 // Of a truncated normal of stddev 1 / sqrt(dim): 0.88 of it, within 2 of it.
-TEST(InitialTableTest, IsTruncatedNormalUnlessTold) {
+TEST(InitialTableTest, IsTruncatedNormalByDefault) {
   constexpr int64_t kWidth = 16;
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{
@@ -333,7 +333,7 @@ TEST(UpdateEmbeddingTableTest, RoundsToTheTablesDtype) {
 
 // --- weights ---
 
-TEST_P(TableOptionsTest, WeightsOfOneAreNoWeights) {
+TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
   for (const Combiner combiner :
        {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
     TPUEmbedding layer(TPUEmbeddingOptions{

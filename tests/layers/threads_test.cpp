@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several threads really run, and nobody can tell from the numbers.
+// Work on several threads, which gives the same numbers as on one.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
@@ -33,7 +33,7 @@ namespace threads_test {
 
 constexpr int64_t kManyBytes = 100 * kParallelBytes;
 
-// The number of intra-op threads, as long as this lives.
+// Sets the number of intra-op threads, and restores it when it is destroyed.
 class Threads {
  public:
   explicit Threads(int count) : before_(at::get_num_threads()) {
@@ -49,7 +49,7 @@ class Threads {
   int before_;
 };
 
-TEST(RunTasksTest, TwoThreadsReallyRun) {
+TEST(RunTasksTest, UsesTwoThreads) {
   if (std::thread::hardware_concurrency() < 2) {
     GTEST_SKIP() << "this machine has one core";
   }
@@ -61,7 +61,7 @@ TEST(RunTasksTest, TwoThreadsReallyRun) {
     seen.insert(std::this_thread::get_id());
     return seen.size();
   };
-  // A task waits for the other thread, which could be late to start.
+  // Each task waits for the other thread, which may start late.
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(20);
   run_tasks(2, kManyBytes, [&](int64_t) {
@@ -118,24 +118,24 @@ TEST(RunTasksTest, RethrowsAndStaysUsable) {
 
 TEST(RunTasksTest, NestedCallsAreSerial) {
   const Threads threads(2);
-  std::atomic<int> strangers{0};
+  std::atomic<int> on_other_threads{0};
   std::atomic<int> runs{0};
   run_tasks(8, kManyBytes, [&](int64_t) {
     const auto self = std::this_thread::get_id();
     run_tasks(8, kManyBytes, [&](int64_t) {
-      strangers += std::this_thread::get_id() == self ? 0 : 1;
+      on_other_threads += std::this_thread::get_id() == self ? 0 : 1;
       ++runs;
     });
   });
   EXPECT_EQ(runs, 64);
-  EXPECT_EQ(strangers, 0);
+  EXPECT_EQ(on_other_threads, 0);
 }
 
 constexpr int64_t kVocab = 30000;
 constexpr int64_t kDim = 6;
 constexpr int64_t kSteps = 3;
 
-// Few rows are hot and most are rare: ids below `vocab`, log-uniform.
+// Returns log-uniform ids below `vocab`. A few are frequent, and most are rare.
 at::Tensor zipf_ids(std::mt19937& random, int64_t count, int64_t vocab) {
   std::vector<int64_t> ids;
   std::uniform_real_distribution<double> unit(0.0, 1.0);
@@ -159,8 +159,8 @@ at::Tensor random_floats(
   return at::tensor(values, at::kFloat);
 }
 
-// Bags over several chunks of ids, empty ones at the chunks' borders, and one
-// that is longer than a whole chunk.
+// Returns bags that span several chunks of ids. Some empty bags lie between two
+// chunks, and one bag is longer than a chunk.
 RaggedFeature long_bags(std::mt19937& random) {
   std::vector<int64_t> lengths{16384, 0, 0, 40000, 0, 1, 16383};
   for (int64_t i = 0; i < 3000; ++i) {
@@ -177,7 +177,7 @@ RaggedFeature long_bags(std::mt19937& random) {
 struct Step {
   Features features = {};
   Weights weights = {};
-  std::vector<at::Tensor> upstream = {};  // of the activations
+  std::vector<at::Tensor> upstream = {};  // gradients of the activations
 };
 
 std::vector<Step> make_steps() {
@@ -274,8 +274,8 @@ TEST_P(ManyThreadsTest, GiveTheSameBitsInTablesAndSlots) {
   }
 }
 
-// What SGD with learning rate 1 does to the big table, summed in double, and
-// the sum of absolute values, which rounding errors are a fraction of.
+// The big table after SGD with learning rate 1, computed in doubles. Rounding
+// errors are a fraction of `magnitudes`, the sums of absolute values.
 struct Reference {
   explicit Reference(const at::Tensor& table)
       : weights(table.to(at::kDouble)), magnitudes(weights.abs()) {}
@@ -290,21 +290,21 @@ struct Reference {
     add(ids, step.upstream[2].to(at::kDouble));
   }
 
-  // The mean over each bag.
-  void add_bags(const Step& step, size_t feature, at::Tensor gains) {
+  // Adds the gradients of bags that are combined by their weighted mean.
+  void add_bags(const Step& step, size_t feature, at::Tensor weights_of_ids) {
     const auto bags = std::get<RaggedFeature>(step.features.flatten()[feature]);
     const at::Tensor lengths = bags.row_splits.diff();
     const at::Tensor bag =
         at::arange(lengths.numel()).repeat_interleave(lengths);
-    if (!gains.defined()) {
-      gains = at::full(bags.values.sizes(), 1.0, at::kDouble);
+    if (!weights_of_ids.defined()) {
+      weights_of_ids = at::full(bags.values.sizes(), 1.0, at::kDouble);
     }
-    const at::Tensor totals =
-        at::full({lengths.numel()}, 0.0, at::kDouble).index_add(0, bag, gains);
+    const at::Tensor totals = at::full({lengths.numel()}, 0.0, at::kDouble)
+                                  .index_add(0, bag, weights_of_ids);
     const at::Tensor upstream = step.upstream[feature].to(at::kDouble);
     add(bags.values,
         upstream.index_select(0, bag) *
-            (gains / totals.index_select(0, bag)).unsqueeze(1));
+            (weights_of_ids / totals.index_select(0, bag)).unsqueeze(1));
   }
 
   void add(const at::Tensor& ids, const at::Tensor& gradients) {
@@ -316,7 +316,7 @@ struct Reference {
   at::Tensor magnitudes;
 };
 
-TEST(ThreadsTest, ABadIdInABigBatchIsTheSameError) {
+TEST(ThreadsTest, ABadIdInABigBatchIsReported) {
   const Threads threads(2);
   std::mt19937 random(5);
   auto layer = make_layer(optim::SGD{}, optim::SGD{});
@@ -333,7 +333,7 @@ TEST(ThreadsTest, ABadIdInABigBatchIsTheSameError) {
       "position 39999");
 }
 
-TEST(ThreadsTest, BigBatchesGiveThePlainSumToRounding) {
+TEST(ThreadsTest, BigBatchesMatchThePlainSum) {
   const Threads threads(2);
   const std::vector<Step> steps = make_steps();
   auto layer = make_layer(optim::SGD{.learning_rate = 1.0}, optim::SGD{});
@@ -348,7 +348,7 @@ TEST(ThreadsTest, BigBatchesGiveThePlainSumToRounding) {
   EXPECT_LT(errors.max().item<double>(), 1e-6);
 }
 
-// Each of some threads calls `work` with its number.
+// Calls `work` on `count` threads, with the number of the thread.
 void run_threads(int64_t count, const std::function<void(int64_t)>& work) {
   std::vector<std::thread> threads;
   for (int64_t i = 0; i < count; ++i) {
@@ -362,7 +362,7 @@ void run_threads(int64_t count, const std::function<void(int64_t)>& work) {
 constexpr int64_t kServers = 4;
 constexpr int64_t kRequests = 30;
 
-// The features `a` and `b` read rows that no training moves.
+// A layer whose features `a` and `b` share a table that the tests do not train.
 TPUEmbedding serving_layer(const Strategy& strategy) {
   const TablePtr served = test::numbered_table("served", 1000, kDim);
   const TablePtr trained = test::numbered_table("trained", 1000, kDim);
@@ -376,10 +376,10 @@ TPUEmbedding serving_layer(const Strategy& strategy) {
       .strategy = strategy});
 }
 
-// Asks for one feature at a time, by turns in all ways that a server may.
+// Sends requests for a single feature each, by forward() and embedding_lookup().
 void serve(TPUEmbedding& layer, int64_t server) {
   const at::NoGradGuard no_grad;
-  // Enough for several intra-op threads, and one id out of range.
+  // Enough ids for several intra-op threads, and one of them out of range.
   const at::Tensor ids = (at::arange(3000) * 7 + server).remainder(1000);
   ids[5] = 1000;
   const at::Tensor expected =
@@ -405,7 +405,7 @@ TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
     const auto before = test::tables_of(layer);
     run_threads(kServers, [&](int64_t server) { serve(layer, server); });
     test::expect_same_tables(layer, before);
-    // Every forward is counted, and nothing but forwards.
+    // forward() counts ids out of range, and embedding_lookup() does not.
     EXPECT_EQ(layer->out_of_range_count(), kServers * kRequests / 2);
   }
 }
@@ -434,7 +434,7 @@ TEST(ServingThreadsTest, TheEngineServesWhileItTrains) {
   test::expect_close(test::tables_of(layer)[1], expected);
 }
 
-// Two features with equal configs, of which one has bags and one has sequences.
+// Two features have equal configs. One gets bags, and the other sequences.
 TEST(ServingThreadsTest, EachFeatureHasItsOwnNumberOfRaggedRows) {
   const FeatureConfig config{
       .table = test::numbered_table("t", 10, 2),
@@ -450,7 +450,7 @@ TEST(ServingThreadsTest, EachFeatureHasItsOwnNumberOfRaggedRows) {
   layer->embedding_lookup({{"b", sequences}});
 }
 
-// A batch that is refused does not decide how many ragged rows there are.
+// A refused batch does not fix the number of ragged rows.
 TEST(ServingThreadsTest, ARefusedBatchFixesNoNumberOfRaggedRows) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
@@ -465,7 +465,7 @@ TEST(ServingThreadsTest, ARefusedBatchFixesNoNumberOfRaggedRows) {
   layer->forward(test::ragged({{1, 2}, {3}}));
 }
 
-TEST(ServingThreadsTest, OneNumberOfRaggedRowsWins) {
+TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
   for (int round = 0; round < 20; ++round) {
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = FeatureConfig{

@@ -34,13 +34,16 @@ using test::int64s;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Small integers: products are exact, so equal scores are really equal.
+// Returns small integers. Their products are exact, so equal scores are equal.
 at::Tensor integers(int64_t rows, int64_t dim) {
   return at::randint(-3, 4, {rows, dim}).to(at::kFloat);
 }
 
-// By sorting everything; stable, so ties stay in order.
-TopK sorted(const at::Tensor& queries, const at::Tensor& vectors, int64_t k) {
+// Finds the best by a stable sort, which keeps the order of ties.
+TopK search_by_sort(
+    const at::Tensor& queries,
+    const at::Tensor& vectors,
+    int64_t k) {
   const auto [scores, ids] = at::matmul(queries, vectors.t())
                                  .sort(/*stable=*/true, 1, /*descending=*/true);
   return {scores.narrow(1, 0, k), ids.narrow(1, 0, k)};
@@ -59,16 +62,16 @@ TEST(ExactIndexTest, FindsTheBestWithTiesInOrder) {
   EXPECT_EQ(index->size(), 9'000);
   EXPECT_EQ(index->dim(), 3);
   for (const int64_t k : {1, 10, 300}) {
-    expect_same(index->search(queries, k), sorted(queries, vectors, k));
+    expect_same(index->search(queries, k), search_by_sort(queries, vectors, k));
   }
 }
 
-TEST(ExactIndexTest, FindsAllOfThem) {
+TEST(ExactIndexTest, FindsAllVectors) {
   const at::Tensor vectors = integers(17, 4);
   const at::Tensor queries = integers(2, 4);
   expect_same(
       make_exact_index(vectors)->search(queries, 17),
-      sorted(queries, vectors, 17));
+      search_by_sort(queries, vectors, 17));
 }
 
 TEST(ExactIndexTest, AnswersWithTheIdsGiven) {
@@ -97,7 +100,7 @@ TEST(ExactIndexTest, LeavesOutWhatIsExcludedForEachQuery) {
 TEST(ExactIndexTest, TakesOtherDtypesAndStrides) {
   const at::Tensor vectors = integers(4, 50).t();  // [50, 4], not contiguous
   const at::Tensor queries = integers(3, 4);
-  const TopK expected = sorted(queries, vectors, 5);
+  const TopK expected = search_by_sort(queries, vectors, 5);
   for (const auto dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
     expect_same(
         make_exact_index(vectors.to(dtype))->search(queries.to(dtype), 5),
@@ -105,7 +108,7 @@ TEST(ExactIndexTest, TakesOtherDtypesAndStrides) {
   }
 }
 
-// Finds the first positions for every query, and notes how it was asked.
+// Finds ids 0, 1, ... for every query, and records its calls.
 class RecordingIndex : public TopKIndex {
  public:
   explicit RecordingIndex(int64_t size)
@@ -113,20 +116,20 @@ class RecordingIndex : public TopKIndex {
 
   void save(const std::string&) const override {}
 
-  mutable std::vector<std::pair<int64_t, int64_t>> asked;  // queries, k
+  mutable std::vector<std::pair<int64_t, int64_t>> calls;  // queries, k
 
  private:
   TopK nearest(const at::Tensor& queries, int64_t k) const override {
-    asked.emplace_back(queries.size(0), k);
+    calls.emplace_back(queries.size(0), k);
     return {
         .scores = at::zeros({queries.size(0), k}),
         .ids = at::arange(k).expand({queries.size(0), k}).contiguous()};
   }
 };
 
-TEST(TopKIndexTest, OneQueryThatExcludesMuchDoesNotMakeAllPay) {
+TEST(TopKIndexTest, OneQueryWithManyExclusionsDoesNotSlowTheOthers) {
   const RecordingIndex index(400'000);
-  // 600 queries; the 300th excludes 200 000 ids, the 301st more than there are.
+  // The 300th of 600 queries excludes half of the ids, and the 301st all of them.
   std::vector<int64_t> splits(601, 0);
   std::fill(splits.begin() + 300, splits.end(), 200'000);
   std::fill(splits.begin() + 301, splits.end(), 700'000);
@@ -136,16 +139,16 @@ TEST(TopKIndexTest, OneQueryThatExcludesMuchDoesNotMakeAllPay) {
       10,
       {.values = values, .row_splits = at::tensor(splits, at::kLong)});
   int64_t queries = 0;
-  int64_t light = 0;
-  for (const auto& [count, k] : index.asked) {
+  int64_t queries_of_k_10 = 0;
+  for (const auto& [count, k] : index.calls) {
     queries += count;
-    light += k == 10 ? count : 0;
+    queries_of_k_10 += k == 10 ? count : 0;
     EXPECT_LE(count, 256);
     EXPECT_TRUE(count == 1 || count * k <= 300'000) << count << " * " << k;
   }
   EXPECT_EQ(queries, 600);
-  EXPECT_EQ(light, 598);
-  EXPECT_LE(index.asked.size(), 6);
+  EXPECT_EQ(queries_of_k_10, 598);
+  EXPECT_LE(index.calls.size(), 6);
   EXPECT_EQ(found.ids[298][0].item<int64_t>(), 0);
   EXPECT_EQ(found.ids[299][0].item<int64_t>(), 200'000);
   EXPECT_EQ(found.ids[300][0].item<int64_t>(), -1);
