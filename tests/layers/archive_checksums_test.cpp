@@ -64,7 +64,7 @@ void train(TPUEmbedding& layer) {
   layer->forward({{"a", test::int64s({0, 3, 3})}})["a"].sum().backward();
 }
 
-// The number of damaged copies, and of those that could be loaded all the same.
+// The number of damaged copies, and of those that were loaded without an error.
 struct Damage {
   int64_t files = 0;
   int64_t loaded = 0;

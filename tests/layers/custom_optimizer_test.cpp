@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The user's own rule on the engine, and what makes an update fail before the
-// first row changes.
+// Custom rules on the engine, and updates that fail before a row changes.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
@@ -25,7 +24,7 @@ using optim::CustomRule;
 using test::floats;
 using test::int64s;
 
-// Two tables: "own" with the given optimizer, "other" with plain SGD.
+// A layer of two tables. "own" has the given optimizer, and "other" has SGD.
 TPUEmbedding make_layer(const optim::OptimizerSpec& own) {
   const auto table = [](const char* name, const optim::OptimizerSpec& spec) {
     return make_table(
@@ -50,14 +49,14 @@ void backward(TPUEmbedding& layer, const at::Tensor& ids) {
 }
 
 TEST(CustomOptimizerTest, GetsEachTouchedRowOnceWithSummedGradients) {
-  std::vector<int64_t> rows_seen;
+  std::vector<int64_t> row_counts;
   std::vector<int64_t> updates;
   auto layer = make_layer(CustomOptimizer{
       .learning_rate = 0.5,
       .rule = CustomRule(
           "spy",
           [&](CustomRows& rows) {
-            rows_seen.push_back(rows.weights.size(0));
+            row_counts.push_back(rows.weights.size(0));
             updates.push_back(rows.update);
             EXPECT_EQ(rows.learning_rate, 0.5);
             EXPECT_EQ(rows.gradients.sizes(), rows.weights.sizes());
@@ -66,7 +65,7 @@ TEST(CustomOptimizerTest, GetsEachTouchedRowOnceWithSummedGradients) {
       .clip_weight_max = 2.25});
   backward(layer, int64s({1, 3, 1}));
   backward(layer, int64s({0}));
-  EXPECT_EQ(rows_seen, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(row_counts, (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(updates, (std::vector<int64_t>{1, 2}));
   test::expect_close(
       test::tables_of(layer)[1],
@@ -138,7 +137,7 @@ TEST(CustomOptimizerTest, RefusesUnusableSpecs) {
       "slots: initial_value must be finite, but got nan");
 }
 
-// The error, and that no byte of tables, slots or counter has changed.
+// Checks the error, and that tables, slots and counter are unchanged.
 void expect_refused(const optim::OptimizerSpec& spec, const std::string& text) {
   auto layer = make_layer(spec);
   const std::string before = test::saved(layer);
@@ -247,13 +246,13 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
       return 1.0 + i;
     });
   }
-  // Out of order, so that tags are by first occurrence.
-  const auto source_of = [](int64_t table) { return (table * 7 + 3) % 10; };
+  // Tables use the callables out of order, so a tag is not the callable's index.
+  const auto rate_of = [](int64_t table) { return (table * 7 + 3) % 10; };
   Nest<FeatureConfig>::Map features;
   Features::Map batch;
-  std::vector<optim::LearningRate> sources;
+  std::vector<optim::LearningRate> table_rates;
   for (int64_t i = 0; i < 30; ++i) {
-    sources.push_back(rates[source_of(i)]);
+    table_rates.push_back(rates[rate_of(i)]);
     const std::string name = c10::str("t", i);
     features.emplace_back(
         name,
@@ -263,14 +262,15 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
                  .vocabulary_size = 1,
                  .dim = 1,
                  .initializer = initializers::Zeros{},
-                 .optimizer = optim::SGD{.learning_rate = sources.back()}})});
+                 .optimizer =
+                     optim::SGD{.learning_rate = table_rates.back()}})});
     batch.emplace_back(name, int64s({0}));
   }
   std::vector<int64_t> expected;
   for (int64_t i = 0; i < 30; ++i) {
     expected.push_back(i % 10);
   }
-  EXPECT_EQ(optim::learning_rate_tags(sources), expected);
+  EXPECT_EQ(optim::learning_rate_tags(table_rates), expected);
 
   TPUEmbedding layer(
       TPUEmbeddingOptions{.features = Nest<FeatureConfig>::map(features)});
@@ -286,7 +286,7 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
   const auto tables = test::tables_of(layer);
   for (int64_t i = 0; i < 30; ++i) {
     EXPECT_EQ(
-        tables[i].item<float>(), -2.0F * static_cast<float>(1 + source_of(i)));
+        tables[i].item<float>(), -2.0F * static_cast<float>(1 + rate_of(i)));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models, tables and dense weights, as TorchScript.
+// Export of whole models, with tables and dense weights, to TorchScript.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -218,7 +218,7 @@ TEST(ExportModelTest, ExportLeavesTheModelUnchanged) {
   EXPECT_EQ(test::saved(model->embedding), tables);
   EXPECT_EQ(model->embedding->iterations(), 0);
   EXPECT_TRUE(at::GradMode::is_enabled());
-  // And trains on.
+  // The model can still be trained.
   model->forward(make_features(), at::rand({3, 2}), test::floats({1}))
       .sum()
       .backward();
@@ -283,7 +283,7 @@ TEST(ExportModelTest, AnotherKindOfFeatureThanTheExamplesRaises) {
       error_of().find("[feature 'history'] is missing"), std::string::npos);
 }
 
-// A model made of a function over its parts.
+// A model whose forward() is a function of its modules.
 template <class Result = at::Tensor>
 struct FunctionImpl : torch::nn::Module {
   using Function =
@@ -403,7 +403,8 @@ TEST(ExportModelTest, AFeatureMayBeForTheTowerOnly) {
       model->forward(features, at::rand({5, 2})));
 }
 
-// Weights: given as such, and as an input that is flat, one per id.
+// A model that gets the weights of one feature as Weights, and those of another as
+// a tensor.
 struct WeightedImpl : torch::nn::Module {
   WeightedImpl() {
     embedding = register_module("embedding", make_embedding());
@@ -429,7 +430,7 @@ Weights weights_of_item(const at::Tensor& weights) {
       {"history", std::nullopt}};
 }
 
-// Retrieval: the user against all items.
+// A retrieval model, which scores all items for each user.
 struct RetrievalImpl : torch::nn::Module {
   explicit RetrievalImpl(const Strategy& strategy) {
     const auto users = make_table({.vocabulary_size = 20, .dim = 4});
@@ -533,7 +534,8 @@ TEST(ExportModelTest, SeveralLayersAndSharedModulesAreExported) {
       model->forward(other_features()));
 }
 
-// Parts whose names, of attribute and type, mean something in TorchScript.
+// A module whose type is named like a type of TorchScript. The test gives its
+// parameters names with a meaning in TorchScript.
 struct TensorImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) {
     at::Tensor sum = input;
@@ -569,7 +571,7 @@ TEST(ExportModelTest, PartsMayHaveAnyName) {
       loaded.attr("import_").toModule().parameters().size(), names.size());
 }
 
-// The error of an export, after which nothing is left.
+// Returns the error of an export, and checks that it leaves no file.
 template <class Model>
 std::string export_error(const Model& model, const ExportExample& example) {
   const std::string path = test::new_file();
@@ -587,7 +589,7 @@ void expect_text(const std::string& message, const std::string& text) {
   EXPECT_NE(message.find(text), std::string::npos) << message;
 }
 
-// A layer's lookup for serving, in the forward() of a model.
+// A model whose forward() calls embedding_lookup() or another lookup.
 struct LookupModelImpl : torch::nn::Module {
   using Lookup = std::function<at::Tensor(TPUEmbedding&, const Features&)>;
 

@@ -25,7 +25,7 @@ namespace faiss_index_test {
 
 using test::int64s;
 
-// Without faiss there is faiss_unavailable_test.
+// faiss_unavailable_test covers builds without faiss.
 class FaissIndexTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -35,8 +35,8 @@ class FaissIndexTest : public testing::Test {
   }
 };
 
-// Vectors around a few centers, as towers make them. Whole numbers, so that all
-// ways to sum up a product give the same.
+// Returns vectors around a few centers, as towers make them. Their components are
+// whole numbers, so dot products do not depend on the order of the sum.
 at::Tensor clusters(int64_t count, int64_t dim) {
   const at::Tensor centers = at::randn({20, dim});
   const at::Tensor vectors =
@@ -45,29 +45,29 @@ at::Tensor clusters(int64_t count, int64_t dim) {
   return (vectors * 8.0).round();
 }
 
-// The part of the answers that are as good as the exact index's, which has as
-// many. By score, as ties have no order.
+// Returns the share of results that are as good as those of the exact index. It
+// compares scores, because ties have no order.
 double recall(const TopK& found, const TopK& exact) {
-  const at::Tensor worst = exact.scores.narrow(1, exact.scores.size(1) - 1, 1);
-  return found.scores.ge(worst).to(at::kDouble).mean().item<double>();
+  const at::Tensor lowest = exact.scores.narrow(1, exact.scores.size(1) - 1, 1);
+  return found.scores.ge(lowest).to(at::kDouble).mean().item<double>();
 }
 
-// faiss and LibTorch bring a BLAS each, and the one that is loaded first serves
-// both: Debian's plain one would make LibTorch many times slower.
+// faiss and LibTorch each bring a BLAS, and both use the one that is loaded first.
+// Debian's plain BLAS would make LibTorch many times slower.
 TEST_F(FaissIndexTest, LeavesLibTorchItsOwnBlas) {
   void* const torch = ::dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
   ASSERT_NE(torch, nullptr);
-  void* const own = ::dlsym(torch, "sgemm_");
-  if (own == nullptr) {
+  void* const sgemm = ::dlsym(torch, "sgemm_");
+  if (sgemm == nullptr) {
     GTEST_SKIP() << "this LibTorch hides its BLAS";
   }
-  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "sgemm_"), own);
+  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "sgemm_"), sgemm);
   ::dlclose(torch);
 }
 
 TEST_F(FaissIndexTest, FlatFindsWhatTheExactIndexDoes) {
-  // The binary numbers of ten digits, and queries that give each digit another
-  // power of two, or less than nothing for it: no scores are equal.
+  // The vectors are all binary numbers of ten digits. A query has the powers of two
+  // in random order and with random signs, so no two scores are equal.
   const at::Tensor digits = at::arange(10);
   const at::Tensor vectors = at::arange(1024)
                                  .unsqueeze(1)
@@ -100,7 +100,7 @@ TEST_F(FaissIndexTest, ApproximateIndicesFindMostOfTheBest) {
   const double wide = recall_of({.factory = "IVF16,Flat", .nprobe = 8});
   const double narrow = recall_of({.factory = "IVF16,Flat"});
   EXPECT_GT(wide, 0.8);
-  EXPECT_GT(wide, narrow);  // so nprobe arrives
+  EXPECT_GT(wide, narrow);  // nprobe has an effect
   EXPECT_EQ(recall_of({.factory = "IVF16,Flat", .nprobe = 16}), 1.0);
 }
 
@@ -117,7 +117,7 @@ TEST_F(FaissIndexTest, LeavesOutWhatIsExcluded) {
 
 TEST_F(FaissIndexTest, FillsMissingResultsWithIdMinusOne) {
   const auto index = make_faiss_index(
-      clusters(2000, 4), {}, {.factory = "IVF16,Flat"});  // one cluster of 16
+      clusters(2000, 4), {}, {.factory = "IVF16,Flat"});  // probes 1 of 16
   const TopK found = index->search(at::randn({1, 4}), 2000);
   EXPECT_GE(found.ids[0][0].item<int64_t>(), 0);
   EXPECT_EQ(found.ids[0][1999].item<int64_t>(), -1);

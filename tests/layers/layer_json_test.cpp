@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers and models as JSON and back; output shapes; summaries.
+// Layers and models as JSON. Also building, output shapes and summaries.
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
@@ -49,7 +49,7 @@ struct ScaleOptions {
   }
 };
 
-// The layer of a user: one factor per column.
+// A user's layer with one factor per column.
 class ScaleImpl : public LayerImpl<ScaleImpl, ScaleOptions> {
  public:
   static constexpr const char* kClassName = "Scale";
@@ -77,7 +77,7 @@ class ScaleImpl : public LayerImpl<ScaleImpl, ScaleOptions> {
 TORCH_MODULE(Scale);
 const bool is_scale_registered = register_layer<Scale>();
 
-// A user's model, whose parts stand in its options.
+// A user's model whose options describe its modules.
 struct RankerOptions {
   Nest<FeatureConfig> features = {};
   std::optional<optim::OptimizerSpec> optimizer = {};
@@ -161,12 +161,12 @@ Features features_of_batch() {
        RaggedFeature{test::int64s({1, 2, 3}), test::int64s({0, 1, 3})}}};
 }
 
-// Text and back: what a file would hold.
+// Converts JSON to text and back, as a file does.
 Json reread(const Json& json) {
   return Json::parse(json.dump());
 }
 
-// All that JSON has a layer for, as an unknown one's error lists them.
+// Returns all classes that JSON knows. The error for an unknown class lists them.
 std::vector<std::string> known_classes() {
   std::vector<std::string> names;
   try {
@@ -398,7 +398,7 @@ TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
   EXPECT_VALUE_ERROR(again->forward(batch(3)), "is set to [2]");
 }
 
-// A class whose options have no defaults needs its config here.
+// Classes whose options have no defaults need a config here.
 TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
   const Json features =
       JsonValue<Nest<FeatureConfig>>::write(shared_features());
@@ -427,7 +427,7 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
   }
 }
 
-// Built, saved, rebuilt and loaded, each gives what it gave.
+// A layer that is rebuilt from its JSON and loaded gives the same results.
 TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
   torch::nn::Sequential model(
       TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
@@ -566,7 +566,7 @@ TEST(LayerJsonTest, RefusesUnknownStrategies) {
   json["config"]["strategy"] = {
       {"class_name", "engine"}, {"config", {{"threads", 1}}}};
   EXPECT_VALUE_ERROR(layer_from_json(json), "'threads'");
-  json["config"]["strategy"] = nullptr;  // a sharded one was saved
+  json["config"]["strategy"] = nullptr;  // saved by a sharded strategy
   EXPECT_EQ(
       from_json<TPUEmbedding>(json)->options().strategy, Strategy::engine());
   json["config"]["apply"] = "later";
@@ -585,7 +585,7 @@ class OtherScaleImpl : public LayerImpl<OtherScaleImpl, ScaleOptions> {
 };
 TORCH_MODULE(OtherScale);
 
-class OwnNameImpl : public LayerImpl<OwnNameImpl, ScaleOptions> {
+class OtherCrossImpl : public LayerImpl<OtherCrossImpl, ScaleOptions> {
  public:
   static constexpr const char* kClassName = "Cross";
   using LayerImpl::LayerImpl;
@@ -593,11 +593,11 @@ class OwnNameImpl : public LayerImpl<OwnNameImpl, ScaleOptions> {
     return input;
   }
 };
-TORCH_MODULE(OwnName);
+TORCH_MODULE(OtherCross);
 
 TEST(LayerJsonTest, RefusesASecondClassOfTheSameName) {
   EXPECT_VALUE_ERROR(
-      register_layer<OwnName>(), "there is another class 'Cross'");
+      register_layer<OtherCross>(), "there is another class 'Cross'");
   EXPECT_TRUE(register_layer<Scale>());
   EXPECT_VALUE_ERROR(
       register_layer<OtherScale>(), "there is another class 'Scale'");
@@ -611,7 +611,7 @@ TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
   ASSERT_EQ(layer->parameters().size(), 1U);
   EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kDouble);
   EXPECT_EQ(layer->input_shapes()->leaf(), (PartialShape{std::nullopt, 2}));
-  layer->build(PartialShape{7, 2});  // agrees
+  layer->build(PartialShape{7, 2});  // it agrees with [?, 2]
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{std::nullopt, 3}),
       "[Scale] was built for inputs [?, 2], but got [?, 3]");
@@ -631,7 +631,8 @@ TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
   };
   TPUEmbedding layer(TPUEmbeddingOptions{.features = shared_features()});
   layer->build(shapes({std::nullopt, 40}));
-  layer->build(shapes({std::nullopt, 50}));  // what is combined may differ
+  // The number of ids that are combined may differ.
+  layer->build(shapes({std::nullopt, 50}));
   EXPECT_EQ(layer->forward(features_of_batch())["user"].size(0), 2);
   layer->build(2);
   layer->build(shapes({std::nullopt, 50}));
@@ -737,7 +738,7 @@ TEST(LayerTest, ComputesItsOutputShape) {
   EXPECT_VALUE_ERROR(
       embedding->compute_output_shape({{"user", PartialShape{1}}}),
       "missing entry 'movie'");
-  // Asking fixes nothing.
+  // compute_output_shape() does not build the layer.
   EXPECT_FALSE(embedding->input_shapes().has_value());
 }
 

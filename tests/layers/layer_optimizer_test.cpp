@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables' own optimizers on the host, in stock operators, beside the
-// engine's kernels.
+// Compares optimizers of tables on the host, in stock operators, with the kernels
+// of the engine.
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -26,7 +26,7 @@
 namespace tessera {
 namespace layer_optimizer_test {
 
-constexpr int64_t kVocab = 7;  // of which the last two are never looked up
+constexpr int64_t kVocab = 7;  // the last two rows are never looked up
 constexpr int64_t kDim = 5;
 
 const Strategy kSparseHost = Strategy::host({.sparse_gradients = true});
@@ -51,8 +51,8 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
       .seed = 3});
 }
 
-// Random batches with duplicates in and across features; every other step's
-// gradient is zero for one feature, whose rows are touched all the same.
+// Trains on random batches with duplicates within and across features. In every
+// other step the gradient of one feature is zero, but its rows are touched.
 class Trainer {
  public:
   void step(
@@ -94,7 +94,7 @@ class Trainer {
   }
 };
 
-std::vector<test::NamedSpec> with_stages() {
+std::vector<test::NamedSpec> all_specs() {
   std::vector<test::NamedSpec> specs = test::spec_variants();
   for (test::NamedSpec& named : test::spec_variants()) {
     optim::modify(named.spec, [](auto& spec) {
@@ -127,7 +127,7 @@ class LayerOptimizerTest : public testing::TestWithParam<test::NamedSpec> {};
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     LayerOptimizerTest,
-    testing::ValuesIn(with_stages()),
+    testing::ValuesIn(all_specs()),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(LayerOptimizerTest, TheHostTrainsLikeTheEngine) {
@@ -148,7 +148,7 @@ TEST_P(LayerOptimizerTest, TheHostTrainsLikeTheEngine) {
 }
 
 TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
-  const auto moved = [&](const TPUEmbedding& from, Strategy strategy) {
+  const auto reloaded = [&](const TPUEmbedding& from, Strategy strategy) {
     TPUEmbedding to = make_layer(GetParam().spec, std::move(strategy));
     auto optimizer = to->options().strategy == Strategy::engine()
         ? nullptr
@@ -158,21 +158,21 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
     return std::pair(to, std::move(optimizer));
   };
   Trainer trainer;
-  TPUEmbedding straight = make_layer(GetParam().spec, Strategy::engine());
-  trainer.steps(straight, nullptr, 0, 6);
+  TPUEmbedding uninterrupted = make_layer(GetParam().spec, Strategy::engine());
+  trainer.steps(uninterrupted, nullptr, 0, 6);
 
   TPUEmbedding layer = make_layer(GetParam().spec, Strategy::engine());
   trainer.steps(layer, nullptr, 0, 2);
-  auto [host, optimizer] = moved(layer, kSparseHost);
+  auto [host, optimizer] = reloaded(layer, kSparseHost);
   trainer.steps(host, optimizer.get(), 2, 4);
-  auto [back, none] = moved(host, Strategy::engine());
+  auto [back, none] = reloaded(host, Strategy::engine());
   trainer.steps(back, nullptr, 4, 6);
   test::expect_close(
-      test::tables_of(back)[0], test::tables_of(straight)[0], 2e-5, 2e-5);
+      test::tables_of(back)[0], test::tables_of(uninterrupted)[0], 2e-5, 2e-5);
   EXPECT_EQ(
       back->iterations(),
       6 / optim::gradient_accumulation_steps_of(GetParam().spec));
-  EXPECT_EQ(straight->iterations(), back->iterations());
+  EXPECT_EQ(uninterrupted->iterations(), back->iterations());
 }
 
 TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
@@ -192,7 +192,8 @@ TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
   test::expect_close(test::tables_of(host)[0][0], before[0] - 2.0);
 }
 
-// A row with a gradient of zeros decays; one that was not looked up does not.
+// A row that was looked up decays, even if its gradient is zero. Other rows do
+// not decay.
 TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
   const optim::SGD decays{.learning_rate = 1.0, .weight_decay_factor = 0.5};
   for (const Strategy& strategy : kParameterStrategies) {
@@ -208,7 +209,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
             .backward();
       };
       const auto rows = [&] { return test::tables_of(host)[0].select(1, 0); };
-      // Two passes before a step, which a plain zero_grad() ends.
+      // A step after two passes updates the rows of both.
       backward(0);
       backward(2);
       optimizer->step();
@@ -217,7 +218,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
       backward(1);
       optimizer->step();
       test::expect_close(rows(), test::floats({7}, {.5, .5, .5, 1, 1, 1, 1}));
-      // Another step over the same gradient is an update of the same rows.
+      // Another step with the same gradient updates the same rows.
       optimizer->step();
       test::expect_close(rows(), test::floats({7}, {.5, .25, .5, 1, 1, 1, 1}));
     }
@@ -298,7 +299,7 @@ TEST(LayerOptimizerApiTest, RefusesLayersThatItCannotTrain) {
       "no table of the layer has an optimizer");
 }
 
-// Slots of the user's own, as upstream's example makes them.
+// Makes slots by slot_creation, as in upstream's example.
 struct SlotMaker {
   optim::Adam adam() {
     return {
@@ -327,7 +328,7 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
     EXPECT_EQ(maker.names, names);
     EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
 
-    // They are trained, saved and copied; the function is not called again.
+    // The slots are trained, saved and copied. The function is not called again.
     const auto optimizer =
         strategy.is_engine() ? nullptr : make_optimizer(layer);
     Trainer trainer;
@@ -343,8 +344,8 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
   }
 }
 
-// Without the function the host keeps no slots for those who bring their own
-// optimizer.
+// Without slot_creation, a layer on the host has no slots until make_optimizer().
+// The user may bring another optimizer.
 TEST(LayerOptimizerApiTest, WithoutSlotCreationTheHostMakesSlotsOnRequest) {
   TPUEmbedding layer = make_layer(optim::Adam{}, Strategy::host());
   EXPECT_THROW(test::slot_of(layer, 0, "momenta"), c10::Error);
@@ -370,7 +371,7 @@ TEST(LayerOptimizerApiTest, AFailingSlotCreationMakesNoLayer) {
 TEST(LayerOptimizerApiTest, EachSlotNeedsMemoryOfItsOwn) {
   const at::Tensor shared = at::zeros({kVocab + 1, kDim});
   int calls = 0;
-  // The same tensor, and two that overlap.
+  // Return the same tensor for both slots, then two that overlap.
   for (const int64_t step : {0, 1}) {
     const optim::Adam adam{
         .slot_creation =
@@ -467,11 +468,10 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
       "slot 'accumulators'");
 }
 
-// What a host without slots has always loaded, one with a slot_creation loads,
-// too.
+// A host layer with slot_creation loads the same files as one without.
 TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
   using Layers = std::vector<std::pair<const char*, TPUEmbedding>>;
-  SlotMaker of_saved;
+  SlotMaker saved_maker;
   TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::engine());
   Trainer().steps(trained, nullptr, 0, 2);
   TPUEmbedding on_host = make_layer(optim::Adam{}, kSparseHost);
@@ -484,7 +484,7 @@ TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
       {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
       {"host", make_layer(optim::Adam{}, Strategy::host())},
       {"host with optimizer", on_host},
-      {"host with slots", make_layer(of_saved.adam(), Strategy::host())}};
+      {"host with slots", make_layer(saved_maker.adam(), Strategy::host())}};
   const test::TemporaryFolder folder;
   for (auto [name, from] : saved) {
     from->save_checkpoint(folder / name);
@@ -503,14 +503,15 @@ TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
         test::expect_same_tables(to, test::tables_of(from));
         EXPECT_EQ(to->iterations(), from->iterations());
       }
-      // Slots that fit are loaded; others leave those of the layer as they are.
+      // Slots that fit are loaded. Other slots leave those of the layer unchanged.
       const bool fits = name == std::string("engine") ||
           name == std::string("host with optimizer") ||
           name == std::string("host with slots");
       test::expect_close(
           maker.made[0],
           fits ? test::slot_of(from, 0, "momenta") : at::ones({kVocab, kDim}));
-      // As ever, slots that had no place are not forgotten.
+      // make_optimizer() refuses tables that the engine has trained, if their slots
+      // were not loaded.
       if (from->options().strategy.is_engine() && !fits) {
         EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
       } else {
@@ -518,13 +519,14 @@ TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
       }
     }
   }
-  // Nor does what such a host saves: no optimizer has trained these tables.
+  // Every layer loads the file of a host layer with slot_creation, because no
+  // optimizer has trained its tables.
   for (const auto& [name, to] : Layers{
            {"engine", make_layer(optim::Adam{}, Strategy::engine())},
            {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
            {"host", make_layer(optim::Adagrad{}, Strategy::host())}}) {
     SCOPED_TRACE(name);
-    const TPUEmbedding from = make_layer(of_saved.adam(), Strategy::host());
+    const TPUEmbedding from = make_layer(saved_maker.adam(), Strategy::host());
     std::istringstream stream(test::saved(from));
     TPUEmbedding loaded = to;
     torch::load(loaded, stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of rows and of per-id weights, on both strategies, against a lookup
-// written out here in double precision and against the layer's own forward.
+// Compares the gradients of rows and per-id weights with central differences, both
+// of a reference lookup in doubles and of the layer's own forward().
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
@@ -20,8 +20,8 @@ namespace tessera {
 namespace lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
-constexpr int64_t kLength = 3;  // of sequences and of grids
-constexpr int64_t kPlaces = 2;  // of sequences whose places are combined
+constexpr int64_t kLength = 3;  // the length of sequences and grids
+constexpr int64_t kRank3Length = 2;  // the length of sparse sequences of rank 3
 
 enum class Kind {
   kDense,
@@ -37,9 +37,9 @@ enum class Kind {
   kRaggedSpread
 };
 
-// kOdd: negative ids, ids past the table under OutOfRange::kZero, and weights
-// at and below zero.
-enum class Ids { kPlain, kOdd };
+// kUnusual has negative ids, ids past the table under OutOfRange::kZero, and
+// weights of zero and below.
+enum class Ids { kPlain, kUnusual };
 
 struct KindName {
   Kind kind;
@@ -58,10 +58,10 @@ bool is_sequence(Kind kind) {
       kind == Kind::kRaggedSpread;
 }
 
-// FeatureConfig::max_sequence_length.
+// Returns FeatureConfig::max_sequence_length.
 int64_t length_of(Kind kind) {
   if (kind == Kind::kSparseRank3Sequence) {
-    return kPlaces;
+    return kRank3Length;
   }
   return is_sequence(kind) && kind != Kind::kRaggedSpread ? kLength : 0;
 }
@@ -76,11 +76,10 @@ std::vector<float> random_floats(int64_t count, float low, float high) {
   return values;
 }
 
-// One value of the batch: the row it looks up, or -1 for zeros, and the bag of
-// the activation that it goes to, or -1 when it is dropped.
+// One id of the batch.
 struct Value {
-  int64_t row = 0;
-  int64_t bag = 0;
+  int64_t row = 0;  // -1 if it looks up zeros
+  int64_t bag = 0;  // -1 if it is dropped
 };
 
 struct Sample {
@@ -92,7 +91,7 @@ struct Sample {
 
 Sample make_dense_sample(Kind kind, Ids kind_of_ids) {
   std::vector<int64_t> ids{3, 0, 6, 3, 5, 1};
-  if (kind_of_ids == Ids::kOdd) {
+  if (kind_of_ids == Ids::kUnusual) {
     ids = {3, -1, 6, kVocab, 3, 1};
   }
   Sample sample;
@@ -111,9 +110,9 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
   if (is_dense(kind)) {
     return make_dense_sample(kind, kind_of_ids);
   }
-  // Empty bags, one id, duplicates, more than a sequence is long.
+  // Empty bags, a single id, duplicates, and bags longer than a sequence.
   test::Rows rows{{4, 0}, {}, {6}, {2, 3, 2, 3, 2}, {}, {1, 5, 4, 1}};
-  if (kind_of_ids == Ids::kOdd) {
+  if (kind_of_ids == Ids::kUnusual) {
     rows = {{-1, 0}, {}, {kVocab}, {2, 9, 2, -5, 2}, {-1}, {1, kVocab, 4, 1}};
   }
   Sample sample{.batch_shape = {6}};
@@ -125,7 +124,8 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
       if (is_sequence(kind)) {
         position = i < kLength ? bag * kLength + i : -1;
       } else if (kind == Kind::kSparseRank3Sequence) {
-        position = bag % 3 < kPlaces ? bag / 3 * kPlaces + bag % 3 : -1;
+        position =
+            bag % 3 < kRank3Length ? bag / 3 * kRank3Length + bag % 3 : -1;
       }
       sample.values.push_back({id < kVocab ? id : -1, id < 0 ? -1 : position});
       indices.insert(indices.end(), {bag / 3, bag % 3, i});
@@ -134,7 +134,7 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
   switch (kind) {
     case Kind::kSparseRank3:
     case Kind::kSparseRank3Sequence:
-      sample.batch_shape = {2, kind == Kind::kSparseRank3 ? 3 : kPlaces};
+      sample.batch_shape = {2, kind == Kind::kSparseRank3 ? 3 : kRank3Length};
       sample.feature = SparseFeature{
           at::tensor(indices, at::kLong).view({-1, 3}),
           test::ragged(rows).values,
@@ -164,7 +164,8 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
   return sample;
 }
 
-// The activation, written out. What is dropped does not depend on `weights`.
+// Computes the activation in plain loops. `weights` do not decide which ids are
+// dropped.
 std::vector<double> reference_lookup(
     const std::vector<Value>& values,
     Combiner combiner,
@@ -196,8 +197,8 @@ std::vector<double> reference_lookup(
   return out;
 }
 
-// sum(upstream * activation) + sum(activation^2) / 2: its third derivative by
-// the rows is zero, so that their central differences are exact.
+// Returns sum(upstream * activation) + sum(activation^2) / 2. Its third derivative
+// by the rows is zero, so central differences are exact.
 double loss_of(
     const std::vector<double>& activation,
     const std::vector<float>& upstream) {
@@ -209,11 +210,11 @@ double loss_of(
 }
 
 at::Tensor central_differences(
-    std::vector<double>& at,
+    std::vector<double>& values,
     double epsilon,
     const std::function<double()>& loss) {
   std::vector<double> gradient;
-  for (double& value : at) {
+  for (double& value : values) {
     const double middle = value;
     value = middle + epsilon;
     const double above = loss();
@@ -241,8 +242,8 @@ struct Gradients {
   at::Tensor weights = {};  // [values], or undefined
 };
 
-// By one pass through a layer. On the engine an SGD step with learning rate 1
-// from the table shows the row gradients.
+// Runs one pass through a layer. On the engine, an SGD step with learning rate 1
+// shows the gradients of the rows.
 Gradients gradients_of(
     TPUEmbedding& layer,
     const Sample& sample,
@@ -276,30 +277,32 @@ struct Case {
   int64_t dim;
 };
 
-// What a case looks up, and what both strategies must make of it.
+// The lookup of a case, and its reference.
 class Lookup {
  public:
-  explicit Lookup(const Case& of)
-      : sample(make_sample(of.kind, of.ids)),
+  explicit Lookup(const Case& test_case)
+      : sample(make_sample(test_case.kind, test_case.ids)),
         config{
             .table = make_table(
                 {.name = "t",
                  .vocabulary_size = kVocab,
-                 .dim = of.dim,
-                 .combiner = of.combiner,
+                 .dim = test_case.dim,
+                 .combiner = test_case.combiner,
                  .initializer = initializers::Uniform{.low = -1, .high = 1}}),
-            .max_sequence_length = length_of(of.kind),
+            .max_sequence_length = length_of(test_case.kind),
             .output_shape = sample.output_shape,
-            .out_of_range =
-                of.ids == Ids::kOdd ? OutOfRange::kZero : OutOfRange::kError},
+            .out_of_range = test_case.ids == Ids::kUnusual
+                ? OutOfRange::kZero
+                : OutOfRange::kError},
         combiner(
-            is_sequence(of.kind) || is_dense(of.kind) ? Combiner::kSum
-                                                      : of.combiner) {
+            is_sequence(test_case.kind) || is_dense(test_case.kind)
+                ? Combiner::kSum
+                : test_case.combiner) {
     const auto count = static_cast<int64_t>(sample.values.size());
     std::vector<float> values(count, 1.0F);
-    if (of.is_weighted) {
+    if (test_case.is_weighted) {
       values = random_floats(count, 0.5F, 1.5F);
-      for (int64_t i = 0; of.ids == Ids::kOdd && i < count; i += 4) {
+      for (int64_t i = 0; test_case.ids == Ids::kUnusual && i < count; i += 4) {
         values[i] = i % 8 == 0 ? -0.75F : 0.0F;
         if (combiner != Combiner::kSum) {
           sample.values[i].bag = -1;
@@ -311,7 +314,7 @@ class Lookup {
     for (const int64_t length : sample.batch_shape) {
       bags *= length;
     }
-    upstream = random_floats(bags * of.dim, -0.5F, 0.5F);
+    upstream = random_floats(bags * test_case.dim, -0.5F, 0.5F);
   }
 
   double reference_loss(const std::vector<double>& table) const {
@@ -323,14 +326,14 @@ class Lookup {
   Sample sample;
   FeatureConfig config;
   Combiner combiner;
-  at::Tensor weights = {};  // undefined: none are given
+  at::Tensor weights = {};  // undefined if the case has no weights
   std::vector<double> weight = {};
   int64_t bags = 1;
   std::vector<float> upstream = {};
 };
 
-// Central differences of the layer's own forward, in float: of the rows along
-// two directions, of each weight alone.
+// Compares gradients with central differences of the layer's own forward(), in
+// float: for the rows along two directions, and for each weight.
 void expect_own_differences(
     TPUEmbedding& layer,
     const Lookup& lookup,
@@ -360,7 +363,7 @@ void expect_own_differences(
   table.copy_(middle);
   for (int64_t i = 0; weights.defined() && i < weights.numel(); ++i) {
     if (lookup.weight[i] == 0.0) {
-      continue;  // At the kink, where dropping begins.
+      continue;  // a smaller weight would drop its id
     }
     weights = lookup.weights.clone();
     weights[i] += kEpsilon;
@@ -372,8 +375,8 @@ void expect_own_differences(
   }
 }
 
-void check(const Case& of) {
-  Lookup lookup(of);
+void check(const Case& test_case) {
+  Lookup lookup(test_case);
   std::vector<at::Tensor> rows_by_strategy;
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
@@ -394,10 +397,10 @@ void check(const Case& of) {
 
     test::expect_close(
         gradients.rows,
-        central_differences(table, 1e-5, loss).view({-1, of.dim}),
+        central_differences(table, 1e-5, loss).view({-1, test_case.dim}),
         1e-5,
         2e-6);
-    if (of.is_weighted) {
+    if (test_case.is_weighted) {
       test::expect_close(
           gradients.weights,
           central_differences(lookup.weight, 1e-5, loss),
@@ -436,7 +439,7 @@ void check_all(Kind kind, Ids ids) {
     for (const int64_t dim : {1, 3, 8, 33}) {
       for (const bool is_weighted : {false, true}) {
         if (is_weighted && (is_dense(kind) || is_sequence(kind))) {
-          continue;  // An error, tested elsewhere.
+          continue;  // an error that other tests cover
         }
         SCOPED_TRACE(
             to_string(combiner) + " dim " + std::to_string(dim) +
@@ -452,7 +455,7 @@ TEST_P(LookupGradientTest, AgreesWithTheReferenceAndWithDifferences) {
 }
 
 TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
-  check_all(GetParam().kind, Ids::kOdd);
+  check_all(GetParam().kind, Ids::kUnusual);
 }
 
 }  // namespace lookup_gradient_test

@@ -42,8 +42,11 @@ class OneThread {
 bool has_kernels(const MultiLayerDCN& layer, const at::Tensor& x0) {
   std::vector<LowRankCross> crosses;
   for (const auto& child : layer->children()) {
-    const auto own = child->parameters();
-    crosses.push_back({own[0], own[1], own.size() > 2 ? own[2] : at::Tensor()});
+    const auto parameters = child->parameters();
+    crosses.push_back(
+        {parameters[0],
+         parameters[1],
+         parameters.size() > 2 ? parameters[2] : at::Tensor()});
   }
   return has_low_rank_crosses(x0, crosses);
 }

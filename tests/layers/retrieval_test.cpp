@@ -64,8 +64,8 @@ TEST(RetrievalTest, MatchesTfrsGolden) {
   }
 }
 
-// d loss / d values by central differences in float64.
-at::Tensor differences(
+// Returns the gradient of the loss by `values`, computed by central differences.
+at::Tensor central_differences(
     const at::Tensor& values,
     const std::function<double()>& loss) {
   constexpr double kStep = 1e-6;
@@ -101,19 +101,19 @@ TEST(RetrievalTest, GradientsMatchFiniteDifferences) {
     const auto loss = [&] {
       return retrieval->forward(query, candidate, batch).item<double>();
     };
-    const at::Tensor of_query = differences(query, loss);
-    const at::Tensor of_candidate = differences(candidate, loss);
+    const at::Tensor query_gradient = central_differences(query, loss);
+    const at::Tensor candidate_gradient = central_differences(candidate, loss);
     query.requires_grad_();
     candidate.requires_grad_();
     retrieval->forward(query, candidate, batch).backward();
-    expect_close(query.grad(), of_query, 1e-6, 1e-8);
-    expect_close(candidate.grad(), of_candidate, 1e-6, 1e-8);
+    expect_close(query.grad(), query_gradient, 1e-6, 1e-8);
+    expect_close(candidate.grad(), candidate_gradient, 1e-6, 1e-8);
   }
 }
 
 TEST(RetrievalTest, AccidentalHitsGetNoGradientAtAll) {
   Retrieval retrieval(RetrievalOptions{.remove_accidental_hits = true});
-  // Candidate 1 is query 0's own by its id, and no other query is there.
+  // Candidate 1 has the id of the positive candidate of the only query.
   const at::Tensor query = floats({1.0F, 2.0F}).view({1, 2});
   const at::Tensor candidate = at::randn({3, 2}).requires_grad_();
   retrieval->forward(query, candidate, {.candidate_ids = int32s({7, 7, 8})})
@@ -146,7 +146,7 @@ TEST(RetrievalTest, ProbabilitiesBelowFloat32CountInFull) {
   const at::Tensor zeros = at::zeros({2, 1}, at::kDouble);
   const at::Tensor probability =
       at::tensor(at::ArrayRef<double>({1e-300, 1.0}), at::kDouble);
-  // Scores are -log(1e-300) and 0 in both rows.
+  // The scores of both queries are -log(1e-300) and 0.
   EXPECT_NEAR(
       retrieval
           ->forward(
@@ -204,7 +204,7 @@ TEST(RetrievalTest, RefusesALossThatOverflows) {
       retrieval->forward(
           query, query, {.sample_weights = floats({3e38F, 3e38F})}),
       "or their weights are beyond Float: the loss is inf");
-  // Scores that overflow do so for a weight of 0, too.
+  // Scores that overflow are an error even if all weights are 0.
   EXPECT_VALUE_ERROR(
       retrieval->forward(
           query * 1e30, query * 1e30, {.sample_weights = floats({0.0F, 0.0F})}),

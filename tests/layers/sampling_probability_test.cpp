@@ -27,8 +27,9 @@ using test::int64s;
 TEST(SamplingProbabilityTest, AveragesGapsAsThePaperDoes) {
   SamplingProbability estimate(
       SamplingProbabilityOptions{.num_buckets = 1000, .learning_rate = 0.5});
-  // Id 3 comes at positions 1, 2 and 6: gaps 1, 1, 4, on average 2.5 at the end;
-  // id 5 at 3, 4, 5: gaps 3, 1, 1, on average 1.5.
+  // Id 3 is at positions 1, 2 and 6. Its gaps are 1, 1 and 4, with a moving
+  // average of 2.5. Id 5 is at 3, 4 and 5. Its gaps are 3, 1 and 1, with a moving
+  // average of 1.5.
   expect_close(estimate->forward(int64s({3, 3})), floats({1.0F, 1.0F}));
   expect_close(
       estimate->forward(int32s({5, 5, 5, 3})),
@@ -47,9 +48,9 @@ TEST(SamplingProbabilityTest, EstimatesTheSharesOfAStream) {
 }
 
 TEST(SamplingProbabilityTest, MoreHashesTellIdsApart) {
-  // 50 rare ids in 16 buckets beside one frequent id, which one array takes
-  // some of them for.
-  const auto most_for_rare = [](int64_t num_hashes) {
+  // 50 rare ids and a frequent one share 16 buckets. With one hash, some rare ids
+  // share the bucket of the frequent one.
+  const auto max_of_rare_ids = [](int64_t num_hashes) {
     SamplingProbability estimate(SamplingProbabilityOptions{
         .num_buckets = 16, .num_hashes = num_hashes, .learning_rate = 0.05});
     at::Tensor shares = at::ones({51}) * 0.004;
@@ -60,8 +61,8 @@ TEST(SamplingProbabilityTest, MoreHashesTellIdsApart) {
     estimate->eval();
     return estimate->forward(at::arange(1, 51)).max().item<float>();
   };
-  EXPECT_GT(most_for_rare(1), 0.5F);
-  EXPECT_LT(most_for_rare(6), 0.2F);
+  EXPECT_GT(max_of_rare_ids(1), 0.5F);
+  EXPECT_LT(max_of_rare_ids(6), 0.2F);
 }
 
 TEST(SamplingProbabilityTest, EvalLearnsNothing) {
@@ -97,7 +98,7 @@ TEST(SamplingProbabilityTest, RefusesWrongInput) {
   EXPECT_VALUE_ERROR(
       estimate->forward(int64s({1}).view({1, 1})), "must have shape [batch]");
   EXPECT_TYPE_ERROR(estimate->forward(floats({1})), "must be int32 or int64");
-  // The largest and smallest ids are ids like others.
+  // The largest and smallest int64 are valid ids.
   const at::Tensor probability = estimate->forward(int64s(
       {std::numeric_limits<int64_t>::max(),
        std::numeric_limits<int64_t>::min()}));

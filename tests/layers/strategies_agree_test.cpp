@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine beside the host and the dense strategy, which have stock LibTorch
-// operators and torch::optim only: the same numbers to float rounding.
+// Compares the engine with the host and dense strategies, which use only stock
+// operators and torch::optim. The numbers agree to float rounding.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
@@ -26,11 +26,11 @@
 namespace tessera {
 namespace strategies_agree_test {
 
-constexpr int64_t kPlaces = 16;  // of the feature with an output shape
-constexpr int kSteps = 25;  // the first and the last have the same batch size
+constexpr int64_t kSpreadRows = 16;  // rows of the feature `spread`
+constexpr int kSteps = 25;  // the first and last batch have the same size
 constexpr std::array<int64_t, 4> kBatches{16, 32, 1, 8};
 
-// Every kind of feature, shared tables, all combiners, an odd width.
+// Configs of every kind of feature, with shared tables and all combiners.
 Nest<FeatureConfig> all_kinds() {
   const auto users = make_table(
       {.name = "users",
@@ -60,16 +60,18 @@ Nest<FeatureConfig> all_kinds() {
       {"tags", FeatureConfig{.table = tags}},
       {"spread",
        FeatureConfig{
-           .table = tags, .output_shape = std::vector<int64_t>{kPlaces, 2}}},
+           .table = tags,
+           .output_shape = std::vector<int64_t>{kSpreadRows, 2}}},
       {"reshaped",
        FeatureConfig{
            .table = tags, .output_shape = PartialShape{std::nullopt, 2}}},
-      {"places", FeatureConfig{.table = items, .max_sequence_length = 2}},
-      {"odd", FeatureConfig{.table = tags, .out_of_range = OutOfRange::kZero}}};
+      {"rank_3", FeatureConfig{.table = items, .max_sequence_length = 2}},
+      {"unusual",
+       FeatureConfig{.table = tags, .out_of_range = OutOfRange::kZero}}};
 }
 
-// A batch with empty rows, duplicates, negative and too large ids, weights
-// below and at zero.
+// A batch with empty rows, duplicates, negative ids, ids out of range, and weights
+// of zero and below.
 class RandomBatch {
  public:
   explicit RandomBatch(uint32_t seed, int64_t batch = 16)
@@ -83,10 +85,10 @@ class RandomBatch {
         {"bought", bought},
         {"seen", Features::list({sparse(20), ragged(-1, 20)})},
         {"tags", ragged(-1, 9)},
-        {"spread", test::ragged(rows(0, 9, kPlaces))},
+        {"spread", test::ragged(rows(0, 9, kSpreadRows))},
         {"reshaped", test::ragged(rows(0, 9, 2 * batch_))},
-        {"places", places(sparse(20))},
-        {"odd", ragged(0, 12)}};
+        {"rank_3", to_rank_3(sparse(20))},
+        {"unusual", ragged(0, 12)}};
     weights = {
         {"user", std::nullopt},
         {"friends", weights_for(features["friends"])},
@@ -96,8 +98,8 @@ class RandomBatch {
         {"tags", weights_for(features["tags"])},
         {"spread", std::nullopt},
         {"reshaped", weights_for(features["reshaped"])},
-        {"places", weights_for(features["places"])},
-        {"odd", weights_for(features["odd"])}};
+        {"rank_3", weights_for(features["rank_3"])},
+        {"unusual", weights_for(features["unusual"])}};
   }
 
   Features features;
@@ -132,17 +134,17 @@ class RandomBatch {
     return test::sparse(rows(-1, vocab, batch_), 6);
   }
 
-  // [batch, 6] as three places of two ids each.
-  static SparseFeature places(SparseFeature cells) {
-    const at::Tensor column = cells.indices.select(1, 1);
-    cells.indices = at::stack(
-        {cells.indices.select(1, 0),
+  // Reshapes a feature [batch, 6] to [batch, 3, 2].
+  static SparseFeature to_rank_3(SparseFeature feature) {
+    const at::Tensor column = feature.indices.select(1, 1);
+    feature.indices = at::stack(
+        {feature.indices.select(1, 0),
          column.bitwise_right_shift(1),
          column.remainder(2)},
         1);
-    cells.dense_shape =
-        at::cat({cells.dense_shape.slice(0, 0, 1), test::int64s({3, 2})});
-    return cells;
+    feature.dense_shape =
+        at::cat({feature.dense_shape.slice(0, 0, 1), test::int64s({3, 2})});
+    return feature;
   }
 
   Feature weights_for(const Feature& feature) {
@@ -211,14 +213,14 @@ void expect_agreement(
       test::expect_close(engine_tables[i], host_tables[i], 2e-5, 2e-6);
     }
     if (testing::Test::HasFailure()) {
-      return;  // The rest only repeats it.
+      return;  // later steps would fail again
     }
     first_loss = step == 0 ? loss.item<float>() : first_loss;
     last_loss = loss.item<float>();
   }
   EXPECT_EQ(engine->out_of_range_count(), host->out_of_range_count());
   EXPECT_GT(engine->out_of_range_count(), 0);
-  // They have really learnt.
+  // The training has changed the tables and lowered the loss.
   EXPECT_LT(last_loss, 0.9F * first_loss);
   for (size_t i = 0; i < initial.size(); ++i) {
     EXPECT_FALSE(at::equal(test::tables_of(engine)[i], initial[i]));
@@ -230,7 +232,7 @@ std::unique_ptr<torch::optim::Optimizer> make_sgd(TPUEmbedding& layer) {
       layer->parameters(), torch::optim::SGDOptions(0.1));
 }
 
-// LibTorch's epsilon stands outside the root; ours has none.
+// LibTorch adds an epsilon outside the root, and the engine adds none.
 std::unique_ptr<torch::optim::Optimizer> make_adagrad(TPUEmbedding& layer) {
   return std::make_unique<torch::optim::Adagrad>(
       layer->parameters(),

@@ -155,7 +155,7 @@ TEST_P(TableDtypeTest, SameSeedSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(at::equal(tables[0], tables[2]));
 }
 
-// Each step is far below half a unit in the last place.
+// Each step is far smaller than half a unit in the last place.
 TEST_P(TableDtypeTest, SmallStepsCountOnAverage) {
   const Features all_rows{{"item", at::arange(kRows, at::kLong)}};
   const auto mean_after = [&](bool stochastic, uint64_t seed) {
@@ -177,7 +177,8 @@ TEST_P(TableDtypeTest, SmallStepsCountOnAverage) {
     }
     return table_of(layer).to(at::kDouble).mean().item<double>();
   };
-  // 12000 numbers, each off by at most 0.02: the mean's error is below 1e-3.
+  // The rounding errors of 12000 numbers are independent and at most 0.02 each, so
+  // the mean is off by less than 1e-3.
   EXPECT_NEAR(mean_after(true, 1), 0.99, 1e-3);
   EXPECT_NE(mean_after(true, 1), mean_after(true, 2));
   EXPECT_EQ(mean_after(false, 1), 1.0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frozen tables, simulated quantization, replaced tables, output shapes of a
-// layer, and the dense parameters of a model.
+// Options of tables: simulated quantization, frozen tables, replaced tables,
+// weights and output shapes. Also the dense parameters of a model.
 #include <tessera/layers/combined.h>
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/layer_optimizer.h>
@@ -49,7 +49,7 @@ constexpr QuantizationConfig kBuckets{
     .lower = -1.0,
     .upper = 3.0};
 
-double rounded(double x) {
+double round_to_bucket(double x) {
   const double step = (kBuckets.upper - kBuckets.lower) /
       static_cast<double>(kBuckets.num_buckets - 1);
   const double clipped = std::min(std::max(x, kBuckets.lower), kBuckets.upper);
@@ -87,13 +87,14 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
     for (int64_t column = 0; column < dim; ++column) {
       double sum = 0;
       for (size_t i = 0; i < ids.size(); ++i) {
-        sum += weights[i] * rounded(before[ids[i]][column].item<float>());
+        sum +=
+            weights[i] * round_to_bucket(before[ids[i]][column].item<float>());
       }
       EXPECT_NEAR(activation[0][column].item<float>(), sum / 3.5, 1e-5);
       EXPECT_EQ(activation[1][column].item<float>(), 0);
     }
     EXPECT_TRUE(at::equal(table, before));
-    // The gradient passes as if there were no rounding.
+    // Gradients ignore the rounding.
     activation.sum().backward();
     if (GetParam().is_engine()) {
       test::expect_close(before[3] - table[3], at::full({dim}, 2 / 3.5));
@@ -120,7 +121,7 @@ TEST_P(TableOptionsTest, RoundingKeepsNaN) {
   test::expect_close(activation[1], at::full({20}, 3.0F));
 }
 
-// Row 0 is infinite, and only places that nobody fills could look it up.
+// Row 0 is infinite, and no valid id looks it up.
 TEST_P(TableOptionsTest, IdsOutOfRangeReadNoRow) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
@@ -155,12 +156,12 @@ TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
       .leaf()
       .sum()
       .backward();
-  for (const auto& [place, id] : {std::pair{0, 5}, std::pair{1, 9}}) {
+  for (const auto& [position, id] : {std::pair{0, 5}, std::pair{1, 9}}) {
     double sum = 0;
     for (int64_t column = 0; column < 4; ++column) {
-      sum += rounded(table[id][column].item<float>());
+      sum += round_to_bucket(table[id][column].item<float>());
     }
-    EXPECT_NEAR(weights.grad()[place].item<float>(), sum, 1e-5);
+    EXPECT_NEAR(weights.grad()[position].item<float>(), sum, 1e-5);
   }
 }
 
@@ -303,7 +304,8 @@ TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
   EXPECT_INDEX_ERROR(layer->read_rows("t", -1, 3), "but got the range [-1, 3)");
 }
 
-// Of a truncated normal of stddev 1 / sqrt(dim): 0.88 of it, within 2 of it.
+// A normal distribution of stddev 1 / sqrt(dim) that is truncated at twice its
+// stddev has 0.88 of this stddev.
 TEST(InitialTableTest, IsTruncatedNormalByDefault) {
   constexpr int64_t kWidth = 16;
   TPUEmbedding layer(TPUEmbeddingOptions{
@@ -331,7 +333,7 @@ TEST(UpdateEmbeddingTableTest, RoundsToTheTablesDtype) {
   EXPECT_EQ(layer->read_rows("t", 0, 1).scalar_type(), at::kFloat);
 }
 
-// --- weights ---
+// --- weights -----------------------------------------------------------------
 
 TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
   for (const Combiner combiner :

@@ -34,7 +34,7 @@ using test::int64s;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Returns small integers. Their products are exact, so equal scores are equal.
+// Returns small integers. Their products are exact, so scores can be real ties.
 at::Tensor integers(int64_t rows, int64_t dim) {
   return at::randint(-3, 4, {rows, dim}).to(at::kFloat);
 }

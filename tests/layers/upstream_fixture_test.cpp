@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fixture of TensorFlow's TPUEmbedding tests: two tables, three features,
-// and what one step of each optimizer makes of them.
+// The fixture of TensorFlow's TPUEmbedding tests: two tables, three features, and
+// the tables after one step of each optimizer.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
@@ -25,7 +25,7 @@ namespace upstream_fixture_test {
 using test::floats;
 using test::ragged;
 
-// 0, 1, 2, ... along the rows.
+// Fills a table with 0, 1, 2, ... row by row.
 at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
   return (ids.unsqueeze(1) * dim + at::arange(dim)).to(at::kFloat);
 }
@@ -82,7 +82,7 @@ Features four_samples() {
       {"friends", ragged(kFourSamples[2])}};
 }
 
-// Two samples, each of the four rows: sparse features [2, 4, n].
+// Returns a sparse feature [2, 4, 3]. Both samples have the same four rows.
 SparseFeature twice(const test::Rows& rows) {
   std::vector<int64_t> indices;
   std::vector<int64_t> values;
@@ -107,7 +107,8 @@ Features high_dimensional() {
       {"friends", twice(kFourSamples[2])}};
 }
 
-// Over features, the mean over the batch of the sum over dim of the squares.
+// Returns the sum of the squares over dim, averaged over the batch and summed over
+// features.
 at::Tensor loss_of(const Nest<at::Tensor>& activations) {
   at::Tensor loss = at::zeros({}, at::kFloat);
   for (const at::Tensor& activation : activations.flatten()) {
@@ -136,7 +137,7 @@ void expect_tables(
   EXPECT_TRUE(at::equal(user.slice(0, 4), count_up(at::arange(4, 16), 2)));
 }
 
-// The same step follows from the three batches.
+// Checks the loss and the tables after one step, for each of the three batches.
 void expect_step(
     const optim::OptimizerSpec& optimizer,
     const Expected& expected,
@@ -200,8 +201,8 @@ TEST(UpstreamFixtureTest, AdagradStep) {
            6.900102}});
 }
 
-// Without bias correction the first step is learning_rate * 0.1 / sqrt(0.001)
-// whatever the gradient.
+// Without bias correction, the first step is learning_rate * 0.1 / sqrt(0.001) for
+// every gradient.
 Expected after_adam_step() {
   constexpr float kStep = 0.3162278F;
   Expected expected;
@@ -219,8 +220,8 @@ TEST(UpstreamFixtureTest, AdamStepWithTheSumInsideTheRoot) {
 TEST(UpstreamFixtureTest, AdamStepWithTheSumOutsideTheRoot) {
   const optim::Adam adam{.learning_rate = 0.1, .sum_inside_sqrt = false};
   expect_step(adam, after_adam_step());
-  // Row 0 begins with a weight of 0, so that its step shows all digits; the
-  // smaller gradient feels epsilon more.
+  // Row 0 starts at 0, so its weight shows all digits of the step. Epsilon changes
+  // the step of the smaller gradient more.
   auto layer = make_layer(adam);
   loss_of(layer->forward(two_samples())).backward();
   const auto tables = layer->embedding_tables();
@@ -364,8 +365,8 @@ TEST(UpstreamFixtureTest, SequencesGiveNoGradientToTheirPadding) {
   expect_tables(layer, expected);
 }
 
-// Weights at and below zero: dropped unless the combiner is a sum, or unless
-// validation is off.
+// Lookups with a negative weight. Its id is dropped, unless the combiner is a sum
+// or validation is off.
 class WeightedLookupTest : public testing::Test {
  protected:
   static at::Tensor look_up(
@@ -418,15 +419,15 @@ TEST_F(WeightedLookupTest, WithoutValidationNothingIsDropped) {
   }
 }
 
-// One feature of the table `video`.
+// A layer with one feature over the table `video`.
 TPUEmbedding make_video_layer(FeatureConfig config) {
   config.table = make_layer(optim::SGD{})->options().features["watched"].table;
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = config, .optimizer = optim::SGD{.learning_rate = 0.1}});
 }
 
-// What upstream's serving tests do with output_shape = [2, 2] and [2, 4], and what
-// upstream leaves to the number of rows.
+// The batches of four rows are those of upstream's serving tests. Upstream decides
+// by the number of rows of each batch whether rows are bags or sequences.
 TEST(UpstreamFixtureTest, AShortRaggedBatchNeverTurnsBagsIntoSequences) {
   const auto rows_of = [](TPUEmbedding& layer, size_t count) {
     test::Rows rows = kFourSamples[0];
@@ -485,8 +486,8 @@ TEST(UpstreamFixtureTest, AnOutputShapeMayLeaveTheBatchSizeOpen) {
   EXPECT_VALUE_ERROR(layer->forward(ragged({{0}, {1}})), "is set to [3, 2]");
 }
 
-// The documentation of upstream's enqueue(): the last dimension of the output is
-// max_sequence_length, each place combines its ids.
+// By the documentation of upstream's enqueue(), the last dimension of the output is
+// max_sequence_length, and each position combines its ids.
 TEST(UpstreamFixtureTest, ASparseSequenceOfRankThreeCombinesEachPlace) {
   TPUEmbedding layer = make_video_layer({.max_sequence_length = 2});
   const SparseFeature ids = twice(kFourSamples[0]);
@@ -495,7 +496,7 @@ TEST(UpstreamFixtureTest, ASparseSequenceOfRankThreeCombinesEachPlace) {
   std::vector<float> both = sample;
   both.insert(both.end(), sample.begin(), sample.end());
   test::expect_close(activation, floats({2, 2, 4}, both));
-  // Row 0 is looked up twice in each sample, row 1 once; the others are cut off.
+  // Each sample looks up row 0 twice and row 1 once. Its other rows are cut off.
   activation.sum().backward();
   const at::Tensor video = layer->embedding_tables()["video"];
   test::expect_close(
@@ -505,7 +506,7 @@ TEST(UpstreamFixtureTest, ASparseSequenceOfRankThreeCombinesEachPlace) {
   const at::Tensor padded = longer->forward(ids).leaf();
   EXPECT_EQ(padded.sizes(), at::IntArrayRef({2, 5, 4}));
   EXPECT_TRUE(at::equal(padded.select(1, 4), at::zeros({2, 4})));
-  // Weights apply, as to any bag.
+  // Weights apply as in any bag.
   const at::Tensor halves = at::full({ids.values.numel()}, 0.5F);
   test::expect_close(
       layer->forward(ids, Weights(std::optional<Feature>(halves))).leaf(),
@@ -536,12 +537,12 @@ TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
   TPUEmbedding layer = make_layer(optim::SGD{.learning_rate = 0.1});
   const Features friends{{"friends", ragged({{3}, {0, 1, 2}})}};
   const at::Tensor expected = floats({2, 2}, {6, 7, 2, 3});
-  // Some of the features, by the layer's own configs.
-  const auto own = layer->embedding_lookup(friends);
-  EXPECT_EQ(own.paths(), std::vector<std::string>{"friends"});
-  test::expect_close(own["friends"], expected);
-  EXPECT_FALSE(own["friends"].requires_grad());
-  // By other configs over its tables.
+  // Look up some of the features by the layer's own configs.
+  const auto activations = layer->embedding_lookup(friends);
+  EXPECT_EQ(activations.paths(), std::vector<std::string>{"friends"});
+  test::expect_close(activations["friends"], expected);
+  EXPECT_FALSE(activations["friends"].requires_grad());
+  // Look up other features of the same tables by a serving config.
   const TablePtr user = layer->options().features["friends"].table;
   const Nest<FeatureConfig> configs{
       {"recent", FeatureConfig{.table = user, .max_sequence_length = 2}},
@@ -568,7 +569,7 @@ TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
   EXPECT_VALUE_ERROR(
       layer->embedding_lookup({{"movies", ragged({{3}})}}),
       "'movies' is none of the feature configs");
-  // It follows the training.
+  // The lookup sees the updated tables.
   loss_of(layer->forward(two_samples())).backward();
   EXPECT_FLOAT_EQ(
       layer->embedding_lookup(friends)["friends"][0][0].item<float>(), 5.4F);

@@ -46,8 +46,8 @@ class SharedFolder {
  public:
   SharedFolder() {
     path_ = group().broadcast(Rendezvous::kReadRows, [&] {
-      own_.emplace();
-      return *own_ / "";
+      folder_.emplace();
+      return *folder_ / "";
     });
   }
   ~SharedFolder() {
@@ -71,7 +71,7 @@ class SharedFolder {
   }
 
   Strategy strategy_ = test::sharded();
-  std::optional<test::TemporaryFolder> own_;
+  std::optional<test::TemporaryFolder> folder_;
   std::string path_;
 };
 
