@@ -395,7 +395,7 @@ TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
   TPUEmbedding layer = layer_of({.combiner = Combiner::kSum});
   const at::Tensor table = layer->embedding_tables()["t"];
   table.copy_(at::randn({10, 3}));
-  table[3].fill_(0.7);  // one value
+  table[3].fill_(0.7);  // a row of one value
   table[4].copy_(test::floats({-5000, 1, 20000}));
   table[5].copy_(test::floats({1000, 1000.001, 1000.002}));
   torch::jit::Module loaded = export_and_load(layer, {.dtype = at::kChar});

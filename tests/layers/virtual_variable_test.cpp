@@ -58,14 +58,14 @@ void expect_table(const TPUEmbedding& layer, std::vector<float> expected) {
       layer->embedding_tables()["t"], floats({4, 1}, std::move(expected)));
 }
 
-// The same step on all strategies.
+// Makes the same Adagrad step on every strategy.
 class OneUpdateTest : public testing::TestWithParam<Strategy> {
  protected:
   OneUpdateTest()
       : layer_(make_layer(optim::Adagrad{.learning_rate = 1.0}, GetParam())) {}
 
-  // Runs the backward pass and the step. Adagrad shows that gradients are summed
-  // before they are squared. The host makes the step by the formula.
+  // Adagrad shows that gradients are summed before they are squared. For layers
+  // with parameters, the test makes the step itself.
   void step(const at::Tensor& loss) {
     loss.backward();
     if (!GetParam().is_engine()) {

@@ -269,7 +269,7 @@ TEST(ShardedTrainingTest, AnEpochIsSavedWhenACallbackOfOneRankFails) {
 
 TEST(ShardedTrainingTest, AllRanksFailWhenTheDirectoryIsInUse) {
   if (ranks() == 1) {
-    GTEST_SKIP() << "one process keeps itself out of nothing";
+    GTEST_SKIP() << "the test needs two ranks";
   }
   const SharedFolder folder;
   std::shared_ptr<void> lock;
