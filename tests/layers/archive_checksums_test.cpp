@@ -222,9 +222,10 @@ TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   };
   const std::string bytes = bytes_of(make(0.1));
   std::string damaged = bytes;
-  const size_t at = damaged.find("\x3f\xb9\x99\x99");  // 0.1 in pickle's format
-  ASSERT_NE(at, std::string::npos);
-  damaged[at + 1] = static_cast<char>(damaged[at + 1] ^ 1);
+  const size_t position =
+      damaged.find("\x3f\xb9\x99\x99");  // 0.1 in pickle's format
+  ASSERT_NE(position, std::string::npos);
+  damaged[position + 1] = static_cast<char>(damaged[position + 1] ^ 1);
   Combined loaded = make(0.2);
   EXPECT_VALUE_ERROR(
       load_bytes(loaded, damaged),
@@ -411,9 +412,9 @@ TEST(ArchiveChecksumsTest, ArchivesWithoutChecksumsAreStillRead) {
 TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
   const std::string bytes = bytes_of(make_layer(0));
   std::string damaged = bytes;
-  const size_t at = damaged.find("vocabulary_size\":5");
-  ASSERT_NE(at, std::string::npos);
-  damaged[at + 17] = '6';
+  const size_t position = damaged.find("vocabulary_size\":5");
+  ASSERT_NE(position, std::string::npos);
+  damaged[position + 17] = '6';
   std::istringstream stream(damaged);
   InputArchive archive;
   archive.load_from(stream);

@@ -82,9 +82,9 @@ TEST(CrossTest, KernelsStartAsTheTruncatedNormalOfKeras) {
   second->build(PartialShape{std::nullopt, 100});
   EXPECT_FALSE(at::equal(second->parameters()[0], kernel));
   torch::manual_seed(3);
-  Cross again;
-  again->build(PartialShape{std::nullopt, 100});
-  EXPECT_TRUE(at::equal(again->parameters()[0], kernel));
+  Cross same_seed;
+  same_seed->build(PartialShape{std::nullopt, 100});
+  EXPECT_TRUE(at::equal(same_seed->parameters()[0], kernel));
 }
 
 TEST(CrossTest, ACloneHasEqualParametersOfItsOwn) {

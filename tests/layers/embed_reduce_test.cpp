@@ -138,8 +138,8 @@ TEST(EmbedReduceTest, AnyOptimizerTrainsTheTable) {
   EXPECT_LE(before.abs().max().item<double>(), 0.05);
   EXPECT_GT(before.abs().max().item<double>(), 0.045);
   torch::manual_seed(5);
-  EmbedReduce again(EmbedReduceOptions{.input_dim = 70, .output_dim = 30});
-  EXPECT_TRUE(at::equal(again->parameters()[0], before));
+  EmbedReduce same_seed(EmbedReduceOptions{.input_dim = 70, .output_dim = 30});
+  EXPECT_TRUE(at::equal(same_seed->parameters()[0], before));
 
   torch::optim::Adam optimizer(layer->parameters(), 0.1);
   layer->forward(int64s({1, 2}).view({1, 2})).sum().backward();

@@ -362,11 +362,11 @@ TEST(ExportModelTest, TheLayerMayBeCalledTwice) {
   auto model =
       make_model([](auto& self, const Features& features, const at::Tensor&) {
         const auto first = self.embedding->forward(features);
-        const auto again = self.embedding->forward(
+        const auto second = self.embedding->forward(
             {{"user", features["user"]},
              {"item", features["history"]},
              {"history", features["item"]}});
-        return at::cat({first["user"], again["item"], again["history"]}, 1);
+        return at::cat({first["user"], second["item"], second["history"]}, 1);
       });
   torch::jit::Module loaded = export_and_load(model, function_example());
   const at::NoGradGuard no_grad;

@@ -188,18 +188,18 @@ TEST(LayerJsonTest, AnEmbeddingHasEqualOptionsAndSharedTables) {
   const Json json = reread(to_json(layer));
   EXPECT_EQ(json.at("class_name"), "TPUEmbedding");
   EXPECT_EQ(json.at("config"), layer->get_config());
-  const auto again = from_json<TPUEmbedding>(json);
-  const auto& features = again->options().features;
+  const auto rebuilt = from_json<TPUEmbedding>(json);
+  const auto& features = rebuilt->options().features;
   EXPECT_EQ(features["movie"].table, features["history"].table);
   EXPECT_NE(features["movie"].table, features["user"].table);
   EXPECT_EQ(*features["user"].table, *layer->options().features["user"].table);
-  EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
-  EXPECT_EQ(again->options().strategy, layer->options().strategy);
-  EXPECT_EQ(again->options().apply, Apply::kOnStep);
-  EXPECT_EQ(again->options().seed, std::numeric_limits<uint64_t>::max());
-  EXPECT_EQ(again->options().missing_slots, MissingSlots::kKeep);
-  test::expect_same_tables(again, test::tables_of(layer));
-  EXPECT_EQ(to_json(again), to_json(layer));
+  EXPECT_EQ(rebuilt->options().optimizer, layer->options().optimizer);
+  EXPECT_EQ(rebuilt->options().strategy, layer->options().strategy);
+  EXPECT_EQ(rebuilt->options().apply, Apply::kOnStep);
+  EXPECT_EQ(rebuilt->options().seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(rebuilt->options().missing_slots, MissingSlots::kKeep);
+  test::expect_same_tables(rebuilt, test::tables_of(layer));
+  EXPECT_EQ(to_json(rebuilt), to_json(layer));
   const auto by_config = from_config<TPUEmbedding>(layer->get_config());
   EXPECT_EQ(to_json(by_config), to_json(layer));
 }
@@ -238,9 +238,9 @@ TEST(LayerJsonTest, FunctionsMustBeGivenByName) {
       "needs functions that a file can't hold:\n"
       "  layer.TPUEmbedding: learning_rates 'warm_up'\n"
       "Give them in Callables, by these names.");
-  const auto again = from_json<TPUEmbedding>(
+  const auto rebuilt = from_json<TPUEmbedding>(
       json, {.callables = {.learning_rates = {{"warm_up", rate}}}});
-  EXPECT_EQ(again->options().optimizer, layer->options().optimizer);
+  EXPECT_EQ(rebuilt->options().optimizer, layer->options().optimizer);
 }
 
 TEST(LayerJsonTest, RulesOfTablesAndLayersMustBeGivenByName) {
@@ -275,17 +275,18 @@ TEST(LayerJsonTest, RulesOfTablesAndLayersMustBeGivenByName) {
       "  layer.Ranker, table 'movies': rules 'own'\n"
       "  layer.Ranker: rules 'common'\n"
       "Give them in Callables, by these names.");
-  auto again = from_json<Ranker>(json, {.callables = callables});
-  const auto& read = again->embedding->options();
+  auto rebuilt = from_json<Ranker>(json, {.callables = callables});
+  const auto& read = rebuilt->embedding->options();
   EXPECT_EQ(*read.features["movie"].table, *movies);
   EXPECT_EQ(read.features["movie"].table, read.features["history"].table);
   EXPECT_EQ(read.optimizer, optim::OptimizerSpec(common));
-  EXPECT_EQ(reread(to_json(again)), json);
-  for (TPUEmbedding layer : {model->embedding, again->embedding}) {
+  EXPECT_EQ(reread(to_json(rebuilt)), json);
+  for (TPUEmbedding layer : {model->embedding, rebuilt->embedding}) {
     const auto loss = layer->forward(features_of_batch()).flatten();
     (loss[0].sum() + loss[1].square().sum()).backward();
   }
-  test::expect_same_tables(again->embedding, test::tables_of(model->embedding));
+  test::expect_same_tables(
+      rebuilt->embedding, test::tables_of(model->embedding));
 
   Json unset = json;
   unset["config"]["optimizer"]["config"]["rule"] = nullptr;
@@ -316,15 +317,15 @@ TEST(LayerJsonTest, AModelIsOneJson) {
   const Json json = reread(to_json(model));
   EXPECT_EQ(
       json["config"]["layers"][4], (Json{{"name", "4"}, {"same_as", "2"}}));
-  auto again = from_json<torch::nn::Sequential>(json);
-  again->eval();
-  EXPECT_EQ(reread(to_json(again)), json);
-  EXPECT_EQ(again->ptr(2), again->ptr(4));
+  auto rebuilt = from_json<torch::nn::Sequential>(json);
+  rebuilt->eval();
+  EXPECT_EQ(reread(to_json(rebuilt)), json);
+  EXPECT_EQ(rebuilt->ptr(2), rebuilt->ptr(4));
 
   std::stringstream archive;
   torch::save(model, archive);
-  torch::load(again, archive);
-  EXPECT_TRUE(at::equal(again->forward(features_of_batch()), expected));
+  torch::load(rebuilt, archive);
+  EXPECT_TRUE(at::equal(rebuilt->forward(features_of_batch()), expected));
 }
 
 TEST(LayerJsonTest, EveryOtherStockClassRoundTrips) {
@@ -340,10 +341,10 @@ TEST(LayerJsonTest, EveryOtherStockClassRoundTrips) {
   const Json json = reread(to_json(model));
   EXPECT_EQ(json["config"]["layers"][0]["config"]["alpha"], 0.5);
   EXPECT_EQ(json["config"]["layers"][7]["config"]["inplace"], true);
-  auto again = from_json<torch::nn::Sequential>(json);
-  EXPECT_EQ(reread(to_json(again)), json);
+  auto rebuilt = from_json<torch::nn::Sequential>(json);
+  EXPECT_EQ(reread(to_json(rebuilt)), json);
   EXPECT_TRUE(at::equal(
-      again->forward(at::ones({2, 3})), model->forward(at::ones({2, 3}))));
+      rebuilt->forward(at::ones({2, 3})), model->forward(at::ones({2, 3}))));
 }
 
 TEST(LayerJsonTest, AUsersModelIsRebuilt) {
@@ -351,10 +352,10 @@ TEST(LayerJsonTest, AUsersModelIsRebuilt) {
       .features = shared_features(),
       .optimizer = optim::SGD{.learning_rate = 0.5},
       .units = {4, 2}});
-  const auto again = from_json<Ranker>(reread(to_json(model)));
-  EXPECT_EQ(to_json(again), to_json(model));
-  EXPECT_EQ(again->tower->size(), 2U);
-  const auto& features = again->embedding->options().features;
+  const auto rebuilt = from_json<Ranker>(reread(to_json(model)));
+  EXPECT_EQ(to_json(rebuilt), to_json(model));
+  EXPECT_EQ(rebuilt->tower->size(), 2U);
+  const auto& features = rebuilt->embedding->options().features;
   EXPECT_EQ(features["movie"].table, features["history"].table);
   const auto on_host =
       from_json<Ranker>(to_json(model), {.strategy = Strategy::host()});
@@ -365,9 +366,9 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   Scale layer(ScaleOptions{.initial_value = 3.0});
   EXPECT_FALSE(to_json(layer).contains("build_config"));
   layer->build(PartialShape{std::nullopt, 2});
-  const auto again = from_json<Scale>(reread(to_json(layer)));
-  ASSERT_EQ(again->parameters().size(), 1U);
-  EXPECT_TRUE(at::equal(again->parameters()[0], layer->parameters()[0]));
+  const auto rebuilt = from_json<Scale>(reread(to_json(layer)));
+  ASSERT_EQ(rebuilt->parameters().size(), 1U);
+  EXPECT_TRUE(at::equal(rebuilt->parameters()[0], layer->parameters()[0]));
 }
 
 TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
@@ -383,8 +384,8 @@ TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
   EXPECT_EQ(
       json["build_config"]["input_shape"],
       Json::parse(R"({"one":[2],"grid":[2,3,null],"history":[2]})"));
-  auto again = from_json<TPUEmbedding>(json);
-  EXPECT_EQ(reread(to_json(again)), json);
+  auto rebuilt = from_json<TPUEmbedding>(json);
+  EXPECT_EQ(reread(to_json(rebuilt)), json);
   const auto batch = [](int64_t size) {
     const RaggedFeature none{
         at::zeros({0}, at::kLong), at::zeros({size + 1}, at::kLong)};
@@ -394,8 +395,8 @@ TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
          RaggedFeature{at::zeros({0}, at::kLong), at::zeros({7}, at::kLong)}},
         {"history", none}};
   };
-  EXPECT_EQ(again->forward(batch(2))["history"].sizes()[1], 3);
-  EXPECT_VALUE_ERROR(again->forward(batch(3)), "is set to [2]");
+  EXPECT_EQ(rebuilt->forward(batch(2))["history"].sizes()[1], 3);
+  EXPECT_VALUE_ERROR(rebuilt->forward(batch(3)), "is set to [2]");
 }
 
 // Classes whose options have no defaults need a config here.
@@ -441,12 +442,12 @@ TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
       MultiLayerDCN(
           MultiLayerDCNOptions{.projection_dim = 3, .num_layers = 2}));
   const auto expected = model->forward(features_of_batch());
-  auto again = from_json<torch::nn::Sequential>(reread(to_json(model)));
-  EXPECT_EQ(reread(to_json(again)), reread(to_json(model)));
+  auto rebuilt = from_json<torch::nn::Sequential>(reread(to_json(model)));
+  EXPECT_EQ(reread(to_json(rebuilt)), reread(to_json(model)));
   std::stringstream archive;
   torch::save(model, archive);
-  torch::load(again, archive);
-  EXPECT_TRUE(at::equal(again->forward(features_of_batch()), expected));
+  torch::load(rebuilt, archive);
+  EXPECT_TRUE(at::equal(rebuilt->forward(features_of_batch()), expected));
 
   EmbedReduce tags(EmbedReduceOptions{
       .input_dim = 5, .output_dim = 2, .combiner = Combiner::kSqrtn});
@@ -642,9 +643,9 @@ TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
       "[feature 'user'] inconsistent shape: the output shape is set to [2], but "
       "this build gives [3]");
   EXPECT_EQ(*layer->input_shapes(), shapes({2}));
-  auto again = from_json<TPUEmbedding>(reread(to_json(layer)));
-  again->build(2);
-  EXPECT_VALUE_ERROR(again->build(3), "this build gives [3]");
+  auto rebuilt = from_json<TPUEmbedding>(reread(to_json(layer)));
+  rebuilt->build(2);
+  EXPECT_VALUE_ERROR(rebuilt->build(3), "this build gives [3]");
 
   PartialTPUEmbedding partial(PartialTPUEmbeddingOptions{
       .features = shared_features(), .size_threshold = 6});

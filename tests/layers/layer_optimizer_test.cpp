@@ -165,14 +165,17 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
   trainer.steps(layer, nullptr, 0, 2);
   auto [host, optimizer] = reloaded(layer, kSparseHost);
   trainer.steps(host, optimizer.get(), 2, 4);
-  auto [back, none] = reloaded(host, Strategy::engine());
-  trainer.steps(back, nullptr, 4, 6);
+  auto [second_engine, no_optimizer] = reloaded(host, Strategy::engine());
+  trainer.steps(second_engine, nullptr, 4, 6);
   test::expect_close(
-      test::tables_of(back)[0], test::tables_of(uninterrupted)[0], 2e-5, 2e-5);
+      test::tables_of(second_engine)[0],
+      test::tables_of(uninterrupted)[0],
+      2e-5,
+      2e-5);
   EXPECT_EQ(
-      back->iterations(),
+      second_engine->iterations(),
       6 / optim::gradient_accumulation_steps_of(GetParam().spec));
-  EXPECT_EQ(uninterrupted->iterations(), back->iterations());
+  EXPECT_EQ(uninterrupted->iterations(), second_engine->iterations());
 }
 
 TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {

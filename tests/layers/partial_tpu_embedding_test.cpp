@@ -200,14 +200,14 @@ TEST(PartialTPUEmbeddingTest, RoundTripsThroughJson) {
   for (const std::optional<int64_t> threshold :
        {std::optional<int64_t>(), std::optional<int64_t>(10)}) {
     PartialTPUEmbedding layer(options(threshold));
-    auto again =
+    auto rebuilt =
         from_json<PartialTPUEmbedding>(Json::parse(to_json(layer).dump()));
-    EXPECT_EQ(to_json(again), to_json(layer));
-    EXPECT_EQ(again->options().size_threshold, threshold);
-    const auto& features = again->options().features;
+    EXPECT_EQ(to_json(rebuilt), to_json(layer));
+    EXPECT_EQ(rebuilt->options().size_threshold, threshold);
+    const auto& features = rebuilt->options().features;
     EXPECT_EQ(features["a"].table, features["f"].table);
     const auto expected = layer->forward(batch()).flatten();
-    const auto actual = again->forward(batch()).flatten();
+    const auto actual = rebuilt->forward(batch()).flatten();
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(at::equal(actual[i], expected[i]));
     }
@@ -296,14 +296,14 @@ TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   PartialTPUEmbedding copy(
       std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone()));
   EXPECT_VALUE_ERROR(forward(copy, 4), problem);
-  auto again = from_json<PartialTPUEmbedding>(to_json(layer));
-  EXPECT_VALUE_ERROR(forward(again, 4), problem);
+  auto rebuilt = from_json<PartialTPUEmbedding>(to_json(layer));
+  EXPECT_VALUE_ERROR(forward(rebuilt, 4), problem);
   PartialTPUEmbedding loaded(layer->options());
   std::stringstream archive;
   torch::save(layer, archive);
   torch::load(loaded, archive);
   EXPECT_VALUE_ERROR(forward(loaded, 4), problem);
-  EXPECT_EQ(forward(again, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(forward(rebuilt, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
   EXPECT_VALUE_ERROR(build(3), problem);
 }
 

@@ -145,8 +145,8 @@ TEST(SharedMemoryTest, ACustomRuleAndAFusedOneMayReadEachOthersTables) {
   Fixture copied(Apply::kInBackward, custom);
   for (Fixture* fixture : {&shared, &copied}) {
     const auto rows = [&](const char* table) {
-      const at::Tensor live = fixture->rows(table);
-      return fixture == &shared ? live : live.clone();
+      const at::Tensor own_rows = fixture->rows(table);
+      return fixture == &shared ? own_rows : own_rows.clone();
     };
     const auto activations = fixture->layer->forward(reversed_ids());
     torch::autograd::backward(
@@ -186,8 +186,8 @@ TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
       for (Fixture* fixture : {&shared, &copied}) {
         const auto optimizer = make_optimizer(fixture->layer);
         const auto rows = [&](const char* table) {
-          const at::Tensor live = fixture->rows(table).slice(0, 0, count);
-          return fixture == &shared ? live : live.clone();
+          const at::Tensor own_rows = fixture->rows(table).slice(0, 0, count);
+          return fixture == &shared ? own_rows : own_rows.clone();
         };
         const at::Tensor ids = at::arange(count).flip(0);
         const auto activations =

@@ -218,14 +218,14 @@ TPUEmbedding make_layer(
        .vocabulary_size = kVocab,
        .dim = kDim,
        .optimizer = big});
-  const auto few = make_table(
+  const auto few_rows = make_table(
       {.name = "few", .vocabulary_size = 3, .dim = kDim, .optimizer = small});
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = {
           {"bags", FeatureConfig{.table = rows}},
           {"weighted", FeatureConfig{.table = rows}},
           {"dense", FeatureConfig{.table = rows}},
-          {"hot", FeatureConfig{.table = few}}}});
+          {"hot", FeatureConfig{.table = few_rows}}}});
 }
 
 void train(TPUEmbedding& layer, const std::vector<Step>& steps) {

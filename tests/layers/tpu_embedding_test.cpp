@@ -111,21 +111,21 @@ TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsAreInt64Ids) {
   const test::Rows rows{{1, 8}, {}, {-1, 4}};
   SparseFeature sparse_ids = test::sparse(rows, 2);
   RaggedFeature ragged_ids = ragged(rows);
-  const auto wide = embedding->forward(
+  const auto from_int64 = embedding->forward(
       {{"dense", int64s({0, 8, 3})},
        {"sparse", sparse_ids},
        {"ragged", ragged_ids}});
   sparse_ids.values = sparse_ids.values.to(at::kInt);
   ragged_ids.values = ragged_ids.values.to(at::kInt);
   ragged_ids.row_splits = ragged_ids.row_splits.to(at::kInt);
-  const auto narrow = embedding->forward(
+  const auto from_int32 = embedding->forward(
       {{"dense", test::int32s({0, 8, 3})},
        {"sparse", sparse_ids},
        {"ragged", ragged_ids}});
   for (const std::string feature : {"dense", "sparse", "ragged"}) {
-    EXPECT_TRUE(at::equal(narrow[feature], wide[feature])) << feature;
+    EXPECT_TRUE(at::equal(from_int32[feature], from_int64[feature])) << feature;
   }
-  test::expect_close(narrow["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
+  test::expect_close(from_int32["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, ASingleConfigGivesASingleActivation) {

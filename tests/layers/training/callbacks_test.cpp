@@ -57,8 +57,8 @@ std::string printed(const std::function<void(std::FILE*)>& print) {
 
 int64_t count(const std::string& text, const std::string& part) {
   int64_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos;
-       at = text.find(part, at + 1)) {
+  for (size_t position = text.find(part); position != std::string::npos;
+       position = text.find(part, position + 1)) {
     ++found;
   }
   return found;
