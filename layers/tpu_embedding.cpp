@@ -4,13 +4,12 @@
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
 
-#include <tessera/common/shorten.h>
-
 #include "layers/table_module.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "src/common/check.h"
+#include "src/common/device_problem.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
@@ -19,14 +18,12 @@
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <ostream>
-#include <string_view>
 #include <utility>
 
 namespace tessera {
@@ -38,24 +35,6 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kFloat64,
     torch::kBFloat16,
     torch::kFloat16};
-
-// The reason why LibTorch can't use a device. Empty if it can.
-std::string device_problem(const torch::Device& device) {
-  if (device.is_cpu()) {
-    return "";
-  }
-  try {
-    at::empty({0}, at::TensorOptions().device(device));
-    return "";
-  } catch (const c10::NotImplementedError&) {
-    // The dispatcher's own text is a list of all backends.
-    return "this LibTorch was built without it";
-  } catch (const c10::Error& error) {
-    const std::string reason = error.what_without_backtrace();
-    const size_t end = reason.find('\n');
-    return shorten(std::string_view(reason).substr(0, end));
-  }
-}
 
 }  // namespace
 

@@ -13,9 +13,9 @@
 #include <optional>
 #include <utility>
 
-#include "layers/export/error_reason.h"
 #include "layers/export/example_batch.h"
 #include "src/common/check.h"
+#include "src/common/error_reason.h"
 #include "src/engine/forward_interception.h"
 #include "src/features/batch.h"
 

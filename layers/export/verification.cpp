@@ -15,10 +15,10 @@
 #include <optional>
 #include <set>
 
-#include "layers/export/error_reason.h"
 #include "layers/export/example_batch.h"
 #include "layers/table_module.h"
 #include "src/common/check.h"
+#include "src/common/error_reason.h"
 #include "src/features/flat_weights.h"
 #include "src/features/id_bags.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/export/error_reason.h"
+#include "src/common/error_reason.h"
 
 #include <c10/util/Exception.h>
 
 #include <string_view>
 
-namespace tessera::exporting {
+namespace tessera {
 
 std::string reason_of(const std::exception& error) {
   const auto* own = dynamic_cast<const c10::Error*>(&error);
@@ -18,4 +18,4 @@ std::string reason_of(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-}  // namespace tessera::exporting
+}  // namespace tessera

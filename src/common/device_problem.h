@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace tessera {
+
+/// The reason why LibTorch can't use a device. Empty if it can.
+std::string device_problem(const c10::Device& device);
+
+}  // namespace tessera
