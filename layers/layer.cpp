@@ -4,6 +4,7 @@
 #include "layers/text_table.h"
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
+#include "src/common/device_problem.h"
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
@@ -166,6 +167,16 @@ void check_saved_shapes(
     }
   }
   require_same_shapes(class_name + "::load", built, saved.pack(shapes));
+}
+
+void check_device(const torch::Device& device, const std::string& where) {
+  const std::string problem = device_problem(device);
+  TESSERA_CHECK_VALUE(
+      problem.empty(),
+      "{} the layer must go to a device that LibTorch can use, but got {}: {}. Choose another device, or leave the layer on the cpu.",
+      where,
+      device,
+      problem);
 }
 
 void print_layer(const Layer& layer, std::ostream& stream) {

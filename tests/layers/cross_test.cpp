@@ -48,6 +48,24 @@ TEST(CrossTest, GradientsMatchFiniteDifferences) {
   }
 }
 
+TEST(CrossTest, ADeviceThatLibTorchLacksIsRefused) {
+  Cross layer;
+  for (const bool is_built : {false, true}) {
+    if (is_built) {
+      layer->build(PartialShape{std::nullopt, 2});
+    }
+    EXPECT_VALUE_ERROR(
+        layer->to(torch::kXLA),
+        "[Cross::to] the layer must go to a device that LibTorch can use, but "
+        "got xla: ");
+    EXPECT_VALUE_ERROR(
+        layer->clone(torch::Device(torch::kXLA)),
+        "[Cross::clone] the layer must go to a device that LibTorch can use, "
+        "but got xla: ");
+  }
+  EXPECT_TRUE(layer->parameters()[0].is_cpu());
+}
+
 TEST(CrossTest, BuildOrTheFirstForwardMakesParameters) {
   Cross full;
   EXPECT_TRUE(full->parameters().empty());

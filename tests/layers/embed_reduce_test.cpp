@@ -6,6 +6,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -240,6 +241,29 @@ TEST(EmbedReduceTest, RefusesWeights) {
       "weights of dense ids must be a dense tensor");
   EXPECT_VALUE_ERROR(
       layer->forward(ragged({{1, 2}}), floats({1})), "EmbedReduce");
+}
+
+TEST(EmbedReduceTest, ADeviceThatLibTorchLacksIsRefused) {
+  EmbedReduce layer = numbered(Combiner::kSum);
+  EXPECT_VALUE_ERROR(
+      layer->to(torch::kXLA),
+      "[EmbedReduce::to] the layer must go to a device that LibTorch can use, "
+      "but got xla: ");
+  EXPECT_VALUE_ERROR(layer->to(torch::kXLA, torch::kDouble), "but got xla: ");
+  EXPECT_VALUE_ERROR(
+      layer->clone(torch::Device(torch::kXLA)),
+      "[EmbedReduce::clone] the layer must go to a device that LibTorch can "
+      "use, but got xla: ");
+  if (!at::hasCUDA()) {
+    EXPECT_VALUE_ERROR(
+        layer->to(torch::kCUDA),
+        "but got cuda: this LibTorch was built without it. Choose another "
+        "device, or leave the layer on the cpu.");
+  }
+  EXPECT_TRUE(layer->parameters()[0].is_cpu());
+  EXPECT_EQ(layer->parameters()[0].scalar_type(), torch::kFloat);
+  layer->to(torch::kCPU, torch::kDouble);
+  EXPECT_EQ(layer->parameters()[0].scalar_type(), torch::kDouble);
 }
 
 TEST(EmbedReduceTest, OptionsRoundTripThroughJson) {

@@ -7,11 +7,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <torch/nn/cloneable.h>
 #include <torch/serialize/archive.h>
 
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,6 +84,10 @@ void check_saved_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& saved);
+
+/// Checks that LibTorch can use the device; `where` begins the message.
+/// Errors:  c10::ValueError if it can't.
+void check_device(const torch::Device& device, const std::string& where);
 
 /// Prints the class and the config.
 void print_layer(const Layer& layer, std::ostream& stream);
@@ -229,6 +236,32 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
       }
     }
     torch::nn::Module::load(archive);
+  }
+
+  using torch::nn::Module::to;
+  /// Moves the parameters and buffers of the layer and of its submodules. On
+  /// torch::kMeta they have shapes, but lose their values.
+  /// Errors:  c10::ValueError for a device that LibTorch can't use here; nothing is
+  ///          changed.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
+      override {
+    detail::check_device(device, c10::str("[", class_name(), "::to]"));
+    torch::nn::Module::to(device, dtype, non_blocking);
+  }
+  void to(torch::Device device, bool non_blocking = false) override {
+    detail::check_device(device, c10::str("[", class_name(), "::to]"));
+    torch::nn::Module::to(device, non_blocking);
+  }
+
+  /// A deep copy. Its parameters and buffers are on `device`, if that is given.
+  /// Errors:  c10::ValueError for a device that LibTorch can't use here.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device =
+          std::nullopt) const override {
+    if (device) {
+      detail::check_device(*device, c10::str("[", class_name(), "::clone]"));
+    }
+    return torch::nn::Cloneable<Derived>::clone(device);
   }
 
   void pretty_print(std::ostream& stream) const override {
