@@ -5,41 +5,40 @@
 #include "optim/common_options.h"
 #include "optim/optimizer_definition.h"
 #include "optim/row_update.h"
-
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera::optim {
-
-namespace {
-
-// The alternative that `spec` holds.
-template <class... Specs>
-std::variant<Specs...> alternative_of(
-    std::any& spec,
-    std::in_place_type_t<std::variant<Specs...>> /*variant*/) {
-  std::variant<Specs...> found;
-  const auto take = [&]<class Spec>(Spec* held) {
-    if (held != nullptr) {
-      found = std::move(*held);
-    }
-    return held != nullptr;
-  };
-  const bool is_found = (take(std::any_cast<Specs>(&spec)) || ...);
-  TORCH_INTERNAL_ASSERT(is_found);
-  return found;
-}
-
-}  // namespace
 
 OptimizerSpec::OptimizerSpec() {
   static const auto sgd = std::make_shared<const OptimizerVariant>(SGD{});
   spec_ = sgd;
 }
 
-std::shared_ptr<const OptimizerVariant> OptimizerSpec::hold(std::any spec) {
-  return std::make_shared<const OptimizerVariant>(
-      alternative_of(spec, std::in_place_type<OptimizerVariant>));
+// std::variant loses its value if an exception interrupts a change of its type.
+template <detail::SpecOrVariant Spec>
+OptimizerSpec::OptimizerSpec(Spec spec)
+    : spec_(std::make_shared<const OptimizerVariant>(std::move(spec))) {
+  TESSERA_CHECK_VALUE(
+      !spec_->valueless_by_exception(),
+      "[OptimizerSpec] expected a variant that holds a spec, but got one without a value, because an exception interrupted its assignment. Assign a spec to it.");
 }
+
+template OptimizerSpec::OptimizerSpec(SGD);
+template OptimizerSpec::OptimizerSpec(Momentum);
+template OptimizerSpec::OptimizerSpec(Adagrad);
+template OptimizerSpec::OptimizerSpec(AdagradMomentum);
+template OptimizerSpec::OptimizerSpec(ProximalAdagrad);
+template OptimizerSpec::OptimizerSpec(RowWiseAdagrad);
+template OptimizerSpec::OptimizerSpec(Adam);
+template OptimizerSpec::OptimizerSpec(FTRL);
+template OptimizerSpec::OptimizerSpec(RMSprop);
+template OptimizerSpec::OptimizerSpec(Adadelta);
+template OptimizerSpec::OptimizerSpec(Lion);
+template OptimizerSpec::OptimizerSpec(LAMB);
+template OptimizerSpec::OptimizerSpec(Adamax);
+template OptimizerSpec::OptimizerSpec(Nadam);
+template OptimizerSpec::OptimizerSpec(CustomOptimizer);
+template OptimizerSpec::OptimizerSpec(OptimizerVariant);
 
 const void* OptimizerSpec::find(const std::type_info& type) const {
   return std::visit(

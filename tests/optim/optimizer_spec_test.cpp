@@ -14,7 +14,9 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -224,6 +226,37 @@ TEST(OptimizerSpecTest, DefaultsMatchUpstream) {
     EXPECT_FALSE(spec.multiply_weight_decay_factor_by_learning_rate);
     validate(spec, "");
   });
+}
+
+// Throws when a variant makes an SGD of it.
+struct Thrower {
+  operator SGD() const {  // NOLINT(google-explicit-constructor)
+    throw std::runtime_error("no SGD");
+  }
+};
+
+TEST(OptimizerSpecTest, RefusesAVariantWithoutAValue) {
+  OptimizerVariant held = Adam{};
+  EXPECT_THROW(held.emplace<SGD>(Thrower()), std::runtime_error);
+  ASSERT_TRUE(held.valueless_by_exception());
+  EXPECT_VALUE_ERROR(
+      (void)OptimizerSpec(held),
+      "[OptimizerSpec] expected a variant that holds a spec, but got one "
+      "without a value, because an exception interrupted its assignment. "
+      "Assign a spec to it.");
+  OptimizerSpec spec = Adam{};
+  EXPECT_VALUE_ERROR(spec = held, "[OptimizerSpec]");
+  EXPECT_EQ(spec, OptimizerSpec(Adam{}));
+  held = Lion{};
+  EXPECT_EQ(OptimizerSpec(held), OptimizerSpec(Lion{}));
+}
+
+TEST(OptimizerSpecTest, ASpecThatWasMovedFromKeepsItsValue) {
+  OptimizerSpec spec = Adam{.beta_1 = 0.5};
+  const OptimizerSpec copy = std::move(spec);
+  EXPECT_EQ(copy, OptimizerSpec(Adam{.beta_1 = 0.5}));
+  // NOLINTNEXTLINE(bugprone-use-after-move): OptimizerSpec has no moves.
+  EXPECT_EQ(spec, copy);
 }
 
 TEST(OptimizerSpecTest, NamesAreTheClassNames) {

@@ -5,7 +5,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include <any>
 #include <concepts>
 #include <memory>
 #include <string>
@@ -35,6 +34,15 @@ using OptimizerVariant = std::variant<
     struct Nadam,
     struct CustomOptimizer>;
 
+namespace detail {
+
+/// A spec, or the variant of all specs.
+template <class T>
+concept SpecOrVariant =
+    kIsAlternative<T, OptimizerVariant> || std::same_as<T, OptimizerVariant>;
+
+}  // namespace detail
+
 /// How a table is trained: made from a native spec, a name, or what Keras serializes.
 ///
 ///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
@@ -52,16 +60,10 @@ class OptimizerSpec {
   OptimizerSpec();
 
   // NOLINTBEGIN(google-explicit-constructor)
-  template <class Spec>
-  requires detail::kIsAlternative<Spec, OptimizerVariant> OptimizerSpec(
-      Spec spec)
-      : spec_(hold(std::move(spec))) {}
-
-  /// Needs optim/optimizers.h, which completes the variant. This is a template so that
-  /// the variant may be incomplete here.
-  template <std::same_as<OptimizerVariant> Variant>
-  OptimizerSpec(Variant spec)
-      : spec_(std::make_shared<const Variant>(std::move(spec))) {}
+  /// The variant needs optim/optimizers.h, which completes it.
+  /// Errors:  c10::ValueError for a variant without a value.
+  template <detail::SpecOrVariant Spec>
+  OptimizerSpec(Spec spec);  // instantiated in optim/optimizer.cpp
 
   OptimizerSpec(const char* keras);
   OptimizerSpec(const std::string& keras);
@@ -88,7 +90,6 @@ class OptimizerSpec {
   bool operator==(const OptimizerSpec& other) const;
 
  private:
-  static std::shared_ptr<const OptimizerVariant> hold(std::any spec);
   const void* find(const std::type_info& type) const;
 
   std::shared_ptr<const OptimizerVariant> spec_;  // never null
