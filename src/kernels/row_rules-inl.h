@@ -33,8 +33,8 @@ HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
       hn::Mul(hn::Set(d, average.new_share), value));
 }
 
-// x^power for x >= 0. The result for x = 0 is 0, except for power -0.5, which gets only
-// x > 0. Only the common powers use vector instructions.
+// x^power for x >= 0, or x > 0 if the power is negative. 0^0 is 1. Only the common powers
+// use vector instructions.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Power(D d, V x, float power) {
   if (power == 0.5F) {
@@ -46,7 +46,7 @@ HWY_INLINE V Power(D d, V x, float power) {
   HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
   hn::StoreU(x, d, lanes);
   for (size_t i = 0; i < hn::Lanes(d); ++i) {
-    lanes[i] = lanes[i] == 0.0F ? 0.0F : ::powf(lanes[i], power);
+    lanes[i] = ::powf(lanes[i], power);
   }
   return hn::LoadU(d, lanes);
 }

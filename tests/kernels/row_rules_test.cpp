@@ -182,6 +182,11 @@ std::vector<Case> cases() {
   all.push_back(ftrl_case(
       "FtrlKeepsInitialWeight",
       {.l1 = 0.1F, .l2 = 0.2F, .beta = 0.3F, .keep_initial_weight = true}));
+  // An accumulator of 0 comes from a checkpoint or a slot_creation.
+  Case constant_power =
+      ftrl_case("FtrlConstantPower", {.learning_rate_power = 0.0F});
+  constant_power.initial[0] = 0.0;
+  all.push_back(constant_power);
   for (const bool amsgrad : {false, true}) {
     for (const bool inside : {false, true}) {
       const double epsilon = 1e-3;

@@ -20,10 +20,11 @@ namespace tessera::optim {
 ///   weight       = (clamp(linear, -l1, l1) - linear)
 ///                  / ((p(accumulator) + beta) / rate + 2 * l2)
 ///
-/// `rate` is learning_rate. With multiply_linear_by_learning_rate, the linear slot holds
-/// the value above times the learning rate, and l1, l2 and the terms with p and beta are
-/// multiplied by the learning rate, too. The weights are the same if the learning rate is
-/// constant. A learning rate of 0 does not change a row.
+/// `rate` is learning_rate. A learning_rate_power of 0 makes p(a) = 1 for every a, also
+/// for 0. With multiply_linear_by_learning_rate, the linear slot holds the value above
+/// times the learning rate, and l1, l2 and the terms with p and beta are multiplied by the
+/// learning rate, too. The weights are the same if the learning rate is constant. A
+/// learning rate of 0 does not change a row.
 ///
 /// The weight is a function of the slots. So the first update of a row discards its
 /// initial weight, as upstream does. With keep_initial_weight, the linear slot starts at
