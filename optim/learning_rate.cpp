@@ -69,7 +69,7 @@ double LearningRate::value(int64_t step, const std::string& where) const {
   }
   TESSERA_CHECK_VALUE(
       std::isfinite(static_cast<float>(value)) && value >= 0.0,
-      "{} learning_rate must be finite and >= 0, but got {}.",
+      "{} learning_rate must be finite in float32 and >= 0, but got {}.",
       where,
       value);
   return value;

@@ -4,9 +4,13 @@
 
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
+#include "src/common/tensor_text.h"
+
+#include <tessera/common/shorten.h>
 
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
 #include <cmath>
@@ -142,13 +146,18 @@ bool SpecOptimizer::read_parameter(
   Loaded::Parameter& read = loaded.parameters.emplace_back();
   read.parameter = own;
   for (const SlotSpec& slot : slots_of(spec)) {
+    const std::vector<int64_t> shape = slot_shape(slot, own.sizes());
     at::Tensor value;
     loaded.expect(
         archive.try_read(slot_key(slot.name), value, /*is_buffer=*/true) &&
             value.scalar_type() == own.scalar_type() &&
-            value.sizes() == at::IntArrayRef(slot_shape(slot, own.sizes())),
-        place + " slot " + slot.name +
-            " is missing or of another shape or type");
+            value.sizes() == at::IntArrayRef(shape),
+        fmt::format(
+            "{} slot '{}' must be {}, but the archive has {}",
+            place,
+            slot.name,
+            describe(own.scalar_type(), shape),
+            describe(value)));
     read.slots.push_back(value);
   }
   c10::IValue saved_steps;
@@ -158,14 +167,19 @@ bool SpecOptimizer::read_parameter(
   const int64_t steps = gradient_accumulation_steps_of(spec);
   loaded.expect(
       saved_steps.isInt() && saved_steps.toInt() == steps,
-      place +
-          " was saved in the middle of another gradient accumulation than "
-          "over " +
-          std::to_string(steps) + " steps");
+      fmt::format(
+          "{} gradient_accumulation_steps is {}, but the gradient that was saved is a part of {}",
+          place,
+          steps,
+          saved_steps.isInt() ? std::to_string(saved_steps.toInt())
+                              : "an unknown number of steps"));
   read.sum = load_sum(archive, own);
   loaded.expect(
       read.sum.defined(),
-      place + " has no collected gradient of its shape and type");
+      fmt::format(
+          "{} the collected gradient must be {}, but the archive has none of that type and shape",
+          place,
+          describe(own.scalar_type(), own.sizes())));
   return true;
 }
 
@@ -180,19 +194,27 @@ void SpecOptimizer::read_group(
   c10::IValue name;
   if (!archive.try_read(key_of("group", group), entry) ||
       !entry.try_read("optimizer", name) || !name.isString()) {
-    loaded.expect(false, place + " is missing");
+    loaded.expect(false, place + " is missing in the archive");
     return;
   }
   loaded.expect(
       name.toStringRef() == own_name,
-      place + " is of " + own_name + ", but the archive's is of " +
-          name.toStringRef());
+      fmt::format(
+          "{} has the optimizer {}, but the archive has {}",
+          place,
+          own_name,
+          shorten(name.toStringRef())));
   c10::IValue rate;
   if (entry.try_read("learning_rate", rate)) {
     const bool is_rate = rate.isDouble() &&
         std::isfinite(static_cast<float>(rate.toDouble())) &&
         rate.toDouble() >= 0.0;
-    loaded.expect(is_rate, place + " has no usable learning_rate");
+    loaded.expect(
+        is_rate,
+        fmt::format(
+            "{}: learning_rate must be finite in float32 and >= 0, but the archive has {}",
+            place,
+            rate.isDouble() ? c10::str(rate.toDouble()) : "no number"));
     loaded.rates.emplace_back(group, is_rate ? rate.toDouble() : 0.0);
   }
   const size_t num_parameters = param_groups_[group].params().size();
@@ -200,8 +222,11 @@ void SpecOptimizer::read_group(
   loaded.expect(
       entry.try_read("parameters", count) && count.isInt() &&
           count.toInt() == static_cast<int64_t>(num_parameters),
-      place + " has not the " + std::to_string(num_parameters) +
-          " parameters of this one");
+      fmt::format(
+          "{} has {} parameters, but the archive has {}",
+          place,
+          num_parameters,
+          count.isInt() ? std::to_string(count.toInt()) : "no number of them"));
   if (!owns_slots_) {
     return;
   }
@@ -222,8 +247,10 @@ SpecOptimizer::Loaded SpecOptimizer::read(
   TESSERA_CHECK_VALUE(
       archive.try_read("format_version", version) && version.isInt() &&
           version.toInt() == kFormatVersion,
-      "[SpecOptimizer::load] expected what an optimizer of make_optimizer() saved, format_version {}.",
-      kFormatVersion);
+      "[SpecOptimizer::load] expected the archive of an optimizer from make_optimizer(), with format_version {}, but got {}. Load what such an optimizer saved.",
+      kFormatVersion,
+      version.isInt() ? "format_version " + std::to_string(version.toInt())
+                      : "another archive");
   verify_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
   c10::IValue iterations;
@@ -235,14 +262,17 @@ SpecOptimizer::Loaded SpecOptimizer::read(
   loaded.expect(
       archive.try_read("groups", groups) && groups.isInt() &&
           groups.toInt() == static_cast<int64_t>(param_groups_.size()),
-      "the number of groups differs from " +
-          std::to_string(param_groups_.size()));
+      fmt::format(
+          "this optimizer has {} groups, but the archive has {}",
+          param_groups_.size(),
+          groups.isInt() ? std::to_string(groups.toInt())
+                         : "no number of them"));
   for (size_t g = 0; loaded.problems.empty() && g < param_groups_.size(); ++g) {
     read_group(g, archive, loaded);
   }
   TESSERA_CHECK_VALUE(
       loaded.problems.empty(),
-      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing was changed:{}",
+      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing was changed. Make the optimizer from the same specs and parameters as the saved one. The differences:{}",
       loaded.problems);
   return loaded;
 }
@@ -258,10 +288,11 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   *iterations_ = loaded.iterations;
   if (loaded.lacks_sums) {
     TORCH_WARN(
-        "[SpecOptimizer::load] what was loaded was saved after pass ",
+        "[SpecOptimizer::load] the archive was saved after pass ",
         *iterations_,
         ", in the middle of a gradient accumulation, but has no collected "
-        "gradients: these passes count as zeros in the next update.");
+        "gradients. The next update counts the gradients of these passes as "
+        "zeros.");
   }
   state_.clear();
   for (const Loaded::Parameter& read : loaded.parameters) {

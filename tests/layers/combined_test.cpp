@@ -439,7 +439,7 @@ TEST(CombinedTest, AFailingLearningRateChangesNothingAndCanBeFixed) {
   model->loss(int64s({1}), int64s({1})).backward();
   EXPECT_VALUE_ERROR(
       combined.step(),
-      "[table 't'] learning_rate must be finite and >= 0, but got nan");
+      "[table 't'] learning_rate must be finite in float32 and >= 0, but got nan");
   EXPECT_TRUE(at::equal(model->table(), table));
   EXPECT_TRUE(at::equal(model->dense->weight, dense));
   fails = false;

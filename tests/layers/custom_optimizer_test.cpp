@@ -195,10 +195,10 @@ TEST(FailedUpdateTest, LeavesTablesAndSlotsUnchanged) {
       "no rate today");
   expect_refused(
       optim::Adagrad{.learning_rate = [] { return NAN; }},
-      "[table 'own'] learning_rate must be finite and >= 0, but got nan");
+      "[table 'own'] learning_rate must be finite in float32 and >= 0, but got nan");
   expect_refused(
       optim::Adam{.learning_rate = [] { return -0.5; }},
-      "[table 'own'] learning_rate must be finite and >= 0, but got -0.5");
+      "[table 'own'] learning_rate must be finite in float32 and >= 0, but got -0.5");
 }
 
 TEST(FailedUpdateTest, AnAccumulatingTableDropsTheFailedPass) {

@@ -276,11 +276,10 @@ TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
   const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
   EXPECT_VALUE_ERROR(
       backward_and_retain(loss),
-      "[table 'dynamic'] learning_rate must be finite and >= 0, but got -1");
+      "[table 'dynamic'] learning_rate must be finite in float32 and >= 0, but got -1");
   rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_VALUE_ERROR(
-      backward_and_retain(loss),
-      "learning_rate must be finite and >= 0, but got nan");
+      backward_and_retain(loss), "learning_rate must be finite in float32 and >= 0, but got nan");
   test::expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }

@@ -528,7 +528,7 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
       keras3("Adam", {{"beta_1", 1.5}}), "[Keras Adam] Adam: beta_1 must be");
   expect_refused(
       keras3("SGD", {{"learning_rate", -0.1}}),
-      "learning_rate must be finite and >= 0, but got -0.1");
+      "learning_rate must be finite in float32 and >= 0, but got -0.1");
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {nan, infinity}) {

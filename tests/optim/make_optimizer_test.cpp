@@ -18,8 +18,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <sstream>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -182,7 +185,7 @@ TEST(SpecOptimizerTest, GetLrReturnsTheRateOfTheNextStep) {
   optimizer->step();
   EXPECT_EQ(weight.item<float>(), -3.0F);
   EXPECT_VALUE_ERROR(
-      options.set_lr(-1.0), "learning_rate must be finite and >= 0");
+      options.set_lr(-1.0), "learning_rate must be finite in float32 and >= 0");
 }
 
 TEST(SpecOptimizerTest, ACallableOfSeveralGroupsIsReadOncePerStep) {
@@ -315,13 +318,16 @@ TEST(SpecOptimizerTest, RefusesAnAccumulationOverOtherStepsOrShapes) {
     };
     EXPECT_VALUE_ERROR(
         load_into(*optimizer_of(2, weights)),
-        "in the middle of another gradient accumulation than over 2 steps");
+        "[group 0, parameter 0] gradient_accumulation_steps is 2, but the "
+        "gradient that was saved is a part of 3");
     EXPECT_VALUE_ERROR(
         load_into(*optimizer_of(3, parameter(at::zeros({3, 3})))),
-        "no collected gradient of its shape and type");
+        "[group 0, parameter 0] the collected gradient must be Float of shape "
+        "[3, 3], but the archive has none of that type and shape");
     EXPECT_VALUE_ERROR(
         load_into(*optimizer_of(3, parameter(at::zeros({4, 2})))),
-        "no collected gradient of its shape and type");
+        "[group 0, parameter 0] the collected gradient must be Float of shape "
+        "[4, 2], but the archive has none of that type and shape");
   }
 }
 
@@ -367,7 +373,7 @@ TEST(SpecOptimizerTest, FailsBeforeAnyParameterChanges) {
   };
   expect_refused(
       SGD{.learning_rate = [] { return -1.0; }},
-      "[group 1, parameter 0] learning_rate must be finite and >= 0, but got "
+      "[group 1, parameter 0] learning_rate must be finite in float32 and >= 0, but got "
       "-1");
   expect_refused(
       CustomOptimizer{
@@ -413,7 +419,7 @@ TEST(MakeOptimizerErrorsTest, RefusesUnusableSpecsAndParameters) {
       "duplicates one by one");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{.learning_rate = -1.0}, {weight}),
-      "[make_optimizer] SGD: learning_rate must be finite and >= 0, but got -1");
+      "[make_optimizer] SGD: learning_rate must be finite in float32 and >= 0, but got -1");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{}, {weight * 2}),
       "[make_optimizer] parameter 0 must be a leaf of a floating-point type, "
@@ -486,14 +492,92 @@ TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {
   const auto adam = make_optimizer(Adam{}, {weight});
   EXPECT_VALUE_ERROR(
       torch::load(*adam, stream),
-      "nothing was changed:\n  group 0 is of Adam, but the archive's is of "
-      "Adagrad\n  [group 0, parameter 0] slot momenta is missing or of another "
-      "shape or type\n  [group 0, parameter 0] slot velocities is missing");
+      "[SpecOptimizer::load] the archive does not fit this optimizer; nothing "
+      "was changed. Make the optimizer from the same specs and parameters as "
+      "the saved one. The differences:\n  group 0 has the optimizer Adam, but "
+      "the archive has Adagrad\n  [group 0, parameter 0] slot 'momenta' must be "
+      "Float of shape [2, 2], but the archive has no tensor\n  [group 0, "
+      "parameter 0] slot 'velocities' must be Float of shape [2, 2], but the "
+      "archive has no tensor");
   stream.clear();
   stream.seekg(0);
   const auto wide = make_optimizer(Adagrad{}, {parameter(at::ones({3, 2}))});
   EXPECT_VALUE_ERROR(
-      torch::load(*wide, stream), "slot accumulators is missing or of another");
+      torch::load(*wide, stream),
+      "slot 'accumulators' must be Float of shape [3, 2], but the archive has "
+      "Float of shape [2, 2]");
+}
+
+// The archive of an SGD that has one parameter and no slots.
+torch::serialize::InputArchive archive_of_sgd(
+    int64_t groups,
+    const c10::IValue& learning_rate,
+    int64_t parameters) {
+  torch::serialize::OutputArchive output;
+  output.write("format_version", c10::IValue(int64_t{1}));
+  output.write("iterations", c10::IValue(int64_t{0}));
+  output.write("groups", c10::IValue(groups));
+  torch::serialize::OutputArchive group(output.compilation_unit());
+  group.write("optimizer", c10::IValue("SGD"));
+  group.write("learning_rate", learning_rate);
+  group.write("parameters", c10::IValue(parameters));
+  output.write("group_0", group);
+  std::stringstream stream;
+  output.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  return archive;
+}
+
+TEST(MakeOptimizerErrorsTest, LoadRefusesALearningRateThatIsNoFloat) {
+  const auto optimizer =
+      make_optimizer(SGD{.learning_rate = 0.5}, {parameter(at::ones({1}))});
+  const auto rate = [&] {
+    return optimizer->param_groups()[0].options().get_lr();
+  };
+  for (const auto& [bad, text] :
+       {std::pair{1e300, "1e+300"},
+        std::pair{-1.0, "-1"},
+        std::pair{std::numeric_limits<double>::infinity(), "inf"},
+        std::pair{std::nan(""), "nan"}}) {
+    auto archive = archive_of_sgd(1, bad, 1);
+    EXPECT_VALUE_ERROR(
+        optimizer->load(archive),
+        std::string("\n  group 0: learning_rate must be finite in float32 "
+                    "and >= 0, but the archive has ") +
+            text);
+    EXPECT_EQ(rate(), 0.5);
+  }
+  auto without_number = archive_of_sgd(1, "0.1", 1);
+  EXPECT_VALUE_ERROR(
+      optimizer->load(without_number), "but the archive has no number");
+  EXPECT_EQ(rate(), 0.5);
+  auto fitting = archive_of_sgd(1, 0.25, 1);
+  optimizer->load(fitting);
+  EXPECT_EQ(rate(), 0.25);
+}
+
+TEST(MakeOptimizerErrorsTest, LoadRefusesOtherGroupsAndOtherArchives) {
+  const auto optimizer = make_optimizer(SGD{}, {parameter(at::ones({1}))});
+  auto two_groups = archive_of_sgd(2, 0.25, 1);
+  EXPECT_VALUE_ERROR(
+      optimizer->load(two_groups),
+      "this optimizer has 1 groups, but the archive has 2");
+  auto more_parameters = archive_of_sgd(1, 0.25, 3);
+  EXPECT_VALUE_ERROR(
+      optimizer->load(more_parameters),
+      "group 0 has 1 parameters, but the archive has 3");
+  std::stringstream stream;
+  torch::serialize::OutputArchive empty;
+  empty.save_to(stream);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  EXPECT_VALUE_ERROR(
+      optimizer->load(archive),
+      "[SpecOptimizer::load] expected the archive of an optimizer from "
+      "make_optimizer(), with format_version 1, but got another archive. Load "
+      "what such an optimizer saved.");
+  EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.01);
 }
 
 }  // namespace make_optimizer_test

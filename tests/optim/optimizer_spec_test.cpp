@@ -103,14 +103,17 @@ TEST(LearningRateTest, RefusesNegativeAndInfiniteValues) {
   for (const double bad : {-0.1, kInfinity, std::nan("")}) {
     EXPECT_VALUE_ERROR(
         LearningRate(bad).value(0, "[table 'users']"),
-        "[table 'users'] learning_rate must be finite and >= 0, but got " +
+        "[table 'users'] learning_rate must be finite in float32 and >= 0, but got " +
             (std::isnan(bad) ? std::string("nan")
                  : bad < 0   ? "-0.1"
                              : "inf"));
     EXPECT_VALUE_ERROR(
         LearningRate([&] { return bad; }).value(0, ""),
-        "must be finite and >= 0");
+        "must be finite in float32 and >= 0");
   }
+  EXPECT_VALUE_ERROR(
+      LearningRate(1e300).value(0, "[x]"),
+      "[x] learning_rate must be finite in float32 and >= 0, but got 1e+300.");
   EXPECT_EQ(LearningRate(0.0).value(0, ""), 0.0);
 }
 
@@ -178,7 +181,8 @@ TEST(LearningRateTest, RefusesTensorsThatAreNotALearningRate) {
   EXPECT_VALUE_ERROR(rate.value(0, ""), "of shape [] on meta.");
   for (const double bad : {-0.1, kInfinity, std::nan("")}) {
     current = at::scalar_tensor(bad);
-    EXPECT_VALUE_ERROR(rate.value(0, ""), "must be finite and >= 0, but got");
+    EXPECT_VALUE_ERROR(
+        rate.value(0, ""), "must be finite in float32 and >= 0, but got");
   }
 }
 
@@ -302,7 +306,7 @@ TEST(OptimizerSpecTest, RefusesAnUnusableLearningRate) {
     EXPECT_VALUE_ERROR(
         validate(spec, "[TableConfig 'users']"),
         "[TableConfig 'users'] " + name_of(spec) +
-            ": learning_rate must be finite and >= 0, but got -1");
+            ": learning_rate must be finite in float32 and >= 0, but got -1");
     // A callable is not read before an update.
     spec.learning_rate = [] { return -1.0; };
     validate(spec, "");

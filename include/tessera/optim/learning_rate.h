@@ -53,7 +53,7 @@ concept GivesTensor =
 ///
 /// Callables compare by identity: copies of one LearningRate are equal, but two
 /// LearningRates made from the same lambda are not.
-/// Range:   finite and >= 0, checked at each evaluation.
+/// Range:   finite in float32 and >= 0, checked at each evaluation.
 class LearningRate {
  public:
   using Callable = std::function<double()>;
