@@ -48,21 +48,21 @@ void validate(const CommonOptions& options, const std::string& where) {
       where);
   TESSERA_CHECK_VALUE(
       options.use_gradient_accumulation || !options.clips_gradient(),
-      "{} clip_gradient_min and clip_gradient_max need use_gradient_accumulation = true: the limits hold for the sum over duplicates. Unset them or accumulate.",
+      "{} clip_gradient_min and clip_gradient_max need use_gradient_accumulation = true, because they limit the sum of a row's gradients. Unset them, or set use_gradient_accumulation = true.",
       where);
   TESSERA_CHECK_VALUE(
       options.use_gradient_accumulation || options.is_lazy,
-      "{} updating all rows (lazy = false, lazy_adam = false) needs use_gradient_accumulation = true: one step per row and update.",
+      "{} updating all rows (lazy = false, lazy_adam = false) needs use_gradient_accumulation = true, because a step then updates each row exactly once. Set it, or set lazy = true (lazy_adam = true).",
       where);
   TESSERA_CHECK_VALUE(
       options.gradient_accumulation_steps >= 1,
-      "{} gradient_accumulation_steps must be >= 1, but got {}.",
+      "{} gradient_accumulation_steps must be >= 1, but got {}. Set it to 1 to update in every step.",
       where,
       options.gradient_accumulation_steps);
   TESSERA_CHECK_VALUE(
       options.use_gradient_accumulation ||
           options.gradient_accumulation_steps == 1,
-      "{} gradient_accumulation_steps > 1 needs use_gradient_accumulation = true: the mean is of sums over duplicates.",
+      "{} gradient_accumulation_steps > 1 needs use_gradient_accumulation = true, because it takes the mean of the sums of a row's gradients. Set it, or set gradient_accumulation_steps = 1.",
       where);
   TESSERA_CHECK_VALUE(
       std::isfinite(options.weight_decay_factor.value_or(0.0)),

@@ -61,19 +61,15 @@ const KerasClass& find_class(
       is_tpu && std::any_of(all.begin(), all.end(), [&](const auto& other) {
         return other.name == name;
       });
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[",
-          kWhere,
-          "] class_name must be one of ",
-          names_of(usable),
-          is_tpu ? " with Fidelity::kTpu" : "",
-          ", but got '",
-          shorten(name),
-          "'. ",
-          is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
-                        : "Use one of them, or a native spec."));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[{}] class_name must be one of {}{}, but got '{}'. {}",
+      kWhere,
+      names_of(usable),
+      is_tpu ? " with Fidelity::kTpu" : "",
+      shorten(name),
+      is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
+                    : "Use one of them, or a native spec such as optim::Adam.");
 }
 
 // Decides whether legacy Keras wrote the config. A config without a module counts as
@@ -126,7 +122,7 @@ OptimizerSpec translate_name(const std::string& name) {
       });
   TESSERA_CHECK_VALUE(
       named != all.end(),
-      "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec.",
+      "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec such as optim::Adam.",
       kWhere,
       names_of(all),
       shorten(name));
@@ -192,7 +188,7 @@ OptimizerSpec translate_keras_optimizer(
 OptimizerSpec translate_keras_optimizer(const char* text, Fidelity fidelity) {
   TESSERA_CHECK_VALUE(
       text != nullptr,
-      "[{}] expected a name or JSON, but got a null pointer.",
+      "[{}] expected a name or JSON, but got a null pointer. Pass a name such as 'adam'.",
       kWhere);
   return translate_keras_optimizer(std::string(text), fidelity);
 }

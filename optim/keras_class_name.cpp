@@ -28,7 +28,7 @@ std::string read_keras_class_name(const Json& json, const std::string& where) {
         JsonValue<std::string>::read(json.at("module"), where + ".module");
     TESSERA_CHECK_VALUE(
         begins_with_any(module + ".", {"keras.", "tf_keras.", "tensorflow."}),
-        "[{}] module must be one of Keras, such as keras.optimizers, but got '{}'. A class of your own can't be translated; write a native spec.",
+        "[{}] module must be a module of Keras, such as keras.optimizers, but got '{}'. Your own class can't be translated. Use a native spec such as optim::Adam instead.",
         where,
         shorten(module));
   }

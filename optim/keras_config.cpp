@@ -25,7 +25,7 @@ KerasConfig::KerasConfig(
   require_known_keys(config_, known, where_);
   for (const KerasOption& option : options_) {
     if (config_.contains(option.key)) {
-      require_honourable(option, config_.at(option.key));
+      require_supported(option, config_.at(option.key));
     }
   }
 }
@@ -36,7 +36,7 @@ KerasConfig::Shared KerasConfig::read_shared(
   Shared shared{.learning_rate = read_learning_rate(legacy_decay)};
   TESSERA_CHECK_VALUE(
       idle_rows != IdleRows::kOnlySlots || fidelity_ != Fidelity::kExact,
-      "[{}] can't be honoured with Fidelity::kExact: legacy Keras lets the slots of all rows decay, but moves the rows of the batch only. Use Fidelity::kLazy, or the optimizer of Keras 3.",
+      "[{}] the legacy optimizer is not supported with Fidelity::kExact, because it decays the slots of all rows, but updates the weights of only the rows in the batch. Use Fidelity::kLazy, or the optimizer of Keras 3.",
       where_);
   shared.clip = optional_number("clipvalue");
   TESSERA_CHECK_VALUE(
@@ -75,7 +75,7 @@ LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
   }
   TESSERA_CHECK_VALUE(
       rate.is_constant(),
-      "[{}] decay = {} can't be combined with a schedule. Set decay to 0 and put it into the schedule.",
+      "[{}] decay = {} can't be combined with a schedule. Set decay to 0, and let the schedule decay the learning rate.",
       where_,
       decay);
   return InverseTimeDecay{
@@ -84,7 +84,7 @@ LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
       .decay_rate = decay};
 }
 
-void KerasConfig::require_honourable(
+void KerasConfig::require_supported(
     const KerasOption& option,
     const Json& value) const {
   if (option.mapping == Mapping::kMapped ||
@@ -95,7 +95,7 @@ void KerasConfig::require_honourable(
   const bool is_tpu_only = option.mapping == Mapping::kNotOnTpu;
   TESSERA_CHECK_VALUE(
       value == option.keras_default,
-      "[{}] {} can't be honoured{}: it must be Keras's default {}, but is {}. {}",
+      "[{}] {} is not supported{}: it must be Keras's default {}, but is {}. {}",
       where_,
       option.key,
       is_tpu_only ? " with Fidelity::kTpu" : "",

@@ -10,7 +10,7 @@ namespace tessera::optim {
 namespace {
 
 constexpr const char* kUseClipvalue =
-    "Use clipvalue: a table sees one row at a time, not the norm of all.";
+    "Use clipvalue instead: an update sees one row at a time, but a norm needs all gradients.";
 
 // The options of Keras 3 and tf_keras, in the order of Keras 3.
 std::vector<KerasOption> current_options() {

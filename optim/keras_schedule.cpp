@@ -50,7 +50,7 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       });
   TESSERA_CHECK_VALUE(
       schedule != all.end(),
-      "[{}] class_name must be one of {}, but got '{}'. For a schedule of your own, give a native spec a callable.",
+      "[{}] class_name must be one of {}, but got '{}'. To use your own schedule, set the learning_rate of a native spec to a callable.",
       where,
       names_of_schedules(),
       shorten(name));

@@ -45,7 +45,10 @@ KerasWriter::KerasWriter(const std::string& name)
 
 void KerasWriter::require(bool is_expressible, const char* what) const {
   TESSERA_CHECK_VALUE(
-      is_expressible, "{}{} has no counterpart in Keras 3.", where_, what);
+      is_expressible,
+      "{}{} has no counterpart in Keras 3. Change the spec, or save it as JSON with tessera::to_json().",
+      where_,
+      what);
 }
 
 Json KerasWriter::begin(const char* class_name, const CommonOptions& options)

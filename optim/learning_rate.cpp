@@ -17,13 +17,13 @@ double number_in(const at::Tensor& tensor, const std::string& where) {
       tensor.defined() &&
           (at::isFloatingType(tensor.scalar_type()) ||
            at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)),
-      "{} the learning_rate's callable must give a number or a tensor of a floating-point or integer type, but gave {}. Convert what it returns.",
+      "{} the learning_rate's callable must return a number or a tensor of a floating-point or integer type, but returned {}. Convert its result.",
       where,
       tensor.defined() ? c10::toString(tensor.scalar_type()) : "no tensor");
   TESSERA_CHECK_VALUE(
       tensor.numel() == 1 && tensor.layout() == at::kStrided &&
           !tensor.is_meta(),
-      "{} the learning_rate's callable must give a dense tensor of one element, but gave a {} one of shape {} on {}. Select the element that counts.",
+      "{} the learning_rate's callable must return a dense tensor of one element, but returned a {} tensor of shape {} on {}. Select one element.",
       where,
       tensor.layout(),
       tensor.sizes(),
@@ -85,7 +85,7 @@ void LearningRate::validate(const std::string& where) const {
             std::visit(
                 [](const auto& callable) { return callable != nullptr; },
                 *named->callable),
-        "{} learning_rate must be a function that can be called, but is an empty std::function. Give it one.",
+        "{} learning_rate must be a function that can be called, but is an empty std::function. Assign a function to it.",
         where);
   } else if (is_constant()) {
     value(0, where);

@@ -15,7 +15,7 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
   const bool is_leaf = parameter.defined() && parameter.is_leaf();
   TESSERA_CHECK_VALUE(
       is_leaf && at::isFloatingType(parameter.scalar_type()),
-      "[make_optimizer] parameter {} must be a leaf of a floating-point type, but is {}.",
+      "[make_optimizer] parameter {} must be a leaf tensor of a floating-point type, but is {}. Pass tensors such as the parameters() of a model.",
       index,
       !parameter.defined() ? "undefined"
           : !is_leaf       ? "the result of an operation"
@@ -27,21 +27,22 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     std::vector<SpecGroup> groups) {
   TESSERA_CHECK_VALUE(
-      !groups.empty(), "[make_optimizer] expected one or more groups.");
+      !groups.empty(),
+      "[make_optimizer] expected one group or more, but got none. Pass a group for each spec.");
   std::set<const void*> seen;
   for (const SpecGroup& group : groups) {
     check_off_engine(group.spec, "[make_optimizer]");
     TESSERA_CHECK_VALUE(
         !slot_creation_of(group.spec).is_set(),
-        "[make_optimizer] slot_creation makes the slots of tables. Unset it for other parameters.");
+        "[make_optimizer] slot_creation must be unset, because it creates only the slots of tables. Unset it for other parameters.");
     TESSERA_CHECK_VALUE(
         !group.parameters.empty(),
-        "[make_optimizer] parameters must not be empty. Pass those of a model.");
+        "[make_optimizer] parameters must not be empty. Pass tensors such as the parameters() of a model.");
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       check_parameter(group.parameters[i], i);
       TESSERA_CHECK_VALUE(
           seen.insert(group.parameters[i].unsafeGetTensorImpl()).second,
-          "[make_optimizer] parameter {} is given twice. Leave one out: each step updates it once.",
+          "[make_optimizer] each parameter must be given once, but parameter {} is given twice. Remove one of them, because a step updates a parameter once.",
           i);
     }
   }

@@ -21,7 +21,7 @@ void Range::positive(const char* option, double value) const {
 }
 
 void Range::not_negative(const char* option, double value) const {
-  check(std::isfinite(value) && value >= 0.0, option, ">= 0", value);
+  check(std::isfinite(value) && value >= 0.0, option, ">= 0 and finite", value);
 }
 
 void Range::in_unit_interval(const char* option, double value) const {

@@ -138,12 +138,17 @@ class Checks {
     }
   }
   void positive(const Option& option) const {
-    require(std::isfinite(option.value) && option.value > 0.0, option, "> 0");
+    require(
+        std::isfinite(option.value) && option.value > 0.0,
+        option,
+        "> 0 and finite");
   }
   void not_negative(std::initializer_list<Option> options) const {
     for (const Option& option : options) {
       require(
-          std::isfinite(option.value) && option.value >= 0.0, option, ">= 0");
+          std::isfinite(option.value) && option.value >= 0.0,
+          option,
+          ">= 0 and finite");
     }
   }
   void require(bool holds, const Option& option, const char* expected) const {
@@ -173,7 +178,7 @@ void check(const ExponentialDecay& decay, const Checks& checks) {
 void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
   TESSERA_CHECK_VALUE(
       decay.values.size() == decay.boundaries.size() + 1,
-      "{} values must have one entry more than boundaries, but got {} values and {} boundaries.",
+      "{} values must have one entry more than boundaries, but got {} values and {} boundaries. Add or remove entries.",
       checks.where(),
       decay.values.size(),
       decay.boundaries.size());
@@ -186,7 +191,7 @@ void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
     checks.require(
         i == 0 || decay.boundaries[i] > decay.boundaries[i - 1],
         boundary,
-        "ascending");
+        "in strictly ascending order");
   }
 }
 

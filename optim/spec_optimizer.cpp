@@ -67,13 +67,13 @@ void check_gradient(
               slots.begin(),
               slots.end(),
               [](const SlotSpec& slot) { return slot.is_per_row; }),
-      "{} {} works along the last dimension, but got a scalar.",
+      "{} {} has a slot per row, so it needs a parameter of one dimension or more, but got a scalar. Reshape the parameter to [1].",
       where,
       name_of(spec));
   TESSERA_CHECK_VALUE(
       gradient.layout() != at::kSparse ||
           (gradient.sparse_dim() == 1 && parameter.dim() >= 2),
-      "{} a sparse gradient must hold whole rows of a parameter of rank 2 or above, but got {} sparse dimensions for rank {}.",
+      "{} a sparse gradient must hold whole rows of a parameter of rank 2 or above, but got {} sparse dimensions for rank {}. Convert the gradient with to_dense().",
       where,
       gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
       parameter.dim());
@@ -85,7 +85,7 @@ void check_off_engine(const OptimizerSpec& spec, const std::string& where) {
   validate(spec, where);
   TESSERA_CHECK_VALUE(
       accumulates_duplicates(spec),
-      "{} use_gradient_accumulation = false takes a row's duplicates one by one, but a gradient here is their sum already. Set it to true, or use Strategy::engine().",
+      "{} use_gradient_accumulation = false applies the gradients of a row one by one, but this optimizer gets only their sum. Set it to true, or use Strategy::engine().",
       where);
 }
 
@@ -309,7 +309,7 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
       const std::string where = place_of(g, i);
       TESSERA_CHECK_VALUE(
           seen.insert(parameter.unsafeGetTensorImpl()).second,
-          "{} is given twice. Leave one out: each step updates it once.",
+          "{} this parameter must be given once, but is given twice. Remove one of them, because a step updates a parameter once.",
           where);
       check_gradient(gradient, parameter, spec, where);
       updates.push_back(update_of(parameter, gradient, spec, where));

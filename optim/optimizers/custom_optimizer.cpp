@@ -51,7 +51,7 @@ void check_result(
   const Tensor& wrong = layout.is_of(result) ? original : result;
   TESSERA_CHECK_VALUE(
       layout.is_of(wrong),
-      "{} the custom rule must leave {} as {}, but left {}.",
+      "{} the custom rule must leave {} as {}, but left {}. Update the tensor in place.",
       where,
       what,
       describe(layout.options, layout.sizes),
@@ -92,7 +92,7 @@ class CustomOptimizerDefinition final
     range.require(
         spec.use_gradient_accumulation,
         "use_gradient_accumulation",
-        "true: the rule gets the sum of a row's duplicates.");
+        "true, because the rule gets the sum of a row's gradients.");
     std::set<std::string> names;
     for (const CustomSlot& slot : spec.slots) {
       range.require(
@@ -129,7 +129,7 @@ class CustomOptimizerDefinition final
     check_result(custom.weights, weights, layout, "weights", where);
     TESSERA_CHECK_VALUE(
         custom.slots.size() == slots.size(),
-        "{} the custom rule must leave {} slots, but left {}.",
+        "{} the custom rule must leave {} slots, but left {}. Do not add or remove slots.",
         where,
         slots.size(),
         custom.slots.size());

@@ -50,7 +50,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
         std::isfinite(spec.learning_rate_power) &&
             spec.learning_rate_power <= 0.0,
         "learning_rate_power",
-        "<= 0",
+        "<= 0 and finite",
         spec.learning_rate_power);
     range.positive("initial_accumulator_value", spec.initial_accumulator_value);
     range.not_negative(

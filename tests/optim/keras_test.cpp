@@ -109,10 +109,10 @@ const std::set<std::string>& accepted_unless_tpu() {
 // The label of each refused case, and the error text that names its option.
 const std::vector<std::pair<std::string, std::string>>& refused_cases() {
   static const std::vector<std::pair<std::string, std::string>> labels{
-      {"keras3 SGD clipnorm", "clipnorm can't be honoured"},
-      {"keras3 SGD global_clipnorm", "global_clipnorm can't be honoured"},
-      {"keras3 SGD use_ema", "use_ema can't be honoured"},
-      {"legacy Adam clipnorm", "clipnorm can't be honoured"}};
+      {"keras3 SGD clipnorm", "clipnorm is not supported"},
+      {"keras3 SGD global_clipnorm", "global_clipnorm is not supported"},
+      {"keras3 SGD use_ema", "use_ema is not supported"},
+      {"legacy Adam clipnorm", "clipnorm is not supported"}};
   return labels;
 }
 
@@ -160,7 +160,8 @@ TEST(GoldenSpecsTest, RefusesExactlyTheCasesWithoutCounterpart) {
             label(test_case).starts_with("legacy Nadam")) {
           EXPECT_VALUE_ERROR(
               translate_keras_optimizer(spec, fidelity),
-              "[Keras Nadam] can't be honoured with Fidelity::kExact");
+              "[Keras Nadam] the legacy optimizer is not supported with "
+              "Fidelity::kExact");
           continue;
         }
         EXPECT_NO_THROW(translate_keras_optimizer(spec, fidelity));
@@ -281,27 +282,31 @@ TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
   };
   expect_refused(
       keras3("SGD", {{"momentum", 0.9}}),
-      "[Keras SGD] momentum can't be honoured with Fidelity::kTpu: it must be "
+      "[Keras SGD] momentum is not supported with Fidelity::kTpu: it must be "
       "Keras's default 0.0, but is 0.9.");
   expect_refused(
-      keras3("SGD", {{"nesterov", true}}), "[Keras SGD] nesterov can't be");
-  expect_refused(legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay can't be");
+      keras3("SGD", {{"nesterov", true}}),
+      "[Keras SGD] nesterov is not supported");
+  expect_refused(
+      legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay is not supported");
   expect_refused(
       legacy("Adagrad", {{"epsilon", 1e-6}}),
-      "[Keras Adagrad] epsilon can't be");
+      "[Keras Adagrad] epsilon is not supported");
   expect_refused(
-      keras3("Adam", {{"amsgrad", true}}), "[Keras Adam] amsgrad can't be");
+      keras3("Adam", {{"amsgrad", true}}),
+      "[Keras Adam] amsgrad is not supported");
   expect_refused(
       legacy("Ftrl", {{"l2_shrinkage_regularization_strength", 0.1}}),
-      "[Keras Ftrl] l2_shrinkage_regularization_strength can't be");
+      "[Keras Ftrl] l2_shrinkage_regularization_strength is not supported");
   expect_refused(
-      legacy("Adam", {{"clipvalue", 0.5}}), "[Keras Adam] clipvalue can't be");
+      legacy("Adam", {{"clipvalue", 0.5}}),
+      "[Keras Adam] clipvalue is not supported");
   expect_refused(
       keras3("Adam", {{"weight_decay", 0.1}}),
-      "[Keras Adam] weight_decay can't be");
+      "[Keras Adam] weight_decay is not supported");
   expect_refused(
       keras3("Adam", {{"gradient_accumulation_steps", 2}}),
-      "[Keras Adam] gradient_accumulation_steps can't be");
+      "[Keras Adam] gradient_accumulation_steps is not supported");
   for (const char* other :
        {"AdamW", "RMSprop", "Adadelta", "Lion", "Adamax", "Nadam"}) {
     expect_refused(
@@ -377,9 +382,9 @@ TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayBelongsToItsMomentum) {
   EXPECT_VALUE_ERROR(
       translate_keras_optimizer(
           legacy("Nadam", no_options()), Fidelity::kExact),
-      "[Keras Nadam] can't be honoured with Fidelity::kExact: legacy Keras lets "
-      "the slots of all rows decay, but moves the rows of the batch only. Use "
-      "Fidelity::kLazy");
+      "[Keras Nadam] the legacy optimizer is not supported with "
+      "Fidelity::kExact, because it decays the slots of all rows, but updates "
+      "the weights of only the rows in the batch. Use Fidelity::kLazy");
   // In every other class, `decay` is the decay of the learning rate.
   EXPECT_FALSE(
       translate<Adamax>(legacy("Adamax", {{"decay", 0.5}}), Fidelity::kExact)
@@ -425,7 +430,7 @@ TEST(TranslateKerasOptimizerTest, LegacyDecayIsASchedule) {
     EXPECT_VALUE_ERROR(
         translate_keras_optimizer(both, fidelity),
         "[Keras SGD] decay = 0.5 can't be combined with a schedule. Set decay "
-        "to 0");
+        "to 0, and let the schedule decay the learning rate.");
   }
 }
 
@@ -442,7 +447,7 @@ TEST(TranslateKerasOptimizerTest, NamesOptionsAndClassesWithoutCounterpart) {
       EXPECT_VALUE_ERROR(
           translate_keras_optimizer(spec, fidelity),
           std::string("[Keras Adam] ") + key +
-              " can't be honoured: it must be Keras's default ");
+              " is not supported: it must be Keras's default ");
     }
   }
   EXPECT_VALUE_ERROR(
@@ -641,7 +646,10 @@ TEST(TranslateKerasOptimizerTest, TextIsReadAsJson) {
       translate_keras_optimizer("{\"class_name\": 1e999}"),
       "expected JSON, but got number overflow");
   const char* nothing = nullptr;
-  EXPECT_VALUE_ERROR(translate_keras_optimizer(nothing), "a null pointer");
+  EXPECT_VALUE_ERROR(
+      translate_keras_optimizer(nothing),
+      "[translate_keras_optimizer] expected a name or JSON, but got a null "
+      "pointer. Pass a name such as 'adam'.");
 }
 
 // --- text and JSON in place of a spec ----------------------------------------
@@ -685,7 +693,7 @@ TEST(OptimizerSpecTest, RefusesUntranslatableTextAtOnce) {
       OptimizerSpec("adamw"), "must be one of sgd, adagrad, adam, ftrl");
   EXPECT_VALUE_ERROR(
       OptimizerSpec(keras3("SGD", {{"momentum", 0.9}})),
-      "momentum can't be honoured with Fidelity::kTpu");
+      "momentum is not supported with Fidelity::kTpu");
 }
 
 TEST(OptimizerSpecTest, HoldsTheVariant) {
@@ -802,7 +810,8 @@ TEST(ToKerasTest, RefusesSpecsWithoutCounterpartInKeras) {
     EXPECT_VALUE_ERROR(
         to_keras(spec),
         "[to_keras] " + name_of(spec) + ": " + text +
-            " has no counterpart in Keras 3.");
+            " has no counterpart in Keras 3. Change the spec, or save it as "
+            "JSON with tessera::to_json().");
   };
   expect_refused(Adam{}, "bias_correction = false");
   expect_refused(Adam{.bias_correction = true}, "sum_inside_sqrt = true");

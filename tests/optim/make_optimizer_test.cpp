@@ -139,8 +139,9 @@ TEST(SpecOptimizerTest, AScalarTrainsUnlessTheRuleNeedsARow) {
   EXPECT_EQ(weight.item<float>(), 0.5F);
   EXPECT_VALUE_ERROR(
       make_optimizer(RowWiseAdagrad{}, {weight})->step(),
-      "[group 0, parameter 0] RowWiseAdagrad works along the last dimension, "
-      "but got a scalar");
+      "[group 0, parameter 0] RowWiseAdagrad has a slot per row, so it needs a "
+      "parameter of one dimension or more, but got a scalar. Reshape the "
+      "parameter to [1].");
 }
 
 TEST(SpecOptimizerTest, ASweepUpdatesRowsThatASparseGradientLacks) {
@@ -409,34 +410,39 @@ TEST(MakeOptimizerErrorsTest, RefusesUnusableSpecsAndParameters) {
       "[make_optimizer] parameters must not be empty");
   EXPECT_VALUE_ERROR(
       make_optimizer(std::vector<SpecGroup>{}),
-      "[make_optimizer] expected one or more groups");
+      "[make_optimizer] expected one group or more, but got none. Pass a group "
+      "for each spec.");
   EXPECT_VALUE_ERROR(
       make_optimizer({{Adam{.beta_1 = 2.0}, {weight}}}),
       "[make_optimizer] Adam: beta_1 must be >= 0 and < 1, but got 2");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{.use_gradient_accumulation = false}, {weight}),
-      "[make_optimizer] use_gradient_accumulation = false takes a row's "
-      "duplicates one by one");
+      "[make_optimizer] use_gradient_accumulation = false applies the gradients "
+      "of a row one by one, but this optimizer gets only their sum. Set it to "
+      "true");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{.learning_rate = -1.0}, {weight}),
       "[make_optimizer] SGD: learning_rate must be finite in float32 and >= 0, but got -1");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{}, {weight * 2}),
-      "[make_optimizer] parameter 0 must be a leaf of a floating-point type, "
-      "but is the result of an operation");
+      "[make_optimizer] parameter 0 must be a leaf tensor of a floating-point "
+      "type, but is the result of an operation. Pass tensors such as the "
+      "parameters() of a model.");
   EXPECT_VALUE_ERROR(
       make_optimizer(SGD{}, {at::tensor({1, 2}, at::kLong)}), "but is Long");
   EXPECT_VALUE_ERROR(make_optimizer(SGD{}, {at::Tensor()}), "but is undefined");
   EXPECT_VALUE_ERROR(
       make_optimizer({{SGD{}, {weight}}, {Adam{}, {weight}}}),
-      "[make_optimizer] parameter 0 is given twice");
+      "[make_optimizer] each parameter must be given once, but parameter 0 is "
+      "given twice. Remove one of them");
   EXPECT_VALUE_ERROR(
       make_optimizer(
           Adagrad{
               .slot_creation = SlotCreation(
                   "mine", [](const SlotRequest&) { return at::Tensor(); })},
           {weight}),
-      "[make_optimizer] slot_creation makes the slots of tables");
+      "[make_optimizer] slot_creation must be unset, because it creates only "
+      "the slots of tables. Unset it for other parameters.");
 }
 
 TEST(SpecOptimizerTest, RefusesSparseGradientsWithoutWholeRows) {
@@ -449,7 +455,8 @@ TEST(SpecOptimizerTest, RefusesSparseGradientsWithoutWholeRows) {
   EXPECT_VALUE_ERROR(
       optimizer->step(),
       "[group 0, parameter 1] a sparse gradient must hold whole rows of a "
-      "parameter of rank 2 or above, but got 1 sparse dimensions for rank 1");
+      "parameter of rank 2 or above, but got 1 sparse dimensions for rank 1. "
+      "Convert the gradient with to_dense().");
   EXPECT_TRUE(at::equal(first, at::ones({2})));
 }
 

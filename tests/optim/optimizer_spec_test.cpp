@@ -148,7 +148,8 @@ TEST(LearningRateTest, RefusesAnEmptyFunction) {
         LearningRate("named", std::function<at::Tensor()>())}) {
     EXPECT_VALUE_ERROR(
         validate(SGD{.learning_rate = rate}, "[SGD]"),
-        "learning_rate must be a function that can be called");
+        "learning_rate must be a function that can be called, but is an empty "
+        "std::function. Assign a function to it.");
   }
 }
 
@@ -157,12 +158,13 @@ TEST(LearningRateTest, RefusesTensorsThatAreNotALearningRate) {
   const LearningRate rate = [&] { return current; };
   EXPECT_TYPE_ERROR(
       rate.value(0, "[table 'users']"),
-      "[table 'users'] the learning_rate's callable must give a number or a "
-      "tensor of a floating-point or integer type, but gave no tensor.");
+      "[table 'users'] the learning_rate's callable must return a number or a "
+      "tensor of a floating-point or integer type, but returned no tensor. "
+      "Convert its result.");
   for (const at::ScalarType dtype : {at::kBool, at::kComplexFloat}) {
     current = at::full({}, 1, dtype);
     EXPECT_TYPE_ERROR(
-        rate.value(0, ""), std::string("but gave ") + c10::toString(dtype));
+        rate.value(0, ""), std::string("but returned ") + c10::toString(dtype));
   }
   for (const std::vector<int64_t>& shape :
        std::vector<std::vector<int64_t>>{{0}, {2}, {1, 2}, {2, 0}}) {
@@ -170,13 +172,14 @@ TEST(LearningRateTest, RefusesTensorsThatAreNotALearningRate) {
     EXPECT_VALUE_ERROR(
         rate.value(0, "[table 'users']"),
         c10::str(
-            "[table 'users'] the learning_rate's callable must give a dense "
-            "tensor of one element, but gave a Strided one of shape ",
+            "[table 'users'] the learning_rate's callable must return a dense "
+            "tensor of one element, but returned a Strided tensor of shape ",
             c10::IntArrayRef(shape),
-            " on cpu."));
+            " on cpu. Select one element."));
   }
   current = at::full({1}, 0.5).to_sparse();
-  EXPECT_VALUE_ERROR(rate.value(0, ""), "but gave a Sparse one of shape [1]");
+  EXPECT_VALUE_ERROR(
+      rate.value(0, ""), "but returned a Sparse tensor of shape [1]");
   current = at::empty({}, at::TensorOptions(at::kMeta));
   EXPECT_VALUE_ERROR(rate.value(0, ""), "of shape [] on meta.");
   for (const double bad : {-0.1, kInfinity, std::nan("")}) {
@@ -378,13 +381,13 @@ TEST(OptimizerSpecTest, FtrlRefusesOptionsOutOfRange) {
   }
   EXPECT_VALUE_ERROR(
       validate(FTRL{.learning_rate_power = 0.5}, "[x]"),
-      "[x] FTRL: learning_rate_power must be <= 0, but got 0.5");
+      "[x] FTRL: learning_rate_power must be <= 0 and finite, but got 0.5");
   EXPECT_VALUE_ERROR(
       validate(FTRL{.l1_regularization_strength = -1.0}, "[x]"),
-      "l1_regularization_strength must be >= 0, but got -1");
+      "l1_regularization_strength must be >= 0 and finite, but got -1");
   EXPECT_VALUE_ERROR(
       validate(FTRL{.l2_regularization_strength = -1.0}, "[x]"),
-      "l2_regularization_strength must be >= 0, but got -1");
+      "l2_regularization_strength must be >= 0 and finite, but got -1");
 }
 
 TEST(OptimizerSpecTest, AdagradMomentumRefusesOptionsOutOfRange) {
