@@ -95,7 +95,7 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
   }
   TESSERA_CHECK_VALUE(
       false,
-      "[activate] expected an Activation, but got {}.",
+      "[activate] expected one of the values of Activation, but got {}. Use a named value such as Activation::kRelu.",
       static_cast<int>(activation));
 }
 

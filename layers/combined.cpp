@@ -65,7 +65,7 @@ std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(
     const std::unique_ptr<torch::optim::Optimizer>& dense) {
   TESSERA_CHECK_VALUE(
       dense != nullptr,
-      "[Combined] expected a dense optimizer, but got nullptr. Pass one such as torch::optim::Adam(model->parameters(), 1e-3).");
+      "[Combined] expected a dense optimizer, but got nullptr. Pass an optimizer such as torch::optim::Adam(model->parameters(), 1e-3).");
   return dense->defaults().clone();
 }
 
@@ -111,11 +111,11 @@ Combined::Combined(
       "[Combined] layers must not be empty. Pass the layers whose tables step() updates.");
   TESSERA_CHECK_VALUE(
       dynamic_cast<const torch::optim::LBFGS*>(dense_.get()) == nullptr,
-      "[Combined] LBFGS calls its closure several times per step, but the tables are updated once. Use another dense optimizer.");
+      "[Combined] the dense optimizer must not be LBFGS, which calls its closure several times per step, because the tables are updated once per step. Use another dense optimizer.");
   for (const TPUEmbedding& layer : layers) {
     TESSERA_CHECK_VALUE(
         !layer.is_empty(),
-        "[Combined] expected a layer, but got an empty one.");
+        "[Combined] expected a layer, but got an empty holder. Make the layer before its optimizer.");
   }
   for (const TPUEmbedding& layer : layers) {
     const auto is_same = [&](const TPUEmbedding& other) {
@@ -123,16 +123,16 @@ Combined::Combined(
     };
     TESSERA_CHECK_VALUE(
         std::count_if(layers.begin(), layers.end(), is_same) == 1,
-        "[Combined] a layer is listed twice. List each once.");
+        "[Combined] each layer must be listed once, but a layer is listed twice. Remove one of them.");
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TESSERA_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply; a host's tables are parameters of the dense optimizer already.",
+        "[Combined] expected a layer on Strategy::engine() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or dense() needs no Combined: its tables are parameters, which any optimizer updates.",
         layer->options().strategy.name(),
         layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
     TESSERA_CHECK_VALUE(
         holds(*dense_, pending->virtual_variable()),
-        "[Combined] the dense optimizer must hold the layer's virtual_variable, by which zero_grad() reaches the tables. Give it the parameters() of the model that holds the layer.");
+        "[Combined] the dense optimizer must hold the virtual_variable of each layer, because zero_grad() reaches the tables through it, but one is missing. Make the dense optimizer from the parameters() of the model that holds the layers.");
     tables_.push_back({pending, pending->claim()});
   }
   std::swap(param_groups_, dense_->param_groups());
@@ -145,11 +145,11 @@ Combined::~Combined() = default;
 void Combined::check_idle(const char* method) const {
   TESSERA_CHECK(
       dense_ != nullptr,
-      "[Combined::{}] this Combined was moved from. Use the one that it became.",
+      "[Combined::{}] this Combined was moved from. Call the method on the Combined that it was moved to.",
       method);
   TESSERA_CHECK(
       !is_stepping_,
-      "[Combined::{}] called from within step(), by a callable or a custom rule. Call it after step().",
+      "[Combined::{}] must not be called while step() runs, but a callable or a custom rule called it. Call it after step().",
       method);
 }
 
@@ -200,7 +200,7 @@ double Combined::agree_on_norm(double norm, double max_norm) const {
         (!std::isfinite(norms[rank]) && !std::isfinite(norms[0]));
     TESSERA_CHECK_VALUE(
         is_same,
-        "[Combined::clip_grad_norm_] the norm of all gradients must be the same on all ranks, but is {} on rank 0 and {} on rank {}. Call sum_gradients() for the dense parameters before.",
+        "[Combined::clip_grad_norm_] the norm of all gradients must be the same on all ranks, but is {} on rank 0 and {} on rank {}. Call sum_gradients() on the dense parameters before clip_grad_norm_().",
         norms[0],
         norms[rank],
         rank);
@@ -224,7 +224,7 @@ at::Tensor Combined::step(LossClosure closure) {
   if (options_.non_finite != NonFinite::kPass && !is_finite()) {
     TESSERA_CHECK_VALUE(
         options_.non_finite == NonFinite::kSkip,
-        "[Combined::step] a gradient is not finite; nothing was changed. Find where it comes from, lower the learning rate, or set NonFinite::kSkip.");
+        "[Combined::step] gradients must be finite, but at least one has NaN or infinity; nothing was changed. Find the operation that causes it, lower the learning rate, or set NonFinite::kSkip.");
     for (const Tables& tables : tables_) {
       tables.pending->discard();
     }
@@ -333,11 +333,11 @@ void Combined::load(torch::serialize::InputArchive& archive) {
   TESSERA_CHECK_VALUE(
       archive.try_read("dense_optimizer", kind) && kind.isString() &&
           archive.try_read("dense", dense),
-      "[Combined::load] expected what a Combined saved, but the archive has no 'dense_optimizer' and 'dense'. Load the archive of another optimizer into that optimizer.");
+      "[Combined::load] expected an archive that a Combined saved, but this one lacks 'dense_optimizer' or 'dense'. Load it into an optimizer of the class that saved it.");
   verify_checksums(archive, "[Combined::load]");
   TESSERA_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),
-      "[Combined::load] the dense optimizer is {}, but the archive's is {}. Make the Combined with an optimizer of that type.",
+      "[Combined::load] the dense optimizer is {}, but the archive was saved with {}. Make the Combined with an optimizer of that class.",
       kind_of(*dense_),
       kind.toStringRef());
   const Lease lease(*this);

@@ -22,14 +22,14 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
     TESSERA_CHECK_VALUE(
         columns.back().size(0) == columns.front().size(0),
-        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and the first {}. Give all features the same number of examples.",
+        "[Concatenate '{}'] all activations must have the same batch size, but this one has {} and the first one {}. Give all features the same number of examples.",
         shorten(path),
         columns.back().size(0),
         columns.front().size(0));
   });
   TESSERA_CHECK_VALUE(
       !columns.empty(),
-      "[Concatenate] got no activations: an empty nest. Pass one or more.");
+      "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");
   return at::cat(columns, 1);
 }
 
@@ -41,11 +41,11 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
                             const PartialShape& shape) {
     TESSERA_CHECK_VALUE(
         !shape.empty(),
-        "[Concatenate '{}'] expected a shape with a batch dimension, but got [].",
+        "[Concatenate '{}'] expected a shape with a batch dimension, but got []. Pass [batch, ...].",
         shorten(path));
     TESSERA_CHECK_VALUE(
         is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
-        "[Concatenate '{}'] all activations must have one batch size, but this one has {} and another {}. Give all features the same number of examples.",
+        "[Concatenate '{}'] all activations must have the same batch size, but this one has {} and another one {}. Give all features the same number of examples.",
         shorten(path),
         shape[0].value_or(0),
         output[0].value_or(0));
@@ -61,7 +61,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
   });
   TESSERA_CHECK_VALUE(
       !is_first,
-      "[Concatenate] got no activations: an empty nest. Pass one or more.");
+      "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");
   return output;
 }
 

@@ -23,7 +23,7 @@ CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
       checked.projection_dim.value_or(1));
   TESSERA_CHECK_VALUE(
       checked.diag_scale >= 0.0 && std::isfinite(checked.diag_scale),
-      "[Cross] diag_scale must be >= 0 and finite, but got {}.",
+      "[Cross] diag_scale must be >= 0 and finite, but got {}. Set it to 0 to add nothing to the diagonal.",
       checked.diag_scale);
   validate(checked.kernel_initializer, "[Cross kernel]");
   validate(checked.bias_initializer, "[Cross bias]");
@@ -67,7 +67,7 @@ at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& x_given) {
   require_floating(x, "x", kClassName);
   TESSERA_CHECK_VALUE(
       x0.sizes() == x.sizes(),
-      "[Cross] x0 and x must have the same shape, but got {} and {}. Pass the output of the Cross before as x, and the input of the first one as x0.",
+      "[Cross] x0 and x must have the same shape, but got {} and {}. Pass the output of the previous Cross as x, and the input of the first Cross as x0.",
       x0.sizes(),
       x.sizes());
   build_on_first_call(x0);

@@ -51,7 +51,7 @@ void merge(
     const std::string& path) {
   TESSERA_CHECK_VALUE(
       !known || !size || *known == *size,
-      "{}all features must have one {}, but this one has {} and one before it {}. Project them to one size first, or correct the batch.",
+      "{}all features must have the same {}, but this one has {} and an earlier one {}. Project them to the same size, or correct the batch.",
       where(path),
       name,
       size.value_or(0),
@@ -295,7 +295,7 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
   const std::optional<int64_t> features = count_of_features(input_shapes);
   TESSERA_CHECK_VALUE(
       features != 0,
-      "[DotInteraction] got no features: an empty nest. Pass one or more.");
+      "[DotInteraction] expected one feature or more, but got none. Pass at least one.");
   return PartialShape{
       batch,
       features ? std::optional(count_of_pairs(*features, options()))
@@ -315,7 +315,7 @@ at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
     }
     TESSERA_CHECK_TYPE(
         leaf.scalar_type() == blocks[0].scalar_type(),
-        "{}all features must have one dtype, but this one has {} and the first {}. Convert one of them with .to().",
+        "{}all features must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         where(path),
         leaf.scalar_type(),
         blocks[0].scalar_type());

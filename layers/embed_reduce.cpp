@@ -45,14 +45,15 @@ void check_range(const at::Tensor& ids, int64_t input_dim) {
 
 void check_ids(const at::Tensor& ids, int64_t input_dim) {
   TESSERA_CHECK_VALUE(
-      ids.defined(), "[EmbedReduce] expected ids, but got no tensor.");
+      ids.defined(),
+      "[EmbedReduce] expected a tensor of ids, but got an undefined tensor. Pass the ids of a batch.");
   TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
       "[EmbedReduce] ids must be int32 or int64, but got {}. Convert with .to(torch::kInt64).",
       ids.scalar_type());
   TESSERA_CHECK_VALUE(
       ids.dim() == 1 || ids.dim() == 2,
-      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}. Flatten the others into n.",
+      "[EmbedReduce] ids must have the shape [batch] or [batch, n], but got {}. Flatten further dimensions into n.",
       ids.sizes());
   if (!ids.is_cpu()) {
     return;  // the device checks the ids; reading them here would stall it
@@ -67,15 +68,15 @@ void check_ids(const at::Tensor& ids, int64_t input_dim) {
 void check_weights(const at::Tensor& ids, const at::Tensor& weights) {
   TESSERA_CHECK_VALUE(
       weights.defined(),
-      "[EmbedReduce] weights: expected a tensor, but got an undefined one. Leave them out for ones.");
+      "[EmbedReduce] weights: expected a tensor, but got an undefined tensor. Leave the weights out if all are 1.");
   TESSERA_CHECK_TYPE(
       weights.is_floating_point() && weights.layout() == at::kStrided,
-      "[EmbedReduce] weights must be a dense tensor of floating point, but got {} {}. Convert with .to(torch::kFloat32).",
+      "[EmbedReduce] weights must be a dense floating-point tensor, but got {} {}. Convert with .to(torch::kFloat32).",
       weights.layout(),
       weights.scalar_type());
   TESSERA_CHECK_VALUE(
       weights.sizes() == ids.sizes(),
-      "[EmbedReduce] weights must have the shape of the ids, {}, but got {}. Give one weight per id, or leave them out for ones.",
+      "[EmbedReduce] weights must have the shape of the ids, {}, but got {}. Pass one weight per id, or leave the weights out if all are 1.",
       ids.sizes(),
       weights.sizes());
 }
@@ -110,7 +111,7 @@ Nest<PartialShape> EmbedReduceImpl::compute_output_shape(
   TESSERA_CHECK_VALUE(
       input_shapes.is_leaf() &&
           (input_shapes.leaf().size() == 1 || input_shapes.leaf().size() == 2),
-      "[EmbedReduce] expected one shape, [batch] or [batch, n], but got {}.",
+      "[EmbedReduce] expected one shape, [batch] or [batch, n], but got {}. Pass the shape of the ids.",
       input_shapes.is_leaf() ? to_string(input_shapes.leaf())
                              : std::string(input_shapes.kind()));
   return PartialShape{input_shapes.leaf()[0], options().output_dim};
@@ -125,7 +126,7 @@ at::Tensor EmbedReduceImpl::forward(
         weights ? std::get_if<at::Tensor>(&*weights) : nullptr;
     TESSERA_CHECK_TYPE(
         !weights || dense_weights != nullptr,
-        "[EmbedReduce] weights of dense ids must be a dense tensor. Give them in the form of the ids.");
+        "[EmbedReduce] weights of dense ids must be a dense tensor, but got a sparse or ragged feature. Pass ids and weights in the same form.");
     check_ids(*dense, options().input_dim);
     if (dense_weights != nullptr) {
       check_weights(*dense, *dense_weights);

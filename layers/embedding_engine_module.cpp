@@ -47,7 +47,7 @@ void EmbeddingEngineModuleImpl::clone_(
   const auto* source = dynamic_cast<const EmbeddingEngineModuleImpl*>(&other);
   TESSERA_CHECK(
       source != nullptr,
-      "[EmbeddingEngineModule::clone] expected to copy an EmbeddingEngineModule, but got {}.",
+      "[EmbeddingEngineModule::clone] expected to copy an EmbeddingEngineModule, but got {}. Let the constructor and the reset() of the model register the same modules.",
       other.name());
   copy_from(*source);
   train(source->is_training());

@@ -80,10 +80,10 @@ void export_torchscript(
     const ExportOptions& options) {
   TESSERA_CHECK_VALUE(
       !embedding.is_empty(),
-      "[export_torchscript] expected a layer, but got an empty one.");
+      "[export_torchscript] expected a layer, but got an empty holder. Make the layer before the export.");
   TESSERA_CHECK_VALUE(
       embedding->activation_dtype() == at::kFloat,
-      "[export_torchscript] the file of a layer gives float32, but activations are {}. Call to(torch::kFloat) before, or export the whole model.",
+      "[export_torchscript] the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
       c10::toString(embedding->activation_dtype()));
   TableModule::wait_for_lookups(*embedding);
   const auto tables = TableModule::of(*embedding);
@@ -107,15 +107,15 @@ void detail::export_torchscript(
   check_dtype(options);
   TESSERA_CHECK_VALUE(
       options.features.empty(),
-      "[export_torchscript] options.features chooses features of an embedding alone: a model needs all of its own. Leave it empty.");
+      "[export_torchscript] options.features must be empty for a model, which needs all its features. It chooses features only when a single TPUEmbedding is exported. Leave it empty.");
   TESSERA_CHECK_VALUE(
       example.inputs.size() == model.inputs,
-      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}. Give one for each.",
+      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}. Pass one tensor for each.",
       model.inputs,
       example.inputs.size());
   TESSERA_CHECK_VALUE(
       model.takes_weights || example.weights.empty(),
-      "[export_torchscript] example.weights are given, but forward() takes no Weights. Leave them out.");
+      "[export_torchscript] example.weights must be empty, because forward() takes no Weights. Leave them out.");
   AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;

@@ -41,7 +41,7 @@ auto call_faiss(const std::string& where, Call call) {
   } catch (const faiss::FaissException& error) {
     TESSERA_CHECK_VALUE(false, "{} faiss refuses: {}", where, error.msg);
   } catch (const std::exception& error) {  // of std::stoi, or bad_alloc
-    TESSERA_CHECK_VALUE(false, "{} faiss fails: {}", where, error.what());
+    TESSERA_CHECK_VALUE(false, "{} faiss failed: {}", where, error.what());
   }
 }
 
@@ -177,13 +177,13 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
   TESSERA_CHECK_VALUE(
       bytes.scalar_type() == at::kByte && bytes.dim() == 1 &&
           checksum_of_tensor(bytes) == checksum,
-      "its index does not have the checksum {}.",
+      "the index must have the checksum {}, but has another one.",
       checksum);
   TESSERA_CHECK_VALUE(
       longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
           longest.item<double>() >= 0.0 &&
           std::isfinite(longest.item<double>()),
-      "longest must be a finite number >= 0.");
+      "'longest' must be a finite number >= 0.");
   BytesReader reader(bytes);
   auto index = call_faiss("[TopKIndex]", [&] {
     return std::unique_ptr<faiss::Index>(faiss::read_index(&reader));
@@ -191,7 +191,7 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
   TESSERA_CHECK_VALUE(
       index->metric_type == faiss::METRIC_INNER_PRODUCT && index->d > 0 &&
           ids.dim() == 1 && index->ntotal == ids.size(0),
-      "expected an index by inner product of as many vectors as there are ids.");
+      "the index must compare by inner product and have one vector per id.");
   return std::make_unique<FaissIndex>(
       std::move(index), longest.item<double>(), ids);
 }

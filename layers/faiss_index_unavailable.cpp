@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/faiss_index.h>
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera {
 
 namespace {
 
 [[noreturn]] void refuse(const char* where) {
-  C10_THROW_ERROR(
-      NotImplementedError,
-      c10::str(
-          where,
-          " expected a Tessera with faiss, but this one was built without it."
-          " Install faiss (Debian: libfaiss-dev), and configure and build Tessera"
-          " anew with -DTESSERA_WITH_FAISS=ON; or use make_exact_index()."));
+  TESSERA_CHECK_NOT_IMPLEMENTED(
+      false,
+      "{} expected a Tessera with faiss, but this one was built without it. Install faiss (Debian: libfaiss-dev), then configure and build Tessera again with -DTESSERA_WITH_FAISS=ON, or use make_exact_index().",
+      where);
 }
 
 }  // namespace

@@ -21,10 +21,11 @@ inline std::string metadata_of(const NamedTensors& file, const char* key) {
 [[noreturn]] inline void refuse_index_file(
     const std::string& where,
     const c10::Error& error) {
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          where, " the file is damaged: ", error.what_without_backtrace()));
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} the file is damaged: {} Load another copy of the file.",
+      where,
+      error.what_without_backtrace());
 }
 
 /// Loads the index file at `path` and returns read(file).
@@ -40,7 +41,7 @@ auto load_index_file(
   const std::string where = c10::str("[", function, " '", shorten(path), "']");
   TESSERA_CHECK_VALUE(
       metadata_of(file, "format") == format,
-      "{} expected the format '{}', but it is '{}'. Give a file by the save() of such an index.",
+      "{} expected a file of the format '{}', but its format is '{}'. Load a file that the save() of such an index wrote.",
       where,
       format,
       shorten(metadata_of(file, "format")));

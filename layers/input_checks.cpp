@@ -10,7 +10,7 @@ const PartialShape& require_rows(
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       input_shapes.is_leaf(),
-      "[{}] expected the shape of one input, but got {} of {}. Pass one PartialShape.",
+      "[{}] expected the shape of one input, but got {} of {} shapes. Pass one PartialShape.",
       class_name,
       input_shapes.kind(),
       input_shapes.size());
@@ -22,7 +22,7 @@ const PartialShape& require_rows(
       to_string(shape));
   TESSERA_CHECK_VALUE(
       !shape.back() || *shape.back() >= 1,
-      "[{}] the last dimension of its input must be >= 1, but got {}.",
+      "[{}] the last dimension of the input must be >= 1, but got {}. Pass an input with at least one column.",
       class_name,
       to_string(shape));
   return shape;
@@ -31,7 +31,7 @@ const PartialShape& require_rows(
 int64_t known_dim(const PartialShape& shape, const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       shape.back().has_value(),
-      "[{}] can't be built for {}: its parameters need the last dimension. Build it with that size, or let the first forward() build it.",
+      "[{}] needs the size of the last dimension to make its parameters, but got {}. Build the layer with that size, or let the first forward() build it.",
       class_name,
       to_string(shape));
   return *shape.back();
@@ -43,12 +43,12 @@ void require_floating(
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       input.defined(),
-      "[{}] {}: expected a tensor, but got an undefined one.",
+      "[{}] {}: expected a tensor, but got an undefined tensor. Pass a batch.",
       class_name,
       name);
   TESSERA_CHECK_TYPE(
       input.is_floating_point() && input.layout() == at::kStrided,
-      "[{}] {}: expected a dense tensor of floating point, but got {} {}. Convert with .to(torch::kFloat32).",
+      "[{}] {}: expected a dense floating-point tensor, but got {} {}. Convert with .to(torch::kFloat32).",
       class_name,
       name,
       input.layout(),
@@ -61,7 +61,7 @@ void require_fit(
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(
       input.dim() >= 2 && input.size(-1) == kernel.size(0),
-      "[{}] was built for inputs [batch, ..., {}], but got {}. Make another layer for these.",
+      "[{}] was built for inputs [batch, ..., {}], but got {}. Make another layer for inputs of this size.",
       class_name,
       kernel.size(0),
       input.sizes());

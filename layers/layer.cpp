@@ -81,16 +81,18 @@ Nest<PartialShape> shapes_of(
   inputs.for_each([&](const std::string& path, const at::Tensor& input) {
     TESSERA_CHECK_VALUE(
         input.defined() && input.dim() >= 1,
-        "{}expected a tensor with a batch dimension{}, but got {}. Give it the shape [batch, ...].",
+        "{}expected a tensor with a batch dimension{}, but got {}. Pass a tensor of shape [batch, ...].",
         where,
         path.empty() ? "" : " at '" + shorten(path) + "'",
-        input.defined() ? "a scalar" : "an undefined one");
+        input.defined() ? "a scalar" : "an undefined tensor");
     PartialShape shape(input.sizes().begin(), input.sizes().end());
     shape[0] = std::nullopt;
     shapes.push_back(std::move(shape));
   });
   TESSERA_CHECK_VALUE(
-      !shapes.empty(), "{}expected a tensor or more, but got none.", where);
+      !shapes.empty(),
+      "{}expected one tensor or more, but got none. Pass the inputs of forward().",
+      where);
   return inputs.pack(std::move(shapes));
 }
 
@@ -148,7 +150,7 @@ void require_same_shapes(
     const PartialShape& other = *others[next++];
     TESSERA_CHECK_VALUE(
         merge(known, other),
-        "[{}{}] was built for inputs {}, but got {}. Make another layer for these.",
+        "[{}{}] was built for inputs {}, but got {}. Make another layer for inputs of this shape.",
         class_name,
         path.empty() ? "" : " '" + shorten(path) + "'",
         to_string(known),
@@ -194,7 +196,7 @@ Nest<PartialShape> shapes_from_value(
   const std::string where = class_name + ".input_shape";
   TESSERA_CHECK_VALUE(
       value.isString(),
-      "[{}] expected shapes as text, but the archive has none. It is damaged.",
+      "[{}] expected shapes as JSON text, but the archive has another value. It is damaged. Load another copy.",
       where);
   return JsonValue<Nest<PartialShape>>::read(
       parse_json(value.toStringRef(), c10::str("[", where, "]")), where);

@@ -42,7 +42,7 @@ class Registry {
     TESSERA_CHECK_VALUE(
         layer_class.name != kSequential &&
             (found == classes_.end() || found->second.type == layer_class.type),
-        "[register_layer] there is another class '{}'. Choose another kClassName.",
+        "[register_layer] each class must have its own name, but another class has the name '{}'. Choose another kClassName.",
         shorten(layer_class.name));
     classes_.insert_or_assign(layer_class.name, layer_class);
   }
@@ -52,7 +52,7 @@ class Registry {
     const auto found = classes_.find(name);
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] unknown class_name '{}'. Known: {}. A class of your own needs register_layer().",
+        "[{}] unknown class_name '{}'. Known: {}. Register your own class with register_layer().",
         where,
         shorten(name),
         known());
@@ -69,7 +69,7 @@ class Registry {
         });
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] a layer of class {} has no JSON. Known: {}. A class of your own needs register_layer().",
+        "[{}] a layer of class {} can't be written as JSON. Known: {}. Register your own class with register_layer().",
         where,
         layer.name(),
         known());
@@ -172,7 +172,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
     TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
             !made.contains(name),
-        "[{}] name must be one of its own, neither empty nor with a '.', but got '{}'. Rename this entry.",
+        "[{}] name must be unique, not empty and without '.', but got '{}'. Rename this entry.",
         place,
         shorten(name));
     torch::nn::AnyModule layer;
@@ -194,7 +194,7 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
     }
     TESSERA_CHECK_VALUE(
         !layer.is_empty(),
-        "[{}] a Sequential can't hold a {}, whose forward() is no plain function. Hold it in a module of your own.",
+        "[{}] a Sequential can't hold a {}, because no single function is its forward(). Hold it in your own module.",
         place,
         shorten(entry.at("class_name").get<std::string>()));
     made.emplace(name, layer);
@@ -211,14 +211,11 @@ at::ScalarType dtype_of(const Json& json, const std::string& where) {
       return dtype;
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[",
-          where,
-          "] expected Double, Half or BFloat16, but got '",
-          shorten(name),
-          "'."));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[{}] expected Double, Half or BFloat16, but got '{}'. Leave dtype out for Float.",
+      where,
+      shorten(name));
 }
 
 detail::MadeLayer read(

@@ -19,11 +19,11 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const TPUEmbedding& layer) {
   TESSERA_CHECK_VALUE(
       !layer.is_empty(),
-      "[make_optimizer] expected a layer, but got an empty one.");
+      "[make_optimizer] expected a layer, but got an empty holder. Make the layer before its optimizer.");
   const Strategy& strategy = layer->options().strategy;
   TESSERA_CHECK_VALUE(
       !strategy.is_engine(),
-      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got one on {}(). There the tables are updated in backward(), or in the step() of a Combined.",
+      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got one on {}(). Such a layer needs no optimizer: backward() or the step() of a Combined updates its tables.",
       strategy.name());
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TESSERA_CHECK_VALUE(
@@ -40,7 +40,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   }
   TESSERA_CHECK_VALUE(
       !state->has_skipped_slots,
-      "[make_optimizer] the layer was loaded from a checkpoint with slots, which it had no place for. Make the optimizer first, then load.");
+      "[make_optimizer] the layer had no place for slots when it was loaded, so the saved slots were skipped. Make the optimizer first, then load.");
   add_slots(*state);
   std::vector<optim::SpecOptimizer::Bound> tables;
   for (size_t i = 0; i < state->tables.size(); ++i) {

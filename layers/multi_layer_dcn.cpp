@@ -31,7 +31,7 @@ MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
       checked.projection_dim);
   TESSERA_CHECK_VALUE(
       checked.num_layers >= 0 && checked.num_layers <= kMaxLayers,
-      "[MultiLayerDCN] num_layers must be in [0, {}], but got {}.",
+      "[MultiLayerDCN] num_layers must be in [0, {}], but got {}. Set it to the number of crosses.",
       kMaxLayers,
       checked.num_layers);
   validate(checked.kernel_initializer, "[MultiLayerDCN kernel]");

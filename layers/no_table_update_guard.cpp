@@ -23,7 +23,7 @@ const torch::nn::Module& NoTableUpdateGuard::module_of(
     const torch::nn::Module* model) {
   TESSERA_CHECK_VALUE(
       model != nullptr,
-      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the model before its guard.");
+      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the model before the guard.");
   return *model;
 }
 

@@ -39,7 +39,7 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
     : LayerImpl(std::move(options)) {
   TESSERA_CHECK_VALUE(
       this->options().size_threshold.value_or(0) >= 0,
-      "[PartialTPUEmbedding] size_threshold must be >= 0, but got {}. 0 puts all tables into the TPUEmbedding, std::nullopt none.",
+      "[PartialTPUEmbedding] size_threshold must be >= 0, but got {}. Set it to 0 to put all tables into the TPUEmbedding, or to std::nullopt to put none there.",
       *this->options().size_threshold);
   reset();
 }
@@ -218,7 +218,7 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
   TESSERA_CHECK(
       taken.tpu_.has_value() == !tpu_.is_empty() &&
           taken.dense_.has_value() == !dense_.is_empty(),
-      "[PartialTPUEmbedding::finish_forward] this forward has been finished already, or another layer began it. Call begin_forward() here.");
+      "[PartialTPUEmbedding::finish_forward] expected a pending forward of this layer, but this one is finished already, or another layer began it. Call begin_forward() on this layer again.");
   Nest<at::Tensor> tpu;
   if (taken.tpu_) {
     tpu = tpu_->finish_forward(std::move(*taken.tpu_));

@@ -46,7 +46,7 @@ void check_vectors(const at::Tensor& tensor, const char* name) {
       tensor.scalar_type());
   TESSERA_CHECK_VALUE(
       is_finite(tensor),
-      "[Retrieval] {} must be finite, but has NaN or infinity. Lower the learning rate, or look for what the tower divides by.",
+      "[Retrieval] {} must be finite, but has NaN or infinity. Lower the learning rate, or look for a division by 0 in the tower.",
       name);
 }
 
@@ -55,22 +55,22 @@ void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
   check_vectors(candidate, "candidate");
   TESSERA_CHECK_VALUE(
       query.size(1) == candidate.size(1),
-      "[Retrieval] query and candidate must have one dim, but got {} and {}. Let both towers end with the same number of columns.",
+      "[Retrieval] query and candidate must have the same dim, but got {} and {}. Let both towers end with the same number of columns.",
       query.size(1),
       candidate.size(1));
   TESSERA_CHECK_VALUE(
       candidate.size(0) >= query.size(0),
-      "[Retrieval] expected a candidate for each of the {} queries, but got {}. Row i of candidate belongs to row i of query; further rows are negatives.",
+      "[Retrieval] expected at least one candidate for each of the {} queries, but got {}. Pass the candidate of query i in row i, and further negatives after these rows.",
       query.size(0),
       candidate.size(0));
   TESSERA_CHECK_TYPE(
       query.scalar_type() == candidate.scalar_type(),
-      "[Retrieval] query and candidate must have one dtype, but got {} and {}. Convert one of them with to().",
+      "[Retrieval] query and candidate must have the same dtype, but got {} and {}. Convert one of them with to().",
       query.scalar_type(),
       candidate.scalar_type());
   TESSERA_CHECK_VALUE(
       query.device() == candidate.device(),
-      "[Retrieval] query and candidate must be on one device, but got {} and {}. Move one of them with to().",
+      "[Retrieval] query and candidate must be on the same device, but got {} and {}. Move one of them with to().",
       query.device(),
       candidate.device());
 }
@@ -83,13 +83,13 @@ void check_values(
     const at::Tensor& vectors) {
   TESSERA_CHECK_VALUE(
       values.dim() == 1 && values.size(0) == count,
-      "[Retrieval] {} must have shape [{}], but got {}.",
+      "[Retrieval] {} must have shape [{}], but got {}. Pass one value per row.",
       name,
       count,
       values.sizes());
   TESSERA_CHECK_VALUE(
       values.device() == vectors.device(),
-      "[Retrieval] {} must be on the vectors' device {}, but is on {}. Move it with to().",
+      "[Retrieval] {} must be on the device of the vectors, {}, but is on {}. Move it with to().",
       name,
       vectors.device(),
       values.device());
@@ -137,7 +137,7 @@ void check_probability(
       (probability > 0.0).logical_and(probability <= 1);
   TESSERA_CHECK_VALUE(
       is_in_range.all().item<bool>(),
-      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Give candidates that were never seen a small share.",
+      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Use a small probability for candidates that were never seen.",
       probability.masked_select(is_in_range.logical_not())[0].item<double>());
 }
 
@@ -146,7 +146,7 @@ void check_weights(const at::Tensor& weights, const at::Tensor& query) {
   check_values(weights, "sample_weights", query.size(0), query);
   TESSERA_CHECK_VALUE(
       is_finite(weights) && (weights >= 0.0).all().item<bool>(),
-      "[Retrieval] sample_weights must be finite and >= 0, but some are not. 0 leaves an example out.");
+      "[Retrieval] sample_weights must be finite and >= 0, but some are not. Use 0 to leave an example out.");
 }
 
 }  // namespace
@@ -161,12 +161,10 @@ LossReduction loss_reduction_from_string(const std::string& name) {
       return reduction;
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "reduction must be one of sum, mean, but got '",
-          shorten(name),
-          "'."));
+  TESSERA_CHECK_VALUE(
+      false,
+      "reduction must be one of sum, mean, but got '{}'.",
+      shorten(name));
 }
 
 Json JsonValue<LossReduction>::write(LossReduction value) {
@@ -184,7 +182,7 @@ RetrievalImpl::RetrievalImpl(RetrievalOptions options)
   const RetrievalOptions& checked = this->options();
   TESSERA_CHECK_VALUE(
       std::isfinite(checked.temperature) && checked.temperature > 0.0,
-      "[Retrieval] temperature must be > 0 and finite, but got {}.",
+      "[Retrieval] temperature must be > 0 and finite, but got {}. Set it to 1 to leave the scores as they are.",
       checked.temperature);
   TESSERA_CHECK_VALUE(
       !checked.num_hard_negatives || *checked.num_hard_negatives >= 1,
@@ -197,7 +195,7 @@ Nest<PartialShape> RetrievalImpl::compute_output_shape(
   const std::vector<PartialShape> shapes = input_shapes.flatten();
   TESSERA_CHECK_VALUE(
       shapes.size() == 2,
-      "[Retrieval] expected the shapes of query and candidate, but got {}.",
+      "[Retrieval] expected two shapes, those of query and candidate, but got {}. Pass both.",
       shapes.size());
   const auto& [query, candidate] = std::tie(shapes[0], shapes[1]);
   TESSERA_CHECK_VALUE(
@@ -261,7 +259,7 @@ at::Tensor RetrievalImpl::forward(
       options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
   TESSERA_CHECK_VALUE(
       is_finite(loss),
-      "[Retrieval] the scores, the losses or their weights are beyond {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
+      "[Retrieval] the loss must be finite, but the scores, the losses or their weights exceed the range of {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
       loss.scalar_type(),
       loss.item<double>());
   return loss;

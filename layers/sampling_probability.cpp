@@ -58,12 +58,12 @@ SamplingProbabilityImpl::SamplingProbabilityImpl(
   TESSERA_CHECK_VALUE(
       checked.num_buckets >= 1 && checked.num_hashes >= 1 &&
           checked.num_buckets <= kMaxElements / checked.num_hashes,
-      "[SamplingProbability] num_buckets and num_hashes must be >= 1, and at most 2^40 together, but got {} and {}.",
+      "[SamplingProbability] num_buckets and num_hashes must be >= 1 and their product at most 2^40, but got {} and {}. Use fewer buckets or hashes.",
       checked.num_buckets,
       checked.num_hashes);
   TESSERA_CHECK_VALUE(
       checked.learning_rate > 0.0 && checked.learning_rate <= 1.0,
-      "[SamplingProbability] learning_rate must be in (0, 1], but got {}.",
+      "[SamplingProbability] learning_rate must be in (0, 1], but got {}. Set it to the share that a new gap has in the average.",
       checked.learning_rate);
   SamplingProbabilityImpl::reset();
 }
@@ -92,7 +92,7 @@ void SamplingProbabilityImpl::check_buffers() const {
   TESSERA_CHECK_VALUE(
       matches(last_position_, at::kLong) && matches(average_gap_, at::kFloat) &&
           seen_.scalar_type() == at::kLong && seen_.numel() == 1,
-      "[SamplingProbability] the buffers must be on the CPU, last_position int64 and average_gap float32, both contiguous and of shape [num_hashes, num_buckets] = [{}, {}] and seen a single number, but got last_position: {}, average_gap: {} and seen: {}. Load what was saved with the same options, and leave dtype and device as they are.",
+      "[SamplingProbability] the buffers must be on the CPU: last_position int64 and average_gap float32, both contiguous and of shape [num_hashes, num_buckets] = [{}, {}], and seen a single int64, but got last_position: {}, average_gap: {} and seen: {}. Load an archive that was saved with the same options, and do not convert the layer to another dtype or device.",
       options().num_hashes,
       options().num_buckets,
       describe(last_position_),
@@ -142,7 +142,7 @@ Nest<PartialShape> SamplingProbabilityImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   TESSERA_CHECK_VALUE(
       input_shapes.is_leaf() && input_shapes.leaf().size() == 1,
-      "[SamplingProbability] expected ids [batch], but got {}.",
+      "[SamplingProbability] expected ids of shape [batch], but got {}. Flatten the ids.",
       input_shapes.is_leaf() ? to_string(input_shapes.leaf())
                              : std::string(input_shapes.kind()));
   return input_shapes;

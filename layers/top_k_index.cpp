@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 
 namespace tessera {
 
@@ -83,7 +84,7 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) > 0 &&
           ids.size(0) == size.value_or(ids.size(0)) && ids.device().is_cpu(),
-      "[TopKIndex] ids must be a CPU vector of one id for each of the vectors{}, but got {}. Leave them out to number the vectors from 0.",
+      "[TopKIndex] ids must be a one-dimensional tensor on the CPU with one id per vector{}, but got {}. Leave the ids out to number the vectors from 0.",
       size ? c10::str(", [", *size, "]") : "",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
                     : "an undefined tensor");
@@ -99,11 +100,11 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   const int64_t* twice = std::adjacent_find(id, id + sorted.size(0));
   TESSERA_CHECK_VALUE(
       id[0] >= 0,
-      "[TopKIndex] ids must be >= 0, but got {}. -1 stands for no result.",
+      "[TopKIndex] ids must be >= 0, but got {}. Use other ids, because -1 stands for no result.",
       id[0]);
   TESSERA_CHECK_VALUE(
       twice == id + sorted.size(0),
-      "[TopKIndex] ids must differ, but {} is there twice or more. Give each vector its own id.",
+      "[TopKIndex] ids must be unique, but {} occurs more than once. Give each vector its own id.",
       *twice);
   return own;
 }
@@ -123,8 +124,10 @@ class Exclusions {
     TESSERA_CHECK_VALUE(
         is_vector(bags.values) && is_vector(bags.row_splits) &&
             bags.row_splits.size(0) == queries + 1,
-        "[TopKIndex] excluded must have int32 or int64 values and row_splits [{}], a bag per query, on the CPU. Make it with RaggedFeature::from_lengths().",
-        queries + 1);
+        "[TopKIndex] excluded must have int32 or int64 values and row_splits of shape [{}], one bag per query, dense and on the CPU, but got values: {} and row_splits: {}. Make it with RaggedFeature::from_lengths().",
+        queries + 1,
+        describe(bags.values),
+        describe(bags.row_splits));
     const auto copy = [](const at::Tensor& tensor) {
       const at::Tensor wide = tensor.to(at::kLong).contiguous();
       const int64_t* begin = wide.const_data_ptr<int64_t>();
@@ -136,7 +139,7 @@ class Exclusions {
         splits_.front() == 0 &&
             splits_.back() == static_cast<int64_t>(ids_.size()) &&
             std::is_sorted(splits_.begin(), splits_.end()),
-        "[TopKIndex] the row_splits of excluded must rise from 0 to {}, the number of its values. Make it with RaggedFeature::from_lengths().",
+        "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
         ids_.size());
     for (int64_t query = 0; query < queries; ++query) {
       std::sort(
@@ -183,11 +186,13 @@ IndexVectors index_vectors(
     const std::string& where) {
   at::Tensor rows = matrix_of(vectors, where, "vectors");
   TESSERA_CHECK_VALUE(
-      rows.size(0) > 0, "{} expected one vector or more, but got none.", where);
+      rows.size(0) > 0,
+      "{} expected one vector or more, but got none. Pass the vectors to search.",
+      where);
   const double longest = longest_row(rows);
   TESSERA_CHECK_VALUE(
       std::isfinite(longest),
-      "{} vectors must be finite, but some have NaN or infinity as float32. Look for what the tower divides by, or scale the vectors down.",
+      "{} vectors must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the vectors down.",
       where);
   return {.rows = std::move(rows), .longest = longest};
 }
@@ -212,17 +217,17 @@ TopK TopKIndex::search(
       matrix.size(1));
   TESSERA_CHECK_VALUE(
       k >= 1 && k <= size(),
-      "[TopKIndex] k must be in [1, {}], but got {}.",
+      "[TopKIndex] k must be in [1, {}], the number of vectors, but got {}. Lower k.",
       size(),
       k);
   const double length = longest_row(matrix);
   TESSERA_CHECK_VALUE(
       std::isfinite(length),
-      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for what the tower divides by, or scale the queries down.");
+      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the queries down.");
   // No partial sum of a dot product is larger than this product.
   TESSERA_CHECK_VALUE(
       length * longest_ < std::numeric_limits<float>::max(),
-      "[TopKIndex] scores may overflow float32: queries are up to {} long, and vectors {}. Scale them down.",
+      "[TopKIndex] scores may overflow float32, because queries have lengths up to {}, and vectors up to {}. Scale them down.",
       length,
       longest_);
   const int64_t count = matrix.size(0);

@@ -101,7 +101,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
   if (const auto* interception = ForwardInterception::current()) {
     TESSERA_CHECK_VALUE(
         activation_device_.is_cpu(),
-        "[export_torchscript] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) of the model before.",
+        "[export_torchscript] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) on the model before the export.",
         activation_device_);
     return converted(
         interception->answer(*state_, options_.features, features, weights));
@@ -174,7 +174,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
     const Nest<FeatureConfig>& serving_config) const {
   TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[TPUEmbedding::embedding_lookup] a model that is exported must look up by the layer's own feature configs, but gave a serving_config. Leave it out.");
+      "[TPUEmbedding::embedding_lookup] an exported model must look up with the layer's own feature configs, but this one passes a serving_config. Leave it out.");
   check_holds_all_rows(
       *state_,
       "[TPUEmbedding::embedding_lookup]",
@@ -193,7 +193,7 @@ PendingForward TPUEmbeddingImpl::begin_forward(
     const Weights& weights) {
   TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[TPUEmbedding::begin_forward] a model that is exported must call forward(), but called begin_forward(). Call forward() in the model.");
+      "[TPUEmbedding::begin_forward] an exported model must call forward(), but this one calls begin_forward(). Call forward() in the model.");
   Request request = read(features, weights);
   PendingForward pending;
   pending.finish_ = strategy_->begin_forward(std::move(request.batch));
@@ -207,10 +207,10 @@ Nest<at::Tensor> TPUEmbeddingImpl::finish_forward(PendingForward&& pending) {
   const PendingForward taken = std::exchange(pending, PendingForward());
   TESSERA_CHECK(
       taken.finish_ != nullptr,
-      "[TPUEmbedding::finish_forward] this forward has been finished already. Call begin_forward() again.");
+      "[TPUEmbedding::finish_forward] expected a PendingForward that is not finished yet, but this one is empty or finished already. Call begin_forward() again.");
   TESSERA_CHECK(
       taken.strategy_ == strategy_,
-      "[TPUEmbedding::finish_forward] this forward was begun by another layer, or before a copy into this one. Call begin_forward() here.");
+      "[TPUEmbedding::finish_forward] expected a PendingForward that this layer began, but another layer began it, or this layer has become a copy of another one since then. Call begin_forward() on this layer again.");
   return converted(pack(taken.finish_(), taken.part_));
 }
 
@@ -311,7 +311,7 @@ void TPUEmbeddingImpl::clone_(
   const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
   TESSERA_CHECK(
       source != nullptr,
-      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got {}.",
+      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got {}. Let the constructor and the reset() of the model register the same modules.",
       other.name());
   copy_from(*source);
   convert_to(device, std::nullopt);
@@ -325,7 +325,7 @@ void TPUEmbeddingImpl::check_target(
           std::find(
               kActivationDtypes.begin(), kActivationDtypes.end(), *dtype) !=
               kActivationDtypes.end(),
-      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. Convert what needs another dtype without the layer.",
+      "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. To give other modules another dtype, convert each of them instead of the whole model.",
       c10::toString(*dtype));
   const std::string problem = device ? device_problem(*device) : "";
   TESSERA_CHECK_VALUE(

@@ -46,7 +46,7 @@ def check_embedding(model, cases):
     )
     for features, text in [
         ({"user": [torch.tensor([1000])]}, "ids must be in [0, 1000), but got 1000"),
-        ({"movie": [torch.tensor([1])]}, "'movie' is none of the exported features"),
+        ({"movie": [torch.tensor([1])]}, "'movie' must be one of the exported features"),
     ]:
         try:
             model(features)

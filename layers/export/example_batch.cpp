@@ -129,7 +129,7 @@ ExportExample in_parts(const ExportExample& example, const std::string& where) {
     for (const at::Tensor& part : parts_of(features.back())) {
       TESSERA_CHECK_VALUE(
           part.defined(),
-          "{} example.features: expected tensors, but got an undefined one. Give all features that forward() takes.",
+          "{} example.features: expected tensors, but got an undefined tensor. Set all features that forward() takes.",
           where);
     }
   }
@@ -143,7 +143,7 @@ ExportExample in_parts(const ExportExample& example, const std::string& where) {
   for (size_t i = 0; i < example.inputs.size(); ++i) {
     TESSERA_CHECK_VALUE(
         example.inputs[i].defined(),
-        "{} example.inputs[{}]: expected a tensor, but got an undefined one. Give all tensors that forward() takes.",
+        "{} example.inputs[{}]: expected a tensor, but got an undefined tensor. Set all tensors that forward() takes.",
         where,
         i);
   }
@@ -160,13 +160,13 @@ int64_t batch_size_of(const Features& features, const std::string& where) {
   });
   TESSERA_CHECK_VALUE(
       batch >= 1 && !features.flatten().empty(),
-      "{} example: expected a batch of at least one row, but got an empty one. Give a batch as the model will see it.",
+      "{} example: expected a batch of at least one row, but got an empty one. Pass a batch like those that the model will get.",
       where);
   features.for_each([&](const std::string& path, const Feature& feature) {
     const int64_t rows = rows_of(path, feature, where);
     TESSERA_CHECK_VALUE(
         rows % batch == 0,
-        "{} example.features '{}': expected a multiple of the batch size {}, but got {} rows. Give all features the same number of examples.",
+        "{} example.features '{}': the number of rows must be a multiple of the batch size {}, but it is {}. Give all features the same number of examples.",
         where,
         shorten(path),
         batch,

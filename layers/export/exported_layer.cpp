@@ -120,7 +120,7 @@ at::Tensor look_up_stored(
     const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
     TESSERA_CHECK(
         ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
-        "{} table '{}': expected int8 rows within one step of the layer's, but they are further off. Please report this.",
+        "{} table '{}': int8 rows must differ from the layer's rows by one rounding step at most, but they differ by more. This is a bug. Please report it.",
         layer.where,
         shorten(table.name));
   }

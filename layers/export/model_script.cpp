@@ -122,14 +122,14 @@ jit::Module script_model(
   traced.outputs(example);  // finds the layers
   TESSERA_CHECK_VALUE(
       !traced.layers().empty(),
-      "[export_torchscript] expected a model whose forward() calls a TPUEmbedding, but {} calls none, and looks nothing up in an EmbeddingEngineModule either. Such a model is for LibTorch's own tools.",
+      "[export_torchscript] expected a model whose forward() calls a TPUEmbedding or an EmbeddingEngineModule, but {} calls neither. Export such a model with LibTorch's own tools.",
       model.module.name());
   ModuleTree tree(traced.layers());
   jit::Module root = tree.mirror(model.module);
   for (const auto& [state, layer] : traced.layers()) {
     TESSERA_CHECK_VALUE(
         tree.has(layer),
-        "[export_torchscript] the model calls a TPUEmbedding or an EmbeddingEngine that is none of its submodules. Hold it by register_module(). An engine is one as an EmbeddingEngineModule.");
+        "[export_torchscript] every TPUEmbedding and EmbeddingEngine that forward() calls must be a submodule of the model, but one is not. Register it with register_module(). An EmbeddingEngine must be an EmbeddingEngineModule for that.");
   }
   const auto add_lookup = [&](jit::Graph& graph,
                               const ExportedLayer& layer,

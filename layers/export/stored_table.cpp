@@ -32,7 +32,7 @@ void store_as_int8(
   const at::Tensor step = (rows.amax(1) - lowest) / 255.0;
   TESSERA_CHECK_VALUE(
       at::isfinite(step).all().item<bool>(),
-      "{} table '{}' can't be stored as int8: expected rows with a finite range, but got infinity or NaN. Correct the rows, or export as kFloat.",
+      "{} table '{}' can't be stored as int8: its rows and their range must be finite, but some have infinity or NaN. Correct the rows, or export as kFloat.",
       where,
       shorten(name));
   // A row whose values are all equal has the step 0, and its value as the offset.
@@ -73,7 +73,7 @@ StoredTable store(
     const at::Tensor part = rows.to(dtype);
     TESSERA_CHECK_VALUE(
         (at::isfinite(part) == at::isfinite(rows)).all().item<bool>(),
-        "{} table '{}' can't be stored as {}: it has values beyond that range. Export as kFloat.",
+        "{} table '{}' can't be stored as {}: some values are beyond the range of that dtype. Export as kFloat.",
         where,
         shorten(table.name),
         to_string(dtype));

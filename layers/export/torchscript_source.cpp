@@ -43,11 +43,11 @@ def integers(self, name: str, part: str, tensor: Tensor) -> Tensor:
 def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length: int, output_shape: List[int], fixed_rows: int, is_weighted: bool) -> Tuple[Tensor, List[int], bool]:
     splits = self.integers(name, "row_splits", row_splits)
     if splits.dim() != 1 or splits.numel() == 0:
-        raise ValueError("[feature '{}'] row_splits must have the shape [batch + 1], but got {}.".format(name, splits.shape))
+        raise ValueError("[feature '{}'] row_splits must have the shape [batch + 1], but got {}. Correct the batch.".format(name, splits.shape))
     batch = splits.numel() - 1
     lengths = splits[1:] - splits[:-1]
     if int(splits[0]) != 0 or int(splits[batch]) != values.numel() or bool((lengths < 0).any()):
-        raise ValueError("[feature '{}'] row_splits must begin with 0, not fall, and end with the number of values, {}.".format(name, values.numel()))
+        raise ValueError("[feature '{}'] row_splits must begin with 0, must not decrease, and must end with the number of values, {}. Correct the batch.".format(name, values.numel()))
     rows = torch.repeat_interleave(lengths)
     shape = [batch]
     length = max_length
@@ -58,12 +58,12 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
         shape = output_shape
         wanted = self.product(output_shape)
         if fixed_rows >= 0 and fixed_rows != batch:
-            raise ValueError("[feature '{}'] output_shape {} fixes the number of rows of a ragged batch to {}, but this batch has {} rows.".format(name, output_shape, fixed_rows, batch))
+            raise ValueError("[feature '{}'] output_shape {} fixes the number of rows of a ragged batch to {}, but this batch has {} rows. Correct the batch.".format(name, output_shape, fixed_rows, batch))
         if wanted != batch:
             if batch == 0 or wanted < batch or wanted % batch != 0:
-                raise ValueError("[feature '{}'] output_shape must hold a multiple of the batch, but got {} for {} rows.".format(name, output_shape, batch))
+                raise ValueError("[feature '{}'] the product of output_shape must be a multiple of the number of rows, but got {} for {} rows. Correct the batch.".format(name, output_shape, batch))
             if is_weighted:
-                raise ValueError("[feature '{}'] weights are given, but output_shape {} spreads each row as a sequence, which is not combined. Leave the weights out.".format(name, output_shape))
+                raise ValueError("[feature '{}'] weights are given, but output_shape {} treats each row as a sequence, which is not combined. Leave the weights out.".format(name, output_shape))
             length = wanted // batch
     elif len(output_shape) > 0:
         others = 1
@@ -74,7 +74,7 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
             else:
                 others = others * size
         if unknown > 1:
-            raise ValueError("[feature '{}'] a ragged feature must know all dimensions of its output shape but one, but got {}.".format(name, output_shape))
+            raise ValueError("[feature '{}'] a ragged feature must have at most one unknown dimension in its output shape, but got {}. Set the others in output_shape before the export.".format(name, output_shape))
         whole: List[int] = []
         for size in output_shape:
             whole.append(size if size >= 0 else batch // max(others, 1))
@@ -92,9 +92,9 @@ def place_sparse(self, name: str, parts: List[Tensor], max_length: int, output_s
     nnz = parts[1].numel()
     rank = sizes.numel()
     if sizes.dim() != 1 or rank < 2:
-        raise ValueError("[feature '{}'] dense_shape must have 2 entries or more, but has the shape {}.".format(name, sizes.shape))
+        raise ValueError("[feature '{}'] dense_shape must have 2 entries or more, but has the shape {}. Correct the batch.".format(name, sizes.shape))
     if indices.shape != [nnz, rank]:
-        raise ValueError("[feature '{}'] indices must have the shape [nnz, rank] = [{}, {}], but got {}.".format(name, nnz, rank, indices.shape))
+        raise ValueError("[feature '{}'] indices must have the shape [nnz, rank] = [{}, {}], but got {}. Correct the batch.".format(name, nnz, rank, indices.shape))
     if bool((sizes < 0).any()) or bool((indices < 0).any()) or bool((indices >= sizes).any()):
         raise ValueError("[feature '{}'] indices must lie inside dense_shape. Correct the batch.".format(name))
     dense_shape: List[int] = sizes.tolist()
@@ -124,9 +124,9 @@ def rows_of(self, table: Tensor, scales: Optional[Tensor], offsets: Optional[Ten
 def look_up_dense(self, name: str, part: Tensor, max_length: int, output_shape: List[int], vocabulary_size: int, zero_out_of_range: bool, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
     ids = self.integers(name, "ids", part)
     if ids.dim() == 0:
-        raise ValueError("[feature '{}'] a dense feature must have rank 1 or above, but got a scalar.".format(name))
+        raise ValueError("[feature '{}'] a dense feature must have rank 1 or above, but got a scalar. Give it a batch dimension.".format(name))
     if max_length > 0:
-        raise ValueError("[feature '{}'] a sequence feature must be sparse or ragged, but got a dense tensor.".format(name))
+        raise ValueError("[feature '{}'] a sequence feature must be sparse or ragged, but got a dense tensor. Pass it in one of these forms.".format(name))
     shape = ids.shape
     if len(shape) >= 2 and shape[-1] == 1:
         shape = shape[:-1]
@@ -151,14 +151,14 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
     if len(parts) == 1:
         return self.look_up_dense(name, parts[0], max_length, output_shape, vocabulary_size, zero_out_of_range, table, scales, offsets, buckets)
     if len(parts) != 2 and len(parts) != 3:
-        raise ValueError("[feature '{}'] must be [ids], [values, row_splits] or [indices, values, dense_shape], but got {} tensors.".format(name, len(parts)))
+        raise ValueError("[feature '{}'] must be [ids], [values, row_splits] or [indices, values, dense_shape], but got {} tensors. Pass it in one of these forms.".format(name, len(parts)))
     values = parts[len(parts) - 2]
     ids = self.integers(name, "values", values)
     if ids.dim() != 1:
-        raise ValueError("[feature '{}'] values must have rank 1, but got shape {}.".format(name, ids.shape))
+        raise ValueError("[feature '{}'] values must have rank 1, but got shape {}. Flatten the values.".format(name, ids.shape))
     if weights is not None:
         if not weights.is_floating_point() or weights.shape != ids.shape:
-            raise ValueError("[feature '{}'] weights must be floats, one per id, [{}], but got shape {}.".format(name, ids.numel(), weights.shape))
+            raise ValueError("[feature '{}'] weights must be floats of shape [{}], one per id, but got shape {}. Correct the weights.".format(name, ids.numel(), weights.shape))
     is_sorted = len(parts) == 2
     if is_sorted:
         bag, shape, is_combined = self.place_ragged(name, ids, parts[1], max_length, output_shape, fixed_rows, weights is not None)
@@ -228,7 +228,7 @@ def forward(self, features: Dict[str, List[Tensor]], weights: Optional[Dict[str,
     if weights is not None:
         for name in weights.keys():
             if name not in features:
-                raise ValueError("[weights '{}'] are given without their feature. Leave them out.".format(name))
+                raise ValueError("[weights '{}'] were passed without the feature of that name. Leave the weights out, or pass the feature.".format(name))
     activations: Dict[str, Tensor] = {}
     for name, parts in features.items():
         weight: Optional[Tensor] = None
@@ -327,7 +327,7 @@ std::string embedding_source(const ExportedLayer& layer) {
       layer.exported, [&](size_t index) { return layer.paths[index]; });
   choice += fmt::format(
       "    raise ValueError(\"[features] '\" + name + {})\n",
-      quote("' is none of the exported features. Known: " + known + "."));
+      quote("' must be one of the exported features. Known: " + known + "."));
   return source + choice + kEmbeddingForward;
 }
 

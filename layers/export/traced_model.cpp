@@ -36,11 +36,10 @@ void check_has_all(
   try {
     (void)part_of(structure, features);
   } catch (const c10::ValueError& error) {
-    C10_THROW_ERROR(
-        ValueError,
-        c10::str(
-            error.what_without_backtrace(),
-            " A model that is exported looks up all features of a layer."));
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} An exported model must look up all features of a layer.",
+        error.what_without_backtrace());
   }
 }
 
@@ -122,7 +121,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   } catch (const std::exception& error) {
     TESSERA_CHECK_VALUE(
         false,
-        "{} LibTorch can't trace the model: {}. Register its tensors as parameters or buffers.",
+        "{} LibTorch can't trace the model: {}. Register the tensors that it holds as parameters or buffers.",
         where_,
         reason_of(error));
   }
@@ -179,7 +178,7 @@ jit::Value* TracedModel::value_of(
     const at::Tensor& tensor) const {
   TESSERA_CHECK_VALUE(
       getTracingState()->hasValue(tensor),
-      "{} feature '{}': expected ids and weights that come from the model's inputs by operators on tensors, but got a tensor made another way. Compute it with LibTorch's operators, or before the model.",
+      "{} feature '{}': ids and weights must be the model's inputs, or be computed from them by LibTorch's operators, but this tensor is not. Compute it with LibTorch's operators, or compute it outside the model and pass it as an input.",
       where_,
       shorten(path));
   return getValueTrace(tensor);
@@ -202,7 +201,7 @@ void TracedModel::check_filled(const jit::Graph& graph) const {
               const std::string user = use.user->kind().toUnqualString();
               return user.ends_with("_");
             }),
-        "{} expected tensors that operators compute, but forward() fills one from C++ values, with at::tensor() or through its memory. Make it with torch::tensor(), register it as a buffer, or pass it as an input.",
+        "{} operators must compute all tensors, but forward() fills one with C++ values, by at::tensor() or through its memory. Make it with torch::tensor(), register it as a buffer, or pass it as an input.",
         where_);
   }
 }

@@ -133,14 +133,13 @@ void check_input(
   TESSERA_CHECK(
       actual.has_value() == expected.has_value() &&
           (!expected || is_close(*actual, *expected)),
-      "{} feature '{}', {}, batch size {}: expected what the layer gives, but the exported file {}{}. Please report this.",
+      "{} feature '{}', {}, batch size {}: the exported file must give what the layer gives, but it {}{}. This is a bug. Please report it.",
       layer.where,
       shorten(path),
       input.description,
       batch,
-      expected ? (actual ? "gives other values" : "refuses: ")
-               : "accepts what "
-                 "the layer refuses: ",
+      expected ? (actual ? "gives other values" : "refuses the input: ")
+               : "accepts input that the layer refuses: ",
       actual && expected ? "" : refusal);
 }
 
@@ -226,7 +225,7 @@ void check_model(
     }
     TESSERA_CHECK_VALUE(
         problem.empty(),
-        "{} at batch size {}: expected what the model gives, but the exported file gives {}. Traced from a batch of {}, it keeps what is not an operator on tensors: write flatten(1) or view({{-1, n}}) for sizes, at::where for conditions, and leave random numbers out.",
+        "{} at batch size {}: the exported file must give what the model gives, but it gives {}. The file was traced from a batch of {}. It has sizes, conditions and random numbers of that batch as constants if C++ code computes them. Write flatten(1) or view({{-1, n}}) for sizes and at::where for conditions, and leave random numbers out.",
         where,
         size,
         problem,
@@ -234,7 +233,7 @@ void check_model(
   }
   TESSERA_CHECK_VALUE(
       compared > (batch == 1 ? 2 : 1) || has_output_shape(model),
-      "{} expected a model for batches of any size, but it takes the example's {} only: {}. An input that belongs to the batch has its size first.",
+      "{} expected a model that takes batches of any size, but it takes only the example's batch size, {}: {}. Let each input that belongs to the batch have the batch size as its first dimension.",
       where,
       batch,
       refusal);

@@ -97,9 +97,9 @@ class CustomOptimizerDefinition final
     for (const CustomSlot& slot : spec.slots) {
       range.require(
           is_identifier(slot.name) && names.insert(slot.name).second,
-          "slots",
-          "named differently, with letters, digits and _, but got '" +
-              shorten(slot.name) + "'.");
+          "the names of slots",
+          "different and consist of letters, digits and _, but got '" +
+              shorten(slot.name) + "'. Rename the slot.");
       range.finite("slots: initial_value", slot.initial_value);
     }
   }

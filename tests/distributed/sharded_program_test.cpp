@@ -321,7 +321,7 @@ TEST(ShardedCombinedTest, ClippingNeedsTheSameDenseGradients) {
   if (ranks() > 1) {
     EXPECT_VALUE_ERROR(
         (stepped.combined->clip_grad_norm_(1.0)),
-        "Call sum_gradients() for the dense parameters before");
+        "Call sum_gradients() on the dense parameters before clip_grad_norm_().");
   }
   distributed::sum_gradients({stepped.dense}, strategy);
   stepped.combined->clip_grad_norm_(1.0);

@@ -36,7 +36,8 @@ TEST(ActivationTest, RefusesUnknownNames) {
       "[options.preactivation] an activation must be one of");
   EXPECT_VALUE_ERROR(
       activate(static_cast<Activation>(99), at::randn({1})),
-      "expected an Activation, but got 99");
+      "[activate] expected one of the values of Activation, but got 99. Use a "
+      "named value such as Activation::kRelu.");
 }
 
 }  // namespace activation_test

@@ -337,7 +337,7 @@ TEST(CombinedTest, RefusesTheArchiveOfAnotherDenseOptimizer) {
   EXPECT_VALUE_ERROR(
       torch::load(sgd, stream),
       "[Combined::load] the dense optimizer is torch::optim::SGD, but the "
-      "archive's is torch::optim::Adam");
+      "archive was saved with torch::optim::Adam");
 }
 
 TEST(CombinedTest, TheClosureRunsOnceAndItsGradientsAreApplied) {
@@ -381,7 +381,10 @@ TEST(CombinedTest, NonFiniteGradientsAreSkippedRaisedOrPassed) {
     {
       auto combined = make_combined(model, {.non_finite = NonFinite::kError});
       poisoned(model, in_table);
-      EXPECT_VALUE_ERROR(combined.step(), "a gradient is not finite");
+      EXPECT_VALUE_ERROR(
+          combined.step(),
+          "[Combined::step] gradients must be finite, but at least one has NaN or "
+          "infinity; nothing was changed.");
       expect_unchanged();
       combined.zero_grad();
       combined.step();
@@ -531,10 +534,12 @@ TEST(CombinedTest, RefusesCallsFromWithinAStep) {
     combined.zero_grad();
   };
   refused(
-      [&] { combined.step(); }, "[Combined::step] called from within step()");
+      [&] { combined.step(); },
+      "[Combined::step] must not be called while step() runs, but a callable or "
+      "a custom rule called it. Call it after step().");
   refused(
       [&] { combined.zero_grad(); },
-      "[Combined::zero_grad] called from within");
+      "[Combined::zero_grad] must not be called while step() runs");
   refused(
       [&] {
         const at::AutoGradMode enable_grad(true);
@@ -592,7 +597,9 @@ TEST(CombinedTest, RefusesLayersAndOptimizersItCannotStep) {
       Combined(
           torch::optim::SGD(model->dense->parameters(), 0.1),
           {model->embedding}),
-      "[Combined] the dense optimizer must hold the layer's virtual_variable");
+      "[Combined] the dense optimizer must hold the virtual_variable of each "
+      "layer, because zero_grad() reaches the tables through it, but one is "
+      "missing.");
   EXPECT_VALUE_ERROR(
       Combined(torch::optim::SGD(model->parameters(), 0.1), {}),
       "[Combined] layers must not be empty");
@@ -600,14 +607,17 @@ TEST(CombinedTest, RefusesLayersAndOptimizersItCannotStep) {
       Combined(
           torch::optim::SGD(model->parameters(), 0.1),
           {model->embedding, model->embedding}),
-      "[Combined] a layer is listed twice");
+      "[Combined] each layer must be listed once, but a layer is listed twice. "
+      "Remove one of them.");
   EXPECT_VALUE_ERROR(
       Combined(torch::optim::LBFGS(model->parameters()), {model->embedding}),
-      "[Combined] LBFGS calls its closure several times");
+      "[Combined] the dense optimizer must not be LBFGS, which calls its closure "
+      "several times per step");
   EXPECT_VALUE_ERROR(
       Combined(
           torch::optim::SGD(model->parameters(), 0.1), {TPUEmbedding(nullptr)}),
-      "[Combined] expected a layer, but got an empty one");
+      "[Combined] expected a layer, but got an empty holder. Make the layer "
+      "before its optimizer.");
   EXPECT_VALUE_ERROR(
       Combined(std::unique_ptr<torch::optim::Optimizer>(), {model->embedding}),
       "[Combined] expected a dense optimizer, but got nullptr");

@@ -228,8 +228,11 @@ TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
   test::expect_close(joined, test::floats({2, 3}, {1, 2, 7, 3, 4, 8}));
   EXPECT_VALUE_ERROR(
       (join->forward({{"a", test::floats({1})}, {"b", test::floats({1, 2})}})),
-      "[Concatenate 'b'] all activations must have one batch size");
-  EXPECT_VALUE_ERROR(join->forward({}), "got no activations");
+      "[Concatenate 'b'] all activations must have the same batch size");
+  EXPECT_VALUE_ERROR(
+      join->forward({}),
+      "[Concatenate] expected one activation or more, but got an empty nest. "
+      "Pass at least one.");
   EXPECT_VALUE_ERROR(
       (join->forward({{"a", test::floats({1})}, {"b", at::Tensor()}})),
       "[Concatenate 'b'] expected an activation with a batch dimension, but "

@@ -132,7 +132,8 @@ TEST(CrossTest, ComputesItsOutputShape) {
       (PartialShape{2, 3, std::nullopt}));
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{2, std::nullopt}),
-      "[Cross] can't be built for [2, ?]");
+      "[Cross] needs the size of the last dimension to make its parameters, but "
+      "got [2, ?]. Build the layer with that size");
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{4}), "of rank 2 or more, but got [4]");
   EXPECT_VALUE_ERROR(
@@ -172,12 +173,12 @@ TEST(CrossTest, RefusesInputs) {
       layer->forward(at::randn({1, 3}), at::randn({2, 3})), "same shape");
   EXPECT_VALUE_ERROR(
       layer->forward(at::Tensor()),
-      "[Cross] x0: expected a tensor, but got an undefined one");
+      "[Cross] x0: expected a tensor, but got an undefined tensor. Pass a batch.");
   EXPECT_VALUE_ERROR(layer->forward(at::randn({3})), "of rank 2 or more");
   EXPECT_VALUE_ERROR(layer->forward(at::randn({})), "got a scalar");
   EXPECT_TYPE_ERROR(
       layer->forward(at::ones({2, 3}, at::kLong)),
-      "[Cross] x0: expected a dense tensor of floating point, but got Strided "
+      "[Cross] x0: expected a dense floating-point tensor, but got Strided "
       "Long");
   EXPECT_TRUE(layer->parameters().empty());
 

@@ -125,8 +125,8 @@ TEST(CustomOptimizerTest, RefusesUnusableSpecs) {
       "rule must be named, so that saved configs can refer to it");
   EXPECT_VALUE_ERROR(
       make_layer(CustomOptimizer{.rule = rule, .slots = {{.name = "a b"}}}),
-      "slots must be named differently, with letters, digits and _, but got 'a "
-      "b'");
+      "the names of slots must be different and consist of letters, digits and "
+      "_, but got 'a b'. Rename the slot.");
   EXPECT_VALUE_ERROR(
       make_layer(CustomOptimizer{
           .rule = rule, .slots = {{.name = "a"}, {.name = "a"}}}),

@@ -260,16 +260,21 @@ TEST(DotInteractionTest, ACloneGivesTheSameOutput) {
 
 TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
   DotInteraction layer;
-  EXPECT_VALUE_ERROR(layer->forward({}), "got no features");
-  EXPECT_VALUE_ERROR(layer->forward(at::randn({2, 0, 3})), "got no features");
+  for (const Nest<at::Tensor>& none :
+       {Nest<at::Tensor>(), Nest<at::Tensor>(at::randn({2, 0, 3}))}) {
+    EXPECT_VALUE_ERROR(
+        layer->forward(none),
+        "[DotInteraction] expected one feature or more, but got none. Pass at "
+        "least one.");
+  }
   EXPECT_VALUE_ERROR(
       (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 4})}})),
-      "[DotInteraction 'b'] all features must have one dim, but this one has 4 "
-      "and one before it 3");
+      "[DotInteraction 'b'] all features must have the same dim, but this one "
+      "has 4 and an earlier one 3");
   EXPECT_VALUE_ERROR(
       (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({1, 3})}})),
-      "[DotInteraction 'b'] all features must have one batch size, but this one "
-      "has 1 and one before it 2");
+      "[DotInteraction 'b'] all features must have the same batch size, but this "
+      "one has 1 and an earlier one 2");
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({3})),
       "expected a feature [batch, dim] or features [batch, n, dim], but got [3]");
@@ -280,11 +285,11 @@ TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
       "[DotInteraction] feature 'a': expected a tensor");
   EXPECT_TYPE_ERROR(
       layer->forward(at::ones({2, 3}, at::kLong)),
-      "expected a dense tensor of floating point");
+      "expected a dense floating-point tensor");
   EXPECT_TYPE_ERROR(
       (layer->forward(
           {{"a", at::randn({2, 3})}, {"b", at::randn({2, 3}, at::kDouble)}})),
-      "[DotInteraction 'b'] all features must have one dtype");
+      "[DotInteraction 'b'] all features must have the same dtype");
   EXPECT_FALSE(layer->input_shapes().has_value());
 }
 

@@ -233,12 +233,17 @@ TEST(EmbedReduceTest, RefusesWeights) {
   EXPECT_VALUE_ERROR(
       layer->forward(ids, floats({1, 2})),
       "weights must have the shape of the ids, [1, 2], but got [2]");
-  EXPECT_VALUE_ERROR(layer->forward(ids, at::Tensor()), "undefined");
+  EXPECT_VALUE_ERROR(
+      layer->forward(ids, at::Tensor()),
+      "weights: expected a tensor, but got an undefined tensor. Leave the "
+      "weights out if all are 1.");
   EXPECT_TYPE_ERROR(
-      layer->forward(ids, ids), "weights must be a dense tensor of floating");
+      layer->forward(ids, ids),
+      "weights must be a dense floating-point tensor");
   EXPECT_TYPE_ERROR(
       layer->forward(ids, ragged({{1, 2}})),
-      "weights of dense ids must be a dense tensor");
+      "weights of dense ids must be a dense tensor, but got a sparse or ragged "
+      "feature. Pass ids and weights in the same form.");
   EXPECT_VALUE_ERROR(
       layer->forward(ragged({{1, 2}}), floats({1})), "EmbedReduce");
 }

@@ -322,7 +322,7 @@ TEST(EmbeddingEngineModuleTest, RefusesToExportUnsupportedModels) {
       [hidden](EmbeddingEngineModule&, const Features& features) {
         return hidden->embedding_lookup(features);
       },
-      "An engine is one as an EmbeddingEngineModule");
+      "An EmbeddingEngine must be an EmbeddingEngineModule for that.");
 }
 
 TEST(EmbeddingEngineModuleTest, RefusesToExportALookupWithoutRounding) {

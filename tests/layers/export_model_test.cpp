@@ -166,8 +166,8 @@ TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
   model->embedding->to(torch::kDouble);
   EXPECT_VALUE_ERROR(
       export_torchscript(model->embedding, path),
-      "[export_torchscript] the file of a layer gives float32, but activations "
-      "are Double");
+      "[export_torchscript] the activations of an exported layer must be "
+      "float32, but they are Double");
   model->embedding->to(torch::Device("meta"), torch::kFloat);
   EXPECT_VALUE_ERROR(
       export_torchscript(model, path, ranker_example()),
@@ -630,14 +630,15 @@ TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
   EXPECT_RAISES(
       c10::NotImplementedError,
       export_torchscript(by_config, test::new_file(), example),
-      "but gave a serving_config. Leave it out.");
+      "but this one passes a serving_config. Leave it out.");
   const auto partial = std::make_shared<LookupModelImpl>(
       [](TPUEmbedding& layer, const Features& features) {
         const at::NoGradGuard no_grad;
         return layer->forward({{"user", features["user"]}})["user"];
       });
   expect_text(
-      export_error(partial, example), "looks up all features of a layer");
+      export_error(partial, example),
+      "An exported model must look up all features of a layer.");
 }
 
 TEST(ExportModelTest, AFrozenBatchSizeIsAnError) {
@@ -649,8 +650,8 @@ TEST(ExportModelTest, AFrozenBatchSizeIsAnError) {
       });
   expect_text(
       export_error(model, function_example()),
-      "[export_torchscript] at batch size 0: expected what the model gives, but "
-      "the exported file gives an error: ");
+      "[export_torchscript] at batch size 0: the exported file must give what "
+      "the model gives, but it gives an error: ");
 }
 
 TEST(ExportModelTest, FrozenConditionsAndRandomNumbersAreErrors) {
@@ -661,8 +662,9 @@ TEST(ExportModelTest, FrozenConditionsAndRandomNumbersAreErrors) {
       });
   expect_text(
       export_error(condition, function_example()),
-      "[export_torchscript] at batch size 7: expected what the model gives, but "
-      "the exported file gives other values. Traced from a batch of 3");
+      "[export_torchscript] at batch size 7: the exported file must give what "
+      "the model gives, but it gives other values. The file was traced from a "
+      "batch of 3.");
   auto random =
       make_model([](auto& self, const Features& features, const at::Tensor&) {
         return self.embed(features) + at::randn({1});
@@ -679,8 +681,8 @@ TEST(ExportModelTest, AModelForOneBatchSizeIsAnError) {
       });
   expect_text(
       export_error(model, function_example()),
-      "[export_torchscript] expected a model for batches of any size, but it "
-      "takes the example's 3 only: three examples only");
+      "[export_torchscript] expected a model that takes batches of any size, but "
+      "it takes only the example's batch size, 3: three examples only");
 }
 
 TEST(ExportModelTest, IdsThatAreNotInputsAreAnError) {
@@ -694,8 +696,8 @@ TEST(ExportModelTest, IdsThatAreNotInputsAreAnError) {
       });
   expect_text(
       export_error(model, function_example()),
-      "[export_torchscript] feature 'user': expected ids and weights that come "
-      "from the model's inputs by operators on tensors");
+      "[export_torchscript] feature 'user': ids and weights must be the model's "
+      "inputs, or be computed from them by LibTorch's operators");
 }
 
 TEST(ExportModelTest, TensorsFilledFromCppValuesAreAnError) {
@@ -705,8 +707,8 @@ TEST(ExportModelTest, TensorsFilledFromCppValuesAreAnError) {
       });
   expect_text(
       export_error(model, function_example()),
-      "forward() fills one from C++ values, with at::tensor() or through its "
-      "memory");
+      "operators must compute all tensors, but forward() fills one with C++ "
+      "values, by at::tensor() or through its memory");
 }
 
 TEST(ExportModelTest, AModelWithoutALayerIsAnError) {
@@ -728,7 +730,9 @@ TEST(ExportModelTest, AnUnregisteredLayerIsAnError) {
       });
   expect_text(
       export_error(model, function_example()),
-      "none of its submodules. Hold it by register_module().");
+      "every TPUEmbedding and EmbeddingEngine that forward() calls must be a "
+      "submodule of the model, but one is not. Register it with "
+      "register_module().");
 }
 
 TEST(ExportModelTest, RefusesBeginForward) {
@@ -741,7 +745,8 @@ TEST(ExportModelTest, RefusesBeginForward) {
   EXPECT_RAISES(
       c10::NotImplementedError,
       export_torchscript(model, test::new_file(), function_example()),
-      "a model that is exported must call forward()");
+      "an exported model must call forward(), but this one calls "
+      "begin_forward().");
 }
 
 TEST(ExportModelTest, UnregisteredWeightsAreAnError) {
@@ -787,8 +792,8 @@ TEST(ExportModelTest, ErrorsNameUnusableExamples) {
       {"history", ragged({{1}, {2}, {3}})}};
   expect_text(
       export_error(model, example),
-      "example.features 'user': expected a multiple of the batch size 3, but got "
-      "4 rows");
+      "example.features 'user': the number of rows must be a multiple of the "
+      "batch size 3, but it is 4.");
   example = ranker_example();
   example.features = {{"user", int64s({1, 2, 3})}};
   expect_text(export_error(model, example), "missing entry 'item'");
@@ -798,10 +803,12 @@ TEST(ExportModelTest, ErrorsNameUnusableExamples) {
           test::new_file(),
           ranker_example(),
           {.features = {"embedding"}}),
-      "options.features chooses features of an embedding alone");
+      "options.features must be empty for a model, which needs all its features. "
+      "It chooses features only when a single TPUEmbedding is exported.");
   EXPECT_VALUE_ERROR(
       export_torchscript(Ranker(nullptr), test::new_file(), ranker_example()),
-      "expected a model, but got an empty one");
+      "[export_torchscript] expected a model, but got an empty holder. Make the "
+      "model before the export.");
   EXPECT_VALUE_ERROR(
       export_torchscript(model, "", ranker_example()),
       "expected the path of a file, but got ''");

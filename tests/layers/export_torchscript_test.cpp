@@ -245,7 +245,8 @@ TEST(ExportTest, KeepsOutputShapes) {
       loaded,
       {{"f", test::parts_of(ragged({{1}, {2}, {3}, {4}}))}},
       {},
-      "output_shape must hold a multiple of the batch, but got [2, 3] for 4");
+      "the product of output_shape must be a multiple of the number of rows, but "
+      "got [2, 3] for 4");
   expect_error(
       loaded,
       {{"f", {int64s({1, 2})}}},
@@ -327,7 +328,7 @@ TEST(ExportTest, BrokenStructureRaises) {
       {{at::zeros({}, at::kLong)}, "rank 1 or above"},
       {{ids, int64s({0, 1})}, "end with the number of values, 2"},
       {{ids, int64s({1, 2})}, "must begin with 0"},
-      {{ids, int64s({0, 2, 1, 2})}, "not fall"},
+      {{ids, int64s({0, 2, 1, 2})}, "must not decrease"},
       {{ids, at::empty({0}, at::kLong)}, "[batch + 1]"},
       {{ids.view({2, 1}), int64s({0, 2})}, "values must have rank 1"},
       {{int64s({0, 0, 0, 5}).view({2, 2}), ids, int64s({1, 2})}, "inside"},
@@ -353,12 +354,19 @@ TEST(ExportTest, BrokenStructureRaises) {
   }
   const auto bags = test::parts_of(ragged({{1, 2}}));
   expect_error(
-      loaded, {{"f", bags}}, {{"f", test::floats({1})}}, "one per id, [2]");
+      loaded,
+      {{"f", bags}},
+      {{"f", test::floats({1})}},
+      "must be floats of shape [2], one per id");
   expect_error(loaded, {{"f", bags}}, {{"f", ids}}, "must be floats");
   expect_error(loaded, {{"f", {ids}}}, {{"f", test::floats({1, 2})}}, "dense");
-  expect_error(loaded, {}, {{"f", test::floats({1})}}, "without their feature");
   expect_error(
-      loaded, {{"g", {ids}}}, {}, "'g' is none of the exported features");
+      loaded,
+      {},
+      {{"f", test::floats({1})}},
+      "[weights 'f'] were passed without the feature of that name.");
+  expect_error(
+      loaded, {{"g", {ids}}}, {}, "'g' must be one of the exported features");
 }
 
 TEST(ExportTest, RowsOfAnyDtypeAreExportedAsTheyAre) {
@@ -386,8 +394,8 @@ TEST(ExportTest, SixteenBitRowsAreRounded) {
   layer->embedding_tables()["t"].fill_(70000);
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, test::new_file(), {.dtype = at::kHalf}),
-      "[export_torchscript] table 't' can't be stored as float16: it has values "
-      "beyond that range. Export as kFloat.");
+      "[export_torchscript] table 't' can't be stored as float16: some values "
+      "are beyond the range of that dtype. Export as kFloat.");
   test::expect_nothing_at(test::new_file());
 }
 
@@ -426,7 +434,7 @@ TEST(ExportTest, Int8RefusesRowsWithoutAFiniteRange) {
     layer->embedding_tables()["t"][2][1] = bad;
     EXPECT_VALUE_ERROR(
         export_torchscript(layer, test::new_file(), {.dtype = at::kChar}),
-        "table 't' can't be stored as int8: expected rows with a finite range");
+        "table 't' can't be stored as int8: its rows and their range must be finite");
     expect_agrees(
         layer,
         *std::make_unique<torch::jit::Module>(export_and_load(layer)),
@@ -518,7 +526,7 @@ TEST(ExportTest, ChosenFeaturesAreExportedWithTheirTablesOnly) {
       loaded,
       {{"history/1", {int64s({7})}}},
       {},
-      "'history/1' is none of the exported features. Known: class, history/0.");
+      "'history/1' must be one of the exported features. Known: class, history/0.");
 }
 
 // Collects the namespaces of all nodes, also of nodes in inner blocks.
@@ -643,7 +651,9 @@ TEST(ExportTest, ErrorsNameBadArguments) {
       "options.dtype must be one of kFloat, kBFloat16, kHalf, kChar, but got "
       "Double");
   EXPECT_VALUE_ERROR(
-      export_torchscript(TPUEmbedding(nullptr), path), "got an empty one");
+      export_torchscript(TPUEmbedding(nullptr), path),
+      "[export_torchscript] expected a layer, but got an empty holder. Make the "
+      "layer before the export.");
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, ""),
       "[export_torchscript] expected the path of a file, but got ''");

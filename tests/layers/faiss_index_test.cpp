@@ -168,16 +168,19 @@ TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
       "[load_faiss_index '" + path + "'] the file is damaged: ";
   save_with("index", bytes);
   EXPECT_VALUE_ERROR(
-      load_faiss_index(path), where + "its index does not have the checksum");
+      load_faiss_index(path), where + "the index must have the checksum");
   save_with("ids", int64s({1, 2, 3}));
-  EXPECT_VALUE_ERROR(load_faiss_index(path), "of as many vectors as there are");
+  EXPECT_VALUE_ERROR(
+      load_faiss_index(path),
+      where +
+          "the index must compare by inner product and have one vector per id.");
   save_with("ids", int64s({1, 1}));
   EXPECT_VALUE_ERROR(load_faiss_index(path), where + "[TopKIndex] ids must");
   save_with("ids", at::ones({2}));
   EXPECT_VALUE_ERROR(load_faiss_index(path), where + "[TopKIndex] ids must be");
   save_with("longest", at::ones({2}));
   EXPECT_VALUE_ERROR(
-      load_faiss_index(path), where + "longest must be a finite number");
+      load_faiss_index(path), where + "'longest' must be a finite number");
   save_safetensors({.tensors = {}, .metadata = whole.metadata}, path);
   EXPECT_VALUE_ERROR(
       load_faiss_index(path), where + "[NamedTensors] no tensor 'index'");

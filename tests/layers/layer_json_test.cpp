@@ -526,9 +526,11 @@ TEST(LayerJsonTest, RefusesUnknownClassesAndKeys) {
   EXPECT_VALUE_ERROR(layer_from_json(Json::object()), "class_name");
   EXPECT_VALUE_ERROR(
       from_json<Concatenate>(Json{{"class_name", "Scale"}}),
-      "holds a layer of another class, 'Scale'");
+      "[from_json] expected the JSON of a tessera::ConcatenateImpl, but its "
+      "class_name is 'Scale'. Read it with layer_from_json().");
   EXPECT_VALUE_ERROR(
-      to_json(torch::nn::Conv1d(1, 1, 1)), "Conv1dImpl has no JSON");
+      to_json(torch::nn::Conv1d(1, 1, 1)),
+      "Conv1dImpl can't be written as JSON. Known: ");
 }
 
 TEST(LayerJsonTest, RefusesABrokenSequential) {
@@ -540,7 +542,7 @@ TEST(LayerJsonTest, RefusesABrokenSequential) {
       layer_from_json(sequential("many")), "layer.Sequential.layers");
   EXPECT_VALUE_ERROR(
       layer_from_json(sequential(Json::array({relu, relu}))),
-      "layers[1]] name must be one of its own");
+      "layers[1]] name must be unique, not empty and without '.', but got '0'");
   EXPECT_VALUE_ERROR(
       layer_from_json(
           sequential(Json::array({{{"name", "0"}, {"same_as", "1"}}}))),
@@ -598,10 +600,12 @@ TORCH_MODULE(OtherCross);
 
 TEST(LayerJsonTest, RefusesASecondClassOfTheSameName) {
   EXPECT_VALUE_ERROR(
-      register_layer<OtherCross>(), "there is another class 'Cross'");
+      register_layer<OtherCross>(),
+      "[register_layer] each class must have its own name, but another class has "
+      "the name 'Cross'. Choose another kClassName.");
   EXPECT_TRUE(register_layer<Scale>());
   EXPECT_VALUE_ERROR(
-      register_layer<OtherScale>(), "there is another class 'Scale'");
+      register_layer<OtherScale>(), "another class has the name 'Scale'");
 }
 
 TEST(LayerTest, IsBuiltByTheFirstCallOrBefore) {
@@ -729,7 +733,8 @@ TEST(LayerTest, ComputesItsOutputShape) {
           .leaf(),
       (PartialShape{3, std::nullopt}));
   EXPECT_VALUE_ERROR(
-      Concatenate()->compute_output_shape({}), "got no activations");
+      Concatenate()->compute_output_shape({}),
+      "[Concatenate] expected one activation or more, but got an empty nest.");
   EXPECT_VALUE_ERROR(
       Concatenate()->compute_output_shape(PartialShape{}), "batch dimension");
   EXPECT_VALUE_ERROR(

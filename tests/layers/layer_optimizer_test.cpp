@@ -547,7 +547,8 @@ TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
   torch::load(host, stream);
   EXPECT_VALUE_ERROR(
       make_optimizer(host),
-      "[make_optimizer] the layer was loaded from a checkpoint with slots");
+      "[make_optimizer] the layer had no place for slots when it was loaded, so "
+      "the saved slots were skipped. Make the optimizer first, then load.");
 }
 
 }  // namespace layer_optimizer_test

@@ -304,9 +304,11 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({4})), "[MultiLayerDCN] expected an input");
   EXPECT_TYPE_ERROR(
-      layer->forward(at::ones({2, 4}, at::kInt)), "floating point");
+      layer->forward(at::ones({2, 4}, at::kInt)), "floating-point");
   EXPECT_VALUE_ERROR(
-      layer->build(PartialShape{2, std::nullopt}), "can't be built for [2, ?]");
+      layer->build(PartialShape{2, std::nullopt}),
+      "needs the size of the last dimension to make its parameters, but got [2, "
+      "?]");
   EXPECT_TRUE(layer->children().empty());
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(

@@ -222,10 +222,14 @@ TEST(PendingForwardTest, IsFinishedOnceAndByItsOwnLayer) {
   EXPECT_TORCH_ERROR(
       layer->finish_forward(
           std::move(pending)),  // NOLINT(bugprone-use-after-move)
-      "[TPUEmbedding::finish_forward] this forward has been finished already");
+      "[TPUEmbedding::finish_forward] expected a PendingForward that is not "
+      "finished yet, but this one is empty or finished already. Call "
+      "begin_forward() again.");
   PendingForward foreign = one_row()->begin_forward(int64s({0}));
   EXPECT_TORCH_ERROR(
-      layer->finish_forward(std::move(foreign)), "begun by another layer");
+      layer->finish_forward(std::move(foreign)),
+      "[TPUEmbedding::finish_forward] expected a PendingForward that this layer "
+      "began, but another layer began it");
 }
 
 TEST(PendingForwardTest, MayOutliveItsLayerAndNeverBeFinished) {

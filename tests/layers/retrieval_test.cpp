@@ -174,13 +174,15 @@ TEST(RetrievalTest, RefusesWrongVectors) {
   EXPECT_VALUE_ERROR(run(good, at::ones({3})), "candidate must be a matrix");
   EXPECT_VALUE_ERROR(run(at::ones({2, 2, 3}), good), "query must be a matrix");
   EXPECT_VALUE_ERROR(run(at::ones({0, 3}), good), "got shape [0, 3]");
-  EXPECT_VALUE_ERROR(run(good, at::ones({2, 4})), "one dim, but got 3 and 4");
   EXPECT_VALUE_ERROR(
-      run(good, at::ones({1, 3})), "a candidate for each of the 2 queries");
+      run(good, at::ones({2, 4})), "the same dim, but got 3 and 4");
+  EXPECT_VALUE_ERROR(
+      run(good, at::ones({1, 3})),
+      "at least one candidate for each of the 2 queries, but got 1.");
   EXPECT_TYPE_ERROR(
       run(good, at::ones({2, 3}, at::kLong)), "must be float32 or float64");
   EXPECT_TYPE_ERROR(
-      run(good, at::ones({2, 3}, at::kDouble)), "must have one dtype");
+      run(good, at::ones({2, 3}, at::kDouble)), "must have the same dtype");
   EXPECT_VALUE_ERROR(run(good * kNaN, good), "query must be finite");
   EXPECT_VALUE_ERROR(run(good, good * kInfinity), "candidate must be finite");
   EXPECT_VALUE_ERROR(
@@ -203,12 +205,13 @@ TEST(RetrievalTest, RefusesALossThatOverflows) {
   EXPECT_VALUE_ERROR(
       retrieval->forward(
           query, query, {.sample_weights = floats({3e38F, 3e38F})}),
-      "or their weights are beyond Float: the loss is inf");
+      "[Retrieval] the loss must be finite, but the scores, the losses or their "
+      "weights exceed the range of Float: the loss is inf");
   // Scores that overflow are an error even if all weights are 0.
   EXPECT_VALUE_ERROR(
       retrieval->forward(
           query * 1e30, query * 1e30, {.sample_weights = floats({0.0F, 0.0F})}),
-      "or their weights are beyond Float");
+      "or their weights exceed the range of Float");
 }
 
 TEST(RetrievalTest, AScoreOfMinusInfinityAddsNothing) {

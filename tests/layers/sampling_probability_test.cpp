@@ -115,7 +115,9 @@ TEST(SamplingProbabilityTest, RefusesBuffersOfOtherOptions) {
       other->forward(int64s({1})),
       "but got last_position: Long of shape [3, 100]");
   estimate->to(at::kDouble);
-  EXPECT_VALUE_ERROR(estimate->forward(int64s({1})), "leave dtype and device");
+  EXPECT_VALUE_ERROR(
+      estimate->forward(int64s({1})),
+      "do not convert the layer to another dtype or device");
 }
 
 TEST(SamplingProbabilityTest, RefusesWrongOptions) {

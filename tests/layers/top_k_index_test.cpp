@@ -189,7 +189,9 @@ TEST(ExactIndexTest, RefusesOtherFiles) {
   EXPECT_TORCH_ERROR(load_exact_index(path), "movies.safetensors");
   save_safetensors({.tensors = {{"vectors", at::ones({2, 2})}}}, path);
   EXPECT_VALUE_ERROR(
-      load_exact_index(path), "expected the format 'tessera exact index'");
+      load_exact_index(path),
+      "expected a file of the format 'tessera exact index', but its format is "
+      "''. Load a file that the save() of such an index wrote.");
 }
 
 TEST(ExactIndexTest, NamesADamagedFile) {
@@ -271,12 +273,24 @@ TEST(ExactIndexTest, RefusesWrongExclusions) {
         1,
         {.values = std::move(values), .row_splits = std::move(row_splits)});
   };
-  EXPECT_VALUE_ERROR(run(int64s({1}), {}), "row_splits [2], a bag per query");
-  EXPECT_VALUE_ERROR(run({}, int64s({0, 0})), "a bag per query");
+  EXPECT_VALUE_ERROR(
+      run(int64s({1}), {}),
+      "row_splits of shape [2], one bag per query, dense and on the CPU, but got "
+      "values: Long of shape [1] and row_splits: no tensor.");
+  EXPECT_VALUE_ERROR(
+      run({}, int64s({0, 0})),
+      "but got values: no tensor and row_splits: Long of shape [2].");
   EXPECT_VALUE_ERROR(run(floats({1}), int64s({0, 1})), "int32 or int64 values");
-  EXPECT_VALUE_ERROR(run(int64s({1}), int64s({0, 1, 1})), "row_splits [2]");
-  EXPECT_VALUE_ERROR(run(int64s({1}), int64s({0, 2})), "must rise from 0 to 1");
-  EXPECT_VALUE_ERROR(run(int64s({1}), int64s({1, 1})), "must rise from 0 to 1");
+  EXPECT_VALUE_ERROR(
+      run(int64s({1}), int64s({0, 1, 1})), "row_splits of shape [2]");
+  EXPECT_VALUE_ERROR(
+      run(int64s({1}), int64s({0, 2})),
+      "the row_splits of excluded must begin with 0, must not decrease, and must "
+      "end with the number of its values, 1.");
+  EXPECT_VALUE_ERROR(
+      run(int64s({1}), int64s({1, 1})),
+      "the row_splits of excluded must begin with 0, must not decrease, and must "
+      "end with the number of its values, 1.");
 }
 
 }  // namespace top_k_index_test

@@ -509,7 +509,11 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
       "registered_name.");
   Json other_module = keras3("SGD", no_options());
   other_module["module"] = "my_package";
-  expect_refused(other_module, "but got 'my_package'. A class of your own");
+  expect_refused(
+      other_module,
+      "module must be a module of Keras, such as keras.optimizers, but got "
+      "'my_package'. Your own class can't be translated. Use a native spec such "
+      "as optim::Adam instead.");
   expect_refused(
       keras3("Lion", {{"lr", 0.1}}),
       "[Keras Lion] unknown key 'lr' in the JSON. Known: name, learning_rate, "

@@ -217,7 +217,8 @@ requires(!std::is_same_v<Holder, TPUEmbedding> && !std::is_convertible_v<Holder*
     const ExportOptions& options = {}) {
   TORCH_CHECK_VALUE(
       static_cast<bool>(model),
-      "[export_torchscript] expected a model, but got an empty one.");
+      "[export_torchscript] expected a model, but got an empty holder. Make the "
+      "model before the export.");
   detail::export_torchscript(
       detail::exported_model(*model), path, example, options);
 }

@@ -184,8 +184,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
         false,
         "[",
         class_name(),
-        "] does not say the shape of its output. Override "
-        "compute_output_shape().");
+        "] compute_output_shape() is not implemented for this layer. Override "
+        "it.");
   }
 
   void build(const Nest<PartialShape>& input_shapes) override {

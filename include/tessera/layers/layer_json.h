@@ -10,6 +10,7 @@
 #include <tessera/serialization/config_values.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/Type.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
@@ -19,6 +20,7 @@
 #include <string>
 #include <type_traits>
 #include <typeindex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -126,7 +128,8 @@ Options options_from_json(
 template <class Holder>
 LayerClass layer_class() {
   using Impl = typename Holder::ContainedType;
-  static_assert(std::is_base_of_v<Layer, Impl>, "derive it from LayerImpl");
+  static_assert(
+      std::is_base_of_v<Layer, Impl>, "derive the layer from LayerImpl");
   return {
       .name = Impl::kClassName,
       .type = typeid(Impl),
@@ -167,7 +170,9 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
   auto layer = std::dynamic_pointer_cast<Impl>(layer_from_json(json, bindings));
   TORCH_CHECK_VALUE(
       layer != nullptr,
-      "[from_json] the JSON holds a layer of another class, '",
+      "[from_json] expected the JSON of a ",
+      c10::demangle(typeid(Impl).name()),
+      ", but its class_name is '",
       shorten(json.at("class_name").template get<std::string>()),
       "'. Read it with layer_from_json().");
   return Holder(std::move(layer));
