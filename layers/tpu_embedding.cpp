@@ -36,6 +36,18 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kBFloat16,
     torch::kFloat16};
 
+void check_device(
+    const std::optional<torch::Device>& device,
+    const char* method) {
+  const std::string problem = device ? device_problem(*device) : "";
+  TESSERA_CHECK_VALUE(
+      problem.empty(),
+      "[TPUEmbedding::{}] activations must go to a device that LibTorch can use, but got {}: {}. Choose another device, or leave the model on the cpu.",
+      method,
+      *device,
+      problem);
+}
+
 }  // namespace
 
 // A checked batch, and the features that were requested.
@@ -297,7 +309,7 @@ void TPUEmbeddingImpl::pretty_print(std::ostream& stream) const {
 
 std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
     const std::optional<torch::Device>& device) const {
-  check_target(device, std::nullopt);
+  check_device(device, "clone");
   std::shared_ptr<TPUEmbeddingImpl> copy(new TPUEmbeddingImpl(*this, Copy{}));
   copy->convert_to(device, std::nullopt);
   return copy;
@@ -307,7 +319,7 @@ std::shared_ptr<torch::nn::Module> TPUEmbeddingImpl::clone(
 void TPUEmbeddingImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& device) {
-  check_target(device, std::nullopt);
+  check_device(device, "clone");
   const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
   TESSERA_CHECK(
       source != nullptr,
@@ -317,7 +329,7 @@ void TPUEmbeddingImpl::clone_(
   convert_to(device, std::nullopt);
 }
 
-void TPUEmbeddingImpl::check_target(
+void TPUEmbeddingImpl::convert_to(
     const std::optional<torch::Device>& device,
     const std::optional<torch::Dtype>& dtype) {
   TESSERA_CHECK_VALUE(
@@ -327,18 +339,7 @@ void TPUEmbeddingImpl::check_target(
               kActivationDtypes.end(),
       "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. To give other modules another dtype, convert each of them instead of the whole model.",
       c10::toString(*dtype));
-  const std::string problem = device ? device_problem(*device) : "";
-  TESSERA_CHECK_VALUE(
-      problem.empty(),
-      "[TPUEmbedding::to] activations must go to a device that LibTorch can use, but got {}: {}. Choose another device, or leave the model on the cpu.",
-      *device,
-      problem);
-}
-
-void TPUEmbeddingImpl::convert_to(
-    const std::optional<torch::Device>& device,
-    const std::optional<torch::Dtype>& dtype) {
-  check_target(device, dtype);
+  check_device(device, "to");
   activation_device_ = device.value_or(activation_device_);
   activation_dtype_ = dtype.value_or(activation_dtype_);
 }

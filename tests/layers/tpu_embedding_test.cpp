@@ -347,7 +347,10 @@ TEST_P(TPUEmbeddingOnBothStrategies, ToRefusesUnusableDtypesAndDevices) {
         embedding->to(torch::Device("cuda"), torch::kFloat),
         "[TPUEmbedding::to] activations must go to a device that LibTorch can "
         "use, but got cuda");
-    EXPECT_VALUE_ERROR(embedding->clone(torch::Device("cuda")), "but got cuda");
+    EXPECT_VALUE_ERROR(
+        embedding->clone(torch::Device("cuda")),
+        "[TPUEmbedding::clone] activations must go to a device that LibTorch "
+        "can use, but got cuda");
     EXPECT_VALUE_ERROR(
         embedding->to(torch::kCUDA),
         "but got cuda: this LibTorch was built without it. Choose another device, or leave the model on the cpu.");

@@ -379,9 +379,6 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   void clone_(
       torch::nn::Module& other,
       const std::optional<torch::Device>& device) override;
-  static void check_target(
-      const std::optional<torch::Device>& device,
-      const std::optional<torch::Dtype>& dtype);
 
   TPUEmbeddingOptions options_;
   torch::Device activation_device_ = torch::kCPU;
