@@ -46,11 +46,11 @@ void read_version(
   c10::IValue version;
   TESSERA_CHECK_VALUE(
       archive.try_read("format_version", version) && version.isInt(),
-      "{} the archive has no format_version: expected what TPUEmbedding or EmbeddingEngine saved. Load the whole model that holds the layer, or name the layer's own archive.",
+      "{} expected an archive that a TPUEmbedding or EmbeddingEngine saved, but the archive has no format_version. If it is the archive of a whole model, load the whole model, or read the layer's own archive by its name.",
       where);
   TESSERA_CHECK_VALUE(
       version.toInt() == kFormatVersion,
-      "{} format_version must be {}, but got {}. Update the library.",
+      "{} format_version must be {}, but got {}. Update Tessera, or use the version that saved it.",
       where,
       kFormatVersion,
       version.toInt());
@@ -197,7 +197,7 @@ void load_state(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       !options.extra && options.checkpoint.empty(),
-      "{} LoadOptions::extra and LoadOptions::checkpoint belong to checkpoint directories, but this is an archive. Leave them out, and read what else the archive holds yourself.",
+      "{} LoadOptions::extra and LoadOptions::checkpoint are for checkpoint directories, but this is an archive. Leave them unset, and read other entries of the archive with your own code.",
       where);
   const at::NoGradGuard no_grad;
   const ArchivedState archived = read_archive(archive, where);

@@ -97,7 +97,7 @@ void CallableBinder::bind(
 void CallableBinder::finish(const std::string& where) const {
   TESSERA_CHECK_VALUE(
       missing_.empty(),
-      "{} what was saved needs functions that a file can't hold:{}\nGive them in Callables, by these names.",
+      "{} the saved configuration needs functions that a file can't hold:{}\nPass them in Callables under these names.",
       where,
       missing_);
 }

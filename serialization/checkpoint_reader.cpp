@@ -57,7 +57,7 @@ class InputFile {
   // Checks the size before it allocates memory, because a sparse file may have any size.
   std::string read_all(int64_t max_bytes) const {
     const int64_t bytes = size();
-    check(bytes >= 0, "can't be read", "it is not a file");
+    check(bytes >= 0, "can't be read", "it is not a regular file");
     check(
         bytes <= max_bytes,
         "is too large",
@@ -94,7 +94,7 @@ class InputFile {
       const {
     TESSERA_CHECK_VALUE(
         is_valid,
-        "{} '{}' {}: {}. Load another checkpoint, by LoadOptions::checkpoint.",
+        "{} '{}' {}: {}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
         kLoad,
         path_.string(),
         problem,
@@ -123,7 +123,7 @@ void append_ranges(
   const int64_t size = InputFile(path).size();
   TESSERA_CHECK_VALUE(
       size == file.bytes,
-      "{} '{}' must have {} bytes, but got {}: it is damaged. Load another checkpoint, by LoadOptions::checkpoint.",
+      "{} '{}' must have {} bytes, but has {}. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
       kLoad,
       path.string(),
       file.bytes,
@@ -147,7 +147,7 @@ void verify(const ChunkRange& range) {
     input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
     TESSERA_CHECK_VALUE(
         checksum_of(bytes) == range.file->xxh3[i],
-        "{} '{}' bytes [{}, {}) do not agree with their checksum: the file is damaged. Load another checkpoint, by LoadOptions::checkpoint.",
+        "{} '{}': the bytes [{}, {}) do not match their checksum. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
         kLoad,
         range.path.string(),
         begin,
@@ -352,7 +352,7 @@ std::vector<CheckpointLink> read_chain(
         link.xxh3 == child.manifest.parent->xxh3 &&
             link.manifest.increments == child.manifest.increments - 1 &&
             has_same_tables(link.manifest, child.manifest),
-        "{} '{}' is not the one that the increment '{}' was written on. Load another checkpoint.",
+        "{} '{}' is not the checkpoint that the increment '{}' builds on. Choose another checkpoint with LoadOptions::checkpoint, or move the increment out of its directory.",
         where,
         (directory / link.name).string(),
         shorten(child.name));
@@ -367,7 +367,7 @@ std::string choose_checkpoint(
   const std::vector<std::string> names = list_checkpoints(directory);
   TESSERA_CHECK_VALUE(
       !names.empty(),
-      "{} there is no checkpoint in '{}'. Name the directory that was given to save_checkpoint().",
+      "{} there is no checkpoint in '{}'. Pass the directory that was given to save_checkpoint().",
       kLoad,
       directory);
   TESSERA_CHECK_VALUE(
@@ -464,7 +464,7 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
       rows.end();
   TESSERA_CHECK_VALUE(
       is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
-      "{} '{}' must hold different rows of the table, ascending. Load another checkpoint.",
+      "{} '{}' must list rows of the table in ascending order, each of them once. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
       kLoad,
       path.string());
 }
@@ -513,7 +513,7 @@ std::string CheckpointReader::read_extra() const {
   const std::optional<ManifestFile>& extra = newest.manifest.extra;
   TESSERA_CHECK_VALUE(
       extra.has_value(),
-      "{} LoadOptions::extra is set, but '{}' was saved without CheckpointOptions::extra.",
+      "{} LoadOptions::extra is set, but '{}' was saved without CheckpointOptions::extra. Leave LoadOptions::extra unset, or load another checkpoint.",
       kLoad,
       shorten(newest.name));
   return read_whole(*extra);
@@ -610,7 +610,7 @@ void load_checkpoint(
     } catch (const c10::Error& error) {
       TESSERA_CHECK(
           false,
-          "{} the files were whole a moment ago, but now: {} The tables hold rows of before and after: load again. Keep more checkpoints (CheckpointOptions::keep_last) where another process removes old ones.",
+          "{} the files changed while they were loaded: {} Some rows of the tables are loaded, and the others are not, so load again. If another process removes old checkpoints, increase its CheckpointOptions::keep_last.",
           kLoad,
           error.what_without_backtrace());
     }

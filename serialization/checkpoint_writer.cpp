@@ -206,7 +206,7 @@ void save_checkpoint(
     validate(options);
     TESSERA_CHECK_VALUE(
         !directory.empty(),
-        "[save_checkpoint] directory must be a path, but got ''.");
+        "[save_checkpoint] directory must be a path, but got ''. Pass the path of a directory.");
     check_path(directory, kSave);
   } catch (...) {
     error = std::current_exception();

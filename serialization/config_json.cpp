@@ -66,11 +66,11 @@ Nest<FeatureConfig> build_nest(
   if (entries[begin].path.size() == depth) {
     TESSERA_CHECK_VALUE(
         end == begin + 1 || entries[begin + 1].path.size() > depth,
-        "[{}] two features have one path.",
+        "[{}] two features have the same path. Give each feature its own path.",
         where);
     TESSERA_CHECK_VALUE(
         end == begin + 1,
-        "[{}] a feature's path must not be the beginning of another's.",
+        "[{}] the path of a feature must not be the beginning of another feature's path. Change one of them.",
         where);
     return entries[begin].config;
   }
@@ -85,7 +85,7 @@ Nest<FeatureConfig> build_nest(
     };
     TESSERA_CHECK_VALUE(
         has_same_step(begin),
-        "[{}] a feature's path must not be the beginning of another's.",
+        "[{}] the path of a feature must not be the beginning of another feature's path. Change one of them.",
         where);
     while (next < end && has_same_step(next)) {
       ++next;

@@ -191,7 +191,8 @@ Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
 Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
     const Json& json,
     const std::string& where) {
-  require_kind(json.is_structured(), json, "a shape, or shapes", where);
+  require_kind(
+      json.is_structured(), json, "a shape or a nest of shapes", where);
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;
     for (const auto& [key, child] : json.items()) {

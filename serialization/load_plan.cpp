@@ -70,11 +70,11 @@ class LoadPlanner {
     }
     TESSERA_CHECK_VALUE(
         problems_.empty(),
-        "{} what was saved does not fit this layer; nothing was changed:\n  {}\nBuild the layer with the configuration that was saved, or ask for less by LoadOptions{}",
+        "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration, or load less with LoadOptions{}",
         where,
         fmt::format("{}", fmt::join(problems_, "\n  ")),
         state_.missing_slots == MissingSlots::kError
-            ? " or the layer's option missing_slots."
+            ? " or with the layer's option missing_slots."
             : ".");
     if (options_.tables.empty() && options_.slots) {
       plan_.iterations = saved_.iterations;
@@ -91,7 +91,7 @@ class LoadPlanner {
     for (const SavedTable& table : saved_.tables) {
       if (find_named(state_.tables, table.name) == nullptr) {
         problems_.push_back(fmt::format(
-            "table '{}': only what was saved has it, the layer has {}",
+            "table '{}': it was saved, but the layer has only {}",
             shorten(table.name),
             names_of(state_.tables)));
       }
@@ -102,7 +102,7 @@ class LoadPlanner {
     for (const std::string& name : options_.tables) {
       if (find_named(state_.tables, name) == nullptr) {
         problems_.push_back(fmt::format(
-            "table '{}': asked for by LoadOptions::tables, but the layer has {}",
+            "table '{}': LoadOptions::tables names it, but the layer has only {}",
             shorten(name),
             names_of(state_.tables)));
       } else {
@@ -116,7 +116,7 @@ class LoadPlanner {
     const SavedTable* saved = find_named(saved_.tables, name);
     if (saved == nullptr) {
       problems_.push_back(fmt::format(
-          "table '{}': not saved, there is {}",
+          "table '{}': it was not saved. Saved tables: {}",
           shorten(name),
           names_of(saved_.tables)));
       return;
@@ -186,8 +186,8 @@ class LoadPlanner {
     }
     if (saved.accumulation_steps != steps) {
       problems_.push_back(fmt::format(
-          "table '{}': gradient_accumulation_steps is {}, but the gradients "
-          "that were saved are a part of {}",
+          "table '{}': gradient_accumulation_steps is {}, but the saved "
+          "gradients are a part of an accumulation over {} steps",
           shorten(table.name),
           steps,
           saved.accumulation_steps));
@@ -217,7 +217,7 @@ class LoadPlanner {
     const std::string expected = optim::name_of(*table.optimizer);
     if (*saved.optimizer != expected) {
       problems_.push_back(fmt::format(
-          "table '{}': the optimizer is {}, but saved was {}",
+          "table '{}': the optimizer is {}, but the saved one is {}",
           shorten(table.name),
           expected,
           shorten(*saved.optimizer)));
@@ -244,7 +244,7 @@ class LoadPlanner {
     expected.shape[0] = table.config->vocabulary_size;
     if (!fits(*found, expected)) {
       problems_.push_back(fmt::format(
-          "table '{}': {} is {}, but saved was {}",
+          "table '{}': {} is {} in the layer, but was saved as {}",
           shorten(table.name),
           what,
           to_string(expected),

@@ -95,18 +95,19 @@ class ManifestCheck {
     require(
         manifest.increments >= 0 &&
             (manifest.increments > 0) == manifest.parent.has_value(),
-        "increments does not agree with parent");
+        "increments does not fit parent");
     if (manifest.parent) {
       require(
           checkpoint_number(manifest.parent->name).has_value() &&
               is_checksum(manifest.parent->xxh3),
-          "parent is no checkpoint");
+          "parent is not a checkpoint");
     }
     for (const ManifestTable& table : manifest.tables) {
       place_ = "table '" + shorten(table.name) + "': ";
-      require(tables_.insert(table.name).second, "given twice");
+      require(tables_.insert(table.name).second, "it is listed twice");
       require(
-          !table.touched || manifest.parent, "an increment without a parent");
+          !table.touched || manifest.parent,
+          "it has touched rows, but the manifest has no parent");
       check(table);
     }
     place_ = "extra: ";
@@ -119,7 +120,7 @@ class ManifestCheck {
   void require(bool is_valid, const char* problem) const {
     TESSERA_CHECK_VALUE(
         is_valid,
-        "{} the manifest is wrong: {}{}. Load another checkpoint.",
+        "{} the manifest is wrong: {}{}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
         where_,
         place_,
         problem);
@@ -133,8 +134,8 @@ class ManifestCheck {
             file.name.find_first_not_of(
                 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                 "0123456789_-.") == std::string::npos,
-        "a file's name must be letters, digits, '.', '_' and '-'");
-    require(files_.insert(file.name).second, "a file is named twice");
+        "a file name must consist of letters, digits, '.', '_' and '-'");
+    require(files_.insert(file.name).second, "a file is listed twice");
     require(file.bytes >= 0, "a file's size is negative");
     // (bytes + kChunkBytes - 1) / kChunkBytes may overflow.
     const int64_t chunks =
@@ -142,18 +143,18 @@ class ManifestCheck {
     require(
         file.xxh3.size() == static_cast<uint64_t>(chunks) &&
             std::all_of(file.xxh3.begin(), file.xxh3.end(), is_checksum),
-        "a file's checksums do not fit its size");
+        "the number of a file's checksums does not fit its size");
   }
 
   void check(const ManifestTable& table) {
-    require(!table.tensors.empty(), "no tensors");
+    require(!table.tensors.empty(), "it has no tensors");
     std::set<std::string> names;
     for (const ManifestTensor& tensor : table.tensors) {
-      require(names.insert(tensor.name).second, "a tensor is given twice");
+      require(names.insert(tensor.name).second, "a tensor is listed twice");
       check_shape(tensor);
       require(
           tensor.shape[0] == table.tensors[0].shape[0],
-          "tensors of different heights");
+          "its tensors have different numbers of rows");
     }
     require(
         table.tensors[0].name == "parameters",
@@ -162,13 +163,13 @@ class ManifestCheck {
     if (table.touched) {
       require(
           table.touched->count >= 0 && table.touched->count <= rows,
-          "touched rows must be some of the table's");
+          "the number of touched rows must be in [0, number of rows]");
       rows = table.touched->count;
       check(table.touched->file);
       require(
           table.touched->file.bytes ==
               rows * static_cast<int64_t>(sizeof(uint32_t)),
-          "the file of touched rows has another size");
+          "the size of the file of touched rows does not fit the number of rows");
     }
     for (const ManifestTensor& tensor : table.tensors) {
       check_parts(tensor, rows);
@@ -185,7 +186,7 @@ class ManifestCheck {
     for (const ManifestGradients& part : accumulated.parts) {
       require(
           part.count >= 0 && part.count <= parameters.shape[0],
-          "rows with accumulated gradients must be some of the table's");
+          "the number of rows with accumulated gradients must be in [0, number of rows]");
       check(part.rows);
       check(part.sums);
       const int64_t width =
@@ -195,7 +196,7 @@ class ManifestCheck {
                   part.count * static_cast<int64_t>(sizeof(uint32_t)) &&
               part.sums.bytes ==
                   part.count * width * static_cast<int64_t>(sizeof(float)),
-          "a file of accumulated gradients has another size");
+          "the size of a file of accumulated gradients does not fit its rows");
     }
   }
 
@@ -218,7 +219,9 @@ class ManifestCheck {
   // turn, with all its rows in order, and each file must have the size of its rows.
   void check_parts(const ManifestTensor& tensor, int64_t rows) {
     const int64_t step = tensor.parts.empty() ? 1 : tensor.parts[0].step;
-    require(step >= 1 && step <= std::max<int64_t>(1, rows), "a step is wrong");
+    require(
+        step >= 1 && step <= std::max<int64_t>(1, rows),
+        "the step of a part must be in [1, number of rows]");
     int64_t lane = 0;
     int64_t next = 0;
     for (const ManifestPart& part : tensor.parts) {
@@ -260,7 +263,7 @@ std::string to_text(const Manifest& manifest) {
   } catch (const Json::exception& error) {
     TESSERA_CHECK_VALUE(
         false,
-        "[save_checkpoint] names of tables must be UTF-8: {}",
+        "[save_checkpoint] the names of tables must be UTF-8: {}. Rename the tables.",
         error.what());
   }
   text.pop_back();  // the closing brace
@@ -297,7 +300,7 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       text.size() >= tail &&
           checksum_of({text.data(), content}) == checksum_in(text) &&
           text.ends_with(kAfterDigits),
-      "{} bytes [0, {}) do not agree with the checksum at their end: the file is damaged, or no manifest. Load another checkpoint.",
+      "{}: the bytes [0, {}) do not match the checksum at their end. The file is damaged or not a manifest. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
       where,
       text.size());
   Json json = parse_json(text, where);
@@ -308,7 +311,7 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       "manifest.format_version");
   TESSERA_CHECK_VALUE(
       version == kManifestVersion,
-      "{} format_version must be {}, but got {}. Update the library.",
+      "{} format_version must be {}, but got {}. Update Tessera, or use the version that saved it.",
       where,
       kManifestVersion,
       version);
@@ -325,7 +328,7 @@ std::string name_after(const std::string& newest, const std::string& where) {
   const int64_t number = checkpoint_number(newest).value();
   TESSERA_CHECK_VALUE(
       number < kMaxCheckpointNumber,
-      "{} there is '{}', and no checkpoint may have a larger number. Choose another directory, or remove that folder if it is not a checkpoint.",
+      "{} the directory has '{}', and no checkpoint can have a larger number. Choose another directory, or remove that folder if it is not a checkpoint.",
       where,
       newest);
   return checkpoint_name(number + 1);

@@ -33,7 +33,7 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
   check_system(::fstat(file.number(), &status) == 0);
   TESSERA_CHECK_VALUE(
       S_ISREG(status.st_mode),
-      "{} {}: expected a file, but this is a folder, a pipe or a device.",
+      "{} {}: expected a file, but this is a folder, a pipe or a device. Choose another path.",
       where,
       path);
   size_ = static_cast<size_t>(status.st_size);

@@ -61,12 +61,9 @@ class HeaderParser {
     std::sort(keys.begin(), keys.end());
     TESSERA_CHECK_VALUE(
         (keys == std::vector<std::string>{"descr", "fortran_order", "shape"}),
-        "{}{}. The file is damaged or not NumPy's.",
+        "{}: the header must have the keys descr, fortran_order and shape, each once, but got {}. The file is damaged or not a .npy file.",
         where_,
-        fmt::format(
-            ": the header must have the keys descr, fortran_order and shape, "
-            "each once, but got {}",
-            shorten_all(keys)));
+        shorten_all(keys));
     return header;
   }
 
@@ -98,7 +95,7 @@ class HeaderParser {
   void expect(bool is_fine, const char* wanted) const {
     TESSERA_CHECK_VALUE(
         is_fine,
-        "{}: expected {} at byte {} of the header. The file is damaged or not NumPy's.",
+        "{}: expected {} at byte {} of the header. The file is damaged or not a .npy file.",
         where_,
         wanted,
         position_);
@@ -141,7 +138,7 @@ class HeaderParser {
       expect(has_comma || (next() == ')' && lengths.size() > 1), "',' or ')'");
       TESSERA_CHECK_VALUE(
           lengths.size() <= kMaxRank,
-          "{}: expected at most {} dimensions. Reshape the array.",
+          "{}: expected at most {} dimensions, but got more. Reshape the array.",
           where_,
           kMaxRank);
     }
@@ -185,13 +182,10 @@ at::ScalarType dtype_of(const std::string& descr, const std::string& where) {
   }
   C10_THROW_ERROR(
       ValueError,
-      c10::str(
+      fmt::format(
+          "{}: dtype must be one of float16, float32, float64, int8, int16, int32, int64, uint8, bool, but got '{}'. In Python, convert the array with array.astype(...). Save bfloat16 with safetensors instead.",
           where,
-          ": dtype must be one of float16, float32, float64, int8, int16, int32, "
-          "int64, uint8, bool, but got '",
-          descr,
-          "'. In Python, save array.astype(...) to one of them; bfloat16 goes "
-          "through safetensors."));
+          descr));
 }
 
 // The header's text, and where the data begins.
@@ -203,7 +197,7 @@ struct Preamble {
 Preamble preamble_of(std::string_view file, const std::string& where) {
   TESSERA_CHECK_VALUE(
       file.substr(0, kMagic.size()) == kMagic,
-      "{}: expected a .npy file, but this does not begin as one{}. In Python, write it with numpy.save().",
+      "{}: expected a .npy file, but this file does not begin like one{}. In Python, write it with numpy.save().",
       where,
       file.empty() ? " (it is empty)" : "");
   constexpr size_t kVersionEnd = 8;
@@ -214,7 +208,7 @@ Preamble preamble_of(std::string_view file, const std::string& where) {
   TESSERA_CHECK_VALUE(
       file.size() < kVersionEnd ||
           (version >= 1 && version <= 3 && byte(7) == 0),
-      "{}: version must be 1.0, 2.0 or 3.0, but got {}.{}.",
+      "{}: version must be 1.0, 2.0 or 3.0, but got {}.{}. In Python, write the file with numpy.save().",
       where,
       version,
       byte(7));
@@ -226,7 +220,7 @@ Preamble preamble_of(std::string_view file, const std::string& where) {
   const size_t begin = kVersionEnd + length_size;
   TESSERA_CHECK_VALUE(
       file.size() >= begin && length <= file.size() - begin,
-      "{}: the header ends after the file, which has {} bytes. The file is truncated or damaged.",
+      "{}: the header must end within the file, which has {} bytes, but it is longer. The file is truncated or damaged.",
       where,
       file.size());
   return {file.substr(begin, length), begin + length};
@@ -239,7 +233,7 @@ void save_npy(const at::Tensor& tensor, const std::string& path) {
   const FileDtype& dtype = require_saveable(tensor, where);
   TESSERA_CHECK_TYPE(
       dtype.npy != nullptr,
-      "{}: NumPy has no {}. Use save_safetensors(), or convert the tensor with to(at::kFloat).",
+      "{}: NumPy has no dtype {}. Use save_safetensors(), or convert the tensor with to(at::kFloat).",
       where,
       c10::toString(dtype.dtype));
   // Python prints tuples as (), (3,), (3, 4).

@@ -83,13 +83,14 @@ std::string header_of(
     }
   } catch (const Json::type_error&) {
     C10_THROW_ERROR(
-        ValueError, where + ": names and metadata must be UTF-8. Encode them.");
+        ValueError,
+        where + ": names and metadata must be UTF-8. Encode them as UTF-8.");
   }
   std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
   header.append((8 - header.size() % 8) % 8, ' ');
   TESSERA_CHECK_VALUE(
       header.size() <= kMaxHeader,
-      "{}: the header may have {} bytes, but names and metadata make it {}. Save several files.",
+      "{}: the header must have at most {} bytes, but the names and metadata need {}. Save the tensors in several files.",
       where,
       kMaxHeader,
       header.size());
@@ -112,7 +113,7 @@ at::Tensor NamedTensors::operator[](const std::string& name) const {
   C10_THROW_ERROR(
       ValueError,
       fmt::format(
-          "[NamedTensors] no tensor '{}' among {}. Known: {}{}.",
+          "[NamedTensors] there is no tensor '{}' among the {} tensors. Known: {}{}.",
           shorten(name),
           tensors.size(),
           join_names(known),
@@ -124,11 +125,15 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : contents.tensors) {
     TESSERA_CHECK_VALUE(
-        name != kSafetensorsMetadata && names.insert(name).second,
-        "{}: names must differ and not be __metadata__, but got '{}{} Rename the tensor.",
+        name != kSafetensorsMetadata,
+        "{}: names must differ from '{}', which the format reserves. Rename the tensor.",
         where,
-        shorten(name),
-        name == kSafetensorsMetadata ? "'." : "' twice.");
+        kSafetensorsMetadata);
+    TESSERA_CHECK_VALUE(
+        names.insert(name).second,
+        "{}: names must differ, but got '{}' twice. Rename the tensor.",
+        where,
+        shorten(name));
     require_saveable(
         tensor, fmt::format("{}: tensor '{}'", where, shorten(name)));
   }
@@ -150,14 +155,14 @@ NamedTensors load_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path, "[load_safetensors]");
   TESSERA_CHECK_VALUE(
       file->size() >= kLengthSize,
-      "{}: expected a safetensors file, but it has only {} bytes. It is truncated.",
+      "{}: expected a safetensors file, but the file has only {} bytes. It is truncated.",
       where,
       file->size());
   uint64_t length = 0;
   std::memcpy(&length, file->data(), kLengthSize);
   TESSERA_CHECK_VALUE(
       length <= kMaxHeader && length <= file->size() - kLengthSize,
-      "{}: the header must have at most {} bytes and end in the file, which has {}, but its length is given as {}. The file is truncated, damaged or not of the safetensors format.",
+      "{}: the header must have at most {} bytes and end within the file of {} bytes, but its length is given as {}. The file is truncated, damaged or not of the safetensors format.",
       where,
       kMaxHeader,
       file->size(),

@@ -41,7 +41,9 @@ class HeaderReader {
       : text_(text), where_(where) {}
 
   SafetensorsHeader read() {
-    check(text_.substr(0, 1) == "{", "the header is not a JSON object");
+    if (text_.substr(0, 1) != "{") {
+      fail("the header is not a JSON object");
+    }
     // The levels are the header, an entry and a list in the entry.
     const JsonLimits limits{.depth = 3, .list_size = kMaxRank};
     for_each_json_entry(
@@ -57,33 +59,46 @@ class HeaderReader {
 
  private:
   void accept_entry(const Json& fields) {
-    check(fields.is_object(), "'{}' must be an object", shorten(name_));
+    if (!fields.is_object()) {
+      fail(
+          "'{}' must be an object, but got {}",
+          shorten(name_),
+          shorten(fields.dump()));
+    }
     if (name_ == kSafetensorsMetadata) {
       for (const auto& [key, value] : fields.items()) {
-        check(
-            value.is_string(),
-            "{} must hold strings, but '{}' is none",
-            name_,
-            shorten(key));
+        if (!value.is_string()) {
+          fail(
+              "the values of {} must be strings, but '{}' has {}",
+              name_,
+              shorten(key),
+              shorten(value.dump()));
+        }
         header_.metadata[key] = value.get<std::string>();
       }
       return;
     }
-    check(
-        fields.size() == 3 && fields.contains("dtype") &&
-            fields.contains("shape") && fields.contains("data_offsets"),
-        "tensor '{}': expected dtype, shape and data_offsets, and nothing else",
-        shorten(name_));
+    if (fields.size() != 3 || !fields.contains("dtype") ||
+        !fields.contains("shape") || !fields.contains("data_offsets")) {
+      fail(
+          "tensor '{}': expected dtype, shape and data_offsets, and nothing else, but got {}",
+          shorten(name_),
+          shorten(fields.dump()));
+    }
     const Json& shape = fields.at("shape");
-    check(
-        is_list_of_sizes(shape),
-        "tensor '{}': shape must be a list of lengths",
-        shorten(name_));
+    if (!is_list_of_sizes(shape)) {
+      fail(
+          "tensor '{}': shape must be a list of sizes >= 0, but got {}",
+          shorten(name_),
+          shorten(shape.dump()));
+    }
     const Json& offsets = fields.at("data_offsets");
-    check(
-        is_list_of_sizes(offsets) && offsets.size() == 2,
-        "tensor '{}': data_offsets must be two offsets",
-        shorten(name_));
+    if (!is_list_of_sizes(offsets) || offsets.size() != 2) {
+      fail(
+          "tensor '{}': data_offsets must be two numbers >= 0, but got {}",
+          shorten(name_),
+          shorten(offsets.dump()));
+    }
     const FileDtype& dtype = dtype_of(fields.at("dtype"));
     SafetensorsHeader::Entry entry{
         .name = name_,
@@ -92,15 +107,16 @@ class HeaderReader {
         .begin = offsets[0].get<size_t>(),
         .end = offsets[1].get<size_t>()};
     const std::optional<size_t> bytes = num_bytes(entry.shape, entry.dtype);
-    check(
-        entry.begin <= entry.end && bytes == entry.end - entry.begin,
-        "tensor '{}': shape {} of {} needs {} bytes, but data_offsets are [{}, {}]",
-        shorten(name_),
-        c10::str(at::IntArrayRef(entry.shape)),
-        dtype.safetensors,
-        bytes ? std::to_string(*bytes) : "more than 2^63",
-        entry.begin,
-        entry.end);
+    if (entry.begin > entry.end || bytes != entry.end - entry.begin) {
+      fail(
+          "tensor '{}': shape {} of {} needs {} bytes, but data_offsets are [{}, {}]",
+          shorten(name_),
+          c10::str(at::IntArrayRef(entry.shape)),
+          dtype.safetensors,
+          bytes ? std::to_string(*bytes) : "more than 2^63",
+          entry.begin,
+          entry.end);
+    }
     header_.entries.push_back(std::move(entry));
   }
 
@@ -121,12 +137,11 @@ class HeaderReader {
   }
 
   template <class... Args>
-  void check(
-      bool is_fine,
+  [[noreturn]] void fail(
       fmt::format_string<const Args&...> problem,
       const Args&... args) const {
     TESSERA_CHECK_VALUE(
-        is_fine,
+        false,
         "{}: {}. The file is damaged or not of the safetensors format.",
         where_,
         fmt::format(problem, args...));
@@ -154,7 +169,7 @@ void check_cover(
   for (const auto* entry : in_turn) {
     TESSERA_CHECK_VALUE(
         entry->begin == covered && entry->end <= data_size,
-        "{}: tensor '{}' has the bytes [{}, {}) of the data, but the next in turn is {} of {}. The file is truncated or damaged.",
+        "{}: tensor '{}' has the bytes [{}, {}) of the data, but must begin at byte {} and end within the {} bytes of data. The file is truncated or damaged.",
         where,
         shorten(entry->name),
         entry->begin,

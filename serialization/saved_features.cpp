@@ -37,7 +37,7 @@ Nest<FeatureConfig> saved_features(
   c10::IValue config;
   TESSERA_CHECK_VALUE(
       archive.try_read("config", config) && config.isString(),
-      "[saved_features] the archive has no config: expected what TPUEmbedding saved. Of a model's archive, read the layer's by its name.");
+      "[saved_features] expected an archive that a TPUEmbedding saved, but the archive has no config. If it is the archive of a whole model, read the layer's own archive by its name.");
   verify_checksums(archive, "[saved_features]", "config");
   return features_from(config.toStringRef(), callables);
 }
@@ -48,7 +48,7 @@ Nest<FeatureConfig> saved_features(
   const std::vector<std::string> names = list_checkpoints(directory);
   TESSERA_CHECK_VALUE(
       !names.empty(),
-      "[saved_features] there is no checkpoint in '{}'. Name the directory that was given to save_checkpoint().",
+      "[saved_features] there is no checkpoint in '{}'. Pass the directory that was given to save_checkpoint().",
       directory);
   return features_from(
       read_link(directory, names.back(), "[saved_features]").manifest.config,

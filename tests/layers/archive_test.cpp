@@ -241,7 +241,8 @@ TEST(LayerArchiveTest, AModelIsSavedWhole) {
   torch::save(model, stream);
   expect_lines(
       load_error(layer, stream.str()),
-      {"[TPUEmbedding::load] the archive has no format_version"});
+      {"[TPUEmbedding::load] expected an archive that a TPUEmbedding or "
+       "EmbeddingEngine saved, but the archive has no format_version"});
 }
 
 TEST(LayerArchiveTest, TheHostReadsTheEnginesTables) {
@@ -396,18 +397,18 @@ TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
   EXPECT_EQ(engine->iterations(), 3);
   expect_lines(
       load_error(engine, test::saved(make_layer({.optimizer = optim::Adam{}}))),
-      {"table 'class': the optimizer is Adagrad, but saved was Adam"});
+      {"table 'class': the optimizer is Adagrad, but the saved one is Adam"});
 }
 
 TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
   auto layer = make_layer({.optimizer = optim::Adam{}, .seed = 99});
   expect_lines(
       load_error(layer, test::saved(make_layer())),
-      {"what was saved does not fit this layer; nothing was changed:",
+      {"the saved tables do not fit this layer. Nothing was changed. Problems:",
        "\n  table 'class': slot momenta was not saved",
        "\n  table 'class': slot velocities was not saved",
        "\n  table 'table_1': slot momenta was not saved",
-       "Build the layer with the configuration that was saved"});
+       "Build the layer with the saved configuration"});
 }
 
 TEST(LayerArchiveTest, SlotsOfAnotherOptimizerAreNotDropped) {
@@ -415,7 +416,7 @@ TEST(LayerArchiveTest, SlotsOfAnotherOptimizerAreNotDropped) {
   auto sgd = make_layer({.optimizer = optim::SGD{}});
   expect_lines(
       load_error(sgd, test::saved(adagrad)),
-      {"the optimizer is SGD, but saved was Adagrad"});
+      {"the optimizer is SGD, but the saved one is Adagrad"});
 }
 
 TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
@@ -432,13 +433,15 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
   auto layer = make_layer({.seed = 99});
   expect_lines(
       load_error(layer, test::saved(other)),
-      {"\n  table 'class': not saved, there is 'wide', 'table_1', 'table_2'",
-       "\n  table 'table_1': parameters is float32 [4, 2], but saved was "
-       "float32 [5, 2]",
-       "\n  table 'table_1': slot accumulators is float32 [4, 2], but saved",
-       "\n  table 'wide': only what was saved has it, the layer has 'class', "
+      {"\n  table 'class': it was not saved. Saved tables: 'wide', 'table_1', "
+       "'table_2'",
+       "\n  table 'table_1': parameters is float32 [4, 2] in the layer, but "
+       "was saved as float32 [5, 2]",
+       "\n  table 'table_1': slot accumulators is float32 [4, 2] in the layer, "
+       "but was saved as",
+       "\n  table 'wide': it was saved, but the layer has only 'class', "
        "'table_1'",
-       "\n  table 'table_2': only what was saved has it"});
+       "\n  table 'table_2': it was saved, but the layer has only"});
 
   TPUEmbedding larger(TPUEmbeddingOptions{
       .features = {
@@ -447,8 +450,8 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
           {"c", FeatureConfig{.table = third}}}});
   expect_lines(
       load_error(larger, test::saved(layer)),
-      {"\n  table 'wide': not saved, there is 'class', 'table_1'",
-       "\n  table 'table_2': not saved"});
+      {"\n  table 'wide': it was not saved. Saved tables: 'class', 'table_1'",
+       "\n  table 'table_2': it was not saved"});
 }
 
 // Returns the bytes of an archive that `write` has filled.
@@ -466,7 +469,8 @@ TEST(LayerArchiveTest, RefusesALaterFormat) {
       load_error(layer, archive_bytes([](OutputArchive& archive) {
                    archive.write("format_version", c10::IValue(2));
                  })),
-      {"format_version must be 1, but got 2. Update the library."});
+      {"format_version must be 1, but got 2. Update Tessera, or use the version "
+       "that saved it."});
 }
 
 TEST(LayerArchiveTest, RefusesEntriesOfAnotherKind) {
@@ -485,9 +489,9 @@ TEST(LayerArchiveTest, RefusesEntriesOfAnotherKind) {
                  })),
       {"\n  iterations is missing",
        "\n  table_0 has no name",
-       "\n  table 'class': not saved",
-       "\n  table 'table_1': parameters is float32 [4, 2], but saved was "
-       "Double [4, 2]",
+       "\n  table 'class': it was not saved",
+       "\n  table 'table_1': parameters is float32 [4, 2] in the layer, but "
+       "was saved as Double [4, 2]",
        "\n  table 'table_1': slot accumulators was not saved"});
 }
 

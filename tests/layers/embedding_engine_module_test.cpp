@@ -151,7 +151,7 @@ TEST(EmbeddingEngineModuleTest, AFailedLoadChangesNothing) {
   const EmbeddingEngineModule other(adam);
   EXPECT_VALUE_ERROR(
       load_bytes(engine, bytes_of(other)),
-      "table 'users': the optimizer is Adagrad, but saved was Adam");
+      "table 'users': the optimizer is Adagrad, but the saved one is Adam");
   EXPECT_VALUE_ERROR(
       load_bytes(engine, bytes_of(other)), "[EmbeddingEngine::load]");
   EXPECT_EQ(bytes_of(engine), before);

@@ -183,7 +183,8 @@ TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
       load_faiss_index(path), where + "'longest' must be a finite number");
   save_safetensors({.tensors = {}, .metadata = whole.metadata}, path);
   EXPECT_VALUE_ERROR(
-      load_faiss_index(path), where + "[NamedTensors] no tensor 'index'");
+      load_faiss_index(path),
+      where + "[NamedTensors] there is no tensor 'index'");
 }
 
 TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {

@@ -237,7 +237,7 @@ TEST(LayerJsonTest, FunctionsMustBeGivenByName) {
       from_json<TPUEmbedding>(json),
       "needs functions that a file can't hold:\n"
       "  layer.TPUEmbedding: learning_rates 'warm_up'\n"
-      "Give them in Callables, by these names.");
+      "Pass them in Callables under these names.");
   const auto rebuilt = from_json<TPUEmbedding>(
       json, {.callables = {.learning_rates = {{"warm_up", rate}}}});
   EXPECT_EQ(rebuilt->options().optimizer, layer->options().optimizer);
@@ -274,7 +274,7 @@ TEST(LayerJsonTest, RulesOfTablesAndLayersMustBeGivenByName) {
       "  layer.Ranker, table 'movies': learning_rates 'warm_up'\n"
       "  layer.Ranker, table 'movies': rules 'own'\n"
       "  layer.Ranker: rules 'common'\n"
-      "Give them in Callables, by these names.");
+      "Pass them in Callables under these names.");
   auto rebuilt = from_json<Ranker>(json, {.callables = callables});
   const auto& read = rebuilt->embedding->options();
   EXPECT_EQ(*read.features["movie"].table, *movies);

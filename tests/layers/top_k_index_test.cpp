@@ -209,7 +209,8 @@ TEST(ExactIndexTest, NamesADamagedFile) {
       "[load_exact_index '" + path + "'] the file is damaged: ";
   const at::Tensor vectors = at::ones({2, 2});
   EXPECT_VALUE_ERROR(
-      load({{"vectors", vectors}}), where + "[NamedTensors] no tensor 'ids'");
+      load({{"vectors", vectors}}),
+      where + "[NamedTensors] there is no tensor 'ids'");
   EXPECT_VALUE_ERROR(
       (load({{"vectors", vectors}, {"ids", int64s({1})}})),
       where + "[TopKIndex] ids must be");

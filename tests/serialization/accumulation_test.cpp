@@ -299,7 +299,8 @@ TEST(AccumulationTest, RefusesAnotherNumberOfSteps) {
     const std::string expected = c10::str(
         "table 'movies': gradient_accumulation_steps is ",
         steps,
-        ", but the gradients that were saved are a part of 3");
+        ", but the saved gradients are a part of an accumulation over 3 "
+        "steps");
     for (const std::string& message :
          {error_of(other, [&] { load_bytes(other.layer, run.bytes()); }),
           error_of(
@@ -525,15 +526,15 @@ TEST(AccumulationTest, RefusesAWrongManifest) {
       "accumulated steps must be more than 1");
   expect_refused(
       [](ManifestAccumulated& accumulated) { accumulated.parts[0].count = -1; },
-      "must be some of the table's");
+      "the number of rows with accumulated gradients must be in");
   expect_refused(
       [](ManifestAccumulated& accumulated) { --accumulated.parts[0].count; },
-      "a file of accumulated gradients has another size");
+      "the size of a file of accumulated gradients does not fit its rows");
   expect_refused(
       [](ManifestAccumulated& accumulated) {
         accumulated.parts[0].rows.name = "../rows";
       },
-      "a file's name must be letters");
+      "a file name must consist of letters");
 }
 
 class Warnings : public c10::WarningHandler {

@@ -146,7 +146,8 @@ TEST(CheckpointDamageTest, NamesTheFileOfEveryFlippedByte) {
       write_file(path, damaged);
       const std::string message = load_error(run);
       EXPECT_NE(
-          message.find(c10::str("'", path.string(), "' bytes [0, ")), SIZE_MAX)
+          message.find(c10::str("'", path.string(), "': the bytes [0, ")),
+          SIZE_MAX)
           << "byte " << i << " of " << path << ": " << message;
       ++flips;
     }
@@ -174,7 +175,7 @@ TEST(CheckpointDamageTest, NamesADamagedChunkByItsBytes) {
   write_file(file, bytes);
   EXPECT_VALUE_ERROR(
       load_checkpoint(state, run.string(), {}),
-      "table_0.parameters.0' bytes [2097152, 2867200) do not agree");
+      "table_0.parameters.0': the bytes [2097152, 2867200) do not match");
 }
 
 TEST(CheckpointDamageTest, NamesTruncatedAndMissingFiles) {
@@ -242,22 +243,31 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_HOSTILE(.erase("tables"), "missing key 'tables'");
   EXPECT_HOSTILE(["more"] = 1, "unknown key 'more'");
   EXPECT_HOSTILE(["iterations"] = -1, "iterations is negative");
-  EXPECT_HOSTILE(["increments"] = 0, "does not agree with parent");
-  EXPECT_HOSTILE(["increments"] = 7, "is not the one that the");
-  EXPECT_HOSTILE(["parent"] = nullptr, "does not agree with parent");
+  EXPECT_HOSTILE(["increments"] = 0, "increments does not fit parent");
   EXPECT_HOSTILE(
-      ["parent"]["name"] = "checkpoint_000003", "is not the one that");
-  EXPECT_HOSTILE(["parent"]["name"] = "../other", "parent is no checkpoint");
-  EXPECT_HOSTILE(["parent"]["name"] = "/etc", "parent is no checkpoint");
+      ["increments"] = 7, "is not the checkpoint that the increment");
+  EXPECT_HOSTILE(["parent"] = nullptr, "increments does not fit parent");
+  EXPECT_HOSTILE(
+      ["parent"]["name"] = "checkpoint_000003", "is not the checkpoint that");
+  EXPECT_HOSTILE(["parent"]["name"] = "../other", "parent is not a checkpoint");
+  EXPECT_HOSTILE(["parent"]["name"] = "/etc", "parent is not a checkpoint");
   EXPECT_HOSTILE(["parent"]["name"] = "checkpoint_000009", "can't be opened");
-  EXPECT_HOSTILE(["parent"]["xxh3"] = "0000000000000000", "is not the one");
-  EXPECT_HOSTILE(["tables"][1] = json["tables"][0], "given twice");
+  EXPECT_HOSTILE(
+      ["parent"]["xxh3"] = "0000000000000000", "is not the checkpoint that");
+  EXPECT_HOSTILE(["tables"][1] = json["tables"][0], "listed twice");
   EXPECT_HOSTILE(["tables"][0]["tensors"] = {}, "expected a list");
-  EXPECT_HOSTILE(["tables"][0]["tensors"] = Json::array(), "no tensors");
-  EXPECT_HOSTILE(["tables"][0]["name"] = "actors", "is not the one that");
-  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = -1, "must be some of");
-  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 1000, "must be some of");
-  EXPECT_HOSTILE(["tables"][0]["touched"]["count"] = 2, "has another size");
+  EXPECT_HOSTILE(["tables"][0]["tensors"] = Json::array(), "it has no tensors");
+  EXPECT_HOSTILE(
+      ["tables"][0]["name"] = "actors", "is not the checkpoint that");
+  EXPECT_HOSTILE(
+      ["tables"][0]["touched"]["count"] = -1,
+      "number of touched rows must be in");
+  EXPECT_HOSTILE(
+      ["tables"][0]["touched"]["count"] = 1000,
+      "number of touched rows must be in");
+  EXPECT_HOSTILE(
+      ["tables"][0]["touched"]["count"] = 2,
+      "the size of the file of touched rows");
   const auto tensor = [](Json& json) -> Json& {
     return json["tables"][0]["tensors"][0];
   };
@@ -268,11 +278,11 @@ TEST_F(HostileManifestTest, IsRefused) {
   };
   for (const char* name :
        {"/etc/passwd", "../x", "a/b", "..", ".", "", ".hidden", "a\nb"}) {
-    expect("a file's name must be", [&](Json& json) {
+    expect("a file name must consist of", [&](Json& json) {
       json["parts"][0]["file"]["name"] = name;
     });
   }
-  expect("a file is named twice", [](Json& json) {
+  expect("a file is listed twice", [](Json& json) {
     json["parts"][0]["file"]["name"] = "table_0.touched";
   });
   for (const int64_t bytes :
@@ -281,10 +291,10 @@ TEST_F(HostileManifestTest, IsRefused) {
       json["parts"][0]["file"]["bytes"] = bytes;
     });
   }
-  expect("a file's checksums", [](Json& json) {
+  expect("the number of a file's checksums", [](Json& json) {
     json["parts"][0]["file"]["xxh3"] = Json::array();
   });
-  expect("a file's checksums", [](Json& json) {
+  expect("the number of a file's checksums", [](Json& json) {
     json["parts"][0]["file"]["xxh3"][0] = "nothing";
   });
   expect("expected a list", [](Json& json) {
@@ -323,7 +333,7 @@ TEST_F(HostileManifestTest, IsRefused) {
   EXPECT_NE(
       error_of([&](Json& json) {
         json["tables"][0]["touched"]["file"]["xxh3"][0] = checksum_of(bad);
-      }).find("must hold different rows"),
+      }).find("must list rows of the table in ascending order, each"),
       SIZE_MAX);
   write_file(touched, good);
   EXPECT_NE(error_of_text(std::string(100'000, '[') + "}"), "no error");

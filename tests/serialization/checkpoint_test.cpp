@@ -210,7 +210,7 @@ TEST(SavedFeaturesTest, BuildTheSameLayer) {
       "  table 'movies': learning_rates 'warm_up'\n"
       "  table 'table_1': rules 'normalised'\n"
       "  table 'table_1': slot_creations 'twos'\n"
-      "Give them in Callables, by these names.");
+      "Pass them in Callables under these names.");
   const Callables callables{
       .learning_rates = {{"warm_up", warm_up}},
       .initializers = {{"halves", halves}},
@@ -759,10 +759,10 @@ TEST(LoadOptionsOfAnArchiveTest, RefusesOptionsOfDirectories) {
   archive.load_from(folder / "layer.pt");
   EXPECT_VALUE_ERROR(
       layer->load(archive, {.checkpoint = "checkpoint_000001"}),
-      "belong to checkpoint directories");
+      "are for checkpoint directories, but this is an archive");
   EXPECT_VALUE_ERROR(
       layer->load(archive, {.extra = [](torch::serialize::InputArchive&) {}}),
-      "belong to checkpoint directories");
+      "are for checkpoint directories, but this is an archive");
 }
 
 // LoadOptions work alike for archives and checkpoints.
@@ -812,7 +812,7 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
   EXPECT_EQ(layer->iterations(), 1);
   EXPECT_VALUE_ERROR(
       load(layer, {.tables = {"movies", "actors"}}),
-      "table 'actors': asked for by LoadOptions::tables, but the layer has "
+      "table 'actors': LoadOptions::tables names it, but the layer has only "
       "'movies', 'table_1'");
 }
 
@@ -831,16 +831,16 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesIntoAnotherLayer) {
       .optimizer = optim::SGD{}});
   EXPECT_VALUE_ERROR(
       load(layer, {.tables = {"movies"}}),
-      "table 'movies': the optimizer is SGD, but saved was Adagrad");
+      "table 'movies': the optimizer is SGD, but the saved one is Adagrad");
   load(layer, {.tables = {"movies"}, .slots = false});
   EXPECT_TRUE(at::equal(
       layer->embedding_tables()["movies"],
       trained->embedding_tables()["movies"]));
   EXPECT_VALUE_ERROR(
       load(layer, {.slots = false}),
-      "nothing was changed:\n"
-      "  table 'actors': not saved, there is 'movies', 'table_1'\n"
-      "  table 'table_1': only what was saved has it, the layer has 'actors', "
+      "Nothing was changed. Problems:\n"
+      "  table 'actors': it was not saved. Saved tables: 'movies', 'table_1'\n"
+      "  table 'table_1': it was saved, but the layer has only 'actors', "
       "'movies'\n");
 }
 
@@ -875,10 +875,10 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
   auto layer = grown();
   EXPECT_VALUE_ERROR(
       load(layer, {}),
-      "table 'movies': parameters is float32 [100, 3], but saved was float32 "
-      "[70, 3]\n"
-      "  table 'movies': slot accumulators is float32 [100, 3], but saved was "
-      "float32 [70, 3]\n");
+      "table 'movies': parameters is float32 [100, 3] in the layer, but was "
+      "saved as float32 [70, 3]\n"
+      "  table 'movies': slot accumulators is float32 [100, 3] in the layer, "
+      "but was saved as float32 [70, 3]\n");
   const auto initial = test::tables_of(layer);
   load(layer, {.grown = true});
   const at::Tensor rows = layer->embedding_tables()["movies"];
@@ -897,8 +897,8 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
   save(layer);
   EXPECT_VALUE_ERROR(
       load(trained, {.grown = true}),
-      "table 'movies': parameters is float32 [70, 3], but saved was float32 "
-      "[100, 3]");
+      "table 'movies': parameters is float32 [70, 3] in the layer, but was "
+      "saved as float32 [100, 3]");
 }
 
 }  // namespace checkpoint_test

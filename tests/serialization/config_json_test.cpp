@@ -356,14 +356,16 @@ TEST(FeaturesJsonTest, RefusesPathsThatAreNotANest) {
       (std::vector<std::string>{"a/0", "a/1"}));
   EXPECT_VALUE_ERROR(
       read_paths({R"(["a"])", R"(["a"])"}),
-      "[features[\"a\"]] two features have one path.");
+      "[features[\"a\"]] two features have the same path.");
   const char* prefix =
-      "a feature's path must not be the beginning of another's";
+      "the path of a feature must not be the beginning of another feature's "
+      "path";
   EXPECT_VALUE_ERROR(read_paths({R"(["a"])", R"(["a", "b"])"}), prefix);
   EXPECT_VALUE_ERROR(read_paths({R"(["a", "b"])", R"(["a"])"}), prefix);
   EXPECT_VALUE_ERROR(read_paths({"[]", R"(["a"])"}), prefix);
   EXPECT_VALUE_ERROR(read_paths({R"(["a"])", "[]"}), prefix);
-  EXPECT_VALUE_ERROR(read_paths({"[]", "[]"}), "two features have one path");
+  EXPECT_VALUE_ERROR(
+      read_paths({"[]", "[]"}), "two features have the same path");
   EXPECT_VALUE_ERROR(
       read_paths({R"(["a", "x"])", R"(["b"])", R"(["a", "y"])"}),
       "'a' is given twice");

@@ -303,8 +303,8 @@ TEST(CheckpointNumbersTest, RefusesToSaveAfterTheLargestNumber) {
   const std::string before = bytes_of(layer);
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(folder / "run"),
-      "there is 'checkpoint_999999999999', and no checkpoint may have a larger "
-      "number. Choose another directory");
+      "the directory has 'checkpoint_999999999999', and no checkpoint can have "
+      "a larger number. Choose another directory");
   EXPECT_EQ(list_checkpoints(folder / "run").size(), 2);
   EXPECT_EQ(
       std::distance(

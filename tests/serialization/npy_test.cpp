@@ -177,9 +177,10 @@ TEST_F(NpyTest, RefusesFilesThatItCannotRead) {
   EXPECT_CONTAINS(error_at("object.npy"), "but got '|O'");
   EXPECT_CONTAINS(error_at("text.npy"), "but got '<U1'");
   EXPECT_CONTAINS(
-      error_at("bfloat16.npy"), "bfloat16 goes through safetensors");
+      error_at("bfloat16.npy"), "Save bfloat16 with safetensors instead");
   EXPECT_CONTAINS(
-      error_at("all.safetensors"), "expected a .npy file, but this does not");
+      error_at("all.safetensors"),
+      "expected a .npy file, but this file does not");
   EXPECT_TORCH_ERROR(
       load_npy(path("none.npy")), "none.npy: the file can't be read: No such");
   EXPECT_VALUE_ERROR(
