@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_advice.h"
 #include "src/common/file_descriptor.h"
 
 #include <fcntl.h>
@@ -19,10 +20,11 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
     const int number = errno;
     TESSERA_CHECK(
         is_fine,
-        "{} {}: the file can't be read: {}.",
+        "{} {}: the file can't be read: {}. {}",
         where,
         path,
-        std::strerror(number));
+        std::strerror(number),
+        advice_to_read(number));
   };
   check_path(path, where);
   // Without O_NONBLOCK, opening a pipe would wait for its writer.

@@ -3,6 +3,8 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/checksum.h"
+#include "src/common/file_advice.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,9 +13,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 namespace tessera {
@@ -84,10 +88,26 @@ void sync_folder_of(const std::string& path, const std::string& where) {
   const int number = !folder.is_open() || folder.sync_folder() ? 0 : errno;
   TESSERA_CHECK(
       number == 0,
-      "{} {}: the file can't be synced in its folder: {}.",
+      "{} {}: the file can't be synced in its folder: {}. {}",
       where,
       path,
-      std::strerror(number));
+      std::strerror(number),
+      advice_to_write(number));
+}
+
+// Returns the paths of the temporary files without their suffixes. If a suffix would make
+// the name too long for the file system, a checksum takes the place of the name.
+std::string stem_of(const std::string& path) {
+  constexpr size_t kLongestSuffix = sizeof(".tmp-01234567") - 1;
+  const std::filesystem::path file(path);
+  const std::filesystem::path folder = file.parent_path();
+  const std::string name = file.filename().string();
+  // -1 if the folder does not exist, or has no limit.
+  const int64_t limit =
+      ::pathconf(folder.empty() ? "." : folder.c_str(), _PC_NAME_MAX);
+  const bool is_too_long =
+      limit >= 0 && name.size() + kLongestSuffix > static_cast<size_t>(limit);
+  return is_too_long ? (folder / checksum_of(name)).string() : path;
 }
 
 }  // namespace
@@ -96,16 +116,20 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
     : where_(std::move(where)), path_(path) {
   TESSERA_CHECK_VALUE(
       !path.empty(),
-      "{} expected the path of a file, but got ''. Name one.",
+      "{} expected the path of a file, but got ''. Pass a path.",
       where_);
   check_path(path, where_);
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
+  if (error == std::errc::filename_too_long) {
+    errno = ENAMETOOLONG;
+    fail("created");
+  }
   const bool exists = std::filesystem::exists(status);
   TESSERA_CHECK_VALUE(
       exists ? std::filesystem::is_regular_file(status)
              : !std::filesystem::is_symlink(path, error),
-      "{} {}: expected the path of a file, but this is {}. Name another.",
+      "{} {}: expected the path of a file, but this is {}. Choose another path.",
       where_,
       path_,
       std::filesystem::is_directory(status) ? "a folder"
@@ -115,11 +139,12 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
     path_ = std::filesystem::canonical(path, error).string();
     path_ = error ? path : path_;
   }
-  written_path_ = path_ + ".tmp-tessera";
+  const std::string stem = stem_of(path_);
+  written_path_ = stem + ".tmp-tessera";
   file_ = create_locked(written_path_);
   std::random_device random;
   while (!file_.is_open()) {
-    written_path_ = fmt::format("{}.tmp-{:08x}", path_, random());
+    written_path_ = fmt::format("{}.tmp-{:08x}", stem, random());
     file_ = create_file(written_path_);
     if (!file_.is_open() && errno != EEXIST) {
       fail("created");
@@ -142,11 +167,12 @@ void AtomicFile::fail(const char* action) const {
   const int number = errno;
   TESSERA_CHECK(
       false,
-      "{} {}: the file can't be {}: {}.",
+      "{} {}: the file can't be {}: {}. {}",
       where_,
       path_,
       action,
-      std::strerror(number));
+      std::strerror(number),
+      advice_to_write(number));
 }
 
 void AtomicFile::write(const void* data, size_t size) {

@@ -24,11 +24,13 @@ namespace tessera {
 /// file of this name without a lock was left by a process that died, and the next
 /// AtomicFile of the same `path` removes it. If another writer has this name, or the file
 /// system has no locks, the name is `<path>.tmp-<random>`. Such a file stays when its
-/// process dies; you may delete it.
+/// process dies; you may delete it. If the temporary name would be too long for the file
+/// system, a checksum of the file's name takes the place of the file's name.
 ///
 /// Errors:  c10::ValueError if `path` is not a regular file (such as a link to nothing),
-///          is too long or has a zero byte; c10::Error with the system's reason if the
-///          system refuses to write. Both begin with `where` and name the path.
+///          is too long or has a zero byte; c10::Error with the system's reason and an
+///          advice if the system refuses to write. Both begin with `where` and name the
+///          path.
 class AtomicFile {
  public:
   AtomicFile(const std::string& path, std::string where);

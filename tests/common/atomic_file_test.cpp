@@ -124,7 +124,40 @@ TEST(AtomicFileTest, ErrorsNameThePathAndTheReason) {
   EXPECT_TORCH_ERROR(
       save(path, "text"),
       "[test] " + path +
-          ": the file can't be created: No such file or directory.");
+          ": the file can't be created: No such file or directory. Make its "
+          "folder first, or choose another path.");
+}
+
+TEST(AtomicFileTest, AnyNameThatTheSystemAllowsIsWritten) {
+  const TemporaryFolder folder;
+  for (const size_t size : {242, 243, 244, 255}) {
+    SCOPED_TRACE(size);
+    const std::string name(size, 'n');
+    const std::string path = folder / name;
+    AtomicFile first(path, "[test]");
+    write(first, "first");
+    AtomicFile second(path, "[test]");
+    write(second, "second");
+    EXPECT_NE(first.written_path(), second.written_path());
+    first.commit();
+    second.commit();
+    EXPECT_EQ(read_text(path), "second");
+    EXPECT_EQ(names_in(folder), std::set<std::string>{name});
+    const std::string left =
+        std::filesystem::path(first.written_path()).filename();
+    folder.write(left, "left by a process that died");
+    save(path, "whole");
+    EXPECT_EQ(read_text(path), "whole");
+    EXPECT_EQ(names_in(folder), std::set<std::string>{name});
+    std::filesystem::remove(path);
+  }
+  const std::string path = folder / std::string(256, 'n');
+  EXPECT_TORCH_ERROR(
+      save(path, "text"),
+      "[test] " + path +
+          ": the file can't be created: File name too long. Choose a shorter "
+          "path.");
+  EXPECT_TRUE(names_in(folder).empty());
 }
 
 }  // namespace atomic_file_test

@@ -551,12 +551,15 @@ TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
     EXPECT_TORCH_ERROR(
         save_to_file(layer, path),
         "[save_to_file] " + path +
-            ": the file can't be written: File too "
-            "large.");
+            ": the file can't be written: File too large. Choose a path where "
+            "files may be larger.");
   }
   EXPECT_EQ(test::read_text(path), "old");
   EXPECT_TORCH_ERROR(
-      save_to_file(layer, folder / "no/layer.pt"), "can't be created");
+      save_to_file(layer, folder / "no/layer.pt"),
+      "[save_to_file] " + folder / "no/layer.pt" +
+          ": the file can't be created: No such file or directory. Make its "
+          "folder first, or choose another path.");
   EXPECT_VALUE_ERROR(save_to_file(layer, ""), "expected the path of a file");
   const std::string empty_path = folder / "empty.pt";
   const std::string empty = "but got an empty one. Make it before you save it.";

@@ -182,7 +182,9 @@ TEST_F(NpyTest, RefusesFilesThatItCannotRead) {
       error_at("all.safetensors"),
       "expected a .npy file, but this file does not");
   EXPECT_TORCH_ERROR(
-      load_npy(path("none.npy")), "none.npy: the file can't be read: No such");
+      load_npy(path("none.npy")),
+      "none.npy: the file can't be read: No such file or directory. Correct "
+      "the path.");
   EXPECT_VALUE_ERROR(
       load_npy(folder_.path()), ": expected a file, but this is a");
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
@@ -296,11 +298,13 @@ TEST_F(NpyTest, RefusesTensorsThatAFileCannotHold) {
 TEST_F(NpyTest, SavesOnlyToFiles) {
   const at::Tensor tensor = at::ones({2});
   EXPECT_VALUE_ERROR(
-      save_npy(tensor, folder_.path()), "this is a folder. Name another.");
+      save_npy(tensor, folder_.path()),
+      "this is a folder. Choose another path.");
   EXPECT_VALUE_ERROR(
       save_npy(tensor, "/dev/null"), "/dev/null: expected the path of a file");
   EXPECT_TORCH_ERROR(
-      save_npy(tensor, path("none/tensor.npy")), "can't be created: No such");
+      save_npy(tensor, path("none/tensor.npy")),
+      "can't be created: No such file or directory. Make its folder first");
   std::filesystem::create_symlink("nothing", path("link.npy"));
   EXPECT_VALUE_ERROR(save_npy(tensor, path("link.npy")), "a link to nothing");
   std::filesystem::remove(path("link.npy"));
@@ -327,7 +331,8 @@ TEST_F(NpyTest, AFailedWriteKeepsTheOldFileAndLeavesNoOther) {
     const test::SmallFiles small(4096);
     EXPECT_TORCH_ERROR(
         save_npy(at::ones({10000}), path("tensor.npy")),
-        "tensor.npy: the file can't be written: File too large.");
+        "tensor.npy: the file can't be written: File too large. Choose a path where "
+        "files may be larger.");
   }
   expect_same(load_npy(path("tensor.npy")), old);
   EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
