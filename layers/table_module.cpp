@@ -6,6 +6,8 @@
 
 #include "layers/text_table.h"
 #include "optim/row_update.h"
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "src/common/names.h"
 #include "src/engine/engine_access.h"
 #include "src/engine/strategies/embedding_strategy.h"
@@ -28,6 +30,39 @@ std::optional<TableModule> TableModule::of(const torch::nn::Module& module) {
         .features = &engine->options().features};
   }
   return std::nullopt;
+}
+
+void TableModule::save_checkpoint(
+    torch::nn::Module& module,
+    const std::string& directory,
+    const CheckpointOptions& options,
+    const std::string& where) {
+  Disk disk(where);
+  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
+    tessera::save_checkpoint(
+        *layer->state_, layer->options().features, directory, options, disk);
+  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
+    EngineAccess::change(*engine, [&](EmbeddingState& state) {
+      tessera::save_checkpoint(
+          state, engine->options().features, directory, options, disk);
+    });
+  }
+}
+
+void TableModule::load_checkpoint(
+    torch::nn::Module& module,
+    const std::string& directory,
+    const LoadOptions& options,
+    const std::string& where) {
+  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
+    layer->strategy_->wait_for_lookups();
+    tessera::load_checkpoint(*layer->state_, directory, options, where);
+    layer->strategy_->forget();
+  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
+    EngineAccess::change(*engine, [&](EmbeddingState& state) {
+      tessera::load_checkpoint(state, directory, options, where);
+    });
+  }
 }
 
 void TableModule::wait_for_lookups(const torch::nn::Module& module) {

@@ -5,6 +5,7 @@
 
 #include "src/engine/embedding_state.h"
 
+#include <tessera/engine/checkpoint_options.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <torch/nn/module.h>
@@ -21,6 +22,18 @@ struct TableModule {
 
   /// nullopt for a module that holds no tables itself.
   static std::optional<TableModule> of(const torch::nn::Module& module);
+  /// The functions of the same name of a module that holds tables itself, but their errors
+  /// begin with `where`, the function that the user called.
+  static void save_checkpoint(
+      torch::nn::Module& module,
+      const std::string& directory,
+      const CheckpointOptions& options,
+      const std::string& where);
+  static void load_checkpoint(
+      torch::nn::Module& module,
+      const std::string& directory,
+      const LoadOptions& options,
+      const std::string& where);
   /// Waits until the lookups of the module that run in the background are done.
   static void wait_for_lookups(const torch::nn::Module& module);
 };

@@ -6,8 +6,6 @@
 
 #include "layers/table_module.h"
 #include "serialization/archive.h"
-#include "serialization/checkpoint_reader.h"
-#include "serialization/checkpoint_writer.h"
 #include "src/common/check.h"
 #include "src/common/device_problem.h"
 #include "src/engine/accumulated_gradients.h"
@@ -382,17 +380,13 @@ void TPUEmbeddingImpl::load(
 void TPUEmbeddingImpl::save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options) {
-  Disk disk;
-  tessera::save_checkpoint(
-      *state_, options_.features, directory, options, disk);
+  TableModule::save_checkpoint(*this, directory, options, "[save_checkpoint]");
 }
 
 void TPUEmbeddingImpl::load_checkpoint(
     const std::string& directory,
     const LoadOptions& options) {
-  strategy_->wait_for_lookups();
-  tessera::load_checkpoint(*state_, directory, options);
-  strategy_->forget();
+  TableModule::load_checkpoint(*this, directory, options, "[load_checkpoint]");
 }
 
 }  // namespace tessera

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/checkpoint.h>
 
+#include "serialization/checkpoint_reader.h"
 #include "serialization/manifest.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_advice.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +15,13 @@
 namespace tessera {
 
 std::vector<std::string> list_checkpoints(const std::string& directory) {
-  check_path(directory, "[list_checkpoints]");
+  return list_checkpoints(directory, "[list_checkpoints]");
+}
+
+std::vector<std::string> list_checkpoints(
+    const std::string& directory,
+    const std::string& where) {
+  check_path(directory, where);
   std::vector<std::string> names;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end;
@@ -26,9 +34,11 @@ std::vector<std::string> list_checkpoints(const std::string& directory) {
   }
   TESSERA_CHECK(
       !error || error == std::errc::no_such_file_or_directory,
-      "[list_checkpoints] can't read '{}': {}.",
+      "{} can't read the directory '{}': {}. {}",
+      where,
       directory,
-      error.message());
+      error.message(),
+      advice_to_read(error.value()));
   std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
     return *checkpoint_number(a) < *checkpoint_number(b);
   });

@@ -35,10 +35,10 @@ void CheckpointDirectory::open() {
   make();
   lock_.emplace(FileLock::of_holder(
       path_.string(),
-      "[save_checkpoint]",
-      "Let one process at a time save into a directory."));
+      disk_.where(),
+      "Let one save at a time write into this directory."));
   remove_leftovers();
-  complete_ = list_checkpoints(path_.string());
+  complete_ = list_checkpoints(path_.string(), disk_.where());
 }
 
 // Makes missing folders above the directory, too. It goes one component at a time,
@@ -56,7 +56,8 @@ void CheckpointDirectory::make() {
   }
   TESSERA_CHECK(
       fs::is_directory(path_, error),
-      "[save_checkpoint] '{}' is not a directory. Choose another path.",
+      "{} '{}' is not a directory. Choose another path.",
+      disk_.where(),
       path_.string());
 }
 
@@ -80,7 +81,7 @@ void CheckpointDirectory::remove_leftovers() {
 
 std::string CheckpointDirectory::next_name() const {
   return complete_.empty() ? checkpoint_name(1)
-                           : name_after(complete_.back(), "[save_checkpoint]");
+                           : name_after(complete_.back(), disk_.where());
 }
 
 fs::path CheckpointDirectory::hidden(const std::string& name) const {
@@ -111,7 +112,7 @@ void CheckpointDirectory::keep_newest(int64_t count) {
   for (int64_t i = std::max<int64_t>(0, all - count); i < all; ++i) {
     try {
       for (CheckpointLink& link :
-           read_chain(path_, complete_[i], "[save_checkpoint]")) {
+           read_chain(path_, complete_[i], disk_.where())) {
         kept.insert(std::move(link.name));
       }
     } catch (const c10::Error&) {

@@ -36,13 +36,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLoad = "[load_checkpoint]";
-
-// A file of a checkpoint that is open for reading.
+// A file of a checkpoint that is open for reading. Errors begin with `where`, which must
+// outlive the file.
 class InputFile {
  public:
-  explicit InputFile(fs::path path)
+  InputFile(fs::path path, const std::string& where)
       : path_(std::move(path)),
+        where_(where),
         descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     check(descriptor_.is_open(), "can't be opened", std::strerror(errno));
   }
@@ -51,13 +51,13 @@ class InputFile {
     struct stat status {};
     const bool is_read = ::fstat(descriptor_.number(), &status) == 0;
     check(is_read, "can't be read", std::strerror(errno));
-    return S_ISREG(status.st_mode) ? status.st_size : -1;
+    check(S_ISREG(status.st_mode), "can't be read", "it is not a regular file");
+    return status.st_size;
   }
 
   // Checks the size before it allocates memory, because a sparse file may have any size.
   std::string read_all(int64_t max_bytes) const {
     const int64_t bytes = size();
-    check(bytes >= 0, "can't be read", "it is not a regular file");
     check(
         bytes <= max_bytes,
         "is too large",
@@ -95,13 +95,14 @@ class InputFile {
     TESSERA_CHECK_VALUE(
         is_valid,
         "{} '{}' {}: {}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-        kLoad,
+        where_,
         path_.string(),
         problem,
         reason);
   }
 
   fs::path path_;
+  const std::string& where_;
   FileDescriptor descriptor_;
 };
 
@@ -119,12 +120,13 @@ constexpr int64_t kChunksPerRange = 32;
 void append_ranges(
     const fs::path& path,
     const ManifestFile& file,
+    const std::string& where,
     std::vector<ChunkRange>& ranges) {
-  const int64_t size = InputFile(path).size();
+  const int64_t size = InputFile(path, where).size();
   TESSERA_CHECK_VALUE(
       size == file.bytes,
       "{} '{}' must have {} bytes, but has {}. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-      kLoad,
+      where,
       path.string(),
       file.bytes,
       size);
@@ -138,8 +140,8 @@ void append_ranges(
   }
 }
 
-void verify(const ChunkRange& range) {
-  const InputFile input(range.path);
+void verify(const ChunkRange& range, const std::string& where) {
+  const InputFile input(range.path, where);
   std::string bytes;
   for (int64_t i = range.first_chunk; i < range.end_chunk; ++i) {
     const int64_t begin = i * kChunkBytes;
@@ -148,28 +150,28 @@ void verify(const ChunkRange& range) {
     TESSERA_CHECK_VALUE(
         checksum_of(bytes) == range.file->xxh3[i],
         "{} '{}': the bytes [{}, {}) do not match their checksum. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-        kLoad,
+        where,
         range.path.string(),
         begin,
         begin + static_cast<int64_t>(bytes.size()));
   }
 }
 
-void verify(const std::vector<ChunkRange>& ranges) {
+void verify(const std::vector<ChunkRange>& ranges, const std::string& where) {
   int64_t bytes = 0;
   for (const ChunkRange& range : ranges) {
     bytes += (range.end_chunk - range.first_chunk - 1) * kChunkBytes + 1;
   }
   run_tasks(static_cast<int64_t>(ranges.size()), bytes, [&](int64_t i) {
-    verify(ranges[i]);
+    verify(ranges[i], where);
   });
 }
 
 // Reads single entries of a file in ascending order. It keeps the bytes of one chunk.
 class EntryReader {
  public:
-  EntryReader(const fs::path& path, int64_t entries, int64_t entry_bytes)
-      : file_(path), entries_(entries), entry_bytes_(entry_bytes) {}
+  EntryReader(InputFile file, int64_t entries, int64_t entry_bytes)
+      : file_(std::move(file)), entries_(entries), entry_bytes_(entry_bytes) {}
 
   void read(int64_t entry, char* to) {
     if (entry >= end_) {
@@ -228,6 +230,7 @@ void read_parts(
     const ManifestTensor& tensor,
     kernels::RowNumbers rows,
     int64_t count,
+    const std::string& where,
     char* to) {
   const int64_t row_bytes = tensor.row_bytes();
   for (const ManifestPart& part : tensor.parts) {
@@ -240,13 +243,14 @@ void read_parts(
       return (rows[i] - part.begin) / part.step;
     };
     if (rows.step == part.step) {
-      InputFile(path).read(
-          entry_of(common.first) * row_bytes,
-          (common.end - common.first) * row_bytes,
-          to + common.first * row_bytes);
+      InputFile(path, where)
+          .read(
+              entry_of(common.first) * row_bytes,
+              (common.end - common.first) * row_bytes,
+              to + common.first * row_bytes);
       continue;
     }
-    EntryReader reader(path, part.count(), row_bytes);
+    EntryReader reader(InputFile(path, where), part.count(), row_bytes);
     for (int64_t i = common.first; i < common.end; i += common.stride) {
       reader.read(entry_of(i), to + i * row_bytes);
     }
@@ -330,7 +334,7 @@ CheckpointLink read_link(
     const std::string& where) {
   const fs::path path = directory / checkpoint / kManifestFile;
   const std::string text =
-      InputFile(path).read_all(static_cast<int64_t>(kMaxManifestBytes));
+      InputFile(path, where).read_all(static_cast<int64_t>(kMaxManifestBytes));
   return {
       .name = checkpoint,
       .manifest = manifest_from_text(
@@ -363,18 +367,19 @@ std::vector<CheckpointLink> read_chain(
 
 std::string choose_checkpoint(
     const std::string& directory,
-    const std::string& checkpoint) {
-  const std::vector<std::string> names = list_checkpoints(directory);
+    const std::string& checkpoint,
+    const std::string& where) {
+  const std::vector<std::string> names = list_checkpoints(directory, where);
   TESSERA_CHECK_VALUE(
       !names.empty(),
       "{} there is no checkpoint in '{}'. Pass the directory that was given to save_checkpoint().",
-      kLoad,
+      where,
       directory);
   TESSERA_CHECK_VALUE(
       checkpoint.empty() ||
           std::find(names.begin(), names.end(), checkpoint) != names.end(),
       "{} LoadOptions::checkpoint must be one of {}, but got '{}'.",
-      kLoad,
+      where,
       join_names(names),
       shorten(checkpoint));
   return checkpoint.empty() ? names.back() : checkpoint;
@@ -382,8 +387,11 @@ std::string choose_checkpoint(
 
 CheckpointReader::CheckpointReader(
     const std::string& directory,
-    const std::string& checkpoint)
-    : directory_(directory), chain_(read_chain(directory, checkpoint, kLoad)) {
+    const std::string& checkpoint,
+    std::string where)
+    : where_(std::move(where)),
+      directory_(directory),
+      chain_(read_chain(directory, checkpoint, where_)) {
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
   saved_.iterations = newest.iterations;
@@ -428,23 +436,23 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
       const ManifestTable& entry = table_of(link, copy.table);
       if (entry.touched && increments.emplace(link, copy.table).second) {
         const ManifestFile& file = entry.touched->file;
-        append_ranges(folder / file.name, file, ranges);
+        append_ranges(folder / file.name, file, where_, ranges);
       }
       for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
         if (may_hold(entry, part, copy)) {
-          append_ranges(folder / part.file.name, part.file, ranges);
+          append_ranges(folder / part.file.name, part.file, where_, ranges);
         }
       }
     }
   }
-  tessera::verify(ranges);
+  tessera::verify(ranges, where_);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
   }
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
     const TableState& table = state.tables[entry.to];
     entry.gradients = read_accumulated(entry.table, table.rows);
-    check_accumulated(entry.gradients, table, kLoad);
+    check_accumulated(entry.gradients, table, where_);
   }
 }
 
@@ -457,15 +465,15 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
   std::vector<uint32_t>& rows = touched_[link][table];
   rows.resize(entry.touched->count);
   const fs::path path = folder_of(link) / entry.touched->file.name;
-  InputFile(path).read(
-      0, entry.touched->file.bytes, reinterpret_cast<char*>(rows.data()));
+  InputFile(path, where_)
+      .read(0, entry.touched->file.bytes, reinterpret_cast<char*>(rows.data()));
   const bool is_ascending =
       std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
       rows.end();
   TESSERA_CHECK_VALUE(
       is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
       "{} '{}' must list rows of the table in ascending order, each of them once. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-      kLoad,
+      where_,
       path.string());
 }
 
@@ -480,7 +488,7 @@ void CheckpointReader::read_rows(
     const ManifestTable& entry = table_of(link, table);
     const ManifestTensor& tensor = find_tensor(entry, key);
     if (!entry.touched) {
-      read_parts(folder_of(link), tensor, rows, count, to);
+      read_parts(folder_of(link), tensor, rows, count, where_, to);
       continue;
     }
     const std::vector<uint32_t>& touched = touched_[link][table];
@@ -495,6 +503,7 @@ void CheckpointReader::read_rows(
         tensor,
         {.first = first - touched.begin()},
         last - first,
+        where_,
         values.data());
     for (auto row = first; row != last; ++row) {
       const int64_t i = wanted.count_before(*row);
@@ -514,7 +523,7 @@ std::string CheckpointReader::read_extra() const {
   TESSERA_CHECK_VALUE(
       extra.has_value(),
       "{} LoadOptions::extra is set, but '{}' was saved without CheckpointOptions::extra. Leave LoadOptions::extra unset, or load another checkpoint.",
-      kLoad,
+      where_,
       shorten(newest.name));
   return read_whole(*extra);
 }
@@ -522,9 +531,9 @@ std::string CheckpointReader::read_extra() const {
 std::string CheckpointReader::read_whole(const ManifestFile& file) const {
   const fs::path path = folder_of(chain_.size() - 1) / file.name;
   std::vector<ChunkRange> ranges;
-  append_ranges(path, file, ranges);
-  tessera::verify(ranges);
-  return InputFile(path).read_all(file.bytes);
+  append_ranges(path, file, where_, ranges);
+  tessera::verify(ranges, where_);
+  return InputFile(path, where_).read_all(file.bytes);
 }
 
 AccumulatedGradients CheckpointReader::read_accumulated(
@@ -565,7 +574,8 @@ AccumulatedGradients CheckpointReader::read_accumulated(
 void load_checkpoint(
     EmbeddingState& state,
     const std::string& directory,
-    const LoadOptions& options) {
+    const LoadOptions& options,
+    const std::string& where) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
   const Place place(Rendezvous::kLoadCheckpoint, state.layer);
@@ -583,14 +593,15 @@ void load_checkpoint(
               options.extra != nullptr)),
       "loads with other LoadOptions. Use the same on all ranks.");
   // Only one rank chooses, because a newer checkpoint may appear meanwhile.
-  const std::string checkpoint = ranks.broadcast(
-      place, [&] { return choose_checkpoint(directory, options.checkpoint); });
+  const std::string checkpoint = ranks.broadcast(place, [&] {
+    return choose_checkpoint(directory, options.checkpoint, where);
+  });
   std::optional<CheckpointReader> reader;
   LoadPlan plan;
   torch::serialize::InputArchive extra;
   ranks.together(place, [&] {
-    reader.emplace(directory, checkpoint);
-    plan = plan_load(state, reader->saved(), options, kLoad);
+    reader.emplace(directory, checkpoint, where);
+    plan = plan_load(state, reader->saved(), options, where);
     reader->verify(state, plan);
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
@@ -611,7 +622,7 @@ void load_checkpoint(
       TESSERA_CHECK(
           false,
           "{} the files changed while they were loaded: {} Some rows of the tables are loaded, and the others are not, so load again. If another process removes old checkpoints, increase its CheckpointOptions::keep_last.",
-          kLoad,
+          where,
           error.what_without_backtrace());
     }
   });

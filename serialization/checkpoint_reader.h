@@ -39,18 +39,29 @@ std::vector<CheckpointLink> read_chain(
     const std::string& checkpoint,
     const std::string& where);
 
+/// The public list_checkpoints(), but its errors begin with `where`.
+std::vector<std::string> list_checkpoints(
+    const std::string& directory,
+    const std::string& where);
+
 /// Returns `checkpoint`, or the newest checkpoint if that is empty.
-/// Errors:  c10::ValueError if there is no checkpoint, or none of this name.
+/// Errors:  c10::ValueError beginning with `where` if there is no checkpoint, or none of
+///          this name.
 std::string choose_checkpoint(
     const std::string& directory,
-    const std::string& checkpoint);
+    const std::string& checkpoint,
+    const std::string& where = "[load_checkpoint]");
 
-/// Reads a checkpoint together with those that it builds on.
+/// Reads a checkpoint together with those that it builds on. Errors begin with `where`,
+/// the function that the user called.
 class CheckpointReader {
  public:
   /// Reads the manifests.
   /// Errors:  c10::ValueError naming file and reason.
-  CheckpointReader(const std::string& directory, const std::string& checkpoint);
+  CheckpointReader(
+      const std::string& directory,
+      const std::string& checkpoint,
+      std::string where = "[load_checkpoint]");
 
   const SavedState& saved() const {
     return saved_;
@@ -104,6 +115,7 @@ class CheckpointReader {
   // Reads a file of the newest checkpoint and compares it with its checksums.
   std::string read_whole(const ManifestFile& file) const;
 
+  std::string where_;
   std::filesystem::path directory_;
   std::vector<CheckpointLink> chain_;  // the full checkpoint first
   // [links][tables], the touched rows of increments that were verified
@@ -113,11 +125,12 @@ class CheckpointReader {
 
 /// Loads a checkpoint into `state`. Each rank reads its own rows, whichever rank has
 /// written them.
-/// Errors:  c10::ValueError. Everything is compared and verified on all ranks before the
-///          first row changes.
+/// Errors:  c10::ValueError beginning with `where`. Everything is compared and verified
+///          on all ranks before the first row changes.
 void load_checkpoint(
     EmbeddingState& state,
     const std::string& directory,
-    const LoadOptions& options);
+    const LoadOptions& options,
+    const std::string& where = "[load_checkpoint]");
 
 }  // namespace tessera

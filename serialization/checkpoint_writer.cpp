@@ -29,8 +29,6 @@ namespace tessera {
 
 namespace {
 
-constexpr const char* kSave = "[save_checkpoint]";
-
 // Writes one checkpoint. All ranks write their rows. Only rank 0 prepares the directory,
 // writes the manifest and publishes the checkpoint.
 class CheckpointWriter {
@@ -97,7 +95,7 @@ class CheckpointWriter {
   }
 
   void adopt(const std::string& text) {
-    const Json plan = parse_json(text, kSave);
+    const Json plan = parse_json(text, disk_.where());
     name_ = plan["name"];
     manifest_.increments = plan["increments"];
     if (plan.contains("parent")) {
@@ -111,7 +109,8 @@ class CheckpointWriter {
     const std::filesystem::path hidden = directory_.hidden(name_);
     const CheckpointFiles files(hidden, disk_);
     ranks_.broadcast(place_, [&] {
-      (void)to_text(manifest_);  // Checks the names before anything is written.
+      // Checks the names before anything is written.
+      (void)to_text(manifest_, disk_.where());
       disk_.make_directory(hidden);
     });
     ranks_.together(place_, [&] {
@@ -159,10 +158,10 @@ class CheckpointWriter {
 
   // Returns the manifest's text.
   std::string write_manifest(const CheckpointFiles& files) const {
-    const std::string text = to_text(manifest_);
+    const std::string text = to_text(manifest_, disk_.where());
     if (ranks_.size() > 1) {
       // The text has parts of all ranks, so check that they fit together.
-      (void)manifest_from_text(text, kSave);
+      (void)manifest_from_text(text, disk_.where());
     }
     ManifestFile file{.name = kManifestFile};
     files.write_bytes(file, text);
@@ -206,8 +205,9 @@ void save_checkpoint(
     validate(options);
     TESSERA_CHECK_VALUE(
         !directory.empty(),
-        "[save_checkpoint] directory must be a path, but got ''. Pass the path of a directory.");
-    check_path(directory, kSave);
+        "{} directory must be a path, but got ''. Pass the path of a directory.",
+        disk.where());
+    check_path(directory, disk.where());
   } catch (...) {
     error = std::current_exception();
   }

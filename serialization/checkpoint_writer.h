@@ -22,7 +22,7 @@ namespace tessera {
 //   disk.h                   the system calls, which tests can make fail
 
 /// Writes a new checkpoint into `directory` and removes checkpoints that are no longer
-/// kept.
+/// kept. Errors begin with `disk.where()`.
 /// Errors:  c10::ValueError for options; c10::Error naming path and reason if the disk
 ///          fails. Complete checkpoints and the state are unchanged then.
 void save_checkpoint(

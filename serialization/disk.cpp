@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/common/check.h"
+#include "src/common/file_advice.h"
 
 namespace tessera {
 
@@ -17,22 +18,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// If `error` is not set, errno has the reason.
-void check(
+}  // namespace
+
+void Disk::check(
     bool is_done,
     const char* action,
     const fs::path& path,
-    std::error_code error = {}) {
+    std::error_code error) const {
   const int number = error ? error.value() : errno;
   TESSERA_CHECK(
       is_done,
-      "[save_checkpoint] can't {} '{}': {}. Checkpoints that were complete before stay as they are.",
+      "{} can't {} '{}': {}. {} Checkpoints that were complete before stay as they are.",
+      where_,
       action,
       path.string(),
-      std::strerror(number));
+      std::strerror(number),
+      advice_to_write(number));
 }
-
-}  // namespace
 
 void Disk::make_directory(const fs::path& path) {
   std::error_code error;

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace tessera {
@@ -29,10 +31,18 @@ class OutputFile {
 
 /// The steps by which a checkpoint reaches the disk. They are virtual so that tests can
 /// record them, stop at one, or make one fail.
-/// Errors:  c10::Error naming the path and the system's reason.
+/// Errors:  c10::Error beginning with where(), naming the path, the system's reason and
+///          what to do.
 class Disk {
  public:
+  /// `where` is the function that the user called, such as "[save_checkpoint]".
+  explicit Disk(std::string where = "[save_checkpoint]")
+      : where_(std::move(where)) {}
   virtual ~Disk() = default;
+
+  const std::string& where() const {
+    return where_;
+  }
 
   virtual void make_directory(const std::filesystem::path& path);
   /// Creates a file. It must not exist.
@@ -48,6 +58,16 @@ class Disk {
       const std::filesystem::path& to);
   /// Removes a file, or a folder with everything in it.
   virtual void remove(const std::filesystem::path& path);
+
+ private:
+  // If `error` is not set, errno has the reason.
+  void check(
+      bool is_done,
+      const char* action,
+      const std::filesystem::path& path,
+      std::error_code error = {}) const;
+
+  std::string where_;
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_advice.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -48,28 +49,35 @@ FileDescriptor open_locked(
     const std::string& path,
     bool is_directory,
     int (*lock)(int descriptor),
-    const char* where,
+    const std::string& where,
     const char* advice) {
   check_path(path, where);
   FileDescriptor file(
       is_directory ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC)
                    : open_or_make(path));
+  const int open_error = errno;
   TESSERA_CHECK(
       file.is_open(),
-      "{} can't open '{}' to lock it: {}{}",
+      "{} can't open '{}' to lock it: {}. {}",
       where,
       path,
-      std::strerror(errno),
-      is_directory ? ". It must be readable." : ". It must be writable.");
+      std::strerror(open_error),
+      is_directory ? advice_to_read(open_error) : advice_to_write(open_error));
   const bool is_locked = lock(file.number()) == 0;
-  const bool is_held = errno == EAGAIN || errno == EACCES;
+  const int lock_error = errno;
+  const bool is_held = lock_error == EAGAIN || lock_error == EACCES;
+  TESSERA_CHECK(
+      is_locked || !is_held,
+      "{} can't lock '{}': it is in use. {}",
+      where,
+      path,
+      advice);
   TESSERA_CHECK(
       is_locked,
-      "{} can't lock '{}': {}. {}",
+      "{} can't lock '{}': {}. Choose a directory on a file system with locks.",
       where,
       path,
-      is_held ? "it is in use" : std::strerror(errno),
-      advice);
+      std::strerror(lock_error));
   return file;
 }
 
@@ -77,7 +85,7 @@ FileDescriptor open_locked(
 
 FileLock FileLock::of_holder(
     const std::string& path,
-    const char* where,
+    const std::string& where,
     const char* advice) {
   std::error_code not_there;
   return FileLock(open_locked(
@@ -90,7 +98,7 @@ FileLock FileLock::of_holder(
 
 FileLock FileLock::of_process(
     const std::string& path,
-    const char* where,
+    const std::string& where,
     const char* advice) {
   const auto lock = [](int file) {
     const bool is_free = ::lockf(file, F_TLOCK, 0) == 0 || errno == ENOLCK ||

@@ -12,14 +12,14 @@ namespace tessera {
 /// existing directory, or a file, which is created if there is none. An existing file
 /// keeps its mode.
 /// Errors:  c10::ValueError for a path that is too long or has a zero byte;
-///          c10::Error beginning with `where`, naming the path and ending with
-///          `advice`.
+///          c10::Error beginning with `where` and naming the path. If the path is in
+///          use, the error ends with `advice`.
 class FileLock {
  public:
   /// Allows one holder at a time, also within a process.
   static FileLock of_holder(
       const std::string& path,
-      const char* where,
+      const std::string& where,
       const char* advice);
 
   /// Allows one process at a time. The same process can lock the path again, for example
@@ -27,7 +27,7 @@ class FileLock {
   /// path, all of them end. On a file system without locks, this locks nothing.
   static FileLock of_process(
       const std::string& path,
-      const char* where,
+      const std::string& where,
       const char* advice);
 
  private:

@@ -256,14 +256,15 @@ int64_t ManifestTensor::row_bytes() const {
       static_cast<int64_t>(c10::elementSize(dtype_from_string(dtype)));
 }
 
-std::string to_text(const Manifest& manifest) {
+std::string to_text(const Manifest& manifest, const std::string& where) {
   std::string text;
   try {
     text = JsonValue<Manifest>::write(manifest).dump();
   } catch (const Json::exception& error) {
     TESSERA_CHECK_VALUE(
         false,
-        "[save_checkpoint] the names of tables must be UTF-8: {}. Rename the tables.",
+        "{} the names of tables must be UTF-8: {}. Rename the tables.",
+        where,
         error.what());
   }
   text.pop_back();  // the closing brace
@@ -273,7 +274,8 @@ std::string to_text(const Manifest& manifest) {
   text += kAfterDigits;
   TESSERA_CHECK_VALUE(
       text.size() <= kMaxManifestBytes,
-      "[save_checkpoint] the manifest must have at most {} bytes, but has {}. Increase CheckpointOptions::file_bytes, or use fewer tables.",
+      "{} the manifest must have at most {} bytes, but has {}. Increase CheckpointOptions::file_bytes, or use fewer tables.",
+      where,
       kMaxManifestBytes,
       text.size());
   return text;

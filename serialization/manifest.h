@@ -178,7 +178,9 @@ struct Manifest {
 
 /// The text of manifest.json.
 /// Errors:  c10::ValueError if a name is not UTF-8, or the text is too large.
-std::string to_text(const Manifest& manifest);
+std::string to_text(
+    const Manifest& manifest,
+    const std::string& where = "[save_checkpoint]");
 
 /// The tables of one rank as text, for rank 0, which writes the manifest.
 std::string to_text(const std::vector<ManifestTable>& tables);

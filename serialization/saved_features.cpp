@@ -45,7 +45,8 @@ Nest<FeatureConfig> saved_features(
 Nest<FeatureConfig> saved_features(
     const std::string& directory,
     const Callables& callables) {
-  const std::vector<std::string> names = list_checkpoints(directory);
+  const std::vector<std::string> names =
+      list_checkpoints(directory, "[saved_features]");
   TESSERA_CHECK_VALUE(
       !names.empty(),
       "[saved_features] there is no checkpoint in '{}'. Pass the directory that was given to save_checkpoint().",

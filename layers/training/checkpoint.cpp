@@ -14,6 +14,26 @@ namespace tessera::training {
 
 namespace {
 
+using Resume = TrainingCheckpointOptions::Resume;
+
+constexpr const char* kCheckpoint = "[Checkpoint]";
+
+bool is_enumerator(Resume resume) {
+  return resume == Resume::kIfThere || resume == Resume::kRequired ||
+      resume == Resume::kNever;
+}
+
+// Raises an error if a checkpoint is required, but there is none.
+void check_required(
+    Resume resume,
+    bool is_there,
+    const std::string& directory) {
+  TESSERA_CHECK_VALUE(
+      resume != Resume::kRequired || is_there,
+      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
+      directory);
+}
+
 // LibTorch's optimizers assert that the state is of their own class.
 void load_optimizer(
     torch::optim::Optimizer& optimizer,
@@ -26,7 +46,7 @@ void load_optimizer(
   } catch (const c10::Error&) {
     TESSERA_CHECK_VALUE(
         false,
-        "[Checkpoint] '{}' has the state of another optimizer than the one that was given. Give the optimizer that saved it, or another directory.",
+        "[Checkpoint] '{}' has the state of another optimizer than the one that was given. Pass the optimizer that was saved, or choose another directory.",
         directory);
   }
 }
@@ -42,30 +62,36 @@ Checkpoint::Checkpoint(
       model_(std::move(model)),
       optimizer_(optimizer),
       options_(options) {
-  require_directory(directory_, "[Checkpoint]");
+  require_directory(directory_, kCheckpoint);
   TESSERA_CHECK_VALUE(
-      model_ != nullptr, "[Checkpoint] expected a model, but got nullptr.");
+      model_ != nullptr,
+      "[Checkpoint] expected a model, but got nullptr. Pass the model that is trained.");
   TESSERA_CHECK_VALUE(
       options_.every_steps >= 0 && options_.every_epochs >= 0,
-      "[Checkpoint] every_steps and every_epochs must be >= 0, but got {} and {}.",
+      "[Checkpoint] every_steps and every_epochs must be >= 0, but got {} and {}. Set the one that should not save to 0.",
       options_.every_steps,
       options_.every_epochs);
   TESSERA_CHECK_VALUE(
       options_.keep_last >= 1 && options_.full_every >= 1,
-      "[Checkpoint] keep_last and full_every must be >= 1, but got {} and {}.",
+      "[Checkpoint] keep_last and full_every must be >= 1, but got {} and {}. Correct the options.",
       options_.keep_last,
       options_.full_every);
+  TESSERA_CHECK_VALUE(
+      is_enumerator(options_.resume),
+      "[Checkpoint] resume must be kIfThere, kRequired or kNever, but got {}. Use an enumerator of Resume.",
+      static_cast<int>(options_.resume));
 }
 
 void Checkpoint::on_train_begin(Training& training) {
   // Checked first, because what follows makes the directory.
-  TESSERA_CHECK_VALUE(
-      options_.resume != TrainingCheckpointOptions::Resume::kRequired ||
-          has_model(
-              *model_, ranks_of(*model_, training.strategy()), directory_),
-      "[Checkpoint] '{}' has no checkpoint to resume from. Correct the directory, or set Resume::kIfThere to start a new training.",
-      directory_);
-  check_model_directory(directory_, "[Checkpoint]");
+  if (options_.resume == Resume::kRequired) {
+    const Ranks ranks = ranks_of(*model_, training.strategy());
+    check_required(
+        options_.resume,
+        has_model(*model_, ranks, directory_, kCheckpoint),
+        directory_);
+  }
+  check_model_directory(directory_, kCheckpoint);
 }
 
 std::shared_ptr<void> Checkpoint::lock(Training& training) const {
@@ -73,26 +99,31 @@ std::shared_ptr<void> Checkpoint::lock(Training& training) const {
 }
 
 void Checkpoint::resume(Training& training) {
-  using Resume = TrainingCheckpointOptions::Resume;
   const Ranks ranks = ranks_of(*model_, training.strategy());
   if (options_.resume == Resume::kNever) {
     TESSERA_CHECK_VALUE(
-        !has_model(*model_, ranks, directory_),
-        "[Checkpoint] '{}' has a checkpoint already. Give another directory, or resume.",
+        !has_model(*model_, ranks, directory_, kCheckpoint),
+        "[Checkpoint] '{}' has a checkpoint already, but Resume::kNever allows none. Choose another directory, or set Resume::kIfThere to resume.",
         directory_);
     return;
   }
-  load_model(
-      *model_, ranks, directory_, [&](torch::serialize::InputArchive& archive) {
+  const bool is_there = load_model(
+      *model_,
+      ranks,
+      directory_,
+      kCheckpoint,
+      [&](torch::serialize::InputArchive& archive) {
         torch::serialize::InputArchive state, optimizer;
         TESSERA_CHECK_VALUE(
             archive.try_read("fit", state) &&
                 archive.try_read("optimizer", optimizer),
-            "[Checkpoint] '{}' has a model, but no training to resume. Give another directory, or load_weights() from this one.",
+            "[Checkpoint] '{}' has the weights of a model, but no training to resume. Choose another directory, or call load_weights() with this one.",
             directory_);
         training.load(state);
         load_optimizer(optimizer_, optimizer, directory_);
       });
+  // The checkpoint may have been removed since on_train_begin().
+  check_required(options_.resume, is_there, directory_);
 }
 
 void Checkpoint::save(Training& training) {
@@ -102,14 +133,17 @@ void Checkpoint::save(Training& training) {
       directory_,
       {.keep_last = options_.keep_last,
        .full_every = options_.full_every,
-       .extra = [&](torch::serialize::OutputArchive& archive) {
-         torch::serialize::OutputArchive state(archive.compilation_unit());
-         torch::serialize::OutputArchive optimizer(archive.compilation_unit());
-         training.save(state);
-         optimizer_.save(optimizer);
-         archive.write("fit", state);
-         archive.write("optimizer", optimizer);
-       }});
+       .extra =
+           [&](torch::serialize::OutputArchive& archive) {
+             torch::serialize::OutputArchive state(archive.compilation_unit());
+             torch::serialize::OutputArchive optimizer(
+                 archive.compilation_unit());
+             training.save(state);
+             optimizer_.save(optimizer);
+             archive.write("fit", state);
+             archive.write("optimizer", optimizer);
+           }},
+      kCheckpoint);
 }
 
 void Checkpoint::on_step_end(Training& training) {
@@ -136,12 +170,13 @@ void save_weights(
     const std::string& directory,
     CheckpointOptions options) {
   require_directory(directory, "[save_weights]");
-  save_model(model, ranks_of(model), directory, std::move(options));
+  save_model(
+      model, ranks_of(model), directory, std::move(options), "[save_weights]");
 }
 
 bool has_weights(torch::nn::Module& model, const std::string& directory) {
   require_directory(directory, "[has_weights]");
-  return has_model(model, ranks_of(model), directory);
+  return has_model(model, ranks_of(model), directory, "[has_weights]");
 }
 
 void load_weights(
@@ -150,8 +185,8 @@ void load_weights(
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
   require_directory(directory, "[load_weights]");
   TESSERA_CHECK_VALUE(
-      load_model(model, ranks_of(model), directory, extra),
-      "[load_weights] '{}' has no checkpoint. Correct the directory; has_weights() tells whether there is one.",
+      load_model(model, ranks_of(model), directory, "[load_weights]", extra),
+      "[load_weights] '{}' has no checkpoint. Correct the directory. has_weights() tells whether there is one.",
       directory);
 }
 

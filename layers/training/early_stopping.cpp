@@ -22,6 +22,7 @@ namespace tessera::training {
 
 namespace {
 
+constexpr const char* kEarlyStopping = "[EarlyStopping]";
 constexpr const char* kBestEpoch = "early_stopping_epoch";
 constexpr const char* kBest = "early_stopping_best";
 
@@ -45,15 +46,19 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
     const SavedBest& saved,
     const SavedBest& wanted) {
   TESSERA_CHECK_VALUE(
-      false,
-      "[EarlyStopping] '{}{}, but the best are those of epoch {}{}. Give the directory that this training has written to, and no other training.",
+      saved.epoch >= 0,
+      "[EarlyStopping] '{}' has no best weights, but must have those of epoch {} with the value {}. Pass the directory that this training has written to, and no other training.",
       directory,
-      saved.epoch < 0
-          ? "' has no best weights"
-          : fmt::format(
-                "' has the weights of epoch {} ({})", saved.epoch, saved.value),
       wanted.epoch,
-      fmt::format(" ({})", wanted.value));
+      fmt::to_string(wanted.value));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[EarlyStopping] '{}' has the weights of epoch {} with the value {}, but must have those of epoch {} with the value {}. Pass the directory that this training has written to, and no other training.",
+      directory,
+      saved.epoch,
+      fmt::to_string(saved.value),
+      wanted.epoch,
+      fmt::to_string(wanted.value));
 }
 
 // Saving is collective, so all ranks must decide on the same value: that of rank 0.
@@ -69,15 +74,15 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), better_(options_.better) {
   TESSERA_CHECK_VALUE(
       options_.patience >= 0,
-      "[EarlyStopping] patience must be >= 0, but got {}.",
+      "[EarlyStopping] patience must be >= 0, but got {}. Set it to the number of epochs to wait.",
       options_.patience);
   TESSERA_CHECK_VALUE(
       options_.min_delta >= 0.0 && std::isfinite(options_.min_delta),
-      "[EarlyStopping] min_delta must be finite and >= 0, but got {}.",
+      "[EarlyStopping] min_delta must be finite and >= 0, but got {}. Set it to the smallest change that is an improvement.",
       options_.min_delta);
   TESSERA_CHECK_VALUE(
       options_.directory.empty() || options_.restore_best != nullptr,
-      "[EarlyStopping] a directory was given, but no model whose best weights would go there. Set EarlyStoppingOptions::restore_best.");
+      "[EarlyStopping] directory is set, but restore_best is not. Set EarlyStoppingOptions::restore_best to the model whose best weights are saved there.");
 }
 
 EarlyStopping::~EarlyStopping() = default;
@@ -85,7 +90,7 @@ EarlyStopping::~EarlyStopping() = default;
 void EarlyStopping::check_better() const {
   TESSERA_CHECK_VALUE(
       better_ != Better::kUnknown,
-      "[EarlyStopping] whether '{}' should rise or fall is not known. Set EarlyStoppingOptions::better.",
+      "[EarlyStopping] it is not known whether '{}' should rise or fall. Set EarlyStoppingOptions::better.",
       options_.monitor);
 }
 
@@ -93,7 +98,7 @@ void EarlyStopping::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
   TESSERA_CHECK_VALUE(
       std::find(names.begin(), names.end(), options_.monitor) != names.end(),
-      "[EarlyStopping] '{}' is not logged. Monitor one of {}.",
+      "[EarlyStopping] '{}' is not logged. Set EarlyStoppingOptions::monitor to one of {}.",
       options_.monitor,
       join_names(names));
   better_ = options_.better == Better::kUnknown
@@ -103,9 +108,9 @@ void EarlyStopping::on_train_begin(Training& training) {
   TESSERA_CHECK_VALUE(
       options_.restore_best == nullptr || !options_.directory.empty() ||
           ranks_of(*options_.restore_best) == nullptr,
-      "[EarlyStopping] no process has all rows of tables on shards, so that the best ones can't wait in memory. Set EarlyStoppingOptions::directory.");
+      "[EarlyStopping] the best weights of sharded tables can't be kept in memory, because no process has all rows. Set EarlyStoppingOptions::directory.");
   if (!options_.directory.empty()) {
-    check_model_directory(options_.directory, "[EarlyStopping]");
+    check_model_directory(options_.directory, kEarlyStopping);
   }
   best_epoch_ = -1;
   best_ = 0.0;
@@ -120,7 +125,9 @@ bool EarlyStopping::is_done() const {
 bool EarlyStopping::update(int64_t epoch, double value) {
   check_better();
   TESSERA_CHECK_VALUE(
-      epoch >= 0, "[EarlyStopping] epoch must be >= 0, but got {}.", epoch);
+      epoch >= 0,
+      "[EarlyStopping] epoch must be >= 0, but got {}. Count epochs from 0.",
+      epoch);
   const double gain =
       better_ == Better::kHigher ? value - best_ : best_ - value;
   const bool is_best =
@@ -169,10 +176,12 @@ void EarlyStopping::keep_best(const Training& training) {
         ranks_of(*options_.restore_best, training.strategy()),
         options_.directory,
         {.keep_last = 1,
-         .extra = [&](torch::serialize::OutputArchive& archive) {
-           archive.write(kBestEpoch, c10::IValue(best_epoch_));
-           archive.write(kBest, c10::IValue(best_));
-         }});
+         .extra =
+             [&](torch::serialize::OutputArchive& archive) {
+               archive.write(kBestEpoch, c10::IValue(best_epoch_));
+               archive.write(kBest, c10::IValue(best_));
+             }},
+        kEarlyStopping);
   }
 }
 
@@ -189,6 +198,7 @@ void EarlyStopping::on_train_end(Training& training) {
         *options_.restore_best,
         ranks_of(*options_.restore_best, training.strategy()),
         options_.directory,
+        kEarlyStopping,
         [&](torch::serialize::InputArchive& archive) {
           const SavedBest saved = read_saved(archive);
           if (saved.epoch != best_epoch_ || saved.value != best_) {
@@ -235,13 +245,14 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
   TESSERA_CHECK_VALUE(
       options_.restore_best == nullptr || best_epoch_ < 0 ||
           !options_.directory.empty() || !best_weights_.empty(),
-      "[EarlyStopping] the checkpoint has no best weights, but they are to be restored from it. Resume with the options that it was made with.");
+      "[EarlyStopping] restore_best needs the best weights of the checkpoint, but it has none. Resume with the options with which the checkpoint was saved.");
   if (options_.restore_best != nullptr && !options_.directory.empty() &&
       best_epoch_ >= 0) {
     SavedBest saved;
     peek_model(
         *options_.restore_best,
         options_.directory,
+        kEarlyStopping,
         [&](torch::serialize::InputArchive& from) {
           saved = read_saved(from);
         });

@@ -16,7 +16,9 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/checksum.h"
+#include "src/common/file_advice.h"
 #include "src/common/rank_group.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -43,33 +45,14 @@ using TableLayer = std::variant<
     std::shared_ptr<EmbeddingEngineModuleImpl>>;
 using Layers = std::vector<TableLayer>;
 
-const torch::nn::Module& module_of(const TableLayer& layer) {
+torch::nn::Module& module_of(const TableLayer& layer) {
   return std::visit(
-      [](const auto& part) -> const torch::nn::Module& { return *part; },
-      layer);
+      [](const auto& part) -> torch::nn::Module& { return *part; }, layer);
 }
 
 Strategy strategy_of(const TableLayer& layer) {
   const auto* part = std::get_if<std::shared_ptr<TPUEmbeddingImpl>>(&layer);
   return part == nullptr ? Strategy::engine() : (*part)->options().strategy;
-}
-
-void save_layer(
-    const TableLayer& layer,
-    const std::string& directory,
-    const CheckpointOptions& options) {
-  std::visit(
-      [&](const auto& part) { part->save_checkpoint(directory, options); },
-      layer);
-}
-
-void load_layer(
-    const TableLayer& layer,
-    const std::string& directory,
-    const LoadOptions& options) {
-  std::visit(
-      [&](const auto& part) { part->load_checkpoint(directory, options); },
-      layer);
 }
 
 std::optional<TableLayer> table_layer(
@@ -162,16 +145,28 @@ std::vector<NamedTensor> dense_of(
 std::vector<std::string> read_names(
     torch::serialize::InputArchive& archive,
     const std::string& key,
-    const std::string& directory) {
+    const std::string& directory,
+    const std::string& where) {
   c10::IValue text;
   TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "[load_weights] '{}' has a checkpoint, but not one of save_weights() or a Checkpoint. Use another directory.",
+      "{} '{}' has a checkpoint, but save_weights() or a Checkpoint has not saved it. Choose another directory.",
+      where,
       directory);
-  const std::string where =
-      fmt::format("load_weights '{}': {}", directory, key);
-  return JsonValue<std::vector<std::string>>::read(
-      parse_json(text.toStringRef(), "[" + where + "]"), where);
+  const Json names = parse_json(
+      text.toStringRef(), fmt::format("{} '{}' {}:", where, directory, key));
+  const bool has_names = names.is_array() &&
+      std::all_of(names.begin(), names.end(), [](const Json& name) {
+                           return name.is_string();
+                         });
+  TESSERA_CHECK_VALUE(
+      has_names,
+      "{} '{}': {} must be a list of names, but is {}. Choose another directory.",
+      where,
+      directory,
+      key,
+      shorten(names.dump()));
+  return names.get<std::vector<std::string>>();
 }
 
 void write_dense(
@@ -194,15 +189,17 @@ void write_dense(
 std::vector<at::Tensor> read_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::InputArchive& archive,
-    const std::string& directory) {
+    const std::string& directory,
+    const std::string& where) {
   std::vector<std::string> names;
   for (const auto& entry : dense) {
     names.push_back(entry.name);
   }
-  const auto saved = read_names(archive, "dense_names", directory);
+  const auto saved = read_names(archive, "dense_names", directory, where);
   TESSERA_CHECK_VALUE(
       saved == names,
-      "[load_weights] '{}' was made of a model with [{}], but this one has [{}]. Load into a model with the same modules.",
+      "{} '{}' was saved from a model with the tensors [{}], but this model has [{}]. Load into a model with the same modules.",
+      where,
       directory,
       shorten_all(saved),
       shorten_all(names));
@@ -214,13 +211,12 @@ std::vector<at::Tensor> read_dense(
     TESSERA_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
-        "[load_weights] '{}': {} is {} {}, but in this model {} {}. Load into a model of the same sizes.",
+        "{} '{}': the saved {} is {}, but that of this model is {}. Load into a model with the same sizes.",
+        where,
         directory,
         dense[i].name,
-        values[i].toString(),
-        values[i].sizes(),
-        dense[i].tensor.toString(),
-        dense[i].tensor.sizes());
+        describe(values[i]),
+        describe(dense[i].tensor));
   }
   return values;
 }
@@ -250,10 +246,8 @@ std::string end_of_file(const std::string& checksum) {
 // Reads the archive in model.pt. Files written before checksums existed are read, too.
 // Errors:  c10::Error for a damaged file.
 void read_model_file(
-    const std::string& path,
+    std::string_view bytes,
     torch::serialize::InputArchive& archive) {
-  const MappedFile file(path, "[load_weights]");
-  std::string_view bytes = file.text();
   const std::string_view end =
       bytes.substr(bytes.size() - std::min(bytes.size(), kEndBytes));
   const bool has_checksum = end.starts_with(kBeforeDigits);
@@ -261,7 +255,7 @@ void read_model_file(
     bytes.remove_suffix(kEndBytes);
     TESSERA_CHECK_VALUE(
         end == end_of_file(checksum_of(bytes)),
-        "its {} bytes do not agree with the checksum at their end",
+        "its {} bytes do not match the checksum at their end",
         bytes.size());
   }
   archive.load_from(bytes.data(), bytes.size());
@@ -275,28 +269,31 @@ void read_model_file(
 // checkpoint, or model.pt if `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
     const std::string& directory,
-    const std::string& checkpoint) {
+    const std::string& checkpoint,
+    const std::string& where) {
   torch::serialize::InputArchive archive;
   if (checkpoint.empty()) {
+    const MappedFile file(file_of(directory), where);
     try {
-      read_model_file(file_of(directory), archive);
+      read_model_file(file.text(), archive);
     } catch (const c10::Error& error) {
       TESSERA_CHECK(
           false,
-          "[load_weights] '{}' can't be read: {}. Is it cut off or damaged? Use another copy.",
+          "{} '{}' can't be read: {}. The file is truncated or damaged. Use another copy.",
+          where,
           file_of(directory),
           error.what_without_backtrace());
     }
     return archive;
   }
-  const CheckpointLink link =
-      read_link(directory, checkpoint, "[load_weights]");
+  const CheckpointLink link = read_link(directory, checkpoint, where);
   TESSERA_CHECK_VALUE(
       link.manifest.extra.has_value(),
-      "[load_weights] '{}' has tables, but not a model of save_weights() or a Checkpoint. Use another directory.",
+      "{} '{}' has a checkpoint of tables, but not of a whole model. Choose a directory of save_weights() or a Checkpoint.",
+      where,
       directory);
   std::istringstream stream(
-      CheckpointReader(directory, checkpoint).read_extra());
+      CheckpointReader(directory, checkpoint, where).read_extra());
   archive.load_from(stream);
   return archive;
 }
@@ -304,29 +301,33 @@ torch::serialize::InputArchive read_rest(
 // The names of the checkpoints of the layers after the first.
 std::vector<std::string> read_layers(
     torch::serialize::InputArchive& archive,
-    const std::string& directory) {
-  return read_names(archive, "layers", directory);
+    const std::string& directory,
+    const std::string& where) {
+  return read_names(archive, "layers", directory, where);
 }
 
 // Removes checkpoints that unfinished saves have left in the folders of the layers after
 // the first. They are newer than those that the first layer's newest checkpoint names,
 // and `keep_last` would delete the latter in their place.
-void remove_orphans(const std::string& directory, size_t layers) {
-  const std::vector<std::string> complete = list_checkpoints(directory);
+void remove_orphans(
+    const std::string& directory,
+    size_t layers,
+    const std::string& where) {
+  const std::vector<std::string> complete = list_checkpoints(directory, where);
   if (complete.empty()) {
     return;
   }
   std::vector<std::string> named;
   try {
-    auto archive = read_rest(directory, complete.back());
-    named = read_layers(archive, directory);
+    auto archive = read_rest(directory, complete.back(), where);
+    named = read_layers(archive, directory, where);
   } catch (const c10::Error&) {
     return;  // It is damaged or not a model, so it is unknown which ones are needed.
   }
-  Disk disk;
+  Disk disk(where);
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {
     const std::string folder = layer_directory(directory, i);
-    const std::vector<std::string> names = list_checkpoints(folder);
+    const std::vector<std::string> names = list_checkpoints(folder, where);
     const auto found = std::find(names.rbegin(), names.rend(), named[i - 1]);
     if (found == names.rend()) {
       continue;
@@ -335,18 +336,28 @@ void remove_orphans(const std::string& directory, size_t layers) {
   }
 }
 
-bool has_files(const Layers& layers, const std::string& directory) {
+// The name of the newest checkpoint, which is empty for model.pt. nullopt if there is
+// none.
+std::optional<std::string> find_newest(
+    const Layers& layers,
+    const std::string& directory,
+    const std::string& where) {
   if (!layers.empty()) {
-    return !list_checkpoints(directory).empty();
+    const std::vector<std::string> names = list_checkpoints(directory, where);
+    return names.empty() ? std::nullopt : std::optional(names.back());
   }
   std::error_code error;
   const auto type = std::filesystem::status(file_of(directory), error).type();
   TESSERA_CHECK(
       type != std::filesystem::file_type::none,
-      "[load_weights] '{}' can't be looked for: {}.",
+      "{} can't look for '{}': {}. {}",
+      where,
       file_of(directory),
-      error.message());
-  return type == std::filesystem::file_type::regular;
+      error.message(),
+      advice_to_read(error.value()));
+  return type == std::filesystem::file_type::regular
+      ? std::optional<std::string>("")
+      : std::nullopt;
 }
 
 void make_directory(const std::string& directory, const std::string& where) {
@@ -354,24 +365,24 @@ void make_directory(const std::string& directory, const std::string& where) {
   std::filesystem::create_directories(directory, error);
   TESSERA_CHECK(
       !error,
-      "{} {}: the directory can't be made: {}.",
+      "{} {}: the directory can't be made: {}. {}",
       where,
       directory,
-      error.message());
-}
-
-std::string newest_of(const Layers& layers, const std::string& directory) {
-  return layers.empty() ? std::string() : list_checkpoints(directory).back();
+      error.message(),
+      advice_to_write(error.value()));
 }
 
 // Writes model.pt with the entries that `write` adds.
 template <class Write>
-void save_file(const std::string& directory, Write write) {
+void save_file(
+    const std::string& directory,
+    const std::string& where,
+    Write write) {
   torch::serialize::OutputArchive archive;
   write(archive);
   archive.write(kHasChecksum, c10::IValue(true));
-  make_directory(directory, "[save_weights]");
-  AtomicFile file(file_of(directory), "[save_weights]");
+  make_directory(directory, where);
+  AtomicFile file(file_of(directory), where);
   Checksum checksum;
   file.write_by([&](auto to) {
     archive.save_to([&](const void* data, size_t size) {
@@ -389,11 +400,13 @@ void check_layer(
     const TableLayer& layer,
     const std::string& directory,
     size_t i,
-    const std::string& checkpoint) {
+    const std::string& checkpoint,
+    const std::string& where) {
   const std::string folder = folder_of(directory, i);
-  CheckpointReader reader(folder, choose_checkpoint(folder, checkpoint));
+  CheckpointReader reader(
+      folder, choose_checkpoint(folder, checkpoint, where), where);
   const EmbeddingState& state = *TableModule::of(module_of(layer))->state;
-  LoadPlan plan = plan_load(state, reader.saved(), {}, "[load_weights]");
+  LoadPlan plan = plan_load(state, reader.saved(), {}, where);
   // Loading the first layer verifies its files before anything is changed.
   if (i > 0) {
     reader.verify(state, plan);
@@ -412,19 +425,20 @@ void save_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory,
-    CheckpointOptions options) {
+    CheckpointOptions options,
+    const std::string& where) {
   const Layers layers = layers_of(model);
   const auto rendezvous = Rendezvous::kSaveCheckpoint;
   // Rank 0 holds the lock until all layers are saved.
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
     broadcast(ranks, rendezvous, [&] {
-      make_directory(directory, "[save_weights]");
+      make_directory(directory, where);
       lock.emplace(FileLock::of_holder(
           directory + "/.lock",
-          "[save_weights]",
-          "Let one process at a time save into a directory."));
-      remove_orphans(directory, layers.size());
+          where,
+          "Let one save at a time write into this directory."));
+      remove_orphans(directory, layers.size(), where);
     });
   }
   Json names = Json::array();
@@ -437,14 +451,14 @@ void save_model(
     const std::string folder = layer_directory(directory, i);
     const bool is_sharded = strategy_of(layers[i]).is_sharded();
     if (is_sharded) {
-      save_layer(layers[i], folder, own);
+      TableModule::save_checkpoint(module_of(layers[i]), folder, own, where);
     }
     // A layer that is not sharded is equal on all ranks, so rank 0 saves it.
     names.push_back(broadcast(ranks, rendezvous, [&] {
       if (!is_sharded) {
-        save_layer(layers[i], folder, own);
+        TableModule::save_checkpoint(module_of(layers[i]), folder, own, where);
       }
-      return list_checkpoints(folder).back();
+      return list_checkpoints(folder, where).back();
     }));
   }
   const auto dense = dense_of(model, layers);
@@ -459,9 +473,9 @@ void save_model(
     if (!layers.empty()) {
       CheckpointOptions own = options;
       own.extra = write;
-      save_layer(layers[0], directory, own);
+      TableModule::save_checkpoint(module_of(layers[0]), directory, own, where);
     } else {
-      save_file(directory, write);
+      save_file(directory, where, write);
     }
   };
   if (!layers.empty() && strategy_of(layers[0]).is_sharded()) {
@@ -474,22 +488,25 @@ void save_model(
 bool has_model(
     torch::nn::Module& model,
     const Ranks& ranks,
-    const std::string& directory) {
+    const std::string& directory,
+    const std::string& where) {
   const Layers layers = layers_of(model);
   return broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
-    return has_files(layers, directory);
+    return find_newest(layers, directory, where).has_value();
   });
 }
 
 bool peek_model(
     torch::nn::Module& model,
     const std::string& directory,
+    const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
-  const Layers layers = layers_of(model);
-  if (!has_files(layers, directory)) {
+  const std::optional<std::string> newest =
+      find_newest(layers_of(model), directory, where);
+  if (!newest) {
     return false;
   }
-  auto archive = read_rest(directory, newest_of(layers, directory));
+  auto archive = read_rest(directory, *newest, where);
   extra(archive);
   return true;
 }
@@ -498,32 +515,37 @@ bool load_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory,
+    const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
-  if (!has_model(model, ranks, directory)) {
+  const Layers layers = layers_of(model);
+  // Rank 0 chooses for all ranks, because a newer checkpoint may appear meanwhile.
+  std::optional<std::string> newest;
+  const bool is_there = broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
+    newest = find_newest(layers, directory, where);
+    return newest.has_value();
+  });
+  if (!is_there) {
     return false;
   }
-  const Layers layers = layers_of(model);
-  const auto dense = dense_of(model, layers);
-  // Rank 0 chooses for all ranks, because a newer checkpoint may appear meanwhile.
   std::vector<std::string> names{
-      broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
-        return newest_of(layers, directory);
-      })};
+      broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
+  const auto dense = dense_of(model, layers);
   std::vector<at::Tensor> values;
   together(ranks, [&] {
-    auto archive = read_rest(directory, names[0]);
-    for (std::string& name : read_layers(archive, directory)) {
+    auto archive = read_rest(directory, names[0], where);
+    for (std::string& name : read_layers(archive, directory, where)) {
       names.push_back(std::move(name));
     }
     TESSERA_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
-        "[load_weights] '{}' was made of a model with {} layers with tables, but this one has {}. Load into a model with the same layers.",
+        "{} '{}' was saved from a model with {} layers with tables, but this model has {}. Load into a model with the same layers.",
+        where,
         directory,
         names.size(),
         layers.size());
-    values = read_dense(dense, archive, directory);
+    values = read_dense(dense, archive, directory, where);
     for (size_t i = 0; i < layers.size(); ++i) {
-      check_layer(layers[i], directory, i, names[i]);
+      check_layer(layers[i], directory, i, names[i], where);
     }
     if (extra != nullptr) {
       extra(archive);
@@ -531,7 +553,11 @@ bool load_model(
   });
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto load = [&] {
-      load_layer(layers[i], folder_of(directory, i), {.checkpoint = names[i]});
+      TableModule::load_checkpoint(
+          module_of(layers[i]),
+          folder_of(directory, i),
+          {.checkpoint = names[i]},
+          where);
     };
     if (strategy_of(layers[i]).is_sharded()) {
       load();
@@ -549,7 +575,7 @@ bool load_model(
 void require_directory(const std::string& directory, const std::string& where) {
   TESSERA_CHECK_VALUE(
       !directory.empty(),
-      "{} expected a directory, but got an empty path.",
+      "{} expected a directory, but got an empty path. Pass the path of a directory.",
       where);
   check_path(directory, where);
 }
@@ -570,7 +596,7 @@ std::shared_ptr<void> lock_for_training(
     lock = std::make_shared<FileLock>(FileLock::of_process(
         directory + "/.training_lock",
         "[Checkpoint]",
-        "Let one process at a time train with a directory."));
+        "Let one process at a time train with this directory."));
   });
   return lock;
 }

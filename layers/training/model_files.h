@@ -32,6 +32,9 @@ Ranks ranks_of(
     torch::nn::Module& model,
     const Strategy& strategy = Strategy::engine());
 
+// The errors of all functions begin with `where`, the function or class that the user
+// called, such as "[load_weights]" or "[Checkpoint]".
+
 /// Saves the model. If a process dies meanwhile, the previous checkpoint stays complete.
 /// All ranks call it. Rank 0 alone saves everything that is not sharded, and runs
 /// `extra`.
@@ -39,7 +42,8 @@ void save_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory,
-    CheckpointOptions options);
+    CheckpointOptions options,
+    const std::string& where);
 
 /// Loads the newest checkpoint. Returns false if there is none. `extra` reads the entries
 /// that the caller of save_model() added. It runs after all checks and before anything is
@@ -50,6 +54,7 @@ bool load_model(
     torch::nn::Module& model,
     const Ranks& ranks,
     const std::string& directory,
+    const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra = {});
 
 /// Reads only the entries that the caller of save_model() added. Returns false if there
@@ -57,22 +62,22 @@ bool load_model(
 bool peek_model(
     torch::nn::Module& model,
     const std::string& directory,
+    const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra);
 
 /// Whether load_model() would find a checkpoint. All ranks call it.
 bool has_model(
     torch::nn::Module& model,
     const Ranks& ranks,
-    const std::string& directory);
+    const std::string& directory,
+    const std::string& where);
 
 /// Checks that the path can be one of a directory.
-/// Errors:  c10::ValueError beginning with `where` for a path that is empty, too long
-///          or has a zero byte.
+/// Errors:  c10::ValueError for a path that is empty, too long or has a zero byte.
 void require_directory(const std::string& directory, const std::string& where);
 
 /// Creates the directory.
-/// Errors:  as require_directory(); c10::Error beginning with `where` if it can't be
-///          written to.
+/// Errors:  as require_directory(); c10::Error if it can't be made or written to.
 void check_model_directory(
     const std::string& directory,
     const std::string& where);

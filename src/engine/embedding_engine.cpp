@@ -619,6 +619,12 @@ void EngineAccess::read(
   engine.read_state(read);
 }
 
+void EngineAccess::change(
+    EmbeddingEngine& engine,
+    c10::function_ref<void(EmbeddingState&)> change) {
+  engine.change_state(change);
+}
+
 void EmbeddingEngine::change_state(
     c10::function_ref<void(EmbeddingState&)> change) {
   impl_->change_state(change);

@@ -17,6 +17,10 @@ struct EngineAccess {
   static void read(
       const EmbeddingEngine& engine,
       c10::function_ref<void(const EmbeddingState&)> read);
+  /// The same for a function that changes the state.
+  static void change(
+      EmbeddingEngine& engine,
+      c10::function_ref<void(EmbeddingState&)> change);
 };
 
 }  // namespace tessera

@@ -731,7 +731,9 @@ TEST(CheckpointCrashTest, RefusesASecondWriter) {
     if (step == "sync" && !was_refused) {
       Disk second;
       EXPECT_TORCH_ERROR(
-          save(other, run, second), "Let one process at a time save");
+          save(other, run, second),
+          "[save_checkpoint] can't lock '" + run.string() +
+              "': it is in use. Let one save at a time write");
       was_refused = true;
     }
   };

@@ -5,9 +5,11 @@
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
+#include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
 
 #include "layers/training/model_files.h"
+#include "layers/training/training_state.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/small_files.h"
 #include "tests/test_util.h"
@@ -20,6 +22,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -277,7 +280,8 @@ TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
     ClickRun run(layers), loaded(layers), other(layers == 1 ? 2 : 1);
     EXPECT_VALUE_ERROR(
         load_weights(*loaded.model, folder / "run"), "has no checkpoint");
-    EXPECT_VALUE_ERROR(save_weights(*run.model, ""), "expected a directory");
+    EXPECT_VALUE_ERROR(
+        save_weights(*run.model, ""), "[save_weights] expected a directory");
     fit(click_batches(2, 1),
         run.train_step(),
         {.checkpoint = std::make_shared<Checkpoint>(
@@ -317,7 +321,7 @@ TEST(TrainingCheckpointTest, RefusesADamagedFile) {
     folder.write("run/model.pt", damaged);
     EXPECT_TORCH_ERROR(
         load_weights(*loaded.model, folder / "run"),
-        "model.pt' can't be read: ");
+        "[load_weights] '" + path + "' can't be read: ");
     EXPECT_TRUE(loaded.bytes() == before);
   };
   for (size_t i = 0; i < whole.size(); i += 7) {
@@ -332,7 +336,8 @@ TEST(TrainingCheckpointTest, RefusesADamagedFile) {
     expect_refused(whole.substr(0, i));
   }
   EXPECT_GT(files, 400U);
-  EXPECT_TORCH_ERROR(resume(loaded), "model.pt' can't be read: ");
+  EXPECT_TORCH_ERROR(
+      resume(loaded), "[Checkpoint] '" + path + "' can't be read: ");
   EXPECT_TRUE(loaded.bytes() == before);
   folder.write("run/model.pt", whole);
   resume(loaded);
@@ -385,7 +390,11 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
     const at::Tensor expected = run.model->forward(batch);
     {
       const test::SmallFiles small(200);
-      EXPECT_TORCH_ERROR(train(2), "File too large");
+      EXPECT_TORCH_ERROR(
+          train(2),
+          layers == 0 ? "[Checkpoint] " + folder / "run/model.pt" +
+                  ": the file can't be written: File too large. Choose a path"
+                      : "[Checkpoint] can't write to '" + folder / "run");
     }
     load_weights(*loaded.model, folder / "run");
     loaded.model->eval();
@@ -477,7 +486,8 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
        .checkpoint = std::make_shared<Checkpoint>(
            folder / "run", run.model.ptr(), run.optimizer)});
   EXPECT_VALUE_ERROR(
-      train({.resume = Resume::kNever}, batches), "has a checkpoint already");
+      train({.resume = Resume::kNever}, batches),
+      "has a checkpoint already, but Resume::kNever allows none");
   torch::optim::SGD other(run.model->parameters(), 0.1);
   EXPECT_VALUE_ERROR(
       fit(batches,
@@ -487,10 +497,13 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
       "has the state of another optimizer than the one that was given");
   EXPECT_VALUE_ERROR(
       train({}, click_batches(2, 1)),
-      "made after 3 batches of epoch 0, but the source has no more than 2");
+      "saved after 3 batches of epoch 0, but the source has no more than 2");
   EXPECT_VALUE_ERROR(
       train({}, batches, {std::make_shared<AUC>()}),
       "with the metrics [], but this training has [auc]");
+  EXPECT_VALUE_ERROR(
+      train({.resume = static_cast<Resume>(7)}, batches),
+      "[Checkpoint] resume must be kIfThere, kRequired or kNever, but got 7");
   EXPECT_VALUE_ERROR(
       Checkpoint("", run.model.ptr(), run.optimizer), "expected a directory");
   EXPECT_VALUE_ERROR(
@@ -507,8 +520,123 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
           untouched.train_step(),
           {.checkpoint = std::make_shared<Checkpoint>(
                folder / "file", untouched.model.ptr(), untouched.optimizer)}),
-      "the directory can't be made");
+      "[Checkpoint] " + folder / "file" +
+          ": the directory can't be made: Not a directory. Choose another "
+          "path.");
+  EXPECT_TORCH_ERROR(
+      fit(batches,
+          untouched.train_step(),
+          {.checkpoint = std::make_shared<Checkpoint>(
+               folder / "file",
+               untouched.model.ptr(),
+               untouched.optimizer,
+               TrainingCheckpointOptions{.resume = Resume::kRequired})}),
+      "[Checkpoint] can't read the directory '" + folder / "file" +
+          "': Not a directory. Correct the path.");
+  EXPECT_TORCH_ERROR(
+      has_weights(*untouched.model, folder / "file"),
+      "[has_weights] can't read the directory '");
   EXPECT_EQ(untouched.bytes(), before);
+}
+
+TEST(TrainingCheckpointTest, ErrorsOfTablesNameTheFunctionThatWasCalled) {
+  for (const int64_t layers : {1, 2}) {
+    SCOPED_TRACE(layers);
+    const TemporaryFolder folder;
+    ClickRun run(layers), loaded(layers);
+    save_weights(*run.model, folder / "weights");
+    // The newest checkpoint of the last layer.
+    const std::string last =
+        layers == 1 ? folder / "weights" : folder / "weights/layer_1";
+    const std::string path = last + "/checkpoint_000001/table_0.parameters.0";
+    std::string bytes = test::read_text(path);
+    bytes[0] = static_cast<char>(bytes[0] ^ 1);
+    std::ofstream(path, std::ios::binary) << bytes;
+    EXPECT_VALUE_ERROR(
+        load_weights(*loaded.model, folder / "weights"),
+        "[load_weights] '" + path + "': the bytes [0, ");
+    EXPECT_VALUE_ERROR(
+        fit(click_batches(1, 1),
+            loaded.train_step(),
+            {.checkpoint = std::make_shared<Checkpoint>(
+                 folder / "weights", loaded.model.ptr(), loaded.optimizer)}),
+        layers == 1 ? "[Checkpoint] '" + folder / "weights" +
+                "' has the weights of a model, but no training to resume"
+                    : "[Checkpoint] '" + path + "': the bytes [0, ");
+    std::filesystem::remove(last + "/checkpoint_000001/manifest.json");
+    EXPECT_VALUE_ERROR(
+        load_weights(*loaded.model, folder / "weights"),
+        "[load_weights] '" + last + "/checkpoint_000001/manifest.json' can't");
+    // A file is where a folder should be.
+    EXPECT_TORCH_ERROR(
+        save_weights(*run.model, path),
+        layers == 1
+            ? "[save_weights] '" + path + "' is not a directory."
+            : "[save_weights] " + path + ": the directory can't be made: ");
+  }
+}
+
+TEST(TrainingCheckpointTest, AFitThatCanNotSaveNamesItsCheckpoint) {
+  const TemporaryFolder folder;
+  ClickRun run, other;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->epoch_end = [&](Training&) {
+    std::filesystem::remove_all(folder / "run");
+    std::ofstream(folder / "run") << "text";
+  };
+  EXPECT_TORCH_ERROR(
+      fit(click_batches(1, 1),
+          run.train_step(),
+          {.callbacks = {hooks},
+           .checkpoint = std::make_shared<Checkpoint>(
+               folder / "run", run.model.ptr(), run.optimizer)}),
+      "[Checkpoint] '" + folder / "run" + "' is not a directory.");
+}
+
+TEST(TrainingCheckpointTest, ARequiredCheckpointThatIsGoneIsAnError) {
+  const TemporaryFolder folder;
+  ClickRun run;
+  save_weights(*run.model, folder / "run");
+  Checkpoint checkpoint(
+      folder / "run",
+      run.model.ptr(),
+      run.optimizer,
+      {.resume = TrainingCheckpointOptions::Resume::kRequired});
+  TrainingState state;
+  Training training(state);
+  checkpoint.on_train_begin(training);
+  std::filesystem::remove_all(folder / "run/checkpoint_000001");
+  EXPECT_VALUE_ERROR(
+      checkpoint.resume(training), "has no checkpoint to resume from");
+}
+
+// Nothing in the process stops the second training, but saves exclude each other.
+TEST(TrainingCheckpointTest, TwoTrainingsOfOneProcessSaveOneAfterTheOther) {
+  const TemporaryFolder folder;
+  const std::string directory = folder / "run";
+  ClickRun run, other;
+  const auto train = [&](ClickRun& clicks, Callbacks callbacks) {
+    fit(click_batches(1, 1),
+        clicks.train_step(),
+        {.callbacks = std::move(callbacks),
+         .checkpoint = std::make_shared<Checkpoint>(
+             directory, clicks.model.ptr(), clicks.optimizer)});
+  };
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](Training&) { train(other, {}); };
+  train(run, {hooks});
+  EXPECT_EQ(list_checkpoints(directory).size(), 2U);
+  bool was_refused = false;
+  save_weights(
+      *run.model, directory, {.extra = [&](torch::serialize::OutputArchive&) {
+        EXPECT_TORCH_ERROR(
+            save_weights(*other.model, directory),
+            "[save_weights] can't lock '" + directory +
+                "': it is in use. Let one save at a time write into this "
+                "directory.");
+        was_refused = true;
+      }});
+  EXPECT_TRUE(was_refused);
 }
 
 }  // namespace checkpoint_test

@@ -68,7 +68,7 @@ TEST(TrainingResumeTest, ARefusedResumeLeavesTheModelUnchanged) {
     EXPECT_EQ(second.bytes(), before);
     EXPECT_VALUE_ERROR(
         train(second, folder / "run", {.steps_per_epoch = 2}),
-        "made after step 3 of an epoch, but steps_per_epoch is 2");
+        "saved after step 3 of an epoch, but steps_per_epoch is 2");
     EXPECT_EQ(second.bytes(), before);
     if (layers == 2) {
       // Damage a file of the second layer, which is loaded last.
@@ -272,7 +272,7 @@ TEST(TrainingResumeTest, NoticesASourceWithFewerBatches) {
         {.checkpoint = std::make_shared<Checkpoint>(
              folder / "run", second.model.ptr(), second.optimizer)});
   };
-  const char* message = "made after 3 batches of epoch 0, but the source has";
+  const char* message = "saved after 3 batches of epoch 0, but the source has";
   EXPECT_VALUE_ERROR(resume(Counting{2}, 3), message);
   EXPECT_VALUE_ERROR(resume(Silent{{2}}, 3), message);
   EXPECT_VALUE_ERROR(
@@ -309,7 +309,7 @@ TEST_F(BestOnDiskTest, AResumeNeedsTheDirectoryOfItsBestEpoch) {
   run(5, folder_ / "best");
   EXPECT_VALUE_ERROR(
       run(-1, folder_ / "other"),
-      "has no best weights, but the best are those");
+      "has no best weights, but must have those of epoch 0 with the value");
   ClickRun other;
   const auto batches = click_batches(4, 2);
   fit(batches,
@@ -319,7 +319,8 @@ TEST_F(BestOnDiskTest, AResumeNeedsTheDirectoryOfItsBestEpoch) {
            .restore_best = other.model.ptr(),
            .directory = folder_ / "foreign"})}});
   EXPECT_VALUE_ERROR(
-      run(-1, folder_ / "foreign"), "has the weights of epoch 0");
+      run(-1, folder_ / "foreign"),
+      "has the weights of epoch 0 with the value");
   run(-1, folder_ / "best");
 }
 

@@ -59,8 +59,9 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 ///
 /// If a checkpoint cannot be loaded, the model stays unchanged. Until fit() ends, another
 /// process cannot train with the same directory: a lock on the file `.training_lock`
-/// prevents it. The file stays in the directory. Within one process there is no such
-/// check.
+/// prevents it. The file stays in the directory. Within one process, nothing stops a
+/// second fit() with the same directory, but a save of tables is refused while another
+/// save writes into the directory. Give each fit() its own directory.
 ///
 /// A model with TPUEmbedding layers is saved by their save_checkpoint(), any other model
 /// in one file.
