@@ -51,7 +51,7 @@ Json read_json(
   c10::IValue text;
   TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "[Checkpoint] expected what a fit() saved, but there is no '{}'. Use another directory.",
+      "[Checkpoint] expected a training that fit() saved, but it has no '{}'. Choose another directory.",
       shorten(key));
   return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }
@@ -109,7 +109,7 @@ void Training::log(const std::string& name, double value) {
   TESSERA_CHECK_VALUE(
       state_.is_at_epoch_end &&
           std::find(known.begin(), known.end(), name) != known.end(),
-      "[Training::log] '{}' can be logged in on_epoch_end() only, by a callback that has it among its log_names().",
+      "[Training::log] '{}' can be logged only in on_epoch_end(), by a callback whose log_names() has it. Add it to log_names(), and log it there.",
       shorten(name));
   state_.epoch_logs.set(name, value);
 }
@@ -160,7 +160,7 @@ void Training::load(torch::serialize::InputArchive& archive) {
       read_fields<Saved>(read_json(archive, "training"), "Checkpoint.training");
   TESSERA_CHECK_VALUE(
       saved.format == kFormat,
-      "[Checkpoint] format must be {}, but got {}. It was made by another version.",
+      "[Checkpoint] the format of the saved training must be {}, but got {}. Use the version of Tessera that saved it.",
       kFormat,
       saved.format);
   History history = history_from_json(read_json(archive, "history"));
@@ -168,14 +168,14 @@ void Training::load(torch::serialize::InputArchive& archive) {
   const auto names = names_of(state_.metrics);
   TESSERA_CHECK_VALUE(
       !is_in_epoch || saved.metrics == names,
-      "[Checkpoint] it was made in the middle of an epoch with the metrics {}, but this training has {}. Give the same.",
+      "[Checkpoint] the checkpoint was saved in the middle of an epoch with the metrics {}, but this training has {}. Pass the same metrics.",
       fmt::format("[{}]", shorten_all(saved.metrics)),
       fmt::format("[{}]", shorten_all(names)));
   const auto epochs = state_.progress.epochs;
   const auto steps_per_epoch = state_.progress.steps_per_epoch;
   TESSERA_CHECK_VALUE(
       !steps_per_epoch || saved.progress.step_in_epoch <= *steps_per_epoch,
-      "[Checkpoint] it was made after step {} of an epoch, but steps_per_epoch is {}. Resume with at least as many.",
+      "[Checkpoint] the checkpoint was saved after step {} of an epoch, but steps_per_epoch is {}. Resume with at least as many steps.",
       saved.progress.step_in_epoch,
       steps_per_epoch.value_or(0));
   std::vector<at::Tensor> metrics(is_in_epoch ? names.size() : 0);

@@ -61,7 +61,7 @@ void EpochBatches::check_size() const {
 void EpochBatches::refuse_other_data(int64_t found) const {
   TESSERA_CHECK_VALUE(
       found >= first_step_,
-      "[fit] the checkpoint was made after {} batches of epoch {}, but the source has no more than {}. Resume with the same data.",
+      "[fit] the checkpoint was saved after {} batches of epoch {}, but the source has no more than {}. Resume with the same data.",
       first_step_,
       state_.progress.epoch,
       found);
@@ -92,13 +92,13 @@ void EpochBatches::check_complete() const {
   TESSERA_CHECK_VALUE(
       first_step_ == 0 || progress.step_in_epoch > first_step_ || !has_ended_ ||
           size_.value_or(first_step_) <= first_step_,
-      "[fit] epoch {} was resumed after {} of {} batches, but the source gave no more. Resume with the same data.",
+      "[fit] epoch {} was resumed after {} of {} batches, but the source gave no more batches. Resume with the same data.",
       progress.epoch,
       first_step_,
       size_.value_or(0));
   TESSERA_CHECK_VALUE(
       progress.step_in_epoch > 0,
-      "[fit] epoch {} has no batch. Give a source that can be read again in each epoch, or a function that opens it.",
+      "[fit] epoch {} has no batch. Pass a source that can be read again in each epoch, or a function that opens it.",
       progress.epoch);
   TESSERA_CHECK_VALUE(
       !has_ended_ || !steps_per_epoch_,

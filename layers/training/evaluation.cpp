@@ -14,6 +14,7 @@ bool run_evaluation(
     Pass& pass,
     const Metrics& metrics,
     LossMean& loss,
+    const std::string& where,
     const std::function<bool()>& is_interrupted) {
   const at::NoGradGuard no_grad;
   for (const auto& metric : metrics) {
@@ -24,8 +25,8 @@ bool run_evaluation(
   bool is_whole = true;
   while (const std::optional<StepResult> result = pass.step()) {
     ++batches;
-    loss.add(*result);
-    update_metrics(metrics, *result);
+    loss.add(*result, where);
+    update_metrics(metrics, *result, where);
     if (is_interrupted()) {
       is_whole = false;
       break;
@@ -34,7 +35,8 @@ bool run_evaluation(
   pass.end();
   TESSERA_CHECK_VALUE(
       batches > 0,
-      "[evaluate] expected batches, but the source gave none. Give a source that can be read again, or a function that opens it.");
+      "{} expected batches, but the source gave none. Pass a source that can be read again, or a function that opens it.",
+      where);
   return is_whole;
 }
 

@@ -21,6 +21,8 @@ namespace tessera::training {
 
 namespace {
 
+constexpr const char* kFit = "[fit]";
+
 // The metrics of the validation: its own, or empty copies of the training metrics.
 Metrics metrics_of(const Validation& validation, const Metrics& training) {
   if (!validation.metrics.empty()) {
@@ -159,13 +161,13 @@ class TrainingLoop {
   }
 
   void record_step(const StepResult& result) {
-    check_loss(result);
+    check_loss(result, kFit);
     Progress& progress = state_.progress;
     state_.loss = result.loss.item<double>();
     state_.is_skipped = result.is_skipped;
     if (!result.is_skipped) {
-      update_metrics(state_.metrics, result);
-      state_.loss_mean.add(result);
+      update_metrics(state_.metrics, result, kFit);
+      state_.loss_mean.add(result, kFit);
     }
     ++progress.step_in_epoch;
     ++progress.step;
@@ -178,7 +180,7 @@ class TrainingLoop {
     stop_.agree_on_step();
     TESSERA_CHECK_VALUE(
         !state_.is_skipped || state_.is_stopping,
-        "[fit] the loss of step {} is {}; its update was left out. Lower the learning rate or check the data; with a TerminateOnNonFinite training would have ended in good order.",
+        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. With the callback TerminateOnNonFinite, such a training stops without an error.",
         state_.progress.step,
         state_.loss);
     save_step();
@@ -222,7 +224,11 @@ class TrainingLoop {
     }
     LossMean loss;
     const bool is_whole = run_evaluation(
-        *options_.validation->pass, *validation_metrics_, loss, [&] {
+        *options_.validation->pass,
+        *validation_metrics_,
+        loss,
+        kFitValidation,
+        [&] {
           if (!options_.strategy.is_sharded()) {
             stop_.notice_signal();
           }
@@ -261,7 +267,7 @@ class TrainingLoop {
     }
     TESSERA_CHECK(
         own.has_failed || !any.has_failed,
-        "[fit] a callback of another rank failed at the end of epoch {}. That rank's error says why.",
+        "[fit] a callback of another rank failed at the end of epoch {}. Read the error of that rank.",
         state_.progress.epoch - 1);
   }
 
@@ -282,9 +288,10 @@ History fit(std::shared_ptr<Pass> training, FitOptions options) {
 }
 
 Logs evaluate(Pass& pass, const Metrics& metrics) {
-  check_metrics(metrics);
+  constexpr const char* kEvaluate = "[evaluate]";
+  check_metrics(metrics, kEvaluate);
   LossMean loss;
-  run_evaluation(pass, metrics, loss, [] { return false; });
+  run_evaluation(pass, metrics, loss, kEvaluate, [] { return false; });
   Logs logs;
   add_logs(logs, "", loss, metrics);
   return logs;

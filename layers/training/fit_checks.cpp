@@ -20,7 +20,7 @@ namespace {
 void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
   TESSERA_CHECK_VALUE(
       pass != nullptr,
-      "[fit] expected batches for {}, but got nullptr. Make them by make_pass(source, step).",
+      "[fit] expected batches for {}, but got nullptr. Make them with make_pass(source, step).",
       what);
 }
 
@@ -29,12 +29,12 @@ void check_validation(const FitOptions& options) {
     return;
   }
   check_pass(options.validation->pass, "the validation");
-  check_metrics(options.validation->metrics);
+  check_metrics(options.validation->metrics, kFitValidation);
   for (const auto& metric : options.validation->metrics) {
     TESSERA_CHECK_VALUE(
         std::find(options.metrics.begin(), options.metrics.end(), metric) ==
             options.metrics.end(),
-        "[fit] '{}' is one object in metrics and in validation->metrics, where it would forget the training. Make two, or leave validation->metrics empty.",
+        "[fit] metrics and validation->metrics have the same object '{}', which the validation would reset. Make two objects, or leave validation->metrics empty.",
         metric->name());
   }
 }
@@ -43,12 +43,12 @@ void check_callbacks(const Callbacks& callbacks) {
   for (size_t i = 0; i < callbacks.size(); ++i) {
     TESSERA_CHECK_VALUE(
         callbacks[i] != nullptr,
-        "[fit] expected a callback, but callback {} is null.",
+        "[fit] expected a callback, but callback {} is null. Remove it, or make it.",
         i);
     for (size_t j = 0; j < i; ++j) {
       TESSERA_CHECK_VALUE(
           callbacks[i] != callbacks[j],
-          "[fit] callback {} is callback {} once more. List each once.",
+          "[fit] callback {} is the same object as callback {}. List each callback once.",
           i,
           j);
     }
@@ -68,7 +68,7 @@ void check_directories(const FitOptions& options) {
             seen.insert(
                     (error ? std::filesystem::path(directory) : path).string())
                 .second,
-        "[fit] two callbacks, or one and the checkpoint, would both save into '{}'. Give each its own directory.",
+        "[fit] two callbacks, or a callback and the checkpoint, would both save into '{}'. Give each its own directory.",
         directory);
   };
   if (options.checkpoint != nullptr) {
@@ -91,27 +91,30 @@ void check_strategy(const FitOptions& options) {
         layer == nullptr ? nullptr : ranks_of(layer->options().strategy);
     TESSERA_CHECK_VALUE(
         ranks == nullptr || ranks == own,
-        "[fit] the model has tables on shards, but FitOptions::strategy is {}. Set it to the strategy of the tables.",
+        "[fit] the model has sharded tables, but FitOptions::strategy is {}. Set it to the strategy of the tables.",
         own == nullptr ? options.strategy.name() : "of another backend");
   }
 }
 
 }  // namespace
 
-void check_metrics(const Metrics& metrics) {
+void check_metrics(const Metrics& metrics, const std::string& where) {
   for (size_t i = 0; i < metrics.size(); ++i) {
     TESSERA_CHECK_VALUE(
         metrics[i] != nullptr,
-        "[fit] expected a metric, but metric {} is null.",
+        "{} expected a metric, but metric {} is null. Remove it, or make it.",
+        where,
         i);
     TESSERA_CHECK_VALUE(
         metrics[i]->name() != "loss" && metrics[i]->name() != "epoch",
-        "[fit] a metric can't be named '{}', which the logs have already. Give it another name.",
+        "{} a metric can't be named '{}', because the logs have another value of this name. Give it another name.",
+        where,
         metrics[i]->name());
     for (size_t j = 0; j < i; ++j) {
       TESSERA_CHECK_VALUE(
           metrics[i]->name() != metrics[j]->name(),
-          "[fit] two metrics are named '{}'. Give one of them another name.",
+          "{} two metrics are named '{}'. Give one of them another name.",
+          where,
           metrics[i]->name());
     }
   }
@@ -121,13 +124,13 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
   check_pass(pass, "the training");
   TESSERA_CHECK_VALUE(
       options.epochs >= 0,
-      "[fit] epochs must be >= 0, but got {}.",
+      "[fit] epochs must be >= 0, but got {}. Set it to the number of epochs in all.",
       options.epochs);
   TESSERA_CHECK_VALUE(
       !options.steps_per_epoch || *options.steps_per_epoch >= 1,
       "[fit] steps_per_epoch must be >= 1, but got {}. Leave it unset to read each epoch to its end.",
       options.steps_per_epoch.value_or(0));
-  check_metrics(options.metrics);
+  check_metrics(options.metrics, "[fit]");
   check_validation(options);
   check_strategy(options);
   check_callbacks(options.callbacks);

@@ -98,7 +98,7 @@ double Logs::operator[](std::string_view name) const {
   }
   TESSERA_CHECK_VALUE(
       value != nullptr,
-      "[Logs] no '{}' was logged. Known: {}.",
+      "[Logs] '{}' was not logged. Known: {}.",
       shorten(name),
       joined(known));
   return *value;
@@ -126,7 +126,7 @@ std::vector<double> History::operator[](std::string_view name) const {
   const std::vector<std::string> known = names();
   TESSERA_CHECK_VALUE(
       std::find(known.begin(), known.end(), name) != known.end(),
-      "[History] no '{}' was logged. Known: {}.",
+      "[History] '{}' was not logged. Known: {}.",
       shorten(name),
       joined(known));
   std::vector<double> values;

@@ -11,7 +11,9 @@ namespace tessera::training {
 HistoryFile::HistoryFile(std::string where, std::string path)
     : where_(std::move(where)), path_(std::move(path)) {
   TESSERA_CHECK_VALUE(
-      !path_.empty(), "{} expected the path of a file, but got none.", where_);
+      !path_.empty(),
+      "{} expected the path of a file, but got ''. Pass a path.",
+      where_);
 }
 
 void HistoryFile::on_train_begin(Training& /*training*/) {

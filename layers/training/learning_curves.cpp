@@ -410,7 +410,7 @@ void LearningCurves::on_train_begin(Training& training) {
   for (const std::string& name : options_.names) {
     TESSERA_CHECK_VALUE(
         std::find(names.begin(), names.end(), name) != names.end(),
-        "[LearningCurves] '{}' is not logged. Draw some of {}.",
+        "[LearningCurves] '{}' is not logged. Set LearningCurvesOptions::names to some of {}.",
         name,
         join_names(names));
   }

@@ -30,7 +30,7 @@ void visit_rates(
   for (const TPUEmbedding& layer : layers) {
     TESSERA_CHECK_VALUE(
         !layer.is_empty(),
-        "[learning_rates] expected a layer, but got an empty one.");
+        "[learning_rates] expected a layer, but got an empty one. Make the layer first.");
     const TPUEmbeddingOptions& options = layer->options();
     const EmbeddingState state =
         describe_state(options.features, options.optimizer, "[learning_rates]");
@@ -54,7 +54,7 @@ Logs rates_of(
   visit_rates(optimizer, layers, [&](const std::string& name, auto value) {
     TESSERA_CHECK_VALUE(
         rates.find(name) == nullptr,
-        "[learning_rates] two of them would be '{}'. Ask for the layers one by one, or rename a table.",
+        "[learning_rates] two learning rates would be named '{}'. Pass the layers one by one, or rename a table.",
         name);
     rates.set(name, value());
   });

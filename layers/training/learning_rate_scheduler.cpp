@@ -31,7 +31,7 @@ void LearningRateScheduler::set_rate(const Training& training) {
   const double rate = optim::value_at(schedule_, step);
   TESSERA_CHECK_VALUE(
       std::isfinite(static_cast<float>(rate)) && rate >= 0.0,
-      "[LearningRateScheduler] the rate of step {} must be finite and >= 0, but the schedule gives {}. Correct its options.",
+      "[LearningRateScheduler] the rate of step {} must be finite and >= 0, but the schedule gives {}. Correct the options of the schedule.",
       step,
       rate);
   for (auto& group : optimizer_.param_groups()) {

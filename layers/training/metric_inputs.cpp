@@ -16,7 +16,7 @@ void check_dense(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       values.layout() == at::kStrided && !values.is_meta(),
-      "{} {} must be a dense tensor of real numbers, but got {}. Convert it before.",
+      "{} {} must be a dense tensor of real numbers, but got {}. Convert the tensor first.",
       where,
       what,
       values.toString());
@@ -29,7 +29,7 @@ std::vector<double> read_values(
   check_dense(values, what, where);
   TESSERA_CHECK_VALUE(
       !values.is_complex() && !values.is_quantized(),
-      "{} {} must be a dense tensor of real numbers, but got {}. Convert it before.",
+      "{} {} must be a dense tensor of real numbers, but got {}. Convert the tensor first.",
       where,
       what,
       values.toString());
@@ -51,7 +51,7 @@ std::vector<double> read_values(
 void check_sizes(size_t labels, int64_t rows, const std::string& where) {
   TESSERA_CHECK_VALUE(
       static_cast<int64_t>(labels) == rows,
-      "{} predictions and labels must be of one length, but got {} predictions and {} labels. Give both for the same examples.",
+      "{} predictions and labels must have the same length, but got {} predictions and {} labels. Pass both for the same examples.",
       where,
       rows,
       labels);
@@ -63,7 +63,7 @@ void check_column(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       values.defined(),
-      "{} expected {}, but got an undefined tensor.",
+      "{} expected {}, but got an undefined tensor. Pass them, or return them from the step.",
       where,
       what);
   TESSERA_CHECK_VALUE(
@@ -82,7 +82,7 @@ std::vector<int64_t> read_integers(
   check_dense(values, what, where);
   TESSERA_CHECK_VALUE(
       values.scalar_type() == at::kLong || values.scalar_type() == at::kInt,
-      "{} {} must be ids of dtype int32 or int64, but got {}.",
+      "{} {} must be ids of dtype int32 or int64, but got {}. Convert the tensor first.",
       where,
       what,
       values.toString());
@@ -111,14 +111,14 @@ std::vector<double> read_weights(
   std::vector<double> numbers = read_column(weights, "weights", where);
   TESSERA_CHECK_VALUE(
       numbers.size() == size,
-      "{} expected a weight for each of {} examples, but got {}. Leave the weights out for ones.",
+      "{} expected a weight for each of {} examples, but got {}. If all weights are 1, leave them out.",
       where,
       size,
       numbers.size());
   for (const double number : numbers) {
     TESSERA_CHECK_VALUE(
         number >= 0.0 && std::isfinite(number),
-        "{} weights must be finite and >= 0, but got {}.",
+        "{} weights must be finite and >= 0, but got {}. Correct the weights.",
         where,
         number);
   }
@@ -171,7 +171,7 @@ RetrievedIds read_ids(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       predictions.defined() && predictions.dim() == 2,
-      "{} predictions must be ids of shape [n, retrieved], but got {}.",
+      "{} predictions must be ids of shape [n, retrieved], but got {}. Pass one row of retrieved ids for each example.",
       where,
       predictions.defined() ? c10::str("shape ", predictions.sizes())
                             : "an undefined tensor");
@@ -183,7 +183,10 @@ RetrievedIds read_ids(
   check_sizes(ids.labels.size(), predictions.size(0), where);
   for (const int64_t label : ids.labels) {
     TESSERA_CHECK_VALUE(
-        label >= 0, "{} labels must be ids >= 0, but got {}.", where, label);
+        label >= 0,
+        "{} labels must be ids >= 0, but got {}. Correct the labels.",
+        where,
+        label);
   }
   return ids;
 }

@@ -3,6 +3,7 @@
 
 #include "layers/training/metric_inputs.h"
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -50,13 +51,18 @@ at::Tensor state_of(const std::vector<double>& numbers) {
   return at::tensor(numbers, at::kDouble);
 }
 
+std::string where_of(const std::string& metric) {
+  return "[Metric '" + metric + "']";
+}
+
 std::vector<double> numbers_of(
     const at::Tensor& state,
     const std::string& name) {
   TESSERA_CHECK_VALUE(
       state.defined() && state.scalar_type() == at::kDouble && state.dim() == 1,
-      "[Metric '{}'] expected a state that a metric saved: float64 [n]. Resume with the same metrics.",
-      name);
+      "[Metric '{}'] expected the saved state of a metric, a float64 tensor [n], but got {}. Resume with the same metrics.",
+      name,
+      describe(state));
   const at::Tensor flat = state.contiguous();
   const double* begin = flat.const_data_ptr<double>();
   return {begin, begin + flat.numel()};
@@ -66,14 +72,15 @@ std::vector<double> numbers_of(
 
 Metric::Metric(std::string name) : name_(std::move(name)) {
   TESSERA_CHECK_VALUE(
-      !name_.empty(), "[Metric] expected a name, but got an empty one.");
+      !name_.empty(),
+      "[Metric] expected a name, but got an empty one. Pass a name.");
 }
 
 void MeanMetric::add(
     const std::vector<double>& values,
     const at::Tensor& weights) {
   const std::vector<double> counted =
-      read_weights(weights, values.size(), "[" + name() + "]");
+      read_weights(weights, values.size(), where_of(name()));
   for (size_t i = 0; i < values.size(); ++i) {
     const double weight = counted.empty() ? 1.0 : counted[i];
     total_ += weight * values[i];
@@ -126,7 +133,7 @@ void AUC::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::string where = "[" + name() + "]";
+  const std::string where = where_of(name());
   TESSERA_CHECK_VALUE(
       !predictions.defined() || predictions.dim() < 2 ||
           predictions.size(1) == 1,
@@ -224,7 +231,7 @@ void AUC::load_state(const at::Tensor& state) {
   TESSERA_CHECK_VALUE(
       has_head && numbers[0] <= static_cast<double>(count) &&
           (!has_weights || rest % 2 == 0),
-      "[Metric '{}'] expected the state of an AUC. Resume with the same metrics.",
+      "[Metric '{}'] expected the state of an AUC, but got the state of another metric. Resume with the same metrics.",
       name());
   const auto positives = static_cast<std::ptrdiff_t>(numbers[0]);
   const auto split = [&](std::ptrdiff_t begin) {
@@ -251,7 +258,7 @@ void LogLoss::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::string where = "[" + name() + "]";
+  const std::string where = where_of(name());
   const MetricInputs inputs = read_classes(predictions, labels, where);
   const bool is_logits = options_.scores == ScoreKind::kLogits;
   const double epsilon = epsilon_of(predictions.scalar_type());
@@ -304,7 +311,7 @@ void RMSE::update(
     const at::Tensor& labels,
     const at::Tensor& weights) {
   const MetricInputs inputs =
-      read_scores(predictions, labels, "[" + name() + "]");
+      read_scores(predictions, labels, where_of(name()));
   std::vector<double> squares(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const double difference = inputs.predictions[i] - inputs.labels[i];
@@ -329,7 +336,7 @@ void Accuracy::update(
     const at::Tensor& labels,
     const at::Tensor& weights) {
   const MetricInputs inputs =
-      read_classes(predictions, labels, "[" + name() + "]");
+      read_classes(predictions, labels, where_of(name()));
   std::vector<double> hits(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const double* row = inputs.row(i);
@@ -353,7 +360,7 @@ TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
       options_(std::move(options)) {
   TESSERA_CHECK_VALUE(
       options_.k >= 1,
-      "[TopKAccuracy] k must be >= 1, but got {}.",
+      "[TopKAccuracy] k must be >= 1, but got {}. Set it to the number of classes that count.",
       options_.k);
 }
 
@@ -361,7 +368,7 @@ void TopKAccuracy::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::string where = "[" + name() + "]";
+  const std::string where = where_of(name());
   TESSERA_CHECK_VALUE(
       !predictions.defined() ||
           (predictions.dim() == 2 && predictions.size(1) > 1),
@@ -392,14 +399,16 @@ RecallAtK::RecallAtK(RecallAtKOptions options)
                                : options.name),
       options_(std::move(options)) {
   TESSERA_CHECK_VALUE(
-      options_.k >= 1, "[RecallAtK] k must be >= 1, but got {}.", options_.k);
+      options_.k >= 1,
+      "[RecallAtK] k must be >= 1, but got {}. Set it to the number of retrieved ids that count.",
+      options_.k);
 }
 
 void RecallAtK::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::string where = "[" + name() + "]";
+  const std::string where = where_of(name());
   const RetrievedIds ids = read_ids(predictions, labels, where);
   const int64_t count = std::min(options_.k, ids.per_example);
   std::vector<double> hits(ids.labels.size());
@@ -419,7 +428,7 @@ void Mean::update(
     const at::Tensor& predictions,
     const at::Tensor& /*labels*/,
     const at::Tensor& weights) {
-  add(read_column(predictions, "predictions", "[" + name() + "]"), weights);
+  add(read_column(predictions, "predictions", where_of(name())), weights);
 }
 
 std::unique_ptr<Metric> Mean::make_empty() const {

@@ -20,6 +20,12 @@ void check_fits(
     const std::vector<at::Tensor>& before,
     const char* what,
     size_t batch) {
+  TESSERA_CHECK_VALUE(
+      values.layout() == at::kStrided,
+      "[predict] the {} of batch {} must be a dense tensor, but got {}. Return a dense tensor from the step.",
+      what,
+      batch,
+      describe(values));
   const at::Tensor& first = before.empty() ? values : before[0];
   TESSERA_CHECK_VALUE(
       values.dim() >= 1,
@@ -27,10 +33,9 @@ void check_fits(
       what,
       batch);
   TESSERA_CHECK_VALUE(
-      values.layout() == at::kStrided && values.device() == first.device() &&
-          values.dtype() == first.dtype() &&
+      values.device() == first.device() && values.dtype() == first.dtype() &&
           values.sizes().slice(1) == first.sizes().slice(1),
-      "[predict] the {} of all batches must agree but for the number of rows, but batch {} has {} and batch 0 has {}. Return the same kind of tensor from each step.",
+      "[predict] the {} of all batches must have the same device, dtype and shape, except for the number of rows, but batch {} has {} and batch 0 has {}. Return the same kind of tensor from each step.",
       what,
       batch,
       describe(values),
@@ -66,10 +71,10 @@ Predictions predict(Pass& pass) {
   pass.end();
   TESSERA_CHECK_VALUE(
       !predictions.empty(),
-      "[predict] expected batches, but the source gave none.");
+      "[predict] expected batches, but the source gave none. Pass a source that can be read again, or a function that opens it.");
   TESSERA_CHECK_VALUE(
       labels.empty() || labels.size() == predictions.size(),
-      "[predict] expected labels for all {} batches or for none, but got them for {}.",
+      "[predict] expected labels for all {} batches or for none, but got them for {}. Return labels from each step, or from none.",
       predictions.size(),
       labels.size());
   return {

@@ -15,7 +15,7 @@ void TerminateOnNonFinite::on_step_end(Training& training) {
         training.progress().step,
         std::isnan(training.loss()) ? std::abs(training.loss())  // not -nan
                                     : training.loss(),
-        training.is_skipped() ? "; its update was left out" : ""));
+        training.is_skipped() ? ", so its update was skipped" : ""));
   }
 }
 

@@ -6,27 +6,29 @@
 
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 
 #include <cmath>
 
 namespace tessera::training {
 
-bool check_loss(const StepResult& result) {
+bool check_loss(const StepResult& result, const std::string& where) {
   TESSERA_CHECK_VALUE(
       result.loss.defined(),
-      "[fit] expected a loss, but got an undefined tensor. Return the loss of the batch from the step.");
+      "{} expected a loss, but got an undefined tensor. Return the loss of the batch from the step.",
+      where);
   TESSERA_CHECK_VALUE(
       result.loss.numel() == 1 && result.loss.is_floating_point(),
-      "[fit] the loss must be one floating-point number, but got {} of shape {}. Take its mean or sum.",
-      result.loss.toString(),
-      result.loss.sizes());
+      "{} the loss must be one floating-point number, but got {}. Take its mean or sum.",
+      where,
+      describe(result.loss));
   return std::isfinite(result.loss.item<double>());
 }
 
 void validate(const TrainStepOptions& options) {
   TESSERA_CHECK_VALUE(
       !options.strategy.is_sharded() || options.dense_parameters,
-      "[make_train_step] on shards the ranks sum their dense gradients. Set TrainStepOptions::dense_parameters to dense_parameters(*model), or to {{}} where there are none.");
+      "[make_train_step] with a sharded strategy, the ranks sum the gradients of the dense parameters, but dense_parameters is not set. Set TrainStepOptions::dense_parameters to dense_parameters(*model), or to {{}} if there are none.");
 }
 
 void apply_update(
@@ -34,7 +36,7 @@ void apply_update(
     StepResult& result,
     const TrainStepOptions& options) {
   validate(options);
-  const bool is_finite = check_loss(result);
+  const bool is_finite = check_loss(result, "[make_train_step]");
   TESSERA_CHECK_VALUE(
       !is_finite || result.loss.requires_grad(),
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");

@@ -10,8 +10,8 @@
 
 namespace tessera::training {
 
-void LossMean::add(const StepResult& result) {
-  check_loss(result);
+void LossMean::add(const StepResult& result, const std::string& where) {
+  check_loss(result, where);
   const auto count =
       static_cast<double>(std::max<int64_t>(1, examples_of(result)));
   total += count * result.loss.item<double>();
@@ -55,10 +55,14 @@ int64_t examples_of(const StepResult& result) {
   return 0;
 }
 
-void update_metrics(const Metrics& metrics, const StepResult& result) {
+void update_metrics(
+    const Metrics& metrics,
+    const StepResult& result,
+    const std::string& where) {
   TESSERA_CHECK_VALUE(
       metrics.empty() || result.predictions.defined(),
-      "[fit] metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.");
+      "{} metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.",
+      where);
   for (const auto& metric : metrics) {
     metric->update(result.predictions, result.labels, result.weights);
   }
@@ -68,11 +72,11 @@ void name_logs(TrainingState& state, const std::optional<Metrics>& validation) {
   const auto name_log = [&](const std::string& name, Better better) {
     TESSERA_CHECK_VALUE(
         !name.empty() && name != "epoch",
-        "[fit] nothing can be logged as '{}'. Give it another name.",
+        "[fit] a value can't be logged as '{}'. Give it another name.",
         name);
     TESSERA_CHECK_VALUE(
         state.better.emplace(name, better).second,
-        "[fit] two numbers would be logged as '{}'. Rename one.",
+        "[fit] two values would be logged as '{}'. Rename one of them.",
         name);
     state.log_names.push_back(name);
   };

@@ -17,7 +17,7 @@ struct LossMean {
   double weight = 0.0;
 
   /// Errors:  as check_loss().
-  void add(const StepResult& result);
+  void add(const StepResult& result, const std::string& where);
   double result() const;
 };
 
@@ -63,8 +63,11 @@ void restore_generator(const TrainingState& state, const at::Tensor& generator);
 int64_t examples_of(const StepResult& result);
 
 /// Adds the predictions of a step to the metrics.
-/// Errors:  c10::ValueError if the step returned no predictions.
-void update_metrics(const Metrics& metrics, const StepResult& result);
+/// Errors:  c10::ValueError beginning with `where` if the step returned no predictions.
+void update_metrics(
+    const Metrics& metrics,
+    const StepResult& result,
+    const std::string& where);
 
 /// Collects the names of all values that an epoch logs: loss and metrics, also of the
 /// validation, and the values of callbacks.

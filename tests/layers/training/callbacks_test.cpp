@@ -179,7 +179,8 @@ TEST(HistoryFilesTest, RoundTripNonFiniteNumbers) {
       to_csv(history),
       "epoch,loss,\"a \"\"b\"\", c\",late\n0,0.1,inf,\n1,nan,,-inf\n");
   EXPECT_TRUE(std::isnan(history["late"][0]));
-  EXPECT_VALUE_ERROR(history["auc"], "no 'auc' was logged. Known: loss");
+  EXPECT_VALUE_ERROR(
+      history["auc"], "[History] 'auc' was not logged. Known: loss");
   EXPECT_VALUE_ERROR(
       history_from_json({{"epochs", {{{"epoch", 0}, {"loss", "x"}}}}}),
       "expected a number");
@@ -199,7 +200,8 @@ TEST(HistoryFilesTest, FailBeforeTrainingIfTheyCannotBeWritten) {
       "[CsvHistory]");
   refuse(
       std::make_shared<LearningCurves>(folder / "nowhere/curves.svg"),
-      "nowhere/curves.svg: the file can't be created");
+      "nowhere/curves.svg: the file can't be created: No such file or "
+      "directory. Make its folder first");
   EXPECT_VALUE_ERROR(
       train({hooks, std::make_shared<JsonHistory>(folder / "")}), "folder");
   EXPECT_VALUE_ERROR(
@@ -208,7 +210,7 @@ TEST(HistoryFilesTest, FailBeforeTrainingIfTheyCannotBeWritten) {
            std::make_shared<LearningCurves>(
                folder / "curves.svg",
                LearningCurvesOptions{.names = {"auc"}})}),
-      "'auc' is not logged. Draw some of loss");
+      "'auc' is not logged. Set LearningCurvesOptions::names to some of loss");
   EXPECT_VALUE_ERROR(CsvHistory(""), "expected the path");
   EXPECT_EQ(steps, 0);
 }

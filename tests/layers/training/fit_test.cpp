@@ -205,7 +205,8 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
       history.stop_reason.find("the loss of step 3 is nan") == 0)
       << history.stop_reason;
   EXPECT_VALUE_ERROR(
-      fit(batches, run.train_step(), {}), "its update was left out");
+      fit(batches, run.train_step(), {}),
+      ", so its update was skipped. Lower the learning rate");
 }
 
 TEST(FitTest, RefusesBadOptionsBeforeTraining) {
@@ -230,7 +231,7 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
       run(
           {.metrics = {std::make_shared<AUC>("val_loss")},
            .validation = Validation{.pass = make_pass(two, counter.step())}}),
-      "two numbers would be logged as 'val_loss'");
+      "two values would be logged as 'val_loss'");
   EXPECT_VALUE_ERROR(
       run({.validation = Validation{}}), "batches for the validation");
   const auto auc = std::make_shared<AUC>();
@@ -240,12 +241,13 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
            .validation =
                Validation{
                    .pass = make_pass(two, counter.step()), .metrics = {auc}}}),
-      "'auc' is one object in metrics and in validation->metrics");
+      "metrics and validation->metrics have the same object 'auc'");
   EXPECT_VALUE_ERROR(
       run(
           {.callbacks = {std::make_shared<EarlyStopping>(
                EarlyStoppingOptions{.monitor = "val_auc"})}}),
-      "'val_auc' is not logged. Monitor one of loss.");
+      "'val_auc' is not logged. Set EarlyStoppingOptions::monitor to one of "
+      "loss.");
   EXPECT_VALUE_ERROR(
       run(
           {.metrics = {std::make_shared<Mean>()},
@@ -279,7 +281,7 @@ TEST(FitTest, RefusesSourcesWithTooFewBatches) {
           {.validation =
                Validation{
                    .pass = make_pass(std::vector<double>{}, counter.step())}}),
-      "[evaluate] expected batches");
+      "[fit] validation: expected batches, but the source gave none");
 }
 
 TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
@@ -311,6 +313,53 @@ TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
               clicks.optimizer, [](double) { return test::floats({1}); }),
           {}),
       "the loss has no gradient");
+}
+
+TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
+  const std::vector<double> one{1};
+  const auto none = [](double) { return StepResult{}; };
+  const auto loss = [](double) { return test::floats({1}); };
+  const Metrics null{nullptr};
+  const Metrics metrics{std::make_shared<AUC>()};
+  EXPECT_VALUE_ERROR(
+      evaluate(*make_pass(one, loss), null),
+      "[evaluate] expected a metric, but metric 0 is null");
+  EXPECT_VALUE_ERROR(
+      evaluate(*make_pass(one, loss), {metrics[0], metrics[0]}),
+      "[evaluate] two metrics are named 'auc'");
+  EXPECT_VALUE_ERROR(
+      evaluate(*make_pass(one, none)),
+      "[evaluate] expected a loss, but got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      evaluate(*make_pass(one, loss), metrics),
+      "[evaluate] metrics need predictions, but the step gave none");
+  EXPECT_VALUE_ERROR(
+      evaluate(*make_pass(std::vector<double>{}, loss)),
+      "[evaluate] expected batches, but the source gave none");
+
+  const auto validate = [&](const auto& step, Metrics own) {
+    fit(one,
+        loss,
+        {.validation = Validation{
+             .pass = make_pass(one, step), .metrics = std::move(own)}});
+  };
+  EXPECT_VALUE_ERROR(
+      validate(loss, null),
+      "[fit] validation: expected a metric, but metric 0 is null");
+  EXPECT_VALUE_ERROR(
+      validate(none, {}),
+      "[fit] validation: expected a loss, but got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      validate(loss, metrics),
+      "[fit] validation: metrics need predictions, but the step gave none");
+  EXPECT_VALUE_ERROR(
+      fit(one, none, {}), "[fit] expected a loss, but got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      check_loss({}), "[check_loss] expected a loss, but got an undefined");
+  ClickRun run;
+  EXPECT_VALUE_ERROR(
+      make_train_step(run.optimizer, none)(1.0),
+      "[make_train_step] expected a loss, but got an undefined tensor");
 }
 
 TEST(FitTest, RethrowsAUsersExceptionAndRestoresModes) {
@@ -436,7 +485,7 @@ TEST(FitTest, ACallbackLogsItsOwnNamesOnly) {
   EXPECT_VALUE_ERROR(
       run({logger({"own"}, "own"), logger({}, "own")}), "'own' can be logged");
   EXPECT_VALUE_ERROR(
-      run({logger({"epoch"}, "epoch")}), "nothing can be logged as 'epoch'");
+      run({logger({"epoch"}, "epoch")}), "a value can't be logged as 'epoch'");
 }
 
 TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
@@ -474,7 +523,7 @@ TEST(EarlyStoppingTest, WorksWithoutFit) {
   EXPECT_VALUE_ERROR(stopping.update(-1, 0.6), "epoch must be >= 0");
   EXPECT_VALUE_ERROR(
       EarlyStopping({.monitor = "auc"}).update(0, 0.5),
-      "whether 'auc' should rise or fall is not known");
+      "it is not known whether 'auc' should rise or fall");
 }
 
 TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {

@@ -231,7 +231,8 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   EXPECT_VALUE_ERROR(
       auc.update(floats({0.5F}), int64s({2})), "classes 0 to 1, but got 2");
   EXPECT_VALUE_ERROR(
-      auc.update(floats({kNan}), int64s({0})), "[auc] predictions must be");
+      auc.update(floats({kNan}), int64s({0})),
+      "[Metric 'auc'] predictions must be");
   EXPECT_VALUE_ERROR(
       auc.update({}, int64s({0})), "predictions, but got an undefined");
   EXPECT_VALUE_ERROR(
@@ -257,7 +258,9 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
       top_k.update(at::rand({1, 3}), int64s({3})), "classes 0 to 2, but got 3");
   EXPECT_VALUE_ERROR(TopKAccuracy({.k = 0}), "k must be >= 1, but got 0");
   EXPECT_VALUE_ERROR(AUC(""), "expected a name");
-  EXPECT_VALUE_ERROR(auc.load_state(floats({1})), "float64 [n]");
+  EXPECT_VALUE_ERROR(
+      auc.load_state(floats({1})),
+      "a float64 tensor [n], but got Float of shape [1]");
   EXPECT_VALUE_ERROR(
       auc.load_state(at::tensor({5.0, 0.0, 1.0}, at::kDouble)),
       "the state of an AUC");

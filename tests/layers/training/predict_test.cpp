@@ -47,7 +47,7 @@ TEST(PredictTest, RefusesMissingBatchesPredictionsAndLabels) {
   const std::vector<float> batches{1.0F, 2.0F};
   EXPECT_VALUE_ERROR(
       predict(*make_pass(none, [](float) { return StepResult{}; })),
-      "expected batches, but the source gave none");
+      "[predict] expected batches, but the source gave none. Pass a source");
   EXPECT_VALUE_ERROR(
       predict(*make_pass(batches, [](float) { return floats({1}); })),
       "batch 0 has no predictions");
@@ -75,8 +75,14 @@ TEST(PredictTest, RefusesTensorsThatDoNotFitTogether) {
       error_of([](int64_t n) {
         return StepResult{.predictions = at::ones({2, n})};
       })(),
-      "the predictions of all batches must agree but for the number of rows, "
-      "but batch 1 has");
+      "the predictions of all batches must have the same device, dtype and "
+      "shape, except for the number of rows, but batch 1 has");
+  EXPECT_VALUE_ERROR(
+      error_of([](int64_t n) {
+        return StepResult{.predictions = at::ones({n}).to_sparse()};
+      })(),
+      "the predictions of batch 0 must be a dense tensor, but got Float of "
+      "shape [2] in Sparse layout. Return a dense tensor from the step.");
   EXPECT_VALUE_ERROR(
       error_of([](int64_t n) {
         return StepResult{
@@ -89,7 +95,7 @@ TEST(PredictTest, RefusesTensorsThatDoNotFitTogether) {
             .predictions = at::ones({n}),
             .labels = n == 2 ? at::ones({n}) : at::ones({n, 1})};
       })(),
-      "the labels of all batches must agree");
+      "the labels of all batches must have the same device, dtype and shape");
 }
 
 }  // namespace predict_test

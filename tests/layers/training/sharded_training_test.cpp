@@ -469,7 +469,7 @@ TEST(ShardedTrainingTest, RefusesBadOptionsBeforeTraining) {
   options.strategy = Strategy::engine();
   EXPECT_VALUE_ERROR(
       fit(own_batches(), run.train_step(), options),
-      "the model has tables on shards, but FitOptions::strategy is engine");
+      "the model has sharded tables, but FitOptions::strategy is engine");
   EXPECT_VALUE_ERROR(
       fit(own_batches(),
           run.train_step(),

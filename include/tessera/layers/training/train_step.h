@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -57,8 +58,11 @@ inline StepResult to_step_result(at::Tensor loss) {
 }
 
 /// Whether the loss is finite.
-/// Errors:  c10::ValueError if it is undefined or not one real number.
-bool check_loss(const StepResult& result);
+/// Errors:  c10::ValueError beginning with `where` if it is undefined or not one real
+///          number.
+bool check_loss(
+    const StepResult& result,
+    const std::string& where = "[check_loss]");
 
 /// Calls zero_grad(), backward() and step(). If the loss is not finite, it instead sets
 /// `is_skipped` and changes neither tables nor other weights.
