@@ -46,7 +46,7 @@ void check_row_splits(
   check_vector(row_splits, name, "row_splits");
   TESSERA_CHECK_TYPE(
       row_splits.scalar_type() == at::kLong,
-      "{} row_splits must be int64, but got {}.",
+      "{} row_splits must be int64, but got {}. Convert them.",
       place_of(name),
       row_splits.scalar_type());
   const at::Tensor contiguous = row_splits.contiguous();
@@ -55,7 +55,7 @@ void check_row_splits(
   TESSERA_CHECK_VALUE(
       begin != end && *begin == 0 && *(end - 1) == num_values &&
           std::is_sorted(begin, end),
-      "{} row_splits must ascend from 0 to {}, the number of values, one more of them than examples.",
+      "{} row_splits must ascend from 0 to {}, the number of values. Pass one split more than there are examples.",
       place_of(name),
       num_values);
 }
@@ -85,11 +85,13 @@ int64_t batch_size(const Column& column) {
 void Columns::add(std::string name, Column column) {
   validate(column, name);
   TESSERA_CHECK_VALUE(
-      !contains(name), "[Columns '{}'] is there already.", shorten(name));
+      !contains(name),
+      "[Columns '{}'] there is already a column of this name. Choose another name.",
+      shorten(name));
   const int64_t size = data::batch_size(column);
   TESSERA_CHECK_VALUE(
       entries_.empty() || size == batch_size(),
-      "[Columns '{}'] expected {} examples, as in the columns before it, but got {}.",
+      "[Columns '{}'] expected {} examples as in the other columns, but got {}. Pass the same examples in all columns.",
       shorten(name),
       batch_size(),
       size);
@@ -112,7 +114,7 @@ const Column& Columns::at(std::string_view name) const {
       entries_, [](const auto& entry) { return shorten(entry.first); });
   TESSERA_CHECK_VALUE(
       false,
-      "[Columns] no column '{}'. Known: {}.",
+      "[Columns] there is no column '{}'. Known: {}.",
       shorten(name),
       known.empty() ? "(none)" : known);
 }

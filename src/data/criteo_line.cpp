@@ -224,7 +224,7 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
   constexpr size_t kFields = 1 + kCriteoIntegers + kCriteoCategories;
   if (fields.size() != kFields) {
     return fmt::format(
-        "expected {} fields, apart by tabs, but got {}: {}",
+        "expected {} fields separated by tabs, but got {}: {}",
         kFields,
         fields.size(),
         quoted(all));

@@ -25,7 +25,7 @@ void check_range(
     int64_t high) {
   TESSERA_CHECK_VALUE(
       value >= low && value <= high,
-      "[CriteoReader] {} must be in [{}, {}], but got {}.",
+      "[CriteoReader] {} must be in [{}, {}], but got {}. Correct the option.",
       name,
       low,
       high,
@@ -39,7 +39,7 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMaxLine = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
-      "[CriteoReader] expected at least one file, but files is empty.");
+      "[CriteoReader] expected at least one file, but files is empty. Set CriteoReaderOptions::files.");
   check_range("batch_size", options.batch_size, 1, kMaxValue);
   check_range("start_line", options.start_line, 0, kMaxLine);
   check_range("shard.count", options.shard.count, 1, kMaxValue);
@@ -53,7 +53,7 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
         "most_malformed_lines", *options.most_malformed_lines, 0, kMaxLine);
     TESSERA_CHECK_VALUE(
         options.malformed_lines == MalformedLines::kSkip,
-        "[CriteoReader] most_malformed_lines limits what is skipped, but malformed_lines is kError. Set it to MalformedLines::kSkip.");
+        "[CriteoReader] most_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
   }
   for (const std::string& file : options.files) {
     check_readable(file);
@@ -206,7 +206,7 @@ bool CriteoReader::Batches::take_block(int64_t examples) {
   } catch (const c10::ValueError& error) {
     TESSERA_CHECK_VALUE(
         false,
-        "{} {} examples were given before.",
+        "{} The reader gave {} examples before this error.",
         error.what_without_backtrace(),
         examples);
   }
@@ -242,7 +242,7 @@ void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
   };
   TESSERA_CHECK_VALUE(
       options_.malformed_lines == MalformedLines::kSkip,
-      "[CriteoReader] {}. Set malformed_lines to MalformedLines::kSkip to pass over such lines.",
+      "[CriteoReader] {}. Correct the line, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
       describe());
   ++report_.malformed_lines;
   if (report_.first_malformed_lines.size() < kShown) {
@@ -251,7 +251,7 @@ void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
   TESSERA_CHECK_VALUE(
       !options_.most_malformed_lines ||
           report_.malformed_lines <= *options_.most_malformed_lines,
-      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}.",
+      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase most_malformed_lines.",
       *options_.most_malformed_lines,
       describe(),
       report_.first_malformed_lines.front());

@@ -38,7 +38,7 @@ std::string list(const std::vector<std::string>& names) {
 void check_output(const PipelineOutput& output, size_t index) {
   TESSERA_CHECK_VALUE(
       !output.name.empty() && is_utf8(output.name),
-      "[FeaturePipeline] outputs[{}] needs a name in UTF-8, but it is {}.",
+      "[FeaturePipeline] the name of outputs[{}] must be UTF-8 text, but is {}. Give the output a name.",
       index,
       output.name.empty() ? "empty" : "not UTF-8");
   const std::string where = place_of(output);
@@ -49,7 +49,7 @@ void check_output(const PipelineOutput& output, size_t index) {
   TESSERA_CHECK_VALUE(
       output.columns.size() >= least &&
           (is_cross || is_group || output.columns.size() == least),
-      "{} {} takes {}, but got {}.",
+      "{} {} takes {}, but got {}. Correct the columns of the output.",
       where,
       name_of(output.transform),
       is_cross       ? "two columns or more"
@@ -58,11 +58,11 @@ void check_output(const PipelineOutput& output, size_t index) {
       output.columns.size());
   TESSERA_CHECK_VALUE(
       std::all_of(output.columns.begin(), output.columns.end(), is_utf8),
-      "{} columns must have names in UTF-8.",
+      "{} the names of columns must be UTF-8, but one is not. Rename the column.",
       where);
   TESSERA_CHECK_VALUE(
       output.max_length >= 0 && (output.max_length == 0 || !is_group),
-      "{} max_length must be >= 0, and 0 for numbers, but got {}.",
+      "{} max_length must be >= 0, and 0 for transforms that give numbers, but got {}. Correct it.",
       where,
       output.max_length);
 }
@@ -94,7 +94,7 @@ struct FeaturePipeline::State {
       check_output(outputs[i], i);
       TESSERA_CHECK_VALUE(
           names.insert(outputs[i].name).second,
-          "{} is there twice. Rename one of them.",
+          "{} two outputs have this name. Rename one of them.",
           place_of(outputs[i]));
     }
     for (const PipelineOutput& output : outputs) {
@@ -142,7 +142,7 @@ struct FeaturePipeline::State {
     }
     TESSERA_CHECK_VALUE(
         problems.empty(),
-        "[FeaturePipeline] the batch does not fit:{}\nColumns of the batch: {}.",
+        "[FeaturePipeline] the batch does not fit the pipeline:{}\nColumns of the batch: {}.",
         problems,
         list(names_of(columns)));
     return found;
@@ -201,7 +201,7 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
   C10_THROW_ERROR(
       ValueError,
       c10::str(
-          "[FeaturePipeline] no feature '",
+          "[FeaturePipeline] there is no feature '",
           shorten(feature),
           "'. Known: ",
           list(known),
@@ -217,7 +217,7 @@ void validate(
     const Nest<FeatureConfig>& features) {
   TESSERA_CHECK_VALUE(
       features.is_map(),
-      "[FeaturePipeline] the layer's features must be a flat map, as those of a pipeline are, but are {}.",
+      "[FeaturePipeline] the features of the layer must be a flat map like those of a pipeline, but are {}. Give the layer a map of features.",
       features.kind());
   std::string problems;
   std::set<std::string_view> given;
@@ -232,13 +232,13 @@ void validate(
     if (!features.contains(output.name)) {
       problems += place() +
           "the pipeline gives it, but the layer has no such feature. Add it "
-          "there, or remove the output.";
+          "to the layer, or remove the output.";
       continue;
     }
     const Nest<FeatureConfig>& entry = features.at(output.name);
     if (!entry.is_leaf() || entry.leaf().table == nullptr) {
-      problems += place() + "the layer has no table for it, but " +
-          (entry.is_leaf() ? "nothing" : entry.kind()) + ".";
+      problems += place() + "the layer must have a table for it, but has " +
+          (entry.is_leaf() ? "none" : entry.kind()) + ". Set its table.";
       continue;
     }
     const TableConfig& table = *entry.leaf().table;
@@ -253,7 +253,7 @@ void validate(
           shorten(table.name),
           "' has vocabulary_size ",
           table.vocabulary_size,
-          ". Set that to ",
+          ". Set vocabulary_size to ",
           needed,
           ", or change the transform.");
     }

@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_advice.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -26,7 +27,10 @@ FileBytes::FileBytes(std::string path)
   check_path(path_, "[CriteoReader]");
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file_.is_open()) {
-    fail(c10::str("can't be opened: ", std::strerror(errno)));
+    const int number = errno;
+    fail(
+        c10::str("can't be opened: ", std::strerror(number)),
+        advice_to_read(number));
   }
   // Reads both bytes of kMagic, even from a pipe that gives one byte at a time.
   while (raw_end_ < sizeof(kMagic)) {
@@ -39,7 +43,7 @@ FileBytes::FileBytes(std::string path)
   is_gzip_ = begins_member();
   // 15 allows any window size; + 16 expects gzip's header and checksum.
   if (is_gzip_ && inflateInit2(&stream_, 15 + 16) != Z_OK) {
-    fail("can't be inflated: zlib has no memory");
+    fail("can't be decompressed: zlib has no memory", "Free some memory.");
   }
 }
 
@@ -49,8 +53,9 @@ FileBytes::~FileBytes() {
   }
 }
 
-void FileBytes::fail(const std::string& problem) const {
-  TESSERA_CHECK_VALUE(false, "[CriteoReader] '{}' {}.", path_, problem);
+void FileBytes::fail(const std::string& problem, const char* advice) const {
+  TESSERA_CHECK_VALUE(
+      false, "[CriteoReader] '{}' {}. {}", path_, problem, advice);
 }
 
 size_t FileBytes::read_raw(char* to, size_t size) {
@@ -59,7 +64,10 @@ size_t FileBytes::read_raw(char* to, size_t size) {
     count = ::read(file_.number(), to, size);
   } while (count < 0 && errno == EINTR);
   if (count < 0) {
-    fail(c10::str("can't be read: ", std::strerror(errno)));
+    const int number = errno;
+    fail(
+        c10::str("can't be read: ", std::strerror(number)),
+        advice_to_read(number));
   }
   return static_cast<size_t>(count);
 }
@@ -97,10 +105,11 @@ size_t FileBytes::read(char* to, size_t size) {
 // May return 0 before the end.
 size_t FileBytes::inflate_some(char* to, size_t size) {
   if (is_damaged_) {
-    fail(c10::str(
-        "has damaged gzip data: ",
-        stream_.msg != nullptr ? stream_.msg : "zlib can't go on",
-        ". Fetch it again"));
+    fail(
+        c10::str(
+            "has damaged gzip data: ",
+            stream_.msg != nullptr ? stream_.msg : "zlib can't continue"),
+        "Download it again.");
   }
   if (is_between_members_) {
     begin_member();
@@ -109,8 +118,8 @@ size_t FileBytes::inflate_some(char* to, size_t size) {
   fetch();
   if (raw_begin_ == raw_end_) {
     fail(
-        "ends in the middle of its gzip data, as after an interrupted download."
-        " Fetch it again");
+        "ends in the middle of its gzip data, as after an interrupted download",
+        "Download it again.");
   }
   stream_.next_in = reinterpret_cast<Bytef*>(raw_.data() + raw_begin_);
   stream_.avail_in = static_cast<uInt>(raw_end_ - raw_begin_);
@@ -142,7 +151,7 @@ void FileBytes::begin_member() {
   while (raw_begin_ < raw_end_) {
     for (; raw_begin_ < raw_end_; ++raw_begin_) {
       if (raw_[raw_begin_] != 0) {
-        fail("has other data behind its gzip data. Fetch it again");
+        fail("has other data after its gzip data", "Download it again.");
       }
     }
     fetch();

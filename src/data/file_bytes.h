@@ -31,7 +31,7 @@ class FileBytes {
   bool begins_member() const;
   size_t inflate_some(char* to, size_t size);
   void begin_member();
-  [[noreturn]] void fail(const std::string& problem) const;
+  [[noreturn]] void fail(const std::string& problem, const char* advice) const;
 
   std::string path_;
   FileDescriptor file_;

@@ -35,7 +35,7 @@ void check_readable(const std::string& path) {
                                                        : nullptr;
   TESSERA_CHECK_VALUE(
       problem == nullptr,
-      "[CriteoReader] expected a file with examples, but got '{}': {}.",
+      "[CriteoReader] expected a file with examples, but got '{}': {}. Correct CriteoReaderOptions::files.",
       shorten(path),
       problem);
 }
@@ -54,7 +54,7 @@ void LineSource::open_file() {
 void LineSource::close_file() {
   TESSERA_CHECK_VALUE(
       line_of_file_ > 0,
-      "[CriteoReader] expected a file with examples, but got '{}': it is empty.",
+      "[CriteoReader] expected a file with examples, but got '{}': it is empty. Correct CriteoReaderOptions::files.",
       options_.files[file_]);
   bytes_.reset();
   ++file_;
@@ -78,7 +78,7 @@ bool LineSource::next(LineBlock& block) {
     }
     TESSERA_CHECK_VALUE(
         line_ >= options_.start_line,
-        "[CriteoReader] start_line must be at most the number of lines, {}, but got {}.",
+        "[CriteoReader] start_line must be at most the number of lines, {}, but got {}. Pass the files of the reader that gave this line.",
         line_,
         options_.start_line);
   } catch (...) {

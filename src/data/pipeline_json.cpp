@@ -83,7 +83,7 @@ std::vector<T> read_values(
     } catch (const c10::ValueError& error) {
       TESSERA_CHECK_VALUE(
           false,
-          "{} It is value {}; all are integers, or all are text.",
+          "{} It is value {}. The values must be all integers, or all text.",
           error.what_without_backtrace(),
           values.size());
     }

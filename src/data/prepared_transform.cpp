@@ -34,7 +34,7 @@ std::string shown(const T& value) {
 void refuse_missing(const std::string& where) {
   TESSERA_CHECK_VALUE(
       false,
-      "{} a value is missing, and `missing` is Missing::kError. Choose what becomes of it, or fill it in before.",
+      "{} a value is missing, and `missing` is Missing::kError. Set `missing` to another enumerator, or fill in the values first.",
       where);
 }
 
@@ -205,7 +205,7 @@ void PreparedTransform::make_index(const transforms::Vocabulary& vocabulary) {
         const auto repeated = index_.emplace<ValueIndex<T>>(values).repeated();
         TESSERA_CHECK_VALUE(
             !repeated,
-            "{} values must be all different, but {} at place {} is there already. Remove it.",
+            "{} values must all be different, but {} at index {} repeats an earlier value. Remove it.",
             where_,
             shown(values[repeated.value_or(0)]),
             repeated.value_or(0));
@@ -252,7 +252,7 @@ at::Tensor PreparedTransform::ids_of(
     }
     TESSERA_CHECK_INDEX(
         identity.default_id.has_value(),
-        "{} ids must be in [0, {}), but got {}. Correct it, enlarge num_ids, or set default_id.",
+        "{} ids must be in [0, {}), but got {}. Correct the id, increase num_ids, or set default_id.",
         where_,
         identity.num_ids,
         value);

@@ -19,7 +19,9 @@ std::vector<double> numbers_of(const Column& column, const char* where) {
   visit_values(column, [&]<class T>(std::span<const T> values) {
     if constexpr (std::same_as<T, std::string>) {
       TESSERA_CHECK_TYPE(
-          false, "[{}] expected integers or floats, but got text.", where);
+          false,
+          "[{}] expected integers or floats, but got text. Pass a column of numbers.",
+          where);
     } else {
       numbers.reserve(values.size());
       for (const T& value : values) {
@@ -39,16 +41,16 @@ std::vector<double> quantile_boundaries(
     int64_t num_bins) {
   TESSERA_CHECK_VALUE(
       num_bins >= 2,
-      "[quantile_boundaries] num_bins must be >= 2, but got {}.",
+      "[quantile_boundaries] num_bins must be >= 2, but got {}. Increase it.",
       num_bins);
   std::vector<double> numbers = numbers_of(column, "quantile_boundaries");
   std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
   std::sort(numbers.begin(), numbers.end());
   TESSERA_CHECK_VALUE(
       !numbers.empty() && numbers.front() < numbers.back(),
-      "[quantile_boundaries] expected two different numbers or more, but got {}{}",
+      "[quantile_boundaries] expected two different numbers or more, but got {}{}. Leave the column out.",
       numbers.size(),
-      numbers.empty() ? "." : " equal ones.");
+      numbers.empty() ? "" : " equal ones");
   const auto count = static_cast<int64_t>(numbers.size());
   // If many numbers equal the smallest one, they must be in the first bin. A boundary at
   // the smallest number would leave that bin empty.
@@ -72,7 +74,7 @@ void NormalizeBuilder::add(const Column& column) {
   for (const double number : numbers_of(column, "NormalizeBuilder")) {
     TESSERA_CHECK_VALUE(
         std::isfinite(number),
-        "[NormalizeBuilder] expected finite numbers, but got {}.",
+        "[NormalizeBuilder] expected finite numbers, but got {}. Clean the column.",
         number);
     ++batch.count_;
     const double difference = number - batch.mean_;

@@ -44,7 +44,7 @@ void check_size(
     const char* field) {
   TESSERA_CHECK_VALUE(
       value >= min && value <= kMaxIds,
-      "{} {} must be in [{}, 2^53], but got {}.",
+      "{} {} must be in [{}, 2^53], but got {}. Correct it.",
       where,
       field,
       min,
@@ -57,7 +57,7 @@ void check_bins(const Hashed& hashed, const std::string& where) {
   check_size(hashed.num_bins, 1, where, "num_bins");
   TESSERA_CHECK_VALUE(
       hashed.num_bins > num_missing_ids(hashed.missing),
-      "{} num_bins must be >= 2 with Missing::kOwnId, which takes one, but got {}.",
+      "{} num_bins must be >= 2 with Missing::kOwnId, which takes one bin, but got {}. Increase num_bins.",
       where,
       hashed.num_bins);
 }
@@ -65,7 +65,7 @@ void check_bins(const Hashed& hashed, const std::string& where) {
 void check_finite(double value, const std::string& where, const char* field) {
   TESSERA_CHECK_VALUE(
       std::isfinite(value),
-      "{} {} must be finite, but got {}.",
+      "{} {} must be finite, but got {}. Correct it.",
       where,
       field,
       value);
@@ -77,20 +77,20 @@ void check_boundaries(
   const std::vector<double>& boundaries = bucketize.boundaries;
   TESSERA_CHECK_VALUE(
       !boundaries.empty(),
-      "{} boundaries must have one or more numbers, but are empty. See quantile_boundaries().",
+      "{} boundaries must have one or more numbers, but are empty. quantile_boundaries() computes them.",
       where);
   for (size_t i = 0; i < boundaries.size(); ++i) {
     check_finite(boundaries[i], where, "boundaries");
     TESSERA_CHECK_VALUE(
         i == 0 || boundaries[i - 1] < boundaries[i],
-        "{} boundaries must ascend, but after {} comes {}.",
+        "{} boundaries must ascend, but {} is followed by {}. Sort them, and remove repeated ones.",
         where,
         boundaries[i == 0 ? 0 : i - 1],
         boundaries[i]);
   }
   TESSERA_CHECK_VALUE(
       bucketize.missing != Missing::kAsValue,
-      "{} missing must be own_id, drop or error: a missing number has no place among boundaries.",
+      "{} missing must be own_id, drop or error, but got as_value. A missing number can't be compared with boundaries.",
       where);
 }
 
@@ -103,7 +103,7 @@ void check_vocabulary(
         TESSERA_CHECK_VALUE(
             !values.empty() &&
                 values.size() <= size_t{ValueIndex<int64_t>::kMaxSize},
-            "{} values must have 1 to 2^30 values, but got {}. See VocabularyBuilder.",
+            "{} values must have 1 to 2^30 entries, but got {}. VocabularyBuilder collects them.",
             where,
             values.size());
         TESSERA_CHECK_VALUE(
@@ -111,7 +111,7 @@ void check_vocabulary(
                 values.begin(),
                 values.end(),
                 [](const auto& value) { return is_missing(value); }),
-            "{} values must not have the one that stands for missing (the empty text, kMissing). Remove it; `missing` says what becomes of it.",
+            "{} values must not have the empty text or kMissing, because these stand for missing values. Remove the entry. The option `missing` decides about missing values.",
             where);
       },
       vocabulary.values);
@@ -159,7 +159,7 @@ void check_fields(const Transform& transform, const std::string& where) {
                 !identity.default_id ||
                     (*identity.default_id >= 0 &&
                      *identity.default_id < identity.num_ids),
-                "{} default_id must be in [0, {}), but got {}.",
+                "{} default_id must be in [0, {}), but got {}. Correct it.",
                 where,
                 identity.num_ids,
                 identity.default_id.value_or(0));
@@ -173,7 +173,7 @@ void check_fields(const Transform& transform, const std::string& where) {
             check_finite(normalize.variance, where, "variance");
             TESSERA_CHECK_VALUE(
                 normalize.variance >= 0,
-                "{} variance must be >= 0, but got {}.",
+                "{} variance must be >= 0, but got {}. Correct it.",
                 where,
                 normalize.variance);
           }),
@@ -184,7 +184,7 @@ int64_t vocabulary_size(const Transform& transform) {
   const std::string where = c10::str("[", name_of(transform), "]");
   TESSERA_CHECK_VALUE(
       !gives_numbers(transform),
-      "{} gives numbers, not ids: there is no table for it.",
+      "{} gives numbers instead of ids, so it has no table and no vocabulary size. Leave this transform out.",
       where);
   check_fields(transform, where);
   return std::visit(

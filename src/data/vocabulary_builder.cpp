@@ -78,7 +78,7 @@ struct VocabularyBuilder::Counts {
     }
     TESSERA_CHECK_TYPE(
         std::holds_alternative<Map>(values),
-        "{} expected {}, as before, but got {}. Use one builder for each column.",
+        "{} expected {} like the values before, but got {}. Use one builder for each column.",
         where,
         std::same_as<Map, TextCounts> ? "integers" : "text",
         std::same_as<Map, TextCounts> ? "text" : "integers");
@@ -112,7 +112,7 @@ void VocabularyBuilder::add(const Column& column) {
     if constexpr (std::same_as<T, float>) {
       TESSERA_CHECK_TYPE(
           false,
-          "{} expected integers or text, but got floats. Bucketize is for those.",
+          "{} expected integers or text, but got floats. Use transforms::Bucketize for floats.",
           where());
     } else {
       using Map = std::conditional_t<
@@ -166,7 +166,7 @@ transforms::Vocabulary VocabularyBuilder::finish(
     const VocabularyLimits& limits) const {
   TESSERA_CHECK_VALUE(
       limits.min_count >= 1 && limits.max_size.value_or(1) >= 1,
-      "{} min_count and max_size must be >= 1, but got {} and {}.",
+      "{} min_count and max_size must be >= 1, but got {} and {}. Correct the limits.",
       where(),
       limits.min_count,
       limits.max_size.value_or(1));

@@ -30,10 +30,12 @@ TEST(ColumnsTest, RefuseOtherBatchSizesAndDuplicateNames) {
   columns.add("a", integers({1, 2}));
   EXPECT_VALUE_ERROR(
       columns.add("b", integers({1})), "'b'] expected 2 examples");
-  EXPECT_VALUE_ERROR(columns.add("a", integers({1, 2})), "is there already");
+  EXPECT_VALUE_ERROR(
+      columns.add("a", integers({1, 2})),
+      "[Columns 'a'] there is already a column of this name");
   EXPECT_VALUE_ERROR(
       columns.add("b", ragged(integers({1, 2}), {0, 2})),
-      "expected 2 examples, as in the columns before it, but got 1");
+      "expected 2 examples as in the other columns, but got 1");
   EXPECT_EQ(columns.entries().size(), 1);
 }
 

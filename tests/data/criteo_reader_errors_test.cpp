@@ -47,8 +47,8 @@ std::vector<Malformed> malformed_lines() {
   std::mt19937_64 random(1);
   const std::string good = random_line(random);
   std::vector<Malformed> lines{
-      {"", "expected 40 fields, apart by tabs, but got 1: ''"},
-      {"\r", "expected 40 fields, apart by tabs, but got 1: '\\x0d'"},
+      {"", "expected 40 fields separated by tabs, but got 1: ''"},
+      {"\r", "expected 40 fields separated by tabs, but got 1: '\\x0d'"},
       {good.substr(0, good.rfind('\t')), "but got 39"},
       {good + "\t", "but got 41"},
       {good + "\r\r", "field 40 (C26) must be up to 8 hexadecimal digits"},
@@ -196,7 +196,7 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
   EXPECT_VALUE_ERROR(
       reader.next(),
       "expected at most 2 malformed lines, but got one more: '" + path +
-          "' line 11: expected 40 fields, apart by tabs, but got 1: 'z'. The "
+          "' line 11: expected 40 fields separated by tabs, but got 1: 'z'. The "
           "first one: '" +
           path + "' line 5:");
 }
@@ -287,7 +287,7 @@ TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_VALUE_ERROR(
       open(folder / "missing"),
       "expected a file with examples, but got '" + (folder / "missing") +
-          "': No such file or directory.");
+          "': No such file or directory. Correct CriteoReaderOptions::files.");
   std::filesystem::create_directory(folder / "folder");
   EXPECT_VALUE_ERROR(open(folder / "folder"), "folder': it is a folder.");
   EXPECT_VALUE_ERROR(open(folder.write("empty", "")), "empty': it is empty.");
@@ -295,7 +295,8 @@ TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
       test::read_all(
           {.files = {good, folder.write("no_lines", make_gzip(""))},
            .batch_size = 5}),
-      "no_lines': it is empty. 5 examples were given before.");
+      "no_lines': it is empty. Correct CriteoReaderOptions::files. The reader "
+      "gave 5 examples before this error.");
 }
 
 TEST(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
@@ -323,7 +324,7 @@ TEST(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
         read(), "'" + path + "' ends in the middle of its gzip data");
     const int64_t examples = reader.report().examples;
     EXPECT_VALUE_ERROR(
-        read(), c10::str(examples, " examples were given before."));
+        read(), c10::str("gave ", examples, " examples before this error."));
     // The reader returns about half of the last member and nothing of the next file.
     const int64_t complete = whole == bytes ? 0 : 300;
     EXPECT_GT(examples, complete + 100);
@@ -345,7 +346,8 @@ TEST(CriteoReaderErrorsTest, EveryCutOfAGzipFileIsAnError) {
     const std::string path = folder.write("a", bytes.substr(0, length));
     EXPECT_VALUE_ERROR(
         test::read_all({.files = {path}, .threads = 1}),
-        "ends in the middle of its gzip data, as after an interrupted download.");
+        "ends in the middle of its gzip data, as after an interrupted download. "
+        "Download it again.");
   }
 }
 
@@ -380,7 +382,9 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
       expect_error(length, "has damaged gzip data: incorrect length check"),
       100);
   EXPECT_EQ(
-      expect_error(bytes + "behind it", "has other data behind its gzip data"),
+      expect_error(
+          bytes + "behind it",
+          "has other data after its gzip data. Download it again."),
       100);
   EXPECT_EQ(expect_error("\x1f\x8b behind it", "has damaged gzip data"), 0);
   for (size_t i = 20; i < bytes.size() - 8; i += 97) {

@@ -335,7 +335,7 @@ TEST(CriteoReaderTest, RefusesOptionsOutOfRange) {
       "max_line_bytes must be");
   EXPECT_VALUE_ERROR(
       CriteoReader({.files = files, .most_malformed_lines = 5}),
-      "Set it to MalformedLines::kSkip");
+      "Set malformed_lines to MalformedLines::kSkip");
 }
 
 }  // namespace criteo_reader_test

@@ -133,16 +133,16 @@ TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
   };
   const Hash hash{.num_bins = 9};
   const PipelineOutput good{.name = "a", .columns = {"x"}, .transform = hash};
-  refuses({good, good}, "[FeaturePipeline 'a'] is there twice");
+  refuses({good, good}, "[FeaturePipeline 'a'] two outputs have this name");
   refuses(
       {good, {.columns = {"x"}, .transform = hash}},
-      "outputs[1] needs a name in UTF-8, but it is empty");
+      "the name of outputs[1] must be UTF-8 text, but is empty");
   refuses(
       {{.name = "\xff", .columns = {"x"}, .transform = hash}},
-      "outputs[0] needs a name in UTF-8, but it is not UTF-8");
+      "the name of outputs[0] must be UTF-8 text, but is not UTF-8");
   refuses(
       {{.name = "a", .columns = {"\xff"}, .transform = hash}},
-      "columns must have names in UTF-8");
+      "the names of columns must be UTF-8");
   refuses(
       {{.name = "a", .transform = hash}}, "Hash takes one column, but got 0");
   refuses(
@@ -159,7 +159,7 @@ TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
       "max_length must be >= 0");
   refuses(
       {{.name = "a", .columns = {"x"}, .transform = Log1p{}, .max_length = 1}},
-      "and 0 for numbers, but got 1");
+      "and 0 for transforms that give numbers, but got 1");
   refuses(
       {{.name = "a", .columns = {"x"}, .transform = Hash{}}},
       "[FeaturePipeline 'a'] Hash num_bins must be in");
@@ -167,8 +167,8 @@ TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
       {{.name = "a",
         .columns = {"x"},
         .transform = Vocabulary{.values = std::vector<int64_t>{4, 5, 6, 5}}}},
-      "[FeaturePipeline 'a'] Vocabulary values must be all different, but 5 at "
-      "place 3");
+      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 5 at "
+      "index 3 repeats an earlier value");
 }
 
 Nest<FeatureConfig> sample_configs() {
@@ -207,16 +207,17 @@ TEST(FeaturePipelineTest, NamesAllTablesThatDoNotFitAtOnce) {
   EXPECT_VALUE_ERROR(
       check(),
       "'site': Hash gives ids in [0, 100), but its table 'few' has "
-      "vocabulary_size 99. Set that to 100, or change the transform.");
+      "vocabulary_size 99. Set vocabulary_size to 100, or change the transform.");
   EXPECT_VALUE_ERROR(
-      check(), "'words': the layer has no table for it, but noth");
+      check(), "'words': the layer must have a table for it, but has none");
   EXPECT_VALUE_ERROR(check(), "'site_x_words': the pipeline gives it, but");
   EXPECT_VALUE_ERROR(
-      check(), "'band': the layer has no table for it, but a list");
+      check(), "'band': the layer must have a table for it, but has a list");
   EXPECT_VALUE_ERROR(check(), "'other': the layer has it, but the pipeline");
   EXPECT_VALUE_ERROR(
       validate(sample_pipeline(), Nest<FeatureConfig>(FeatureConfig{})),
-      "must be a flat map");
+      "[FeaturePipeline] the features of the layer must be a flat map like those "
+      "of a pipeline, but are a value");
 }
 
 TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {

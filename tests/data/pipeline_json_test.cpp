@@ -178,7 +178,7 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
   json["outputs"][0]["name"] = 7;
   refuses(json, "[pipeline.outputs[0].name] expected a string");
   json["outputs"][0]["name"] = "\xff";
-  refuses(json, "outputs[0] needs a name in UTF-8");
+  refuses(json, "the name of outputs[0] must be UTF-8 text");
   json = good;
   json["outputs"][0]["max_length"] = 1.5;
   refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
@@ -186,7 +186,7 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
   refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
   json = good;
   json["outputs"].push_back(json["outputs"][0]);
-  refuses(json, "[FeaturePipeline 'a'] is there twice");
+  refuses(json, "[FeaturePipeline 'a'] two outputs have this name");
   Json deep = 0;
   for (int i = 0; i < 100; ++i) {
     deep = Json::array({deep});
@@ -232,17 +232,17 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
   refuses(
       "Vocabulary",
       R"({"values":["a","b","a"]})",
-      "[FeaturePipeline 'a'] Vocabulary values must be all different, but 'a' at "
-      "place 2");
+      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 'a' at "
+      "index 2 repeats an earlier value");
   refuses(
       "Vocabulary",
       R"({"values":[1,2,"a"]})",
       "Vocabulary.values] expected a whole number in the JSON, but got \"a\". It "
-      "is value 2; all are integers, or all are text.");
+      "is value 2. The values must be all integers, or all text.");
   refuses("Vocabulary", R"({"values":["a",1]})", "but got 1. It is value 1");
   refuses("Vocabulary", R"({"values":[1.0]})", "expected a whole number");
   refuses(
-      "Vocabulary", R"({"values":[]})", "values must have 1 to 2^30 values");
+      "Vocabulary", R"({"values":[]})", "values must have 1 to 2^30 entries");
   refuses(
       "Vocabulary", R"({"values":{}})", "Vocabulary.values] expected a list");
   for (const char* hex : {"f", "fg", "+1", " 1", "0x1"}) {
@@ -251,12 +251,12 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
     EXPECT_VALUE_ERROR(
         pipeline_from_json(json), "expected an even number of digits");
   }
-  refuses("Vocabulary", R"({"values":[{"hex":""}]})", "stands for missing");
+  refuses("Vocabulary", R"({"values":[{"hex":""}]})", "stand for missing");
   refuses("Vocabulary", R"({"values":[{"b64":""}]})", "unknown key 'b64'");
   refuses(
       "Vocabulary",
       R"({"values":["a",{"hex":"61"}]})",
-      "but 'a' at place 1 is there already");
+      "but 'a' at index 1 repeats an earlier value");
   Json bad = with_transform("Vocabulary", R"({"values":["a"]})");
   bad["outputs"][0]["transform"]["config"]["values"][0] = "a\xff";
   EXPECT_VALUE_ERROR(pipeline_from_json(bad), "expected valid UTF-8, or {");

@@ -345,27 +345,27 @@ TEST(TransformTest, FieldsOutOfRangeAreNamed) {
   refuses(Bucketize{}, "[Bucketize] boundaries must have one or more");
   refuses(
       Bucketize{.boundaries = {0.0, 2.0, 2.0}},
-      "boundaries must ascend, but after 2 comes 2");
+      "boundaries must ascend, but 2 is followed by 2");
   refuses(Bucketize{.boundaries = {kNaN}}, "boundaries must be finite");
   refuses(Bucketize{.boundaries = {0.0, kInfinity}}, "must be finite");
   refuses(
       Bucketize{.boundaries = {0.0}, .missing = Missing::kAsValue},
-      "missing must be own_id, drop or error");
-  refuses(Vocabulary{}, "values must have 1 to 2^30 values, but got 0");
+      "missing must be own_id, drop or error, but got as_value");
+  refuses(Vocabulary{}, "values must have 1 to 2^30 entries, but got 0");
   refuses(
       Vocabulary{.values = std::vector<int64_t>{1}, .num_oov_indices = -1},
       "num_oov_indices must be in [0, 2^53]");
   refuses(
       Vocabulary{.values = std::vector<std::string>{"a", ""}},
-      "stands for missing");
+      "stand for missing");
   refuses(
       Vocabulary{.values = std::vector<int64_t>{kMissing}},
-      "stands for missing");
+      "stand for missing");
   refuses(Identity{}, "[Identity] num_ids must be in");
   refuses(
       Identity{.num_ids = 3, .default_id = 3},
       "default_id must be in [0, 3), but got 3");
-  refuses(Log1p{}, "[Log1p] gives numbers, not ids");
+  refuses(Log1p{}, "[Log1p] gives numbers instead of ids, so it has no table");
 }
 
 TEST(TransformTest, MissingHasNamesForEachPolicy) {

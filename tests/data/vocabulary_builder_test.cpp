@@ -120,11 +120,13 @@ TEST(VocabularyBuilderTest, RefusesOtherKindsOfValues) {
   EXPECT_VALUE_ERROR(builder.add({}), "'VocabularyBuilder'] values must be");
   builder.add(integers({1}));
   EXPECT_TYPE_ERROR(
-      builder.add(text({"a"})), "expected integers, as before, but got text");
+      builder.add(text({"a"})),
+      "expected integers like the values before, but got text");
   VocabularyBuilder of_text;
   of_text.add(text({"a"}));
   EXPECT_TYPE_ERROR(
-      of_text.merge(builder), "expected text, as before, but got integers");
+      of_text.merge(builder),
+      "expected text like the values before, but got integers");
   EXPECT_EQ(builder.size(), 1);
 }
 
