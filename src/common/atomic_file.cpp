@@ -134,7 +134,7 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
       path_,
       std::filesystem::is_directory(status) ? "a folder"
           : exists                          ? "a device, a pipe or a socket"
-                                            : "a link to nothing");
+                   : "a link to a path that does not exist");
   if (exists) {
     path_ = std::filesystem::canonical(path, error).string();
     path_ = error ? path : path_;
@@ -192,7 +192,7 @@ void AtomicFile::commit() {
     fail("closed");
   }
   if (::rename(written_path_.c_str(), path_.c_str()) != 0) {
-    fail("renamed to its place");
+    fail("renamed to its final path");
   }
   is_committed_ = true;
   file_ = FileDescriptor();

@@ -258,7 +258,7 @@ void verify_checksums(
   find_problems(archive, "", only, problems);
   TESSERA_CHECK_VALUE(
       problems.empty(),
-      "{} the archive is damaged; nothing was changed:\n  {}\nLoad another copy of it.",
+      "{} the archive is damaged, and nothing was changed. Damaged entries:\n  {}\nLoad another copy of the archive.",
       where,
       fmt::format("{}", fmt::join(problems, "\n  ")));
 }

@@ -73,7 +73,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
   Json read() {
     TESSERA_CHECK_VALUE(
         text_.size() <= limits_.bytes,
-        "{} expected at most {} bytes of JSON, but got {}. Give a smaller text.",
+        "{} expected at most {} bytes of JSON, but got {}. Pass a smaller text.",
         where_,
         limits_.bytes,
         text_.size());
@@ -153,7 +153,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     }
     TESSERA_CHECK_VALUE(
         !is_blank(),
-        "{} expected JSON, but got {}: the text is empty. Give a JSON value, such as {{}}.",
+        "{} expected JSON, but the text is empty ({}). Pass a JSON value, such as {{}}.",
         where_,
         reason);
     refuse(shorten(reason));
@@ -214,7 +214,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
 
   void require_object(bool is_object) const {
     if (visit_ != nullptr && levels_.empty() && !is_object) {
-      refuse("another value than an object");
+      refuse("a value that is not an object");
     }
   }
 
@@ -275,7 +275,7 @@ Json read_json_text(
   } catch (const std::bad_alloc&) {
     TESSERA_CHECK(
         false,
-        "{} the JSON of {} bytes needs more memory than there is. Give a smaller text.",
+        "{} the JSON of {} bytes needs more memory than the system has free. Pass a smaller text.",
         where,
         text.size());
   }

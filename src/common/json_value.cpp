@@ -27,7 +27,7 @@ template <class AnyJson>
 void require_flat(const AnyJson& json, const char* where) {
   TESSERA_CHECK_VALUE(
       !is_deeper_than(kMaxJsonDepth, json),
-      "[{}] the JSON must be at most {} levels deep, but is deeper.",
+      "[{}] the JSON must be at most {} levels deep, but is deeper. Nest it less deeply.",
       where,
       kMaxJsonDepth);
 }
@@ -35,7 +35,7 @@ void require_flat(const AnyJson& json, const char* where) {
 // Returns enough of a wrong value to recognise it in a message.
 std::string excerpt(const Json& json) {
   if (is_deeper_than(kMaxJsonDepth, json)) {
-    return "a value of too many levels";
+    return "a value with too many levels of nesting";
   }
   return shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
@@ -75,7 +75,7 @@ void require_kind(
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       is_valid,
-      "[{}] expected {} in the JSON, but got {}.",
+      "[{}] expected {} in the JSON, but got {}. Correct the value.",
       where,
       expected,
       excerpt(json));
@@ -92,7 +92,7 @@ void require_known_keys(
     }
     TESSERA_CHECK_VALUE(
         false,
-        "[{}] unknown key '{}' in the JSON. Known: {}.",
+        "[{}] unknown key '{}' in the JSON. Known: {}. Remove the key or correct its name.",
         where,
         shorten(key),
         join_names(known));
@@ -106,7 +106,7 @@ const Json& require_key(
   require_kind(json.is_object(), json, "an object", where);
   TESSERA_CHECK_VALUE(
       json.contains(key),
-      "[{}] missing key '{}' in the JSON {}.",
+      "[{}] missing key '{}' in the JSON {}. Add the key.",
       where,
       shorten(key),
       excerpt(json));

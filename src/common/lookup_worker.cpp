@@ -17,7 +17,7 @@ void check_lookup_threads(int64_t threads, const std::string& where) {
   constexpr int64_t kMaxThreads = 4096;
   TESSERA_CHECK_VALUE(
       threads >= 0 && threads <= kMaxThreads,
-      "{} lookup_threads must be in [0, {}], but got {}.",
+      "{} lookup_threads must be in [0, {}], but got {}. Set it to 0 to use as many threads as LibTorch.",
       where,
       kMaxThreads,
       threads);
@@ -32,7 +32,7 @@ bool ThreadOwner::is_this_process() const {
 void ThreadOwner::check_may_wait() const {
   TESSERA_CHECK(
       is_this_process(),
-      "[LookupWorker] expected the process {}, whose thread runs the lookups in the background, but got its forked child {}, which does not have that thread. Fork while no lookup runs in the background, and call forward() in the child, or make the layer there.",
+      "[LookupWorker] expected a call in process {}, whose thread runs the lookups in the background, but got one in its forked child {}, which does not have that thread. Fork while no lookup runs in the background and call forward() in the child, or construct the layer in the child.",
       process_,
       ::getpid());
 }

@@ -38,7 +38,9 @@ class SoloGroup final : public RankGroup {
 
   LookupWorker& worker(int64_t /*threads*/) override {
     C10_THROW_ERROR(
-        Error, "[RankGroup] a group of one process has no worker for lookups");
+        Error,
+        "[RankGroup] worker() needs a group of several processes, but this "
+        "group has one. Use the worker of the TableEngine.");
   }
   void wait_for_worker() const override {}
 
@@ -81,7 +83,7 @@ void RankGroup::barrier_with_same(
   for (size_t other = 0; other < reported.size(); ++other) {
     TESSERA_CHECK_VALUE(
         reported[other] == own,
-        "[sharded_strategy] rank {}, compared with rank {}, {}",
+        "[sharded_strategy] rank {} differs from rank {}: it {}",
         other,
         rank(),
         problem);

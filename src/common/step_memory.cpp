@@ -130,9 +130,10 @@ class StepAllocator : public c10::Allocator {
       TORCH_CHECK_WITH(
           OutOfMemoryError,
           false,
-          "[step_memory] can't get ",
+          "[step_memory] a tensor needs ",
           bytes,
-          " bytes for a tensor. Use smaller batches, or free some.");
+          " bytes of memory, but the system can't provide them. Use smaller "
+          "batches, or free some memory.");
     }
     return {memory, memory, &give_step_memory, c10::Device(c10::kCPU)};
   }

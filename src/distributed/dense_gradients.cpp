@@ -21,7 +21,7 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
   TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() &&
           tensor.scalar_type() == at::kFloat,
-      "{} {} must be dense float32 tensors on the CPU, but one is {}. Convert it to dense float32, or sum it yourself.",
+      "{} {} must be dense float32 tensors on the CPU, but one is {}. Convert it to dense float32 on the CPU, or leave it out and synchronize it yourself.",
       where,
       what,
       tensor.defined() ? c10::str(

@@ -35,7 +35,7 @@ void check_placement_names(
             state.tables.begin(),
             state.tables.end(),
             [&](const TableState& table) { return table.name == name; }),
-        "{} placement names the table '{}', which no feature uses. Correct the name.",
+        "{} placement must name tables that a feature uses, but names '{}'. Correct the name.",
         where,
         shorten(name));
   }

@@ -39,7 +39,7 @@ void place_rows(const RowGradients& gradients, int64_t dim, To* to) {
 void check_transport(const char* option, at::ScalarType dtype) {
   TESSERA_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16,
-      "[ShardingOptions] {} must be kFloat or kBFloat16, but got {}.",
+      "[ShardingOptions] {} must be kFloat or kBFloat16, but got k{}. Set it to one of these.",
       option,
       c10::toString(dtype));
 }
@@ -275,7 +275,7 @@ void RowExchange::read_requests(
   route.served.resize(tables);
   TESSERA_CHECK_VALUE(
       packed.numel() < kMaxRows,
-      "[sharded_strategy] the ranks request {} rows from this one, but they must be fewer than 2^32 - 1. Split the batch.",
+      "[sharded_strategy] all ranks together must request fewer than 2^32 - 1 rows from this rank, but requested {}. Split the batch.",
       packed.numel());
   const auto* next =
       reinterpret_cast<const uint32_t*>(packed.const_data_ptr<int32_t>());

@@ -27,7 +27,7 @@ bool calls_user_code(const optim::OptimizerSpec& optimizer) {
 void check_shardable(const TableState& table) {
   TESSERA_CHECK_VALUE(
       !table.optimizer || optim::accumulates_duplicates(*table.optimizer),
-      "[table '{}'] use_gradient_accumulation = false applies duplicates one by one in the order of the batch, but several ranks have no common order. Set it to true, or use Strategy::engine().",
+      "[table '{}'] use_gradient_accumulation must be true under sharded_strategy(), but got false, which applies the gradients of duplicate ids one by one in the order of the batch. Several ranks have no common order. Set it to true, or use Strategy::engine().",
       shorten(table.name));
 }
 
@@ -95,7 +95,7 @@ TableEngine::Update ShardedEngine::finish_plan(
       error,
       rates,
       "has read other learning rates for this update. Make callables depend only "
-      "on what all ranks know, such as iterations().");
+      "on values that are the same on all ranks, such as iterations().");
   return update;
 }
 
@@ -172,8 +172,8 @@ std::vector<TableUpdate> ShardedEngine::read(
       {Rendezvous::kUpdate, state().layer},
       error,
       place,
-      "runs backward() over other forwards, or has made another number of "
-      "updates. All ranks must make the same calls in the same order.");
+      "runs backward() over other forward() calls, or has made another number "
+      "of updates. Make the same calls in the same order on all ranks.");
   std::vector<TableUpdate> updates(state().tables.size());
   for (size_t group = 0; group < exchange_.groups().size(); ++group) {
     if (exchange_.groups()[group].is_updated) {

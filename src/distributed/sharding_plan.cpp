@@ -27,17 +27,17 @@ void validate(const PlanOptions& options) {
   TESSERA_CHECK_VALUE(
       options.ranks >= 1 && options.ranks <= kMaxRanks &&
           options.batch_size >= 1,
-      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1, but got {} and {}.",
+      "[PlanOptions] ranks must be in [1, 1000000] and batch_size must be >= 1, but got {} and {}. Correct the options.",
       options.ranks,
       options.batch_size);
   TESSERA_CHECK_VALUE(
       options.memory_slack >= 0.0,
-      "[PlanOptions] memory_slack must be >= 0, but got {}.",
+      "[PlanOptions] memory_slack must be >= 0, but got {}. Correct the option.",
       options.memory_slack);
   for (const auto& [feature, length] : options.bag_lengths) {
     TESSERA_CHECK_VALUE(
         length >= 0.0 && std::isfinite(length),
-        "[PlanOptions] bag_lengths of feature '{}' must be >= 0 and finite, but got {}.",
+        "[PlanOptions] bag_lengths of feature '{}' must be >= 0 and finite, but got {}. Set it to the expected number of ids.",
         shorten(feature),
         length);
   }
@@ -116,7 +116,7 @@ class Planner {
     for (const auto& [path, length] : options_.bag_lengths) {
       TESSERA_CHECK_VALUE(
           known.contains(path),
-          "[PlanOptions] bag_lengths names the feature '{}', which does not exist. Known: {}.",
+          "[PlanOptions] bag_lengths names the feature '{}', which does not exist. Known: {}. Correct the name.",
           shorten(path),
           shorten_all({known.begin(), known.end()}));
     }

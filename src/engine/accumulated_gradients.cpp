@@ -110,27 +110,27 @@ void check_accumulated(
   const auto require = [&](bool holds, const char* what) {
     TESSERA_CHECK_VALUE(
         holds,
-        "{} table '{}': of the gradients that gradient_accumulation_steps has collected, {}. What was saved is damaged: load another file, or LoadOptions{{.slots = false}}.",
+        "{} table '{}': the saved gradients that gradient_accumulation_steps has collected are damaged: {}. Load another file, or use LoadOptions{{.slots = false}}.",
         where,
         shorten(table.name),
         what);
   };
   require(
       rows.defined() && rows.scalar_type() == at::kLong && rows.dim() == 1,
-      "rows must be int64 [n]");
+      "their rows must be int64 [n]");
   require(
       sums.defined() && sums.scalar_type() == at::kFloat && sums.dim() == 2 &&
           sums.size(0) == rows.size(0) && sums.size(1) == table.config->dim,
-      "sums must be float32 [n, dim]");
+      "their sums must be float32 [n, dim]");
   const int64_t count = rows.size(0);
   require(
       rows.ge(0).all().item<bool>() &&
           rows.lt(table.config->vocabulary_size).all().item<bool>(),
-      "rows must be in [0, vocabulary_size)");
+      "their rows must be in [0, vocabulary_size)");
   require(
       count < 2 ||
           rows.slice(0, 1).gt(rows.slice(0, 0, count - 1)).all().item<bool>(),
-      "rows must ascend");
+      "their rows must be in ascending order");
 }
 
 void set_accumulated(

@@ -110,7 +110,7 @@ bool BatchQueue::may_enqueue(
   if (const QueuedBatch* batch = find_to_join(name, replica)) {
     TESSERA_CHECK_VALUE(
         batch->is_training == training,
-        "[enqueue] replicas disagree on the batch {}: it was enqueued with {}, but replica {} enqueues it with {}. Let all of them say the same, or use two names.",
+        "[enqueue] all replicas must enqueue the batch {} with the same value of training. It was enqueued with {}, but replica {} enqueues it with {}. Use the same value, or two names.",
         quoted_batch_name(name),
         training_text(batch->is_training),
         replica,
@@ -130,9 +130,10 @@ std::string BatchQueue::why_not_enqueue(
   if (const QueuedBatch* batch = find_unfinished(name, replica)) {
     return c10::str(
         place_of("enqueue", name, replica),
-        " waits for the one of the same name before it, which replica ",
+        " waits for the previous batch of this name, which is not finished on "
+        "replica ",
         batch->missing_replicas(),
-        " has not finished. Finish it there, or drop it.");
+        ". Finish it there, or drop it.");
   }
   return c10::str(
       "[enqueue] the queue is full: queue_depth = ",
@@ -149,13 +150,13 @@ std::string BatchQueue::why_not_dequeue(
       "[dequeue] the batch {} of replica {}", quoted_batch_name(name), replica);
   if (name.empty() && find_to_dequeue(name, replica) == nullptr) {
     return fmt::format(
-        "[dequeue] no batch without a name came for replica {}. In flight: {}. Call enqueue() first, or at the same time in another thread.",
+        "[dequeue] expected a batch without a name for replica {}, but none was enqueued. In flight: {}. Call enqueue() first, or at the same time in another thread.",
         replica,
         names());
   }
   if (find_to_dequeue(name, replica) == nullptr) {
     return fmt::format(
-        "{} did not come, or has ended already. In flight: {}. Enqueue it, or correct the name.",
+        "{} has not been enqueued, or has already been finished. In flight: {}. Enqueue it, or correct the name.",
         batch,
         names());
   }
@@ -167,7 +168,7 @@ std::string BatchQueue::why_not_dequeue(
   }
   TORCH_INTERNAL_ASSERT(blocking != nullptr);
   return fmt::format(
-      "{} waits for the update of the batch {}, which has no gradients from replica {} yet. Apply them, or drop the batch.",
+      "{} waits for the update of the batch {}, which has no gradients from replica {} yet. Pass these gradients to apply_gradients(), or drop the batch.",
       batch,
       quoted_batch_name(blocking->name),
       blocking->missing_replicas());
@@ -215,7 +216,7 @@ QueuedBatch& BatchQueue::find_to_train(
   });
   TESSERA_CHECK_VALUE(
       batch != nullptr,
-      "[apply_gradients] no training batch {} of replica {} waits for gradients. In flight: {}. Give the name of a batch that was dequeued, once.",
+      "[apply_gradients] no training batch {} of replica {} waits for gradients. In flight: {}. Pass the name of a batch that was dequeued and has no gradients yet.",
       quoted_batch_name(name),
       replica,
       names());
@@ -223,7 +224,7 @@ QueuedBatch& BatchQueue::find_to_train(
       ? " was enqueued with training = false. Enqueue it for training."
       : !batch->slices[replica].is_dequeued
       ? " has not been dequeued. Dequeue its activations first."
-      : " has its gradients already. Give the sum of all at once.";
+      : " already has its gradients. Pass the sum of all gradients in one call.";
   TESSERA_CHECK_VALUE(
       is_open(*batch),
       "{}{}",
@@ -237,7 +238,7 @@ QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
       find_first(batches_, name, [](const auto&) { return true; });
   TESSERA_CHECK_VALUE(
       batch != nullptr,
-      "[drop] no batch {} is in flight. In flight: {}.",
+      "[drop] no batch {} is in flight. In flight: {}. Correct the name.",
       quoted_batch_name(name),
       names());
   // A slice that arrives after the drop would be added to the next batch.
@@ -247,7 +248,7 @@ QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
               batch->slices.begin(),
               batch->slices.end(),
               [](const auto& slice) { return slice.is_enqueued; }),
-      "[drop] not all replicas have enqueued the oldest batch without a name. Name the batches that may be dropped.");
+      "[drop] all replicas must have enqueued a batch without a name before it is dropped, but some have not enqueued the oldest one. Give names to batches that may be dropped.");
   return *batch;
 }
 

@@ -40,13 +40,13 @@ void CallGate::wait(
 void CallGate::check_not_updating() const {
   TESSERA_CHECK(
       updating_thread_ != std::this_thread::get_id(),
-      "[EmbeddingEngine] called within its own update or checkpoint, by a learning rate, a custom rule or CheckpointOptions::extra. Call it before or after.");
+      "[EmbeddingEngine] expected no call of the engine within its own update or checkpoint, but a learning rate, a custom rule or CheckpointOptions::extra has made one. Call the engine before or after.");
 }
 
 void CallGate::check_open() const {
   TESSERA_CHECK(
       !is_shut_down_,
-      "[EmbeddingEngine] the engine has been shut down. Make another one.");
+      "[EmbeddingEngine] expected a running engine, but it has been shut down. Construct another one.");
 }
 
 void CallGate::shutdown() {

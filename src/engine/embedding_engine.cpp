@@ -43,7 +43,7 @@ void validate(const EmbeddingEngineOptions& options) {
       options.replicas);
   TESSERA_CHECK_VALUE(
       options.verify_output_shapes || !options.fixed_batch_size,
-      "[EmbeddingEngineOptions] fixed_batch_size = true fixes what verify_output_shapes = false does not check. Change one of them.");
+      "[EmbeddingEngineOptions] fixed_batch_size = true needs verify_output_shapes = true, which checks the batch sizes, but got false. Change one of them.");
   require(
       options.queue_depth >= 1,
       "queue_depth must be >= 1",
@@ -75,7 +75,7 @@ std::shared_ptr<EmbeddingState> make_engine_state(
 void check_not_intercepted(const char* where, const char* rule) {
   TESSERA_CHECK_NOT_IMPLEMENTED(
       ForwardInterception::current() == nullptr,
-      "[{}] the forward() of a model that is exported {}. Leave it to the training loop.",
+      "[{}] the forward() of a model that is exported {}. Remove this call from it.",
       where,
       rule);
 }
@@ -96,7 +96,7 @@ std::vector<at::Tensor> gradients_of_activations(
     int64_t replicas) {
   TESSERA_CHECK_VALUE(
       slice.activations->size() == features,
-      "[apply_gradients] dequeue() still looks up the batch {}, or it failed. Call backward() on what it returns first, or drop() the batch.",
+      "[apply_gradients] expected the batch {} with its activations, but its dequeue() has not returned yet, or has failed. Call backward() on the activations that it returns first, or drop() the batch.",
       quoted_batch_name(name));
   std::vector<at::Tensor> gradients;
   bool needs_one = false;
@@ -108,7 +108,7 @@ std::vector<at::Tensor> gradients_of_activations(
   }
   TESSERA_CHECK_VALUE(
       has_one || !needs_one,
-      "[apply_gradients] no activation of the batch {} has a gradient. Call backward() on a loss of what dequeue() returned first, pass gradients, or drop() the batch.",
+      "[apply_gradients] no activation of the batch {} has a gradient. First call backward() on a loss of the activations that dequeue() returned. Otherwise pass gradients, or drop() the batch.",
       quoted_batch_name(name));
   return gradients;
 }
@@ -116,7 +116,7 @@ std::vector<at::Tensor> gradients_of_activations(
 void check_replica(const char* where, int64_t replica, int64_t replicas) {
   TESSERA_CHECK_INDEX(
       replica >= 0 && replica < replicas,
-      "[{}] replica must be in [0, {}), but got {}. Set EmbeddingEngineOptions::replicas.",
+      "[{}] replica must be in [0, {}), but got {}. Correct it, or set EmbeddingEngineOptions::replicas.",
       where,
       replicas,
       replica);
@@ -405,7 +405,7 @@ class EmbeddingEngine::Impl {
     const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
     TESSERA_CHECK(
         state_->is_built || options_.verify_output_shapes,
-        "[enqueue] verify_output_shapes = false leaves nothing to learn shapes from. Call build() with input shapes or a batch size first.");
+        "[enqueue] with verify_output_shapes = false, the engine does not learn output shapes from the first batch, but it is unbuilt. Call build() with input shapes or a batch size first.");
     read_it();
     if (!state_->is_built) {
       learn_output_shapes(*state_, batch.bags);

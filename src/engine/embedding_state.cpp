@@ -131,7 +131,7 @@ void check_holds_all_rows(
     const std::string& advice) {
   TESSERA_CHECK(
       state.ranks->size() == 1,
-      "{} the tables are spread over {} ranks, but this needs all of them in one process. {}",
+      "{} the tables are spread over {} ranks, but this call needs all of their rows in one process. {}",
       where,
       state.ranks->size(),
       advice);
@@ -155,7 +155,7 @@ EmbeddingState describe_state(
           shorten(feature.path),
           "'] max_sequence_length = ",
           feature.config.max_sequence_length,
-          " is ignored beside output_shape ",
+          " is ignored, because output_shape is set to ",
           to_string(*feature.config.output_shape),
           ". Remove one of them.");
     }
@@ -259,7 +259,7 @@ TableState& find_table(
           shorten(name),
           "'. Known: ",
           join_names(state.tables, shortened_name),
-          "."));
+          ". Correct the name."));
 }
 
 at::Tensor read_rows(
@@ -281,7 +281,7 @@ at::Tensor read_rows(
       error,
       random_key(
           static_cast<uint64_t>(begin), table + " " + std::to_string(end)),
-      "reads other rows. All ranks must read the same ones.");
+      "reads other rows. Read the same rows on all ranks.");
   return ranks.sum(rows.flatten()).view(rows.sizes());
 }
 

@@ -33,7 +33,7 @@ Nest<at::Tensor> ForwardInterception::answer_lookup(
   for (const TableState& table : state.tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
         !table.config->quantization,
-        "[embedding_lookup] the rows of table '{}' are rounded to its quantization in training and in an exported file, but not by embedding_lookup(). Call forward() of the layer, or enqueue() and dequeue() of the engine, in a model that is exported.",
+        "[embedding_lookup] a model that is exported must not call embedding_lookup() for the quantized table '{}'. Its rows are rounded in training and in an exported file, but not by embedding_lookup(). In this model, call forward() of the layer, or enqueue() and dequeue() of the engine.",
         shorten(table.name));
   }
   return answer(state, structure, features, weights);

@@ -74,7 +74,7 @@ void PendingGradients::settle() {
 void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
   TESSERA_CHECK(
       !is_stepping_,
-      "[TPUEmbedding] backward() within the step() of a Combined, by a callable or a custom rule. Call it before or after step().");
+      "[TPUEmbedding] expected no backward() within the step() of a Combined, but a callable or a custom rule has called it there. Call it before or after step().");
   accumulators_ = engine_->collect(accumulators_, lookups);
 }
 

@@ -30,7 +30,7 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
       });
   TESSERA_CHECK_VALUE(
       found != tables.end(),
-      "[feature '{}'] its table '{}' is none of the tables given (they are told apart by object). Use the TablePtr that the tables were made with.",
+      "[feature '{}'] its table '{}' must be one of the given tables, but none of them has its TablePtr. Two equal configs are two tables, so use the TablePtr of the layer or engine that has the tables.",
       shorten(feature.path),
       shorten(config->name));
   return static_cast<size_t>(found - tables.begin());
@@ -44,7 +44,7 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
           rows.scalar_type() == config.dtype &&
           rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
           !rows.is_neg() && !rows._is_zerotensor(),
-      "[feature '{}'] the tensor of its table '{}' must be a contiguous cpu one of {} {}, but got {}. A clone() of a view is contiguous.",
+      "[feature '{}'] the tensor of its table '{}' must be a contiguous cpu tensor of {} {}, but got {}. Convert it, or pass tensor.clone(at::MemoryFormat::Contiguous) of a view.",
       shorten(feature.path),
       shorten(config.name),
       to_string(config.dtype),

@@ -157,7 +157,7 @@ void TableEngine::warn_of_missing_gradients(
           "'] no gradient reached its activation, so its rows are updated with "
           "a gradient of zeros, which moves them under momentum or weight "
           "decay. Add the activation to the loss, or put the feature in a "
-          "layer of its own. Said once.");
+          "layer of its own. This warning is given once.");
     }
   }
 }
@@ -174,7 +174,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
         gradient.sizes() == c10::IntArrayRef(expected) &&
             gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
             gradient.layout() == at::kStrided && !gradient._is_zerotensor(),
-        "[feature '{}'] the gradient must be a dense float32 cpu tensor of shape {}, but got {}. Convert it, or use operators that give such gradients.",
+        "[feature '{}'] the gradient must be a dense float32 cpu tensor of shape {}, but got {}. Convert it, or use operators that return such gradients.",
         shorten(state_->features[i].path),
         c10::IntArrayRef(expected),
         describe(gradient));
@@ -210,7 +210,7 @@ bool TableEngine::is_updated(
   }
   TESSERA_CHECK_VALUE(
       table.optimizer.has_value(),
-      "{} has no optimizer, but gradients reached it. Set its TableConfig::optimizer or that of the options, or trainable = false; virtual_variable().requires_grad_(false) freezes a whole layer.",
+      "{} has no optimizer, but gradients reached it. Set TableConfig::optimizer, or the optimizer of the layer or engine. To freeze the table, set trainable = false. To freeze a whole layer, call virtual_variable().requires_grad_(false).",
       place_of(table));
   return true;
 }

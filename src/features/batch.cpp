@@ -126,8 +126,8 @@ std::optional<Nest<size_t>> part_of(
       leaves_like(structure, features, "features");
     } catch (c10::Error& error) {
       error.add_context(
-          "With gradients on, a batch must have all of the features; under "
-          "torch::NoGradGuard some of them are enough.");
+          "With gradients on, a batch must have all of the features. Under "
+          "torch::NoGradGuard, some of them are enough.");
       throw;
     }
   }

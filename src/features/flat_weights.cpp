@@ -39,7 +39,7 @@ void check_takes_weights(const FeatureState& state, const Feature& feature) {
       sparse->dense_shape.defined() && sparse->dense_shape.numel() > 2;
   TESSERA_CHECK_VALUE(
       state.config.sequence_length() == 0 || combines_positions,
-      "{}weights are given, but this is a sequence feature, which is not combined. Leave the weights out.",
+      "{}weights are given, but this is a sequence feature, whose ids are not combined. Leave the weights out.",
       where_of(state));
 }
 
@@ -50,7 +50,7 @@ void check_same_positions(
     const Feature& weights) {
   TESSERA_CHECK_TYPE(
       weights.index() == feature.index(),
-      "{}weights must be {} like the feature, or its flat values, but are {}.",
+      "{}weights must be {} like the feature, or a tensor of one value per id, but are {}. Convert them.",
       where_of(state),
       kind_of(feature),
       kind_of(weights));
@@ -67,7 +67,7 @@ void check_same_positions(
   }
   TESSERA_CHECK_VALUE(
       same,
-      "{}weights must have the {} of the feature, but they differ.",
+      "{}weights must have the same {} as the feature, but they differ. Pass those of the feature.",
       where_of(state),
       sparse != nullptr ? "indices and dense_shape" : "row_splits");
 }
@@ -91,12 +91,12 @@ at::Tensor flat_weights(
   check_tensor(state, flat, "weights");
   TESSERA_CHECK_TYPE(
       at::isFloatingType(flat.scalar_type()),
-      "{}weights must be of a floating-point type, but got {}.",
+      "{}weights must be of a floating-point type, but got {}. Convert them with .to(torch::kFloat).",
       where_of(state),
       c10::toString(flat.scalar_type()));
   TESSERA_CHECK_VALUE(
       ids.defined() && flat.dim() == 1 && flat.numel() == ids.numel(),
-      "{}weights must have one value per id, [{}], but got shape {}.",
+      "{}weights must have one value per id, so shape [{}], but got shape {}. Pass a weight for each id.",
       where_of(state),
       ids.defined() ? ids.numel() : 0,
       flat.sizes());

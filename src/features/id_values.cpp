@@ -78,7 +78,7 @@ void check_ids(
         ids[i],
         i,
         is_invalid
-            ? "Set validate_weights_and_indices to drop negative ids."
+            ? "Set validate_weights_and_indices = true to drop negative ids."
             : "Correct the id, enlarge vocabulary_size, or set out_of_range "
               "= OutOfRange::kZero.");
     read.ids[i] = kZeroRow;

@@ -22,7 +22,7 @@ void check_input(const FeatureState& feature, const PartialShape& input) {
   for (const std::optional<int64_t>& size : input) {
     TESSERA_CHECK_VALUE(
         !size || *size >= 0,
-        "{}an input shape must have sizes >= 0, but got {}.",
+        "{}an input shape must have sizes >= 0, but got {}. Correct the shape.",
         where_of(feature),
         to_string(input));
   }
@@ -34,7 +34,7 @@ void check_ragged_rows(
     int64_t rows) {
   TESSERA_CHECK_VALUE(
       fixed < 0 || fixed == rows,
-      "{}output_shape {} fixes the number of rows of a ragged batch, which was {} in the first one, but this batch has {} rows. Drop or fill up short batches, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
+      "{}output_shape {} fixes the number of rows of a ragged batch, which was {} in the first one, but this batch has {} rows. Drop or fill up short batches, or leave the first dimension of output_shape unknown (std::nullopt), so that a batch may have any number of bags.",
       where_of(feature),
       to_string(*feature.config.output_shape),
       fixed,
@@ -54,7 +54,7 @@ int64_t length_of_rows(
   }
   TESSERA_CHECK_VALUE(
       rows > 0 && bags > rows && bags % rows == 0,
-      "{}output_shape must hold a multiple of the batch, but got {} for {} rows. Correct one of them, or leave the first dimension of output_shape unknown (std::nullopt) for bags of any number.",
+      "{}the product of output_shape must be a multiple of the number of rows of the batch, but got {} for {} rows. Correct one of them, or leave the first dimension of output_shape unknown (std::nullopt), so that a batch may have any number of bags.",
       where_of(feature),
       to_string(output_shape),
       rows);
@@ -72,7 +72,7 @@ std::vector<int64_t> shape_of_row_bags(
   if (unknown != shape.end()) {
     TESSERA_CHECK_VALUE(
         std::find(unknown + 1, shape.end(), std::nullopt) == shape.end(),
-        "{}a ragged feature must know all dimensions of its output shape but one, but got {}. Give the others in output_shape or build().",
+        "{}the output shape of a ragged feature may have at most one unknown dimension, but got {}. Set the others in output_shape or build().",
         where_of(feature),
         to_string(known));
     *unknown = rows / std::max<int64_t>(count_bags(feature, known), 1);
@@ -96,7 +96,7 @@ std::optional<int64_t> common_batch_size(
     const std::optional<int64_t>& size = shapes[i][0];
     TESSERA_CHECK_VALUE(
         !common || !size || *common == *size,
-        "{}with fixed_batch_size all features must have one batch size, but got {} and {}. Correct one of them.",
+        "{}with fixed_batch_size = true, all features must have the same batch size, but got {} and {}. Correct one of them.",
         where_of(set.features[i]),
         common.value_or(0),
         size.value_or(0));
@@ -230,7 +230,7 @@ std::vector<PartialShape> compute_output_shapes(
     TESSERA_CHECK_VALUE(
         std::find(merged->begin() + 1, merged->end(), std::nullopt) ==
             merged->end(),
-        "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Give the others in build(), or FeatureConfig::output_shape.",
+        "{}the output shape {} is not fully defined: only the first dimension may stay unknown. Set the others in build(), or in FeatureConfig::output_shape.",
         where_of(feature),
         to_string(*merged));
     count_bags(feature, *merged);  // raises if there are too many
@@ -263,7 +263,7 @@ Nest<PartialShape> input_shapes_of(
     int64_t batch_size) {
   TESSERA_CHECK_VALUE(
       batch_size >= 1,
-      "[build] batch_size must be >= 1, but got {}.",
+      "[build] batch_size must be >= 1, but got {}. Pass the number of examples in a batch.",
       batch_size);
   std::vector<PartialShape> inputs;
   for (const FeatureState& feature : set.features) {

@@ -44,7 +44,7 @@ std::optional<PartialShape> merge(
 PartialShape fill_unknown(PartialShape shape, const PartialShape& other) {
   TESSERA_CHECK_VALUE(
       shape.size() == other.size(),
-      "[fill_unknown] expected two shapes of the same rank, but got {} and {}. Check their ranks before.",
+      "[fill_unknown] expected two shapes of the same rank, but got {} and {}. Compare their ranks before the call.",
       to_string(shape),
       to_string(other));
   for (size_t i = 0; i < shape.size(); ++i) {

@@ -17,7 +17,7 @@ IdBags read_dense_bags(const FeatureState& feature, const at::Tensor& ids) {
       where_of(feature));
   TESSERA_CHECK_VALUE(
       feature.config.sequence_length() == 0,
-      "{}a sequence feature must be sparse or ragged, but got a dense tensor. Unset max_sequence_length: dense [B, K] gives [B, K, dim].",
+      "{}a sequence feature must be sparse or ragged, but got a dense tensor. Set max_sequence_length to 0: a dense tensor [B, K] then gives activations [B, K, dim].",
       where_of(feature));
   PartialShape input(ids.sizes().vec());
   if (input.size() >= 2 && input.back() != 1) {

@@ -18,17 +18,17 @@ void check_row_splits(
     int64_t nnz) {
   TESSERA_CHECK_VALUE(
       rows >= 0,
-      "{}row_splits must have batch + 1 >= 1 entries, but is empty. A batch of zero rows has the row_splits [0].",
+      "{}row_splits must have one entry more than the batch has rows, but is empty. For a batch of zero rows, pass the row_splits [0].",
       where_of(feature));
   TESSERA_CHECK_VALUE(
       splits[0] == 0,
-      "{}row_splits must begin with 0, but begins with {}.",
+      "{}row_splits must begin with 0, but begins with {}. Correct the row_splits.",
       where_of(feature),
       splits[0]);
   for (int64_t row = 0; row < rows; ++row) {
     TESSERA_CHECK_VALUE(
         splits[row] <= splits[row + 1],
-        "{}row_splits must not fall, but entry {} is {} after {}.",
+        "{}row_splits must not decrease, but entry {} is {}, and the entry before it is {}. Correct the row_splits.",
         where_of(feature),
         row + 1,
         splits[row + 1],
@@ -36,7 +36,7 @@ void check_row_splits(
   }
   TESSERA_CHECK_VALUE(
       splits[rows] == nnz,
-      "{}row_splits must end with the number of values, {}, but ends with {}.",
+      "{}row_splits must end with the number of values, {}, but ends with {}. Correct the row_splits.",
       where_of(feature),
       nnz,
       splits[rows]);
@@ -85,7 +85,7 @@ IdBags read_ragged_bags(
   const int64_t length = shape.sequence_length;
   TESSERA_CHECK_VALUE(
       length == 0 || !weights.defined(),
-      "{}weights are given, but output_shape {} spreads each of the {} rows as a sequence, which is not combined. Leave the weights out.",
+      "{}weights are given, but output_shape {} makes each of the {} rows a sequence, and the ids of a sequence are not combined. Leave the weights out.",
       where_of(feature),
       c10::IntArrayRef(shape.output_shape),
       rows);

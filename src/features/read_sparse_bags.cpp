@@ -21,13 +21,13 @@ void check_parts(const FeatureState& feature, const SparseFeature& input) {
   const int64_t nnz = input.values.numel();
   TESSERA_CHECK_VALUE(
       rank >= 2,
-      "{}a sparse feature must have rank 2 or above, but dense_shape has {} entries. The last dimension is the one that is combined.",
+      "{}a sparse feature must have rank 2 or above, but dense_shape has {} entries. Add a dimension: ids are combined over the last dimension.",
       where_of(feature),
       rank);
   TESSERA_CHECK_VALUE(
       input.indices.dim() == 2 && input.indices.size(0) == nnz &&
           input.indices.size(1) == rank,
-      "{}indices must have shape [nnz, rank] = [{}, {}], but got {}.",
+      "{}indices must have shape [nnz, rank] = [{}, {}], but got {}. Pass one row of indices for each value.",
       where_of(feature),
       nnz,
       rank,
@@ -44,7 +44,7 @@ void check_indices(
   for (int64_t axis = 0; axis < rank; ++axis) {
     TESSERA_CHECK_VALUE(
         shape[axis] >= 0 && !__builtin_mul_overflow(cells, shape[axis], &cells),
-        "{}dense_shape must be >= 0 and its product fit in 64 bits, but entry {} is {}.",
+        "{}the entries of dense_shape must be >= 0, and their product must fit in 64 bits, but entry {} is {}. Correct the dense_shape.",
         where_of(feature),
         axis,
         shape[axis]);
@@ -54,11 +54,12 @@ void check_indices(
       const int64_t index = indices[i * rank + axis];
       TESSERA_CHECK_VALUE(
           index >= 0 && index < shape[axis],
-          "{}indices must lie inside dense_shape, but indices[{}][{}] is {} and the dimension is {}.",
+          "{}indices must lie inside dense_shape, but indices[{}][{}] is {} and dense_shape[{}] is {}. Correct one of them.",
           where_of(feature),
           i,
           axis,
           index,
+          axis,
           shape[axis]);
     }
   }

@@ -11,12 +11,12 @@ void check_tensor(
     const char* part) {
   TESSERA_CHECK_TYPE(
       tensor.defined(),
-      "{}{} is an undefined tensor.",
+      "{}{} must be a tensor, but is an undefined tensor. Pass an empty tensor if there are no values.",
       where_of(feature),
       part);
   TESSERA_CHECK_TYPE(
       tensor.device().is_cpu() && tensor.layout() == at::kStrided,
-      "{}{} must be a dense tensor on the cpu, but got {} on {}. Move it with .cpu().",
+      "{}{} must be a dense tensor on the cpu, but got {} on {}. Convert it with .to_dense() or .cpu().",
       where_of(feature),
       part,
       tensor.layout(),
@@ -43,7 +43,7 @@ void check_rank(
     const char* part) {
   TESSERA_CHECK_VALUE(
       tensor.dim() == rank,
-      "{}{} must have rank {}, but got shape {}.",
+      "{}{} must have rank {}, but got shape {}. Reshape it.",
       where_of(feature),
       part,
       rank,

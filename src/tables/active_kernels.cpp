@@ -19,7 +19,7 @@ const kernels::KernelTable& choose() {
   const kernels::KernelTable* table = kernels::find_kernels(forced);
   TESSERA_CHECK_VALUE(
       table != nullptr,
-      "[TESSERA_ISA] this machine runs one of {}, but got '{}'. Unset the variable or name one of these.",
+      "[TESSERA_ISA] expected an instruction set that this machine can run, one of {}, but got '{}'. Unset the environment variable, or set it to one of these.",
       join_names(kernels::available_kernels(), &kernels::KernelTable::isa),
       forced);
   return *table;

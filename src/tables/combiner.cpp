@@ -105,7 +105,7 @@ Combiner combiner_from_string(std::string_view name) {
   });
   TESSERA_CHECK_VALUE(
       found.has_value(),
-      "[Combiner] combiner must be one of {}, but got '{}'.",
+      "[Combiner] combiner must be one of {}, but got '{}'. Use one of these names.",
       join_names(known),
       shorten(name));
   return *found;

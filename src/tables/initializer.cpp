@@ -92,7 +92,7 @@ struct Fill {
   void operator()(const init::Callable& callable) {
     TESSERA_CHECK_VALUE(
         callable.function() != nullptr,
-        "{} initializer is the placeholder of the callable '{}'. Replace it by Callable(\"{}\", function).",
+        "{} initializer must have a function, but is only the name '{}' of a callable, as it was read from JSON. Replace it by Callable(\"{}\", function).",
         where,
         shorten(callable.name()),
         shorten(callable.name()));
@@ -100,13 +100,13 @@ struct Fill {
     TESSERA_CHECK_VALUE(
         values.defined() && values.sizes() == rows.sizes() &&
             values.scalar_type() == at::kFloat,
-        "{} initializer must return float32 of shape {}, but got {}.",
+        "{} initializer must return a float32 tensor of shape {}, but got {}. Correct the function.",
         where,
         rows.sizes(),
         describe(values));
     TESSERA_CHECK_VALUE(
         at::isfinite(values).all().item<bool>(),
-        "{} initializer returned values that are not finite.",
+        "{} initializer must return finite values, but returned values that are not finite. Correct the function.",
         where);
     // The function may return a part of a trained tensor. detach() keeps the table out of
     // its autograd graph.
@@ -155,7 +155,11 @@ void validate(const Initializer& initializer, const std::string& where) {
   };
   const auto check = [&](bool is_valid, const char* expected, double value) {
     TESSERA_CHECK_VALUE(
-        is_valid, "{} initializer: {}, but got {}.", where, expected, value);
+        is_valid,
+        "{} initializer: {}, but got {}. Correct it.",
+        where,
+        expected,
+        value);
   };
   if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
     check(
@@ -181,7 +185,7 @@ void validate(const Initializer& initializer, const std::string& where) {
       check(
           normal->stddev >= 0.0 &&
               fits_float(std::abs(normal->mean) + kLargest * normal->stddev),
-          "stddev must be >= 0 and mean +- 7 stddev finite in float32",
+          "stddev must be >= 0, and mean +- 7 stddev must be finite in float32",
           normal->stddev);
     }
   };

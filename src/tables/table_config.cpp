@@ -44,7 +44,7 @@ std::string to_string(at::ScalarType dtype) {
               "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got "
               "k",
               c10::toString(dtype),
-              "."));
+              ". Set it to one of these."));
   }
 }
 
@@ -60,20 +60,20 @@ at::ScalarType dtype_from_string(std::string_view name) {
           "[TableConfig] dtype must be one of float32, bfloat16, float16, but "
           "got '",
           shorten(name),
-          "'."));
+          "'. Use one of these names."));
 }
 
 void validate(const QuantizationConfig& config, const std::string& where) {
   TESSERA_CHECK_VALUE(
       config.num_buckets >= 2,
-      "{} quantization: num_buckets must be >= 2, but got {}.",
+      "{} quantization: num_buckets must be >= 2, but got {}. Use more buckets.",
       where,
       config.num_buckets);
   TESSERA_CHECK_VALUE(
       std::isfinite(static_cast<float>(config.lower)) &&
           std::isfinite(static_cast<float>(config.upper)) &&
           static_cast<float>(config.lower) < static_cast<float>(config.upper),
-      "{} quantization: the bounds must be finite in float32, lower < upper, but got {} and {}.",
+      "{} quantization: lower and upper must be finite in float32, and lower < upper, but got {} and {}. Correct these bounds.",
       where,
       config.lower,
       config.upper);
@@ -108,7 +108,7 @@ void validate(const TableConfig& config) {
   TESSERA_CHECK_VALUE(
       config.dim <=
           std::numeric_limits<int64_t>::max() / 8 / config.vocabulary_size,
-      "{} vocabulary_size * dim = {} * {} is more than any memory. Lower one of them.",
+      "{} a table must fit into memory, but vocabulary_size * dim = {} * {} values are more than any machine can hold. Lower one of them.",
       where,
       config.vocabulary_size,
       config.dim);
@@ -116,7 +116,7 @@ void validate(const TableConfig& config) {
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
           config.dtype == at::kHalf,
-      "{} dtype must be kFloat, kBFloat16 or kHalf, but got k{}.",
+      "{} dtype must be kFloat, kBFloat16 or kHalf, but got k{}. Set it to one of these.",
       where,
       c10::toString(config.dtype));
   if (config.initializer) {

@@ -43,7 +43,7 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
   void* memory = std::aligned_alloc(kHugePage, padded);
   TESSERA_CHECK(
       memory != nullptr,
-      "[TableConfig] no memory for {} rows of {} values ({} MiB). Make the table smaller.",
+      "[TableConfig] a table of {} rows of {} values needs {} MiB of memory, but the system can't provide them. Make the table smaller.",
       rows,
       dim,
       bytes >> 20);

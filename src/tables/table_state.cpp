@@ -50,7 +50,7 @@ void fill_rows(TableState& table, uint64_t seed) {
     const at::Tensor rounded = part.to(config.dtype);
     TESSERA_CHECK_VALUE(
         at::isfinite(rounded).all().item<bool>(),
-        "[table '{}'] the initializer gives values beyond the range of {}. Use smaller ones, or kFloat.",
+        "[table '{}'] the initializer must return values in the range of dtype {}, but returned values beyond it. Use smaller values, or dtype = kFloat.",
         shorten(table.name),
         to_string(config.dtype));
     table.parameters.slice(0, begin, end).copy_(rounded);
@@ -74,13 +74,13 @@ void assign_table(TableState& table, const at::Tensor& values) {
   TESSERA_CHECK_TYPE(
       values.defined() && at::isFloatingType(values.scalar_type()) &&
           values.layout() == at::kStrided,
-      "[update_embedding_table] table '{}': expected a dense tensor of a floating-point type, but got {}.",
+      "[update_embedding_table] table '{}': expected a dense tensor of a floating-point type, but got {}. Convert the values.",
       shorten(table.name),
       describe(values));
   TESSERA_CHECK_VALUE(
       values.dim() == 2 && values.size(0) == table.config->vocabulary_size &&
           values.size(1) == table.config->dim,
-      "[update_embedding_table] table '{}': expected shape [{}, {}], but got {}.",
+      "[update_embedding_table] table '{}': expected shape [{}, {}], but got {}. Pass values for all rows of the table.",
       shorten(table.name),
       table.config->vocabulary_size,
       table.config->dim,
@@ -99,7 +99,7 @@ at::Tensor read_local_rows(
     int64_t end) {
   TESSERA_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
-      "[read_rows] table '{}' has rows [0, {}), but got the range [{}, {}).",
+      "[read_rows] table '{}' has rows [0, {}), but got the range [{}, {}). Pass a range of these rows.",
       shorten(table.name),
       table.config->vocabulary_size,
       begin,

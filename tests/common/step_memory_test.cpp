@@ -131,8 +131,9 @@ TEST(StepMemoryTest, LibTorchsTensorsUseItOnRequest) {
   } catch (const c10::OutOfMemoryError& error) {
     EXPECT_STREQ(
         error.what_without_backtrace(),
-        "[step_memory] can't get 4611686018427387904 bytes for a tensor. Use "
-        "smaller batches, or free some.");
+        "[step_memory] a tensor needs 4611686018427387904 bytes of memory, but "
+        "the system can't provide them. Use smaller batches, or free some "
+        "memory.");
   }
   c10::SetCPUAllocator(before);
 }

@@ -511,7 +511,8 @@ TEST(ShardedErrorTest, LearningRatesMustBeTheSame) {
                             })}));
   const at::Tensor before = all_rows(layer);
   const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
-  EXPECT_VALUE_ERROR((loss.backward()), "has read other learning rates");
+  EXPECT_VALUE_ERROR(
+      (loss.backward()), "it has read other learning rates for this update");
   EXPECT_TRUE(at::equal(all_rows(layer), before));
 }
 
@@ -560,7 +561,7 @@ TEST(ShardedErrorTest, NamesOtherCallsOnOneRank) {
   const auto second = layer->forward({{"user", int64s({2})}})["user"].sum();
   EXPECT_VALUE_ERROR(
       ((is_last() ? first : second).backward()),
-      "runs backward() over other forwards");
+      "it runs backward() over other forward() calls");
 }
 
 TEST(ShardedErrorTest, NamesUnusableOptions) {
@@ -571,11 +572,12 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
           sharded({.placement = {{"movies", TablePlacement::table_wise(0)}}}))),
-      "[ShardingOptions] placement names the table 'movies', which no feature "
-      "uses");
+      "[ShardingOptions] placement must name tables that a feature uses, but "
+      "names 'movies'");
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(sharded({.row_transport = at::kHalf}))),
-      "[ShardingOptions] row_transport must be kFloat or kBFloat16");
+      "[ShardingOptions] row_transport must be kFloat or kBFloat16, but got "
+      "kHalf");
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(sharded({.gradient_transport = at::kDouble}))),
       "[ShardingOptions] gradient_transport must be kFloat or kBFloat16");
@@ -585,7 +587,8 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
           sharded(), optim::SGD{.use_gradient_accumulation = false})),
-      "use_gradient_accumulation = false applies duplicates one by one");
+      "use_gradient_accumulation must be true under sharded_strategy(), but "
+      "got false, which applies the gradients of duplicate ids one by one");
   EXPECT_VALUE_ERROR(
       distributed::sharded_strategy({}),
       "[sharded_strategy] backend must not be empty");

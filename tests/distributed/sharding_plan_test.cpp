@@ -157,9 +157,9 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
   };
   EXPECT_VALUE_ERROR(
       plan({.ranks = 0}),
-      "[PlanOptions] ranks must be in [1, 1000000] and batch_size >= 1");
+      "[PlanOptions] ranks must be in [1, 1000000] and batch_size must be >= 1");
   EXPECT_VALUE_ERROR(
-      plan({.batch_size = 0}), "and batch_size >= 1, but got 1 and 0");
+      plan({.batch_size = 0}), "and batch_size must be >= 1, but got 1 and 0");
   EXPECT_VALUE_ERROR(plan({.ranks = 1'000'001}), "but got 1000001");
   EXPECT_FALSE(distributed::ShardingPlan{}.to_string().empty());
   EXPECT_VALUE_ERROR(plan({.memory_slack = -0.1}), "memory_slack must be >= 0");
@@ -174,7 +174,7 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
       "bag_lengths names the feature 'nobody', which does not exist");
   EXPECT_VALUE_ERROR(
       plan({.placement = {{"nothing", TablePlacement::row_wise()}}}),
-      "placement names the table 'nothing', which no feature uses");
+      "placement must name tables that a feature uses, but names 'nothing'");
   EXPECT_VALUE_ERROR(
       plan(
           {.ranks = 2,

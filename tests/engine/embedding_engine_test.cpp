@@ -242,7 +242,8 @@ TEST_F(EngineFixtureTest, RefusesToReadGradientsOfNoBatch) {
   const auto activations = engine.dequeue("train");
   EXPECT_VALUE_ERROR(
       engine.apply_gradients({}, "train"),
-      "no activation of the batch 'train' has a gradient. Call backward()");
+      "no activation of the batch 'train' has a gradient. First call "
+      "backward()");
   EXPECT_EQ(engine.iterations(), 0);
   half_square(activations).backward();
   engine.apply_gradients({}, "train");
@@ -488,13 +489,12 @@ TEST_F(EngineFixtureTest, AnEmptyQueueBlocksUntilABatchIsEnqueued) {
   impatient.build();
   EXPECT_TORCH_ERROR(
       impatient.dequeue("late"),
-      "[dequeue] the batch 'late' of replica 0 did not come, or has ended already. "
-      "In flight: "
-      "(none)");
+      "[dequeue] the batch 'late' of replica 0 has not been enqueued, or has "
+      "already been finished. In flight: (none)");
   EXPECT_TORCH_ERROR(
       impatient.dequeue(),
-      "[dequeue] no batch without a name came for replica 0. In flight: (none). "
-      "Call enqueue() first, or at the same time in another thread. Waited for");
+      "[dequeue] expected a batch without a name for replica 0, but none was "
+      "enqueued. In flight: (none). Call enqueue() first, or at the same time in another thread. Waited for");
   auto waits = options();
   waits.timeout = std::chrono::minutes(5);
   EmbeddingEngine engine(waits);
@@ -569,14 +569,16 @@ TEST_F(EngineFixtureTest, AFailingLearningRateChangesNothingAndCanBeRepeated) {
   auto failing = options();
   bool fails = true;
   EmbeddingEngine* self = nullptr;
-  failing.optimizer = optim::SGD{
-      .learning_rate = optim::LearningRate("rate", [&] {
-        TORCH_CHECK(!fails, "no rate today");
-        EXPECT_EQ(self->iterations(), 0);
-        EXPECT_TORCH_ERROR(self->drop("a"), "called within its own update");
-        EXPECT_TORCH_ERROR(self->shutdown(), "called within its own update");
-        return 0.1;
-      })};
+  failing.optimizer =
+      optim::SGD{.learning_rate = optim::LearningRate("rate", [&] {
+                   TORCH_CHECK(!fails, "no rate today");
+                   EXPECT_EQ(self->iterations(), 0);
+                   const std::string problem =
+                       "expected no call of the engine within its own update";
+                   EXPECT_TORCH_ERROR(self->drop("a"), problem);
+                   EXPECT_TORCH_ERROR(self->shutdown(), problem);
+                   return 0.1;
+                 })};
   EmbeddingEngine engine(failing);
   self = &engine;
   engine.enqueue(batch(), {}, {.name = "a"});
@@ -599,7 +601,7 @@ TEST_F(EngineFixtureTest, LooksUpAnySubsetForServing) {
   test::expect_close(some["friends"], floats({6, 7, 0, 0}).view({2, 2}));
   EXPECT_VALUE_ERROR(
       engine.embedding_lookup({{"nobody", ragged({{3}})}}),
-      "[features] 'nobody' is none of the feature configs. Known: watched, "
+      "[features] 'nobody' is not among the feature configs. Known: watched, "
       "favorited, friends");
   // No batch has been enqueued yet, so no shape is fixed.
   engine.enqueue(batch());
@@ -618,7 +620,8 @@ TEST_F(EngineFixtureTest, LooksUpByAnotherConfigOverItsTables) {
           {{"any", ragged({{3}})}},
           {},
           {{"any", FeatureConfig{.table = foreign}}}),
-      "[feature 'any'] its table 'user' is none of the tables given");
+      "[feature 'any'] its table 'user' must be one of the given tables, but "
+      "none of them has its TablePtr");
 }
 
 // --- options, tables, configuration ------------------------------------------
@@ -640,7 +643,8 @@ TEST_F(EngineFixtureTest, RefusesUnusableOptions) {
         options.fixed_batch_size = true;
         options.verify_output_shapes = false;
       }),
-      "fixed_batch_size = true fixes what verify_output_shapes = false");
+      "fixed_batch_size = true needs verify_output_shapes = true, which checks "
+      "the batch sizes, but got false");
   EXPECT_VALUE_ERROR(
       with([](auto& options) { options.queue_depth = 0; }),
       "queue_depth must be >= 1");

@@ -96,7 +96,9 @@ TEST_F(PipeliningTest, GradientsAreNotReadBeforeTheLookupHasEnded) {
             return text.find(part) != std::string::npos;
           };
           is_done = !has_message("has not been dequeued") &&
-              !has_message("dequeue() still looks up the batch 'b'");
+              !has_message(
+                  "expected the batch 'b' with its activations, but its "
+                  "dequeue() has not returned yet");
           EXPECT_EQ(
               is_done,
               has_message("no activation of the batch 'b' has a gradient"))

@@ -124,16 +124,17 @@ TEST_F(EngineFixtureTest, ReplicasThatDisagreeGetAnError) {
   EXPECT_VALUE_ERROR(
       engine.enqueue(
           batch(), {}, {.training = false, .name = "s", .replica = 1}),
-      "[enqueue] replicas disagree on the batch 's': it was enqueued with training "
-      "= true, but replica 1 enqueues it with training = false");
+      "[enqueue] all replicas must enqueue the batch 's' with the same value of "
+      "training. It was enqueued with training = true, but replica 1 enqueues it "
+      "with training = false");
   EXPECT_VALUE_ERROR(
       engine.enqueue(batch(), {}, {.name = "s", .replica = 0}),
       "is in flight already");
   // Replica 1 never arrives.
   EXPECT_TORCH_ERROR(
       engine.dequeue("s", 1),
-      "[dequeue] the batch 's' of replica 1 did not come, or has ended already. In "
-      "flight: 's'");
+      "[dequeue] the batch 's' of replica 1 has not been enqueued, or has already "
+      "been finished. In flight: 's'");
   engine.apply_gradients(engine.dequeue("s", 0), "s", 0);
   engine.enqueue(batch(), {}, {.name = "t", .replica = 0});
   EXPECT_TORCH_ERROR(
@@ -185,8 +186,8 @@ TEST_F(EngineFixtureTest, AReusedNameWaitsForTheOtherReplicas) {
   alone.apply_gradients(alone.dequeue("train"), "train");
   EXPECT_TORCH_ERROR(
       alone.enqueue(batch(), {}, {.name = "train"}),
-      "[enqueue] the batch 'train' of replica 0 waits for the one of the same "
-      "name before it, which replica 1 has not finished");
+      "[enqueue] the batch 'train' of replica 0 waits for the previous batch of "
+      "this name, which is not finished on replica 1.");
 }
 
 TEST_F(EngineFixtureTest, CopiesGradientsThatWaitForOtherReplicas) {
@@ -253,7 +254,9 @@ TEST_F(EngineFixtureTest, DropsAnUnnamedBatchOnlyForAllReplicas) {
   EmbeddingEngine engine(two);
   engine.enqueue(batch(), {}, {.replica = 0});
   EXPECT_VALUE_ERROR(
-      engine.drop(), "not all replicas have enqueued the oldest batch");
+      engine.drop(),
+      "all replicas must have enqueued a batch without a name before it is "
+      "dropped, but some have not enqueued the oldest one");
   engine.enqueue(batch(), {}, {.replica = 1});
   engine.drop();
   EXPECT_VALUE_ERROR(engine.drop(), "no batch without a name is in flight");

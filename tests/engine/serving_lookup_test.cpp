@@ -135,7 +135,8 @@ TEST_F(ServingLookupTest, TakesSparseFeaturesAndOutputShapes) {
       look_up({2, 2}), floats({0, 1, 4, 6, 0, 0, 6, 7}).view({2, 2, 2}));
   EXPECT_EQ(look_up({2, 4}).sizes(), at::IntArrayRef({2, 4, 2}));
   EXPECT_VALUE_ERROR(
-      look_up({3}), "output_shape must hold a multiple of the batch");
+      look_up({3}),
+      "the product of output_shape must be a multiple of the number of rows");
 }
 
 TEST_F(ServingLookupTest, IsDifferentiableInTablesAndWeights) {
@@ -163,7 +164,7 @@ TEST_F(ServingLookupTest, RefusesWhatDoesNotFit) {
   };
   EXPECT_VALUE_ERROR(
       look_up({{"nobody", int64s({0})}}),
-      "[features] 'nobody' is none of the feature configs. Known: user, "
+      "[features] 'nobody' is not among the feature configs. Known: user, "
       "history");
   EXPECT_VALUE_ERROR(
       look_up({{"history", Features::list({ragged({{0}})})}}),
@@ -178,7 +179,8 @@ TEST_F(ServingLookupTest, RefusesWhatDoesNotFit) {
           {},
           EmbeddingTables({{.config = movies_, .parameters = movie_rows_}}),
           configs_),
-      "[feature 'user'] its table 'users' is none of the tables given");
+      "[feature 'user'] its table 'users' must be one of the given tables, but "
+      "none of them has its TablePtr");
   for (const at::Tensor& wrong :
        {at::Tensor(),
         at::zeros({4, 3}),
@@ -187,8 +189,8 @@ TEST_F(ServingLookupTest, RefusesWhatDoesNotFit) {
     user_rows_ = wrong;
     EXPECT_VALUE_ERROR(
         look_up({{"user", int64s({0})}}),
-        "the tensor of its table 'users' must be a contiguous cpu one of float32 "
-        "[4, 2]");
+        "the tensor of its table 'users' must be a contiguous cpu tensor of "
+        "float32 [4, 2]");
   }
   const std::vector<std::pair<at::Tensor, std::string>> of_this_shape{
       {at::zeros({2, 4}).t(), "Float of shape [4, 2] with strides [1, 4]"},

@@ -78,8 +78,8 @@ TEST(PartialShapeTest, ConvertsFromAndToKnownSizes) {
 TEST(FeatureConfigTest, RefusesAMissingTable) {
   EXPECT_VALUE_ERROR(
       validate(FeatureConfig(), "user/history/0"),
-      "[FeatureConfig 'user/history/0'] table must be set. Make one with "
-      "make_table().");
+      "[FeatureConfig 'user/history/0'] table must be set, but is empty. Make "
+      "a table with make_table().");
 }
 
 TEST(FeatureConfigTest, RefusesAnUnusableTable) {
@@ -102,8 +102,9 @@ TEST(FeatureConfigTest, RefusesANonPositiveOutputShape) {
   feature.output_shape = std::vector<int64_t>{2, 0};
   EXPECT_VALUE_ERROR(
       validate(feature, "a"),
-      "[FeatureConfig 'a'] output_shape must have one or more dimensions, all "
-      ">= 1 and without dim, but got [2, 0].");
+      "[FeatureConfig 'a'] output_shape must have one or more dimensions, which "
+      "are >= 1 or unknown, but got [2, 0]. Correct it, and leave out the dim of "
+      "the table.");
   feature.output_shape = std::vector<int64_t>{-1};
   EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [-1].");
   feature.output_shape = std::vector<int64_t>{};

@@ -50,7 +50,8 @@ TEST(SparseFeatureTest, FromCooTakesAnyRankAndNoEntries) {
 TEST(SparseFeatureTest, FromCooRefusesOtherLayouts) {
   EXPECT_TYPE_ERROR(
       SparseFeature::from_coo(int64s({1, 2})),
-      "[SparseFeature::from_coo] expected a tensor of sparse COO layout");
+      "[SparseFeature::from_coo] expected a tensor of sparse COO layout, but got "
+      "layout Strided");
   EXPECT_TYPE_ERROR(SparseFeature::from_coo(at::Tensor()), "got no tensor");
 }
 
@@ -110,7 +111,8 @@ TEST(RaggedFeatureTest, FromOffsetsTakesInt32OffsetsAndAnEmptyBatch) {
 TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
   EXPECT_VALUE_ERROR(
       RaggedFeature::from_offsets(int64s({5, 6}), int64s({})),
-      "[RaggedFeature::from_offsets] offsets is empty, but there are 2 values");
+      "[RaggedFeature::from_offsets] offsets must have the start of each bag, "
+      "but is empty, and there are 2 values");
   EXPECT_TYPE_ERROR(
       RaggedFeature::from_offsets(int64s({5}), floats({0.0F})),
       "offsets must be an int32 or int64 tensor, but got Float");
@@ -119,7 +121,7 @@ TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
       "offsets must have rank 1, but got shape [1, 1]");
   EXPECT_TYPE_ERROR(
       RaggedFeature::from_offsets(at::Tensor(), int64s({0})),
-      "values is no tensor");
+      "values must be a tensor, but got no tensor");
 }
 
 }  // namespace feature_test

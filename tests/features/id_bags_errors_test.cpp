@@ -83,8 +83,8 @@ TEST(IdBagsErrorsTest, RefusesNegativeIdsThatAreNotDropped) {
         make(
             ragged,
             {.validate_weights_and_indices = false, .out_of_range = policy}),
-        "but got -6 at position 2. Set validate_weights_and_indices to drop "
-        "negative ids.");
+        "but got -6 at position 2. Set validate_weights_and_indices = true to "
+        "drop negative ids.");
   }
 }
 
@@ -116,19 +116,23 @@ TEST(IdBagsErrorsTest, EveryPartMustBeDefined) {
   const at::Tensor none;
   const SparseFeature sparse = sparse_sample();
   EXPECT_TYPE_ERROR(
-      make(none), "[feature 'clicks'] ids is an undefined tensor.");
+      make(none),
+      "[feature 'clicks'] ids must be a tensor, but is an undefined tensor.");
   EXPECT_TYPE_ERROR(
       make_sparse(none, sparse.values, sparse.dense_shape),
-      "indices is an undefined tensor");
+      "indices must be a tensor, but is an undefined tensor");
   EXPECT_TYPE_ERROR(
       make_sparse(sparse.indices, none, sparse.dense_shape),
-      "values is an undefined tensor");
+      "values must be a tensor, but is an undefined tensor");
   EXPECT_TYPE_ERROR(
       make_sparse(sparse.indices, sparse.values, none),
-      "dense_shape is an undefined tensor");
-  EXPECT_TYPE_ERROR(make_ragged(none), "row_splits is an undefined tensor");
+      "dense_shape must be a tensor, but is an undefined tensor");
   EXPECT_TYPE_ERROR(
-      make(RaggedFeature{none, int64s({0})}), "values is an undefined tensor");
+      make_ragged(none),
+      "row_splits must be a tensor, but is an undefined tensor");
+  EXPECT_TYPE_ERROR(
+      make(RaggedFeature{none, int64s({0})}),
+      "values must be a tensor, but is an undefined tensor");
 }
 
 TEST(IdBagsErrorsTest, TensorsMustBeDenseOnTheCpu) {
@@ -182,13 +186,13 @@ TEST(IdBagsErrorsTest, SparseIndicesMustLieInsideTheDenseShape) {
   EXPECT_VALUE_ERROR(
       make_sparse(int64s({0, 3}).view({1, 2}), values, int64s({3, 3})),
       "[feature 'clicks'] indices must lie inside dense_shape, but "
-      "indices[0][1] is 3 and the dimension is 3.");
+      "indices[0][1] is 3 and dense_shape[1] is 3.");
   EXPECT_VALUE_ERROR(
       make_sparse(int64s({-1, 0}).view({1, 2}), values, int64s({3, 3})),
-      "indices[0][0] is -1 and the dimension is 3.");
+      "indices[0][0] is -1 and dense_shape[0] is 3.");
   EXPECT_VALUE_ERROR(
       make_sparse(int64s({0, 0}).view({1, 2}), values, int64s({0, 3})),
-      "indices[0][0] is 0 and the dimension is 0.");
+      "indices[0][0] is 0 and dense_shape[0] is 0.");
 }
 
 TEST(IdBagsErrorsTest, ADenseShapeMustNotBeNegativeOrOverflow) {
@@ -196,11 +200,11 @@ TEST(IdBagsErrorsTest, ADenseShapeMustNotBeNegativeOrOverflow) {
   const at::Tensor values = int64s({4});
   EXPECT_VALUE_ERROR(
       make_sparse(indices, values, int64s({3, -1})),
-      "dense_shape must be >= 0 and its product fit in 64 bits, but entry 1 is "
-      "-1.");
+      "the entries of dense_shape must be >= 0, and their product must fit in 64 "
+      "bits, but entry 1 is -1.");
   EXPECT_VALUE_ERROR(
       make_sparse(indices, values, int64s({kHuge, 2})),
-      "product fit in 64 bits, but entry 1 is 2.");
+      "product must fit in 64 bits, but entry 1 is 2.");
   EXPECT_VALUE_ERROR(
       make_sparse(indices, values, int64s({kHuge, 1})),
       "a batch must have fewer than 2^32 - 1 bags");
@@ -228,10 +232,11 @@ TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
 TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({0, 3, 2, 4})),
-      "[feature 'clicks'] row_splits must not fall, but entry 2 is 2 after 3.");
+      "[feature 'clicks'] row_splits must not decrease, but entry 2 is 2, and the "
+      "entry before it is 3.");
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({0, 9, 4})),
-      "must not fall, but entry 2 is 4 after 9");
+      "must not decrease, but entry 2 is 4, and the entry before it is 9");
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({1, 2, 4})),
       "row_splits must begin with 0, but begins with 1.");
@@ -243,7 +248,8 @@ TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
   EXPECT_VALUE_ERROR(make_ragged(int64s({0})), "4, but ends with 0.");
   EXPECT_VALUE_ERROR(
       make_ragged(at::empty({0}, at::kLong)),
-      "row_splits must have batch + 1 >= 1 entries, but is empty");
+      "row_splits must have one entry more than the batch has rows, but is "
+      "empty");
   EXPECT_VALUE_ERROR(
       make_ragged(int64s({0, 4}).view({1, 2})),
       "row_splits must have rank 1, but got shape [1, 2].");
@@ -263,8 +269,8 @@ TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
       "batch gives [3].");
   EXPECT_VALUE_ERROR(
       make(ragged_sample(), {.output_shape = Shape{4}}),
-      "output_shape must hold a multiple of the batch, but got [4] for 3 "
-      "rows.");
+      "the product of output_shape must be a multiple of the number of rows of "
+      "the batch, but got [4] for 3 rows.");
   EXPECT_VALUE_ERROR(
       make(ragged_sample(), {.output_shape = Shape{2}}), "but got [2] for 3");
   EXPECT_VALUE_ERROR(
@@ -275,8 +281,8 @@ TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
       make(
           ragged_sample(),
           {.output_shape = PartialShape{std::nullopt, std::nullopt}}),
-      "a ragged feature must know all dimensions of its output shape but one, "
-      "but got [?, ?].");
+      "the output shape of a ragged feature may have at most one unknown "
+      "dimension, but got [?, ?].");
   EXPECT_VALUE_ERROR(
       make(int64s({1, 2, 3}), {.output_shape = PartialShape{std::nullopt, 3}}),
       "is set to [?, 3] (by output_shape, build() or the first batch), but this "
@@ -287,8 +293,8 @@ TEST(IdBagsErrorsTest, RowsSpreadByOutputShapeTakeNoWeights) {
   EXPECT_VALUE_ERROR(
       make(
           ragged_sample(), {.output_shape = Shape{3, 2}}, floats({1, 1, 1, 1})),
-      "[feature 'clicks'] weights are given, but output_shape [3, 2] spreads "
-      "each of the 3 rows as a sequence");
+      "[feature 'clicks'] weights are given, but output_shape [3, 2] makes each "
+      "of the 3 rows a sequence, and the ids of a sequence are not combined");
 }
 
 at::Tensor flat(
@@ -335,12 +341,12 @@ TEST(FlatWeightsTest, RefusesWeightsIfNothingIsCombined) {
 TEST(FlatWeightsTest, RefusesWeightsOfAnotherKind) {
   EXPECT_TYPE_ERROR(
       flat(sparse_sample(), RaggedFeature{floats({1}), int64s({0, 1})}),
-      "[feature 'clicks'] weights must be sparse like the feature, or its flat "
-      "values, but are ragged.");
+      "[feature 'clicks'] weights must be sparse like the feature, or a tensor of "
+      "one value per id, but are ragged.");
   EXPECT_TYPE_ERROR(
       flat(ragged_sample(), sparse_sample()),
-      "weights must be ragged like the feature, or its flat values, but are "
-      "sparse.");
+      "weights must be ragged like the feature, or a tensor of one value per id, "
+      "but are sparse.");
 }
 
 TEST(FlatWeightsTest, RefusesWeightsAtOtherPositions) {
@@ -348,14 +354,14 @@ TEST(FlatWeightsTest, RefusesWeightsAtOtherPositions) {
       flat(
           ragged_sample(),
           RaggedFeature{floats({1, 2, 3, 4}), int64s({0, 2, 3, 4})}),
-      "[feature 'clicks'] weights must have the row_splits of the feature, but "
-      "they differ.");
+      "[feature 'clicks'] weights must have the same row_splits as the feature, "
+      "but they differ.");
   SparseFeature sparse = sparse_sample();
   sparse.values = floats({1, 2, 3});
   sparse.indices = int64s({0, 0, 0, 1, 2, 0}).view({3, 2});
   EXPECT_VALUE_ERROR(
       flat(sparse_sample(), sparse),
-      "weights must have the indices and dense_shape of the feature");
+      "weights must have the same indices and dense_shape as the feature");
   sparse.indices = sparse_sample().indices;
   sparse.dense_shape = int64s({3, 4});
   EXPECT_VALUE_ERROR(flat(sparse_sample(), sparse), "but they differ");
@@ -366,8 +372,8 @@ TEST(FlatWeightsTest, RefusesWeightsAtOtherPositions) {
 TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
   EXPECT_VALUE_ERROR(
       flat(ragged_sample(), floats({1, 2, 3})),
-      "[feature 'clicks'] weights must have one value per id, [4], but got "
-      "shape [3].");
+      "[feature 'clicks'] weights must have one value per id, so shape [4], but "
+      "got shape [3].");
   EXPECT_VALUE_ERROR(
       flat(ragged_sample(), floats({1, 2, 3, 4}).view({2, 2})),
       "but got shape [2, 2].");
@@ -376,7 +382,7 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "[feature 'clicks'] weights must be of a floating-point type, but got Long.");
   EXPECT_TYPE_ERROR(
       flat(ragged_sample(), at::Tensor()),
-      "[feature 'clicks'] weights is an undefined tensor.");
+      "[feature 'clicks'] weights must be a tensor, but is an undefined tensor.");
 }
 
 }  // namespace id_bags_errors_test

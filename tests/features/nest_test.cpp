@@ -165,9 +165,10 @@ TEST(NestTest, PackKeepsEmptyMapsAndLists) {
 
 TEST(NestTest, PackRefusesAnotherNumberOfLeaves) {
   EXPECT_VALUE_ERROR(
-      sample().pack(std::vector<int>{1, 2}), "pack got too few leaves: 2");
+      sample().pack(std::vector<int>{1, 2}), "pack() got too few leaves: 2");
   EXPECT_VALUE_ERROR(
-      sample().pack(std::vector<int>(5)), "pack expected 4 leaves, but got 5");
+      sample().pack(std::vector<int>(5)),
+      "pack() expected 4 leaves, but got 5");
 }
 
 TEST(NestTest, RefusesADuplicateKey) {
@@ -234,11 +235,11 @@ TEST(PartLikeTest, NamesThePathOfAnUnknownEntry) {
   };
   EXPECT_VALUE_ERROR(
       part({{"a", Ints{{"c", 1}, {"d", 2}}}}),
-      "[features] 'a/d' is none of the feature configs. Known: b, c.");
+      "[features] 'a/d' is not among the feature configs. Known: b, c.");
   EXPECT_VALUE_ERROR(
       part({{"a", 1}}),
       "[features 'a'] expected a map here, as in the feature configs, but got a "
-      "value of 1.");
+      "value.");
   EXPECT_VALUE_ERROR(
       part_like(Ints(), (Ints{{"a", 1}}), "features"), "Known: (none).");
 }

@@ -179,7 +179,9 @@ TEST(OutputShapesTest, TheShapeOfTheFeatureHasPriorityOverBuild) {
 TEST(OutputShapesTest, TheFirstRaggedBatchFixesItsNumberOfRows) {
   const FeatureConfig config{.output_shape = Sizes{4, 2}};
   EmbeddingEngine bags(engine_options(config));
-  EXPECT_VALUE_ERROR(shape_of(bags, ragged_of(3)), "hold a multiple of");
+  EXPECT_VALUE_ERROR(
+      shape_of(bags, ragged_of(3)),
+      "the product of output_shape must be a multiple of");
   EXPECT_EQ(shape_of(bags, ragged_of(8)), (Sizes{4, 2, kDim}));
   // 4 rows are a short batch, not 4 sequences. The refused batch has fixed nothing.
   EXPECT_VALUE_ERROR(
@@ -280,8 +282,8 @@ TEST(OutputShapesTest, VerificationCanBeSwitchedOff) {
   EmbeddingEngine engine(engine_options({}, /*verify=*/false));
   EXPECT_TORCH_ERROR(
       engine.enqueue(ragged_of(4)),
-      "[enqueue] verify_output_shapes = false leaves nothing to learn shapes "
-      "from. Call build()");
+      "[enqueue] with verify_output_shapes = false, the engine does not learn "
+      "output shapes from the first batch, but it is unbuilt. Call build()");
   engine.build();
   EXPECT_TORCH_ERROR(engine.enqueue(ragged_of(4)), "Call build() with input");
   engine.build(Nest<PartialShape>(PartialShape{4, 9}));
@@ -319,8 +321,8 @@ TEST(OutputShapesTest, AFixedBatchSizeHoldsForAllFeatures) {
   auto by_first = make();
   EXPECT_VALUE_ERROR(
       enqueue(*by_first, 4, 5),
-      "[feature 'b'] with fixed_batch_size all features must have one batch "
-      "size, but got 4 and 5");
+      "[feature 'b'] with fixed_batch_size = true, all features must have the "
+      "same batch size, but got 4 and 5");
   enqueue(*by_first, 0, 0);  // fixes nothing
   enqueue(*by_first, 4, 4);
   enqueue(*by_first, 4, 4);

@@ -229,8 +229,8 @@ TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   Combined loaded = make(0.2);
   EXPECT_VALUE_ERROR(
       load_bytes(loaded, damaged),
-      "[Combined::load] the archive is damaged; nothing was changed:\n  "
-      "dense/param_groups/");
+      "[Combined::load] the archive is damaged, and nothing was changed. "
+      "Damaged entries:\n  dense/param_groups/");
   EXPECT_EQ(rate_of(loaded), 0.2);
   load_bytes(loaded, bytes);
   EXPECT_EQ(rate_of(loaded), 0.1);
@@ -286,8 +286,9 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     InputArchive archive = write(damaged);
     EXPECT_VALUE_ERROR(
         verify_checksums(archive, "[here]"),
-        "[here] the archive is damaged; nothing was changed:\n  " + problem +
-            "\nLoad another copy");
+        "[here] the archive is damaged, and nothing was changed. Damaged "
+        "entries:\n  " +
+            problem + "\nLoad another copy");
   };
   InputArchive whole = write("nothing");
   verify_checksums(whole, "[here]");
@@ -331,7 +332,8 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   damaged.load_from(stream);
   EXPECT_VALUE_ERROR(
       verify_checksums(damaged, "[here]"),
-      "nothing was changed:\n  a/b does not agree with its checksum\nLoad");
+      "nothing was changed. Damaged entries:\n  a/b does not agree with its "
+      "checksum\nLoad");
 }
 
 // Checksums cover entries that were not written through CheckedArchive.
@@ -420,8 +422,8 @@ TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
   archive.load_from(stream);
   EXPECT_VALUE_ERROR(
       saved_features(archive),
-      "[saved_features] the archive is damaged; nothing was changed:\n  config "
-      "does not agree");
+      "[saved_features] the archive is damaged, and nothing was changed. "
+      "Damaged entries:\n  config does not agree");
 }
 
 }  // namespace archive_checksums_test

@@ -545,7 +545,7 @@ TEST(CombinedTest, RefusesCallsFromWithinAStep) {
         const at::AutoGradMode enable_grad(true);
         model->loss(int64s({0}), int64s({1})).backward();
       },
-      "backward() within the step() of a Combined");
+      "expected no backward() within the step() of a Combined");
   call = [] {};
   model->loss(int64s({0}), int64s({1})).backward();
   combined.step();
@@ -633,11 +633,13 @@ TEST(CombinedTest, RefusesLayersAndOptimizersItCannotStep) {
 TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
   EXPECT_VALUE_ERROR(
       Model(optim::SGD{.use_gradient_accumulation = false}),
-      "[table 't'] use_gradient_accumulation = false takes duplicates one by "
-      "one, but Apply::kOnStep sums them");
+      "[table 't'] use_gradient_accumulation must be true under Apply::kOnStep, "
+      "which sums the gradients of duplicate ids, but got false, which applies "
+      "them one by one");
   EXPECT_VALUE_ERROR(
       Model(optim::SGD{.gradient_accumulation_steps = 4}),
-      "[table 't'] gradient_accumulation_steps = 4, but under Apply::kOnStep");
+      "[table 't'] gradient_accumulation_steps must be 1 under Apply::kOnStep, "
+      "where each step() updates the tables, but got 4");
 }
 
 }  // namespace combined_test

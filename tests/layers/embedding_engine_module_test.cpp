@@ -355,7 +355,9 @@ TEST(EmbeddingEngineModuleTest, RefusesToExportALookupWithoutRounding) {
   EXPECT_RAISES(
       c10::NotImplementedError,
       export_torchscript(model, test::new_file(), example),
-      "[embedding_lookup] the rows of table 'rounded' are rounded");
+      "[embedding_lookup] a model that is exported must not call "
+      "embedding_lookup() for the quantized table 'rounded'. Its rows are "
+      "rounded");
   model->is_queued = true;
   const std::string path = test::new_file();
   export_torchscript(model, path, example);

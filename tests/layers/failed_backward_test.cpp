@@ -26,7 +26,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kSecondPass =
-    "a second backward pass over the same forward";
+    "a second backward pass over the same forward()";
 
 TPUEmbedding make_layer(optim::LearningRate learning_rate = 1.0) {
   const auto table = make_table(

@@ -70,7 +70,7 @@ std::string result_of(Work work) {
 }
 
 bool is_fork_error(const std::string& text) {
-  return text.find("but got its forked child") != std::string::npos;
+  return text.find("but got one in its forked child") != std::string::npos;
 }
 
 TEST(ForkTest, AChildDoesNotWaitForTheJobsOfItsParent) {

@@ -352,7 +352,7 @@ TEST(PartialTPUEmbeddingTest, LooksUpSomeOfTheFeaturesWithoutGradients) {
   EXPECT_TRUE(at::equal(activations["e"], all["e"]));
   EXPECT_TRUE(at::equal(activations["b"], all["b"]));
   EXPECT_TRUE(at::equal(activations.at("c")[1], all.at("c")[1]));
-  EXPECT_VALUE_ERROR(layer->forward({{"z", whole["a"]}}), "'z' is none of");
+  EXPECT_VALUE_ERROR(layer->forward({{"z", whole["a"]}}), "'z' is not among");
 }
 
 TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {

@@ -269,8 +269,9 @@ TEST(TableDtypeErrorsTest, RefusesInitialValuesBeyondTheDtype) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(TPUEmbeddingOptions{
           .features = {{"f", FeatureConfig{.table = table}}}}),
-      "[table 't'] the initializer gives values beyond the range of float16. "
-      "Use smaller ones, or kFloat.");
+      "[table 't'] the initializer must return values in the range of dtype "
+      "float16, but returned values beyond it. Use smaller values, or dtype = "
+      "kFloat.");
 }
 
 TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
@@ -285,7 +286,9 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
       TPUEmbedding(TPUEmbeddingOptions{
           .features = {{"f", FeatureConfig{.table = table}}},
           .strategy = Strategy::host()}),
-      "[table 't'] dtype bfloat16 needs Strategy::engine()");
+      "[table 't'] dtype must be kFloat on Strategy::host() and "
+      "Strategy::dense(), but got bfloat16. Optimizers of LibTorch would lose "
+      "small steps by rounding. Use kFloat or Strategy::engine().");
 }
 
 }  // namespace table_dtype_test

@@ -249,7 +249,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, WeightsAreOfTheFeaturesKindOrFlat) {
       (embedding->forward(
           {{"a", ids}, {"b", ids}, {"c", ids}},
           {{"a", std::nullopt}, {"b", floats({1.0F})}, {"c", std::nullopt}})),
-      "[feature 'b'] weights must have one value per id, [3], but got shape");
+      "[feature 'b'] weights must have one value per id, so shape [3], but "
+      "got shape");
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {

@@ -519,7 +519,8 @@ TEST(UpstreamFixtureTest, AnOutputShapeIgnoresTheSequenceLength) {
       {.max_sequence_length = 3, .output_shape = PartialShape{2, 4}});
   EXPECT_NE(
       testing::internal::GetCapturedStderr().find(
-          "max_sequence_length = 3 is ignored beside output_shape [2, 4]"),
+          "max_sequence_length = 3 is ignored, because output_shape is set to "
+          "[2, 4]"),
       std::string::npos);
   TPUEmbedding plain = make_video_layer({.output_shape = PartialShape{2, 4}});
   test::Rows rows = kFourSamples[0];
@@ -565,10 +566,11 @@ TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
             FeatureConfig{
                 .table = make_table(
                     {.name = "user", .vocabulary_size = 16, .dim = 2})}}}),
-      "its table 'user' is none of the tables given");
+      "its table 'user' must be one of the given tables, but none of them has "
+      "its TablePtr");
   EXPECT_VALUE_ERROR(
       layer->embedding_lookup({{"movies", ragged({{3}})}}),
-      "'movies' is none of the feature configs");
+      "'movies' is not among the feature configs");
   // The lookup sees the updated tables.
   loss_of(layer->forward(two_samples())).backward();
   EXPECT_FLOAT_EQ(
@@ -584,8 +586,8 @@ TEST(UpstreamFixtureTest, AForwardOfSomeFeaturesNeedsNoGradients) {
       "missing entry 'favorited'. Got: friends, watched.");
   EXPECT_VALUE_ERROR(
       layer->forward(some),
-      "With gradients on, a batch must have all of the features; under "
-      "torch::NoGradGuard some of them are enough.");
+      "With gradients on, a batch must have all of the features. Under "
+      "torch::NoGradGuard, some of them are enough.");
   EXPECT_VALUE_ERROR(layer->begin_forward(some), "missing entry 'favorited'");
   EXPECT_EQ(layer->iterations(), 0);
   const at::NoGradGuard no_grad;
@@ -605,7 +607,7 @@ TEST(UpstreamFixtureTest, AForwardOfSomeFeaturesNeedsNoGradients) {
   EXPECT_TRUE(layer->forward(Features()).empty());
   EXPECT_VALUE_ERROR(
       layer->forward({{"movies", ragged({{3}})}}),
-      "[features] 'movies' is none of the feature configs. Known: watched, "
+      "[features] 'movies' is not among the feature configs. Known: watched, "
       "favorited, friends.");
   EXPECT_VALUE_ERROR(
       layer->forward({{"friends", ragged({{3}})}}, {{"watched", std::nullopt}}),

@@ -378,23 +378,23 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
   expect_refused(
       rows,
       [](at::Tensor& tensor) { tensor[0] = -1; },
-      "rows must be in [0, vocabulary_size)");
+      "damaged: their rows must be in [0, vocabulary_size)");
   expect_refused(
       rows,
       [](at::Tensor& tensor) { tensor[-1] = kMovies; },
-      "rows must be in [0, vocabulary_size)");
+      "damaged: their rows must be in [0, vocabulary_size)");
   expect_refused(
       rows,
       [](at::Tensor& tensor) { tensor[1] = tensor[0].clone(); },
-      "rows must ascend");
+      "damaged: their rows must be in ascending order");
   expect_refused(
       rows,
       [](at::Tensor& tensor) { tensor = tensor.to(at::kFloat); },
-      "rows must be int64 [n]");
+      "damaged: their rows must be int64 [n]");
   expect_refused(
       rows,
       [](at::Tensor& tensor) { tensor = at::Tensor(); },
-      "rows must be int64 [n]");
+      "damaged: their rows must be int64 [n]");
   expect_refused(
       sums,
       [](at::Tensor& tensor) { tensor = tensor.slice(1, 0, 1).clone(); },

@@ -652,7 +652,7 @@ TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
                [&](torch::serialize::OutputArchive&) {
                  engine.read_rows("movies", 0, 1);
                }}),
-      "called within its own update or checkpoint");
+      "expected no call of the engine within its own update or checkpoint");
   EXPECT_EQ(list_checkpoints(folder / "run"), Names{});
   EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
   engine.save_checkpoint(

@@ -258,11 +258,12 @@ TEST(ParseJsonTest, KeepsTheGivenLimits) {
 TEST(ParseJsonTest, DescribesSyntaxErrors) {
   EXPECT_VALUE_ERROR(
       parse_json(""),
-      "[parse_json] expected JSON, but got syntax error while parsing value - "
-      "unexpected end of input");
+      "[parse_json] expected JSON, but the text is empty (syntax error while "
+      "parsing value - unexpected end of input");
   for (const char* blank : {"", " \n"}) {
     EXPECT_VALUE_ERROR(
-        parse_json(blank), ": the text is empty. Give a JSON value");
+        parse_json(blank), "expected JSON, but the text is empty (");
+    EXPECT_VALUE_ERROR(parse_json(blank), "). Pass a JSON value");
   }
   EXPECT_VALUE_ERROR(parse_json("[1,\n2"), "at byte 5, line 2");
   EXPECT_VALUE_ERROR(parse_json("{a}"), "at byte 2, line 1");
@@ -305,7 +306,7 @@ TEST(ForEachJsonEntryTest, VisitsEntriesInOrder) {
   for (const char* text : {"[]", "1"}) {
     EXPECT_VALUE_ERROR(
         for_each_json_entry(text, "[x]", {}, [](auto&, auto&) {}),
-        "[x] expected JSON, but got another value than an object");
+        "[x] expected JSON, but got a value that is not an object");
   }
 }
 

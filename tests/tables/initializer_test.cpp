@@ -276,14 +276,15 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
   };
   EXPECT_VALUE_ERROR(
       fill_with(at::zeros({3, 1}, at::kFloat)),
-      "[TableConfig 'users'] initializer must return float32 of shape [3, 2], "
-      "but got Float of shape [3, 1].");
+      "[TableConfig 'users'] initializer must return a float32 tensor of shape "
+      "[3, 2], but got Float of shape [3, 1].");
   EXPECT_VALUE_ERROR(
       fill_with(at::zeros({3, 2}, at::kDouble)), "but got Double of shape");
   EXPECT_VALUE_ERROR(fill_with(at::Tensor()), "but got no tensor");
   EXPECT_VALUE_ERROR(
       fill_with(at::full({3, 2}, NAN, at::kFloat)),
-      "initializer returned values that are not finite");
+      "initializer must return finite values, but returned values that are not "
+      "finite");
   EXPECT_VALUE_ERROR(
       fill_with(at::full({3, 2}, INFINITY, at::kFloat)), "not finite");
 }
@@ -291,9 +292,10 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
 TEST(InitializerTest, APlaceholderHasNoValues) {
   EXPECT_VALUE_ERROR(
       filled(init::Callable("mine", nullptr), 1, 1),
-      "[TableConfig 'users'] initializer is the placeholder of the callable "
-      "'mine'. Replace it by Callable(\"mine\", function).");
-  EXPECT_VALUE_ERROR(filled(init::Callable(), 1, 1), "the callable ''");
+      "[TableConfig 'users'] initializer must have a function, but is only the name "
+      "'mine' of a callable, as it was read from JSON. Replace it by Callable(\"mine\", function).");
+  EXPECT_VALUE_ERROR(
+      filled(init::Callable(), 1, 1), "only the name '' of a callable");
 }
 
 TEST(InitializerTest, TheErrorOfACallableReachesTheCaller) {
@@ -338,7 +340,8 @@ TEST(InitializerTest, ValidateRefusesUnusableValues) {
       validate(init::Normal{.mean = NAN}, where), "mean must be finite");
   EXPECT_VALUE_ERROR(
       validate(init::TruncatedNormal{.stddev = -0.1}, where),
-      "stddev must be >= 0 and mean +- 7 stddev finite in float32, but got -0.1");
+      "stddev must be >= 0, and mean +- 7 stddev must be finite in float32, but "
+      "got -0.1");
   EXPECT_VALUE_ERROR(
       validate(init::Normal{.stddev = NAN}, where), "stddev must be >= 0");
 }

@@ -104,8 +104,8 @@ TEST(TableConfigTest, RefusesASizeThatOverflows) {
   table.dim = std::numeric_limits<int64_t>::max();
   EXPECT_VALUE_ERROR(
       validate(table),
-      "vocabulary_size * dim = 4294967294 * 9223372036854775807 is more than "
-      "any memory");
+      "a table must fit into memory, but vocabulary_size * dim = 4294967294 * "
+      "9223372036854775807 values are more than any machine can hold");
 }
 
 TEST(TableConfigTest, NamesTheTableOfAnUnusableInitializerOrOptimizer) {
@@ -113,8 +113,8 @@ TEST(TableConfigTest, NamesTheTableOfAnUnusableInitializerOrOptimizer) {
   table.initializer = initializers::Normal{.stddev = -1.0};
   EXPECT_VALUE_ERROR(
       validate(table),
-      "[TableConfig 'users'] initializer: stddev must be >= 0 and mean +- 7 stddev finite in float32, but "
-      "got -1");
+      "[TableConfig 'users'] initializer: stddev must be >= 0, and mean +- 7 stddev "
+      "must be finite in float32, but got -1");
   table = users();
   table.optimizer = optim::Adagrad{.initial_accumulator_value = 0.0};
   EXPECT_VALUE_ERROR(

@@ -189,7 +189,7 @@ Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
       shorten_all(known),
       ", but got '",
       shorten(name),
-      "'.");
+      "'. Correct the name.");
   return *found;
 }
 

@@ -113,19 +113,29 @@ class Nest {
 
   /// The children of a map with their keys, in the order of insertion.
   const Map& entries() const {
-    TORCH_CHECK_VALUE(is_map(), "[Nest] expected a map, but got ", kind(), ".");
+    TORCH_CHECK_VALUE(
+        is_map(),
+        "[Nest] expected a map, but got ",
+        kind(),
+        ". Use entries() for maps only.");
     return std::get<Keyed>(value_).entries;
   }
   /// The children of a list.
   const List& items() const {
     TORCH_CHECK_VALUE(
-        is_list(), "[Nest] expected a list, but got ", kind(), ".");
+        is_list(),
+        "[Nest] expected a list, but got ",
+        kind(),
+        ". Use items() and indices for lists only.");
     return std::get<List>(value_);
   }
 
   const T& leaf() const {
     TORCH_CHECK_VALUE(
-        is_leaf(), "[Nest] expected a single value, but got ", kind(), ".");
+        is_leaf(),
+        "[Nest] expected a single value, but got ",
+        kind(),
+        ". Use at() to reach the values in it.");
     return std::get<T>(value_);
   }
   T& leaf() {
@@ -146,7 +156,7 @@ class Nest {
         kind(),
         ". Known: ",
         known_keys(),
-        ".");
+        ". Correct the key.");
     return *child;
   }
   const Nest& at(size_t index) const {
@@ -156,7 +166,7 @@ class Nest {
         size(),
         ", but got ",
         index,
-        ".");
+        ". Correct the index.");
     return items()[index];
   }
 
@@ -265,11 +275,11 @@ class Nest {
     Nest<U> packed = pack_from(leaves, next);
     TORCH_CHECK_VALUE(
         next == leaves.size(),
-        "[Nest] pack expected ",
+        "[Nest] pack() expected ",
         next,
         " leaves, but got ",
         leaves.size(),
-        ".");
+        ". Pass one for each leaf of this nest.");
     return packed;
   }
 
@@ -363,9 +373,9 @@ class Nest {
     if (is_leaf()) {
       TORCH_CHECK_VALUE(
           next < leaves.size(),
-          "[Nest] pack got too few leaves: ",
+          "[Nest] pack() got too few leaves: ",
           leaves.size(),
-          ".");
+          ". Pass one for each leaf of this nest.");
       return Nest<U>(std::move(leaves[next++]));
     }
     if (is_list()) {
@@ -413,7 +423,7 @@ void collect_like(
       value.kind(),
       ". Give ",
       what,
-      " the same nest as the feature configs.");
+      " the same structure as the feature configs.");
   if (structure.is_leaf()) {
     leaves.push_back(&value.leaf());
   } else if (structure.is_list()) {
@@ -422,9 +432,9 @@ void collect_like(
         where,
         "expected a list of ",
         structure.size(),
-        ", but got ",
+        " entries, but got ",
         value.size(),
-        " entries.");
+        ". Pass one for each entry of the feature configs.");
     for (size_t i = 0; i < structure.size(); ++i) {
       collect_like(
           structure.items()[i],
@@ -443,7 +453,7 @@ void collect_like(
           shorten(prefix + key),
           "'. Known: ",
           structure.known_keys(),
-          ".");
+          ". Remove the entry or correct its key.");
     }
     for (const auto& [key, child] : structure.entries()) {
       if (missing == MissingEntries::kAreNull && !value.contains(key)) {
@@ -458,7 +468,7 @@ void collect_like(
           shorten(prefix + key),
           "'. Got: ",
           value.known_keys(),
-          ".");
+          ". Add the entry.");
       collect_like(child, value.at(key), what, prefix + key, missing, leaves);
     }
   }
@@ -513,9 +523,10 @@ Nest<T> part_like(
                           : std::string(structure.kind()),
       " here, as in the feature configs, but got ",
       value.kind(),
-      " of ",
-      value.size(),
-      ".");
+      value.is_leaf() ? "" : " of " + std::to_string(value.size()),
+      ". Give ",
+      what,
+      " the same structure as the feature configs. Only maps may lack entries.");
   if (value.is_leaf()) {
     return structure;
   }
@@ -539,9 +550,9 @@ Nest<T> part_like(
         what,
         "] '",
         shorten(prefix + key),
-        "' is none of the feature configs. Known: ",
+        "' is not among the feature configs. Known: ",
         structure.known_keys(),
-        ".");
+        ". Remove the entry or correct its key.");
     entries.emplace_back(
         key, part_like(structure.at(key), child, what, prefix + key));
   }

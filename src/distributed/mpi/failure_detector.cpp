@@ -224,7 +224,7 @@ std::string FailureDetector::describe(const RankReport& own) const {
   }
   if (findings.some_have_exited) {
     advice +=
-        " All ranks must issue the same number of collectives; look at what that"
+        " All ranks must issue the same number of collectives. Look at what that"
         " rank printed last.";
   }
   if (!findings.absent.empty()) {
@@ -239,7 +239,7 @@ std::string FailureDetector::describe(const RankReport& own) const {
     advice += c10::str(
         " Look at what ",
         is_one ? "it" : "they",
-        " printed last; if a step takes that long, raise"
+        " printed last. If a step takes that long, raise"
         " MpiBackendOptions::timeout.");
   }
   if (texts.empty() && own.reason == RankReport::kError) {
@@ -247,14 +247,14 @@ std::string FailureDetector::describe(const RankReport& own) const {
   }
   if (texts.empty()) {
     texts.push_back(c10::str(
-        "all ranks wait in it by now; rank ",
+        "all ranks now wait in this collective; rank ",
         findings.last_rank,
         " arrived last, ",
         findings.last_waited_milliseconds,
         " ms ago"));
     advice =
-        " If that is late, raise MpiBackendOptions::timeout; if not, compare the"
-        " sizes that the ranks pass.";
+        " If that rank was late, raise MpiBackendOptions::timeout. If not, compare"
+        " the sizes that the ranks pass.";
   }
   const std::string failure =
       own.reason == RankReport::kPeerFailed ? describe_first_failure() : "";

@@ -179,7 +179,7 @@ std::shared_ptr<MpiOperation> MpiWorld::start(
         DistBackendError,
         c10::str(
             where(),
-            " no collective can start, since one failed before: ",
+            " no collective can start, because an earlier one failed: ",
             *first_error_));
   }
   auto operation = std::make_shared<MpiOperation>();
@@ -369,7 +369,7 @@ void MpiWorld::progress(MpiOperation& operation) {
         where(),
         " ",
         name_of(operation.collective, operation.number),
-        " has no result, since a collective failed: ",
+        " has no result, because another collective failed: ",
         *first_error_));
     return;
   }

@@ -72,7 +72,7 @@ void configure_ranks(
         text.begin();
     TESSERA_CHECK_VALUE(
         other == text,
-        "[sharded_strategy] rank {} has another configuration than rank {}:\n  rank {}: {}\n  rank {}: {}\nBuild the layer with the same options on all ranks.",
+        "[sharded_strategy] rank {} has another configuration than rank {}:\n  rank {}: {}\n  rank {}: {}\nConstruct the layer with the same options on all ranks.",
         rank,
         ranks.rank(),
         rank,

@@ -182,7 +182,7 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
       }
       TESSERA_CHECK_NOT_IMPLEMENTED(
           !at::GradMode::is_enabled(),
-          "[TPUEmbedding] weights have no second derivative: call backward() without create_graph.");
+          "[TPUEmbedding] the gradient of weights has no derivative, but backward() was called with create_graph. Call it without create_graph.");
       results[i + 1] = gradient.defined()
           ? weight_gradient(
                 weighted.bags, weighted.rows, gradient, weighted.count)
@@ -196,7 +196,7 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
         record->updates->are_allowed()) {
       TESSERA_CHECK(
           !record->is_used || record->updates->takes_second_pass(),
-          "[TPUEmbedding] a second backward pass over the same forward: its gradients have already updated the tables. Call forward() again, add the losses and call backward() once, or use Apply::kOnStep, under which they add up.");
+          "[TPUEmbedding] expected one backward pass for each forward(), but this is a second backward pass over the same forward(), whose gradients have already updated the tables. Call forward() again, add the losses and call backward() once, or use Apply::kOnStep, which adds up the gradients of all passes.");
       record->updates->add(record, std::move(gradients));
       results[0] = at::zeros({1}, at::kFloat);
     }
@@ -213,13 +213,13 @@ void check_on_step(const TableState& table) {
   const std::string where = "[table '" + shorten(table.name) + "'] ";
   TESSERA_CHECK_VALUE(
       optim::accumulates_duplicates(*table.optimizer),
-      "{}use_gradient_accumulation = false takes duplicates one by one, but Apply::kOnStep sums them. Set it to true, or use Apply::kInBackward.",
+      "{}use_gradient_accumulation must be true under Apply::kOnStep, which sums the gradients of duplicate ids, but got false, which applies them one by one. Set it to true, or use Apply::kInBackward.",
       where);
   const int64_t passes =
       optim::gradient_accumulation_steps_of(*table.optimizer);
   TESSERA_CHECK_VALUE(
       passes == 1,
-      "{}gradient_accumulation_steps = {}, but under Apply::kOnStep step() decides when to update. Set it to 1, step every {} passes, with Accumulation::kMean.",
+      "{}gradient_accumulation_steps must be 1 under Apply::kOnStep, where each step() updates the tables, but got {}. Set it to 1, and call step() after every {} backward passes, with Accumulation::kMean.",
       where,
       passes,
       passes);
@@ -313,7 +313,7 @@ class EngineStrategy : public EmbeddingStrategy {
   void check_claimed() const {
     TESSERA_CHECK(
         !is_trained() || pending_ == nullptr || pending_->is_claimed(),
-        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, whose step() updates the tables; another optimizer's step() can't reach them. Make one: Combined(std::move(optimizer), {{layer}}), or run under NoGradGuard.");
+        "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, because the step() of other optimizers can't update the tables, but the layer has none. Construct Combined(std::move(optimizer), {{layer}}), or run forward() under NoGradGuard.");
   }
 
   // Can run in any thread. `with_gradients`: whether gradients of weights are needed.

@@ -33,7 +33,7 @@ ParameterStrategy::ParameterStrategy(
   for (const TableState& table : state_->tables) {
     TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,
-        "[table '{}'] dtype {} needs Strategy::engine(): elsewhere an optimizer of LibTorch would round its steps away. Use kFloat.",
+        "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::dense(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::engine().",
         shorten(table.name),
         to_string(table.config->dtype));
     table.parameters.requires_grad_(table.config->trainable);
