@@ -214,22 +214,26 @@ void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
     std::vector<ManifestTable>& tables) {
-  for (size_t i = 0; i < tables.size(); ++i) {
-    number_entries(
-        tables[i].touched ? kernels::RowNumbers{.first = increments[i].first}
-                          : state.tables[i].rows.numbers,
-        tables[i]);
-  }
-  if (state.ranks->size() == 1) {
+  RankGroup& ranks = *state.ranks;
+  const Place place(Rendezvous::kSaveCheckpoint, state.layer);
+  const std::string text = ranks.together(place, [&] {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      number_entries(
+          tables[i].touched ? kernels::RowNumbers{.first = increments[i].first}
+                            : state.tables[i].rows.numbers,
+          tables[i]);
+    }
+    return ranks.size() == 1 ? std::string() : to_text(tables);
+  });
+  if (ranks.size() == 1) {
     return;
   }
-  const std::vector<std::string> texts = state.ranks->gather(to_text(tables));
-  if (state.ranks->rank() != 0) {
-    return;  // Other ranks get empty texts.
-  }
-  for (size_t rank = 1; rank < texts.size(); ++rank) {
-    merge_tables(tables_from_text(texts[rank]), tables);
-  }
+  const std::vector<std::string> texts = ranks.gather(text);
+  ranks.together(place, [&] {
+    for (size_t rank = 1; ranks.rank() == 0 && rank < texts.size(); ++rank) {
+      merge_tables(tables_from_text(texts[rank]), tables);
+    }
+  });
 }
 
 }  // namespace tessera

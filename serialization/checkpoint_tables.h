@@ -33,7 +33,7 @@ void write_accumulated(
     std::vector<ManifestTable>& tables);
 
 /// Replaces this rank's row numbers by those of the whole tables. On rank 0, also adds
-/// the files of the other ranks.
+/// the files of the other ranks. If this fails on one rank, every rank raises.
 void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,

@@ -538,6 +538,52 @@ TEST(ShardedSaveTest, ADiskThatFailsOnOneRankFailsTheSave) {
   EXPECT_TRUE(at::equal(all_rows(again), all_rows(layer)));
 }
 
+// Damages the entries of tables that rank 0 receives from the last rank during a save.
+class DamagingBackend : public c10d::Backend {
+ public:
+  DamagingBackend() : Backend(rank(), ranks()) {}
+
+  // NOLINTNEXTLINE(readability-const-return-type): c10d declares it so.
+  const std::string getBackendName() const override {
+    return "damaging";
+  }
+
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_splits,
+      std::vector<int64_t>& input_splits,
+      const c10d::AllToAllOptions& options) override {
+    auto work = backend().alltoall_base(
+        output, input, output_splits, input_splits, options);
+    work->wait();
+    if (rank() == 0 && output.scalar_type() == at::kByte &&
+        output.numel() > 1) {
+      auto* text = output.mutable_data_ptr<uint8_t>();
+      if (text[0] == '[' && text[1] == '{') {
+        text[output.numel() - output_splits.back()] = 'x';
+      }
+    }
+    return work;
+  }
+};
+
+TEST(ShardedSaveTest, ADamagedMessageToRank0FailsTheSaveOnAll) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank receives nothing";
+  }
+  const SharedFolder folder;
+  TPUEmbedding layer(small_options(
+      distributed::sharded_strategy(c10::make_intrusive<DamagingBackend>())));
+  const std::string problem =
+      "[save_checkpoint] expected JSON, but got syntax error";
+  EXPECT_VALUE_ERROR(
+      (layer->save_checkpoint(folder / "run")),
+      rank() == 0 ? problem : "since rank 0 raised: " + problem);
+  all_rows(layer);  // rank 0 has removed the files
+  EXPECT_TRUE(list_checkpoints(folder / "run").empty());
+}
+
 TEST(ShardedSaveTest, OptionsMustBeUsableAndTheSame) {
   const SharedFolder folder;
   TPUEmbedding layer(small_options(sharded()));
