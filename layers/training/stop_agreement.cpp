@@ -16,7 +16,8 @@ void StopAgreement::watch_signals() {
 }
 
 void StopAgreement::notice_signal() {
-  // After a stop the signal is not read, so that the previous handler gets it.
+  // A signal that comes after a stop for another reason is not read. The destructor of
+  // StopSignal then raises it again for the previous handler.
   const char* name = signal_ && !state_.is_stopping ? signal_->name() : nullptr;
   if (name != nullptr) {
     training_.stop(name);
