@@ -58,6 +58,13 @@ struct TPUEmbeddingImpl::Request {
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
   configure_ranks(options_.strategy, [&] {
+    check_enumerator(
+        options_.apply,
+        Apply::kOnStep,
+        "[TPUEmbeddingOptions]",
+        "apply",
+        "Apply::kInBackward or Apply::kOnStep");
+    check_missing_slots(options_.missing_slots, "[TPUEmbeddingOptions]");
     adopt(std::make_shared<EmbeddingState>(make_state(
         options_.features,
         options_.optimizer,

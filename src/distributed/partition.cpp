@@ -9,11 +9,29 @@
 
 namespace tessera::distributed {
 
+void check_split(RowSplit split, const std::string& where) {
+  check_enumerator(
+      split,
+      RowSplit::kMod,
+      where,
+      "split",
+      "RowSplit::kDiv or RowSplit::kMod");
+}
+
 void check_placement(
     const std::string& table,
     const TablePlacement& placement,
     int64_t ranks,
     const std::string& where) {
+  const std::string of_table =
+      where + " placement of table '" + shorten(table) + "':";
+  check_enumerator(
+      placement.kind,
+      TablePlacement::Kind::kTableWise,
+      of_table,
+      "kind",
+      "Kind::kRowWise, kDataParallel or kTableWise");
+  check_split(placement.split, of_table);
   TESSERA_CHECK_VALUE(
       placement.kind != TablePlacement::Kind::kTableWise ||
           (placement.rank >= 0 && placement.rank < ranks),
@@ -45,6 +63,7 @@ TablePlacement placement_of(
     const std::string& table,
     const ShardingOptions& options,
     int64_t ranks) {
+  check_split(options.split, "[ShardingOptions]");
   const auto found = options.placement.find(table);
   if (found == options.placement.end()) {
     return TablePlacement::row_wise(options.split);

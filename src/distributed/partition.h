@@ -13,7 +13,11 @@
 
 namespace tessera::distributed {
 
-/// Errors:  c10::ValueError beginning with `where` if the rank does not exist.
+/// Errors:  c10::ValueError beginning with `where` unless the value is an enumerator.
+void check_split(RowSplit split, const std::string& where);
+
+/// Errors:  c10::ValueError beginning with `where` if the rank does not exist, or if the
+///          kind or the split is not an enumerator.
 void check_placement(
     const std::string& table,
     const TablePlacement& placement,
@@ -27,7 +31,7 @@ void check_placement_names(
     const std::map<std::string, TablePlacement>& placement,
     const std::string& where);
 
-/// Returns the placement of a table and checks it.
+/// Returns the placement of a table and checks it and `options.split`.
 /// Errors:  the same as check_placement().
 TablePlacement placement_of(
     const std::string& table,

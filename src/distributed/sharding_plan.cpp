@@ -34,6 +34,7 @@ void validate(const PlanOptions& options) {
       options.memory_slack >= 0.0,
       "[PlanOptions] memory_slack must be >= 0, but got {}. Correct the option.",
       options.memory_slack);
+  check_split(options.split, "[PlanOptions]");
   for (const auto& [feature, length] : options.bag_lengths) {
     TESSERA_CHECK_VALUE(
         length >= 0.0 && std::isfinite(length),

@@ -125,6 +125,15 @@ at::Tensor copy_rows(const at::Tensor& rows) {
 
 }  // namespace
 
+void check_missing_slots(MissingSlots missing_slots, const std::string& where) {
+  check_enumerator(
+      missing_slots,
+      MissingSlots::kKeep,
+      where,
+      "missing_slots",
+      "MissingSlots::kError or MissingSlots::kKeep");
+}
+
 void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,

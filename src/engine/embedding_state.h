@@ -59,6 +59,10 @@ struct Shards {
       rows_of = {};
 };
 
+/// Checks that the value is an enumerator.
+/// Errors:  c10::ValueError beginning with `where`.
+void check_missing_slots(MissingSlots missing_slots, const std::string& where);
+
 /// Describes features and tables, in order of first use, without allocating the tables.
 /// Errors:  as make_state().
 EmbeddingState describe_state(

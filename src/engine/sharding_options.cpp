@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/sharding_options.h>
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 namespace tessera {
 
 std::string to_string(RowSplit split) {
+  check_enumerator(
+      split,
+      RowSplit::kMod,
+      "[RowSplit]",
+      "split",
+      "RowSplit::kDiv or RowSplit::kMod");
   return split == RowSplit::kDiv ? "div" : "mod";
 }
 
@@ -18,9 +24,10 @@ std::string to_string(const TablePlacement& placement) {
     case TablePlacement::Kind::kRowWise:
       return "row-wise (" + to_string(placement.split) + ")";
   }
-  C10_THROW_ERROR(
-      ValueError,
-      "[TablePlacement] not an enumerator of TablePlacement::Kind.");
+  TESSERA_CHECK_VALUE(
+      false,
+      "[TablePlacement] kind must be Kind::kRowWise, kDataParallel or kTableWise, but got the number {}. Use one of these enumerators.",
+      static_cast<int64_t>(placement.kind));
 }
 
 }  // namespace tessera

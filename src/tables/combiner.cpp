@@ -7,6 +7,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include <string_view>
+#include <vector>
 
 #include "src/common/check.h"
 #include "src/common/names.h"
@@ -35,7 +36,7 @@ const char* term_script(Combiner combiner) {
     case Combiner::kSqrtn:
       return "weight * weight";
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 const char* denominator_script(Combiner combiner) {
@@ -47,7 +48,24 @@ const char* denominator_script(Combiner combiner) {
     case Combiner::kSqrtn:
       return "total.sqrt()";
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
+}
+
+// The names of all combiners, separated by commas.
+std::string known_combiners() {
+  std::vector<std::string> names;
+  for_each_combiner(
+      [&](Combiner combiner) { names.push_back(to_string(combiner)); });
+  return join_names(names);
+}
+
+[[noreturn]] void refuse(Combiner combiner, const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} combiner must be one of {}, but got the number {}. Use an enumerator of Combiner.",
+      where,
+      known_combiners(),
+      static_cast<int64_t>(combiner));
 }
 
 // Returns a TorchScript method that takes the name of a combiner and returns the
@@ -63,13 +81,25 @@ std::string method(
         expression(combiner));
   });
   return text +
-      "    raise ValueError(\"unknown combiner '{}'\".format(combiner))\n\n";
+      fmt::format(
+             "    raise ValueError(\"[Combiner] combiner must be one of {}, but "
+             "got '{{}}'. Use one of these names.\".format(combiner))\n\n",
+             known_combiners());
 }
 
 }  // namespace
 
-void refuse_combiner() {
-  C10_THROW_ERROR(ValueError, "[Combiner] not an enumerator of Combiner.");
+void refuse_combiner(Combiner combiner) {
+  refuse(combiner, "[Combiner]");
+}
+
+void check_combiner(Combiner combiner, const std::string& where) {
+  bool is_known = false;
+  for_each_combiner(
+      [&](Combiner other) { is_known = is_known || other == combiner; });
+  if (!is_known) {
+    refuse(combiner, where);
+  }
 }
 
 std::optional<Combiner> next_combiner(Combiner combiner) {
@@ -81,7 +111,7 @@ std::optional<Combiner> next_combiner(Combiner combiner) {
     case Combiner::kSqrtn:
       return std::nullopt;
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 std::string to_string(Combiner combiner) {
@@ -93,20 +123,18 @@ std::string to_string(Combiner combiner) {
     case Combiner::kSqrtn:
       return "sqrtn";
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 Combiner combiner_from_string(std::string_view name) {
   std::optional<Combiner> found;
-  std::vector<std::string> known;
   for_each_combiner([&](Combiner combiner) {
     found = name == to_string(combiner) ? combiner : found;
-    known.emplace_back(to_string(combiner));
   });
   TESSERA_CHECK_VALUE(
       found.has_value(),
       "[Combiner] combiner must be one of {}, but got '{}'. Use one of these names.",
-      join_names(known),
+      known_combiners(),
       shorten(name));
   return *found;
 }
@@ -119,7 +147,7 @@ at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights) {
     case Combiner::kSqrtn:
       return weights * weights;
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total) {
@@ -131,7 +159,7 @@ at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total) {
     case Combiner::kSqrtn:
       return total.sqrt();
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 std::string combiner_script() {

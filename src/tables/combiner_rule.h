@@ -20,7 +20,11 @@ namespace tessera {
 // until every switch has it.
 
 /// Raises the c10::ValueError for a value that is not an enumerator.
-[[noreturn]] void refuse_combiner();
+[[noreturn]] void refuse_combiner(Combiner combiner);
+
+/// Checks that the value is an enumerator.
+/// Errors:  c10::ValueError beginning with `where`.
+void check_combiner(Combiner combiner, const std::string& where);
 
 /// The combiner that is declared after this one, if there is one.
 std::optional<Combiner> next_combiner(Combiner combiner);
@@ -34,7 +38,7 @@ inline bool is_divided(Combiner combiner) {
     case Combiner::kSqrtn:
       return true;
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 /// The term that a weight adds to the total.
@@ -46,7 +50,7 @@ inline double combiner_term(Combiner combiner, double weight) {
     case Combiner::kSqrtn:
       return weight * weight;
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 /// The denominator for the total of the terms.
@@ -59,7 +63,7 @@ inline double combiner_denominator(Combiner combiner, double total) {
     case Combiner::kSqrtn:
       return std::sqrt(total);
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 /// The same functions in stock LibTorch operators, element by element.
@@ -83,7 +87,7 @@ inline double combiner_weight_factor(
     case Combiner::kSqrtn:
       return weight * scale * scale * scale;
   }
-  refuse_combiner();
+  refuse_combiner(combiner);
 }
 
 /// The methods is_divided, combiner_term and combiner_denominator in TorchScript, for

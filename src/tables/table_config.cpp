@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "src/common/check.h"
+#include "src/tables/combiner_rule.h"
 
 namespace tessera {
 
@@ -112,7 +113,7 @@ void validate(const TableConfig& config) {
       where,
       config.vocabulary_size,
       config.dim);
-  to_string(config.combiner);  // raises unless it is an enumerator
+  check_combiner(config.combiner, where);
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
           config.dtype == at::kHalf,

@@ -93,5 +93,33 @@ TEST(PartitionTest, RefusesARankThatDoesNotExist) {
       TablePlacement::row_wise());
 }
 
+TEST(PartitionTest, WhatIsNoEnumeratorIsRefused) {
+  const auto no_split = static_cast<RowSplit>(99);
+  const std::string split_problem =
+      "split must be RowSplit::kDiv or RowSplit::kMod, but got the number 99. "
+      "Use one of these enumerators.";
+  EXPECT_VALUE_ERROR(to_string(no_split), "[RowSplit] " + split_problem);
+  EXPECT_VALUE_ERROR(
+      distributed::placement_of("users", {.split = no_split}, 4),
+      "[ShardingOptions] " + split_problem);
+  EXPECT_VALUE_ERROR(
+      distributed::placement_of(
+          "users",
+          {.placement = {{"users", TablePlacement::row_wise(no_split)}}},
+          4),
+      "[ShardingOptions] placement of table 'users': " + split_problem);
+
+  const TablePlacement no_kind{.kind = static_cast<TablePlacement::Kind>(99)};
+  EXPECT_VALUE_ERROR(
+      to_string(no_kind),
+      "[TablePlacement] kind must be Kind::kRowWise, kDataParallel or "
+      "kTableWise, but got the number 99.");
+  EXPECT_VALUE_ERROR(
+      distributed::placement_of(
+          "users", {.placement = {{"users", no_kind}}}, 4),
+      "[ShardingOptions] placement of table 'users': kind must be "
+      "Kind::kRowWise, kDataParallel or kTableWise, but got the number 99.");
+}
+
 }  // namespace partition_test
 }  // namespace tessera

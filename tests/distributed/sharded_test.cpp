@@ -575,6 +575,11 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
       "[ShardingOptions] placement must name tables that a feature uses, but "
       "names 'movies'");
   EXPECT_VALUE_ERROR(
+      TPUEmbedding(
+          small_options(sharded({.split = static_cast<RowSplit>(99)}))),
+      "[ShardingOptions] split must be RowSplit::kDiv or RowSplit::kMod, but got "
+      "the number 99");
+  EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(sharded({.row_transport = at::kHalf}))),
       "[ShardingOptions] row_transport must be kFloat or kBFloat16, but got "
       "kHalf");

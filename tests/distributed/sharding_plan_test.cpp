@@ -181,6 +181,16 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
            .placement = {{"users", TablePlacement::table_wise(2)}}}),
       "[PlanOptions] table 'users' is placed on rank 2");
   EXPECT_VALUE_ERROR(
+      plan({.split = static_cast<RowSplit>(99)}),
+      "[PlanOptions] split must be RowSplit::kDiv or RowSplit::kMod, but got the "
+      "number 99");
+  EXPECT_VALUE_ERROR(
+      plan(
+          {.placement =
+               {{"users", {.kind = static_cast<TablePlacement::Kind>(99)}}}}),
+      "[PlanOptions] placement of table 'users': kind must be Kind::kRowWise, "
+      "kDataParallel or kTableWise, but got the number 99");
+  EXPECT_VALUE_ERROR(
       distributed::plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),
       "[plan_sharding] features must have at least one feature");
 }

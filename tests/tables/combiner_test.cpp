@@ -120,11 +120,14 @@ TEST(CombinerTest, NamesRoundTrip) {
 
 TEST(CombinerTest, RefusesUnknownEnumerators) {
   const auto none = static_cast<Combiner>(17);
-  EXPECT_VALUE_ERROR(to_string(none), "not an enumerator");
-  EXPECT_VALUE_ERROR(is_divided(none), "not an enumerator");
-  EXPECT_VALUE_ERROR(combiner_term(none, 1.0), "not an enumerator");
-  EXPECT_VALUE_ERROR(combiner_denominator(none, 1.0), "not an enumerator");
-  EXPECT_VALUE_ERROR(combiner_weight_factor(none, 1, 1), "not an enumerator");
+  const std::string problem =
+      "[Combiner] combiner must be one of sum, mean, sqrtn, but got the number "
+      "17. Use an enumerator of Combiner.";
+  EXPECT_VALUE_ERROR(to_string(none), problem);
+  EXPECT_VALUE_ERROR(is_divided(none), problem);
+  EXPECT_VALUE_ERROR(combiner_term(none, 1.0), problem);
+  EXPECT_VALUE_ERROR(combiner_denominator(none, 1.0), problem);
+  EXPECT_VALUE_ERROR(combiner_weight_factor(none, 1, 1), problem);
 }
 
 }  // namespace
