@@ -134,7 +134,7 @@ TEST_P(ArchiveTest, TrainingResumedFromAnArchiveGivesTheSameBits) {
 
 // Covers the first assertion of upstream's test_checkpoint_save_retrieves. A save
 // has the current tables after a load, an update by hand and a training step.
-TEST(LayerArchiveTest, SavesWhatTheTablesHoldNow) {
+TEST(LayerArchiveTest, SavesTheCurrentTables) {
   for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
     SCOPED_TRACE(strategy.name());
     auto first = make_layer({.strategy = strategy});
@@ -164,7 +164,7 @@ TEST(LayerArchiveTest, SavesWhatTheTablesHoldNow) {
   }
 }
 
-TEST(LayerArchiveTest, GoesThroughAFile) {
+TEST(LayerArchiveTest, RoundTripsThroughAFile) {
   const std::string path = testing::TempDir() + "tessera_layer_archive.pt";
   auto layer = make_layer();
   train(layer, 0, 3);
@@ -196,7 +196,7 @@ TEST(LayerArchiveTest, TablesMayHaveAnyName) {
   test::expect_same_tables(loaded, test::tables_of(layer));
 }
 
-TEST(LayerArchiveTest, LoadingKeepsTensorsAlive) {
+TEST(LayerArchiveTest, LoadingWritesToTheExistingTensors) {
   auto layer = make_layer();
   train(layer, 0, 3);
   auto loaded = make_layer({.seed = 99});
@@ -208,7 +208,7 @@ TEST(LayerArchiveTest, LoadingKeepsTensorsAlive) {
   EXPECT_TRUE(variable.requires_grad());
 }
 
-TEST(LayerArchiveTest, AModelIsSavedWhole) {
+TEST(LayerArchiveTest, SavesAWholeModel) {
   const auto make_model = [](uint64_t seed, TPUEmbedding& layer) {
     layer = make_layer({.seed = seed});
     return torch::nn::Sequential(layer, Concatenate(), torch::nn::Linear(8, 1));
@@ -295,7 +295,7 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
   }
 }
 
-TEST(LayerArchiveTest, DenseGoesOnWhereverItIsLoaded) {
+TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
   auto dense = make_layer({.strategy = Strategy::dense()});
   torch::optim::SGD sgd(dense->parameters(), torch::optim::SGDOptions(0.1));
   const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int index) {

@@ -167,7 +167,7 @@ TEST(EmbedReduceTest, TakesBFloat16) {
       "[feature 'EmbedReduce'] the tensor of its table");
 }
 
-TEST(EmbedReduceTest, SaysItsOutputShape) {
+TEST(EmbedReduceTest, ComputesItsOutputShape) {
   EmbedReduce layer = numbered(Combiner::kSum);
   const PartialShape expected{std::nullopt, 3};
   EXPECT_EQ(

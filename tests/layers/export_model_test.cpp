@@ -118,7 +118,7 @@ torch::jit::Module export_and_load(
   return torch::jit::load(path);
 }
 
-TEST(ExportModelTest, TablesAndTowerGiveWhatTheModelGives) {
+TEST(ExportModelTest, TablesAndTowerMatchTheModel) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
     Ranker model(strategy);

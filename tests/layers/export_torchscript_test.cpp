@@ -470,7 +470,7 @@ TPUEmbedding nested_layer(const Strategy& strategy = Strategy::engine()) {
       .strategy = strategy});
 }
 
-TEST(ExportTest, AnyNameOfAFeatureWorks) {
+TEST(ExportTest, FeaturesMayHaveAnyName) {
   for (const Strategy& strategy :
        {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
     torch::jit::Module loaded = export_and_load(nested_layer(strategy));
@@ -502,7 +502,7 @@ TEST(ExportTest, ACallerMayPassSomeOfTheFeatures) {
   EXPECT_EQ(result.toGenericDict().size(), 1);
 }
 
-TEST(ExportTest, SharedTablesAreWrittenOnceAndSlotsNever) {
+TEST(ExportTest, SharedTablesAreWrittenOnceAndSlotsAreNot) {
   torch::jit::Module loaded = export_and_load(nested_layer());
   std::set<std::string> names;
   for (const auto& entry : loaded.named_attributes()) {

@@ -279,12 +279,13 @@ TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
       "[table 'dynamic'] learning_rate must be finite in float32 and >= 0, but got -1");
   rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_VALUE_ERROR(
-      backward_and_retain(loss), "learning_rate must be finite in float32 and >= 0, but got nan");
+      backward_and_retain(loss),
+      "learning_rate must be finite in float32 and >= 0, but got nan");
   test::expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }
 
-TEST(WrongGradientTest, ASparseOneIsAnErrorThatNamesTheFeature) {
+TEST(WrongGradientTest, ASparseGradientIsAnError) {
   auto layer = make_layer();
   const Snapshot before(layer);
   const at::Tensor activation = layer->forward(int64s({0, 1, 2})).leaf();

@@ -65,7 +65,7 @@ TEST_F(FaissIndexTest, LeavesLibTorchItsOwnBlas) {
   ::dlclose(torch);
 }
 
-TEST_F(FaissIndexTest, FlatFindsWhatTheExactIndexDoes) {
+TEST_F(FaissIndexTest, FlatMatchesTheExactIndex) {
   // The vectors are all binary numbers of ten digits. A query has the powers of two
   // in random order and with random signs, so no two scores are equal.
   const at::Tensor digits = at::arange(10);
@@ -104,7 +104,7 @@ TEST_F(FaissIndexTest, ApproximateIndicesFindMostOfTheBest) {
   EXPECT_EQ(recall_of({.factory = "IVF16,Flat", .nprobe = 16}), 1.0);
 }
 
-TEST_F(FaissIndexTest, LeavesOutWhatIsExcluded) {
+TEST_F(FaissIndexTest, LeavesOutExcludedIds) {
   const at::Tensor vectors = at::arange(50).view({50, 1}).to(at::kFloat) + 1.0;
   const auto index = make_faiss_index(vectors, {}, {.factory = "Flat"});
   const TopK found = index->search(
@@ -126,7 +126,7 @@ TEST_F(FaissIndexTest, FillsMissingResultsWithIdMinusOne) {
       -std::numeric_limits<float>::infinity());
 }
 
-TEST_F(FaissIndexTest, ComesBackFromAFile) {
+TEST_F(FaissIndexTest, RoundTripsThroughAFile) {
   const test::TemporaryFolder folder;
   const auto path = folder / "index";
   const at::Tensor vectors = clusters(2000, 16);

@@ -82,7 +82,7 @@ TEST(InteractionModelTest, InteractionLayersTrainInASequential) {
   EXPECT_TRUE(at::equal(copy->forward(features), after));
 }
 
-TEST(InteractionModelTest, EmbedReduceComposesInASequential) {
+TEST(InteractionModelTest, EmbedReduceRunsInASequential) {
   torch::nn::Sequential model(
       EmbedReduce(EmbedReduceOptions{.input_dim = 9, .output_dim = 4}),
       Cross(),

@@ -358,7 +358,7 @@ TEST(LayerOptimizerApiTest, WithoutSlotCreationTheHostMakesSlotsOnRequest) {
       at::IntArrayRef({kVocab, kDim}));
 }
 
-TEST(LayerOptimizerApiTest, AFailingSlotCreationMakesNoLayer) {
+TEST(LayerOptimizerApiTest, AFailingSlotCreationFailsTheConstructor) {
   const optim::Adam adam{
       .slot_creation =
           optim::SlotCreation("fails", [](const optim::SlotRequest& request) {
@@ -371,7 +371,7 @@ TEST(LayerOptimizerApiTest, AFailingSlotCreationMakesNoLayer) {
   EXPECT_VALUE_ERROR(make_layer(adam, Strategy::engine()), "no memory today");
 }
 
-TEST(LayerOptimizerApiTest, EachSlotNeedsMemoryOfItsOwn) {
+TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
   const at::Tensor shared = at::zeros({kVocab + 1, kDim});
   int calls = 0;
   // Return the same tensor for both slots, then two that overlap.
@@ -472,7 +472,7 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
 }
 
 // A host layer with slot_creation loads the same files as one without.
-TEST(LayerOptimizerApiTest, SlotsFromTheStartNeverMakeALoadFail) {
+TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
   using Layers = std::vector<std::pair<const char*, TPUEmbedding>>;
   SlotMaker saved_maker;
   TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::engine());

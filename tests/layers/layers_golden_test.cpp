@@ -178,7 +178,7 @@ void run(const Json& item) {
   }
 }
 
-TEST(LayersGoldenTest, WhatTheOriginalsRefuse) {
+TEST(LayersGoldenTest, RefusesWhatTheOriginalsRefuse) {
   std::vector<std::string> refused_only_here;
   for (const Json& item : document().at("refused")) {
     Json shapes;

@@ -87,7 +87,9 @@ at::Tensor loss_of(const Nest<at::Tensor>& activations) {
   return loss;
 }
 
-TEST(PartialTPUEmbeddingTest, LargeTablesAreOnTheEngineAndSmallOnesParameters) {
+TEST(
+    PartialTPUEmbeddingTest,
+    LargeTablesAreOnTheEngineAndSmallOnesAreParameters) {
   const PartialTPUEmbedding layer(options(10));
   EXPECT_EQ(
       layer->tpu_embedding()->options().features.paths(),
@@ -107,14 +109,14 @@ TEST(PartialTPUEmbeddingTest, LargeTablesAreOnTheEngineAndSmallOnesParameters) {
   EXPECT_EQ(names, (std::vector<std::string>{"twenty", "table_4"}));
 }
 
-TEST(PartialTPUEmbeddingTest, TheThresholdItselfIsSmall) {
+TEST(PartialTPUEmbeddingTest, ATableAsLargeAsTheThresholdIsSmall) {
   const PartialTPUEmbedding layer(options(15));
   EXPECT_EQ(
       layer->tpu_embedding()->options().features.paths(),
       (std::vector<std::string>{"b", "c/1"}));
 }
 
-TEST(PartialTPUEmbeddingTest, AllOrNothing) {
+TEST(PartialTPUEmbeddingTest, AllTablesMayBeOnOneSide) {
   const PartialTPUEmbedding all_dense(options(std::nullopt));
   EXPECT_TRUE(all_dense->tpu_embedding().is_empty());
   EXPECT_EQ(dense_parameters(*all_dense).size(), 5U);
@@ -124,7 +126,7 @@ TEST(PartialTPUEmbeddingTest, AllOrNothing) {
 }
 
 // SGD is the same rule on both sides.
-TEST(PartialTPUEmbeddingTest, TrainsAsOneEmbeddingOverAllTables) {
+TEST(PartialTPUEmbeddingTest, TrainsLikeOneEmbeddingOverAllTables) {
   for (const std::optional<int64_t> threshold :
        {std::optional<int64_t>(0),
         std::optional<int64_t>(10),
@@ -165,7 +167,7 @@ TEST(PartialTPUEmbeddingTest, WeightsGoToTheirFeatures) {
   }
 }
 
-TEST(PartialTPUEmbeddingTest, PrefetchesAsOneLayerDoes) {
+TEST(PartialTPUEmbeddingTest, PrefetchesLikeOneLayer) {
   const std::vector<Features> batches(3, batch());
   for (const std::optional<int64_t> threshold :
        {std::optional<int64_t>(0), std::optional<int64_t>(10)}) {

@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
 
-TEST_P(RefusedBatchTest, AnotherNestIsAnErrorThatNamesThePath) {
+TEST_P(RefusedBatchTest, ErrorsForAnotherNestNameThePath) {
   const auto table = numbered_table("t", 4, 2);
   auto embedding = layer(
       {{"user", FeatureConfig{.table = table}},
@@ -59,7 +59,7 @@ TEST_P(RefusedBatchTest, AnotherNestIsAnErrorThatNamesThePath) {
       "[weights] unexpected entry 'age'. Known: user, seen");
 }
 
-TEST_P(RefusedBatchTest, WeightsOfAnotherNestNameThePath) {
+TEST_P(RefusedBatchTest, ErrorsForAnotherNestOfWeightsNameThePath) {
   const FeatureConfig config{.table = numbered_table("t", 4, 2)};
   auto embedding = layer(
       {{"user", config},

@@ -111,7 +111,7 @@ TEST(RetrievalTest, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST(RetrievalTest, AccidentalHitsGetNoGradientAtAll) {
+TEST(RetrievalTest, AccidentalHitsGetNoGradient) {
   Retrieval retrieval(RetrievalOptions{.remove_accidental_hits = true});
   // Candidate 1 has the id of the positive candidate of the only query.
   const at::Tensor query = floats({1.0F, 2.0F}).view({1, 2});
@@ -141,7 +141,7 @@ TEST(RetrievalTest, LargeScoresAreStable) {
   EXPECT_EQ(retrieval->forward(query, -candidate).item<float>(), 4e8F);
 }
 
-TEST(RetrievalTest, ProbabilitiesBelowFloat32CountInFull) {
+TEST(RetrievalTest, TakesProbabilitiesBelowTheRangeOfFloat32) {
   Retrieval retrieval;
   const at::Tensor zeros = at::zeros({2, 1}, at::kDouble);
   const at::Tensor probability =

@@ -165,7 +165,7 @@ TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
   }
 }
 
-TEST(QuantizationConfigTest, RefusesUnusableOnes) {
+TEST(QuantizationConfigTest, RefusesUnusableValues) {
   const auto make = [](QuantizationConfig config) {
     make_table(
         {.name = "t", .vocabulary_size = 1, .dim = 1, .quantization = config});

@@ -74,7 +74,7 @@ TEST(ExactIndexTest, FindsAllVectors) {
       search_by_sort(queries, vectors, 17));
 }
 
-TEST(ExactIndexTest, AnswersWithTheIdsGiven) {
+TEST(ExactIndexTest, AnswersWithTheGivenIds) {
   const at::Tensor vectors = floats({1.0F, 3.0F, 2.0F}).view({3, 1});
   const auto index = make_exact_index(vectors, int32s({70, 50, 60}));
   const TopK found = index->search(at::ones({1, 1}), 2);
@@ -82,7 +82,7 @@ TEST(ExactIndexTest, AnswersWithTheIdsGiven) {
   expect_close(found.scores, floats({3.0F, 2.0F}).view({1, 2}));
 }
 
-TEST(ExactIndexTest, LeavesOutWhatIsExcludedForEachQuery) {
+TEST(ExactIndexTest, LeavesOutTheExcludedIdsOfEachQuery) {
   const at::Tensor vectors = floats({4.0F, 3.0F, 2.0F, 1.0F}).view({4, 1});
   const auto index = make_exact_index(vectors, int64s({10, 20, 30, 40}));
   const TopK found = index->search(
@@ -172,7 +172,7 @@ TEST(ExactIndexTest, DoesNotCopyTheVectors) {
   EXPECT_GT(vectors.storage().use_count(), before);
 }
 
-TEST(ExactIndexTest, ComesBackFromAFile) {
+TEST(ExactIndexTest, RoundTripsThroughAFile) {
   const test::TemporaryFolder folder;
   const auto path = folder / "movies.safetensors";
   const at::Tensor vectors = integers(100, 4);

@@ -102,7 +102,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, MapsInMapsAreMatchedByKey) {
       "position 1");
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsAreInt64Ids) {
+TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsGiveTheSameAsInt64Ids) {
   const auto table = numbered_table("t", 9, 2);
   auto embedding = layer(
       {{"dense", FeatureConfig{.table = table}},
@@ -135,7 +135,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, ASingleConfigGivesASingleActivation) {
   test::expect_close(activation.leaf(), floats({2, 2}, {3, 3, 1, 1}));
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, FeaturesShareATableByObject) {
+TEST_P(TPUEmbeddingOnBothStrategies, FeaturesWithTheSameTableObjectShareIt) {
   const auto shared = numbered_table("shared", 4, 2);
   auto embedding = layer(
       {{"a", FeatureConfig{.table = shared}},
@@ -168,7 +168,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, UnnamedTablesAreNumberedByFirstUse) {
   EXPECT_EQ(embedding->embedding_tables()[third].sizes(), (Shape{4, 3}));
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesCount) {
+TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesChangeLookups) {
   const auto table = numbered_table("t", 4, 2);
   auto embedding = layer(FeatureConfig{.table = table});
   const at::Tensor rows = embedding->embedding_tables()[table];
@@ -229,7 +229,7 @@ TEST_P(
   test::expect_same_tables(embedding, before);
 }
 
-TEST_P(TPUEmbeddingOnBothStrategies, WeightsAreOfTheFeaturesKindOrFlat) {
+TEST_P(TPUEmbeddingOnBothStrategies, WeightsHaveTheKindOfTheFeatureOrAreFlat) {
   const auto table = numbered_table("t", 4, 1);
   auto embedding = layer(
       {{"a", FeatureConfig{.table = table}},
@@ -389,7 +389,7 @@ TEST(TPUEmbeddingTest, AListOfFeaturesMayBeInBraces) {
   EXPECT_EQ(activations[1].item<float>(), 3.0F);
 }
 
-TEST(TPUEmbeddingTest, EngineHasOneParameterTheVirtualVariable) {
+TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfTheEngine) {
   auto embedding = make_layer(
       {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}},
        {"b", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
@@ -402,7 +402,7 @@ TEST(TPUEmbeddingTest, EngineHasOneParameterTheVirtualVariable) {
       embedding->virtual_variable().is_same(parameters["virtual_variable"]));
 }
 
-TEST(TPUEmbeddingTest, HostHasTheTablesAsParameters) {
+TEST(TPUEmbeddingTest, TheHostHasItsTablesAsParameters) {
   auto embedding = make_layer(
       {{"a", FeatureConfig{.table = numbered_table("class", 4, 2)}},
        {"b", FeatureConfig{.table = numbered_table("u", 5, 2)}}},

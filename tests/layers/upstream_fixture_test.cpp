@@ -488,7 +488,9 @@ TEST(UpstreamFixtureTest, AnOutputShapeMayLeaveTheBatchSizeOpen) {
 
 // By the documentation of upstream's enqueue(), the last dimension of the output is
 // max_sequence_length, and each position combines its ids.
-TEST(UpstreamFixtureTest, ASparseSequenceOfRankThreeCombinesEachPlace) {
+TEST(
+    UpstreamFixtureTest,
+    ASparseSequenceOfRankThreeCombinesTheIdsOfEachPosition) {
   TPUEmbedding layer = make_video_layer({.max_sequence_length = 2});
   const SparseFeature ids = twice(kFourSamples[0]);
   const at::Tensor activation = layer->forward(ids).leaf();
@@ -534,7 +536,7 @@ TEST(UpstreamFixtureTest, AnOutputShapeIgnoresTheSequenceLength) {
   }
 }
 
-TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
+TEST(UpstreamFixtureTest, EmbeddingLookupTakesAServingConfig) {
   TPUEmbedding layer = make_layer(optim::SGD{.learning_rate = 0.1});
   const Features friends{{"friends", ragged({{3}, {0, 1, 2}})}};
   const at::Tensor expected = floats({2, 2}, {6, 7, 2, 3});
@@ -577,7 +579,7 @@ TEST(UpstreamFixtureTest, ServingConfigOnTheLayer) {
       layer->embedding_lookup(friends)["friends"][0][0].item<float>(), 5.4F);
 }
 
-TEST(UpstreamFixtureTest, AForwardOfSomeFeaturesNeedsNoGradients) {
+TEST(UpstreamFixtureTest, SomeOfTheFeaturesAreEnoughWithoutGradients) {
   TPUEmbedding layer = make_layer(optim::SGD{.learning_rate = 0.1});
   const Features some{
       {"friends", ragged({{3}, {0, 1, 2}})}, {"watched", ragged({{0}})}};

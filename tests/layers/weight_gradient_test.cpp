@@ -79,7 +79,7 @@ TEST_P(WeightGradientTest, WeightsOfZeroRowsCountInTheDenominator) {
       test::floats({2 * (1 - 1.25F) / 4, -2 * 1.25F / 4, 2 * (2 - 1.25F) / 4}));
 }
 
-TEST_P(WeightGradientTest, OfAZeroDenominatorIsZero) {
+TEST_P(WeightGradientTest, IsZeroForAZeroDenominator) {
   // Weights may cancel or all be zero if they are not validated.
   for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
     SCOPED_TRACE(to_string(combiner));

@@ -176,7 +176,7 @@ TEST(MetricsTest, LogLossOfLargeLogitsIsFiniteAndExact) {
   EXPECT_DOUBLE_EQ(metric.result(), 2000.0);
 }
 
-TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstIds) {
+TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstKIds) {
   const auto large = int64_t{1} << 60;  // large + 1 rounds to it as a double
   const at::Tensor ids =
       at::tensor({large, int64_t{7}, large + 1, int64_t{7}, int64_t{7}, -1L})
