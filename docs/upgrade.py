@@ -94,6 +94,9 @@ PLACEMENTS = {
     "Kind::kWhole": "Kind::kTableWise",
 }
 
+# Options with another name.
+OPTIONS = {"most_malformed_lines": "max_malformed_lines"}
+
 
 # An OptimizerSpec held its variant as a base class. std::visit() is left to the compiler's errors.
 SPEC_CALLS = {
@@ -105,7 +108,7 @@ SPEC_CALLS = {
 
 def upgrade_names(text):
     text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
-    for old, new in PLACEMENTS.items():
+    for old, new in (PLACEMENTS | OPTIONS).items():
         text = re.sub(rf"\b{old}\b", new, text)
     for old, new in SPEC_CALLS.items():
         text = re.sub(old, new, text)

@@ -79,7 +79,8 @@ training::History train(
   const auto progress = std::make_shared<training::ProgressBar>();
   training::Callbacks callbacks{
       std::make_shared<training::LearningRateScheduler>(
-          optimizer, falling_to_zero(3e-4, number_of_steps(data, options))),
+          optimizer,
+          linear_decay_to_zero(3e-4, number_of_steps(data, options))),
       std::make_shared<ResumeCheck>(options)};
   if (process.rank == 0) {
     callbacks.push_back(progress);
@@ -138,10 +139,10 @@ std::vector<std::pair<std::string, double>> recommend(
     Rater& model,
     const RatingData& data,
     int64_t user) {
-  constexpr int64_t kShown = 5;
+  constexpr int64_t kMaxShown = 5;
   const Ratings candidates = data.unrated(user);
   const Tensor stars = predict(model, data, candidates);
-  const auto [best, index] = stars.topk(std::min(kShown, stars.size(0)));
+  const auto [best, index] = stars.topk(std::min(kMaxShown, stars.size(0)));
   std::vector<std::pair<std::string, double>> titles;
   for (int64_t i = 0; i < best.size(0); ++i) {
     const int64_t movie = candidates[index[i].item<int64_t>()].movie;

@@ -65,7 +65,7 @@ Trained train(
   const auto progress = std::make_shared<training::ProgressBar>();
   training::History history = training::fit(
       [&] { return in_batches(shuffled(sequences.train()), options.batch); },
-      [&](const Moments& batch) {
+      [&](const Examples& batch) {
         const auto [loss, objective] = model->forward(sequences, batch);
         objective.backward();  // updates the tables; there are no other weights
         return training::StepResult{
@@ -81,7 +81,7 @@ Recalls recalls_of(
     const tessera::TopKIndex& index,
     const Tensor& queries,
     const Sequences& sequences) {
-  const Moments& test = sequences.test();
+  const Examples& test = sequences.test();
   const int64_t k = std::min(*std::rbegin(kDepths), index.size());
   const tessera::TopK found = index.search(queries, k, sequences.seen(test));
   Recalls recalls;
@@ -112,12 +112,12 @@ Recalls recalls_by_factorization(
       sequences);
 }
 
-// The held-out moment of the user in --user.
-Moment requested_moment(const Sequences& sequences, const Options& options) {
-  const Moments& test = sequences.test();
+// The held-out example of the user in --user.
+Example requested_example(const Sequences& sequences, const Options& options) {
+  const Examples& test = sequences.test();
   const auto requested =
-      std::find_if(test.begin(), test.end(), [&](const Moment& moment) {
-        return moment.user == options.user - 1;
+      std::find_if(test.begin(), test.end(), [&](const Example& example) {
+        return example.user == options.user - 1;
       });
   TORCH_CHECK_VALUE(
       requested != test.end(),
@@ -129,17 +129,17 @@ Moment requested_moment(const Sequences& sequences, const Options& options) {
   return *requested;
 }
 
-// Returns the best movies for one moment, with their scores.
+// Returns the best movies for one example, with their scores.
 std::vector<std::pair<std::string, double>> served_movies(
     TwoTowers& model,
     const tessera::TopKIndex& index,
     const Sequences& sequences,
-    const Moment& moment) {
-  constexpr int64_t kShown = 5;
+    const Example& example) {
+  constexpr int64_t kMaxShown = 5;
   const tessera::TopK served = index.search(
-      model->user_vectors(sequences, {moment}),
-      std::min(kShown, index.size()),
-      sequences.seen({moment}));
+      model->user_vectors(sequences, {example}),
+      std::min(kMaxShown, index.size()),
+      sequences.seen({example}));
   std::vector<std::pair<std::string, double>> movies;
   for (int64_t i = 0; i < served.ids.size(1); ++i) {
     const auto movie = served.ids[0][i].item<int64_t>();
@@ -155,7 +155,7 @@ std::vector<std::pair<std::string, double>> served_movies(
 // Returns the exit status.
 int run(const Options& options) {
   const Sequences sequences(load_movielens(options.data), options.validation);
-  const Moment requested = requested_moment(sequences, options);
+  const Example requested = requested_example(sequences, options);
   check_output_file("[two_tower] --vectors", options.vectors, {options.data});
   Trained factorization =
       train(sequences, kFactorization, options, options.baseline_epochs);

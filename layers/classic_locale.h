@@ -15,19 +15,19 @@ class ClassicLocale {
   // std::locale::global() also sets C's locale when the new locale has a name, as
   // the classic one does.
   ClassicLocale()
-      : of_c_(std::setlocale(LC_ALL, nullptr)),
-        before_(std::locale::global(std::locale::classic())) {}
+      : c_locale_(std::setlocale(LC_ALL, nullptr)),
+        cpp_locale_(std::locale::global(std::locale::classic())) {}
   ~ClassicLocale() {
-    std::locale::global(before_);
-    std::setlocale(LC_ALL, of_c_.c_str());
+    std::locale::global(cpp_locale_);
+    std::setlocale(LC_ALL, c_locale_.c_str());
   }
 
   ClassicLocale(const ClassicLocale&) = delete;
   ClassicLocale& operator=(const ClassicLocale&) = delete;
 
  private:
-  std::string of_c_;
-  std::locale before_;
+  std::string c_locale_;
+  std::locale cpp_locale_;
 };
 
 }  // namespace tessera

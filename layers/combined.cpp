@@ -45,7 +45,9 @@ at::Tensor values_of(const at::Tensor& gradient) {
                                           : gradient;
 }
 
-bool holds(const torch::optim::Optimizer& optimizer, const at::Tensor& tensor) {
+bool has_parameter(
+    const torch::optim::Optimizer& optimizer,
+    const at::Tensor& tensor) {
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (parameter.is_same(tensor)) {
@@ -131,7 +133,7 @@ Combined::Combined(
         layer->options().strategy.name(),
         layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
     TESSERA_CHECK_VALUE(
-        holds(*dense_, pending->virtual_variable()),
+        has_parameter(*dense_, pending->virtual_variable()),
         "[Combined] the dense optimizer must hold the virtual_variable of each layer, because zero_grad() reaches the tables through it, but one is missing. Make the dense optimizer from the parameters() of the model that holds the layers.");
     tables_.push_back({pending, pending->claim()});
   }
@@ -153,7 +155,7 @@ void Combined::check_idle(const char* method) const {
       method);
 }
 
-double Combined::gain() const {
+double Combined::gradient_factor() const {
   if (options_.accumulation == Accumulation::kSum) {
     return 1.0;
   }
@@ -184,9 +186,10 @@ bool Combined::is_finite() const {
     is_finite = is_finite && std::isfinite(largest);
   }
   // Dense gradients may differ between ranks, but all ranks must decide the same.
-  const std::vector<double> verdicts = tables_[0].pending->gather(
+  const std::vector<double> finite_flags = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
-  return std::find(verdicts.begin(), verdicts.end(), 0.0) == verdicts.end();
+  return std::find(finite_flags.begin(), finite_flags.end(), 0.0) ==
+      finite_flags.end();
 }
 
 // Returns rank 0's norm, so that all ranks scale by exactly the same factor.
@@ -217,9 +220,10 @@ at::Tensor Combined::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   is_stepping_ = true;
-  const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
+  const auto reset_stepping =
+      c10::make_scope_exit([&] { is_stepping_ = false; });
   for (const Tables& tables : tables_) {
-    tables.pending->settle();
+    tables.pending->discard_if_zeroed();
   }
   if (options_.non_finite != NonFinite::kPass && !is_finite()) {
     TESSERA_CHECK_VALUE(
@@ -231,7 +235,7 @@ at::Tensor Combined::step(LossClosure closure) {
     ++skipped_steps_;
     return loss;
   }
-  const double factor = gain();
+  const double factor = gradient_factor();
   for (const Tables& tables : tables_) {
     tables.pending->prepare(factor);
   }
@@ -285,7 +289,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
     }
   });
   for (const Tables& tables : tables_) {
-    tables.pending->settle();
+    tables.pending->discard_if_zeroed();
     norms.push_back(tables.pending->norm(norm_type));
   }
   double total = 0.0;
@@ -300,7 +304,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
     }
   }
   total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
-  total = agree_on_norm(total * gain(), max_norm);
+  total = agree_on_norm(total * gradient_factor(), max_norm);
   // LibTorch's clip_grad_norm_ has the same epsilon. It keeps the factor below 1.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);

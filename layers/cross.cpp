@@ -61,8 +61,8 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   }
 }
 
-at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& x_given) {
-  const at::Tensor& x = x_given.defined() ? x_given : x0;
+at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& given_x) {
+  const at::Tensor& x = given_x.defined() ? given_x : x0;
   require_floating(x0, "x0", kClassName);
   require_floating(x, "x", kClassName);
   TESSERA_CHECK_VALUE(

@@ -131,7 +131,7 @@ at::Tensor EmbedReduceImpl::forward(
     if (dense_weights != nullptr) {
       check_weights(*dense, *dense_weights);
     }
-    return look_up_dense(
+    return lookup_dense(
         *dense, dense_weights != nullptr ? *dense_weights : at::Tensor());
   }
   const auto* sparse = std::get_if<SparseFeature>(&ids);
@@ -151,7 +151,7 @@ at::Tensor EmbedReduceImpl::forward(
       .leaf();
 }
 
-at::Tensor EmbedReduceImpl::look_up_dense(
+at::Tensor EmbedReduceImpl::lookup_dense(
     const at::Tensor& ids,
     const at::Tensor& weights) {
   const Combiner combiner = options().combiner;

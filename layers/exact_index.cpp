@@ -19,12 +19,12 @@ constexpr const char* kFormat = "tessera exact index";
 // The number of vectors per block. The scores of a block of queries take 8 MB.
 constexpr int64_t kVectors = 8192;
 
-struct Found {
+struct Neighbor {
   float score = 0.0F;
   int64_t position = 0;
 
   // Equal scores are ordered by position, so the result is unique.
-  bool operator<(const Found& other) const {
+  bool operator<(const Neighbor& other) const {
     return score != other.score ? score > other.score
                                 : position < other.position;
   }
@@ -32,7 +32,7 @@ struct Found {
 
 // Updates `best`, a heap of at most k entries with the worst one in front.
 void keep_best(
-    std::vector<Found>& best,
+    std::vector<Neighbor>& best,
     size_t k,
     const float* scores,
     int64_t begin,
@@ -65,8 +65,8 @@ class ExactIndex : public TopKIndex {
  private:
   TopK nearest(const at::Tensor& queries, int64_t k) const override {
     const int64_t count = queries.size(0);
-    std::vector<std::vector<Found>> best(static_cast<size_t>(count));
-    for (std::vector<Found>& row : best) {
+    std::vector<std::vector<Neighbor>> best(static_cast<size_t>(count));
+    for (std::vector<Neighbor>& row : best) {
       row.reserve(static_cast<size_t>(k));
     }
     for (int64_t begin = 0; begin < size(); begin += kVectors) {
@@ -90,9 +90,9 @@ class ExactIndex : public TopKIndex {
         .ids = at::empty({count, k}, at::kLong)};
     float* score = found.scores.mutable_data_ptr<float>();
     int64_t* position = found.ids.mutable_data_ptr<int64_t>();
-    for (std::vector<Found>& row : best) {
+    for (std::vector<Neighbor>& row : best) {
       std::sort_heap(row.begin(), row.end());
-      for (const Found& entry : row) {
+      for (const Neighbor& entry : row) {
         *score++ = entry.score;
         *position++ = entry.position;
       }

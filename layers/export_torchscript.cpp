@@ -119,7 +119,7 @@ void detail::export_torchscript(
   AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;
-  const ExportExample parts = exporting::in_parts(example, kWhere);
+  const ExportExample parts = exporting::to_parts(example, kWhere);
   exporting::check_unique(parts.features.paths(), kWhere);
   exporting::batch_size_of(parts.features, kWhere);
   const ModeGuard modes(model.module);

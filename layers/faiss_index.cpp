@@ -75,9 +75,9 @@ class FaissIndex : public TopKIndex {
  public:
   FaissIndex(
       std::unique_ptr<faiss::Index> index,
-      double longest,
+      double max_norm,
       const at::Tensor& ids)
-      : TopKIndex(index->d, longest, ids), index_(std::move(index)) {}
+      : TopKIndex(index->d, max_norm, ids), index_(std::move(index)) {}
   FaissIndex(
       std::unique_ptr<faiss::Index> index,
       const IndexVectors& vectors,
@@ -97,7 +97,7 @@ class FaissIndex : public TopKIndex {
         {.tensors =
              {{"index", bytes},
               {"ids", ids()},
-              {"longest", at::tensor({longest()}, at::kDouble)}},
+              {"longest", at::tensor({max_norm()}, at::kDouble)}},
          .metadata =
              {{"format", kFormat}, {"xxh3", checksum_of_tensor(bytes)}}},
         path);
@@ -129,7 +129,7 @@ void check_numbers(
     const std::string& where) {
   // There are at most as many clusters as vectors, and as many parts as dim. 2^16 is
   // more than any usual number of links.
-  const int64_t most =
+  const int64_t max_value =
       std::max({vectors.size(0), vectors.size(1), int64_t{1} << 16});
   constexpr const char* kDigits = "0123456789";
   size_t begin = factory.find_first_of(kDigits);
@@ -140,10 +140,10 @@ void check_numbers(
     const auto [stop, error] =
         std::from_chars(factory.data() + begin, factory.data() + end, number);
     TESSERA_CHECK_VALUE(
-        error == std::errc() && number >= 1 && number <= most,
+        error == std::errc() && number >= 1 && number <= max_value,
         "{} a number in factory must be in [1, {}] for these vectors, but got {}. Use fewer clusters or parts.",
         where,
-        most,
+        max_value,
         factory.substr(begin, end - begin));
     begin = factory.find_first_of(kDigits, end);
   }
@@ -171,7 +171,7 @@ void set_parameter(
 
 std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
   const at::Tensor bytes = file["index"];
-  const at::Tensor longest = file["longest"];
+  const at::Tensor max_norm = file["longest"];
   const at::Tensor ids = file["ids"];
   const std::string checksum = metadata_of(file, "xxh3");
   TESSERA_CHECK_VALUE(
@@ -180,9 +180,9 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
       "the index must have the checksum {}, but has another one.",
       checksum);
   TESSERA_CHECK_VALUE(
-      longest.scalar_type() == at::kDouble && longest.numel() == 1 &&
-          longest.item<double>() >= 0.0 &&
-          std::isfinite(longest.item<double>()),
+      max_norm.scalar_type() == at::kDouble && max_norm.numel() == 1 &&
+          max_norm.item<double>() >= 0.0 &&
+          std::isfinite(max_norm.item<double>()),
       "'longest' must be a finite number >= 0.");
   BytesReader reader(bytes);
   auto index = call_faiss("[TopKIndex]", [&] {
@@ -193,7 +193,7 @@ std::unique_ptr<TopKIndex> read_index(const NamedTensors& file) {
           ids.dim() == 1 && index->ntotal == ids.size(0),
       "the index must compare by inner product and have one vector per id.");
   return std::make_unique<FaissIndex>(
-      std::move(index), longest.item<double>(), ids);
+      std::move(index), max_norm.item<double>(), ids);
 }
 
 }  // namespace

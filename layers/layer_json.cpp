@@ -150,7 +150,7 @@ Json write(const torch::nn::Module& layer, const std::string& where) {
   return json;
 }
 
-detail::MadeLayer read(
+detail::LayerInstance read(
     const Json& json,
     const std::string& where,
     const FromJson& bindings);
@@ -163,41 +163,42 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
   const Json& layers = require_key(config, "layers", where);
   require_kind(layers.is_array(), layers, "a list", where + ".layers");
   auto model = std::make_shared<torch::nn::SequentialImpl>();
-  std::map<std::string, torch::nn::AnyModule> made;
+  std::map<std::string, torch::nn::AnyModule> layers_by_name;
   for (const Json& entry : layers) {
-    const std::string place = c10::str(where, ".layers[", made.size(), "]");
-    require_kind(entry.is_object(), entry, "an object", place);
+    const std::string entry_where =
+        c10::str(where, ".layers[", layers_by_name.size(), "]");
+    require_kind(entry.is_object(), entry, "an object", entry_where);
     const std::string name = JsonValue<std::string>::read(
-        require_key(entry, "name", place), place + ".name");
+        require_key(entry, "name", entry_where), entry_where + ".name");
     TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
-            !made.contains(name),
+            !layers_by_name.contains(name),
         "[{}] name must be unique, not empty and without '.', but got '{}'. Rename this entry.",
-        place,
+        entry_where,
         shorten(name));
     torch::nn::AnyModule layer;
     if (entry.contains("same_as")) {
-      require_known_keys(entry, {"name", "same_as"}, place);
-      const std::string other =
-          JsonValue<std::string>::read(entry.at("same_as"), place + ".same_as");
-      const auto found = made.find(other);
+      require_known_keys(entry, {"name", "same_as"}, entry_where);
+      const std::string other = JsonValue<std::string>::read(
+          entry.at("same_as"), entry_where + ".same_as");
+      const auto found = layers_by_name.find(other);
       TESSERA_CHECK_VALUE(
-          found != made.end(),
+          found != layers_by_name.end(),
           "[{}] same_as must name a layer before this one, but got '{}'. Move that layer before this one.",
-          place,
+          entry_where,
           shorten(other));
       layer = found->second;
     } else {
-      Json alone = entry;
-      alone.erase("name");
-      layer = read(alone, place, bindings).any;
+      Json unnamed = entry;
+      unnamed.erase("name");
+      layer = read(unnamed, entry_where, bindings).any;
     }
     TESSERA_CHECK_VALUE(
         !layer.is_empty(),
         "[{}] a Sequential can't hold a {}, because no single function is its forward(). Hold it in your own module.",
-        place,
+        entry_where,
         shorten(entry.at("class_name").get<std::string>()));
-    made.emplace(name, layer);
+    layers_by_name.emplace(name, layer);
     model->push_back(name, std::move(layer));
   }
   return model;
@@ -218,7 +219,7 @@ at::ScalarType dtype_of(const Json& json, const std::string& where) {
       shorten(name));
 }
 
-detail::MadeLayer read(
+detail::LayerInstance read(
     const Json& json,
     const std::string& where,
     const FromJson& bindings) {
@@ -231,13 +232,13 @@ detail::MadeLayer read(
     require_known_keys(json, {"class_name", "config"}, where);
     return {.module = read_sequential(config, inner, bindings)};
   }
-  detail::MadeLayer made =
+  detail::LayerInstance instance =
       Registry::get().find(name, where).make(config, inner, bindings);
   if (json.contains("build_config")) {
     const Json& build = json.at("build_config");
     require_known_keys(
         build, {"input_shape", "dtype"}, inner + ".build_config");
-    auto* own = dynamic_cast<Layer*>(made.module.get());
+    auto* own = dynamic_cast<Layer*>(instance.module.get());
     TESSERA_CHECK_VALUE(
         own != nullptr,
         "[{}] a {} takes no build_config. Leave it out.",
@@ -247,11 +248,11 @@ detail::MadeLayer read(
         require_key(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
     if (build.contains("dtype")) {
-      made.module->to(
+      instance.module->to(
           dtype_of(build.at("dtype"), inner + ".build_config.dtype"));
     }
   }
-  return made;
+  return instance;
 }
 
 }  // namespace

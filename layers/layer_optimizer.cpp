@@ -34,7 +34,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "[make_optimizer] no table of the layer has an optimizer. Set TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      optim::check_off_engine(
+      optim::check_without_engine(
           *table.optimizer, "[table '" + shorten(table.name) + "']");
     }
   }
@@ -42,7 +42,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       !state->has_skipped_slots,
       "[make_optimizer] the layer had no place for slots when it was loaded, so the saved slots were skipped. Make the optimizer first, then load.");
   add_slots(*state);
-  std::vector<optim::SpecOptimizer::Bound> tables;
+  std::vector<optim::SpecOptimizer::BoundParameter> tables;
   for (size_t i = 0; i < state->tables.size(); ++i) {
     TableState& table = state->tables[i];
     if (!table.optimizer) {
@@ -51,7 +51,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     if (table.gradient_sum == nullptr) {
       table.gradient_sum = std::make_shared<at::Tensor>();
     }
-    optim::SpecOptimizer::Bound bound{
+    optim::SpecOptimizer::BoundParameter bound{
         .spec = *table.optimizer,
         .parameter = table.parameters,
         .sum = table.gradient_sum,

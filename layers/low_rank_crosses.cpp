@@ -62,17 +62,17 @@ class RowBlocks {
     constexpr int64_t kBytes = int64_t{256} * 1024;
     constexpr int64_t kTile = 32;
     size_ = std::max<int64_t>(kBytes / row_bytes_ / kTile, 1) * kTile;
-    while (begins_.back() + size_ <= rows) {
-      begins_.push_back(begins_.back() + size_);
+    while (block_begins_.back() + size_ <= rows) {
+      block_begins_.push_back(block_begins_.back() + size_);
     }
     // Keep the number of different block lengths small, because each thread compiles its
     // matrix products for each length.
-    const int64_t left = rows - begins_.back();
+    const int64_t left = rows - block_begins_.back();
     if (left >= kTile) {
-      begins_.push_back(begins_.back() + left / kTile * kTile);
+      block_begins_.push_back(block_begins_.back() + left / kTile * kTile);
     }
-    if (begins_.back() < rows) {
-      begins_.push_back(rows);
+    if (block_begins_.back() < rows) {
+      block_begins_.push_back(rows);
     }
   }
 
@@ -80,16 +80,18 @@ class RowBlocks {
     return size_;
   }
   int64_t count() const {
-    return static_cast<int64_t>(begins_.size()) - 1;
+    return static_cast<int64_t>(block_begins_.size()) - 1;
   }
 
   at::Tensor part(const at::Tensor& tensor, int64_t block) const {
     return tensor.narrow(
-        0, begins_[block], begins_[block + 1] - begins_[block]);
+        0,
+        block_begins_[block],
+        block_begins_[block + 1] - block_begins_[block]);
   }
 
   void for_each(c10::function_ref<void(int64_t)> task) const {
-    run_tasks(count(), begins_.back() * row_bytes_, [&](int64_t block) {
+    run_tasks(count(), block_begins_.back() * row_bytes_, [&](int64_t block) {
       // The guards apply to one thread only, so each task needs them.
       const at::AutoDispatchBelowADInplaceOrView no_gradients;
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(
@@ -101,7 +103,7 @@ class RowBlocks {
  private:
   int64_t row_bytes_;
   int64_t size_;
-  std::vector<int64_t> begins_{0};  // then the end of the last block
+  std::vector<int64_t> block_begins_{0};  // then the end of the last block
 };
 
 // The tensors of a layer that the backward pass needs: its input x, x u and x u v.
@@ -128,20 +130,21 @@ variable_list gradients_by_operators(
     saved.push_back({x, projected, product});
     x = at::addcmul(x, x0, product);
   }
-  std::vector<LowRankCross> of_layers(layers.size());
-  at::Tensor of_x0 = at::zeros_like(x0);
+  std::vector<LowRankCross> layer_gradients(layers.size());
+  at::Tensor x0_gradient = at::zeros_like(x0);
   for (size_t i = layers.size(); i-- > 0;) {
-    of_x0 = of_x0 + gradient * saved[i].product;
-    const at::Tensor of_product = gradient * x0;
-    const at::Tensor of_projected = at::mm(of_product, layers[i].v.t());
-    of_layers[i] = {
-        at::mm(saved[i].x.t(), of_projected),
-        at::mm(saved[i].projected.t(), of_product),
-        layers[i].bias.defined() ? of_product.sum(0) : at::Tensor()};
-    gradient = gradient + at::mm(of_projected, layers[i].u.t());
+    x0_gradient = x0_gradient + gradient * saved[i].product;
+    const at::Tensor product_gradient = gradient * x0;
+    const at::Tensor projected_gradient =
+        at::mm(product_gradient, layers[i].v.t());
+    layer_gradients[i] = {
+        at::mm(saved[i].x.t(), projected_gradient),
+        at::mm(saved[i].projected.t(), product_gradient),
+        layers[i].bias.defined() ? product_gradient.sum(0) : at::Tensor()};
+    gradient = gradient + at::mm(projected_gradient, layers[i].u.t());
   }
-  variable_list result = flatten(of_layers);
-  result.insert(result.begin(), of_x0 + gradient);
+  variable_list result = flatten(layer_gradients);
+  result.insert(result.begin(), x0_gradient + gradient);
   return result;
 }
 
@@ -236,15 +239,17 @@ struct Crosses : torch::autograd::Function<Crosses> {
                 i + 1 < layers.size() ? saved[i + 1].x : result, block));
       }
     });
-    variable_list kept{x0};
-    kept.insert(kept.end(), parameters.begin(), parameters.end());
+    variable_list saved_tensors{x0};
+    saved_tensors.insert(
+        saved_tensors.end(), parameters.begin(), parameters.end());
     for (size_t i = 0; i < saved.size(); ++i) {
       if (i > 0) {
-        kept.push_back(saved[i].x);
+        saved_tensors.push_back(saved[i].x);
       }
-      kept.insert(kept.end(), {saved[i].projected, saved[i].product});
+      saved_tensors.insert(
+          saved_tensors.end(), {saved[i].projected, saved[i].product});
     }
-    context->save_for_backward(std::move(kept));
+    context->save_for_backward(std::move(saved_tensors));
     context->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
     return result;
   }
@@ -252,20 +257,23 @@ struct Crosses : torch::autograd::Function<Crosses> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const variable_list kept = context->get_saved_variables();
+    const variable_list saved_tensors = context->get_saved_variables();
     const size_t count = context->saved_data["parameters"].toInt();
-    const at::TensorList parameters(kept.data() + 1, count);
+    const at::TensorList parameters(saved_tensors.data() + 1, count);
     const std::vector<LowRankCross> layers = unflatten(parameters);
     if (at::GradMode::is_enabled()) {
-      return gradients_by_operators(kept[0], layers, gradients[0]);
+      return gradients_by_operators(saved_tensors[0], layers, gradients[0]);
     }
-    std::vector<Saved> saved{{kept[0], kept[1 + count], kept[2 + count]}};
-    for (size_t i = 3 + count; i + 2 < kept.size(); i += 3) {
-      saved.push_back({kept[i], kept[i + 1], kept[i + 2]});
+    std::vector<Saved> saved{
+        {saved_tensors[0], saved_tensors[1 + count], saved_tensors[2 + count]}};
+    for (size_t i = 3 + count; i + 2 < saved_tensors.size(); i += 3) {
+      saved.push_back(
+          {saved_tensors[i], saved_tensors[i + 1], saved_tensors[i + 2]});
     }
     const bool is_training =
         context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
-    variable_list result = by_blocks(layers, saved, gradients[0], is_training);
+    variable_list result =
+        gradients_by_blocks(layers, saved, gradients[0], is_training);
     result.resize(1 + count);
     return result;
   }
@@ -273,7 +281,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
  private:
   // The gradients in the order of forward()'s arguments. Unless `is_training`, only the
   // gradient of x0.
-  static variable_list by_blocks(
+  static variable_list gradients_by_blocks(
       const std::vector<LowRankCross>& layers,
       const std::vector<Saved>& saved,
       const at::Tensor& gradient,
@@ -300,13 +308,13 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const at::Tensor x0_gradient = empty_in_step_memory(x0.sizes());
     blocks.for_each([&](int64_t block) {
       const at::Tensor first = blocks.part(x0, block);
-      at::Tensor of_first = blocks.part(x0_gradient, block).zero_();
-      at::Tensor of_x =
+      at::Tensor first_gradient = blocks.part(x0_gradient, block).zero_();
+      at::Tensor x_gradient =
           blocks.part(gradient, block).clone(at::MemoryFormat::Contiguous);
-      const at::Tensor of_product = at::empty_like(of_x);
+      const at::Tensor product_gradient = at::empty_like(x_gradient);
       for (size_t i = layers.size(); i-- > 0;) {
         const LowRankCross& layer = layers[i];
-        const at::Tensor of_bias = sums[i].bias.defined()
+        const at::Tensor bias_gradient = sums[i].bias.defined()
             ? sums[i].bias.select(0, block).zero_()
             : at::Tensor();
         active_kernels().cross_gradient(
@@ -316,28 +324,28 @@ struct Crosses : torch::autograd::Function<Crosses> {
              .product =
                  blocks.part(saved[i].product, block).const_data_ptr<float>(),
              .bias = data_or_null(layer.bias),
-             .gradient = of_x.const_data_ptr<float>(),
-             .x0_gradient = of_first.mutable_data_ptr<float>(),
-             .product_gradient = of_product.mutable_data_ptr<float>(),
-             .bias_gradient = of_bias.defined()
-                 ? of_bias.mutable_data_ptr<float>()
+             .gradient = x_gradient.const_data_ptr<float>(),
+             .x0_gradient = first_gradient.mutable_data_ptr<float>(),
+             .product_gradient = product_gradient.mutable_data_ptr<float>(),
+             .bias_gradient = bias_gradient.defined()
+                 ? bias_gradient.mutable_data_ptr<float>()
                  : nullptr});
         const at::Tensor projected = blocks.part(saved[i].projected, block);
-        const at::Tensor of_projected = at::empty_like(projected);
-        multiply(of_product, transposed[i].v, of_projected);
+        const at::Tensor projected_gradient = at::empty_like(projected);
+        multiply(product_gradient, transposed[i].v, projected_gradient);
         if (is_training) {
           multiply(
               projected.t().contiguous(),
-              of_product,
+              product_gradient,
               sums[i].v.select(0, block));
           multiply(
-              of_projected.t().contiguous(),
+              projected_gradient.t().contiguous(),
               blocks.part(saved[i].x, block),
               sums[i].u.select(0, block));
         }
-        multiply(of_projected, transposed[i].u, of_x, /*add=*/true);
+        multiply(projected_gradient, transposed[i].u, x_gradient, /*add=*/true);
       }
-      of_first.add_(of_x);
+      first_gradient.add_(x_gradient);
     });
     variable_list result{x0_gradient};
     if (!is_training) {

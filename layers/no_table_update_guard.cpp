@@ -15,7 +15,7 @@ NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
     }
   });
   for (const auto& strategy : strategies_) {
-    strategy->forbid_updates();
+    strategy->disable_updates();
   }
 }
 
@@ -29,7 +29,7 @@ const torch::nn::Module& NoTableUpdateGuard::module_of(
 
 NoTableUpdateGuard::~NoTableUpdateGuard() {
   for (const auto& strategy : strategies_) {
-    strategy->allow_updates();
+    strategy->enable_updates();
   }
 }
 

@@ -135,12 +135,12 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
     const Part& part) const {
   // In the halves, features are in the order of the configs.
   const std::vector<size_t> requested = indices_of(part);
-  std::vector<size_t> in_order = requested;
-  std::sort(in_order.begin(), in_order.end());
+  std::vector<size_t> sorted = requested;
+  std::sort(sorted.begin(), sorted.end());
   size_t next_tpu = 0;
   size_t next_dense = 0;
   std::vector<T> all(is_tpu_.size());
-  for (const size_t i : in_order) {
+  for (const size_t i : sorted) {
     all[i] = is_tpu_[i] ? tpu.entries()[next_tpu++].second.leaf()
                         : dense.entries()[next_dense++].second.leaf();
   }
@@ -154,12 +154,12 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
 
 // If `work` fails before the large tables are looked up, tells the waiting ranks.
 template <class Work>
-auto PartialTPUEmbeddingImpl::or_give_up(Work work) {
+auto PartialTPUEmbeddingImpl::run_or_abort(Work work) {
   try {
     return work();
   } catch (...) {
     if (!tpu_.is_empty()) {
-      tpu_->give_up(std::current_exception());
+      tpu_->abort(std::current_exception());
     }
     throw;
   }
@@ -169,7 +169,7 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
   FeatureHalves halves;
-  Nest<at::Tensor> dense = or_give_up([&] {
+  Nest<at::Tensor> dense = run_or_abort([&] {
     halves = split_batch(features, weights);
     return dense_.is_empty()
         ? Nest<at::Tensor>()
@@ -198,7 +198,7 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
     const Weights& weights) {
   FeatureHalves halves;
   PartialPendingForward pending;
-  or_give_up([&] {
+  run_or_abort([&] {
     halves = split_batch(features, weights);
     if (!dense_.is_empty()) {
       pending.dense_ =
@@ -241,9 +241,9 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
 }
 
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
-  const bool is_again = this->input_shapes().has_value();
+  const bool was_built = this->input_shapes().has_value();
   LayerImpl::build(input_shapes);
-  if (is_again) {
+  if (was_built) {
     compute_output_shape(input_shapes);  // check both halves before changes
     make_parameters(input_shapes);
   }
@@ -254,10 +254,10 @@ std::optional<Nest<PartialShape>> PartialTPUEmbeddingImpl::input_shapes()
   if (!LayerImpl::input_shapes()) {
     return std::nullopt;
   }
-  const auto of = [](const TPUEmbedding& half) {
+  const auto input_shapes_of = [](const TPUEmbedding& half) {
     return half.is_empty() ? Nest<PartialShape>() : *half->input_shapes();
   };
-  return merge(of(tpu_), of(dense_));
+  return merge(input_shapes_of(tpu_), input_shapes_of(dense_));
 }
 
 void PartialTPUEmbeddingImpl::make_parameters(

@@ -24,7 +24,7 @@ namespace tessera {
 
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 bool is_finite(const at::Tensor& tensor) {
   // A sum is cheaper. If it is finite, all values are. If not, it may have overflowed.
@@ -233,21 +233,21 @@ at::Tensor RetrievalImpl::forward(
   const at::Tensor positive = scores.diagonal();  // [batch]
   if (options().remove_accidental_hits) {
     const at::Tensor& ids = batch.candidate_ids;
-    const at::Tensor is_own =
+    const at::Tensor is_positive =
         at::eye(queries, candidates, scores.options().dtype(at::kBool));
-    const at::Tensor is_hit =
+    const at::Tensor is_same_id =
         ids.narrow(0, 0, queries).unsqueeze(1).eq(ids.unsqueeze(0));
     // exp(-inf) and its gradient are 0. Each row still has its positive, so no sum is 0.
-    scores =
-        scores.masked_fill(is_hit.logical_and(is_own.logical_not()), kNever);
+    scores = scores.masked_fill(
+        is_same_id.logical_and(is_positive.logical_not()), kMinusInfinity);
   }
-  const int64_t hard = options().num_hard_negatives.value_or(
+  const int64_t num_hard = options().num_hard_negatives.value_or(
       std::numeric_limits<int64_t>::max());
-  if (hard < candidates - 1) {
-    const at::Tensor is_own =
+  if (num_hard < candidates - 1) {
+    const at::Tensor is_positive =
         at::eye(queries, candidates, scores.options().dtype(at::kBool));
-    const at::Tensor negatives =
-        std::get<0>(scores.masked_fill(is_own, kNever).topk(hard, 1));
+    const at::Tensor negatives = std::get<0>(
+        scores.masked_fill(is_positive, kMinusInfinity).topk(num_hard, 1));
     scores = at::cat({positive.unsqueeze(1), negatives}, 1);
   }
 

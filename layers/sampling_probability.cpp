@@ -152,9 +152,10 @@ at::Tensor SamplingProbabilityImpl::forward(const at::Tensor& ids) {
   check_ids(ids);
   build_on_first_call(ids);
   check_buffers();
-  const at::Tensor wide = ids.to(at::kLong).contiguous();
+  const at::Tensor int64_values = ids.to(at::kLong).contiguous();
   const std::span<const int64_t> values(
-      wide.const_data_ptr<int64_t>(), static_cast<size_t>(wide.size(0)));
+      int64_values.const_data_ptr<int64_t>(),
+      static_cast<size_t>(int64_values.size(0)));
   if (is_training()) {
     learn(values);
   }

@@ -65,7 +65,7 @@ detail::LayerClass stock(
               TESSERA_CHECK_VALUE(
                   false, "[{}] {}", where, error.what_without_backtrace());
             }
-            return detail::MadeLayer{
+            return detail::LayerInstance{
                 .module = module, .any = torch::nn::AnyModule(module)};
           }};
 }
@@ -88,7 +88,7 @@ detail::LayerClass plain(const char* name) {
           [](const Json& config, const std::string& where, const FromJson&) {
             require_known_keys(config, {}, where);
             auto module = std::make_shared<Impl>();
-            return detail::MadeLayer{
+            return detail::LayerInstance{
                 .module = module, .any = torch::nn::AnyModule(module)};
           }};
 }

@@ -22,7 +22,7 @@ namespace {
 // The maximum number of queries per block: enough for fast matrix products.
 constexpr int64_t kQueries = 256;
 // The maximum number of results per block, of about 30 bytes each.
-constexpr int64_t kFound = 1 << 18;
+constexpr int64_t kMaxFound = 1 << 18;
 // The number of elements that are converted to float64 at a time: 8 MB.
 constexpr int64_t kElements = 1 << 20;
 
@@ -59,8 +59,8 @@ at::Tensor matrix_of(
 }
 
 // The length of the longest row. It is 0 without rows, and not finite if a row is not.
-double longest_row(const at::Tensor& matrix) {
-  double longest = 0.0;
+double max_row_norm(const at::Tensor& matrix) {
+  double max_norm = 0.0;
   const int64_t step = std::max<int64_t>(1, kElements / matrix.size(1));
   for (int64_t begin = 0; begin < matrix.size(0); begin += step) {
     const at::Tensor rows =
@@ -72,9 +72,9 @@ double longest_row(const at::Tensor& matrix) {
     if (!std::isfinite(length)) {
       return length;
     }
-    longest = std::max(longest, length);
+    max_norm = std::max(max_norm, length);
   }
-  return longest;
+  return max_norm;
 }
 
 at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
@@ -97,15 +97,15 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
       ids.to(at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
   const at::Tensor sorted = std::get<0>(own.sort());
   const int64_t* id = sorted.const_data_ptr<int64_t>();
-  const int64_t* twice = std::adjacent_find(id, id + sorted.size(0));
+  const int64_t* duplicate = std::adjacent_find(id, id + sorted.size(0));
   TESSERA_CHECK_VALUE(
       id[0] >= 0,
       "[TopKIndex] ids must be >= 0, but got {}. Use other ids, because -1 stands for no result.",
       id[0]);
   TESSERA_CHECK_VALUE(
-      twice == id + sorted.size(0),
+      duplicate == id + sorted.size(0),
       "[TopKIndex] ids must be unique, but {} occurs more than once. Give each vector its own id.",
-      *twice);
+      *duplicate);
   return own;
 }
 
@@ -129,9 +129,9 @@ class Exclusions {
         describe(bags.values),
         describe(bags.row_splits));
     const auto copy = [](const at::Tensor& tensor) {
-      const at::Tensor wide = tensor.to(at::kLong).contiguous();
-      const int64_t* begin = wide.const_data_ptr<int64_t>();
-      return std::vector<int64_t>(begin, begin + wide.numel());
+      const at::Tensor int64_values = tensor.to(at::kLong).contiguous();
+      const int64_t* begin = int64_values.const_data_ptr<int64_t>();
+      return std::vector<int64_t>(begin, begin + int64_values.numel());
     };
     ids_ = copy(bags.values);
     splits_ = copy(bags.row_splits);
@@ -167,11 +167,11 @@ class Exclusions {
 int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
   const auto last =
       std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
-  int64_t most = needed[begin];
+  int64_t max_needed = needed[begin];
   int64_t end = begin + 1;
   while (end < last) {
-    most = std::max(most, needed[end]);
-    if (most > kFound / (end + 1 - begin)) {
+    max_needed = std::max(max_needed, needed[end]);
+    if (max_needed > kMaxFound / (end + 1 - begin)) {
       break;
     }
     ++end;
@@ -189,21 +189,21 @@ IndexVectors index_vectors(
       rows.size(0) > 0,
       "{} expected one vector or more, but got none. Pass the vectors to search.",
       where);
-  const double longest = longest_row(rows);
+  const double max_norm = max_row_norm(rows);
   TESSERA_CHECK_VALUE(
-      std::isfinite(longest),
+      std::isfinite(max_norm),
       "{} vectors must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the vectors down.",
       where);
-  return {.rows = std::move(rows), .longest = longest};
+  return {.rows = std::move(rows), .max_norm = max_norm};
 }
 
 TopKIndex::TopKIndex(const IndexVectors& vectors, const at::Tensor& ids)
     : dim_(vectors.rows.size(1)),
-      longest_(vectors.longest),
+      max_norm_(vectors.max_norm),
       ids_(checked_ids(ids, vectors.rows.size(0))) {}
 
-TopKIndex::TopKIndex(int64_t dim, double longest, const at::Tensor& ids)
-    : dim_(dim), longest_(longest), ids_(checked_ids(ids, std::nullopt)) {}
+TopKIndex::TopKIndex(int64_t dim, double max_norm, const at::Tensor& ids)
+    : dim_(dim), max_norm_(max_norm), ids_(checked_ids(ids, std::nullopt)) {}
 
 TopK TopKIndex::search(
     const at::Tensor& queries,
@@ -220,16 +220,16 @@ TopK TopKIndex::search(
       "[TopKIndex] k must be in [1, {}], the number of vectors, but got {}. Lower k.",
       size(),
       k);
-  const double length = longest_row(matrix);
+  const double length = max_row_norm(matrix);
   TESSERA_CHECK_VALUE(
       std::isfinite(length),
       "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the queries down.");
   // No partial sum of a dot product is larger than this product.
   TESSERA_CHECK_VALUE(
-      length * longest_ < std::numeric_limits<float>::max(),
+      length * max_norm_ < std::numeric_limits<float>::max(),
       "[TopKIndex] scores may overflow float32, because queries have lengths up to {}, and vectors up to {}. Scale them down.",
       length,
-      longest_);
+      max_norm_);
   const int64_t count = matrix.size(0);
   const Exclusions exclusions(excluded, count);
 

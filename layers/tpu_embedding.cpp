@@ -121,11 +121,11 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
         "[export_torchscript] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) on the model before the export.",
         activation_device_);
     return converted(
-        interception->answer(*state_, options_.features, features, weights));
+        interception->handle(*state_, options_.features, features, weights));
   }
   Request request = read(features, weights);
   auto activations = strategy_->forward(std::move(request.batch));
-  fix_ragged_rows(*state_, request.ragged_rows);
+  set_ragged_rows(*state_, request.ragged_rows);
   return converted(pack(std::move(activations), request.part));
 }
 
@@ -157,7 +157,7 @@ TPUEmbeddingImpl::Request TPUEmbeddingImpl::read(
     request.ragged_rows = request.batch.ragged_rows();
     return request;
   } catch (...) {
-    give_up(std::current_exception());
+    abort(std::current_exception());
     throw;
   }
 }
@@ -179,7 +179,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
     const Features& features,
     const Weights& weights) const {
   if (const auto* interception = ForwardInterception::current()) {
-    return converted(interception->answer_lookup(
+    return converted(interception->handle_lookup(
         *state_, options_.features, features, weights));
   }
   return embedding_lookup(features, weights, options_.features);
@@ -196,13 +196,13 @@ Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(
       *state_,
       "[TPUEmbedding::embedding_lookup]",
       "Call forward() under NoGradGuard on all ranks.");
-  const auto reading = strategy_->stop_updates();
+  const auto reading = strategy_->lock_for_reading();
   return converted(
-      look_up_for_serving(*state_, features, weights, serving_config));
+      lookup_for_serving(*state_, features, weights, serving_config));
 }
 
-void TPUEmbeddingImpl::give_up(std::exception_ptr error) {
-  strategy_->give_up(std::move(error));
+void TPUEmbeddingImpl::abort(std::exception_ptr error) {
+  strategy_->abort(std::move(error));
 }
 
 PendingForward TPUEmbeddingImpl::begin_forward(
@@ -214,7 +214,7 @@ PendingForward TPUEmbeddingImpl::begin_forward(
   Request request = read(features, weights);
   PendingForward pending;
   pending.finish_ = strategy_->begin_forward(std::move(request.batch));
-  fix_ragged_rows(*state_, request.ragged_rows);
+  set_ragged_rows(*state_, request.ragged_rows);
   pending.strategy_ = strategy_;
   pending.part_ = std::move(request.part);
   return pending;
@@ -381,7 +381,7 @@ void TPUEmbeddingImpl::load(
     const LoadOptions& options) {
   strategy_->wait_for_lookups();
   load_state(*state_, archive, options, "[TPUEmbedding::load]");
-  strategy_->forget();
+  strategy_->discard_pending();
 }
 
 void TPUEmbeddingImpl::save_checkpoint(

@@ -57,7 +57,7 @@ const KerasClass& find_class(
       usable.push_back(keras_class);
     }
   }
-  const bool is_for_others =
+  const bool is_in_other_fidelities =
       is_tpu && std::any_of(all.begin(), all.end(), [&](const auto& other) {
         return other.name == name;
       });
@@ -68,8 +68,9 @@ const KerasClass& find_class(
       names_of(usable),
       is_tpu ? " with Fidelity::kTpu" : "",
       shorten(name),
-      is_for_others ? "Use Fidelity::kLazy or Fidelity::kExact."
-                    : "Use one of them, or a native spec such as optim::Adam.");
+      is_in_other_fidelities
+          ? "Use Fidelity::kLazy or Fidelity::kExact."
+          : "Use one of them, or a native spec such as optim::Adam.");
 }
 
 // Decides whether legacy Keras wrote the config. A config without a module counts as

@@ -35,7 +35,7 @@ KerasConfig::Shared KerasConfig::read_shared(
     LegacyDecay legacy_decay) const {
   Shared shared{.learning_rate = read_learning_rate(legacy_decay)};
   TESSERA_CHECK_VALUE(
-      idle_rows != IdleRows::kOnlySlots || fidelity_ != Fidelity::kExact,
+      idle_rows != IdleRows::kOnlySlotsUpdated || fidelity_ != Fidelity::kExact,
       "[{}] the legacy optimizer is not supported with Fidelity::kExact, because it decays the slots of all rows, but updates the weights of only the rows in the batch. Use Fidelity::kLazy, or the optimizer of Keras 3.",
       where_);
   shared.clip = optional_number("clipvalue");
@@ -46,13 +46,13 @@ KerasConfig::Shared KerasConfig::read_shared(
       shared.clip.value_or(0.0));
   shared.weight_decay = optional_number("weight_decay").value_or(0.0);
   if (shared.weight_decay != 0.0) {
-    idle_rows = IdleRows::kMove;
+    idle_rows = IdleRows::kUpdated;
   }
   const char* key = "gradient_accumulation_steps";
   const Json steps = value(key);
   if (!steps.is_null()) {
     shared.gradient_accumulation_steps =
-        JsonValue<int64_t>::read(steps, place(key));
+        JsonValue<int64_t>::read(steps, where_of(key));
     TESSERA_CHECK_VALUE(
         shared.gradient_accumulation_steps >= 2,
         "[{}] gradient_accumulation_steps must be >= 2, but got {}. Use null to switch it off.",
@@ -60,26 +60,26 @@ KerasConfig::Shared KerasConfig::read_shared(
         shared.gradient_accumulation_steps);
   }
   shared.is_lazy =
-      fidelity_ != Fidelity::kExact || idle_rows == IdleRows::kStay;
+      fidelity_ != Fidelity::kExact || idle_rows == IdleRows::kUnchanged;
   return shared;
 }
 
 LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
-  LearningRate rate =
-      read_keras_learning_rate(value("learning_rate"), place("learning_rate"));
+  LearningRate learning_rate = read_keras_learning_rate(
+      value("learning_rate"), where_of("learning_rate"));
   const bool decays =
       is_legacy() && legacy_decay == LegacyDecay::kOfLearningRate;
   const double decay = decays ? number("decay") : 0.0;
   if (decay == 0.0) {
-    return rate;
+    return learning_rate;
   }
   TESSERA_CHECK_VALUE(
-      rate.is_constant(),
+      learning_rate.is_constant(),
       "[{}] decay = {} can't be combined with a schedule. Set decay to 0, and let the schedule decay the learning rate.",
       where_,
       decay);
   return InverseTimeDecay{
-      .initial_learning_rate = rate.value(0, "[" + where_ + "]"),
+      .initial_learning_rate = learning_rate.value(0, "[" + where_ + "]"),
       .decay_steps = 1.0,
       .decay_rate = decay};
 }
@@ -118,10 +118,10 @@ Json KerasConfig::value(const char* key) const {
 }
 
 std::optional<double> KerasConfig::optional_number(const char* key) const {
-  return JsonValue<std::optional<double>>::read(value(key), place(key));
+  return JsonValue<std::optional<double>>::read(value(key), where_of(key));
 }
 
-std::string KerasConfig::place(const char* key) const {
+std::string KerasConfig::where_of(const char* key) const {
   return where_ + "." + key;
 }
 

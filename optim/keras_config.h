@@ -17,7 +17,7 @@ namespace tessera::optim {
 /// Whether Keras changes a row and its slots in an update that has no gradient for the
 /// row. With kOnlySlots, the slots change as if the gradient were zero, but the row does
 /// not. Weight decay changes the row in any case.
-enum class IdleRows { kStay, kMove, kOnlySlots };
+enum class IdleRows { kUnchanged, kUpdated, kOnlySlotsUpdated };
 
 /// What the option `decay` of legacy Keras applies to.
 enum class LegacyDecay { kOfLearningRate, kOfMomentum };
@@ -33,10 +33,10 @@ class KerasConfig {
       Json config);
 
   double number(const char* key) const {
-    return JsonValue<double>::read(value(key), place(key));
+    return JsonValue<double>::read(value(key), where_of(key));
   }
   bool flag(const char* key) const {
-    return JsonValue<bool>::read(value(key), place(key));
+    return JsonValue<bool>::read(value(key), where_of(key));
   }
   bool is_legacy() const {
     return source_ == KerasSource::kLegacy;
@@ -90,7 +90,7 @@ class KerasConfig {
   // The option's value or Keras's default; null if this source has no such option.
   Json value(const char* key) const;
   std::optional<double> optional_number(const char* key) const;
-  std::string place(const char* key) const;
+  std::string where_of(const char* key) const;
 
   std::vector<KerasOption> options_;
   std::string where_;

@@ -95,15 +95,15 @@ void LearningRate::validate(const std::string& where) const {
 std::vector<int64_t> learning_rate_tags(
     const std::vector<LearningRate>& sources) {
   std::vector<int64_t> tags;
-  std::vector<const LearningRate*> firsts;  // by tag
+  std::vector<const LearningRate*> distinct;  // by tag
   for (const LearningRate& source : sources) {
     const auto first = std::find_if(
-        firsts.begin(), firsts.end(), [&](const LearningRate* known) {
+        distinct.begin(), distinct.end(), [&](const LearningRate* known) {
           return *known == source;
         });
-    tags.push_back(first - firsts.begin());
-    if (first == firsts.end()) {
-      firsts.push_back(&source);
+    tags.push_back(first - distinct.begin());
+    if (first == distinct.end()) {
+      distinct.push_back(&source);
     }
   }
   return tags;

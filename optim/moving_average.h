@@ -8,15 +8,15 @@
 
 namespace tessera::optim {
 
-/// average = share * average + (1 - share) * value
-inline void blend(at::Tensor& average, double share, const at::Tensor& value) {
-  average.mul_(share).add_(value, 1.0 - share);
+/// average = decay * average + (1 - decay) * value
+inline void blend(at::Tensor& average, double decay, const at::Tensor& value) {
+  average.mul_(decay).add_(value, 1.0 - decay);
 }
 
-/// 1 - share^update. An average that starts at 0 has no bias after `update` updates if it
+/// 1 - decay^update. An average that starts at 0 has no bias after `update` updates if it
 /// is divided by this.
-inline double bias_correction(double share, int64_t update) {
-  return 1.0 - std::pow(share, static_cast<double>(update));
+inline double bias_correction(double decay, int64_t update) {
+  return 1.0 - std::pow(decay, static_cast<double>(update));
 }
 
 }  // namespace tessera::optim

@@ -69,7 +69,7 @@ void validate(const OptimizerSpec& optimizer, const std::string& where) {
   validate(common_options(optimizer), prefix);
   std::visit(
       [&](const auto& spec) {
-        definition_of(spec).validate(spec, Range(prefix));
+        definition_of(spec).validate(spec, RangeChecks(prefix));
       },
       optimizer.variant());
 }
@@ -90,15 +90,15 @@ const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer) {
 
 RowUpdate row_update(
     const OptimizerSpec& optimizer,
-    const UpdateMoment& moment) {
+    const StepContext& context) {
   const CommonOptions options = common_options(optimizer);
   return {
       .rule = std::visit(
           [&](const auto& spec) {
-            return definition_of(spec).row_rule(spec, moment);
+            return definition_of(spec).row_rule(spec, context);
           },
           optimizer.variant()),
-      .stages = row_stages(options, moment.learning_rate),
+      .stages = row_stages(options, context.learning_rate),
       .accumulate = options.use_gradient_accumulation,
       .sweep = !options.is_lazy};
 }

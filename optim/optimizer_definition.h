@@ -6,7 +6,7 @@
 #include "optim/keras_config.h"
 #include "optim/keras_options.h"
 #include "optim/keras_writer.h"
-#include "optim/range.h"
+#include "optim/range_checks.h"
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
 #include "src/kernels/kernels.h"
@@ -37,12 +37,12 @@ class OptimizerDefinition {
   virtual std::vector<SlotSpec> slots(const Spec& spec) const = 0;
 
   /// Checks the spec's own options. validate(CommonOptions) checks the others.
-  virtual void validate(const Spec& spec, const Range& range) const = 0;
+  virtual void validate(const Spec& spec, const RangeChecks& checks) const = 0;
 
   /// The rule for the kernel, with the numbers of one update.
   virtual kernels::RowRule row_rule(
       const Spec& spec,
-      const UpdateMoment& moment) const = 0;
+      const StepContext& context) const = 0;
 
   /// Updates rows by the same rule with stock LibTorch operators. It does not use the
   /// kernel.

@@ -37,7 +37,7 @@ std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer);
 const SlotCreation& slot_creation_of(const OptimizerSpec& optimizer);
 
 /// The number of an update and its learning rate.
-struct UpdateMoment {
+struct StepContext {
   double learning_rate = 0.0;
   /// The number of this update of the table: 1, 2, ...
   int64_t update = 1;
@@ -55,7 +55,7 @@ struct RowUpdate {
 /// custom rules.
 RowUpdate row_update(
     const OptimizerSpec& optimizer,
-    const UpdateMoment& moment);
+    const StepContext& context);
 
 /// The option use_gradient_accumulation.
 bool accumulates_duplicates(const OptimizerSpec& optimizer);

@@ -40,8 +40,8 @@ double periods(double step, double decay_steps, bool staircase) {
 }
 
 // Half a cosine wave, from 1 at 0 to 0 at 1.
-double half_wave(double share) {
-  return 0.5 * (1.0 + std::cos(std::numbers::pi * share));
+double half_cosine(double progress) {
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
 }
 
 double value(const ExponentialDecay& decay, double step) {
@@ -84,8 +84,8 @@ double value(const CosineDecay& decay, double step) {
     from = *decay.warmup_target;
     step -= decay.warmup_steps;
   }
-  const double share = std::min(step, decay.decay_steps) / decay.decay_steps;
-  return from * ((1.0 - decay.alpha) * half_wave(share) + decay.alpha);
+  const double progress = std::min(step, decay.decay_steps) / decay.decay_steps;
+  return from * ((1.0 - decay.alpha) * half_cosine(progress) + decay.alpha);
 }
 
 // Uses float32, as Keras does. The rounding of the logarithms decides to which period the
@@ -93,20 +93,20 @@ double value(const CosineDecay& decay, double step) {
 double value(const CosineDecayRestarts& decay, double step) {
   const auto t_mul = static_cast<float>(decay.t_mul);
   const auto alpha = static_cast<float>(decay.alpha);
-  float share =
+  float progress =
       static_cast<float>(step) / static_cast<float>(decay.first_decay_steps);
-  float restarts = std::floor(share);
+  float restarts = std::floor(progress);
   if (t_mul == 1.0F) {
-    share -= restarts;
+    progress -= restarts;
   } else {
-    restarts =
-        std::floor(std::log(1.0F - share * (1.0F - t_mul)) / std::log(t_mul));
-    const float stretch = std::pow(t_mul, restarts);
-    share = (share - (1.0F - stretch) / (1.0F - t_mul)) / stretch;
+    restarts = std::floor(
+        std::log(1.0F - progress * (1.0F - t_mul)) / std::log(t_mul));
+    const float period = std::pow(t_mul, restarts);
+    progress = (progress - (1.0F - period) / (1.0F - t_mul)) / period;
   }
-  const float height = std::pow(static_cast<float>(decay.m_mul), restarts);
-  const float wave =
-      0.5F * height * (1.0F + std::cos(std::numbers::pi_v<float> * share));
+  const float amplitude = std::pow(static_cast<float>(decay.m_mul), restarts);
+  const float wave = 0.5F * amplitude *
+      (1.0F + std::cos(std::numbers::pi_v<float> * progress));
   return static_cast<float>(decay.initial_learning_rate) *
       ((1.0F - alpha) * wave + alpha);
 }

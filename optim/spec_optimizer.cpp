@@ -3,7 +3,7 @@
 
 #include <tessera/optim/optimizers.h>
 
-#include "optim/rate_reader.h"
+#include "optim/learning_rate_reader.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -22,7 +22,7 @@ namespace {
 // Converts a gradient to the layout that the spec needs. A spec that sweeps gets a
 // dense gradient, with zeros in the other rows. A spec that does not sweep gets only
 // the touched rows of a dense gradient, if they are known.
-at::Tensor readable(
+at::Tensor in_required_layout(
     const at::Tensor& gradient,
     bool sweeps,
     const std::function<at::Tensor()>& touched_rows) {
@@ -81,7 +81,7 @@ void check_gradient(
 
 }  // namespace
 
-void check_off_engine(const OptimizerSpec& spec, const std::string& where) {
+void check_without_engine(const OptimizerSpec& spec, const std::string& where) {
   validate(spec, where);
   TESSERA_CHECK_VALUE(
       accumulates_duplicates(spec),
@@ -108,11 +108,11 @@ void SpecOptimizerOptions::set_lr(double learning_rate) {
 struct SpecOptimizer::Update {
   std::string where = {};
   OptimizerSpec spec = {};
-  UpdateMoment moment = {};
+  StepContext context = {};
   TensorRows rows = {};
   State* state = nullptr;
   at::Tensor gradient = {};
-  bool only_collects = false;
+  bool only_accumulates = false;
   // The new rows of a custom rule. They are computed before anything changes, because the
   // rule may throw.
   TensorRows result = {};
@@ -133,21 +133,21 @@ struct SpecOptimizer::Update {
     TensorRows touched;
     if (is_sparse()) {
       touched = gather_rows(rows, ids());
-      update_rows(spec, moment, gradient._values(), touched, where);
+      update_rows(spec, context, gradient._values(), touched, where);
       return touched;
     }
     touched.weights = rows.weights.clone();
     for (const at::Tensor& slot : rows.slots) {
       touched.slots.push_back(slot.clone());
     }
-    update_rows(spec, moment, gradient, touched, where);
+    update_rows(spec, context, gradient, touched, where);
     return touched;
   }
 
   // Divides the accumulated gradient by the number of passes, and runs a custom rule,
   // which may throw.
   void prepare() {
-    if (only_collects) {
+    if (only_accumulates) {
       return;
     }
     const int64_t passes = gradient_accumulation_steps_of(spec);
@@ -174,7 +174,7 @@ struct SpecOptimizer::Update {
         rows.slots[i].copy_(result.slots[i]);
       }
     } else {
-      update_rows(spec, moment, gradient, rows, where);
+      update_rows(spec, context, gradient, rows, where);
     }
   }
 };
@@ -195,18 +195,18 @@ SpecOptimizer::SpecOptimizer(std::vector<SpecGroup> groups)
 }
 
 SpecOptimizer::SpecOptimizer(
-    const std::vector<Bound>& bound,
+    const std::vector<BoundParameter>& bound,
     std::shared_ptr<int64_t> iterations)
     : SpecOptimizer(SGD{}, std::move(iterations)) {
   owns_slots_ = false;
-  for (const Bound& entry : bound) {
+  for (const BoundParameter& entry : bound) {
     add(entry.spec, {entry.parameter});
     auto state = std::make_unique<State>();
     state->slots = entry.slots;
     state->sum = entry.sum;
     state->touched_rows = entry.touched_rows;
     state_[entry.parameter.unsafeGetTensorImpl()] = std::move(state);
-    places_.push_back(entry.where);
+    bound_names_.push_back(entry.where);
   }
 }
 
@@ -220,9 +220,9 @@ void SpecOptimizer::add(
       std::make_unique<SpecOptimizerOptions>(spec, iterations_));
 }
 
-std::string SpecOptimizer::place_of(size_t group, size_t parameter) const {
-  if (group < places_.size()) {
-    return places_[group];
+std::string SpecOptimizer::where_of(size_t group, size_t parameter) const {
+  if (group < bound_names_.size()) {
+    return bound_names_[group];
   }
   return "[group " + std::to_string(group) + ", parameter " +
       std::to_string(parameter) + "]";
@@ -275,26 +275,26 @@ SpecOptimizer::Update SpecOptimizer::update_of(
       .spec = spec,
       .rows = {.weights = parameter.detach(), .slots = state.slots},
       .state = &state,
-      .gradient =
-          readable(gradient, sweeps_all_rows(spec), state.touched_rows)};
+      .gradient = in_required_layout(
+          gradient, sweeps_all_rows(spec), state.touched_rows)};
   if (gradient_accumulation_steps_of(spec) > 1 && parameter.grad().defined()) {
     update.gradient = sum_of(*state.sum, update.gradient);
   }
   return update;
 }
 
-std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
+std::vector<SpecOptimizer::Update> SpecOptimizer::plan_updates() {
   std::vector<Update> updates;
   std::set<const void*> seen;
   std::vector<LearningRate> sources;
   for (const auto& group : param_groups_) {
     sources.push_back(learning_rate_of(spec_of(group)));
   }
-  RateReader rates(learning_rate_tags(sources), *iterations_);
+  LearningRateReader learning_rates(learning_rate_tags(sources), *iterations_);
   const bool is_step = has_gradients();
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const OptimizerSpec& spec = spec_of(param_groups_[g]);
-    check_off_engine(spec, place_of(g, 0));
+    check_without_engine(spec, where_of(g, 0));
     const int64_t passes = gradient_accumulation_steps_of(spec);
     const bool is_due = (*iterations_ + 1) % passes == 0;
     for (size_t i = 0; i < param_groups_[g].params().size(); ++i) {
@@ -306,17 +306,17 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan() {
       if (!gradient.defined()) {
         continue;
       }
-      const std::string where = place_of(g, i);
+      const std::string where = where_of(g, i);
       TESSERA_CHECK_VALUE(
           seen.insert(parameter.unsafeGetTensorImpl()).second,
           "{} this parameter must be given once, but is given twice. Remove one of them, because a step updates a parameter once.",
           where);
       check_gradient(gradient, parameter, spec, where);
       updates.push_back(update_of(parameter, gradient, spec, where));
-      updates.back().only_collects = !is_due;
+      updates.back().only_accumulates = !is_due;
       if (is_due) {
-        updates.back().moment = {
-            .learning_rate = rates.read(g, sources[g], where),
+        updates.back().context = {
+            .learning_rate = learning_rates.read(g, sources[g], where),
             .update = *iterations_ / passes + 1};
       }
     }
@@ -334,9 +334,9 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
-  std::vector<Update> updates = plan();
+  std::vector<Update> updates = plan_updates();
   for (Update& update : updates) {
-    if (update.only_collects) {
+    if (update.only_accumulates) {
       *update.state->sum = update.gradient;
       continue;
     }

@@ -15,7 +15,7 @@
 namespace tessera::optim {
 
 /// Refuses specs that need Strategy::engine(); `where` begins the message.
-void check_off_engine(const OptimizerSpec& spec, const std::string& where);
+void check_without_engine(const OptimizerSpec& spec, const std::string& where);
 
 /// The options of a param group, which hold its spec.
 class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
@@ -50,7 +50,7 @@ inline const OptimizerSpec& spec_of(
 class SpecOptimizer : public torch::optim::Optimizer {
  public:
   /// A parameter whose slots belong to another object, such as a layer.
-  struct Bound {
+  struct BoundParameter {
     OptimizerSpec spec = {};
     at::Tensor parameter = {};
     std::vector<at::Tensor> slots = {};
@@ -69,7 +69,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
   /// Makes one group per entry. step() updates their slots and sums and the counter,
   /// but save() does not write them.
   SpecOptimizer(
-      const std::vector<Bound>& bound,
+      const std::vector<BoundParameter>& bound,
       std::shared_ptr<int64_t> iterations);
 
   /// Everything that can fail does so before the first parameter changes.
@@ -100,7 +100,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
       const at::Tensor& gradient,
       const OptimizerSpec& spec,
       const std::string& where);
-  std::vector<Update> plan();
+  std::vector<Update> plan_updates();
 
   // load() reads and checks everything before it changes anything.
   Loaded read(torch::serialize::InputArchive& archive) const;
@@ -115,10 +115,10 @@ class SpecOptimizer : public torch::optim::Optimizer {
       torch::serialize::InputArchive& archive,
       Loaded& loaded) const;
 
-  std::string place_of(size_t group, size_t parameter) const;
+  std::string where_of(size_t group, size_t parameter) const;
 
   std::shared_ptr<int64_t> iterations_;
-  std::vector<std::string> places_;  // of bound parameters, one per group
+  std::vector<std::string> bound_names_;  // of bound parameters, one per group
   bool owns_slots_ = true;
 };
 

@@ -86,9 +86,9 @@ struct SpecOptimizer::Loaded {
   };
 
   int64_t iterations = 0;
-  std::vector<std::pair<size_t, double>> rates = {};  // by group
+  std::vector<std::pair<size_t, double>> learning_rates = {};  // by group
   std::vector<Parameter> parameters = {};
-  bool lacks_sums = false;
+  bool misses_sums = false;
   std::string problems = {};
 
   void expect(bool holds, const std::string& problem) {
@@ -106,9 +106,9 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
     const OptimizerSpec& spec = spec_of(param_groups_[g]);
     CheckedArchive group(archive.compilation_unit());
     group.write("optimizer", c10::IValue(name_of(spec)));
-    const LearningRate& rate = learning_rate_of(spec);
-    if (rate.is_constant()) {
-      group.write("learning_rate", c10::IValue(rate.value(0, "")));
+    const LearningRate& learning_rate = learning_rate_of(spec);
+    if (learning_rate.is_constant()) {
+      group.write("learning_rate", c10::IValue(learning_rate.value(0, "")));
     }
     const std::vector<at::Tensor>& parameters = param_groups_[g].params();
     group.write(
@@ -142,7 +142,7 @@ bool SpecOptimizer::read_parameter(
     Loaded& loaded) const {
   const at::Tensor& own = param_groups_[group].params()[parameter];
   const OptimizerSpec& spec = spec_of(param_groups_[group]);
-  const std::string place = place_of(group, parameter);
+  const std::string where = where_of(group, parameter);
   Loaded::Parameter& read = loaded.parameters.emplace_back();
   read.parameter = own;
   for (const SlotSpec& slot : slots_of(spec)) {
@@ -154,7 +154,7 @@ bool SpecOptimizer::read_parameter(
             value.sizes() == at::IntArrayRef(shape),
         fmt::format(
             "{} slot '{}' must be {}, but the archive has {}",
-            place,
+            where,
             slot.name,
             describe(own.scalar_type(), shape),
             describe(value)));
@@ -169,7 +169,7 @@ bool SpecOptimizer::read_parameter(
       saved_steps.isInt() && saved_steps.toInt() == steps,
       fmt::format(
           "{} gradient_accumulation_steps is {}, but the gradient that was saved is a part of {}",
-          place,
+          where,
           steps,
           saved_steps.isInt() ? std::to_string(saved_steps.toInt())
                               : "an unknown number of steps"));
@@ -178,7 +178,7 @@ bool SpecOptimizer::read_parameter(
       read.sum.defined(),
       fmt::format(
           "{} the collected gradient must be {}, but the archive has none of that type and shape",
-          place,
+          where,
           describe(own.scalar_type(), own.sizes())));
   return true;
 }
@@ -189,33 +189,35 @@ void SpecOptimizer::read_group(
     Loaded& loaded) const {
   const OptimizerSpec& spec = spec_of(param_groups_[group]);
   const std::string own_name = name_of(spec);
-  const std::string place = "group " + std::to_string(group);
+  const std::string where = "group " + std::to_string(group);
   torch::serialize::InputArchive entry;
   c10::IValue name;
   if (!archive.try_read(key_of("group", group), entry) ||
       !entry.try_read("optimizer", name) || !name.isString()) {
-    loaded.expect(false, place + " is missing in the archive");
+    loaded.expect(false, where + " is missing in the archive");
     return;
   }
   loaded.expect(
       name.toStringRef() == own_name,
       fmt::format(
           "{} has the optimizer {}, but the archive has {}",
-          place,
+          where,
           own_name,
           shorten(name.toStringRef())));
-  c10::IValue rate;
-  if (entry.try_read("learning_rate", rate)) {
-    const bool is_rate = rate.isDouble() &&
-        std::isfinite(static_cast<float>(rate.toDouble())) &&
-        rate.toDouble() >= 0.0;
+  c10::IValue learning_rate;
+  if (entry.try_read("learning_rate", learning_rate)) {
+    const bool is_learning_rate = learning_rate.isDouble() &&
+        std::isfinite(static_cast<float>(learning_rate.toDouble())) &&
+        learning_rate.toDouble() >= 0.0;
     loaded.expect(
-        is_rate,
+        is_learning_rate,
         fmt::format(
             "{}: learning_rate must be finite in float32 and >= 0, but the archive has {}",
-            place,
-            rate.isDouble() ? c10::str(rate.toDouble()) : "no number"));
-    loaded.rates.emplace_back(group, is_rate ? rate.toDouble() : 0.0);
+            where,
+            learning_rate.isDouble() ? c10::str(learning_rate.toDouble())
+                                     : "no number"));
+    loaded.learning_rates.emplace_back(
+        group, is_learning_rate ? learning_rate.toDouble() : 0.0);
   }
   const size_t num_parameters = param_groups_[group].params().size();
   c10::IValue count;
@@ -224,7 +226,7 @@ void SpecOptimizer::read_group(
           count.toInt() == static_cast<int64_t>(num_parameters),
       fmt::format(
           "{} has {} parameters, but the archive has {}",
-          place,
+          where,
           num_parameters,
           count.isInt() ? std::to_string(count.toInt()) : "no number of them"));
   if (!owns_slots_) {
@@ -238,7 +240,7 @@ void SpecOptimizer::read_group(
       has_sum = true;
     }
   }
-  loaded.lacks_sums = loaded.lacks_sums || !has_sum;
+  loaded.misses_sums = loaded.misses_sums || !has_sum;
 }
 
 SpecOptimizer::Loaded SpecOptimizer::read(
@@ -279,14 +281,14 @@ SpecOptimizer::Loaded SpecOptimizer::read(
 
 void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   const Loaded loaded = read(archive);
-  for (const auto& [group, rate] : loaded.rates) {
-    param_groups_[group].options().set_lr(rate);
+  for (const auto& [group, learning_rate] : loaded.learning_rates) {
+    param_groups_[group].options().set_lr(learning_rate);
   }
   if (!owns_slots_) {
     return;  // The layer loads the counter, the slots and the sums.
   }
   *iterations_ = loaded.iterations;
-  if (loaded.lacks_sums) {
+  if (loaded.misses_sums) {
     TORCH_WARN(
         "[SpecOptimizer::load] the archive was saved after pass ",
         *iterations_,

@@ -22,7 +22,7 @@ std::vector<int64_t> slot_shape(const SlotSpec& slot, at::IntArrayRef weights) {
 
 void update_rows(
     const OptimizerSpec& optimizer,
-    const UpdateMoment& moment,
+    const StepContext& context,
     at::Tensor gradients,
     TensorRows& rows,
     const std::string& where) {
@@ -34,10 +34,10 @@ void update_rows(
   }
   if (options.weight_decay_factor) {
     rows.weights.sub_(
-        rows.weights * options.weight_decay(moment.learning_rate));
+        rows.weights * options.weight_decay(context.learning_rate));
   }
   const TensorUpdate update{
-      .moment = moment,
+      .context = context,
       .gradient = gradients,
       .weight = rows.weights,
       .slots = rows.slots,

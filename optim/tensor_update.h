@@ -18,7 +18,7 @@ struct TensorRows {
 
 /// The arguments of a rule that updates all rows. It changes weight and slots in place.
 struct TensorUpdate {
-  const UpdateMoment& moment;
+  const StepContext& context;
   const at::Tensor& gradient;  // [..., dim], clipped
   at::Tensor& weight;  // [..., dim], after weight decay
   std::vector<at::Tensor>& slots;
@@ -26,7 +26,7 @@ struct TensorUpdate {
   const std::string& where;
 
   double learning_rate() const {
-    return moment.learning_rate;
+    return context.learning_rate;
   }
 };
 
@@ -41,7 +41,7 @@ std::vector<int64_t> slot_shape(const SlotSpec& slot, at::IntArrayRef weights);
 ///          message.
 void update_rows(
     const OptimizerSpec& optimizer,
-    const UpdateMoment& moment,
+    const StepContext& context,
     at::Tensor gradients,
     TensorRows& rows,
     const std::string& where);

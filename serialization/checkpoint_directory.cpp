@@ -33,7 +33,7 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, Disk& disk)
 
 void CheckpointDirectory::open() {
   make();
-  lock_.emplace(FileLock::of_holder(
+  lock_.emplace(FileLock::per_holder(
       path_.string(),
       disk_.where(),
       "Let one save at a time write into this directory."));
@@ -80,8 +80,9 @@ void CheckpointDirectory::remove_leftovers() {
 }
 
 std::string CheckpointDirectory::next_name() const {
-  return complete_.empty() ? checkpoint_name(1)
-                           : name_after(complete_.back(), disk_.where());
+  return complete_.empty()
+      ? checkpoint_name(1)
+      : next_checkpoint_name(complete_.back(), disk_.where());
 }
 
 fs::path CheckpointDirectory::hidden(const std::string& name) const {

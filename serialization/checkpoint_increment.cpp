@@ -107,16 +107,16 @@ std::vector<std::string> gather_touched(
     for (uint32_t& row : rows) {
       row += first;
     }
-    for (const std::string& of_rank : state.ranks->gather(
+    for (const std::string& rank_rows : state.ranks->gather(
              {reinterpret_cast<const char*>(rows.data()),
               rows.size() * sizeof(uint32_t)})) {
-      files[i].append(of_rank);
+      files[i].append(rank_rows);
     }
   }
   return files;
 }
 
-void count_touched_from(
+void track_changes_from(
     const std::string& id,
     const std::vector<TableIncrement>& increments,
     EmbeddingState& state) {

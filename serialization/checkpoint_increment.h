@@ -64,7 +64,7 @@ std::vector<std::string> gather_touched(
 
 /// From now on, touched rows count from the checkpoint of this id. `increments` is what
 /// it holds, or empty for a full checkpoint.
-void count_touched_from(
+void track_changes_from(
     const std::string& id,
     const std::vector<TableIncrement>& increments,
     EmbeddingState& state);

@@ -209,10 +209,10 @@ CommonRows find_common(
     const ManifestPart& part,
     kernels::RowNumbers rows,
     int64_t count) {
-  const LocalRows wanted{.numbers = rows, .count = count};
+  const LocalRows requested{.numbers = rows, .count = count};
   CommonRows common{
-      .first = wanted.count_before(part.begin),
-      .end = wanted.count_before(part.end),
+      .first = requested.count_before(part.begin),
+      .end = requested.count_before(part.end),
       .stride = part.step / std::gcd(part.step, rows.step)};
   // Remainders repeat after `stride` rows. If none of these is in the part, no row is.
   const int64_t last = std::min(common.end, common.first + common.stride);
@@ -318,7 +318,7 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
 
 // Whether the part may hold rows that `copy` needs. A part of an increment always may,
 // because its entries are not numbered by row.
-bool may_hold(
+bool may_contain(
     const ManifestTable& table,
     const ManifestPart& part,
     const LoadPlan::Copy& copy) {
@@ -439,7 +439,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
         append_ranges(folder / file.name, file, where_, ranges);
       }
       for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
-        if (may_hold(entry, part, copy)) {
+        if (may_contain(entry, part, copy)) {
           append_ranges(folder / part.file.name, part.file, where_, ranges);
         }
       }
@@ -483,7 +483,7 @@ void CheckpointReader::read_rows(
     kernels::RowNumbers rows,
     int64_t count,
     char* to) const {
-  const LocalRows wanted{.numbers = rows, .count = count};
+  const LocalRows requested{.numbers = rows, .count = count};
   for (const size_t link : links_of(table)) {
     const ManifestTable& entry = table_of(link, table);
     const ManifestTensor& tensor = find_tensor(entry, key);
@@ -506,7 +506,7 @@ void CheckpointReader::read_rows(
         where_,
         values.data());
     for (auto row = first; row != last; ++row) {
-      const int64_t i = wanted.count_before(*row);
+      const int64_t i = requested.count_before(*row);
       if (rows[i] == *row) {
         std::memcpy(
             to + i * row_bytes,
@@ -578,9 +578,9 @@ void load_checkpoint(
     const std::string& where) {
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
-  const Place place(Rendezvous::kLoadCheckpoint, state.layer);
-  ranks.barrier_with_same(
-      place,
+  const RendezvousPoint point(Rendezvous::kLoadCheckpoint, state.layer);
+  ranks.barrier_and_compare(
+      point,
       nullptr,
       random_key(
           0,
@@ -593,13 +593,13 @@ void load_checkpoint(
               options.extra != nullptr)),
       "loads with other LoadOptions. Use the same on all ranks.");
   // Only one rank chooses, because a newer checkpoint may appear meanwhile.
-  const std::string checkpoint = ranks.broadcast(place, [&] {
+  const std::string checkpoint = ranks.broadcast(point, [&] {
     return choose_checkpoint(directory, options.checkpoint, where);
   });
   std::optional<CheckpointReader> reader;
   LoadPlan plan;
   torch::serialize::InputArchive extra;
-  ranks.together(place, [&] {
+  ranks.run_on_all_ranks(point, [&] {
     reader.emplace(directory, checkpoint, where);
     plan = plan_load(state, reader->saved(), options, where);
     reader->verify(state, plan);
@@ -608,12 +608,12 @@ void load_checkpoint(
       extra.load_from(stream);
     }
   });
-  ranks.barrier_with_same(
-      place,
+  ranks.barrier_and_compare(
+      point,
       nullptr,
       random_key(0, reader->xxh3()),
       "loads another checkpoint. All ranks must see the same directory.");
-  ranks.together(place, [&] {
+  ranks.run_on_all_ranks(point, [&] {
     try {
       for (const LoadPlan::Copy& copy : plan.copies) {
         copy_rows(*reader, copy);
@@ -627,7 +627,7 @@ void load_checkpoint(
     }
   });
   plan.finish(state);
-  ranks.together(place, [&] {
+  ranks.run_on_all_ranks(point, [&] {
     if (options.extra) {
       options.extra(extra);
     }

@@ -215,8 +215,8 @@ void gather_tables(
     const std::vector<TableIncrement>& increments,
     std::vector<ManifestTable>& tables) {
   RankGroup& ranks = *state.ranks;
-  const Place place(Rendezvous::kSaveCheckpoint, state.layer);
-  const std::string text = ranks.together(place, [&] {
+  const RendezvousPoint place(Rendezvous::kSaveCheckpoint, state.layer);
+  const std::string text = ranks.run_on_all_ranks(place, [&] {
     for (size_t i = 0; i < tables.size(); ++i) {
       number_entries(
           tables[i].touched ? kernels::RowNumbers{.first = increments[i].first}
@@ -229,7 +229,7 @@ void gather_tables(
     return;
   }
   const std::vector<std::string> texts = ranks.gather(text);
-  ranks.together(place, [&] {
+  ranks.run_on_all_ranks(place, [&] {
     for (size_t rank = 1; ranks.rank() == 0 && rank < texts.size(); ++rank) {
       merge_tables(tables_from_text(texts[rank]), tables);
     }

@@ -40,14 +40,14 @@ class CheckpointWriter {
       Disk& disk)
       : state_(state),
         ranks_(*state.ranks),
-        place_(Rendezvous::kSaveCheckpoint, state.layer),
+        point_(Rendezvous::kSaveCheckpoint, state.layer),
         options_(options),
         disk_(disk),
         directory_(directory, disk) {}
 
   void write(const Nest<FeatureConfig>& features) {
-    adopt(ranks_.broadcast(place_, [&] { return prepare(); }));
-    ranks_.together(place_, [&] {
+    adopt(ranks_.broadcast(point_, [&] { return prepare(); }));
+    ranks_.run_on_all_ranks(point_, [&] {
       manifest_.config = config_text(state_, features);
       manifest_.iterations = state_.iterations;
       manifest_.seed = state_.seed;
@@ -66,9 +66,9 @@ class CheckpointWriter {
       throw;
     }
     if (options_.full_every > 1) {
-      count_touched_from(id, increments_, state_);
+      track_changes_from(id, increments_, state_);
     }
-    ranks_.together(place_, [&] {
+    ranks_.run_on_all_ranks(point_, [&] {
       if (is_first()) {
         directory_.keep_newest(options_.keep_last);
       }
@@ -108,12 +108,12 @@ class CheckpointWriter {
   std::string write_files() {
     const std::filesystem::path hidden = directory_.hidden(name_);
     const CheckpointFiles files(hidden, disk_);
-    ranks_.broadcast(place_, [&] {
+    ranks_.broadcast(point_, [&] {
       // Checks the names before anything is written.
       (void)to_text(manifest_, disk_.where());
       disk_.make_directory(hidden);
     });
-    ranks_.together(place_, [&] {
+    ranks_.run_on_all_ranks(point_, [&] {
       write_tables(
           state_, increments_, options_.file_bytes, files, manifest_.tables);
       write_accumulated(state_, files, manifest_.tables);
@@ -121,8 +121,8 @@ class CheckpointWriter {
     gather_tables(state_, increments_, manifest_.tables);
     const std::vector<std::string> touched =
         gather_touched(state_, manifest_.tables, increments_);
-    ranks_.broadcast(place_, [&] { write_touched(touched, files); });
-    return ranks_.broadcast(place_, [&] {
+    ranks_.broadcast(point_, [&] { write_touched(touched, files); });
+    return ranks_.broadcast(point_, [&] {
       write_extra(files);
       const std::string text = write_manifest(files);
       disk_.sync_directory(hidden);
@@ -170,7 +170,7 @@ class CheckpointWriter {
 
   EmbeddingState& state_;
   RankGroup& ranks_;
-  const Place place_;
+  const RendezvousPoint point_;
   const CheckpointOptions& options_;
   Disk& disk_;
   CheckpointDirectory directory_;  // open on rank 0
@@ -211,7 +211,7 @@ void save_checkpoint(
   } catch (...) {
     error = std::current_exception();
   }
-  state.ranks->barrier_with_same(
+  state.ranks->barrier_and_compare(
       {Rendezvous::kSaveCheckpoint, state.layer},
       error,
       random_key(

@@ -17,7 +17,7 @@ namespace tessera {
 
 namespace {
 
-std::string place_of(const Json& path) {
+std::string where_of(const Json& path) {
   return "features" +
       shorten(path.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
@@ -62,7 +62,7 @@ Nest<FeatureConfig> build_nest(
     size_t begin,
     size_t end,
     size_t depth) {
-  const std::string where = place_of(entries[begin].path);
+  const std::string where = where_of(entries[begin].path);
   if (entries[begin].path.size() == depth) {
     TESSERA_CHECK_VALUE(
         end == begin + 1 || entries[begin + 1].path.size() > depth,
@@ -191,7 +191,7 @@ Json to_json(const Nest<FeatureConfig>& features) {
     TESSERA_CHECK_VALUE(
         table != nullptr,
         "[{}] table must be set. Make one with make_table().",
-        place_of(entry.path));
+        where_of(entry.path));
     const auto [found, is_new] =
         index_of.try_emplace(table, static_cast<int64_t>(index_of.size()));
     if (is_new) {
@@ -220,7 +220,7 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
     TESSERA_CHECK_VALUE(
         entry.table >= 0 && entry.table < static_cast<int64_t>(tables.size()),
         "[{}] table must be an index in [0, {}), but got {}.",
-        place_of(entry.path),
+        where_of(entry.path),
         tables.size(),
         entry.table);
     entry.config.table = tables[entry.table];

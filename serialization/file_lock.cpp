@@ -20,19 +20,20 @@ namespace {
 
 // Opens the file, or creates it if there is none. Only a new file gets its mode here,
 // because an existing file may belong to another user, or have other hard links.
-int open_or_make(const std::string& path) {
-  constexpr mode_t kAnybody = 0666;
+int open_or_create(const std::string& path) {
+  constexpr mode_t kAllUsers = 0666;
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   for (;;) {
-    const int made = ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kAnybody);
-    if (made >= 0) {
+    const int created =
+        ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, kAllUsers);
+    if (created >= 0) {
       const auto folder = std::filesystem::path(path).parent_path();
       struct stat status = {};
       if (::stat(folder.empty() ? "." : folder.c_str(), &status) == 0) {
         // Users who may write to the folder may also lock the file later.
-        (void)::fchmod(made, status.st_mode & kAnybody);
+        (void)::fchmod(created, status.st_mode & kAllUsers);
       }
-      return made;
+      return created;
     }
     if (errno != EEXIST) {
       return -1;
@@ -54,7 +55,7 @@ FileDescriptor open_locked(
   check_path(path, where);
   FileDescriptor file(
       is_directory ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC)
-                   : open_or_make(path));
+                   : open_or_create(path));
   const int open_error = errno;
   TESSERA_CHECK(
       file.is_open(),
@@ -65,9 +66,9 @@ FileDescriptor open_locked(
       is_directory ? advice_to_read(open_error) : advice_to_write(open_error));
   const bool is_locked = lock(file.number()) == 0;
   const int lock_error = errno;
-  const bool is_held = lock_error == EAGAIN || lock_error == EACCES;
+  const bool is_in_use = lock_error == EAGAIN || lock_error == EACCES;
   TESSERA_CHECK(
-      is_locked || !is_held,
+      is_locked || !is_in_use,
       "{} can't lock '{}': it is in use. {}",
       where,
       path,
@@ -83,27 +84,27 @@ FileDescriptor open_locked(
 
 }  // namespace
 
-FileLock FileLock::of_holder(
+FileLock FileLock::per_holder(
     const std::string& path,
     const std::string& where,
     const char* advice) {
-  std::error_code not_there;
+  std::error_code ignored;
   return FileLock(open_locked(
       path,
-      std::filesystem::is_directory(path, not_there),
+      std::filesystem::is_directory(path, ignored),
       [](int file) { return ::flock(file, LOCK_EX | LOCK_NB); },
       where,
       advice));
 }
 
-FileLock FileLock::of_process(
+FileLock FileLock::per_process(
     const std::string& path,
     const std::string& where,
     const char* advice) {
   const auto lock = [](int file) {
-    const bool is_free = ::lockf(file, F_TLOCK, 0) == 0 || errno == ENOLCK ||
+    const bool is_locked = ::lockf(file, F_TLOCK, 0) == 0 || errno == ENOLCK ||
         errno == ENOSYS || errno == EOPNOTSUPP;
-    return is_free ? 0 : -1;
+    return is_locked ? 0 : -1;
   };
   return FileLock(
       open_locked(path, /*is_directory=*/false, lock, where, advice));

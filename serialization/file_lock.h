@@ -17,7 +17,7 @@ namespace tessera {
 class FileLock {
  public:
   /// Allows one holder at a time, also within a process.
-  static FileLock of_holder(
+  static FileLock per_holder(
       const std::string& path,
       const std::string& where,
       const char* advice);
@@ -25,7 +25,7 @@ class FileLock {
   /// Allows one process at a time. The same process can lock the path again, for example
   /// when an exception has left a lock behind. But if it closes one of its locks of this
   /// path, all of them end. On a file system without locks, this locks nothing.
-  static FileLock of_process(
+  static FileLock per_process(
       const std::string& path,
       const std::string& where,
       const char* advice);

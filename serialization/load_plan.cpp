@@ -39,7 +39,7 @@ std::string names_of(const std::vector<Named>& tables) {
 }
 
 template <class Named>
-const Named* find_named(
+const Named* find_by_name(
     const std::vector<Named>& tables,
     const std::string& name) {
   const auto found =
@@ -66,7 +66,7 @@ class LoadPlanner {
     if (options_.tables.empty()) {
       compare_all();
     } else {
-      compare_some();
+      compare_selected();
     }
     TESSERA_CHECK_VALUE(
         problems_.empty(),
@@ -89,7 +89,7 @@ class LoadPlanner {
       compare(table.name);
     }
     for (const SavedTable& table : saved_.tables) {
-      if (find_named(state_.tables, table.name) == nullptr) {
+      if (find_by_name(state_.tables, table.name) == nullptr) {
         problems_.push_back(fmt::format(
             "table '{}': it was saved, but the layer has only {}",
             shorten(table.name),
@@ -98,9 +98,9 @@ class LoadPlanner {
     }
   }
 
-  void compare_some() {
+  void compare_selected() {
     for (const std::string& name : options_.tables) {
-      if (find_named(state_.tables, name) == nullptr) {
+      if (find_by_name(state_.tables, name) == nullptr) {
         problems_.push_back(fmt::format(
             "table '{}': LoadOptions::tables names it, but the layer has only {}",
             shorten(name),
@@ -112,8 +112,8 @@ class LoadPlanner {
   }
 
   void compare(const std::string& name) {
-    const TableState& table = *find_named(state_.tables, name);
-    const SavedTable* saved = find_named(saved_.tables, name);
+    const TableState& table = *find_by_name(state_.tables, name);
+    const SavedTable* saved = find_by_name(saved_.tables, name);
     if (saved == nullptr) {
       problems_.push_back(fmt::format(
           "table '{}': it was not saved. Saved tables: {}",
@@ -132,13 +132,15 @@ class LoadPlanner {
     if (state_.with_slots == WithSlots::kYes) {
       compare_slots(table, *saved);
     } else {
-      offer_slots(table, *saved);
+      compare_optional_slots(table, *saved);
     }
   }
 
   // For a layer on the host without make_optimizer(). It takes the slots of a table only
   // if all of them fit the slots that a slot_creation has made.
-  void offer_slots(const TableState& table, const SavedTable& saved) {
+  void compare_optional_slots(
+      const TableState& table,
+      const SavedTable& saved) {
     const size_t problems = problems_.size();
     const size_t copies = plan_.copies.size();
     if (!table.slots.empty()) {

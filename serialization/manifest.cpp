@@ -103,14 +103,14 @@ class ManifestCheck {
           "parent is not a checkpoint");
     }
     for (const ManifestTable& table : manifest.tables) {
-      place_ = "table '" + shorten(table.name) + "': ";
+      location_ = "table '" + shorten(table.name) + "': ";
       require(tables_.insert(table.name).second, "it is listed twice");
       require(
           !table.touched || manifest.parent,
           "it has touched rows, but the manifest has no parent");
       check(table);
     }
-    place_ = "extra: ";
+    location_ = "extra: ";
     if (manifest.extra) {
       check(*manifest.extra);
     }
@@ -122,7 +122,7 @@ class ManifestCheck {
         is_valid,
         "{} the manifest is wrong: {}{}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
         where_,
-        place_,
+        location_,
         problem);
   }
 
@@ -243,7 +243,7 @@ class ManifestCheck {
   }
 
   const std::string& where_;
-  std::string place_;
+  std::string location_;
   std::set<std::string> tables_;
   std::set<std::string> files_;
 };
@@ -326,7 +326,9 @@ std::string checkpoint_name(int64_t number) {
   return fmt::format("{}{:06}", kPrefix, number);
 }
 
-std::string name_after(const std::string& newest, const std::string& where) {
+std::string next_checkpoint_name(
+    const std::string& newest,
+    const std::string& where) {
   const int64_t number = checkpoint_number(newest).value();
   TESSERA_CHECK_VALUE(
       number < kMaxCheckpointNumber,

@@ -199,7 +199,9 @@ Manifest manifest_from_text(const std::string& text, const std::string& where);
 std::string checkpoint_name(int64_t number);
 /// The name of the checkpoint that follows `newest`.
 /// Errors:  c10::ValueError beginning with `where` if `newest` has the largest number.
-std::string name_after(const std::string& newest, const std::string& where);
+std::string next_checkpoint_name(
+    const std::string& newest,
+    const std::string& where);
 /// The number of a checkpoint of this name, or nullopt for other names.
 std::optional<int64_t> checkpoint_number(const std::string& name);
 

@@ -16,10 +16,10 @@
 namespace tessera {
 
 MappedFile::MappedFile(const std::string& path, const std::string& where) {
-  const auto check_system = [&](bool is_fine) {
+  const auto check_system = [&](bool has_succeeded) {
     const int number = errno;
     TESSERA_CHECK(
-        is_fine,
+        has_succeeded,
         "{} {}: the file can't be read: {}. {}",
         where,
         path,

@@ -75,8 +75,8 @@ class HeaderParser {
     return position_ < text_.size() ? text_[position_] : '\0';
   }
 
-  bool take(char wanted) {
-    if (next() != wanted) {
+  bool take(char expected) {
+    if (next() != expected) {
       return false;
     }
     ++position_;
@@ -92,12 +92,12 @@ class HeaderParser {
     return true;
   }
 
-  void expect(bool is_fine, const char* wanted) const {
+  void expect(bool is_valid, const char* expected) const {
     TESSERA_CHECK_VALUE(
-        is_fine,
+        is_valid,
         "{}: expected {} at byte {} of the header. The file is damaged or not a .npy file.",
         where_,
-        wanted,
+        expected,
         position_);
   }
 
@@ -265,22 +265,23 @@ at::Tensor load_npy(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path, "[load_npy]");
   const Preamble preamble = preamble_of(file->text(), where);
   const Header header = HeaderParser(preamble.header, where).parse();
-  const TensorBytes place{
+  const TensorBytes location{
       .dtype = dtype_of(header.descr, where),
       .shape = header.shape,
       .is_fortran_order = header.fortran_order,
       .offset = preamble.data_offset};
-  const std::optional<size_t> expected = num_bytes(place.shape, place.dtype);
+  const std::optional<size_t> expected =
+      num_bytes(location.shape, location.dtype);
   const size_t bytes = file->size() - preamble.data_offset;
   TESSERA_CHECK_VALUE(
       expected == bytes,
       "{}: shape {} of {} needs {} bytes of data, but the file has {}. It is truncated, damaged, or holds several arrays.",
       where,
-      at::IntArrayRef(place.shape),
-      c10::toString(place.dtype),
+      at::IntArrayRef(location.shape),
+      c10::toString(location.dtype),
       expected ? std::to_string(*expected) : "more than 2^63",
       bytes);
-  return tensor_in(file, place, where);
+  return tensor_in(file, location, where);
 }
 
 }  // namespace tessera

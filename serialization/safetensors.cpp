@@ -41,7 +41,7 @@ struct Layout {
 };
 
 // Puts wide dtypes first, so that all tensors are aligned without gaps.
-Layout lay_out(const NamedTensors& contents) {
+Layout make_layout(const NamedTensors& contents) {
   Layout layout;
   layout.offsets.resize(contents.tensors.size());
   layout.order.resize(contents.tensors.size());
@@ -137,7 +137,7 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
     require_saveable(
         tensor, fmt::format("{}: tensor '{}'", where, shorten(name)));
   }
-  const Layout layout = lay_out(contents);
+  const Layout layout = make_layout(contents);
   const std::string header = header_of(contents, layout, where);
   const uint64_t length = header.size();
 
@@ -175,13 +175,13 @@ NamedTensors load_safetensors(const std::string& path) {
 
   NamedTensors contents{.metadata = std::move(header.metadata)};
   for (auto& entry : header.entries) {
-    const TensorBytes place{
+    const TensorBytes location{
         .dtype = entry.dtype,
         .shape = std::move(entry.shape),
         .offset = data_offset + entry.begin};
     at::Tensor tensor = tensor_in(
         file,
-        place,
+        location,
         fmt::format("{}: tensor '{}'", where, shorten(entry.name)));
     contents.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }

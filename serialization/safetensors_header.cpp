@@ -157,16 +157,17 @@ void check_cover(
     const std::vector<SafetensorsHeader::Entry>& entries,
     size_t data_size,
     const std::string& where) {
-  std::vector<const SafetensorsHeader::Entry*> in_turn;
-  in_turn.reserve(entries.size());
+  std::vector<const SafetensorsHeader::Entry*> by_offset;
+  by_offset.reserve(entries.size());
   for (const auto& entry : entries) {
-    in_turn.push_back(&entry);
+    by_offset.push_back(&entry);
   }
-  std::sort(in_turn.begin(), in_turn.end(), [](const auto* a, const auto* b) {
-    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-  });
+  std::sort(
+      by_offset.begin(), by_offset.end(), [](const auto* a, const auto* b) {
+        return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+      });
   size_t covered = 0;
-  for (const auto* entry : in_turn) {
+  for (const auto* entry : by_offset) {
     TESSERA_CHECK_VALUE(
         entry->begin == covered && entry->end <= data_size,
         "{}: tensor '{}' has the bytes [{}, {}) of the data, but must begin at byte {} and end within the {} bytes of data. The file is truncated or damaged.",

@@ -37,14 +37,14 @@ constexpr std::array<FileDtype, 10> kFileDtypes{{
 // A view is copied in parts of about this size before it is written.
 constexpr int64_t kPartBytes = int64_t{16} << 20;
 
-std::vector<int64_t> strides_of(const TensorBytes& place) {
-  const size_t rank = place.shape.size();
+std::vector<int64_t> strides_of(const TensorBytes& location) {
+  const size_t rank = location.shape.size();
   std::vector<int64_t> strides(rank);
   int64_t stride = 1;
   for (size_t i = 0; i < rank; ++i) {
-    const size_t dimension = place.is_fortran_order ? i : rank - 1 - i;
+    const size_t dimension = location.is_fortran_order ? i : rank - 1 - i;
     strides[dimension] = stride;
-    stride *= place.shape[dimension];
+    stride *= location.shape[dimension];
   }
   return strides;
 }
@@ -77,16 +77,17 @@ std::optional<size_t> num_bytes(
 
 at::Tensor tensor_in(
     const std::shared_ptr<MappedFile>& file,
-    const TensorBytes& place,
+    const TensorBytes& location,
     const std::string& where) {
-  const size_t bytes = num_bytes(place.shape, place.dtype).value();
+  const size_t bytes = num_bytes(location.shape, location.dtype).value();
   TORCH_INTERNAL_ASSERT(
-      place.offset <= file->size() && bytes <= file->size() - place.offset);
+      location.offset <= file->size() &&
+      bytes <= file->size() - location.offset);
   if (bytes == 0) {
-    return at::empty(place.shape, place.dtype);
+    return at::empty(location.shape, location.dtype);
   }
-  char* data = file->data() + place.offset;
-  if (place.dtype == at::kBool) {
+  char* data = file->data() + location.offset;
+  if (location.dtype == at::kBool) {
     // Reading a bool that is neither 0 nor 1 is undefined behaviour.
     const char* end = data + bytes;
     const char* wrong = std::find_if(
@@ -98,14 +99,15 @@ at::Tensor tensor_in(
         wrong - data,
         static_cast<int>(static_cast<unsigned char>(*wrong)));
   }
-  const std::vector<int64_t> strides = strides_of(place);
-  if (place.offset % c10::elementSize(place.dtype) != 0) {
-    at::Tensor copy = at::empty_strided(place.shape, strides, place.dtype);
+  const std::vector<int64_t> strides = strides_of(location);
+  if (location.offset % c10::elementSize(location.dtype) != 0) {
+    at::Tensor copy =
+        at::empty_strided(location.shape, strides, location.dtype);
     std::memcpy(copy.mutable_data_ptr(), data, bytes);
     return copy;
   }
   return at::from_blob(
-      data, place.shape, strides, [file](void*) {}, place.dtype);
+      data, location.shape, strides, [file](void*) {}, location.dtype);
 }
 
 const FileDtype& require_saveable(

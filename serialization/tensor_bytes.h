@@ -53,7 +53,7 @@ std::optional<size_t> num_bytes(
 /// Errors:  c10::ValueError for a bool that is neither 0 nor 1.
 at::Tensor tensor_in(
     const std::shared_ptr<MappedFile>& file,
-    const TensorBytes& place,
+    const TensorBytes& location,
     const std::string& where);
 
 /// Returns the entry of a tensor's dtype.

@@ -43,6 +43,7 @@ class UpgradeTest(unittest.TestCase):
 
         self.expect("TablePlacement::whole(2)", "TablePlacement::table_wise(2)")
         self.expect("TablePlacement::Kind::kSplit", "TablePlacement::Kind::kRowWise")
+        self.expect("options.most_malformed_lines = 2;", "options.max_malformed_lines = 2;")
 
     def test_specs(self):
         self.expect("std::get_if<optim::Adam>(&table.optimizer)", "table.optimizer.get_if<optim::Adam>()")

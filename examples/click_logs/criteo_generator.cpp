@@ -233,15 +233,15 @@ std::vector<CriteoGenerator::Slot> CriteoGenerator::make_slots(
   }
   while (!small.empty() && !large.empty()) {
     const uint32_t filled = small.back();
-    const uint32_t giver = large.back();
+    const uint32_t donor = large.back();
     small.pop_back();
     slots[filled] = {
         .threshold = static_cast<uint32_t>(weights[filled] * 4294967296.0),
-        .other = giver};
-    weights[giver] -= 1.0 - weights[filled];
-    if (weights[giver] < 1.0) {
+        .other = donor};
+    weights[donor] -= 1.0 - weights[filled];
+    if (weights[donor] < 1.0) {
       large.pop_back();
-      small.push_back(giver);
+      small.push_back(donor);
     }
   }
   return slots;

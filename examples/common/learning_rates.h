@@ -6,7 +6,7 @@
 #include <cstdint>
 
 /// A learning rate that falls linearly from `highest` to zero in `steps` steps.
-inline tessera::optim::PolynomialDecay falling_to_zero(
+inline tessera::optim::PolynomialDecay linear_decay_to_zero(
     double highest,
     int64_t steps) {
   return {

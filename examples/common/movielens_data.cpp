@@ -133,7 +133,7 @@ int64_t year_of(const Table& table, std::string_view date) {
 }  // namespace
 
 MovieLens load_movielens(const std::string& folder) {
-  constexpr int64_t kMany = 1'000'000'000;
+  constexpr int64_t kBillion = 1'000'000'000;
   MovieLens data;
   Table genres(folder, "u.genre", '|');
   while (genres.next(2)) {
@@ -179,7 +179,7 @@ MovieLens load_movielens(const std::string& folder) {
          .movie =
              ratings.number(1, 1, static_cast<int64_t>(data.movies.size())) - 1,
          .stars = static_cast<float>(ratings.number(2, 1, 5)),
-         .seconds = ratings.number(3, 0, 4 * kMany)});
+         .seconds = ratings.number(3, 0, 4 * kBillion)});
   }
   return data;
 }

@@ -36,8 +36,8 @@ void check_inputs(const Options& options) {
 
 void check_arguments(const Options& options) {
   TORCH_CHECK_VALUE(
-      !options.most_malformed || options.malformed == "skip",
-      "[dlrm_criteo] --most-malformed needs --malformed skip.");
+      !options.max_malformed || options.malformed == "skip",
+      "[dlrm_criteo] --max-malformed needs --malformed skip.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);
   make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);

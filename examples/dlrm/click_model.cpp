@@ -48,7 +48,7 @@ void ClickModelImpl::reset() {
 
   std::vector<int64_t> bottom = config.bottom_units;
   bottom.push_back(dim);
-  normalise_ =
+  normalize_ =
       register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
   bottom_ = register_module("bottom", make_tower(config.num_dense, bottom));
 
@@ -74,9 +74,9 @@ Tensor ClickModelImpl::forward(
     const tessera::Features& features,
     const Tensor& dense) {
   // One example has no variance of its own.
-  normalise_->train(is_training() && dense.size(0) > 1);
+  normalize_->train(is_training() && dense.size(0) > 1);
   std::vector<tessera::Nest<Tensor>> embedded;
-  embedded.emplace_back(bottom_->forward(normalise_->forward(dense)));
+  embedded.emplace_back(bottom_->forward(normalize_->forward(dense)));
   for (const Tensor& activation : embedding_->forward(features).flatten()) {
     embedded.emplace_back(activation);
   }

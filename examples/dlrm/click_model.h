@@ -67,7 +67,7 @@ class ClickModelImpl
 
  private:
   tessera::TPUEmbedding embedding_{nullptr};
-  torch::nn::BatchNorm1d normalise_{nullptr};
+  torch::nn::BatchNorm1d normalize_{nullptr};
   torch::nn::Sequential bottom_{nullptr};
   tessera::DotInteraction dots_{nullptr};  // for "dlrm"
   tessera::MultiLayerDCN crosses_{nullptr};  // for "dcn"

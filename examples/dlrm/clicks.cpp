@@ -12,7 +12,7 @@ tessera::data::CriteoReader open_files(
        .malformed_lines = options.malformed == "skip"
            ? tessera::data::MalformedLines::kSkip
            : tessera::data::MalformedLines::kError,
-       .most_malformed_lines = options.most_malformed});
+       .max_malformed_lines = options.max_malformed});
 }
 
 void report_skipped(const tessera::data::CriteoReport& report) {

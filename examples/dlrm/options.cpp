@@ -50,8 +50,8 @@ void add_data(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();
   app.add_option(
-         "--most-malformed",
-         options.most_malformed,
+         "--max-malformed",
+         options.max_malformed,
          "with --malformed skip: stop if one pass has more malformed lines than this")
       ->check(up_to(1'000'000'000, 0));
   add_count(

@@ -27,7 +27,7 @@ struct Options {
   double dense_learning_rate = 0.03;
   int64_t seed = 0;
   std::string malformed = "error";
-  std::optional<int64_t> most_malformed = {};
+  std::optional<int64_t> max_malformed = {};
   std::string checkpoint = {};  // directory
   int64_t every_steps = 0;
   std::string exported = {};  // file

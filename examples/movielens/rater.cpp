@@ -39,8 +39,8 @@ FeatureConfig bias_table(const char* name, int64_t rows, int64_t steps) {
            .vocabulary_size = rows,
            .dim = 1,
            .initializer = tessera::initializers::Zeros{},
-           .optimizer =
-               optim::Adam{.learning_rate = falling_to_zero(0.005, steps)}})};
+           .optimizer = optim::Adam{
+               .learning_rate = linear_decay_to_zero(0.005, steps)}})};
 }
 
 tessera::Nest<FeatureConfig> tables_of_features(
@@ -83,7 +83,7 @@ RaterImpl::RaterImpl(
               tessera::dtype_from_string(options.dtype),
               steps),
           .optimizer =
-              optim::Adam{.learning_rate = falling_to_zero(0.001, steps)},
+              optim::Adam{.learning_rate = linear_decay_to_zero(0.001, steps)},
           .strategy = strategy,
           .seed = static_cast<uint64_t>(options.seed)}));
   tower = register_module(

@@ -36,12 +36,12 @@ Sequences::Sequences(MovieLens data, bool validation) : data_(std::move(data)) {
       sequence.pop_back();
     }
     for (size_t i = 0; i < sequence.size(); ++i) {
-      const Moment moment{static_cast<int64_t>(user), i};
+      const Example example{static_cast<int64_t>(user), i};
       if (i + 1 < sequence.size()) {
-        train_.push_back(moment);
+        train_.push_back(example);
         counts_[sequence[i]] += 1.0;
       } else if (i > 0) {
-        test_.push_back(moment);
+        test_.push_back(example);
       }
     }
   }
@@ -49,49 +49,49 @@ Sequences::Sequences(MovieLens data, bool validation) : data_(std::move(data)) {
       !test_.empty(),
       "[two_tower] expected users with two ratings or more, but got none of",
       " them. Fetch the data again.");
-  shares_ = counts_ / static_cast<double>(train_.size());
+  probabilities_ = counts_ / static_cast<double>(train_.size());
 }
 
-Tensor Sequences::movies_of(const Moments& moments) const {
+Tensor Sequences::movies_of(const Examples& examples) const {
   std::vector<int64_t> movies;
-  for (const Moment& moment : moments) {
-    movies.push_back(sequences_[moment.user][moment.position]);
+  for (const Example& example : examples) {
+    movies.push_back(sequences_[example.user][example.position]);
   }
   return int64_tensor(movies);
 }
 
-tessera::RaggedFeature Sequences::seen(const Moments& moments) const {
+tessera::RaggedFeature Sequences::seen(const Examples& examples) const {
   Bags bags;
-  for (const Moment& moment : moments) {
-    for (size_t i = 0; i < moment.position; ++i) {
-      bags.add(sequences_[moment.user][i]);
+  for (const Example& example : examples) {
+    for (size_t i = 0; i < example.position; ++i) {
+      bags.add(sequences_[example.user][i]);
     }
     bags.end_bag();
   }
   return bags.feature();
 }
 
-TowerInputs Sequences::users(const Moments& moments, bool only_ids) const {
+TowerInputs Sequences::users(const Examples& examples, bool only_ids) const {
   std::vector<int64_t> users;
-  for (const Moment& moment : moments) {
-    users.push_back(moment.user);
+  for (const Example& example : examples) {
+    users.push_back(example.user);
   }
   if (only_ids) {
     return {.features = {{"user", int64_tensor(users)}}};
   }
   Bags latest;
   std::vector<float> weights;
-  for (const Moment& moment : moments) {
+  for (const Example& example : examples) {
     double weight = 1.0;
-    for (size_t i = 1; i <= std::min(kLatest, moment.position); ++i) {
-      latest.add(sequences_[moment.user][moment.position - i]);
+    for (size_t i = 1; i <= std::min(kLatest, example.position); ++i) {
+      latest.add(sequences_[example.user][example.position - i]);
       weights.push_back(static_cast<float>(weight));
       weight *= kDecay;
     }
     latest.end_bag();
   }
   tessera::Features::Map features = user_features(data_, users);
-  features.emplace_back("history", seen(moments));
+  features.emplace_back("history", seen(examples));
   features.emplace_back("latest", latest.feature());
   return {
       .features = tessera::Features::map(std::move(features)),

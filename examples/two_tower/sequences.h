@@ -15,13 +15,13 @@ struct TowerInputs {
   tessera::Weights weights = {};
 };
 
-/// The moment before a user rates the movie at `position` of the user's sequence.
-struct Moment {
+/// The state of a user before rating the movie at `position` of the user's sequence.
+struct Example {
   int64_t user = 0;
   size_t position = 0;
 };
 
-using Moments = std::vector<Moment>;
+using Examples = std::vector<Example>;
 
 /// The movies of each user in the order of rating. The last one is held out.
 class Sequences {
@@ -34,10 +34,10 @@ class Sequences {
   const MovieLens& movielens() const {
     return data_;
   }
-  const Moments& train() const {
+  const Examples& train() const {
     return train_;
   }
-  const Moments& test() const {
+  const Examples& test() const {
     return test_;
   }
   /// How often each movie is in the training data, [movies].
@@ -45,22 +45,22 @@ class Sequences {
     return counts_;
   }
   /// The probability of each movie in the training data, [movies].
-  const at::Tensor& shares() const {
-    return shares_;
+  const at::Tensor& probabilities() const {
+    return probabilities_;
   }
 
-  /// The movie that is rated at each moment, [moments].
-  at::Tensor movies_of(const Moments& moments) const;
-  /// The movies that were rated before each moment.
-  tessera::RaggedFeature seen(const Moments& moments) const;
-  /// The features of the users at these moments, or only their ids.
-  TowerInputs users(const Moments& moments, bool only_ids) const;
+  /// The movie that is rated in each example, [examples].
+  at::Tensor movies_of(const Examples& examples) const;
+  /// The movies that were rated before each example.
+  tessera::RaggedFeature seen(const Examples& examples) const;
+  /// The features of the users in these examples, or only their ids.
+  TowerInputs users(const Examples& examples, bool only_ids) const;
   /// The features of movies with ids [n], or only their ids.
   TowerInputs movies(const at::Tensor& ids, bool only_ids) const;
 
  private:
   MovieLens data_;
   std::vector<std::vector<int64_t>> sequences_;  // movies of each user
-  Moments train_, test_;
-  at::Tensor counts_, shares_;
+  Examples train_, test_;
+  at::Tensor counts_, probabilities_;
 };

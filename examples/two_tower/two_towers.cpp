@@ -50,7 +50,7 @@ TwoTowersImpl::TwoTowersImpl(
              .initializer = tessera::initializers::Normal{.stddev = 0.05},
              .optimizer = tessera::optim::Adam{
                  .learning_rate =
-                     falling_to_zero(settings.learning_rate, steps)}})};
+                     linear_decay_to_zero(settings.learning_rate, steps)}})};
   };
   const MovieLens& data = sequences.movielens();
   const int64_t movies = std::ssize(data.movies);
@@ -90,17 +90,17 @@ TwoTowersImpl::TwoTowersImpl(
 
 TwoTowersImpl::Output TwoTowersImpl::forward(
     const Sequences& sequences,
-    const Moments& moments) {
-  const Tensor ids = sequences.movies_of(moments);
-  const auto users = user->forward(sequences.users(moments, only_ids));
+    const Examples& examples) {
+  const Tensor ids = sequences.movies_of(examples);
+  const auto users = user->forward(sequences.users(examples, only_ids));
   const auto movies = movie->forward(sequences.movies(ids, only_ids));
   const Tensor loss = retrieval->forward(
       users.vectors,
       movies.vectors,
       {.candidate_ids = ids,
        .candidate_sampling_probability =
-           sequences.shares().index_select(0, ids)});
-  const auto size = static_cast<double>(moments.size());
+           sequences.probabilities().index_select(0, ids)});
+  const auto size = static_cast<double>(examples.size());
   return {
       .loss = loss,
       .objective = loss + (penalty / size) * (users.squares + movies.squares)};
@@ -108,10 +108,10 @@ TwoTowersImpl::Output TwoTowersImpl::forward(
 
 Tensor TwoTowersImpl::user_vectors(
     const Sequences& sequences,
-    const Moments& moments) {
+    const Examples& examples) {
   const torch::NoGradGuard no_grad;
   eval();
-  return user->forward(sequences.users(moments, only_ids)).vectors;
+  return user->forward(sequences.users(examples, only_ids)).vectors;
 }
 
 Tensor TwoTowersImpl::movie_vectors(const Sequences& sequences) {

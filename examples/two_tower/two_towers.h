@@ -50,12 +50,12 @@ struct TwoTowersImpl : torch::nn::Module {
     torch::Tensor objective = {};  // to minimise: the loss plus a penalty
   };
 
-  Output forward(const Sequences& sequences, const Moments& moments);
+  Output forward(const Sequences& sequences, const Examples& examples);
 
-  // The vectors of a trained model for serving: [moments, dim] and [movies, dim].
+  // The vectors of a trained model for serving: [examples, dim] and [movies, dim].
   torch::Tensor user_vectors(
       const Sequences& sequences,
-      const Moments& moments);
+      const Examples& examples);
   torch::Tensor movie_vectors(const Sequences& sequences);
 
   Tower user{nullptr};

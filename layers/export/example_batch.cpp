@@ -43,14 +43,14 @@ int64_t rows_of(
 // Some rows of a feature, and the previous positions of their ids.
 struct SelectedRows {
   Feature feature;
-  at::Tensor places;  // undefined for a dense feature
+  at::Tensor positions;  // undefined for a dense feature
 };
 
 SelectedRows select_rows(const Feature& feature, const at::Tensor& rows) {
   if (const auto* dense = std::get_if<at::Tensor>(&feature)) {
-    return {.feature = dense->index_select(0, rows), .places = {}};
+    return {.feature = dense->index_select(0, rows), .positions = {}};
   }
-  std::vector<std::vector<int64_t>> places_of_row;
+  std::vector<std::vector<int64_t>> positions_of_row;
   at::Tensor values;
   at::Tensor indices;
   at::Tensor shape;
@@ -58,41 +58,42 @@ SelectedRows select_rows(const Feature& feature, const at::Tensor& rows) {
     values = sparse->values;
     indices = sparse->indices.to(at::kLong).contiguous();
     shape = sparse->dense_shape.to(at::kLong).clone();
-    places_of_row.resize(shape[0].item<int64_t>());
+    positions_of_row.resize(shape[0].item<int64_t>());
     const int64_t* coordinates = indices.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < values.numel(); ++i) {
-      places_of_row.at(coordinates[i * indices.size(1)]).push_back(i);
+      positions_of_row.at(coordinates[i * indices.size(1)]).push_back(i);
     }
   } else {
     const auto& ragged = std::get<RaggedFeature>(feature);
     values = ragged.values;
     const at::Tensor splits = ragged.row_splits.to(at::kLong).contiguous();
     const int64_t* offsets = splits.const_data_ptr<int64_t>();
-    places_of_row.resize(splits.numel() - 1);
-    for (size_t row = 0; row < places_of_row.size(); ++row) {
+    positions_of_row.resize(splits.numel() - 1);
+    for (size_t row = 0; row < positions_of_row.size(); ++row) {
       for (int64_t i = offsets[row]; i < offsets[row + 1]; ++i) {
-        places_of_row[row].push_back(i);
+        positions_of_row[row].push_back(i);
       }
     }
   }
-  std::vector<int64_t> flat_places;
+  std::vector<int64_t> flat_positions;
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < rows.numel(); ++i) {
-    const auto& places = places_of_row.at(rows[i].item<int64_t>());
-    flat_places.insert(flat_places.end(), places.begin(), places.end());
-    lengths.push_back(static_cast<int64_t>(places.size()));
+    const auto& positions = positions_of_row.at(rows[i].item<int64_t>());
+    flat_positions.insert(
+        flat_positions.end(), positions.begin(), positions.end());
+    lengths.push_back(static_cast<int64_t>(positions.size()));
   }
-  const at::Tensor places = at::tensor(flat_places, at::kLong);
+  const at::Tensor positions = at::tensor(flat_positions, at::kLong);
   const at::Tensor row_lengths = at::tensor(lengths, at::kLong);
-  values = values.index_select(0, places);
+  values = values.index_select(0, positions);
   if (!shape.defined()) {
-    return {RaggedFeature::from_lengths(values, row_lengths), places};
+    return {RaggedFeature::from_lengths(values, row_lengths), positions};
   }
-  indices = indices.index_select(0, places);
+  indices = indices.index_select(0, positions);
   indices.select(1, 0).copy_(
       at::arange(rows.numel(), at::kLong).repeat_interleave(row_lengths));
   shape[0] = rows.numel();
-  return {SparseFeature{indices, values, shape}, places};
+  return {SparseFeature{indices, values, shape}, positions};
 }
 
 }  // namespace
@@ -122,7 +123,7 @@ Feature feature_of(at::TensorList parts) {
   return parts[0];
 }
 
-ExportExample in_parts(const ExportExample& example, const std::string& where) {
+ExportExample to_parts(const ExportExample& example, const std::string& where) {
   std::vector<Feature> features;
   for (const Feature& feature : example.features.flatten()) {
     features.push_back(with_sparse_as_feature(feature));
@@ -182,8 +183,8 @@ ExportExample with_batch_size(
     const std::string& where) {
   const at::Tensor rows = at::arange(size, at::kLong).remainder(batch);
   std::vector<Feature> features;
-  std::map<std::string, at::Tensor> places;  // by path
-  std::map<int64_t, at::Tensor> places_of_count;
+  std::map<std::string, at::Tensor> positions;  // by path
+  std::map<int64_t, at::Tensor> positions_of_count;
   example.features.for_each([&](const std::string& path, const Feature& from) {
     const int64_t group = rows_of(path, from, where) / batch;
     const at::Tensor all =
@@ -191,17 +192,17 @@ ExportExample with_batch_size(
             .flatten();
     SelectedRows selected = select_rows(from, all);
     features.push_back(std::move(selected.feature));
-    if (selected.places.defined()) {
-      places_of_count[values_of(from).numel()] = selected.places;
-      places[path] = selected.places;
+    if (selected.positions.defined()) {
+      positions_of_count[values_of(from).numel()] = selected.positions;
+      positions[path] = selected.positions;
     }
   });
   std::vector<std::optional<Feature>> weights;
   example.weights.for_each([&](const std::string& path,
                                const std::optional<Feature>& leaf) {
-    const bool is_per_id = leaf && places.count(path) > 0;
+    const bool is_per_id = leaf && positions.count(path) > 0;
     weights.push_back(
-        is_per_id ? std::get<at::Tensor>(*leaf).index_select(0, places[path])
+        is_per_id ? std::get<at::Tensor>(*leaf).index_select(0, positions[path])
                   : leaf);
   });
   std::vector<at::Tensor> inputs;
@@ -209,8 +210,8 @@ ExportExample with_batch_size(
     const int64_t count = input.dim() == 0 ? -1 : input.size(0);
     if (count == batch) {
       inputs.push_back(input.index_select(0, rows));
-    } else if (places_of_count.count(count) > 0) {
-      inputs.push_back(input.index_select(0, places_of_count[count]));
+    } else if (positions_of_count.count(count) > 0) {
+      inputs.push_back(input.index_select(0, positions_of_count[count]));
     } else {
       inputs.push_back(input);
     }

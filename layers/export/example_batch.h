@@ -26,7 +26,7 @@ Feature feature_of(at::TensorList parts);
 /// Converts the example to the forms that a file takes: sparse tensors become sparse
 /// features, and weights become flat.
 /// Errors:  c10::ValueError beginning with `where`, for undefined tensors.
-ExportExample in_parts(const ExportExample& example, const std::string& where);
+ExportExample to_parts(const ExportExample& example, const std::string& where);
 
 /// The common batch size of all features. The number of rows of each is a multiple of it.
 /// Errors:  c10::ValueError beginning with `where`, for an empty batch, and if features

@@ -26,14 +26,14 @@ std::vector<size_t> find_features(
     const std::string& where) {
   std::vector<size_t> found;
   for (const std::string& path : names) {
-    const auto place = std::find(paths.begin(), paths.end(), path);
+    const auto position = std::find(paths.begin(), paths.end(), path);
     TESSERA_CHECK_VALUE(
-        place != paths.end(),
+        position != paths.end(),
         "{} options.features: expected paths of the layer's features, but got '{}'. Known: {}.",
         where,
         shorten(path),
         join_names(paths));
-    found.push_back(static_cast<size_t>(place - paths.begin()));
+    found.push_back(static_cast<size_t>(position - paths.begin()));
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
@@ -103,7 +103,7 @@ ExportedLayer export_layer(
   return layer;
 }
 
-at::Tensor look_up_stored(
+at::Tensor lookup_stored(
     const ExportedLayer& layer,
     size_t index,
     IdBags bags) {
@@ -129,17 +129,17 @@ at::Tensor look_up_stored(
   }
   std::vector<IdBags> one;
   one.push_back(std::move(bags));
-  return look_up(one, {{rows, buckets_of(*table.config)}})[0];
+  return lookup(one, {{rows, buckets_of(*table.config)}})[0];
 }
 
-Nest<at::Tensor> look_up_all(
+Nest<at::Tensor> lookup_all(
     const ExportedLayer& layer,
     const Features& features,
     const Weights& weights) {
   Batch batch = read_batch(layer.structure, layer.features, features, weights);
   std::vector<at::Tensor> activations;
   for (size_t i = 0; i < batch.bags.size(); ++i) {
-    activations.push_back(look_up_stored(layer, i, std::move(batch.bags[i])));
+    activations.push_back(lookup_stored(layer, i, std::move(batch.bags[i])));
   }
   return layer.structure.pack(std::move(activations));
 }

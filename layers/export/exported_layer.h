@@ -47,13 +47,10 @@ ExportedLayer export_layer(
 std::string stored_name(size_t table);
 
 /// The activations that the layer computes for one feature, from the rows in the file.
-at::Tensor look_up_stored(
-    const ExportedLayer& layer,
-    size_t index,
-    IdBags bags);
+at::Tensor lookup_stored(const ExportedLayer& layer, size_t index, IdBags bags);
 
 /// The activations of all features of a batch, from the rows in the file.
-Nest<at::Tensor> look_up_all(
+Nest<at::Tensor> lookup_all(
     const ExportedLayer& layer,
     const Features& features,
     const Weights& weights);

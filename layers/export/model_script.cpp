@@ -47,16 +47,16 @@ class ModuleTree {
 
   // Copies the model's tree of modules, with its parameters and buffers. An embedding
   // becomes its script.
-  jit::Module mirror(const torch::nn::Module& module) {
+  jit::Module copy_module(const torch::nn::Module& module) {
     if (const auto tables = TableModule::of(module)) {
-      return mirrored_.emplace(tables->state, scripts_.at(tables->state))
+      return copies_.emplace(tables->state, scripts_.at(tables->state))
           .first->second;
     }
-    if (const auto found = mirrored_.find(&module); found != mirrored_.end()) {
+    if (const auto found = copies_.find(&module); found != copies_.end()) {
       return found->second;
     }
     jit::Module copy = make_module(type_name(module));
-    mirrored_.emplace(&module, copy);
+    copies_.emplace(&module, copy);
     std::set<std::string> taken;
     const auto name_of = [&](const std::string& name) {
       return *taken.insert(attribute_name(name, taken)).first;
@@ -72,14 +72,14 @@ class ModuleTree {
     for (const auto& entry : module.named_children()) {
       const auto tables = TableModule::of(*entry.value());
       if (!tables || scripts_.count(tables->state) > 0) {
-        copy.register_module(name_of(entry.key()), mirror(*entry.value()));
+        copy.register_module(name_of(entry.key()), copy_module(*entry.value()));
       }
     }
     return copy;
   }
 
   bool has(const ExportedLayer& layer) const {
-    return mirrored_.count(layer.state) > 0;
+    return copies_.count(layer.state) > 0;
   }
 
  private:
@@ -87,7 +87,7 @@ class ModuleTree {
   std::map<const EmbeddingState*, jit::Module> scripts_;
   // The copies of modules, by the address of the module. For a module with tables, it is
   // the address of its state.
-  std::map<const void*, jit::Module> mirrored_;
+  std::map<const void*, jit::Module> copies_;
 };
 
 // Adds a call of the method feature_<index>() of the layer's script to the graph.
@@ -125,7 +125,7 @@ jit::Module script_model(
       "[export_torchscript] expected a model whose forward() calls a TPUEmbedding or an EmbeddingEngineModule, but {} calls neither. Export such a model with LibTorch's own tools.",
       model.module.name());
   ModuleTree tree(traced.layers());
-  jit::Module root = tree.mirror(model.module);
+  jit::Module root = tree.copy_module(model.module);
   for (const auto& [state, layer] : traced.layers()) {
     TESSERA_CHECK_VALUE(
         tree.has(layer),

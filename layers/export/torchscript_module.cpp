@@ -134,8 +134,8 @@ std::vector<at::Tensor> run_model(
     inputs.emplace_back(input);
   }
   const jit::IValue result = loaded.forward(inputs);
-  return model.gives_list ? result.toTensorVector()
-                          : std::vector<at::Tensor>{result.toTensor()};
+  return model.returns_list ? result.toTensorVector()
+                            : std::vector<at::Tensor>{result.toTensor()};
 }
 
 }  // namespace tessera::exporting

@@ -56,15 +56,15 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
         self.check_shape(name, shape, output_shape)
     elif len(output_shape) > 0 and min(output_shape) >= 0:
         shape = output_shape
-        wanted = self.product(output_shape)
+        num_bags = self.product(output_shape)
         if fixed_rows >= 0 and fixed_rows != batch:
             raise ValueError("[feature '{}'] output_shape {} fixes the number of rows of a ragged batch to {}, but this batch has {} rows. Correct the batch.".format(name, output_shape, fixed_rows, batch))
-        if wanted != batch:
-            if batch == 0 or wanted < batch or wanted % batch != 0:
+        if num_bags != batch:
+            if batch == 0 or num_bags < batch or num_bags % batch != 0:
                 raise ValueError("[feature '{}'] the product of output_shape must be a multiple of the number of rows, but got {} for {} rows. Correct the batch.".format(name, output_shape, batch))
             if is_weighted:
                 raise ValueError("[feature '{}'] weights are given, but output_shape {} treats each row as a sequence, which is not combined. Leave the weights out.".format(name, output_shape))
-            length = wanted // batch
+            length = num_bags // batch
     elif len(output_shape) > 0:
         others = 1
         unknown = 0
@@ -75,10 +75,10 @@ def place_ragged(self, name: str, values: Tensor, row_splits: Tensor, max_length
                 others = others * size
         if unknown > 1:
             raise ValueError("[feature '{}'] a ragged feature must have at most one unknown dimension in its output shape, but got {}. Set the others in output_shape before the export.".format(name, output_shape))
-        whole: List[int] = []
+        complete: List[int] = []
         for size in output_shape:
-            whole.append(size if size >= 0 else batch // max(others, 1))
-        shape = whole
+            complete.append(size if size >= 0 else batch // max(others, 1))
+        shape = complete
         if self.product(shape) != batch:
             raise ValueError("[feature '{}'] the output shape is set to {}, but this batch has {} rows. Correct the batch.".format(name, output_shape, batch))
     if length == 0:
@@ -106,8 +106,8 @@ def place_sparse(self, name: str, parts: List[Tensor], max_length: int, output_s
     for axis in range(axes):
         bag = bag * dense_shape[axis] + indices[:, axis]
     if max_length > 0:
-        place = indices[:, axes]
-        bag = (bag * max_length + place).masked_fill(place >= max_length, -1)
+        position = indices[:, axes]
+        bag = (bag * max_length + position).masked_fill(position >= max_length, -1)
         shape = shape + [max_length]
     self.check_shape(name, shape, output_shape)
     return bag, shape, max_length == 0 or rank > 2
@@ -121,7 +121,7 @@ def rows_of(self, table: Tensor, scales: Optional[Tensor], offsets: Optional[Ten
         rows = torch.floor((rows.clamp(lower, upper) - lower) / step + 0.5) * step + lower
     return rows
 
-def look_up_dense(self, name: str, part: Tensor, max_length: int, output_shape: List[int], vocabulary_size: int, zero_out_of_range: bool, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
+def lookup_dense(self, name: str, part: Tensor, max_length: int, output_shape: List[int], vocabulary_size: int, zero_out_of_range: bool, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
     ids = self.integers(name, "ids", part)
     if ids.dim() == 0:
         raise ValueError("[feature '{}'] a dense feature must have rank 1 or above, but got a scalar. Give it a batch dimension.".format(name))
@@ -132,24 +132,24 @@ def look_up_dense(self, name: str, part: Tensor, max_length: int, output_shape: 
         shape = shape[:-1]
     self.check_shape(name, shape, output_shape)
     ids = ids.flatten()
-    live = (ids >= 0) & (ids < vocabulary_size)
-    if not bool(live.all()):
+    valid = (ids >= 0) & (ids < vocabulary_size)
+    if not bool(valid.all()):
         if not zero_out_of_range:
-            raise IndexError("[feature '{}'] ids must be in [0, {}), but got {}. Correct the id.".format(name, vocabulary_size, int(ids[~live][0])))
+            raise IndexError("[feature '{}'] ids must be in [0, {}), but got {}. Correct the id.".format(name, vocabulary_size, int(ids[~valid][0])))
         rows = torch.zeros([ids.numel(), table.size(1)])
-        places = live.nonzero().flatten()
-        rows = rows.index_copy(0, places, self.rows_of(table, scales, offsets, buckets, ids.index_select(0, places)))
+        positions = valid.nonzero().flatten()
+        rows = rows.index_copy(0, positions, self.rows_of(table, scales, offsets, buckets, ids.index_select(0, positions)))
     else:
         rows = self.rows_of(table, scales, offsets, buckets, ids)
     return rows.view(shape + [table.size(1)])
 
-def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], fixed_rows: int, validate: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
+def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], fixed_rows: int, validate: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
     if weights is not None and len(parts) == 1:
         raise ValueError("[feature '{}'] weights are given, but the feature is dense. Leave the weights out.".format(name))
     if weights is not None and max_length > 0 and (len(parts) != 3 or parts[2].numel() < 3):
         raise ValueError("[feature '{}'] weights are given, but this is a sequence feature. Leave the weights out.".format(name))
     if len(parts) == 1:
-        return self.look_up_dense(name, parts[0], max_length, output_shape, vocabulary_size, zero_out_of_range, table, scales, offsets, buckets)
+        return self.lookup_dense(name, parts[0], max_length, output_shape, vocabulary_size, zero_out_of_range, table, scales, offsets, buckets)
     if len(parts) != 2 and len(parts) != 3:
         raise ValueError("[feature '{}'] must be [ids], [values, row_splits] or [indices, values, dense_shape], but got {} tensors. Pass it in one of these forms.".format(name, len(parts)))
     values = parts[len(parts) - 2]
@@ -180,10 +180,10 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
             bag = bag.masked_fill(~(weight > 0), -1)
     kept = bag >= 0
     if not bool(kept.all()):
-        places = kept.nonzero().flatten()
-        ids, bag = ids.index_select(0, places), bag.index_select(0, places)
+        positions = kept.nonzero().flatten()
+        ids, bag = ids.index_select(0, positions), bag.index_select(0, positions)
         if weight is not None:
-            weight = weight.index_select(0, places)
+            weight = weight.index_select(0, positions)
 
     # 1 / denominator: ids that look up zeros count, too.
     scale: Optional[Tensor] = None
@@ -196,12 +196,12 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
         inverse = (1.0 / denominator).to(float32)
         scale = inverse.masked_fill(inverse.isinf(), 0.0)
 
-    live = ids < vocabulary_size
-    if not bool(live.all()):
-        places = live.nonzero().flatten()
-        ids, bag = ids.index_select(0, places), bag.index_select(0, places)
+    valid = ids < vocabulary_size
+    if not bool(valid.all()):
+        positions = valid.nonzero().flatten()
+        ids, bag = ids.index_select(0, positions), bag.index_select(0, positions)
         if weight is not None:
-            weight = weight.index_select(0, places)
+            weight = weight.index_select(0, positions)
 
     if table.dtype == float32 and len(buckets) == 0:
         if not is_sorted:
@@ -222,7 +222,7 @@ def look_up(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max
     return sums.view(shape + [table.size(1)])
 )SCRIPT";
 
-// The end of an embedding's script, after look_up_by_name().
+// The end of an embedding's script, after lookup_by_name().
 constexpr const char* kEmbeddingForward = R"SCRIPT(
 def forward(self, features: Dict[str, List[Tensor]], weights: Optional[Dict[str, Tensor]] = None) -> Dict[str, Tensor]:
     if weights is not None:
@@ -234,7 +234,7 @@ def forward(self, features: Dict[str, List[Tensor]], weights: Optional[Dict[str,
         weight: Optional[Tensor] = None
         if weights is not None and name in weights:
             weight = weights[name]
-        activations[name] = self.look_up_by_name(name, parts, weight)
+        activations[name] = self.lookup_by_name(name, parts, weight)
     return activations
 )SCRIPT";
 
@@ -292,7 +292,7 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
 def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:
     output_shape: List[int] = [{}]
     buckets: List[float] = [{}]
-    return self.look_up({}, parts, weights, max_length={}, output_shape=output_shape, fixed_rows={}, validate={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
+    return self.lookup({}, parts, weights, max_length={}, output_shape=output_shape, fixed_rows={}, validate={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
 )SCRIPT",
       index,
       fmt::join(output_shape, ", "),
@@ -314,7 +314,7 @@ def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:
 std::string embedding_source(const ExportedLayer& layer) {
   std::string source = combiner_script() + kLookupSource;
   std::string choice =
-      "\ndef look_up_by_name(self, name: str, parts: List[Tensor], weights: "
+      "\ndef lookup_by_name(self, name: str, parts: List[Tensor], weights: "
       "Optional[Tensor]) -> Tensor:\n";
   for (const size_t index : layer.exported) {
     source += feature_source(layer, index);
@@ -365,7 +365,7 @@ std::string forward_source(
       "{}\ndef forward({}) -> {}:\n{}    return self.compute({})\n",
       kModelInputs,
       parameters,
-      model.gives_list ? "List[Tensor]" : "Tensor",
+      model.returns_list ? "List[Tensor]" : "Tensor",
       body,
       fmt::join(arguments, ", "));
 }

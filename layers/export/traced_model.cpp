@@ -32,7 +32,7 @@ namespace {
 void check_has_all(
     const Nest<FeatureConfig>& structure,
     const Features& features) {
-  const at::AutoGradMode as_in_training(true);
+  const at::AutoGradMode enable_grad(true);
   try {
     (void)part_of(structure, features);
   } catch (const c10::ValueError& error) {
@@ -66,7 +66,7 @@ std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
                                              const auto& features,
                                              const auto& weights) {
     check_has_all(structure, features);
-    return look_up_all(layer_of(state, structure), features, weights);
+    return lookup_all(layer_of(state, structure), features, weights);
   });
   return model_.forward(batch);
 }
@@ -101,7 +101,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   const auto run = [&](const jit::Stack& tensors) -> jit::Stack {
     const std::vector<at::Tensor> outputs =
         model_.forward(unflatten(example, to_tensors(tensors)));
-    if (model_.gives_list) {
+    if (model_.returns_list) {
       return {c10::List<at::Tensor>(outputs)};
     }
     return {outputs[0]};
@@ -145,7 +145,7 @@ Nest<at::Tensor> TracedModel::record_lookups(
   Nest<at::Tensor> activations;
   {
     const jit::ResourceGuard resume(jit::tracer::pauseTracing());
-    activations = look_up_all(layer, features, weights);
+    activations = lookup_all(layer, features, weights);
   }
   const auto inputs = leaves_like(layer.structure, features, "features");
   std::vector<const std::optional<Feature>*> input_weights(inputs.size());

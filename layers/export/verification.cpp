@@ -49,7 +49,7 @@ bool is_close(const at::Tensor& actual, const at::Tensor& expected) {
 }
 
 // A made-up input for one feature.
-struct MadeUpInput {
+struct SyntheticInput {
   std::string description;
   Feature feature;
   at::Tensor weights = {};
@@ -57,7 +57,7 @@ struct MadeUpInput {
 
 // Makes ragged rows of 0, 1, 2, 3, 0, ... ids, dense ids, and sparse cells with gaps, in
 // reverse order. With `shift`, some ids lie outside the table at both ends.
-std::vector<MadeUpInput> made_up_inputs(
+std::vector<SyntheticInput> synthetic_inputs(
     const FeatureState& feature,
     int64_t batch,
     int64_t shift) {
@@ -79,17 +79,17 @@ std::vector<MadeUpInput> made_up_inputs(
       .dense_shape = at::tensor({batch, int64_t{8}}, at::kLong)};
   const at::Tensor weights =
       at::arange(nnz, at::kFloat).remainder(5) * 0.5 - 0.5;
-  std::vector<MadeUpInput> inputs{
+  std::vector<SyntheticInput> inputs{
       {"dense", ids(batch)},
       {"dense [batch, 3]", ids(3 * batch).view({batch, 3})},
       {"ragged", ragged},
       {"weighted ragged", ragged, weights},
       {"sparse", sparse},
       {"weighted sparse", sparse, weights.flip(0)}};
-  // [batch, 4, 3]: the first two ids of a row are at place 0, the third at place 1.
-  const at::Tensor places = columns.ge(2).to(at::kLong);
+  // [batch, 4, 3]: the first two ids of a row are at position 0, the third at position 1.
+  const at::Tensor positions = columns.ge(2).to(at::kLong);
   const SparseFeature cells{
-      .indices = at::stack({rows, places, columns}, 1).flip(0),
+      .indices = at::stack({rows, positions, columns}, 1).flip(0),
       .values = sparse.values,
       .dense_shape = at::tensor({batch, int64_t{4}, int64_t{3}}, at::kLong)};
   inputs.push_back({"sparse of rank 3", cells});
@@ -107,8 +107,8 @@ std::vector<MadeUpInput> made_up_inputs(
 void check_input(
     const ExportedLayer& layer,
     size_t index,
-    const FileLookup& in_file,
-    const MadeUpInput& input,
+    const FileLookup& file_lookup,
+    const SyntheticInput& input,
     int64_t batch) {
   std::optional<at::Tensor> expected;
   std::string refusal;
@@ -118,15 +118,15 @@ void check_input(
         ? std::optional<Feature>(input.weights)
         : std::nullopt;
     const at::Tensor flat = flat_weights(feature, input.feature, given);
-    expected = look_up_stored(
-        layer, index, make_id_bags(feature, input.feature, flat));
+    expected =
+        lookup_stored(layer, index, make_id_bags(feature, input.feature, flat));
   } catch (const c10::Error& error) {
     refusal = reason_of(error);
   }
   const std::string& path = layer.paths[index];
   std::optional<at::Tensor> actual;
   try {
-    actual = in_file(path, input.feature, input.weights);
+    actual = file_lookup(path, input.feature, input.weights);
   } catch (const std::exception& error) {
     refusal = reason_of(error);
   }
@@ -179,7 +179,9 @@ bool has_output_shape(const torch::nn::Module& model) {
 
 }  // namespace
 
-void check_embedding(const ExportedLayer& layer, const FileLookup& in_file) {
+void check_embedding(
+    const ExportedLayer& layer,
+    const FileLookup& file_lookup) {
   for (const size_t index : layer.exported) {
     const FeatureState& feature = layer.features[index];
     std::set<int64_t> batches{0, 1, 6};
@@ -189,8 +191,9 @@ void check_embedding(const ExportedLayer& layer, const FileLookup& in_file) {
     }
     for (const int64_t batch : batches) {
       for (const int64_t shift : {0, 1}) {
-        for (const MadeUpInput& input : made_up_inputs(feature, batch, shift)) {
-          check_input(layer, index, in_file, input, batch);
+        for (const SyntheticInput& input :
+             synthetic_inputs(feature, batch, shift)) {
+          check_input(layer, index, file_lookup, input, batch);
         }
       }
     }
@@ -200,8 +203,8 @@ void check_embedding(const ExportedLayer& layer, const FileLookup& in_file) {
 void check_model(
     const torch::nn::Module& model,
     const ExportExample& example,
-    const Outputs& of_model,
-    const Outputs& of_file,
+    const Outputs& model_outputs,
+    const Outputs& file_outputs,
     const std::string& where) {
   const int64_t batch = batch_size_of(example.features, where);
   std::string refusal;
@@ -211,7 +214,7 @@ void check_model(
         size == batch ? example : with_batch_size(example, batch, size, where);
     std::vector<at::Tensor> expected;
     try {
-      expected = of_model(inputs);
+      expected = model_outputs(inputs);
     } catch (const std::exception& error) {
       refusal = reason_of(error);
       continue;  // the file need not compute what the model can't
@@ -219,7 +222,7 @@ void check_model(
     ++compared;
     std::string problem;
     try {
-      problem = difference(of_file(inputs), expected);
+      problem = difference(file_outputs(inputs), expected);
     } catch (const std::exception& error) {
       problem = "an error: " + reason_of(error);
     }

@@ -24,9 +24,9 @@ using FileLookup = std::function<at::Tensor(
 /// Compares the file with the layer on made-up inputs of all kinds and several batch
 /// sizes. Both must give the same values, or both must refuse the input.
 /// Errors:  c10::Error beginning with the layer's `where`, if they differ.
-void check_embedding(const ExportedLayer& layer, const FileLookup& in_file);
+void check_embedding(const ExportedLayer& layer, const FileLookup& file_lookup);
 
-/// Computes the outputs of a model, or of its file, for a batch from in_parts().
+/// Computes the outputs of a model, or of its file, for a batch from to_parts().
 using Outputs =
     std::function<std::vector<at::Tensor>(const ExportExample& batch)>;
 
@@ -36,8 +36,8 @@ using Outputs =
 void check_model(
     const torch::nn::Module& model,
     const ExportExample& example,
-    const Outputs& of_model,
-    const Outputs& of_file,
+    const Outputs& model_outputs,
+    const Outputs& file_outputs,
     const std::string& where);
 
 }  // namespace tessera::exporting

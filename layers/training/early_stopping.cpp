@@ -44,26 +44,26 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
 [[noreturn]] void refuse(
     const std::string& directory,
     const SavedBest& saved,
-    const SavedBest& wanted) {
+    const SavedBest& expected) {
   TESSERA_CHECK_VALUE(
       saved.epoch >= 0,
       "[EarlyStopping] '{}' has no best weights, but must have those of epoch {} with the value {}. Pass the directory that this training has written to, and no other training.",
       directory,
-      wanted.epoch,
-      fmt::to_string(wanted.value));
+      expected.epoch,
+      fmt::to_string(expected.value));
   TESSERA_CHECK_VALUE(
       false,
       "[EarlyStopping] '{}' has the weights of epoch {} with the value {}, but must have those of epoch {} with the value {}. Pass the directory that this training has written to, and no other training.",
       directory,
       saved.epoch,
       fmt::to_string(saved.value),
-      wanted.epoch,
-      fmt::to_string(wanted.value));
+      expected.epoch,
+      fmt::to_string(expected.value));
 }
 
 // Saving is collective, so all ranks must decide on the same value: that of rank 0.
 template <class Value>
-double agreed(const Value& value, const Ranks& ranks) {
+double broadcast_value(const Value& value, const Ranks& ranks) {
   return ranks == nullptr ? value()
                           : ranks->broadcast(Rendezvous::kTrain, value);
 }
@@ -128,10 +128,10 @@ bool EarlyStopping::update(int64_t epoch, double value) {
       epoch >= 0,
       "[EarlyStopping] epoch must be >= 0, but got {}. Count epochs from 0.",
       epoch);
-  const double gain =
+  const double improvement =
       better_ == Better::kHigher ? value - best_ : best_ - value;
   const bool is_best =
-      best_epoch_ < 0 ? !std::isnan(value) : gain > options_.min_delta;
+      best_epoch_ < 0 ? !std::isnan(value) : improvement > options_.min_delta;
   if (is_best) {
     best_ = value;
     best_epoch_ = epoch;
@@ -153,7 +153,7 @@ void EarlyStopping::on_epoch_begin(Training& training) {
 }
 
 void EarlyStopping::on_epoch_end(Training& training) {
-  const double value = agreed(
+  const double value = broadcast_value(
       [&] { return training.logs()[options_.monitor]; },
       options_.restore_best == nullptr
           ? nullptr
@@ -194,7 +194,7 @@ void EarlyStopping::on_train_end(Training& training) {
   if (options_.directory.empty()) {
     model_from_bytes(*options_.restore_best, best_weights_);
   } else {
-    const bool is_there = load_model(
+    const bool is_found = load_model(
         *options_.restore_best,
         ranks_of(*options_.restore_best, training.strategy()),
         options_.directory,
@@ -205,7 +205,7 @@ void EarlyStopping::on_train_end(Training& training) {
             refuse(options_.directory, saved, {best_epoch_, best_});
           }
         });
-    if (!is_there) {
+    if (!is_found) {
       refuse(options_.directory, {}, {best_epoch_, best_});
     }
   }

@@ -22,13 +22,13 @@ bool run_evaluation(
   }
   int64_t batches = 0;
   pass.begin(0);
-  bool is_whole = true;
+  bool is_complete = true;
   while (const std::optional<StepResult> result = pass.step()) {
     ++batches;
     loss.add(*result, where);
     update_metrics(metrics, *result, where);
     if (is_interrupted()) {
-      is_whole = false;
+      is_complete = false;
       break;
     }
   }
@@ -37,7 +37,7 @@ bool run_evaluation(
       batches > 0,
       "{} expected batches, but the source gave none. Pass a source that can be read again, or a function that opens it.",
       where);
-  return is_whole;
+  return is_complete;
 }
 
 void add_logs(

@@ -37,12 +37,12 @@ Metrics metrics_of(const Validation& validation, const Metrics& training) {
 
 // The first error at the end of an epoch, kept until all callbacks have run and the
 // checkpoint has saved the epoch.
-struct KeptError {
+struct DeferredError {
   StopAgreement::EpochFailure failure = {};  // what failed in callbacks
   std::exception_ptr first = nullptr;
 
   template <class Run>
-  bool keep(Run run) {
+  bool capture(Run run) {
     try {
       run();
       return true;
@@ -53,8 +53,8 @@ struct KeptError {
   }
 
   template <class Run>
-  void keep_of(const Callback& callback, Run run) {
-    if (!keep(run)) {
+  void capture_from(const Callback& callback, Run run) {
+    if (!capture(run)) {
       failure.has_failed = true;
       failure.has_lost_state =
           failure.has_lost_state || !callback.state_name().empty();
@@ -81,12 +81,12 @@ class TrainingLoop {
     if (options_.validation) {
       validation_metrics_ = metrics_of(*options_.validation, options_.metrics);
     }
-    name_logs(state_, validation_metrics_);
+    set_log_names(state_, validation_metrics_);
   }
 
   History run() {
     if (options_.signals == Signals::kStop) {
-      stop_.watch_signals();
+      stop_.install_signal_handlers();
     }
     if (options_.model != nullptr) {
       modes_.emplace(*options_.model);
@@ -121,7 +121,7 @@ class TrainingLoop {
 
   void run_epochs() {
     while (!state_.is_stopping && state_.progress.epoch < options_.epochs) {
-      stop_.notice_signal();
+      stop_.check_signal();
       stop_.agree();
       if (state_.is_stopping) {
         save_step();
@@ -176,7 +176,7 @@ class TrainingLoop {
 
   void end_step() {
     for_each(&Callback::on_step_end);
-    stop_.notice_signal();
+    stop_.check_signal();
     stop_.agree_on_step();
     TESSERA_CHECK_VALUE(
         !state_.is_skipped || state_.is_stopping,
@@ -209,11 +209,11 @@ class TrainingLoop {
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
     }
-    KeptError error;  // rethrown after the epoch was saved
+    DeferredError error;  // rethrown after the epoch was saved
     run_epoch_callbacks(error);
     ++state_.progress.epoch;
     state_.progress.step_in_epoch = 0;
-    error.keep([&] { save_epoch(error.failure); });
+    error.capture([&] { save_epoch(error.failure); });
     error.rethrow();
   }
 
@@ -223,25 +223,25 @@ class TrainingLoop {
       modes_->eval();
     }
     LossMean loss;
-    const bool is_whole = run_evaluation(
+    const bool is_complete = run_evaluation(
         *options_.validation->pass,
         *validation_metrics_,
         loss,
         kFitValidation,
         [&] {
           if (!options_.strategy.is_sharded()) {
-            stop_.notice_signal();
+            stop_.check_signal();
           }
           return state_.is_stopping;
         });
-    if (is_whole) {
+    if (is_complete) {
       add_logs(logs, "val_", loss, *validation_metrics_);
     }
-    return is_whole;
+    return is_complete;
   }
 
   // Callbacks that log come first, so that the others see all logs.
-  void run_epoch_callbacks(KeptError& error) {
+  void run_epoch_callbacks(DeferredError& error) {
     const auto end_for = [&](bool is_logging) {
       for (const auto& callback : state_.callbacks) {
         std::vector<std::string> names = callback->log_names();
@@ -249,7 +249,8 @@ class TrainingLoop {
           continue;
         }
         state_.own_log_names = std::move(names);
-        error.keep_of(*callback, [&] { callback->on_epoch_end(training_); });
+        error.capture_from(
+            *callback, [&] { callback->on_epoch_end(training_); });
       }
     };
     state_.is_at_epoch_end = true;

@@ -44,7 +44,7 @@ double number_from_json(const Json& json, const std::string& where) {
       return number;
     }
   }
-  require_kind(/*is_right=*/false, json, "a number", where);
+  require_kind(/*is_valid=*/false, json, "a number", where);
   return kNan;
 }
 

@@ -14,18 +14,19 @@ namespace tessera::training {
 
 namespace {
 
-constexpr const char* kTraining = "#2563eb";
-constexpr const char* kValidation = "#ea580c";
-constexpr const char* kText = "#1f2937";
-constexpr const char* kFaint = "#e5e7eb";
-constexpr const char* kAxis = "#9ca3af";
+constexpr const char* kTrainingColor = "#2563eb";
+constexpr const char* kValidationColor = "#ea580c";
+constexpr const char* kTextColor = "#1f2937";
+constexpr const char* kGridColor = "#e5e7eb";
+constexpr const char* kAxisColor = "#9ca3af";
 
 // The margins of a panel, in pixels.
-constexpr double kLeft = 64.0;
-constexpr double kRight = 18.0;
-constexpr double kTop = 40.0;
-constexpr double kBottom = 44.0;
-constexpr double kTitle = 40.0;  // the height of the title above all panels
+constexpr double kLeftMargin = 64.0;
+constexpr double kRightMargin = 18.0;
+constexpr double kTopMargin = 40.0;
+constexpr double kBottomMargin = 44.0;
+constexpr double kTitleHeight =
+    40.0;  // the height of the title above all panels
 
 struct Point {
   double x;
@@ -46,10 +47,10 @@ struct Axis {
 
 // Returns 1, 2 or 5 times a power of ten, so that `span` has about `count` steps.
 double tick_step(double span, double count) {
-  const double rough = span / count;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  const double exact_step = span / count;
+  const double power = std::pow(10.0, std::floor(std::log10(exact_step)));
   for (const double factor : {1.0, 2.0, 5.0}) {
-    if (rough <= factor * power * (1.0 + 1e-9)) {
+    if (exact_step <= factor * power * (1.0 + 1e-9)) {
       return factor * power;
     }
   }
@@ -72,11 +73,11 @@ Axis value_axis(const std::vector<Curve>& curves) {
     return {};
   }
   // Widens the range if the values are nearly equal.
-  const double least = std::max(1e-9 * std::max(-low, high), 1e-300);
-  if (!(high - low > least)) {
-    const double room = std::max(std::abs(low) * 0.1, 1e-3);
-    low -= room;
-    high += room;
+  const double min_span = std::max(1e-9 * std::max(-low, high), 1e-300);
+  if (!(high - low > min_span)) {
+    const double margin = std::max(std::abs(low) * 0.1, 1e-3);
+    low -= margin;
+    high += margin;
   }
   if (!std::isfinite(high - low)) {
     return {low, high, high / 4.0 - low / 4.0};
@@ -100,11 +101,11 @@ Axis epoch_axis(const History& history) {
   const double low = shown_epoch(history.epochs.front());
   const double high = shown_epoch(history.epochs.back());
   // Beyond 2^53, neighbouring doubles are further apart than 1.
-  const double least = std::max(1.0, 1e-15 * std::max(-low, high));
+  const double min_span = std::max(1.0, 1e-15 * std::max(-low, high));
   if (!(low < high)) {
-    return {low - least, low + least, least};
+    return {low - min_span, low + min_span, min_span};
   }
-  return {low, high, std::max(least, tick_step(high - low, 7.0))};
+  return {low, high, std::max(min_span, tick_step(high - low, 7.0))};
 }
 
 // Escapes text for XML.
@@ -154,7 +155,7 @@ std::string text_at(const Label& label, const std::string& text) {
       label.y,
       label.anchor,
       label.size,
-      kText,
+      kTextColor,
       label.extra,
       escaped(text));
 }
@@ -185,15 +186,15 @@ struct Frame {
   double bottom() const {
     return top + height;
   }
-  Point place(const Point& point) const {
+  Point to_pixels(const Point& point) const {
     return {
-        left + width * share(x, point.x),
-        bottom() - height * share(y, point.y)};
+        left + width * fraction(x, point.x),
+        bottom() - height * fraction(y, point.y)};
   }
 
  private:
   // Halves the numbers first, because their difference may overflow.
-  static double share(const Axis& axis, double value) {
+  static double fraction(const Axis& axis, double value) {
     return (value / 2.0 - axis.low / 2.0) / (axis.high / 2.0 - axis.low / 2.0);
   }
 };
@@ -214,20 +215,23 @@ void for_each_tick(const Axis& axis, Visit visit) {
 std::string draw_axes(const Frame& frame) {
   std::string svg;
   for_each_tick(frame.y, [&](double value) {
-    const Point at = frame.place({frame.x.low, value});
-    svg += line(at, {frame.right(), at.y}, kFaint);
+    const Point at = frame.to_pixels({frame.x.low, value});
+    svg += line(at, {frame.right(), at.y}, kGridColor);
     svg += text_at(
         {at.x - 8.0, at.y + 4.0, "end", 11}, fmt::format("{:.5g}", value));
   });
   for_each_tick(frame.x, [&](double value) {
-    const Point at = frame.place({value, frame.y.low});
-    svg += line(at, {at.x, at.y + 4.0}, kAxis);
+    const Point at = frame.to_pixels({value, frame.y.low});
+    svg += line(at, {at.x, at.y + 4.0}, kAxisColor);
     svg += text_at(
         {at.x, at.y + 17.0, "middle", 11}, fmt::format("{:.0f}", value));
   });
-  svg += line({frame.left, frame.top}, {frame.left, frame.bottom()}, kAxis);
+  svg +=
+      line({frame.left, frame.top}, {frame.left, frame.bottom()}, kAxisColor);
   svg += line(
-      {frame.left, frame.bottom()}, {frame.right(), frame.bottom()}, kAxis);
+      {frame.left, frame.bottom()},
+      {frame.right(), frame.bottom()},
+      kAxisColor);
   svg += text_at(
       {frame.left + frame.width / 2.0, frame.bottom() + 34.0, "middle", 11},
       "epoch");
@@ -266,7 +270,7 @@ std::string draw_curve(const Frame& frame, const Curve& curve) {
   };
   for (const Point& point : curve.points) {
     if (std::isfinite(point.y)) {
-      run.push_back(frame.place(point));
+      run.push_back(frame.to_pixels(point));
     } else {
       end_run();
     }
@@ -311,16 +315,16 @@ constexpr const char* kPrefix = "val_";
 
 std::vector<Curve> curves_of(const History& history, const std::string& name) {
   const std::vector<std::string> logged = history.names();
-  const auto has = [&](const std::string& wanted) {
-    return std::find(logged.begin(), logged.end(), wanted) != logged.end();
+  const auto has = [&](const std::string& expected) {
+    return std::find(logged.begin(), logged.end(), expected) != logged.end();
   };
   std::vector<Curve> curves;
   if (has(name)) {
-    curves.push_back({"training", kTraining, points_of(history, name)});
+    curves.push_back({"training", kTrainingColor, points_of(history, name)});
   }
   if (const std::string validation = kPrefix + name; has(validation)) {
     curves.push_back(
-        {"validation", kValidation, points_of(history, validation)});
+        {"validation", kValidationColor, points_of(history, validation)});
   }
   return curves;
 }
@@ -363,9 +367,9 @@ std::string learning_curves_svg(
   const size_t rows = std::max<size_t>(1, (panels.size() + 1) / 2);
   const auto width = static_cast<double>(options.width);
   const auto height = static_cast<double>(options.height);
-  const double above = options.title.empty() ? 0.0 : kTitle;
+  const double title_height = options.title.empty() ? 0.0 : kTitleHeight;
   const double full_width = width * static_cast<double>(columns);
-  const double full_height = above + height * static_cast<double>(rows);
+  const double full_height = title_height + height * static_cast<double>(rows);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
@@ -381,10 +385,11 @@ std::string learning_curves_svg(
   for (size_t i = 0; i < panels.size(); ++i) {
     const std::vector<Curve> curves = curves_of(history, panels[i]);
     const Frame frame{
-        .left = width * static_cast<double>(i % columns) + kLeft,
-        .top = above + height * static_cast<double>(i / columns) + kTop,
-        .width = width - kLeft - kRight,
-        .height = height - kTop - kBottom,
+        .left = width * static_cast<double>(i % columns) + kLeftMargin,
+        .top = title_height + height * static_cast<double>(i / columns) +
+            kTopMargin,
+        .width = width - kLeftMargin - kRightMargin,
+        .height = height - kTopMargin - kBottomMargin,
         .x = epoch_axis(history),
         .y = value_axis(curves)};
     svg += text_at(

@@ -19,23 +19,23 @@ LearningRateScheduler::LearningRateScheduler(
 
 // Also needed after a resume, because the checkpoint has the rate of the last step.
 void LearningRateScheduler::on_epoch_begin(Training& training) {
-  set_rate(training);
+  set_learning_rate(training);
 }
 
 void LearningRateScheduler::on_step_end(Training& training) {
-  set_rate(training);
+  set_learning_rate(training);
 }
 
-void LearningRateScheduler::set_rate(const Training& training) {
+void LearningRateScheduler::set_learning_rate(const Training& training) {
   const int64_t step = training.progress().step;
-  const double rate = optim::value_at(schedule_, step);
+  const double learning_rate = optim::value_at(schedule_, step);
   TESSERA_CHECK_VALUE(
-      std::isfinite(static_cast<float>(rate)) && rate >= 0.0,
+      std::isfinite(static_cast<float>(learning_rate)) && learning_rate >= 0.0,
       "[LearningRateScheduler] the rate of step {} must be finite and >= 0, but the schedule gives {}. Correct the options of the schedule.",
       step,
-      rate);
+      learning_rate);
   for (auto& group : optimizer_.param_groups()) {
-    group.options().set_lr(rate);
+    group.options().set_lr(learning_rate);
   }
 }
 

@@ -113,7 +113,7 @@ void MeanMetric::load_state(const at::Tensor& state) {
 }
 
 // Sorts equal scores by weight, so that sums do not depend on the order of batches.
-void AUC::Kept::sort() {
+void AUC::Scores::sort() {
   if (weights.empty()) {
     std::sort(values.begin(), values.end());
     return;
@@ -150,7 +150,7 @@ void AUC::update(
     has_weights_ = true;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Kept& scores = inputs.labels[i] == 1.0 ? positives_ : negatives_;
+    Scores& scores = inputs.labels[i] == 1.0 ? positives_ : negatives_;
     scores.values.push_back(inputs.predictions[i]);
     if (has_weights_) {
       scores.weights.push_back(counted.empty() ? 1.0 : counted[i]);
@@ -161,7 +161,7 @@ void AUC::update(
 double AUC::result() const {
   positives_.sort();
   negatives_.sort();
-  const auto total = [](const Kept& scores) {
+  const auto total = [](const Scores& scores) {
     double sum = 0.0;
     for (size_t i = 0; i < scores.values.size(); ++i) {
       sum += scores.weight(i);
@@ -173,7 +173,7 @@ double AUC::result() const {
     return kNan;
   }
   double below = 0.0;  // the weight of the negatives with lower scores
-  double won = 0.0;
+  double concordant = 0.0;
   size_t negative = 0;
   for (size_t i = 0; i < positives_.values.size();) {
     const double score = positives_.values[i];
@@ -192,9 +192,9 @@ double AUC::result() const {
          ++j) {
       equal += negatives_.weight(j);
     }
-    won += positive_weight * (below + 0.5 * equal);
+    concordant += positive_weight * (below + 0.5 * equal);
   }
-  return won / pairs;
+  return concordant / pairs;
 }
 
 void AUC::reset() {

@@ -84,13 +84,13 @@ Layers layers_of(torch::nn::Module& model) {
   if (TableModule::of(model)) {
     layers.insert(layers.begin(), *table_layer(model.shared_from_this()));
   }
-  const auto place_of = [](const TableLayer& layer) {
+  const auto order_of = [](const TableLayer& layer) {
     const Strategy strategy = strategy_of(layer);
     return strategy.is_sharded() ? 0 : strategy.is_engine() ? 1 : 2;
   };
   std::stable_sort(
       layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
-        return place_of(a) < place_of(b);
+        return order_of(a) < order_of(b);
       });
   return layers;
 }
@@ -103,11 +103,11 @@ auto broadcast(const Ranks& ranks, Rendezvous rendezvous, Work work) {
 
 // Runs `work` on all ranks. An error on one rank raises an error on all.
 template <class Work>
-void together(const Ranks& ranks, Work work) {
+void run_on_all_ranks(const Ranks& ranks, Work work) {
   if (ranks == nullptr) {
     work();
   } else {
-    ranks->together(Rendezvous::kLoadCheckpoint, work);
+    ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, work);
   }
 }
 
@@ -120,19 +120,19 @@ struct NamedTensor {
 std::vector<NamedTensor> dense_of(
     const torch::nn::Module& model,
     const Layers& layers) {
-  std::set<const at::TensorImpl*> of_layers;
+  std::set<const at::TensorImpl*> layer_tensors;
   for (const auto& layer : layers) {
     for (const auto& tensor : module_of(layer).parameters()) {
-      of_layers.insert(tensor.unsafeGetTensorImpl());
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
     }
     for (const auto& tensor : module_of(layer).buffers()) {
-      of_layers.insert(tensor.unsafeGetTensorImpl());
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
     }
   }
   std::vector<NamedTensor> dense;
   const auto add = [&](const auto& named) {
     for (const auto& item : named) {
-      if (of_layers.count(item.value().unsafeGetTensorImpl()) == 0) {
+      if (layer_tensors.count(item.value().unsafeGetTensorImpl()) == 0) {
         dense.push_back({item.key(), item.value()});
       }
     }
@@ -434,7 +434,7 @@ void save_model(
   if (layers.size() > 1) {
     broadcast(ranks, rendezvous, [&] {
       make_directory(directory, where);
-      lock.emplace(FileLock::of_holder(
+      lock.emplace(FileLock::per_holder(
           directory + "/.lock",
           where,
           "Let one save at a time write into this directory."));
@@ -531,7 +531,7 @@ bool load_model(
       broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
   const auto dense = dense_of(model, layers);
   std::vector<at::Tensor> values;
-  together(ranks, [&] {
+  run_on_all_ranks(ranks, [&] {
     auto archive = read_rest(directory, names[0], where);
     for (std::string& name : read_layers(archive, directory, where)) {
       names.push_back(std::move(name));
@@ -562,7 +562,7 @@ bool load_model(
     if (strategy_of(layers[i]).is_sharded()) {
       load();
     } else {
-      together(ranks, load);
+      run_on_all_ranks(ranks, load);
     }
   }
   const at::NoGradGuard no_grad;
@@ -593,7 +593,7 @@ std::shared_ptr<void> lock_for_training(
     const std::string& directory) {
   std::shared_ptr<void> lock;
   broadcast(ranks, Rendezvous::kTrain, [&] {
-    lock = std::make_shared<FileLock>(FileLock::of_process(
+    lock = std::make_shared<FileLock>(FileLock::per_process(
         directory + "/.training_lock",
         "[Checkpoint]",
         "Let one process at a time train with this directory."));

@@ -101,7 +101,7 @@ int64_t ProgressBar::examples() const {
 }
 
 // A loop without fit() has done one step when it calls show() for the first time.
-void ProgressBar::note(const Progress& progress) {
+void ProgressBar::record(const Progress& progress) {
   last_examples_ = progress.examples;
   if (!first_) {
     first_ = progress;
@@ -160,7 +160,7 @@ void ProgressBar::draw(std::string line, bool is_last) {
 }
 
 void ProgressBar::show(const Progress& progress, const Logs& logs) {
-  note(progress);
+  record(progress);
   if (!is_due()) {
     return;
   }
@@ -180,7 +180,7 @@ void ProgressBar::show(const Progress& progress, const Logs& logs) {
 }
 
 void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {
-  note(progress);
+  record(progress);
   steps_seen_ = progress.step_in_epoch;
   draw(
       fmt::format(
@@ -215,7 +215,7 @@ void ProgressBar::on_epoch_begin(Training& training) {
 }
 
 void ProgressBar::on_step_end(Training& training) {
-  note(training.progress());
+  record(training.progress());
   if (is_due()) {
     show(training.progress(), training.logs());
   }

@@ -11,11 +11,11 @@ namespace tessera::training {
 StopAgreement::StopAgreement(TrainingState& state)
     : state_(state), training_(state) {}
 
-void StopAgreement::watch_signals() {
+void StopAgreement::install_signal_handlers() {
   signal_.emplace();
 }
 
-void StopAgreement::notice_signal() {
+void StopAgreement::check_signal() {
   // A signal that comes after a stop for another reason is not read. The destructor of
   // StopSignal then raises it again for the previous handler.
   const char* name = signal_ && !state_.is_stopping ? signal_->name() : nullptr;
@@ -26,7 +26,7 @@ void StopAgreement::notice_signal() {
 }
 
 void StopAgreement::agree() {
-  stop_with_others(on_any_rank(state_.is_stopping, state_.strategy));
+  stop_if_any(on_any_rank(state_.is_stopping, state_.strategy));
 }
 
 // Ranks agree on the finite loss, too, because all of them must decide alike whether the
@@ -34,7 +34,7 @@ void StopAgreement::agree() {
 void StopAgreement::agree_on_step() {
   const std::vector<bool> agreed = on_any_rank(
       {state_.is_stopping, !std::isfinite(state_.loss)}, state_.strategy);
-  stop_with_others(agreed[0]);
+  stop_if_any(agreed[0]);
   state_.is_loss_finite = !agreed[1];
 }
 
@@ -44,11 +44,11 @@ StopAgreement::EpochFailure StopAgreement::agree_on_epoch(
   const std::vector<bool> agreed = on_any_rank(
       {state_.is_stopping, own.has_lost_state, own.has_failed},
       state_.strategy);
-  stop_with_others(agreed[0]);
+  stop_if_any(agreed[0]);
   return {.has_failed = agreed[2], .has_lost_state = agreed[1]};
 }
 
-void StopAgreement::stop_with_others(bool is_any_stopping) {
+void StopAgreement::stop_if_any(bool is_any_stopping) {
   if (is_any_stopping) {
     // If this rank has a reason, stop() keeps it.
     training_.stop("another rank");

@@ -22,9 +22,9 @@ class StopAgreement {
   explicit StopAgreement(TrainingState& state);
 
   /// SIGINT and SIGTERM stop the training after this call.
-  void watch_signals();
+  void install_signal_handlers();
   /// Stops the training if there was a signal.
-  void notice_signal();
+  void check_signal();
 
   /// Stops if another rank stops. Collective.
   void agree();
@@ -36,7 +36,7 @@ class StopAgreement {
   EpochFailure agree_on_epoch(const EpochFailure& own);
 
  private:
-  void stop_with_others(bool is_any_stopping);
+  void stop_if_any(bool is_any_stopping);
 
   TrainingState& state_;
   Training training_;

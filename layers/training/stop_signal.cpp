@@ -11,36 +11,36 @@ namespace tessera::training {
 
 namespace {
 
-constexpr std::array kNumbers = {SIGINT, SIGTERM};
+constexpr std::array kSignals = {SIGINT, SIGTERM};
 
-std::atomic<int> noted{0};
+std::atomic<int> received_signal{0};
 std::atomic<bool> is_reported{false};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 // A signal handler may only call functions that POSIX lists as async-signal-safe.
-extern "C" void note_signal(int number) {
+extern "C" void handle_signal(int number) {
   int none = 0;
-  if (!noted.compare_exchange_strong(none, number)) {
+  if (!received_signal.compare_exchange_strong(none, number)) {
     ::signal(number, SIG_DFL);
     ::raise(number);  // delivered when this handler returns
   }
 }
 
 std::mutex mutex;
-int users = 0;
-std::array<struct sigaction, kNumbers.size()> before;
-std::array<bool, kNumbers.size()> is_ours;
+int num_users = 0;
+std::array<struct sigaction, kSignals.size()> before;
+std::array<bool, kSignals.size()> is_installed;
 
 void install() {
   struct sigaction action {};
-  action.sa_handler = note_signal;
+  action.sa_handler = handle_signal;
   action.sa_flags = SA_RESTART;  // a read of the batch source continues
   ::sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kNumbers.size(); ++i) {
-    ::sigaction(kNumbers[i], nullptr, &before[i]);
-    is_ours[i] = before[i].sa_handler != SIG_IGN;
-    if (is_ours[i]) {
-      ::sigaction(kNumbers[i], &action, nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &before[i]);
+    is_installed[i] = before[i].sa_handler != SIG_IGN;
+    if (is_installed[i]) {
+      ::sigaction(kSignals[i], &action, nullptr);
     }
   }
 }
@@ -48,15 +48,15 @@ void install() {
 // Restores the previous handlers. Returns the signal that name() has not returned; 0:
 // none.
 int restore() {
-  for (size_t i = 0; i < kNumbers.size(); ++i) {
+  for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction now {};
-    ::sigaction(kNumbers[i], nullptr, &now);
+    ::sigaction(kSignals[i], nullptr, &now);
     // A handler that was installed in the meantime stays.
-    if (is_ours[i] && now.sa_handler == note_signal) {
-      ::sigaction(kNumbers[i], &before[i], nullptr);
+    if (is_installed[i] && now.sa_handler == handle_signal) {
+      ::sigaction(kSignals[i], &before[i], nullptr);
     }
   }
-  const int number = noted.exchange(0);
+  const int number = received_signal.exchange(0);
   return is_reported.exchange(false) ? 0 : number;
 }
 
@@ -64,26 +64,26 @@ int restore() {
 
 StopSignal::StopSignal() {
   const std::lock_guard lock(mutex);
-  if (users++ == 0) {
+  if (num_users++ == 0) {
     install();
   }
 }
 
 StopSignal::~StopSignal() {
-  int unheard = 0;
+  int unhandled = 0;
   {
     const std::lock_guard lock(mutex);
-    if (--users == 0) {
-      unheard = restore();
+    if (--num_users == 0) {
+      unhandled = restore();
     }
   }
-  if (unheard != 0) {
-    ::raise(unheard);  // the previous handler gets it
+  if (unhandled != 0) {
+    ::raise(unhandled);  // the previous handler gets it
   }
 }
 
 const char* StopSignal::name() const {
-  const int number = noted.load();
+  const int number = received_signal.load();
   if (number != 0) {
     is_reported = true;
   }

@@ -68,8 +68,10 @@ void update_metrics(
   }
 }
 
-void name_logs(TrainingState& state, const std::optional<Metrics>& validation) {
-  const auto name_log = [&](const std::string& name, Better better) {
+void set_log_names(
+    TrainingState& state,
+    const std::optional<Metrics>& validation) {
+  const auto add_log_name = [&](const std::string& name, Better better) {
     TESSERA_CHECK_VALUE(
         !name.empty() && name != "epoch",
         "[fit] a value can't be logged as '{}'. Give it another name.",
@@ -80,19 +82,20 @@ void name_logs(TrainingState& state, const std::optional<Metrics>& validation) {
         name);
     state.log_names.push_back(name);
   };
-  const auto name_all = [&](const std::string& prefix, const Metrics& metrics) {
-    name_log(prefix + "loss", Better::kLower);
+  const auto add_metric_names = [&](const std::string& prefix,
+                                    const Metrics& metrics) {
+    add_log_name(prefix + "loss", Better::kLower);
     for (const auto& metric : metrics) {
-      name_log(prefix + metric->name(), metric->better());
+      add_log_name(prefix + metric->name(), metric->better());
     }
   };
-  name_all("", state.metrics);
+  add_metric_names("", state.metrics);
   if (validation) {
-    name_all("val_", *validation);
+    add_metric_names("val_", *validation);
   }
   for (const auto& callback : state.callbacks) {
     for (const std::string& name : callback->log_names()) {
-      name_log(name, Better::kUnknown);
+      add_log_name(name, Better::kUnknown);
     }
   }
 }

@@ -72,6 +72,8 @@ void update_metrics(
 /// Collects the names of all values that an epoch logs: loss and metrics, also of the
 /// validation, and the values of callbacks.
 /// Errors:  c10::ValueError for an empty name, or one that is used twice.
-void name_logs(TrainingState& state, const std::optional<Metrics>& validation);
+void set_log_names(
+    TrainingState& state,
+    const std::optional<Metrics>& validation);
 
 }  // namespace tessera::training

@@ -17,7 +17,7 @@ OptimizerSpec translate_adadelta(const KerasConfig& config) {
   return config.finish(
       Adadelta{
           .rho = config.number("rho"), .epsilon = config.number("epsilon")},
-      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
@@ -30,15 +30,16 @@ class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
     return {{.name = "accumulators"}, {.name = "updates", .position = 1}};
   }
 
-  void validate(const Adadelta& spec, const Range& range) const override {
-    range.in_unit_interval("rho", spec.rho);
-    range.positive("epsilon", spec.epsilon);
+  void validate(const Adadelta& spec, const RangeChecks& checks)
+      const override {
+    checks.in_unit_interval("rho", spec.rho);
+    checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adadelta& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Adadelta& spec, const StepContext& context)
       const override {
     return kernels::AdadeltaRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .rho = spec.rho,
         .epsilon = as_float(spec.epsilon)};
   }

@@ -20,7 +20,7 @@ OptimizerSpec translate_adagrad(const KerasConfig& config) {
               config.number("initial_accumulator_value"),
           .epsilon = epsilon,
           .epsilon_inside_sqrt = epsilon != 0.0 && !config.is_legacy()},
-      IdleRows::kStay);
+      IdleRows::kUnchanged);
 }
 
 class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
@@ -35,16 +35,17 @@ class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
          .initial_value = spec.initial_accumulator_value}};
   }
 
-  void validate(const Adagrad& spec, const Range& range) const override {
-    range.positive("initial_accumulator_value", spec.initial_accumulator_value);
-    range.not_negative("epsilon", spec.epsilon);
+  void validate(const Adagrad& spec, const RangeChecks& checks) const override {
+    checks.positive(
+        "initial_accumulator_value", spec.initial_accumulator_value);
+    checks.not_negative("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adagrad& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Adagrad& spec, const StepContext& context)
       const override {
     const bool inside = spec.epsilon_inside_sqrt;
     return kernels::AdagradRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,
         .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon)};
   }

@@ -23,19 +23,19 @@ class AdagradMomentumDefinition final
     return {{.name = "accumulators"}, {.name = "momenta", .position = 1}};
   }
 
-  void validate(const AdagradMomentum& spec, const Range& range)
+  void validate(const AdagradMomentum& spec, const RangeChecks& checks)
       const override {
-    range.in_unit_interval("momentum", spec.momentum);
-    range.in_unit_interval("beta2", spec.beta2);
-    range.positive("exponent", spec.exponent);
-    range.positive("epsilon", spec.epsilon);
+    checks.in_unit_interval("momentum", spec.momentum);
+    checks.in_unit_interval("beta2", spec.beta2);
+    checks.positive("exponent", spec.exponent);
+    checks.positive("epsilon", spec.epsilon);
   }
 
   kernels::RowRule row_rule(
       const AdagradMomentum& spec,
-      const UpdateMoment& moment) const override {
+      const StepContext& context) const override {
     return kernels::AdagradMomentumRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .momentum = as_float(spec.momentum),
         .beta_2 = spec.beta2,
         .epsilon = as_float(spec.epsilon),

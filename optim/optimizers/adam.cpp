@@ -16,13 +16,13 @@ namespace {
 
 using at::Tensor;
 
-double corrected_rate(const Adam& spec, const UpdateMoment& moment) {
-  double rate = moment.learning_rate;
+double corrected_learning_rate(const Adam& spec, const StepContext& context) {
+  double learning_rate = context.learning_rate;
   if (spec.bias_correction) {
-    rate *= std::sqrt(bias_correction(spec.beta_2, moment.update)) /
-        bias_correction(spec.beta_1, moment.update);
+    learning_rate *= std::sqrt(bias_correction(spec.beta_2, context.update)) /
+        bias_correction(spec.beta_1, context.update);
   }
-  return rate;
+  return learning_rate;
 }
 
 std::vector<KerasOption> adam_options() {
@@ -44,7 +44,7 @@ OptimizerSpec translate_adam(const KerasConfig& config) {
           .sum_inside_sqrt = config.is_tpu(),
           .bias_correction = !config.is_tpu(),
           .amsgrad = config.flag("amsgrad")},
-      IdleRows::kMove);
+      IdleRows::kUpdated);
 }
 
 class AdamDefinition final : public OptimizerDefinition<Adam> {
@@ -62,20 +62,20 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
     return slots;
   }
 
-  void validate(const Adam& spec, const Range& range) const override {
-    range.below_one("beta_1", spec.beta_1);
-    range.below_one("beta_2", spec.beta_2);
-    range.positive("epsilon", spec.epsilon);
+  void validate(const Adam& spec, const RangeChecks& checks) const override {
+    checks.below_one("beta_1", spec.beta_1);
+    checks.below_one("beta_2", spec.beta_2);
+    checks.positive("epsilon", spec.epsilon);
     if (spec.sum_inside_sqrt) {
-      range.positive("epsilon^2", spec.epsilon * spec.epsilon);
+      checks.positive("epsilon^2", spec.epsilon * spec.epsilon);
     }
   }
 
-  kernels::RowRule row_rule(const Adam& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Adam& spec, const StepContext& context)
       const override {
     const bool inside = spec.sum_inside_sqrt;
     return kernels::AdamRule{
-        .learning_rate = as_float(corrected_rate(spec, moment)),
+        .learning_rate = as_float(corrected_learning_rate(spec, context)),
         .beta_1 = spec.beta_1,
         .beta_2 = spec.beta_2,
         .epsilon_inside = inside ? as_float(spec.epsilon * spec.epsilon) : 0.0F,
@@ -97,7 +97,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
         slots[0],
         spec.sum_inside_sqrt ? (velocities + spec.epsilon * spec.epsilon).sqrt()
                              : velocities.sqrt() + spec.epsilon,
-        -corrected_rate(spec, update.moment));
+        -corrected_learning_rate(spec, update.context));
   }
 
   std::vector<KerasClass> keras_classes() const override {

@@ -20,7 +20,7 @@ OptimizerSpec translate_adamax(const KerasConfig& config) {
           .beta_1 = config.number("beta_1"),
           .beta_2 = config.number("beta_2"),
           .epsilon = config.number("epsilon")},
-      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
@@ -33,21 +33,21 @@ class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
     return {{.name = "momenta"}, {.name = "norms", .position = 1}};
   }
 
-  void validate(const Adamax& spec, const Range& range) const override {
-    range.below_one("beta_1", spec.beta_1);
-    range.in_unit_interval("beta_2", spec.beta_2);
-    range.positive("epsilon", spec.epsilon);
+  void validate(const Adamax& spec, const RangeChecks& checks) const override {
+    checks.below_one("beta_1", spec.beta_1);
+    checks.in_unit_interval("beta_2", spec.beta_2);
+    checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adamax& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Adamax& spec, const StepContext& context)
       const override {
     return kernels::AdamaxRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
         .beta_2 = as_float(spec.beta_2),
         .epsilon = as_float(spec.epsilon),
         .correction_1 =
-            as_float(1.0 / bias_correction(spec.beta_1, moment.update))};
+            as_float(1.0 / bias_correction(spec.beta_1, context.update))};
   }
 
   void update_rows(const Adamax& spec, const TensorUpdate& update)
@@ -59,7 +59,7 @@ class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
         slots[0],
         slots[1] + spec.epsilon,
         -update.learning_rate() /
-            bias_correction(spec.beta_1, update.moment.update));
+            bias_correction(spec.beta_1, update.context.update));
   }
 
   std::vector<KerasClass> keras_classes() const override {

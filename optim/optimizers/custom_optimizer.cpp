@@ -29,7 +29,7 @@ struct Layout {
   explicit Layout(const Tensor& tensor)
       : sizes(tensor.sizes().vec()), options(tensor.options()) {}
 
-  bool is_of(const Tensor& tensor) const {
+  bool matches(const Tensor& tensor) const {
     return tensor.defined() && tensor.sizes() == at::IntArrayRef(sizes) &&
         tensor.dtype() == options.dtype() &&
         tensor.device() == options.device() &&
@@ -48,14 +48,14 @@ void check_result(
     const Layout& layout,
     const std::string& what,
     const std::string& where) {
-  const Tensor& wrong = layout.is_of(result) ? original : result;
+  const Tensor& mismatched = layout.matches(result) ? original : result;
   TESSERA_CHECK_VALUE(
-      layout.is_of(wrong),
+      layout.matches(mismatched),
       "{} the custom rule must leave {} as {}, but left {}. Update the tensor in place.",
       where,
       what,
       describe(layout.options, layout.sizes),
-      describe(wrong));
+      describe(mismatched));
 }
 
 class CustomOptimizerDefinition final
@@ -76,37 +76,37 @@ class CustomOptimizerDefinition final
     return slots;
   }
 
-  void validate(const CustomOptimizer& spec, const Range& range)
+  void validate(const CustomOptimizer& spec, const RangeChecks& checks)
       const override {
-    range.require(
+    checks.require(
         spec.rule.function() != nullptr,
         "rule",
         spec.rule.is_set() ? "a function, but is the placeholder of '" +
                 shorten(spec.rule.name()) + "'. Replace it by CustomRule(\"" +
                 shorten(spec.rule.name()) + "\", function)."
                            : "set. Give it CustomRule(name, function).");
-    range.require(
+    checks.require(
         !spec.rule.name().empty(),
         "rule",
         "named, so that saved configs can refer to it. Give it CustomRule(name, function).");
-    range.require(
+    checks.require(
         spec.use_gradient_accumulation,
         "use_gradient_accumulation",
         "true, because the rule gets the sum of a row's gradients.");
     std::set<std::string> names;
     for (const CustomSlot& slot : spec.slots) {
-      range.require(
+      checks.require(
           is_identifier(slot.name) && names.insert(slot.name).second,
           "the names of slots",
           "different and consist of letters, digits and _, but got '" +
               shorten(slot.name) + "'. Rename the slot.");
-      range.finite("slots: initial_value", slot.initial_value);
+      checks.finite("slots: initial_value", slot.initial_value);
     }
   }
 
   kernels::RowRule row_rule(
       const CustomOptimizer& /*spec*/,
-      const UpdateMoment& /*moment*/) const override {
+      const StepContext& /*context*/) const override {
     TORCH_INTERNAL_ASSERT(false, "custom rules have no kernel");
     return {};
   }
@@ -123,8 +123,8 @@ class CustomOptimizerDefinition final
         .weights = weights,
         .slots = slots,
         .gradients = update.gradient.clone(),
-        .learning_rate = update.moment.learning_rate,
-        .update = update.moment.update};
+        .learning_rate = update.context.learning_rate,
+        .update = update.context.update};
     (*spec.rule.function())(custom);
     check_result(custom.weights, weights, layout, "weights", where);
     TESSERA_CHECK_VALUE(

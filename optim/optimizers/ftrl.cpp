@@ -29,7 +29,7 @@ OptimizerSpec translate_ftrl(const KerasConfig& config) {
               config.number("initial_accumulator_value"),
           .l2_shrinkage_regularization_strength =
               config.number("l2_shrinkage_regularization_strength")},
-      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class FTRLDefinition final : public OptimizerDefinition<FTRL> {
@@ -45,28 +45,29 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
         {.name = "linears", .position = 1}};
   }
 
-  void validate(const FTRL& spec, const Range& range) const override {
-    range.check(
+  void validate(const FTRL& spec, const RangeChecks& checks) const override {
+    checks.check(
         std::isfinite(spec.learning_rate_power) &&
             spec.learning_rate_power <= 0.0,
         "learning_rate_power",
         "<= 0 and finite",
         spec.learning_rate_power);
-    range.positive("initial_accumulator_value", spec.initial_accumulator_value);
-    range.not_negative(
+    checks.positive(
+        "initial_accumulator_value", spec.initial_accumulator_value);
+    checks.not_negative(
         "l1_regularization_strength", spec.l1_regularization_strength);
-    range.not_negative(
+    checks.not_negative(
         "l2_regularization_strength", spec.l2_regularization_strength);
-    range.not_negative(
+    checks.not_negative(
         "l2_shrinkage_regularization_strength",
         spec.l2_shrinkage_regularization_strength);
-    range.not_negative("beta", spec.beta);
+    checks.not_negative("beta", spec.beta);
   }
 
-  kernels::RowRule row_rule(const FTRL& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const FTRL& spec, const StepContext& context)
       const override {
     return kernels::FtrlRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .learning_rate_power = as_float(spec.learning_rate_power),
         .l1 = as_float(spec.l1_regularization_strength),
         .l2 = as_float(spec.l2_regularization_strength),
@@ -79,8 +80,8 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
 
   void update_rows(const FTRL& spec, const TensorUpdate& update)
       const override {
-    const double rate = update.learning_rate();
-    if (rate == 0.0) {
+    const double learning_rate = update.learning_rate();
+    if (learning_rate == 0.0) {
       return;  // The formula of the weight needs a learning rate > 0.
     }
     const Tensor& gradient = update.gradient;
@@ -88,8 +89,8 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
     Tensor& accumulators = update.slots[0];
     Tensor& linears = update.slots[1];
     const bool is_multiplied = spec.multiply_linear_by_learning_rate;
-    const double unit = is_multiplied ? rate : 1.0;
-    const double inverse = is_multiplied ? 1.0 : 1.0 / rate;
+    const double unit = is_multiplied ? learning_rate : 1.0;
+    const double inverse = is_multiplied ? 1.0 : 1.0 / learning_rate;
     const double l1 = unit * spec.l1_regularization_strength;
     const double two_l2 = 2.0 * unit * spec.l2_regularization_strength;
     const auto power = [&] {

@@ -29,30 +29,30 @@ class LAMBDefinition final : public OptimizerDefinition<LAMB> {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }
 
-  void validate(const LAMB& spec, const Range& range) const override {
-    range.below_one("beta_1", spec.beta_1);
-    range.below_one("beta_2", spec.beta_2);
-    range.positive("epsilon", spec.epsilon);
-    range.not_negative("weight_decay", spec.weight_decay);
+  void validate(const LAMB& spec, const RangeChecks& checks) const override {
+    checks.below_one("beta_1", spec.beta_1);
+    checks.below_one("beta_2", spec.beta_2);
+    checks.positive("epsilon", spec.epsilon);
+    checks.not_negative("weight_decay", spec.weight_decay);
   }
 
-  kernels::RowRule row_rule(const LAMB& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const LAMB& spec, const StepContext& context)
       const override {
     return kernels::LambRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
         .beta_2 = spec.beta_2,
         .epsilon = as_float(spec.epsilon),
         .weight_decay = as_float(spec.weight_decay),
         .correction_1 =
-            as_float(1.0 / bias_correction(spec.beta_1, moment.update)),
+            as_float(1.0 / bias_correction(spec.beta_1, context.update)),
         .correction_2 =
-            as_float(1.0 / bias_correction(spec.beta_2, moment.update))};
+            as_float(1.0 / bias_correction(spec.beta_2, context.update))};
   }
 
   void update_rows(const LAMB& spec, const TensorUpdate& update)
       const override {
-    const auto& [learning_rate, t] = update.moment;
+    const auto& [learning_rate, t] = update.context;
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, update.gradient);
     blend(slots[1], spec.beta_2, update.gradient.square());
@@ -62,11 +62,11 @@ class LAMBDefinition final : public OptimizerDefinition<LAMB> {
         spec.weight_decay * update.weight;
     const Tensor weights = norm_of_rows(update.weight);
     const Tensor directions = norm_of_rows(direction);
-    const Tensor trust = at::where(
+    const Tensor trust_ratio = at::where(
         (weights > 0).logical_and(directions > 0),
         weights / directions,
         at::ones_like(weights));
-    update.weight.sub_(trust * direction, learning_rate);
+    update.weight.sub_(trust_ratio * direction, learning_rate);
   }
 
   // to_keras() is not overridden and so refuses the rule, because Keras's Lamb uses the

@@ -17,7 +17,7 @@ OptimizerSpec translate_lion(const KerasConfig& config) {
   return config.finish(
       Lion{
           .beta_1 = config.number("beta_1"), .beta_2 = config.number("beta_2")},
-      IdleRows::kMove);
+      IdleRows::kUpdated);
 }
 
 class LionDefinition final : public OptimizerDefinition<Lion> {
@@ -30,15 +30,15 @@ class LionDefinition final : public OptimizerDefinition<Lion> {
     return {{.name = "momenta"}};
   }
 
-  void validate(const Lion& spec, const Range& range) const override {
-    range.in_unit_interval("beta_1", spec.beta_1);
-    range.in_unit_interval("beta_2", spec.beta_2);
+  void validate(const Lion& spec, const RangeChecks& checks) const override {
+    checks.in_unit_interval("beta_1", spec.beta_1);
+    checks.in_unit_interval("beta_2", spec.beta_2);
   }
 
-  kernels::RowRule row_rule(const Lion& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Lion& spec, const StepContext& context)
       const override {
     return kernels::LionRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
         .beta_2 = spec.beta_2};
   }

@@ -22,14 +22,15 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
     return {{.name = "momenta"}};
   }
 
-  void validate(const Momentum& spec, const Range& range) const override {
-    range.in_unit_interval("momentum", spec.momentum);
+  void validate(const Momentum& spec, const RangeChecks& checks)
+      const override {
+    checks.in_unit_interval("momentum", spec.momentum);
   }
 
-  kernels::RowRule row_rule(const Momentum& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Momentum& spec, const StepContext& context)
       const override {
     return kernels::MomentumRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .momentum = as_float(spec.momentum),
         .use_nesterov = spec.use_nesterov,
         .is_scaled = spec.scale_momentum_by_learning_rate};
@@ -38,19 +39,20 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
   void update_rows(const Momentum& spec, const TensorUpdate& update)
       const override {
     const Tensor& gradient = update.gradient;
-    const double rate = update.learning_rate();
+    const double learning_rate = update.learning_rate();
     Tensor& momenta = update.slots[0];
     momenta.mul_(spec.momentum);
     if (spec.scale_momentum_by_learning_rate) {
-      momenta.sub_(gradient, rate);
+      momenta.sub_(gradient, learning_rate);
       update.weight.add_(
-          spec.use_nesterov ? spec.momentum * momenta - rate * gradient
+          spec.use_nesterov ? spec.momentum * momenta - learning_rate * gradient
                             : momenta);
       return;
     }
     momenta.add_(gradient);
     update.weight.sub_(
-        spec.use_nesterov ? gradient + spec.momentum * momenta : momenta, rate);
+        spec.use_nesterov ? gradient + spec.momentum * momenta : momenta,
+        learning_rate);
   }
 
   // The other direction is in sgd.cpp.

@@ -21,7 +21,7 @@ OptimizerSpec translate_nadam(const KerasConfig& config) {
           .beta_2 = config.number("beta_2"),
           .epsilon = config.number("epsilon"),
           .schedule_decay = config.is_legacy() ? config.number("decay") : 1.0},
-      config.is_legacy() ? IdleRows::kOnlySlots : IdleRows::kMove,
+      config.is_legacy() ? IdleRows::kOnlySlotsUpdated : IdleRows::kUpdated,
       LegacyDecay::kOfMomentum);
 }
 
@@ -35,18 +35,18 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }
 
-  void validate(const Nadam& spec, const Range& range) const override {
-    range.below_one("beta_1", spec.beta_1);
-    range.below_one("beta_2", spec.beta_2);
-    range.positive("epsilon", spec.epsilon);
-    range.not_negative("schedule_decay", spec.schedule_decay);
+  void validate(const Nadam& spec, const RangeChecks& checks) const override {
+    checks.below_one("beta_1", spec.beta_1);
+    checks.below_one("beta_2", spec.beta_2);
+    checks.positive("epsilon", spec.epsilon);
+    checks.not_negative("schedule_decay", spec.schedule_decay);
   }
 
-  kernels::RowRule row_rule(const Nadam& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const Nadam& spec, const StepContext& context)
       const override {
-    const NadamFactors factors = nadam_factors(spec, moment.update);
+    const NadamFactors factors = nadam_factors(spec, context.update);
     return kernels::NadamRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
         .beta_2 = spec.beta_2,
         .epsilon = as_float(spec.epsilon),
@@ -61,7 +61,7 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, gradient);
     blend(slots[1], spec.beta_2, gradient.square());
-    const NadamFactors factors = nadam_factors(spec, update.moment.update);
+    const NadamFactors factors = nadam_factors(spec, update.context.update);
     update.weight.addcdiv_(
         factors.momentum * slots[0] + factors.gradient * gradient,
         (factors.velocity * slots[1]).sqrt() + spec.epsilon,

@@ -24,20 +24,21 @@ class ProximalAdagradDefinition final
          .initial_value = spec.initial_accumulator_value}};
   }
 
-  void validate(const ProximalAdagrad& spec, const Range& range)
+  void validate(const ProximalAdagrad& spec, const RangeChecks& checks)
       const override {
-    range.positive("initial_accumulator_value", spec.initial_accumulator_value);
-    range.not_negative(
+    checks.positive(
+        "initial_accumulator_value", spec.initial_accumulator_value);
+    checks.not_negative(
         "l1_regularization_strength", spec.l1_regularization_strength);
-    range.not_negative(
+    checks.not_negative(
         "l2_regularization_strength", spec.l2_regularization_strength);
   }
 
   kernels::RowRule row_rule(
       const ProximalAdagrad& spec,
-      const UpdateMoment& moment) const override {
+      const StepContext& context) const override {
     return kernels::ProximalAdagradRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .l1 = as_float(spec.l1_regularization_strength),
         .l2 = as_float(spec.l2_regularization_strength)};
   }

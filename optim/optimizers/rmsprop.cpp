@@ -26,7 +26,7 @@ OptimizerSpec translate_rmsprop(const KerasConfig& config) {
           .epsilon = config.number("epsilon"),
           .centered = config.flag("centered"),
           .epsilon_inside_sqrt = is_fused || !config.is_legacy()},
-      is_fused ? IdleRows::kStay : IdleRows::kMove);
+      is_fused ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
@@ -46,17 +46,17 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
     return slots;
   }
 
-  void validate(const RMSprop& spec, const Range& range) const override {
-    range.in_unit_interval("rho", spec.rho);
-    range.in_unit_interval("momentum", spec.momentum);
-    range.positive("epsilon", spec.epsilon);
+  void validate(const RMSprop& spec, const RangeChecks& checks) const override {
+    checks.in_unit_interval("rho", spec.rho);
+    checks.in_unit_interval("momentum", spec.momentum);
+    checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const RMSprop& spec, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const RMSprop& spec, const StepContext& context)
       const override {
     const bool inside = spec.epsilon_inside_sqrt;
     return kernels::RmspropRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .rho = spec.rho,
         .momentum = as_float(spec.momentum),
         .epsilon_inside = inside ? as_float(spec.epsilon) : 0.0F,

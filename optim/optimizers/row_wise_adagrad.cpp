@@ -25,17 +25,18 @@ class RowWiseAdagradDefinition final
          .is_per_row = true}};
   }
 
-  void validate(const RowWiseAdagrad& spec, const Range& range) const override {
-    range.not_negative(
+  void validate(const RowWiseAdagrad& spec, const RangeChecks& checks)
+      const override {
+    checks.not_negative(
         "initial_accumulator_value", spec.initial_accumulator_value);
-    range.positive("epsilon", spec.epsilon);
+    checks.positive("epsilon", spec.epsilon);
   }
 
   kernels::RowRule row_rule(
       const RowWiseAdagrad& spec,
-      const UpdateMoment& moment) const override {
+      const StepContext& context) const override {
     return kernels::RowWiseAdagradRule{
-        .learning_rate = as_float(moment.learning_rate),
+        .learning_rate = as_float(context.learning_rate),
         .epsilon = as_float(spec.epsilon)};
   }
 

@@ -17,14 +17,14 @@ OptimizerSpec translate_sgd(const KerasConfig& config) {
   const double momentum = config.number("momentum");
   const bool use_nesterov = config.flag("nesterov");
   if (momentum == 0.0) {
-    return config.finish(SGD{}, IdleRows::kStay);
+    return config.finish(SGD{}, IdleRows::kUnchanged);
   }
   return config.finish(
       Momentum{
           .momentum = momentum,
           .use_nesterov = use_nesterov,
           .scale_momentum_by_learning_rate = true},
-      config.is_legacy() ? IdleRows::kStay : IdleRows::kMove);
+      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class SGDDefinition final : public OptimizerDefinition<SGD> {
@@ -37,11 +37,12 @@ class SGDDefinition final : public OptimizerDefinition<SGD> {
     return {};
   }
 
-  void validate(const SGD& /*spec*/, const Range& /*range*/) const override {}
+  void validate(const SGD& /*spec*/, const RangeChecks& /*checks*/)
+      const override {}
 
-  kernels::RowRule row_rule(const SGD& /*spec*/, const UpdateMoment& moment)
+  kernels::RowRule row_rule(const SGD& /*spec*/, const StepContext& context)
       const override {
-    return kernels::SgdRule{.learning_rate = as_float(moment.learning_rate)};
+    return kernels::SgdRule{.learning_rate = as_float(context.learning_rate)};
   }
 
   void update_rows(const SGD& /*spec*/, const TensorUpdate& update)

@@ -28,19 +28,19 @@ struct UninitializedAllocator : std::allocator<T> {
     if (count > std::numeric_limits<size_t>::max() / sizeof(T)) {
       throw std::bad_array_new_length();
     }
-    return static_cast<T*>(take_step_memory(count * sizeof(T)));
+    return static_cast<T*>(allocate_step_memory(count * sizeof(T)));
   }
   void deallocate(T* memory, size_t /*count*/) noexcept {
-    give_step_memory(memory);
+    free_step_memory(memory);
   }
 
   template <class U>
-  void construct(U* place) noexcept {
-    ::new (static_cast<void*>(place)) U;
+  void construct(U* address) noexcept {
+    ::new (static_cast<void*>(address)) U;
   }
   template <class U, class... Args>
-  void construct(U* place, Args&&... args) {
-    ::new (static_cast<void*>(place)) U(std::forward<Args>(args)...);
+  void construct(U* address, Args&&... args) {
+    ::new (static_cast<void*>(address)) U(std::forward<Args>(args)...);
   }
 };
 

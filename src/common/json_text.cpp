@@ -115,7 +115,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
   }
   bool key(string_t& key) override {
     levels_.back().keys.push_back(
-        {.name = std::move(key), .end = byte_number()});
+        {.name = std::move(key), .end = byte_offset()});
     return true;
   }
   bool end_object() override {
@@ -172,7 +172,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     std::vector<Json> values = {};
   };
 
-  size_t byte_number() const {
+  size_t byte_offset() const {
     return static_cast<size_t>(reached_ - text_.data());
   }
 
@@ -180,10 +180,10 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     return text_.find_first_not_of(" \t\r\n") == std::string_view::npos;
   }
 
-  std::string place() const {
+  std::string location() const {
     return c10::str(
         "at byte ",
-        byte_number(),
+        byte_offset(),
         ", line ",
         1 + std::count(text_.data(), reached_, '\n'));
   }
@@ -196,7 +196,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
             " expected JSON, but got ",
             problem,
             " ",
-            place(),
+            location(),
             ". Correct the text there."));
   }
 
@@ -206,7 +206,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
         "{} the JSON must be at most {} levels deep, but is deeper {}. Correct the text there.",
         where_,
         limits_.depth,
-        place());
+        location());
     require_object(is_object);
     levels_.push_back({.is_object = is_object});
     return true;
@@ -234,7 +234,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
         "{} expected lists of at most {} values in the JSON, but got a longer one {}. Correct the text there.",
         where_,
         limits_.list_size,
-        place());
+        location());
     level.values.push_back(std::move(value));
     return true;
   }

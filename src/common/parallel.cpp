@@ -47,10 +47,10 @@ void mark_join() {}
 
 // The process in which this thread has run tasks on several threads, or 0. OpenMP
 // keeps these threads, and a forked child would wait for them forever.
-thread_local pid_t process_of_threads = 0;
+thread_local pid_t process_with_threads = 0;
 
-bool has_lost_its_threads() {
-  return process_of_threads != 0 && process_of_threads != ::getpid();
+bool has_lost_threads() {
+  return process_with_threads != 0 && process_with_threads != ::getpid();
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ void run_tasks(
     c10::function_ref<void(int64_t)> task) {
   const int64_t threads = std::min<int64_t>(
       count, bytes < kParallelBytes ? 1 : at::get_num_threads());
-  if (threads <= 1 || at::in_parallel_region() || has_lost_its_threads()) {
+  if (threads <= 1 || at::in_parallel_region() || has_lost_threads()) {
     for (int64_t i = 0; i < count; ++i) {
       task(i);
     }
@@ -95,7 +95,7 @@ void run_tasks(
     }
     mark_task_end();
   };
-  process_of_threads = ::getpid();
+  process_with_threads = ::getpid();
   mark_fork();
   at::parallel_for(0, threads, 1, work);
   mark_join();

@@ -23,7 +23,7 @@ class SoloGroup final : public RankGroup {
   }
 
   std::vector<int64_t> barrier(
-      Place /*place*/,
+      RendezvousPoint /*point*/,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts) override {
     if (error != nullptr) {
@@ -72,14 +72,14 @@ class SoloGroup final : public RankGroup {
 
 }  // namespace
 
-void RankGroup::barrier_with_same(
-    Place place,
+void RankGroup::barrier_and_compare(
+    RendezvousPoint point,
     const std::exception_ptr& error,
     uint64_t value,
     const char* problem) {
   const auto own = std::bit_cast<int64_t>(value);
   const std::vector<int64_t> reported =
-      barrier(place, error, std::vector<int64_t>(size(), own));
+      barrier(point, error, std::vector<int64_t>(size(), own));
   for (size_t other = 0; other < reported.size(); ++other) {
     TESSERA_CHECK_VALUE(
         reported[other] == own,
@@ -100,7 +100,7 @@ std::vector<double> RankGroup::all_gather(double value) {
 }
 
 std::vector<bool> RankGroup::any_of(
-    Place place,
+    RendezvousPoint point,
     const std::vector<bool>& flags) {
   TORCH_INTERNAL_ASSERT(flags.size() <= 63);
   int64_t bits = 0;
@@ -108,7 +108,7 @@ std::vector<bool> RankGroup::any_of(
     bits |= int64_t{flags[i]} << i;
   }
   for (const int64_t reported :
-       barrier(place, nullptr, std::vector<int64_t>(size(), bits))) {
+       barrier(point, nullptr, std::vector<int64_t>(size(), bits))) {
     bits |= reported;
   }
   std::vector<bool> result;
@@ -119,10 +119,10 @@ std::vector<bool> RankGroup::any_of(
 }
 
 std::string RankGroup::broadcast_bytes(
-    Place place,
+    RendezvousPoint point,
     c10::function_ref<std::string()> work) {
-  const std::string bytes =
-      together(place, [&] { return rank() == 0 ? work() : std::string(); });
+  const std::string bytes = run_on_all_ranks(
+      point, [&] { return rank() == 0 ? work() : std::string(); });
   return all_gather(bytes)[0];
 }
 

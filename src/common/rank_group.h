@@ -34,9 +34,9 @@ enum class Rendezvous : int64_t {
 };
 
 /// A point of the program at which all ranks wait for each other.
-struct Place {
+struct RendezvousPoint {
   // NOLINTNEXTLINE(google-explicit-constructor): most places have no layer
-  Place(Rendezvous rendezvous, int64_t layer = 0)
+  RendezvousPoint(Rendezvous rendezvous, int64_t layer = 0)
       : rendezvous(rendezvous), layer(layer) {}
 
   Rendezvous rendezvous;
@@ -63,18 +63,20 @@ class RankGroup {
   /// the same type that names the rank. `counts` has a number for each rank. The result
   /// has the number that each rank passed for this one.
   virtual std::vector<int64_t> barrier(
-      Place place,
+      RendezvousPoint point,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts) = 0;
-  void barrier(Place place, const std::exception_ptr& error = nullptr) {
-    barrier(place, error, std::vector<int64_t>(size(), 0));
+  void barrier(
+      RendezvousPoint point,
+      const std::exception_ptr& error = nullptr) {
+    barrier(point, error, std::vector<int64_t>(size(), 0));
   }
 
   /// Like barrier(), but all ranks must pass the same `value`.
   /// Errors:  c10::ValueError on all ranks, which names a rank with another value and
   ///          ends with `problem`.
-  void barrier_with_same(
-      Place place,
+  void barrier_and_compare(
+      RendezvousPoint point,
       const std::exception_ptr& error,
       uint64_t value,
       const char* problem);
@@ -91,7 +93,9 @@ class RankGroup {
 
   /// Returns what `work` returns. If it throws on one rank, every rank raises.
   template <class Work>
-  std::invoke_result_t<Work> together(Place place, Work work) {
+  std::invoke_result_t<Work> run_on_all_ranks(
+      RendezvousPoint point,
+      Work work) {
     std::exception_ptr error;
     if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
       try {
@@ -99,7 +103,7 @@ class RankGroup {
       } catch (...) {
         error = std::current_exception();
       }
-      barrier(place, error);
+      barrier(point, error);
     } else {
       std::invoke_result_t<Work> result{};
       try {
@@ -107,7 +111,7 @@ class RankGroup {
       } catch (...) {
         error = std::current_exception();
       }
-      barrier(place, error);
+      barrier(point, error);
       return result;
     }
   }
@@ -130,20 +134,20 @@ class RankGroup {
   /// Runs `work` on rank 0 alone and returns its result on every rank. The result
   /// is void, std::string or trivially copyable.
   template <class Work>
-  std::invoke_result_t<Work> broadcast(Place place, Work work) {
+  std::invoke_result_t<Work> broadcast(RendezvousPoint point, Work work) {
     using T = std::invoke_result_t<Work>;
     if constexpr (std::is_void_v<T>) {
-      together(place, [&] {
+      run_on_all_ranks(point, [&] {
         if (rank() == 0) {
           work();
         }
       });
     } else if constexpr (std::is_same_v<T, std::string>) {
-      return broadcast_bytes(place, work);
+      return broadcast_bytes(point, work);
     } else {
       static_assert(std::is_trivially_copyable_v<T>);
       T value{};
-      const std::string bytes = broadcast_bytes(place, [&] {
+      const std::string bytes = broadcast_bytes(point, [&] {
         value = work();
         return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
       });
@@ -153,11 +157,13 @@ class RankGroup {
   }
 
   /// Whether any rank passes true.
-  bool any_of(Place place, bool flag) {
-    return any_of(place, std::vector<bool>{flag})[0];
+  bool any_of(RendezvousPoint point, bool flag) {
+    return any_of(point, std::vector<bool>{flag})[0];
   }
   /// For each flag, whether any rank passes true. There are at most 63 flags.
-  std::vector<bool> any_of(Place place, const std::vector<bool>& flags);
+  std::vector<bool> any_of(
+      RendezvousPoint point,
+      const std::vector<bool>& flags);
 
   /// Sums over the ranks in their order, so that all ranks get the same bits.
   /// Shapes:  [n] float32.
@@ -168,7 +174,7 @@ class RankGroup {
 
  private:
   std::string broadcast_bytes(
-      Place place,
+      RendezvousPoint point,
       c10::function_ref<std::string()> work);
 };
 

@@ -23,14 +23,14 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 // Smaller blocks are not kept here, because malloc() keeps small blocks itself.
-constexpr size_t kSmallest = 4096;
+constexpr size_t kMinCachedBytes = 4096;
 // After this many calls of take(), the blocks that were not needed meanwhile are freed.
-constexpr int64_t kPatience = 4096;
+constexpr int64_t kReleaseInterval = 4096;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeepsBlocks = false;  // kept blocks hide uses after free
+constexpr bool kCachesBlocks = false;  // kept blocks hide uses after free
 #else
-constexpr bool kKeepsBlocks = true;
+constexpr bool kCachesBlocks = true;
 #endif
 
 // Stored in front of each block.
@@ -40,7 +40,7 @@ struct alignas(kAlignment) Header {
 
 // Rounds up to 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more.
 size_t capacity_for(size_t bytes) {
-  if (bytes < kSmallest) {
+  if (bytes < kMinCachedBytes) {
     return bytes;
   }
   const size_t unit = std::bit_floor(bytes) / 4;
@@ -51,17 +51,17 @@ class Blocks {
  public:
   Header* take(size_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (++taken_ % kPatience == 0) {
-      release_unwanted();
+    if (++num_takes_ % kReleaseInterval == 0) {
+      release_unused();
     }
-    const auto found = kept_.find(capacity);
-    if (found == kept_.end() || found->second.blocks.empty()) {
+    const auto found = cached_.find(capacity);
+    if (found == cached_.end() || found->second.blocks.empty()) {
       return nullptr;
     }
-    Class& blocks = found->second;
+    SizeClass& blocks = found->second;
     Header* block = blocks.blocks.back();
     blocks.blocks.pop_back();
-    blocks.unwanted = std::min(blocks.unwanted, blocks.blocks.size());
+    blocks.num_unused = std::min(blocks.num_unused, blocks.blocks.size());
     bytes_ -= capacity;
     return block;
   }
@@ -69,7 +69,7 @@ class Blocks {
   bool keep(Header* block) noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
-      kept_[block->capacity].blocks.push_back(block);
+      cached_[block->capacity].blocks.push_back(block);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -79,10 +79,10 @@ class Blocks {
 
   void release_all() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [capacity, blocks] : kept_) {
-      blocks.unwanted = blocks.blocks.size();
+    for (auto& [capacity, blocks] : cached_) {
+      blocks.num_unused = blocks.blocks.size();
     }
-    release_unwanted();
+    release_unused();
   }
 
   size_t bytes() {
@@ -91,27 +91,27 @@ class Blocks {
   }
 
  private:
-  struct Class {
+  struct SizeClass {
     std::vector<Header*> blocks;
     // The smallest number of blocks since the last release.
-    size_t unwanted = 0;
+    size_t num_unused = 0;
   };
 
-  void release_unwanted() {
-    for (auto& [capacity, blocks] : kept_) {
-      for (; blocks.unwanted > 0; --blocks.unwanted) {
+  void release_unused() {
+    for (auto& [capacity, blocks] : cached_) {
+      for (; blocks.num_unused > 0; --blocks.num_unused) {
         std::free(blocks.blocks.back());
         blocks.blocks.pop_back();
         bytes_ -= capacity;
       }
-      blocks.unwanted = blocks.blocks.size();
+      blocks.num_unused = blocks.blocks.size();
     }
   }
 
   std::mutex mutex_;
-  std::map<size_t, Class> kept_;  // by capacity
+  std::map<size_t, SizeClass> cached_;  // by capacity
   size_t bytes_ = 0;
-  int64_t taken_ = 0;
+  int64_t num_takes_ = 0;
 };
 
 // Never destroyed, because tensors may live until the process ends.
@@ -125,7 +125,7 @@ class StepAllocator : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = nullptr;
     try {
-      memory = bytes == 0 ? nullptr : take_step_memory(bytes);
+      memory = bytes == 0 ? nullptr : allocate_step_memory(bytes);
     } catch (const std::bad_alloc&) {
       TORCH_CHECK_WITH(
           OutOfMemoryError,
@@ -135,10 +135,10 @@ class StepAllocator : public c10::Allocator {
           " bytes of memory, but the system can't provide them. Use smaller "
           "batches, or free some memory.");
     }
-    return {memory, memory, &give_step_memory, c10::Device(c10::kCPU)};
+    return {memory, memory, &free_step_memory, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override {
-    return &give_step_memory;
+    return &free_step_memory;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -147,13 +147,13 @@ class StepAllocator : public c10::Allocator {
 
 }  // namespace
 
-void* take_step_memory(size_t bytes) {
+void* allocate_step_memory(size_t bytes) {
   if (bytes > std::numeric_limits<size_t>::max() / 4) {
     throw std::bad_alloc();  // Rounding up would overflow.
   }
   const size_t capacity = capacity_for(bytes);
   Header* block = nullptr;
-  if (kKeepsBlocks && capacity >= kSmallest) {
+  if (kCachesBlocks && capacity >= kMinCachedBytes) {
     block = all_blocks().take(capacity);
   }
   if (block == nullptr) {
@@ -172,12 +172,12 @@ void* take_step_memory(size_t bytes) {
   return block + 1;
 }
 
-void give_step_memory(void* memory) noexcept {
+void free_step_memory(void* memory) noexcept {
   if (memory == nullptr) {
     return;
   }
   Header* block = static_cast<Header*>(memory) - 1;
-  if (kKeepsBlocks && block->capacity >= kSmallest &&
+  if (kCachesBlocks && block->capacity >= kMinCachedBytes &&
       all_blocks().keep(block)) {
     return;
   }
@@ -202,7 +202,7 @@ void keep_memory_between_steps() {
   c10::SetCPUAllocator(step_allocator());
 }
 
-size_t kept_step_memory() {
+size_t cached_step_memory() {
   return all_blocks().bytes();
 }
 

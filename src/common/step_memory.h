@@ -15,10 +15,10 @@ namespace tessera {
 
 /// Returns uninitialised memory that is aligned to 64 bytes. Any thread may call it.
 /// Errors:  std::bad_alloc.
-void* take_step_memory(size_t bytes);
+void* allocate_step_memory(size_t bytes);
 
-/// Gives `memory` back. It is the result of take_step_memory(), or nullptr.
-void give_step_memory(void* memory) noexcept;
+/// Gives `memory` back. It is the result of allocate_step_memory(), or nullptr.
+void free_step_memory(void* memory) noexcept;
 
 /// An allocator of step memory for tensors.
 c10::Allocator* step_allocator();
@@ -29,6 +29,6 @@ at::Tensor empty_in_step_memory(
     at::ScalarType dtype = at::kFloat);
 
 /// Returns the number of bytes in the blocks that are kept for the next step.
-size_t kept_step_memory();
+size_t cached_step_memory();
 
 }  // namespace tessera

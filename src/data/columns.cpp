@@ -20,7 +20,7 @@ int64_t count_values(const Column& column) {
   return std::get<at::Tensor>(column.values).numel();
 }
 
-std::string place_of(std::string_view name) {
+std::string where_of(std::string_view name) {
   return c10::str("[Columns '", shorten(name), "']");
 }
 
@@ -33,7 +33,7 @@ void check_vector(
       tensor.defined() && tensor.layout() == at::kStrided &&
           tensor.device().is_cpu() && tensor.dim() == 1,
       "{} {} must be a dense tensor [n] on the CPU, but got {}.",
-      place_of(name),
+      where_of(name),
       what,
       tensor.defined() ? c10::str(tensor.toString(), " ", tensor.sizes())
                        : std::string("an undefined one"));
@@ -47,7 +47,7 @@ void check_row_splits(
   TESSERA_CHECK_TYPE(
       row_splits.scalar_type() == at::kLong,
       "{} row_splits must be int64, but got {}. Convert them.",
-      place_of(name),
+      where_of(name),
       row_splits.scalar_type());
   const at::Tensor contiguous = row_splits.contiguous();
   const int64_t* begin = contiguous.const_data_ptr<int64_t>();
@@ -56,7 +56,7 @@ void check_row_splits(
       begin != end && *begin == 0 && *(end - 1) == num_values &&
           std::is_sorted(begin, end),
       "{} row_splits must ascend from 0 to {}, the number of values. Pass one split more than there are examples.",
-      place_of(name),
+      where_of(name),
       num_values);
 }
 
@@ -69,7 +69,7 @@ void validate(const Column& column, std::string_view name) {
         tensor->scalar_type() == at::kLong ||
             tensor->scalar_type() == at::kFloat,
         "{} values must be int64 or float32, but got {}. Convert them.",
-        place_of(name),
+        where_of(name),
         tensor->scalar_type());
   }
   if (column.row_splits.defined()) {

@@ -84,12 +84,12 @@ void CriteoBlocks::read_blocks() {
   while (!is_ended_) {
     changed_.wait(lock, [&] {
       return is_closing_ ||
-          read_ - freed_ < static_cast<int64_t>(slots_.size());
+          num_read_ - num_freed_ < static_cast<int64_t>(slots_.size());
     });
     if (is_closing_) {
       return;
     }
-    CriteoBlock& block = slot(read_);
+    CriteoBlock& block = slot(num_read_);
     lock.unlock();
     bool is_read = false;
     block.is_parsed = false;
@@ -101,7 +101,7 @@ void CriteoBlocks::read_blocks() {
     }
     lock.lock();
     is_ended_ = !is_read;
-    read_ += is_read || block.error != nullptr ? 1 : 0;
+    num_read_ += is_read || block.error != nullptr ? 1 : 0;
     changed_.notify_all();
   }
 }
@@ -109,12 +109,13 @@ void CriteoBlocks::read_blocks() {
 void CriteoBlocks::parse_blocks() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(
-        lock, [&] { return is_closing_ || is_ended_ || parsing_ < read_; });
-    if (is_closing_ || parsing_ == read_) {
+    changed_.wait(lock, [&] {
+      return is_closing_ || is_ended_ || num_started_ < num_read_;
+    });
+    if (is_closing_ || num_started_ == num_read_) {
       return;
     }
-    CriteoBlock& block = slot(parsing_++);
+    CriteoBlock& block = slot(num_started_++);
     lock.unlock();
     if (block.error == nullptr) {
       try {
@@ -142,13 +143,13 @@ void CriteoBlocks::parse(CriteoBlock& block) const {
     return static_cast<const char*>(
         std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
   };
-  int64_t turn = first_line_in(lines, options_.shard);
+  int64_t shard_line = first_line_in(lines, options_.shard);
   for (int64_t line = 0; text < end; ++line) {
-    if (line != turn) {
+    if (line != shard_line) {
       text = find_newline(text) + 1;
       continue;
     }
-    turn += options_.shard.count;
+    shard_line += options_.shard.count;
     const char* next = parse_criteo_line(text, block.rows, block.columns);
     if (next != nullptr && next - text - 1 <= options_.max_line_bytes) {
       ++block.rows;
@@ -169,17 +170,17 @@ void CriteoBlocks::parse(CriteoBlock& block) const {
 
 const CriteoBlock* CriteoBlocks::next() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (freed_ < taken_) {
-    freed_ = taken_;
+  if (num_freed_ < num_taken_) {
+    num_freed_ = num_taken_;
     changed_.notify_all();
   }
   changed_.wait(lock, [&] {
-    return taken_ < read_ ? slot(taken_).is_parsed : is_ended_;
+    return num_taken_ < num_read_ ? slot(num_taken_).is_parsed : is_ended_;
   });
-  if (taken_ == read_) {
+  if (num_taken_ == num_read_) {
     return nullptr;
   }
-  const CriteoBlock& block = slot(taken_++);
+  const CriteoBlock& block = slot(num_taken_++);
   if (block.error != nullptr) {
     std::rethrow_exception(block.error);
   }

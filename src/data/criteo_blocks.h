@@ -70,10 +70,10 @@ class CriteoBlocks {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Numbers of blocks: freed_ <= taken_ <= parsing_ <= read_ <= freed_ + slots.
-  int64_t read_ = 0;
-  int64_t parsing_ = 0;  // parsed, or being parsed
-  int64_t taken_ = 0;
-  int64_t freed_ = 0;
+  int64_t num_read_ = 0;
+  int64_t num_started_ = 0;  // parsed, or being parsed
+  int64_t num_taken_ = 0;
+  int64_t num_freed_ = 0;
   bool is_ended_ = false;
   bool is_closing_ = false;
   std::vector<std::thread> threads_;

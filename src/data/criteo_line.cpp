@@ -143,9 +143,9 @@ const char* parse_category(const char* text, char separator, int64_t& value) {
 }
 
 std::string quoted(std::string_view text) {
-  constexpr size_t kShown = 40;
+  constexpr size_t kMaxShown = 40;
   std::string quote = "'";
-  for (const char c : text.substr(0, kShown)) {
+  for (const char c : text.substr(0, kMaxShown)) {
     if (c >= ' ' && c <= '~') {
       quote.push_back(c);
     } else if (c == '\t') {
@@ -154,7 +154,7 @@ std::string quoted(std::string_view text) {
       quote.append(fmt::format("\\x{:02x}", static_cast<unsigned char>(c)));
     }
   }
-  return quote + (text.size() > kShown ? "'..." : "'");
+  return quote + (text.size() > kMaxShown ? "'..." : "'");
 }
 
 bool is_integer(std::string_view field) {

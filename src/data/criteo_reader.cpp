@@ -48,12 +48,12 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
   check_range("queue_blocks", options.queue_blocks, 0, 4 * kMaxThreads);
   check_range("block_bytes", options.block_bytes, 1, kMaxValue);
   check_range("max_line_bytes", options.max_line_bytes, 1, kMaxValue);
-  if (options.most_malformed_lines) {
+  if (options.max_malformed_lines) {
     check_range(
-        "most_malformed_lines", *options.most_malformed_lines, 0, kMaxLine);
+        "max_malformed_lines", *options.max_malformed_lines, 0, kMaxLine);
     TESSERA_CHECK_VALUE(
         options.malformed_lines == MalformedLines::kSkip,
-        "[CriteoReader] most_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
+        "[CriteoReader] max_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
   }
   for (const std::string& file : options.files) {
     check_readable(file);
@@ -168,17 +168,18 @@ std::optional<CriteoBatch> CriteoReader::Batches::next() {
 }
 
 std::optional<CriteoBatch> CriteoReader::Batches::read() {
-  const bool gives_rest =
+  const bool returns_last_batch =
       options_.malformed_lines == MalformedLines::kSkip && !options_.drop_last;
   Storage storage;
   while (storage.filled < options_.batch_size) {
     if (block_ == nullptr) {
       try {
-        if (!take_block(report_.examples + (gives_rest ? storage.filled : 0))) {
+        if (!take_block(
+                report_.examples + (returns_last_batch ? storage.filled : 0))) {
           break;
         }
       } catch (...) {
-        if (!gives_rest || storage.filled == 0) {
+        if (!returns_last_batch || storage.filled == 0) {
           throw;
         }
         error_ = std::current_exception();  // for the next call
@@ -229,7 +230,7 @@ int64_t CriteoReader::Batches::rows_before_malformed() const {
 }
 
 void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
-  constexpr size_t kShown = 10;
+  constexpr size_t kMaxShown = 10;
   const auto describe = [&] {
     return c10::str(
         "'",
@@ -245,14 +246,14 @@ void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
       "[CriteoReader] {}. Correct the line, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
       describe());
   ++report_.malformed_lines;
-  if (report_.first_malformed_lines.size() < kShown) {
+  if (report_.first_malformed_lines.size() < kMaxShown) {
     report_.first_malformed_lines.push_back(describe());
   }
   TESSERA_CHECK_VALUE(
-      !options_.most_malformed_lines ||
-          report_.malformed_lines <= *options_.most_malformed_lines,
-      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase most_malformed_lines.",
-      *options_.most_malformed_lines,
+      !options_.max_malformed_lines ||
+          report_.malformed_lines <= *options_.max_malformed_lines,
+      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase max_malformed_lines.",
+      *options_.max_malformed_lines,
       describe(),
       report_.first_malformed_lines.front());
 }

@@ -19,7 +19,7 @@ namespace tessera::data {
 
 namespace {
 
-std::string place_of(const PipelineOutput& output) {
+std::string where_of(const PipelineOutput& output) {
   return c10::str("[FeaturePipeline '", shorten(output.name), "']");
 }
 
@@ -41,14 +41,14 @@ void check_output(const PipelineOutput& output, size_t index) {
       "[FeaturePipeline] the name of outputs[{}] must be UTF-8 text, but is {}. Give the output a name.",
       index,
       output.name.empty() ? "empty" : "not UTF-8");
-  const std::string where = place_of(output);
+  const std::string where = where_of(output);
   const bool is_cross =
       std::holds_alternative<transforms::Cross>(output.transform);
   const bool is_group = gives_numbers(output.transform);
-  const size_t least = is_cross ? 2 : 1;
+  const size_t min_columns = is_cross ? 2 : 1;
   TESSERA_CHECK_VALUE(
-      output.columns.size() >= least &&
-          (is_cross || is_group || output.columns.size() == least),
+      output.columns.size() >= min_columns &&
+          (is_cross || is_group || output.columns.size() == min_columns),
       "{} {} takes {}, but got {}. Correct the columns of the output.",
       where,
       name_of(output.transform),
@@ -77,7 +77,7 @@ struct FeaturePipeline::State {
         : output(&of),
           transform(
               of.transform,
-              c10::str(place_of(of), " ", name_of(of.transform))),
+              c10::str(where_of(of), " ", name_of(of.transform))),
           readable(readable_columns(of.transform)),
           first_dense(first) {}
 
@@ -95,7 +95,7 @@ struct FeaturePipeline::State {
       TESSERA_CHECK_VALUE(
           names.insert(outputs[i].name).second,
           "{} two outputs have this name. Rename one of them.",
-          place_of(outputs[i]));
+          where_of(outputs[i]));
     }
     for (const PipelineOutput& output : outputs) {
       steps.emplace_back(output, num_dense);
@@ -113,7 +113,7 @@ struct FeaturePipeline::State {
     for (const Step& step : steps) {
       std::vector<const Column*>& own = found.emplace_back();
       for (const std::string& name : step.output->columns) {
-        const auto place = [&] {
+        const auto location = [&] {
           return c10::str(
               "\n  '",
               shorten(step.output->name),
@@ -122,13 +122,13 @@ struct FeaturePipeline::State {
               "' ");
         };
         if (!columns.contains(name)) {
-          problems += place() + "is missing.";
+          problems += location() + "is missing.";
           continue;
         }
         own.push_back(&columns.at(name));
         if (!step.readable.has(*own.back())) {
           problems += c10::str(
-              place(),
+              location(),
               "has ",
               own.back()->row_splits.defined() ? "lists of " : "",
               kind_of(*own.back()),
@@ -226,18 +226,18 @@ void validate(
       continue;
     }
     given.insert(output.name);
-    const auto place = [&] {
+    const auto location = [&] {
       return c10::str("\n  '", shorten(output.name), "': ");
     };
     if (!features.contains(output.name)) {
-      problems += place() +
+      problems += location() +
           "the pipeline gives it, but the layer has no such feature. Add it "
           "to the layer, or remove the output.";
       continue;
     }
     const Nest<FeatureConfig>& entry = features.at(output.name);
     if (!entry.is_leaf() || entry.leaf().table == nullptr) {
-      problems += place() + "the layer must have a table for it, but has " +
+      problems += location() + "the layer must have a table for it, but has " +
           (entry.is_leaf() ? "none" : entry.kind()) + ". Set its table.";
       continue;
     }
@@ -245,7 +245,7 @@ void validate(
     const int64_t needed = vocabulary_size(output.transform);
     if (table.vocabulary_size != needed) {
       problems += c10::str(
-          place(),
+          location(),
           name_of(output.transform),
           " gives ids in [0, ",
           needed,

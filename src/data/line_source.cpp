@@ -110,7 +110,7 @@ void LineSource::fill(LineBlock& block) {
   cut_last_line(block, is_at_end);
   block.first_line = line_;
   block.first_line_of_file = line_of_file_;
-  pass_over(block);
+  skip_to_start(block);
   if (is_at_end) {
     is_dropping_ = false;
     close_file();
@@ -155,7 +155,7 @@ void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
 }
 
 // Counts the block's lines and removes those before start_line.
-void LineSource::pass_over(LineBlock& block) {
+void LineSource::skip_to_start(LineBlock& block) {
   block.lines = 0;
   char* text = block.text.data();
   const char* end = text + block.end;

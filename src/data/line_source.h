@@ -55,7 +55,7 @@ class LineSource {
   void fill(LineBlock& block);
   void drop_rest_of_line(LineBlock& block);
   void cut_last_line(LineBlock& block, bool is_at_end);
-  void pass_over(LineBlock& block);
+  void skip_to_start(LineBlock& block);
   void open_file();
   void close_file();
 

@@ -107,7 +107,7 @@ RaggedFeature compact(
 Missing missing_of(const Transform& transform) {
   return std::visit(
       []<class Kind>(const Kind& options) {
-        if constexpr (GivesIds<Kind>) {
+        if constexpr (ReturnsIds<Kind>) {
           return options.missing;
         } else {
           return Missing::kAsValue;
@@ -265,9 +265,9 @@ at::Tensor PreparedTransform::ids_of(
     const Column& column) const {
   const auto id_in = [&](const auto& index, const auto& value) {
     const uint64_t hash = hash_of(value, 0);
-    const int64_t place = index.find(value, hash);
-    if (place >= 0) {
-      return vocabulary.num_oov_indices + place;
+    const int64_t position = index.find(value, hash);
+    if (position >= 0) {
+      return vocabulary.num_oov_indices + position;
     }
     TESSERA_CHECK_INDEX(
         vocabulary.num_oov_indices > 0,
@@ -315,7 +315,7 @@ Feature PreparedTransform::to_ids(
       [&]<class Kind>(const Kind& transform) -> Ids {
         if constexpr (std::same_as<Kind, transforms::Cross>) {
           return crossed_ids(transform, columns);
-        } else if constexpr (GivesIds<Kind>) {
+        } else if constexpr (ReturnsIds<Kind>) {
           const Column& column = *columns.front();
           return {ids_of(transform, column), column.row_splits};
         } else {
@@ -341,7 +341,7 @@ void PreparedTransform::to_numbers(
     int64_t stride) const {
   const auto write = [&]<class Kind, class T>(
                          const Kind& transform, std::span<const T> values) {
-    if constexpr (GivesIds<Kind> || std::same_as<T, std::string>) {
+    if constexpr (ReturnsIds<Kind> || std::same_as<T, std::string>) {
       TORCH_INTERNAL_ASSERT(false, where_, " got ", kind_of(column));
     } else {
       const auto number = number_of(transform);

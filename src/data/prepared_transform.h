@@ -27,7 +27,7 @@ constexpr int64_t num_missing_ids(Missing missing) {
 /// Whether a transform gives ids. Only these have a policy for missing values;
 /// transforms to numbers have a number for them.
 template <class Kind>
-concept GivesIds = requires(const Kind& transform) {
+concept ReturnsIds = requires(const Kind& transform) {
   { transform.missing } -> std::convertible_to<Missing>;
 };
 

@@ -54,14 +54,14 @@ std::vector<double> quantile_boundaries(
   const auto count = static_cast<int64_t>(numbers.size());
   // If many numbers equal the smallest one, they must be in the first bin. A boundary at
   // the smallest number would leave that bin empty.
-  const double least =
+  const double lowest =
       *std::upper_bound(numbers.begin(), numbers.end(), numbers.front());
   const int64_t bins = std::min(num_bins, count);  // at most one bin per number
   std::vector<double> boundaries;
   for (int64_t i = 1; i < bins; ++i) {
     // floor(i * count / bins), computed without the product, which may overflow.
-    const int64_t place = i * (count / bins) + i * (count % bins) / bins;
-    const double boundary = std::max(numbers[place], least);
+    const int64_t position = i * (count / bins) + i * (count % bins) / bins;
+    const double boundary = std::max(numbers[position], lowest);
     if (boundaries.empty() || boundary > boundaries.back()) {
       boundaries.push_back(boundary);
     }
@@ -79,7 +79,7 @@ void NormalizeBuilder::add(const Column& column) {
     ++batch.count_;
     const double difference = number - batch.mean_;
     batch.mean_ += difference / static_cast<double>(batch.count_);
-    batch.squares_ += difference * (number - batch.mean_);
+    batch.squared_deviations_ += difference * (number - batch.mean_);
   }
   merge(batch);
 }
@@ -91,8 +91,8 @@ void NormalizeBuilder::merge(const NormalizeBuilder& other) {
   const auto own = static_cast<double>(count_);
   const auto added = static_cast<double>(other.count_);
   const double difference = other.mean_ - mean_;
-  squares_ +=
-      other.squares_ + difference * difference * own * added / (own + added);
+  squared_deviations_ += other.squared_deviations_ +
+      difference * difference * own * added / (own + added);
   mean_ += difference * added / (own + added);
   count_ += other.count_;
 }
@@ -101,7 +101,9 @@ transforms::Normalize NormalizeBuilder::finish() const {
   TESSERA_CHECK_VALUE(
       count_ > 0,
       "[NormalizeBuilder] expected numbers, but all were missing. Leave the column out.");
-  return {.mean = mean_, .variance = squares_ / static_cast<double>(count_)};
+  return {
+      .mean = mean_,
+      .variance = squared_deviations_ / static_cast<double>(count_)};
 }
 
 }  // namespace tessera::data

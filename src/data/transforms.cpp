@@ -139,7 +139,7 @@ const char* name_of(const Transform& transform) {
 
 bool gives_numbers(const Transform& transform) {
   return std::visit(
-      []<class Kind>(const Kind&) { return !GivesIds<Kind>; }, transform);
+      []<class Kind>(const Kind&) { return !ReturnsIds<Kind>; }, transform);
 }
 
 void check_fields(const Transform& transform, const std::string& where) {

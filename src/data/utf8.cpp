@@ -23,7 +23,7 @@ size_t length_of(uint8_t first) {
 
 bool is_utf8(std::string_view text) {
   // The smallest code point that needs 0, 1, 2, 3 or 4 bytes.
-  constexpr std::array<uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
+  constexpr std::array<uint32_t, 5> kMinCodePoints{0, 0, 0x80, 0x800, 0x10000};
   while (!text.empty()) {
     const auto first = static_cast<uint8_t>(text.front());
     const size_t length = length_of(first);
@@ -39,7 +39,7 @@ bool is_utf8(std::string_view text) {
       code = code << 6 | (bits & 0x3fU);
     }
     const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-    if (code < kLeast[length] || is_surrogate || code > 0x10ffff) {
+    if (code < kMinCodePoints[length] || is_surrogate || code > 0x10ffff) {
       return false;
     }
     text.remove_prefix(length);

@@ -24,7 +24,7 @@ class ValueIndex {
     for (size_t i = 0; i < values.size() && !repeated_; ++i) {
       const uint64_t hash = hash_of(values[i], 0);
       Slot& slot = slots_[slot_of(values[i], hash)];
-      if (slot.place >= 0) {
+      if (slot.position >= 0) {
         repeated_ = static_cast<int64_t>(i);
       }
       slot = {tag_of(hash), static_cast<int32_t>(i)};
@@ -40,13 +40,13 @@ class ValueIndex {
   /// The position of the value, or -1 if it is not in the list. `hash` must be
   /// hash_of(value, 0).
   int64_t find(const T& value, uint64_t hash) const {
-    return slots_[slot_of(value, hash)].place;
+    return slots_[slot_of(value, hash)].position;
   }
 
  private:
   struct Slot {
     uint32_t tag = 0;  // saves most comparisons with different values
-    int32_t place = -1;
+    int32_t position = -1;
   };
 
   static uint32_t tag_of(uint64_t hash) {
@@ -56,9 +56,9 @@ class ValueIndex {
   // The slot of the value, or the free slot where it would be.
   size_t slot_of(const T& value, uint64_t hash) const {
     size_t i = hash & (slots_.size() - 1);
-    while (
-        slots_[i].place >= 0 &&
-        (slots_[i].tag != tag_of(hash) || values_[slots_[i].place] != value)) {
+    while (slots_[i].position >= 0 &&
+           (slots_[i].tag != tag_of(hash) ||
+            values_[slots_[i].position] != value)) {
       i = (i + 1) & (slots_.size() - 1);
     }
     return i;

@@ -133,7 +133,7 @@ class BackendGroup final : public RankGroup {
   }
 
   std::vector<int64_t> barrier(
-      Place place,
+      RendezvousPoint point,
       const std::exception_ptr& error,
       const std::vector<int64_t>& counts) override {
     wait_for_worker();
@@ -143,15 +143,15 @@ class BackendGroup final : public RankGroup {
       }
       return counts;
     }
-    const std::vector<Handshake> handshakes = shake_hands(
+    const std::vector<Handshake> handshakes = exchange_handshakes(
         {.group = group_,
-         .rendezvous = static_cast<int64_t>(place.rendezvous),
-         .layer = place.layer,
+         .rendezvous = static_cast<int64_t>(point.rendezvous),
+         .layer = point.layer,
          .number = ++rendezvous_,
          .has_failed = error != nullptr ? 1 : 0},
         counts);
-    check_same_place(handshakes, error);
-    check_nobody_failed(handshakes, error);
+    check_same_point(handshakes, error);
+    check_peer_errors(handshakes, error);
     std::vector<int64_t> reported;
     for (const Handshake& handshake : handshakes) {
       reported.push_back(handshake.count);
@@ -172,27 +172,27 @@ class BackendGroup final : public RankGroup {
     bytes_sent_ += values.size(0) == 0
         ? 0
         : others * (static_cast<int64_t>(values.nbytes()) / values.size(0));
-    struct Running {
+    struct PendingExchange {
       at::Tensor from;
       at::Tensor to;
       std::vector<int64_t> sent;
       std::vector<int64_t> received;
       c10::intrusive_ptr<c10d::Work> work;
     };
-    auto running = std::make_shared<Running>();
-    running->from = values.to(device_);
-    running->to = device_.is_cpu()
+    auto pending = std::make_shared<PendingExchange>();
+    pending->from = values.to(device_);
+    pending->to = device_.is_cpu()
         ? empty_in_step_memory(shape, values.scalar_type())
         : at::empty(shape, values.options().device(device_));
-    running->sent = std::move(sent);
-    running->received = std::move(received);
+    pending->sent = std::move(sent);
+    pending->received = std::move(received);
     report_errors([&] {
-      running->work = backend_->alltoall_base(
-          running->to, running->from, running->received, running->sent);
+      pending->work = backend_->alltoall_base(
+          pending->to, pending->from, pending->received, pending->sent);
     });
-    return [this, running] {
-      report_errors([&] { running->work->wait(); });
-      return running->to.cpu();
+    return [this, pending] {
+      report_errors([&] { pending->work->wait(); });
+      return pending->to.cpu();
     };
   }
 
@@ -274,7 +274,7 @@ class BackendGroup final : public RankGroup {
     return texts;
   }
 
-  std::vector<Handshake> shake_hands(
+  std::vector<Handshake> exchange_handshakes(
       const Handshake& handshake,
       const std::vector<int64_t>& counts) {
     std::vector<Handshake> sent(size(), handshake);
@@ -292,7 +292,7 @@ class BackendGroup final : public RankGroup {
   }
 
   // All ranks receive the same handshakes, except for the counts, and so agree.
-  void check_same_place(
+  void check_same_point(
       const std::vector<Handshake>& handshakes,
       const std::exception_ptr& error) const {
     const Handshake& own = handshakes[rank()];
@@ -304,16 +304,16 @@ class BackendGroup final : public RankGroup {
               handshake.layer == own.layer,
           "{}is in {}, but rank {} is in {}. All ranks must make the same calls in the same order.{}",
           where(),
-          place(own),
+          describe(own),
           other,
-          place(handshake),
+          describe(handshake),
           error == nullptr ? ""
                            : " Before that, this rank raised: " +
                   encode_error(error).substr(1));
     }
   }
 
-  static std::string place(const Handshake& handshake) {
+  static std::string describe(const Handshake& handshake) {
     return c10::str(
         name_of(handshake.rendezvous),
         handshake.layer == 0 ? ""
@@ -323,7 +323,7 @@ class BackendGroup final : public RankGroup {
         " over this backend)");
   }
 
-  void check_nobody_failed(
+  void check_peer_errors(
       const std::vector<Handshake>& handshakes,
       const std::exception_ptr& error) {
     const auto failed = std::find_if(

@@ -89,7 +89,7 @@ at::Tensor sum_over_ranks(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks.barrier_with_same(
+  ranks.barrier_and_compare(
       rendezvous,
       error,
       random_key(0, shapes),

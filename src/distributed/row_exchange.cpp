@@ -29,7 +29,7 @@ constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
 
 // Writes the sums to their rows of a tensor and rounds them to its dtype.
 template <class To>
-void place_rows(const RowGradients& gradients, int64_t dim, To* to) {
+void copy_gradients(const RowGradients& gradients, int64_t dim, To* to) {
   for (size_t i = 0; i < gradients.rows.size(); ++i) {
     const float* from = gradients.sums.data() + static_cast<int64_t>(i) * dim;
     std::copy(from, from + dim, to + gradients.rows[i] * dim);
@@ -69,19 +69,19 @@ void RowExchange::group_tables() {
     if (table.rows.is_data_parallel) {
       continue;
     }
-    const TableGroup like{
+    const TableGroup new_group{
         .dim = table.config->dim,
         .dtype = table.config->dtype == at::kFloat ? options_.row_transport
                                                    : table.config->dtype,
         .is_updated = table.config->trainable && table.optimizer.has_value()};
     const auto found = std::find_if(
         groups_.begin(), groups_.end(), [&](const TableGroup& group) {
-          return group.dim == like.dim && group.dtype == like.dtype &&
-              group.is_updated == like.is_updated;
+          return group.dim == new_group.dim && group.dtype == new_group.dtype &&
+              group.is_updated == new_group.is_updated;
         });
     group_of_[i] = found - groups_.begin();
     if (found == groups_.end()) {
-      groups_.push_back(like);
+      groups_.push_back(new_group);
     }
     groups_[group_of_[i]].tables.push_back(i);
   }
@@ -119,16 +119,16 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
   const at::Tensor packed =
       ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
   read_requests(packed, incoming_words, *route);
-  place_requests(requests, *route);
-  std::vector<std::function<at::Tensor()>> arriving;
+  assign_positions(requests, *route);
+  std::vector<std::function<at::Tensor()>> pending;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const Route::Group& group = route->groups[i];
-    arriving.push_back(ranks_->exchange(
+    pending.push_back(ranks_->exchange(
         gather_served(i, *route), group.served, group.requested));
   }
   set_positions(requests, bags);  // while the rows are in flight
   std::vector<at::Tensor> rows;
-  for (const auto& wait : arriving) {
+  for (const auto& wait : pending) {
     rows.push_back(wait());
   }
   FetchedRows fetched{.route = std::move(route)};
@@ -348,7 +348,7 @@ void RowExchange::read_request(
   }
 }
 
-void RowExchange::place_requests(std::vector<Request>& requests, Route& route)
+void RowExchange::assign_positions(std::vector<Request>& requests, Route& route)
     const {
   for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
     for (size_t i = 0; i < groups_.size(); ++i) {
@@ -451,9 +451,10 @@ at::Tensor RowExchange::pack_gradients(
       [&](int64_t i) {
         const RowGradients& gradients = sums[tables[i]];
         if (packed.scalar_type() == at::kFloat) {
-          place_rows(gradients, dim, packed.mutable_data_ptr<float>());
+          copy_gradients(gradients, dim, packed.mutable_data_ptr<float>());
         } else {
-          place_rows(gradients, dim, packed.mutable_data_ptr<at::BFloat16>());
+          copy_gradients(
+              gradients, dim, packed.mutable_data_ptr<at::BFloat16>());
         }
       });
   return packed;
@@ -463,9 +464,11 @@ std::function<at::Tensor()> RowExchange::return_gradients(
     size_t group,
     const Route& route,
     const std::vector<RowGradients>& sums) const {
-  const Route::Group& way = route.groups[group];
+  const Route::Group& route_group = route.groups[group];
   return ranks_->exchange(
-      pack_gradients(group, route, sums), way.requested, way.served);
+      pack_gradients(group, route, sums),
+      route_group.requested,
+      route_group.served);
 }
 
 }  // namespace tessera::distributed

@@ -102,7 +102,7 @@ class RowExchange {
       std::vector<int64_t>& filled,
       Route& route) const;
   // Sets the positions at which this rank's requested rows arrive.
-  void place_requests(std::vector<Request>& requests, Route& route) const;
+  void assign_positions(std::vector<Request>& requests, Route& route) const;
   at::Tensor gather_served(size_t group, const Route& route) const;
   std::vector<Run> find_runs(size_t group, const Route& route) const;
   // Copies the rows of one run to their positions in `out`.

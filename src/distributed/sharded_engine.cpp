@@ -19,9 +19,9 @@ namespace tessera::distributed {
 namespace {
 
 bool calls_user_code(const optim::OptimizerSpec& optimizer) {
-  const optim::LearningRate& rate = optim::learning_rate_of(optimizer);
+  const optim::LearningRate& learning_rate = optim::learning_rate_of(optimizer);
   return optimizer.get_if<optim::CustomOptimizer>() != nullptr ||
-      (!rate.is_constant() && rate.schedule() == nullptr);
+      (!learning_rate.is_constant() && learning_rate.schedule() == nullptr);
 }
 
 void check_shardable(const TableState& table) {
@@ -43,7 +43,7 @@ ShardedEngine::ShardedEngine(
   check_placement_names(this->state(), options.placement, "[ShardingOptions]");
   for (const TableState& table : this->state().tables) {
     check_shardable(table);
-    may_fail_late_ = may_fail_late_ ||
+    needs_second_barrier_ = needs_second_barrier_ ||
         (table.optimizer && calls_user_code(*table.optimizer));
   }
 }
@@ -56,12 +56,12 @@ void ShardedEngine::wait_for_lookups() const {
   ranks_->wait_for_worker();
 }
 
-void ShardedEngine::give_up(const std::exception_ptr& error) {
+void ShardedEngine::abort(const std::exception_ptr& error) {
   ranks_->barrier({Rendezvous::kLookup, state().layer}, error);
 }
 
-Lookup ShardedEngine::look_up(std::vector<IdBags>& bags) {
-  const auto reading = stop_updates();
+Lookup ShardedEngine::lookup(std::vector<IdBags>& bags) {
+  const auto reading = lock_for_reading();
   FetchedRows fetched = exchange_.fetch(bags);
   Lookup lookup{.route = std::move(fetched.route)};
   for (const FeatureState& feature : state().features) {
@@ -69,38 +69,39 @@ Lookup ShardedEngine::look_up(std::vector<IdBags>& bags) {
         {fetched.rows[feature.table],
          buckets_of(*state().tables[feature.table].config)});
   }
-  lookup.activations = tessera::look_up(bags, lookup.tables);
+  lookup.activations = tessera::lookup(bags, lookup.tables);
   return lookup;
 }
 
 // A callable may return different learning rates on different ranks.
 TableEngine::Update ShardedEngine::finish_plan(
     c10::function_ref<Update()> plan) {
-  if (!may_fail_late_) {
+  if (!needs_second_barrier_) {
     return plan();
   }
   Update update;
   std::exception_ptr error;
-  uint64_t rates = 0;
+  uint64_t rates_hash = 0;
   try {
     update = plan();
-    for (const double rate : update.rates) {
-      rates = mix_bits(rates + std::bit_cast<uint64_t>(rate));
+    for (const double learning_rate : update.learning_rates) {
+      rates_hash =
+          mix_bits(rates_hash + std::bit_cast<uint64_t>(learning_rate));
     }
   } catch (...) {
     error = std::current_exception();
   }
-  ranks_->barrier_with_same(
+  ranks_->barrier_and_compare(
       {Rendezvous::kUpdateIsReady, state().layer},
       error,
-      rates,
+      rates_hash,
       "has read other learning rates for this update. Make callables depend only "
       "on values that are the same on all ranks, such as iterations().");
   return update;
 }
 
 void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
-  ranks_->barrier_with_same(
+  ranks_->barrier_and_compare(
       {Rendezvous::kUpdateIsReady, state().layer},
       error,
       static_cast<uint64_t>(passes),
@@ -148,7 +149,7 @@ std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
   return sums;
 }
 
-std::vector<TableUpdate> ShardedEngine::read(
+std::vector<TableUpdate> ShardedEngine::read_gradients(
     const std::vector<LookupGradients>& unordered,
     Update& update) {
   wait_for_lookups();
@@ -159,19 +160,19 @@ std::vector<TableUpdate> ShardedEngine::read(
   });
   std::vector<TableSums> sums;
   std::exception_ptr error;
-  auto place = static_cast<uint64_t>(state().iterations);
+  auto fingerprint = static_cast<uint64_t>(state().iterations);
   try {
     for (const LookupGradients& lookup : lookups) {
-      place = mix_bits(place + lookup.route->number);
+      fingerprint = mix_bits(fingerprint + lookup.route->number);
     }
     sums = sum_lookups(lookups, update);
   } catch (...) {
     error = std::current_exception();
   }
-  ranks_->barrier_with_same(
+  ranks_->barrier_and_compare(
       {Rendezvous::kUpdate, state().layer},
       error,
-      place,
+      fingerprint,
       "runs backward() over other forward() calls, or has made another number "
       "of updates. Make the same calls in the same order on all ranks.");
   std::vector<TableUpdate> updates(state().tables.size());
@@ -191,13 +192,13 @@ void ShardedEngine::exchange_gradients(
     std::vector<TableUpdate>& updates,
     Update& update) {
   const TableGroup& group = exchange_.groups()[index];
-  std::vector<std::function<at::Tensor()>> arriving;
+  std::vector<std::function<at::Tensor()>> pending;
   for (size_t i = 0; i < lookups.size(); ++i) {
-    arriving.push_back(
+    pending.push_back(
         exchange_.return_gradients(index, *lookups[i].route, sums[i]));
   }
   for (size_t i = 0; i < lookups.size(); ++i) {
-    update.gradients.push_back(arriving[i]().to(at::kFloat));
+    update.gradients.push_back(pending[i]().to(at::kFloat));
     for (const size_t table : group.tables) {
       const Route::ServedRows& served = lookups[i].route->served[table];
       updates[table].table = &mutable_state().tables[table];
@@ -274,7 +275,7 @@ void ShardedEngine::sum_data_parallel(
 }
 
 std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
-  ranks_->barrier_with_same(
+  ranks_->barrier_and_compare(
       {Rendezvous::kNorm, state().layer},
       nullptr,
       options,

@@ -29,15 +29,15 @@ class ShardedEngine : public TableEngine {
       std::shared_ptr<RankGroup> ranks,
       const ShardingOptions& options);
 
-  Lookup look_up(std::vector<IdBags>& bags) override;
-  void give_up(const std::exception_ptr& error) override;
+  Lookup lookup(std::vector<IdBags>& bags) override;
+  void abort(const std::exception_ptr& error) override;
   void confirm(const std::exception_ptr& error, int64_t passes) override;
   std::vector<double> gather(double value, uint64_t options) override;
   /// All layers of a group share a worker, so that their lookups keep their order.
   LookupWorker& worker() override;
 
  protected:
-  std::vector<TableUpdate> read(
+  std::vector<TableUpdate> read_gradients(
       const std::vector<LookupGradients>& lookups,
       Update& update) override;
   Update finish_plan(c10::function_ref<Update()> plan) override;
@@ -65,7 +65,7 @@ class ShardedEngine : public TableEngine {
   std::shared_ptr<RankGroup> ranks_;
   RowExchange exchange_;
   // Whether an update may fail on one rank alone after gradients have arrived.
-  bool may_fail_late_ = false;
+  bool needs_second_barrier_ = false;
 };
 
 }  // namespace tessera::distributed

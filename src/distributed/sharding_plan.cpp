@@ -87,7 +87,7 @@ class Planner {
   }
 
   ShardingPlan plan() {
-    std::set<size_t> unplaced = place_given();
+    std::set<size_t> unplaced = place_by_options();
     place_data_parallel(unplaced);
     for (const size_t i : unplaced) {
       place(plan_.tables[i]);
@@ -125,7 +125,7 @@ class Planner {
   }
 
   // Places the tables of PlanOptions::placement. Returns the others.
-  std::set<size_t> place_given() {
+  std::set<size_t> place_by_options() {
     check_placement_names(state_, options_.placement, "[PlanOptions]");
     for (const auto& [name, placement] : options_.placement) {
       check_placement(name, placement, options_.ranks, "[PlanOptions]");
@@ -144,7 +144,7 @@ class Planner {
     return unplaced;
   }
 
-  // Places tables with the largest gain per byte of memory first, until memory_slack is
+  // Places tables with the largest benefit per byte of memory first, until memory_slack is
   // used up.
   void place_data_parallel(std::set<size_t>& unplaced) {
     if (options_.ranks == 1) {
@@ -157,19 +157,19 @@ class Planner {
     const auto ranks = static_cast<double>(options_.ranks);
     double slack = options_.memory_slack * static_cast<double>(total) / ranks;
     std::vector<size_t> order(unplaced.begin(), unplaced.end());
-    const auto gain = [&](size_t i) {
+    const auto benefit = [&](size_t i) {
       const PlannedTable& table = plan_.tables[i];
       return (bytes_if_sharded(table) - bytes_if_data_parallel(table)) /
           static_cast<double>(table.bytes);
     };
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return gain(a) > gain(b);
+      return benefit(a) > benefit(b);
     });
     for (const size_t i : order) {
       PlannedTable& table = plan_.tables[i];
       const double extra_bytes =
           static_cast<double>(table.bytes) * (ranks - 1.0) / ranks;
-      if (gain(i) > 0.0 && extra_bytes <= slack) {
+      if (benefit(i) > 0.0 && extra_bytes <= slack) {
         slack -= extra_bytes;
         table.placement = TablePlacement::data_parallel();
         place(table);
@@ -260,13 +260,13 @@ std::string ShardingPlan::to_string() const {
   if (rank_bytes.empty()) {
     return text;
   }
-  const auto [least, most] =
+  const auto [smallest, largest] =
       std::minmax_element(rank_bytes.begin(), rank_bytes.end());
   text += fmt::format(
       "{} ranks, {} to {} each; a rank sends {} per step\n",
       rank_bytes.size(),
-      megabytes(static_cast<double>(*least)),
-      megabytes(static_cast<double>(*most)),
+      megabytes(static_cast<double>(*smallest)),
+      megabytes(static_cast<double>(*largest)),
       megabytes(bytes_sent));
   return text;
 }

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-std::string place_of(
+std::string where_of(
     const char* where,
     const std::string& name,
     int64_t replica) {
@@ -104,7 +104,7 @@ bool BatchQueue::may_enqueue(
     TESSERA_CHECK_VALUE(
         batch->is_done_for(replica),
         "{} is in flight already. Dequeue it and apply its gradients, drop it, or use another name.",
-        place_of("enqueue", name, replica));
+        where_of("enqueue", name, replica));
     return false;  // other replicas have not finished it
   }
   if (const QueuedBatch* batch = find_to_join(name, replica)) {
@@ -129,7 +129,7 @@ std::string BatchQueue::why_not_enqueue(
     int64_t replica) const {
   if (const QueuedBatch* batch = find_unfinished(name, replica)) {
     return c10::str(
-        place_of("enqueue", name, replica),
+        where_of("enqueue", name, replica),
         " waits for the previous batch of this name, which is not finished on "
         "replica ",
         batch->missing_replicas(),
@@ -160,7 +160,7 @@ std::string BatchQueue::why_not_dequeue(
         batch,
         names());
   }
-  const QueuedBatch* blocking = find_half_updated(replica);
+  const QueuedBatch* blocking = find_partly_updated(replica);
   for (const QueuedBatch& other : batches_) {
     if (blocking == nullptr && other.is_training) {
       blocking = &other;
@@ -200,7 +200,7 @@ QueuedBatch* BatchQueue::find_to_dequeue(
   TESSERA_CHECK_VALUE(
       batch == nullptr || !batch->slices[replica].is_dequeued,
       "{} has been dequeued already. Keep its activations, or enqueue it again.",
-      place_of("dequeue", name, replica));
+      where_of("dequeue", name, replica));
   return batch;
 }
 
@@ -228,7 +228,7 @@ QueuedBatch& BatchQueue::find_to_train(
   TESSERA_CHECK_VALUE(
       is_open(*batch),
       "{}{}",
-      place_of("apply_gradients", name, replica),
+      where_of("apply_gradients", name, replica),
       problem);
   return *batch;
 }
@@ -252,7 +252,7 @@ QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
   return *batch;
 }
 
-const QueuedBatch* BatchQueue::find_half_updated(int64_t replica) const {
+const QueuedBatch* BatchQueue::find_partly_updated(int64_t replica) const {
   const auto found =
       std::find_if(batches_.begin(), batches_.end(), [&](const auto& batch) {
         return !batch.slices[replica].gradients.empty();

@@ -78,7 +78,7 @@ class BatchQueue {
 
   /// A batch that has this replica's gradients and waits for those of other replicas, or
   /// nullptr.
-  const QueuedBatch* find_half_updated(int64_t replica) const;
+  const QueuedBatch* find_partly_updated(int64_t replica) const;
 
   void erase(const QueuedBatch& batch);
 

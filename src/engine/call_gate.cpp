@@ -25,13 +25,14 @@ void CallGate::wait(
     Lock& lock,
     c10::function_ref<bool()> is_done,
     c10::function_ref<std::string()> problem) {
-  constexpr auto kLongest = std::chrono::hours(24 * 365);
-  const auto timeout = std::min<std::chrono::milliseconds>(timeout_, kLongest);
-  const bool is_over = changed_.wait_for(
+  constexpr auto kMaxTimeout = std::chrono::hours(24 * 365);
+  const auto timeout =
+      std::min<std::chrono::milliseconds>(timeout_, kMaxTimeout);
+  const bool is_done_in_time = changed_.wait_for(
       lock, timeout, [&] { return is_shut_down_ || is_done(); });
   check_open();
   TESSERA_CHECK(
-      is_over,
+      is_done_in_time,
       "{} Waited for {} ms (EmbeddingEngineOptions::timeout).",
       problem(),
       timeout_.count());

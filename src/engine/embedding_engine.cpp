@@ -89,7 +89,7 @@ void check_not_intercepted(const char* where, const char* rule) {
 
 // The gradient as it is kept until all replicas have passed theirs. A single replica
 // needs no copy.
-at::Tensor to_keep(const at::Tensor& gradient, int64_t replicas) {
+at::Tensor detached(const at::Tensor& gradient, int64_t replicas) {
   if (!gradient.defined()) {
     return {};
   }
@@ -106,15 +106,15 @@ std::vector<at::Tensor> gradients_of_activations(
       "[apply_gradients] expected the batch {} with its activations, but its dequeue() has not returned yet, or has failed. Call backward() on the activations that it returns first, or drop() the batch.",
       quoted_batch_name(name));
   std::vector<at::Tensor> gradients;
-  bool needs_one = false;
-  bool has_one = false;
+  bool needs_gradient = false;
+  bool has_gradient = false;
   for (const at::Tensor& activation : *slice.activations) {
-    gradients.push_back(to_keep(activation.grad(), replicas));
-    needs_one = needs_one || activation.requires_grad();
-    has_one = has_one || activation.grad().defined();
+    gradients.push_back(detached(activation.grad(), replicas));
+    needs_gradient = needs_gradient || activation.requires_grad();
+    has_gradient = has_gradient || activation.grad().defined();
   }
   TESSERA_CHECK_VALUE(
-      has_one || !needs_one,
+      has_gradient || !needs_gradient,
       "[apply_gradients] no activation of the batch {} has a gradient. First call backward() on a loss of the activations that dequeue() returned. Otherwise pass gradients, or drop() the batch.",
       quoted_batch_name(name));
   return gradients;
@@ -219,7 +219,7 @@ class EmbeddingEngine::Impl {
               options.name, options.training, options.replica);
         },
         [&] { return queue_.why_not_enqueue(options.name, options.replica); });
-    fix_ragged_rows(*state_, ragged_rows);
+    set_ragged_rows(*state_, ragged_rows);
     BatchSlice& slice =
         queue_.enqueue(options.name, options.training, options.replica);
     slice.bags =
@@ -264,8 +264,8 @@ class EmbeddingEngine::Impl {
     }
     gate_.notify_all();
     lock.unlock();
-    Activations activations =
-        lookup.valid() ? Activations(lookup.get()) : engine_.lookup(*bags);
+    Activations activations = lookup.valid() ? Activations(lookup.get())
+                                             : engine_.lookup_local(*bags);
     if (leaves != nullptr) {
       require_gradients(*state_, activations);
       lock.lock();
@@ -286,7 +286,7 @@ class EmbeddingEngine::Impl {
     if (!gradients.empty()) {
       for (const at::Tensor* gradient :
            leaves_like(options_.features, gradients, "gradients")) {
-        flat.push_back(to_keep(*gradient, options_.replicas));
+        flat.push_back(detached(*gradient, options_.replicas));
       }
     }
     const CallGate::Lock lock = gate_.lock();
@@ -326,8 +326,8 @@ class EmbeddingEngine::Impl {
       const Weights& weights,
       const Nest<FeatureConfig>& configs) {
     const CallGate::Call call(gate_);
-    const auto reading = engine_.stop_updates();
-    return look_up_for_serving(*state_, features, weights, configs);
+    const auto reading = engine_.lock_for_reading();
+    return lookup_for_serving(*state_, features, weights, configs);
   }
 
   void update_embedding_table(
@@ -340,7 +340,7 @@ class EmbeddingEngine::Impl {
 
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
     const CallGate::Call call(gate_);
-    const auto reading = engine_.stop_updates();
+    const auto reading = engine_.lock_for_reading();
     return tessera::read_rows(*state_, name, begin, end);
   }
 
@@ -374,16 +374,16 @@ class EmbeddingEngine::Impl {
   void change_state(c10::function_ref<void(EmbeddingState&)> change) {
     const CallGate::Call call(gate_);
     const CallGate::Lock lock = gate_.lock();
-    const auto writing = engine_.stop_lookups();
+    const auto writing = engine_.lock_for_writing();
     const CallGate::Update updating(gate_);
-    const auto at_the_end =
+    const auto update_iterations =
         c10::make_scope_exit([&] { iterations_ = updates_applied(*state_); });
     change(*state_);
   }
 
   EmbeddingTables embedding_tables() {
     const CallGate::Call call(gate_);
-    engine_.stop_lookups();
+    engine_.lock_for_writing();
     return embedding_tables_of(*state_);
   }
 
@@ -415,19 +415,20 @@ class EmbeddingEngine::Impl {
         "[enqueue] with verify_output_shapes = false, the engine does not learn output shapes from the first batch, but it is unbuilt. Call build() with input shapes or a batch size first.");
     read_it();
     if (!state_->is_built) {
-      learn_output_shapes(*state_, batch.bags);
+      build_output_shapes_from_batch(*state_, batch.bags);
       is_ready_ = true;
     }
     return batch;
   }
 
-  bool looks_ahead(const QueuedBatch& batch) const {
+  bool is_prefetched(const QueuedBatch& batch) const {
     return batch.is_training && options_.pipelining == Pipelining::kOn;
   }
 
   bool may_be_dequeued(const QueuedBatch& batch, int64_t replica) const {
-    return looks_ahead(batch) ? batch.slices[replica].lookup.valid()
-                              : queue_.find_half_updated(replica) == nullptr;
+    return is_prefetched(batch)
+        ? batch.slices[replica].lookup.valid()
+        : queue_.find_partly_updated(replica) == nullptr;
   }
 
   // Submits the lookups that may run now: those of the two oldest unfinished training
@@ -436,7 +437,7 @@ class EmbeddingEngine::Impl {
   void start_lookups() {
     int64_t unfinished = 0;
     for (QueuedBatch& batch : queue_.batches()) {
-      if (!looks_ahead(batch)) {
+      if (!is_prefetched(batch)) {
         continue;
       }
       if (unfinished++ > 1) {
@@ -445,7 +446,7 @@ class EmbeddingEngine::Impl {
       for (int64_t replica = 0; replica < options_.replicas; ++replica) {
         BatchSlice& slice = batch.slices[replica];
         if (slice.is_enqueued && !slice.is_dequeued && !slice.lookup.valid() &&
-            queue_.find_half_updated(replica) == nullptr) {
+            queue_.find_partly_updated(replica) == nullptr) {
           start_lookup(slice);
         }
       }
@@ -454,7 +455,7 @@ class EmbeddingEngine::Impl {
 
   void start_lookup(BatchSlice& slice) {
     slice.lookup = engine_.worker().submit(
-        [this, bags = slice.bags] { return engine_.lookup(*bags); });
+        [this, bags = slice.bags] { return engine_.lookup_local(*bags); });
   }
 
   void update(const QueuedBatch& batch) {
@@ -464,7 +465,7 @@ class EmbeddingEngine::Impl {
           {.bags = slice.bags.get(), .gradients = slice.gradients});
     }
     const CallGate::Update updating(gate_);
-    engine_.apply(engine_.plan(lookups));
+    engine_.apply_update(engine_.plan_update(lookups));
     iterations_ = updates_applied(*state_);
   }
 
@@ -537,7 +538,7 @@ Nest<at::Tensor> EmbeddingEngine::dequeue(
     int64_t replica) {
   if (auto* interception = ForwardInterception::current()) {
     const auto batch = interception->dequeue(impl_->state(), name, replica);
-    return interception->answer(
+    return interception->handle(
         impl_->state(), options().features, batch.features, batch.weights);
   }
   return impl_->dequeue(name, replica);
@@ -560,7 +561,7 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     const Features& features,
     const Weights& weights) const {
   if (auto* interception = ForwardInterception::current()) {
-    return interception->answer_lookup(
+    return interception->handle_lookup(
         impl_->state(), options().features, features, weights);
   }
   return impl_->embedding_lookup(features, weights, options().features);

@@ -90,10 +90,10 @@ void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
     used.add(table.parameters);
   }
   for (const TableState& table : tables) {
-    const bool is_asked_for =
+    const bool is_required =
         with_slots == WithSlots::kYes || has_slot_creation(table);
     slots.push_back(
-        is_asked_for && table.slots.empty() ? make_slots(table) : table.slots);
+        is_required && table.slots.empty() ? make_slots(table) : table.slots);
     for (const Slot& slot : slots.back()) {
       TESSERA_CHECK_VALUE(
           !used.overlap(slot.values),
@@ -109,7 +109,7 @@ void create_slots(std::vector<TableState>& tables, WithSlots with_slots) {
 }
 
 // Makes the next checkpoint a full one.
-void forget_checkpoint(EmbeddingState& state) {
+void clear_last_checkpoint(EmbeddingState& state) {
   state.last_checkpoint.clear();
   for (TableState& table : state.tables) {
     table.touched.reset();
@@ -217,7 +217,7 @@ void add_slots(EmbeddingState& state) {
   }
   create_slots(state.tables, WithSlots::kYes);
   state.with_slots = WithSlots::kYes;
-  forget_checkpoint(state);
+  clear_last_checkpoint(state);
 }
 
 kernels::Rounding rounding_of(
@@ -236,7 +236,7 @@ kernels::Rounding rounding_of(
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
-  forget_checkpoint(copy);
+  clear_last_checkpoint(copy);
   for (TableState& table : copy.tables) {
     table.parameters = copy_rows(table.parameters);
     for (Slot& slot : table.slots) {
@@ -285,7 +285,7 @@ at::Tensor read_rows(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks.barrier_with_same(
+  ranks.barrier_and_compare(
       {Rendezvous::kReadRows, state.layer},
       error,
       random_key(

@@ -16,8 +16,8 @@ thread_local ForwardInterception* current_interception = nullptr;
 
 }  // namespace
 
-ForwardInterception::ForwardInterception(Answer answer)
-    : answer_(std::move(answer)), previous_(current_interception) {
+ForwardInterception::ForwardInterception(Handler handler)
+    : handler_(std::move(handler)), previous_(current_interception) {
   current_interception = this;
 }
 
@@ -25,7 +25,7 @@ ForwardInterception::~ForwardInterception() {
   current_interception = previous_;
 }
 
-Nest<at::Tensor> ForwardInterception::answer_lookup(
+Nest<at::Tensor> ForwardInterception::handle_lookup(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
     const Features& features,
@@ -36,7 +36,7 @@ Nest<at::Tensor> ForwardInterception::answer_lookup(
         "[embedding_lookup] a model that is exported must not call embedding_lookup() for the quantized table '{}'. Its rows are rounded in training and in an exported file, but not by embedding_lookup(). In this model, call forward() of the layer, or enqueue() and dequeue() of the engine.",
         shorten(table.name));
   }
-  return answer(state, structure, features, weights);
+  return handle(state, structure, features, weights);
 }
 
 ForwardInterception* ForwardInterception::current() {

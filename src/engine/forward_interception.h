@@ -17,17 +17,17 @@
 namespace tessera {
 
 /// While an object of this class lives, TPUEmbedding::forward() and the lookups of an
-/// EmbeddingEngine in this thread return the result of `answer` and look up no rows. An
+/// EmbeddingEngine in this thread return the result of `handler` and look up no rows. An
 /// export traces a model this way.
 class ForwardInterception {
  public:
-  using Answer = std::function<Nest<at::Tensor>(
+  using Handler = std::function<Nest<at::Tensor>(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure,
       const Features& features,
       const Weights& weights)>;
 
-  explicit ForwardInterception(Answer answer);
+  explicit ForwardInterception(Handler handler);
   ~ForwardInterception();
   ForwardInterception(const ForwardInterception&) = delete;
   ForwardInterception& operator=(const ForwardInterception&) = delete;
@@ -35,17 +35,17 @@ class ForwardInterception {
   /// The interception of this thread, or nullptr.
   static ForwardInterception* current();
 
-  Nest<at::Tensor> answer(
+  Nest<at::Tensor> handle(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure,
       const Features& features,
       const Weights& weights) const {
-    return answer_(state, structure, features, weights);
+    return handler_(state, structure, features, weights);
   }
 
-  /// answer() for embedding_lookup(), which does not round rows.
+  /// handle() for embedding_lookup(), which does not round rows.
   /// Errors:  c10::NotImplementedError naming a table with quantization.
-  Nest<at::Tensor> answer_lookup(
+  Nest<at::Tensor> handle_lookup(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure,
       const Features& features,
@@ -68,7 +68,7 @@ class ForwardInterception {
       int64_t replica);
 
  private:
-  Answer answer_;
+  Handler handler_;
   std::vector<Batch> batches_;
   ForwardInterception* previous_;
 };

@@ -27,14 +27,14 @@ class GradientAccumulator {
     return passes_;
   }
 
-  /// The sums as one gradient, multiplied by `gain`. It is valid until the
+  /// The sums as one gradient, multiplied by `factor`. It is valid until the
   /// accumulator changes.
-  TableUpdate::Term term(float gain = 1.0F) const {
+  TableUpdate::Term term(float factor = 1.0F) const {
     return {
         .bags = &bags_,
         .gradient = sums_.data(),
         .stride = bags_.dim,
-        .gain = gain};
+        .factor = factor};
   }
 
   /// The local rows, each once, in any order.

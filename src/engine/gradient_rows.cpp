@@ -18,18 +18,18 @@ bool GradientRows::was_zeroed() const {
   if (!gradient.defined()) {
     return true;
   }
-  const bool is_as_before = gradient.unsafeGetTensorImpl() == last_gradient_ &&
+  const bool is_unchanged = gradient.unsafeGetTensorImpl() == last_gradient_ &&
       static_cast<int64_t>(gradient._version()) == last_version_;
-  return !is_as_before && !gradient.any().item<bool>();
+  return !is_unchanged && !gradient.any().item<bool>();
 }
 
-void GradientRows::mark(const at::Tensor& rows) {
+void GradientRows::mark_touched(const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   const int pass = torch::autograd::get_current_graph_task_id();
   if (pass != last_pass_) {
     last_pass_ = pass;
-    if (!is_marked_.defined() || was_zeroed()) {
-      is_marked_ = at::zeros({table_.size(0)}, at::kBool);
+    if (!is_touched_.defined() || was_zeroed()) {
+      is_touched_ = at::zeros({table_.size(0)}, at::kBool);
     }
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = shared_from_this()] {
@@ -40,14 +40,14 @@ void GradientRows::mark(const at::Tensor& rows) {
               : 0;
         });
   }
-  is_marked_.index_fill_(0, rows, true);
+  is_touched_.index_fill_(0, rows, true);
 }
 
 at::Tensor GradientRows::touched() const {
   const at::NoGradGuard no_grad;
   at::Tensor is_touched = (table_.grad() != 0).any(1);
-  if (is_marked_.defined()) {
-    is_touched = is_touched.logical_or(is_marked_);
+  if (is_touched_.defined()) {
+    is_touched = is_touched.logical_or(is_touched_);
   }
   return is_touched.nonzero().view({-1});
 }

@@ -17,7 +17,7 @@ class GradientRows : public std::enable_shared_from_this<GradientRows> {
 
   /// Marks rows in a backward pass that will add to table.grad(). `rows` is [n] int64
   /// and may have duplicates.
-  void mark(const at::Tensor& rows);
+  void mark_touched(const at::Tensor& rows);
 
   /// The rows that were marked since the gradient was zeroed, and all rows whose
   /// gradient is not zero: [n] int64, sorted. table.grad() must be dense.
@@ -29,7 +29,8 @@ class GradientRows : public std::enable_shared_from_this<GradientRows> {
   bool was_zeroed() const;
 
   at::Tensor table_;
-  at::Tensor is_marked_;  // [rows] bool; undefined before the first mark()
+  at::Tensor
+      is_touched_;  // [rows] bool; undefined before the first mark_touched()
   int last_pass_ = -1;
   // The gradient at the end of the last pass.
   const at::TensorImpl* last_gradient_ = nullptr;

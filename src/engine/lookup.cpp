@@ -57,7 +57,7 @@ void add_tasks(
 
 }  // namespace
 
-std::vector<at::Tensor> look_up(
+std::vector<at::Tensor> lookup(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables) {
   std::vector<at::Tensor> activations;

@@ -18,7 +18,7 @@ struct LookupTable {
 
 /// Looks up checked ids and returns one activation with its own storage per feature.
 /// `bags` must not hold kZeroRow. `tables` has one entry per feature.
-std::vector<at::Tensor> look_up(
+std::vector<at::Tensor> lookup(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables);
 

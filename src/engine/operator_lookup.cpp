@@ -19,24 +19,24 @@ namespace tessera {
 namespace {
 
 // Positions and rows of the ids that do not look up zeros.
-struct LiveIds {
-  at::Tensor positions;  // [live]
-  at::Tensor rows;  // [live]
+struct ValidIds {
+  at::Tensor positions;  // [valid]
+  at::Tensor rows;  // [valid]
 };
 
-LiveIds live_ids(const IdBags& bags) {
-  LiveIds live{
+ValidIds valid_ids(const IdBags& bags) {
+  ValidIds valid{
       at::empty({bags.nnz() - bags.zero_rows}, at::kLong),
       at::empty({bags.nnz() - bags.zero_rows}, at::kLong)};
-  int64_t* positions = live.positions.mutable_data_ptr<int64_t>();
-  int64_t* rows = live.rows.mutable_data_ptr<int64_t>();
+  int64_t* positions = valid.positions.mutable_data_ptr<int64_t>();
+  int64_t* rows = valid.rows.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < bags.nnz(); ++i) {
     if (bags.ids[i] != kZeroRow) {
       *positions++ = i;
       *rows++ = bags.ids[i];
     }
   }
-  return live;
+  return valid;
 }
 
 // [nnz] int64: the bag of each id.
@@ -95,16 +95,16 @@ at::Tensor divide_by_total(
   return (sum / denominator.unsqueeze(1)).masked_fill(is_zero.unsqueeze(1), 0);
 }
 
-at::Tensor look_up_by_operators(
+at::Tensor lookup_by_operators(
     const LookupTable& table,
     const IdBags& bags,
     const at::Tensor& weights,
     bool sparse_gradients) {
-  const LiveIds live = live_ids(bags);
+  const ValidIds valid = valid_ids(bags);
   at::Tensor rows = round_to_buckets(
       at::embedding(
           table.rows,
-          live.rows,
+          valid.rows,
           /*padding_idx=*/-1,
           /*scale_grad_by_freq=*/false,
           sparse_gradients)
@@ -112,7 +112,7 @@ at::Tensor look_up_by_operators(
       table.buckets);
   if (bags.zero_rows > 0) {
     rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat)
-               .index_copy(0, live.positions, rows);
+               .index_copy(0, valid.positions, rows);
   }
   if (bags.offsets.empty()) {
     return rows;

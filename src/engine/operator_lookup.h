@@ -11,13 +11,13 @@ namespace tessera {
 /// Looks up one feature with stock LibTorch operators and returns its activation
 /// [bags, dim]. It is differentiable with respect to the table's rows (float32) and to
 /// `weights`, which has one weight per value of the caller or is undefined.
-at::Tensor look_up_by_operators(
+at::Tensor lookup_by_operators(
     const LookupTable& table,
     const IdBags& bags,
     const at::Tensor& weights,
     bool sparse_gradients);
 
-// The steps of look_up_by_operators():
+// The steps of lookup_by_operators():
 
 /// Rounds the rows. The gradient passes as if there were no rounding.
 at::Tensor round_to_buckets(

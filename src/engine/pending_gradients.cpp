@@ -65,7 +65,7 @@ std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
   return claim;
 }
 
-void PendingGradients::settle() {
+void PendingGradients::discard_if_zeroed() {
   if (!virtual_variable_.grad().defined()) {
     discard();
   }
@@ -75,7 +75,7 @@ void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
   TESSERA_CHECK(
       !is_stepping_,
       "[TPUEmbedding] expected no backward() within the step() of a Combined, but a callable or a custom rule has called it there. Call it before or after step().");
-  accumulators_ = engine_->collect(accumulators_, lookups);
+  accumulators_ = engine_->accumulate(accumulators_, lookups);
 }
 
 int64_t PendingGradients::passes() const {
@@ -126,15 +126,16 @@ void PendingGradients::discard() {
   }
 }
 
-void PendingGradients::prepare(double gain) {
+void PendingGradients::prepare(double factor) {
   is_stepping_ = true;
-  const auto no_longer = c10::make_scope_exit([&] { is_stepping_ = false; });
-  update_ = engine_->plan(accumulators_, gain);
+  const auto reset_stepping =
+      c10::make_scope_exit([&] { is_stepping_ = false; });
+  update_ = engine_->plan_accumulated_update(accumulators_, factor);
 }
 
 void PendingGradients::apply() {
   if (passes() > 0) {
-    engine_->apply(std::move(update_));
+    engine_->apply_update(std::move(update_));
   }
   discard();
 }

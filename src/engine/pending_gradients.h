@@ -32,7 +32,7 @@ class PendingGradients {
 
   /// Discards the collected gradients if the gradient of the virtual variable has been
   /// zeroed. Called at the first node of a backward pass and at a step.
-  void settle();
+  void discard_if_zeroed();
 
   /// Adds the gradients of one backward pass.
   /// Errors:  c10::ValueError, and c10::Error from within prepare(); nothing is
@@ -49,9 +49,9 @@ class PendingGradients {
   void scale(double factor);
   void discard();
 
-  /// Computes what apply() needs, with every gradient multiplied by `gain`.
+  /// Computes what apply() needs, with every gradient multiplied by `factor`.
   /// Errors:  c10::ValueError, or what a callable throws; nothing is changed.
-  void prepare(double gain);
+  void prepare(double factor);
   /// Called between prepare() and apply(). If the tables are sharded, waits until all
   /// ranks have called it.
   /// Errors:  `error`, or another rank's.

@@ -55,18 +55,18 @@ void check_rows(const FeatureState& feature, const at::Tensor& rows) {
 bool needs_gradient(
     const Batch& batch,
     const std::vector<LookupTable>& tables) {
-  const auto asks = [](const at::Tensor& tensor) {
+  const auto requires_grad = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.requires_grad();
   };
   return at::GradMode::is_enabled() &&
-      (std::any_of(batch.weights.begin(), batch.weights.end(), asks) ||
+      (std::any_of(batch.weights.begin(), batch.weights.end(), requires_grad) ||
        std::any_of(tables.begin(), tables.end(), [&](const LookupTable& table) {
-         return asks(table.rows);
+         return requires_grad(table.rows);
        }));
 }
 
 // `prepare` may change the state of each feature before its batch is read.
-Nest<at::Tensor> look_up_by(
+Nest<at::Tensor> lookup_by(
     const Nest<FeatureConfig>& feature_config,
     const EmbeddingTables& tables,
     const Features& features,
@@ -88,11 +88,11 @@ Nest<at::Tensor> look_up_by(
     for (IdBags& bags : batch.bags) {
       drop_zero_rows(bags);
     }
-    return configs.pack(look_up(batch.bags, rows));
+    return configs.pack(lookup(batch.bags, rows));
   }
   std::vector<at::Tensor> activations;
   for (size_t i = 0; i < states.size(); ++i) {
-    activations.push_back(look_up_by_operators(
+    activations.push_back(lookup_by_operators(
                               rows[i],
                               batch.bags[i],
                               batch.weights[i],
@@ -109,17 +109,17 @@ Nest<at::Tensor> serving_embedding_lookup(
     const Weights& weights,
     const EmbeddingTables& tables,
     const Nest<FeatureConfig>& feature_config) {
-  return look_up_by(
+  return lookup_by(
       feature_config, tables, features, weights, [](FeatureState&) {});
 }
 
-Nest<at::Tensor> look_up_for_serving(
+Nest<at::Tensor> lookup_for_serving(
     const EmbeddingState& state,
     const Features& features,
     const Weights& weights,
     const Nest<FeatureConfig>& feature_config) {
   const at::NoGradGuard no_grad;
-  return look_up_by(
+  return lookup_by(
       feature_config,
       embedding_tables_of(state),
       features,

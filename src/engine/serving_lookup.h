@@ -15,7 +15,7 @@ namespace tessera {
 /// If a feature has the same path and config as a feature of `state`, it must also have
 /// the number of ragged rows that the batches of `state` have fixed.
 /// Errors:  as serving_embedding_lookup().
-Nest<at::Tensor> look_up_for_serving(
+Nest<at::Tensor> lookup_for_serving(
     const EmbeddingState& state,
     const Features& features,
     const Weights& weights,

@@ -4,7 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/optim/optimizers/custom_optimizer.h>
 
-#include "optim/rate_reader.h"
+#include "optim/learning_rate_reader.h"
 #include "optim/row_update.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
@@ -26,7 +26,7 @@ namespace tessera {
 
 namespace {
 
-std::string place_of(const TableState& table) {
+std::string where_of(const TableState& table) {
   return "[table '" + shorten(table.name) + "']";
 }
 
@@ -39,7 +39,7 @@ void check_count(const TableUpdate& update) {
   TESSERA_CHECK_VALUE(
       count < std::numeric_limits<uint32_t>::max(),
       "{} one update must have fewer than 2^32 - 1 ids and bags, but got {}. Split the batch.",
-      place_of(*update.table),
+      where_of(*update.table),
       count);
 }
 
@@ -55,7 +55,7 @@ optim::TensorRows rows_of(const TableState& table) {
 CustomUpdate run_custom_rule(
     TableState& table,
     const RowGradients& gradients,
-    const optim::UpdateMoment& moment) {
+    const optim::StepContext& context) {
   const auto rows = static_cast<int64_t>(gradients.rows.size());
   CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
   std::copy(
@@ -70,7 +70,7 @@ CustomUpdate run_custom_rule(
   update.rows = optim::gather_rows(rows_of(table), update.ids);
   update.rows.weights = update.rows.weights.to(at::kFloat);
   optim::update_rows(
-      *table.optimizer, moment, sums, update.rows, place_of(table));
+      *table.optimizer, context, sums, update.rows, where_of(table));
   update.rows.weights = update.rows.weights.resolve_neg().contiguous();
   return update;
 }
@@ -103,25 +103,25 @@ TableEngine::TableEngine(
     std::shared_ptr<EmbeddingState> state,
     int64_t lookup_threads)
     : state_(std::move(state)), lookup_threads_(lookup_threads) {
-  int64_t widest = 0;
-  std::vector<optim::LearningRate> rates;
+  int64_t max_dim = 0;
+  std::vector<optim::LearningRate> learning_rates;
   for (const TableState& table : state_->tables) {
-    widest = std::max(widest, table.config->dim);
+    max_dim = std::max(max_dim, table.config->dim);
     table_memory_.add(table.parameters);
     for (const Slot& slot : table.slots) {
       table_memory_.add(slot.values);
     }
-    rates.push_back(
+    learning_rates.push_back(
         table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
   }
-  rate_tags_ = optim::learning_rate_tags(rates);
-  zero_row_.assign(widest, 0.0F);
+  learning_rate_tags_ = optim::learning_rate_tags(learning_rates);
+  zero_row_.assign(max_dim, 0.0F);
 }
 
-std::vector<at::Tensor> TableEngine::lookup(
+std::vector<at::Tensor> TableEngine::lookup_local(
     const std::vector<IdBags>& bags) const {
-  const auto reading = stop_updates();
-  return tessera::look_up(bags, lookup_tables());
+  const auto reading = lock_for_reading();
+  return tessera::lookup(bags, lookup_tables());
 }
 
 std::vector<LookupTable> TableEngine::lookup_tables() const {
@@ -133,10 +133,10 @@ std::vector<LookupTable> TableEngine::lookup_tables() const {
   return tables;
 }
 
-Lookup TableEngine::look_up(std::vector<IdBags>& bags) {
-  const auto reading = stop_updates();
+Lookup TableEngine::lookup(std::vector<IdBags>& bags) {
+  const auto reading = lock_for_reading();
   Lookup lookup{.tables = lookup_tables()};
-  lookup.activations = tessera::look_up(bags, lookup.tables);
+  lookup.activations = tessera::lookup(bags, lookup.tables);
   return lookup;
 }
 
@@ -205,17 +205,17 @@ bool TableEngine::is_updated(
     size_t index) const {
   const TableState& table = state_->tables[index];
   if (!table.config->trainable ||
-      (!table.optimizer && !is_reached(lookups, index))) {
+      (!table.optimizer && !has_gradient(lookups, index))) {
     return false;
   }
   TESSERA_CHECK_VALUE(
       table.optimizer.has_value(),
       "{} has no optimizer, but gradients reached it. Set TableConfig::optimizer, or the optimizer of the layer or engine. To freeze the table, set trainable = false. To freeze a whole layer, call virtual_variable().requires_grad_(false).",
-      place_of(table));
+      where_of(table));
   return true;
 }
 
-std::vector<TableUpdate> TableEngine::read(
+std::vector<TableUpdate> TableEngine::read_gradients(
     const std::vector<LookupGradients>& lookups,
     Update& update) {
   std::vector<TableUpdate> updates(state_->tables.size());
@@ -234,7 +234,7 @@ std::vector<TableUpdate> TableEngine::read(
   return updates;
 }
 
-bool TableEngine::is_reached(
+bool TableEngine::has_gradient(
     const std::vector<LookupGradients>& lookups,
     size_t table) const {
   for (const LookupGradients& lookup : lookups) {
@@ -281,8 +281,11 @@ std::vector<GradientAccumulator> TableEngine::sum(
   return result;
 }
 
-void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
-  optim::RateReader rates(rate_tags_, state_->iterations);
+void TableEngine::add_row_updates(
+    std::vector<TableUpdate> updates,
+    Update& update) {
+  optim::LearningRateReader learning_rates(
+      learning_rate_tags_, state_->iterations);
   for (size_t i = 0; i < updates.size(); ++i) {
     TableUpdate& table_update = updates[i];
     if (table_update.table == nullptr) {
@@ -290,36 +293,36 @@ void TableEngine::finish(std::vector<TableUpdate> updates, Update& update) {
     }
     TableState& table = *table_update.table;
     const optim::OptimizerSpec& optimizer = *table.optimizer;
-    const optim::UpdateMoment moment{
-        .learning_rate =
-            rates.read(i, optim::learning_rate_of(optimizer), place_of(table)),
+    const optim::StepContext context{
+        .learning_rate = learning_rates.read(
+            i, optim::learning_rate_of(optimizer), where_of(table)),
         .update = state_->iterations / accumulation_steps_of(table) + 1};
-    update.rates.push_back(moment.learning_rate);
+    update.learning_rates.push_back(context.learning_rate);
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
       if (sums.rows.empty()) {
         continue;  // a user's rule does not have to support tensors without rows
       }
-      update.custom.push_back(run_custom_rule(table, sums, moment));
+      update.custom.push_back(run_custom_rule(table, sums, context));
       update.custom.back().rounding = rounding_of(*state_, table);
     } else {
-      table_update.rows = optim::row_update(optimizer, moment);
+      table_update.rows = optim::row_update(optimizer, context);
       table_update.rounding = rounding_of(*state_, table);
       update.tables.push_back(std::move(table_update));
     }
   }
 }
 
-TableEngine::Update TableEngine::plan(
+TableEngine::Update TableEngine::plan_update(
     const std::vector<LookupGradients>& lookups) {
   Update update;
-  std::vector<TableUpdate> updates = read(lookups, update);
+  std::vector<TableUpdate> updates = read_gradients(lookups, update);
   warn_of_missing_gradients(lookups);
   return finish_plan(
-      [&] { return plan(std::move(updates), std::move(update)); });
+      [&] { return plan_tables(std::move(updates), std::move(update)); });
 }
 
-TableEngine::Update TableEngine::plan(
+TableEngine::Update TableEngine::plan_tables(
     std::vector<TableUpdate> updates,
     Update update) {
   for (const TableUpdate& table : updates) {
@@ -327,51 +330,51 @@ TableEngine::Update TableEngine::plan(
       check_count(table);
     }
   }
-  std::vector<TableUpdate> collecting(updates.size());
+  std::vector<TableUpdate> accumulating(updates.size());
   std::vector<const GradientAccumulator*> accumulators;
-  bool collects = false;
+  bool accumulates = false;
   for (size_t i = 0; i < updates.size(); ++i) {
     accumulators.push_back(&state_->accumulated[i]);
     if (updates[i].table != nullptr &&
         accumulation_steps_of(*updates[i].table) > 1) {
-      std::swap(collecting[i], updates[i]);
-      collects = true;
+      std::swap(accumulating[i], updates[i]);
+      accumulates = true;
     }
   }
-  if (collects) {
-    update.accumulators = sum(accumulators, collecting);
+  if (accumulates) {
+    update.accumulators = sum(accumulators, accumulating);
   }
   for (size_t i = 0; i < update.accumulators.size(); ++i) {
     const GradientAccumulator& accumulator = update.accumulators[i];
-    if (accumulator.passes() > 0 && is_due(*collecting[i].table)) {
-      const int64_t passes = accumulation_steps_of(*collecting[i].table);
-      updates[i].table = collecting[i].table;
+    if (accumulator.passes() > 0 && is_due(*accumulating[i].table)) {
+      const int64_t passes = accumulation_steps_of(*accumulating[i].table);
+      updates[i].table = accumulating[i].table;
       updates[i].terms = {accumulator.term(1.0F / static_cast<float>(passes))};
     }
   }
-  finish(std::move(updates), update);
+  add_row_updates(std::move(updates), update);
   return update;
 }
 
-TableEngine::Update TableEngine::plan(
+TableEngine::Update TableEngine::plan_accumulated_update(
     const std::vector<GradientAccumulator>& accumulators,
-    double gain) {
+    double factor) {
   Update update;
   std::vector<TableUpdate> updates(accumulators.size());
   for (size_t i = 0; i < accumulators.size(); ++i) {
     if (accumulators[i].passes() > 0) {
       updates[i].table = &state_->tables[i];
-      updates[i].terms = {accumulators[i].term(static_cast<float>(gain))};
+      updates[i].terms = {accumulators[i].term(static_cast<float>(factor))};
     }
   }
   return finish_plan([&] {
-    finish(std::move(updates), update);
+    add_row_updates(std::move(updates), update);
     return std::move(update);
   });
 }
 
-void TableEngine::apply(Update update) {
-  const auto writing = stop_lookups();
+void TableEngine::apply_update(Update update) {
+  const auto writing = lock_for_writing();
   updater_.update(update.tables);
   for (const CustomUpdate& custom : update.custom) {
     write(custom);
@@ -406,7 +409,7 @@ void TableEngine::wait_for_lookups() const {
   }
 }
 
-std::unique_lock<std::shared_mutex> TableEngine::stop_lookups() const {
+std::unique_lock<std::shared_mutex> TableEngine::lock_for_writing() const {
   wait_for_lookups();
   return std::unique_lock<std::shared_mutex>(tables_in_use_);
 }
@@ -416,17 +419,17 @@ void TableEngine::end_lookups() const noexcept {
     return;  // The lock may be held by a thread that does not exist in the child.
   }
   try {
-    stop_lookups();
+    lock_for_writing();
   } catch (const c10::Error&) {
-    // stop_lookups() raises this in a forked child, before it waits.
+    // lock_for_writing() raises this in a forked child, before it waits.
   }
 }
 
-std::vector<GradientAccumulator> TableEngine::collect(
+std::vector<GradientAccumulator> TableEngine::accumulate(
     const std::vector<GradientAccumulator>& accumulators,
     const std::vector<LookupGradients>& lookups) {
   Update update;
-  std::vector<TableUpdate> updates = read(lookups, update);
+  std::vector<TableUpdate> updates = read_gradients(lookups, update);
   std::vector<const GradientAccumulator*> pointers;
   for (const GradientAccumulator& accumulator : accumulators) {
     pointers.push_back(&accumulator);

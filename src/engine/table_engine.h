@@ -26,10 +26,10 @@ namespace distributed {
 struct Route;
 }  // namespace distributed
 
-/// The result of look_up().
+/// The result of lookup().
 struct Lookup {
   std::vector<at::Tensor> activations = {};  // one per feature
-  /// One per feature: the table whose rows its ids number after look_up().
+  /// One per feature: the table whose rows its ids number after lookup().
   std::vector<LookupTable> tables = {};
   /// Where to send the gradients of rows from other ranks. Unset if this process has all
   /// rows.
@@ -38,7 +38,7 @@ struct Lookup {
 
 /// The activation gradients of one lookup.
 struct LookupGradients {
-  /// The bags after look_up(). They must outlive the update.
+  /// The bags after lookup(). They must outlive the update.
   const std::vector<IdBags>* bags = nullptr;
   /// One per feature, with the shape of its activation. Undefined stands for zeros.
   std::vector<at::Tensor> gradients = {};
@@ -72,33 +72,33 @@ class TableEngine {
 
   /// Activations of checked ids, one tensor with its own storage per feature.
   /// `bags` must not hold kZeroRow. All rows must be in this process.
-  std::vector<at::Tensor> lookup(const std::vector<IdBags>& bags) const;
+  std::vector<at::Tensor> lookup_local(const std::vector<IdBags>& bags) const;
 
   /// Looks up rows that may be on other ranks. It then changes the ids in `bags` to the
   /// rows of Lookup::tables.
-  virtual Lookup look_up(std::vector<IdBags>& bags);
+  virtual Lookup lookup(std::vector<IdBags>& bags);
 
-  /// Called instead of look_up() if a batch can't be read. Tells the ranks that wait for
+  /// Called instead of lookup() if a batch can't be read. Tells the ranks that wait for
   /// this one.
-  virtual void give_up(const std::exception_ptr& /*error*/) {}
+  virtual void abort(const std::exception_ptr& /*error*/) {}
 
   /// Runs lookups in the background. Submitted lookups end before the next update
   /// begins.
   virtual LookupWorker& worker();
 
   /// No update runs while the lock is held.
-  std::shared_lock<std::shared_mutex> stop_updates() const {
+  std::shared_lock<std::shared_mutex> lock_for_reading() const {
     return std::shared_lock<std::shared_mutex>(tables_in_use_);
   }
 
   /// No lookup runs, in the background or elsewhere, while the lock is held.
-  std::unique_lock<std::shared_mutex> stop_lookups() const;
+  std::unique_lock<std::shared_mutex> lock_for_writing() const;
 
-  /// Does what stop_lookups() does, for destructors. In a forked child, it does not
+  /// Does what lock_for_writing() does, for destructors. In a forked child, it does not
   /// wait for background lookups, because they don't run there.
   void end_lookups() const noexcept;
 
-  /// Refuses gradients that plan() can't use.
+  /// Refuses gradients that plan_update() can't use.
   /// Errors:  c10::ValueError naming feature, expected and got.
   void check(const LookupGradients& gradients) const;
 
@@ -111,7 +111,8 @@ class TableEngine {
     std::vector<GradientAccumulator> accumulators = {};
     std::vector<at::Tensor> gradients = {};  // the terms point to them
     std::list<IdBags> bags = {};  // the terms point to them
-    std::vector<double> rates = {};  // the learning rates of the updated tables
+    std::vector<double> learning_rates =
+        {};  // the learning rates of the updated tables
   };
 
   /// One update from the gradients of all lookups, summed per row.
@@ -120,15 +121,15 @@ class TableEngine {
   /// mean when the step counter reaches a multiple of n. Reads each learning rate once
   /// and runs custom rules.
   /// Errors:  c10::ValueError; nothing is changed.
-  Update plan(const std::vector<LookupGradients>& lookups);
+  Update plan_update(const std::vector<LookupGradients>& lookups);
 
   /// One update from accumulated gradients, one entry per table, each multiplied by
-  /// `gain`. They must outlive the update.
-  Update plan(
+  /// `factor`. They must outlive the update.
+  Update plan_accumulated_update(
       const std::vector<GradientAccumulator>& accumulators,
-      double gain);
+      double factor);
 
-  /// Called before apply(). `error` is nullptr if nothing that belongs to the update has
+  /// Called before apply_update(). `error` is nullptr if nothing that belongs to the update has
   /// failed. If the tables are sharded, waits for all ranks and checks that they have the
   /// same number of `passes`.
   /// Errors:  `error`, or another rank's.
@@ -139,11 +140,11 @@ class TableEngine {
   }
 
   /// Changes the tables and advances the step counter. Can't fail.
-  void apply(Update update);
+  void apply_update(Update update);
 
   /// Returns the sums of `accumulators`, one per table, and the gradients of one pass.
   /// Errors:  c10::ValueError; nothing is changed.
-  std::vector<GradientAccumulator> collect(
+  std::vector<GradientAccumulator> accumulate(
       const std::vector<GradientAccumulator>& accumulators,
       const std::vector<LookupGradients>& lookups);
 
@@ -159,7 +160,7 @@ class TableEngine {
  protected:
   // The terms of each table. TableUpdate::table is nullptr if the table is not to be
   // updated. `update` keeps the tensors and bags that the terms point to.
-  virtual std::vector<TableUpdate> read(
+  virtual std::vector<TableUpdate> read_gradients(
       const std::vector<LookupGradients>& lookups,
       Update& update);
 
@@ -196,12 +197,12 @@ class TableEngine {
   }
 
  private:
-  Update plan(std::vector<TableUpdate> updates, Update update);
+  Update plan_tables(std::vector<TableUpdate> updates, Update update);
 
   std::vector<LookupTable> lookup_tables() const;
 
   // Whether a feature of the table has a gradient.
-  bool is_reached(const std::vector<LookupGradients>& lookups, size_t table)
+  bool has_gradient(const std::vector<LookupGradients>& lookups, size_t table)
       const;
 
   // Whether the next update changes the table. If not, it only collects gradients.
@@ -214,7 +215,7 @@ class TableEngine {
       std::vector<TableUpdate>& updates);
 
   // Reads learning rates and runs custom rules.
-  void finish(std::vector<TableUpdate> updates, Update& update);
+  void add_row_updates(std::vector<TableUpdate> updates, Update& update);
 
   std::shared_ptr<EmbeddingState> state_;
   int64_t lookup_threads_ = 0;
@@ -223,7 +224,7 @@ class TableEngine {
   MemoryRanges table_memory_;  // tables and slots
   Buffer<float> zero_row_;  // stands for undefined gradients
   TableUpdater updater_;
-  std::vector<int64_t> rate_tags_;  // [tables]
+  std::vector<int64_t> learning_rate_tags_;  // [tables]
   bool has_warned_ = false;  // about a missing gradient
   mutable std::mutex worker_mutex_;  // guards the creation of worker_
   // Created at the first call of worker(). The last member: its jobs use the others.

@@ -183,7 +183,7 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++bag) {
     const int64_t end = std::min(bags.end(bag), chunk.end_id);
     const float scale =
-        term.gain * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
+        term.factor * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
     const int64_t position =
         term.positions == nullptr ? bag : int64_t{term.positions[bag]};
     const float* gradient = term.gradient + position * term.stride;

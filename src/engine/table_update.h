@@ -25,7 +25,7 @@ struct TableUpdate {
     /// one row.
     int64_t stride = 0;
     /// Multiplies the gradient.
-    float gain = 1.0F;
+    float factor = 1.0F;
     /// The row of `gradient` for each bag, [bags]. If nullptr, bag b has row b.
     const uint32_t* positions = nullptr;
   };

@@ -84,7 +84,7 @@ Batch read_leaves(
   }
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
     batch.bags[i] = features[i] == nullptr
-        ? make_no_bags(states[i])
+        ? make_empty_bags(states[i])
         : make_id_bags(states[i], inputs[i], batch.weights[i]);
   });
   return batch;

@@ -48,7 +48,7 @@ IdBags make_id_bags(
   return read_dense_bags(state, std::get<at::Tensor>(feature));
 }
 
-IdBags make_no_bags(const FeatureState& state) {
+IdBags make_empty_bags(const FeatureState& state) {
   IdBags bags = bags_without_ids(state, {0});
   bags.offsets.assign(1, 0);
   return bags;

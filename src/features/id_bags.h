@@ -72,7 +72,7 @@ IdBags make_id_bags(
     const at::Tensor& weights);
 
 /// Makes empty bags for a feature that was not requested.
-IdBags make_no_bags(const FeatureState& state);
+IdBags make_empty_bags(const FeatureState& state);
 
 /// Computes IdBags::scales from the combiner, the weights and the sizes of the bags.
 void compute_scales(IdBags& bags);

@@ -49,7 +49,7 @@ void check_ids(
     const FeatureState& feature,
     const at::Tensor& values,
     NegativeId negative_id,
-    const BagNumbers& bag_numbers,
+    const BagIndices& bag_indices,
     IdValues& read) {
   const FeatureConfig& config = feature.config;
   const int64_t* ids = values.data_ptr<int64_t>();
@@ -58,7 +58,7 @@ void check_ids(
     if (ids[i] >= 0 && ids[i] < vocab) {
       continue;
     }
-    if (!bag_numbers.empty() && bag_numbers[i] == kNoBag) {
+    if (!bag_indices.empty() && bag_indices[i] == kNoBag) {
       continue;  // The id is past the end of its sequence, so it is not used.
     }
     const bool is_invalid = ids[i] < 0 && negative_id == NegativeId::kInvalid;
@@ -90,7 +90,7 @@ IdValues read_ids(
     const FeatureState& feature,
     const at::Tensor& values,
     NegativeId negative_id,
-    const BagNumbers& bag_numbers) {
+    const BagIndices& bag_indices) {
   TESSERA_CHECK_VALUE(
       values.numel() < std::numeric_limits<uint32_t>::max(),
       "{}a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
@@ -99,7 +99,7 @@ IdValues read_ids(
   IdValues read;
   const at::Tensor contiguous = values.resolve_neg().contiguous();
   if (!copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids)) {
-    check_ids(feature, as_int64(contiguous), negative_id, bag_numbers, read);
+    check_ids(feature, as_int64(contiguous), negative_id, bag_indices, read);
   }
   return read;
 }
@@ -135,8 +135,8 @@ IdValues read_id_values(
     const FeatureState& feature,
     const at::Tensor& values,
     const at::Tensor& weights,
-    const BagNumbers& bag_numbers) {
-  IdValues read = read_ids(feature, values, NegativeId::kInvalid, bag_numbers);
+    const BagIndices& bag_indices) {
+  IdValues read = read_ids(feature, values, NegativeId::kInvalid, bag_indices);
   if (weights.defined()) {
     read_weights(feature, weights, read);
   }

@@ -12,7 +12,7 @@
 namespace tessera {
 
 /// The number of the bag of each value, or kNoBag for a value that is in no bag.
-using BagNumbers = Buffer<int64_t>;  // [nnz]
+using BagIndices = Buffer<int64_t>;  // [nnz]
 
 /// Marks a value that is in no bag, such as one past the end of a sequence.
 inline constexpr int64_t kNoBag = -1;
@@ -34,13 +34,13 @@ struct IdValues {
 IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids);
 
 /// Checks and copies the ids of a sparse or ragged feature and their weights. `weights`
-/// may be undefined. Ids whose entry in `bag_numbers` is kNoBag are not checked. If
-/// `bag_numbers` is empty, all ids are checked.
+/// may be undefined. Ids whose entry in `bag_indices` is kNoBag are not checked. If
+/// `bag_indices` is empty, all ids are checked.
 /// Errors:  the same as read_dense_ids().
 IdValues read_id_values(
     const FeatureState& feature,
     const at::Tensor& values,
     const at::Tensor& weights,
-    const BagNumbers& bag_numbers);
+    const BagIndices& bag_indices);
 
 }  // namespace tessera

@@ -295,7 +295,9 @@ Nest<PartialShape> join_input_shapes(
   return structure.pack(std::move(joined));
 }
 
-void learn_output_shapes(FeatureSet& set, const std::vector<IdBags>& batch) {
+void build_output_shapes_from_batch(
+    FeatureSet& set,
+    const std::vector<IdBags>& batch) {
   std::vector<PartialShape> shapes;
   for (const IdBags& bags : batch) {
     shapes.emplace_back(bags.batch_shape);
@@ -313,7 +315,7 @@ void learn_output_shapes(FeatureSet& set, const std::vector<IdBags>& batch) {
   set.is_built = true;
 }
 
-void fix_ragged_rows(FeatureSet& set, const std::vector<int64_t>& rows) {
+void set_ragged_rows(FeatureSet& set, const std::vector<int64_t>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     FeatureState& feature = set.features[i];
     if (rows[i] >= 0 && feature.verifies_shape) {

@@ -108,11 +108,13 @@ Nest<PartialShape> join_input_shapes(
 /// checked against the known shapes.
 /// Errors:  c10::ValueError if fixed_batch_size is set and the features differ in their
 ///          batch size.
-void learn_output_shapes(FeatureSet& set, const std::vector<IdBags>& batch);
+void build_output_shapes_from_batch(
+    FeatureSet& set,
+    const std::vector<IdBags>& batch);
 
 /// Sets FeatureState::ragged_rows of each feature where it is not set yet. `rows` has
 /// IdBags::ragged_rows of each feature. Several threads may call it at the same time.
 /// Errors:  c10::ValueError if the number of a feature has been set and differs.
-void fix_ragged_rows(FeatureSet& set, const std::vector<int64_t>& rows);
+void set_ragged_rows(FeatureSet& set, const std::vector<int64_t>& rows);
 
 }  // namespace tessera

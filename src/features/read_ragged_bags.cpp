@@ -42,29 +42,29 @@ void check_row_splits(
       splits[rows]);
 }
 
-BagNumbers number_rows(const int64_t* splits, int64_t rows) {
-  BagNumbers numbers(splits[rows]);
+BagIndices compute_row_indices(const int64_t* splits, int64_t rows) {
+  BagIndices bag_indices(splits[rows]);
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
-      numbers[i] = row;
+      bag_indices[i] = row;
     }
   }
-  return numbers;
+  return bag_indices;
 }
 
 // Each position of a row is a bag.
-BagNumbers number_positions(
+BagIndices compute_position_indices(
     const int64_t* splits,
     int64_t rows,
     int64_t length) {
-  BagNumbers numbers(splits[rows]);
+  BagIndices bag_indices(splits[rows]);
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
       const int64_t position = i - splits[row];
-      numbers[i] = position < length ? row * length + position : kNoBag;
+      bag_indices[i] = position < length ? row * length + position : kNoBag;
     }
   }
-  return numbers;
+  return bag_indices;
 }
 
 }  // namespace
@@ -92,13 +92,13 @@ IdBags read_ragged_bags(
   IdBags bags = bags_without_ids(feature, std::move(shape.output_shape));
   bags.ragged_rows = shape.fixed_rows;
   bags.bags = rows;
-  BagNumbers numbers;
+  BagIndices bag_indices;
   if (length > 0) {
     bags.bags = count_bags(feature, bags.batch_shape);
     bags.combiner = Combiner::kSum;  // at most one id per position
-    numbers = number_positions(splits, rows, length);
+    bag_indices = compute_position_indices(splits, rows, length);
   }
-  IdValues values = read_id_values(feature, input.values, weights, numbers);
+  IdValues values = read_id_values(feature, input.values, weights, bag_indices);
   if (length == 0 && values.is_dropped.empty()) {  // no value moves
     bags.offsets.assign(splits, splits + rows + 1);
     bags.ids = std::move(values.ids);
@@ -107,7 +107,7 @@ IdBags read_ragged_bags(
   } else {
     sort_into_bags(
         values,
-        length > 0 ? std::move(numbers) : number_rows(splits, rows),
+        length > 0 ? std::move(bag_indices) : compute_row_indices(splits, rows),
         bags);
   }
   compute_scales(bags);

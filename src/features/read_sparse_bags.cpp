@@ -67,14 +67,14 @@ void check_indices(
 
 // `length` is the length of the sequences, or 0 without sequences. The axis after the
 // leading ones is the position in a sequence.
-BagNumbers number_bags(
+BagIndices compute_bag_indices(
     const int64_t* indices,
     int64_t nnz,
     c10::IntArrayRef shape,
     int64_t leading_axes,
     int64_t length) {
   const auto rank = static_cast<int64_t>(shape.size());
-  BagNumbers numbers(nnz);
+  BagIndices bag_indices(nnz);
   for (int64_t i = 0; i < nnz; ++i) {
     const int64_t* index = indices + i * rank;
     int64_t bag = 0;
@@ -85,9 +85,9 @@ BagNumbers number_bags(
       const int64_t position = index[leading_axes];
       bag = position < length ? bag * length + position : kNoBag;
     }
-    numbers[i] = bag;
+    bag_indices[i] = bag;
   }
-  return numbers;
+  return bag_indices;
 }
 
 }  // namespace
@@ -111,15 +111,15 @@ IdBags read_sparse_bags(
     bags.combiner = Combiner::kSum;  // at most one id per position
   }
   const auto rank = static_cast<int64_t>(bags.batch_shape.size());
-  BagNumbers numbers = number_bags(
+  BagIndices bag_indices = compute_bag_indices(
       indices.data_ptr<int64_t>(),
       nnz,
       shape,
       length > 0 ? rank - 1 : rank,
       length);
   const IdValues values =
-      read_id_values(feature, input.values, weights, numbers);
-  sort_into_bags(values, std::move(numbers), bags);
+      read_id_values(feature, input.values, weights, bag_indices);
+  sort_into_bags(values, std::move(bag_indices), bags);
   compute_scales(bags);
   return bags;
 }

@@ -9,15 +9,15 @@ namespace tessera {
 // A stable counting sort.
 void sort_into_bags(
     const IdValues& values,
-    BagNumbers bag_numbers,
+    BagIndices bag_indices,
     IdBags& bags) {
   for (size_t i = 0; i < values.is_dropped.size(); ++i) {
     if (values.is_dropped[i] != 0) {
-      bag_numbers[i] = kNoBag;
+      bag_indices[i] = kNoBag;
     }
   }
   bags.offsets.assign(bags.bags + 1, 0);
-  for (const int64_t bag : bag_numbers) {
+  for (const int64_t bag : bag_indices) {
     if (bag != kNoBag) {
       ++bags.offsets[bag + 1];
     }
@@ -31,11 +31,11 @@ void sort_into_bags(
   Buffer<float> weights(values.weights.empty() ? 0 : nnz);
   Buffer<int64_t> kept(nnz);
   int64_t zero_rows = 0;
-  for (size_t i = 0; i < bag_numbers.size(); ++i) {
-    if (bag_numbers[i] == kNoBag) {
+  for (size_t i = 0; i < bag_indices.size(); ++i) {
+    if (bag_indices[i] == kNoBag) {
       continue;
     }
-    const int64_t to = next[bag_numbers[i]]++;
+    const int64_t to = next[bag_indices[i]]++;
     ids[to] = values.ids[i];
     kept[to] = static_cast<int64_t>(i);
     zero_rows += values.ids[i] == kZeroRow ? 1 : 0;

@@ -10,7 +10,7 @@ namespace tessera {
 /// IdBags::bags must be set.
 void sort_into_bags(
     const IdValues& values,
-    BagNumbers bag_numbers,
+    BagIndices bag_indices,
     IdBags& bags);
 
 }  // namespace tessera

@@ -206,11 +206,11 @@ struct CrossGradientColumns {
     const auto factor = ProductAndBias(d, args, row, column);
     const auto sum = hn::LoadU(d, args.x0_gradient + at);
     hn::StoreU(hn::MulAdd(gradient, factor, sum), d, args.x0_gradient + at);
-    const auto of_product = hn::Mul(gradient, hn::LoadU(d, args.x0 + at));
-    hn::StoreU(of_product, d, args.product_gradient + at);
+    const auto product_gradient = hn::Mul(gradient, hn::LoadU(d, args.x0 + at));
+    hn::StoreU(product_gradient, d, args.product_gradient + at);
     if (args.bias_gradient != nullptr) {
       float* bias = args.bias_gradient + column;
-      hn::StoreU(hn::Add(hn::LoadU(d, bias), of_product), d, bias);
+      hn::StoreU(hn::Add(hn::LoadU(d, bias), product_gradient), d, bias);
     }
   }
 };

@@ -50,7 +50,7 @@ struct CombineArgs {
 /// One term of a row's gradient. The term is gain * gradient.
 struct GradientSource {
   const float* gradient;  // [dim]
-  float gain;
+  float factor;
 };
 
 /// An id of the batch. It has the row of the id and the index of its GradientSource.

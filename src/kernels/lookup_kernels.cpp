@@ -24,7 +24,8 @@ template <class Row>
 struct Bags {
   const CombineArgs& args;
   const typename Row::Element* table;
-  int64_t ahead;  // how many positions ahead of its use a row is prefetched
+  int64_t
+      prefetch_distance;  // how many positions ahead of its use a row is prefetched
 
   const typename Row::Element* RowOf(int64_t position) const {
     return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
@@ -77,7 +78,7 @@ HWY_INLINE void SumColumns(
   V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
   for (int64_t i = begin; i < end; ++i) {
     if constexpr (kPrefetch) {
-      PrefetchRow(bags, i + bags.ahead);
+      PrefetchRow(bags, i + bags.prefetch_distance);
     }
     const auto* HWY_RESTRICT row = bags.RowOf(i) + column;
     const V w = WeightOf<kWeighted>(d, bags.args, i);
@@ -130,7 +131,7 @@ HWY_INLINE void SumNarrowRows(
   int64_t i = begin;
   for (; i + 4 <= end; i += 4) {
     for (int64_t j = 0; j < 4; ++j) {
-      PrefetchRow(bags, i + j + bags.ahead);
+      PrefetchRow(bags, i + j + bags.prefetch_distance);
     }
     const auto* HWY_RESTRICT row0 = bags.RowOf(i);
     const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
@@ -152,7 +153,7 @@ HWY_INLINE void SumNarrowRows(
     }
   }
   for (; i < end; ++i) {
-    PrefetchRow(bags, i + bags.ahead);
+    PrefetchRow(bags, i + bags.prefetch_distance);
     const auto* HWY_RESTRICT row = bags.RowOf(i);
     const V w = WeightOf<kWeighted>(d, bags.args, i);
     low0 = AddTerm<kWeighted>(w, Row::Load(d, row), low0);
@@ -319,7 +320,7 @@ HWY_NOINLINE void CombineRounded(const Bags<Row>& bags) {
     const int64_t end =
         args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
     for (int64_t i = begin; i < end; ++i) {
-      PrefetchRow(bags, i + bags.ahead);
+      PrefetchRow(bags, i + bags.prefetch_distance);
       const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
       ForColumns(
           dim, AddRounded<Row>{bags.RowOf(i), args.buckets, weight, out});
@@ -371,15 +372,15 @@ void Combine(const CombineArgs& args) {
 
 template <class Id>
 bool NarrowIds(const Id* ids, int64_t n, int64_t vocab, uint32_t* out) {
-  uint64_t bad = 0;
+  uint64_t any_invalid = 0;
   const uint64_t limit = static_cast<uint64_t>(vocab);
   for (int64_t i = 0; i < n; ++i) {
     // A negative id becomes a huge unsigned one.
     const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-    bad |= static_cast<uint64_t>(id >= limit);
+    any_invalid |= static_cast<uint64_t>(id >= limit);
     out[i] = static_cast<uint32_t>(id);
   }
-  return bad == 0;
+  return any_invalid == 0;
 }
 
 bool NarrowInt32(const int32_t* ids, int64_t n, int64_t vocab, uint32_t* out) {

@@ -28,9 +28,9 @@ inline constexpr bool kHasOneSlotPerRow =
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
   return hn::MulAdd(
-      hn::Set(d, average.old_share),
+      hn::Set(d, average.decay),
       old,
-      hn::Mul(hn::Set(d, average.new_share), value));
+      hn::Mul(hn::Set(d, average.one_minus_decay), value));
 }
 
 // x^power for x >= 0, or x > 0 if the power is negative. 0^0 is 1. Only the common powers
@@ -96,7 +96,7 @@ struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
       float* const* slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V square = hn::Mul(gradient, gradient);
-    const V accumulator = rule.beta_2.old_share == 1.0F
+    const V accumulator = rule.beta_2.decay == 1.0F
         ? hn::Add(old, square)
         : Blend(d, rule.beta_2, old, square);
     hn::StoreU(accumulator, d, slots[0]);
@@ -344,10 +344,10 @@ struct AdamaxRow : ColumnRow<AdamaxRule> {
       V gradient,
       float* const* slots) {
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
-    const V faded = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
+    const V decayed = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
     const V size = hn::Abs(gradient);
     // Max() is not used here because its result for NaN differs between targets.
-    const V norm = hn::IfThenElse(hn::Lt(size, faded), faded, size);
+    const V norm = hn::IfThenElse(hn::Lt(size, decayed), decayed, size);
     hn::StoreU(momentum, d, slots[0]);
     hn::StoreU(norm, d, slots[1]);
     const V rate = hn::Set(d, rule.learning_rate * rule.correction_1);
@@ -495,9 +495,9 @@ struct LambRow {
     const float direction = ::sqrtf(
         SumOverRow(dim, Direction{args, rule, weights, gradient, row * dim}));
     const float weight = ::sqrtf(SumOverRow(dim, SquaresOf{weights}));
-    const float trust =
+    const float trust_ratio =
         weight > 0.0F && direction > 0.0F ? weight / direction : 1.0F;
-    return {rule.learning_rate * trust};
+    return {rule.learning_rate * trust_ratio};
   }
 
   // GradientOf() passes the direction instead of the gradient.

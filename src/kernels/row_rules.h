@@ -12,13 +12,13 @@ namespace tessera::kernels {
 /// old = old_share * old + new_share * value. Both shares are computed from a double,
 /// because 1 - (float nearest to 0.999) has a relative error of 1e-5.
 struct MovingAverage {
-  float old_share = 0.0F;
-  float new_share = 1.0F;
+  float decay = 0.0F;
+  float one_minus_decay = 1.0F;
 
   MovingAverage() = default;
-  MovingAverage(double decay)  // NOLINT(google-explicit-constructor)
-      : old_share(static_cast<float>(decay)),
-        new_share(static_cast<float>(1.0 - decay)) {}
+  MovingAverage(double rate)  // NOLINT(google-explicit-constructor)
+      : decay(static_cast<float>(rate)),
+        one_minus_decay(static_cast<float>(1.0 - rate)) {}
 };
 
 struct SgdRule {

@@ -55,7 +55,7 @@ struct Decay {
   }
 };
 
-// sum += gain * gradient; the first term starts the sum.
+// sum += factor * gradient; the first term starts the sum.
 struct AddGradient {
   const GradientSource& source;
   float* sum;
@@ -63,10 +63,10 @@ struct AddGradient {
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    const auto gain = hn::Set(d, source.gain);
+    const auto factor = hn::Set(d, source.factor);
     const auto term = hn::LoadU(d, source.gradient + column);
-    const auto so_far = is_first ? hn::Zero(d) : hn::LoadU(d, sum + column);
-    hn::StoreU(hn::MulAdd(gain, term, so_far), d, sum + column);
+    const auto previous = is_first ? hn::Zero(d) : hn::LoadU(d, sum + column);
+    hn::StoreU(hn::MulAdd(factor, term, previous), d, sum + column);
   }
 };
 
@@ -315,7 +315,7 @@ HWY_INLINE void SweepRows(
 
 template <class Row, bool kStages>
 void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
-  const int64_t ahead = DistanceOf<Row>(args);
+  const int64_t prefetch_distance = DistanceOf<Row>(args);
   uint32_t next_row = args.first_row;
   int64_t step = 0;  // of this row, if each contribution is a step
   int64_t i = 0;
@@ -325,21 +325,22 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       SweepRows<Row, kStages>(args, rule, next_row, row);
       next_row = row + 1;
     }
-    PrefetchContribution<Row>(args, i + ahead);
+    PrefetchContribution<Row>(args, i + prefetch_distance);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
-    const bool alone =
+    const bool is_single =
         !args.accumulate || i == args.count || args.contributions[i].row != row;
     if (!args.accumulate) {
       step = i > 1 && args.contributions[i - 2].row == row ? step + 1 : 0;
     }
-    if (alone && source.gain == 1.0F) {
+    if (is_single && source.factor == 1.0F) {
       StepRow<Row, kStages>(args, rule, row, step, source.gradient);
       continue;
     }
     ForColumns(args.table.dim, AddGradient{source, args.gradient, true});
-    for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
-      PrefetchContribution<Row>(args, i + ahead);
+    for (; !is_single && i < args.count && args.contributions[i].row == row;
+         ++i) {
+      PrefetchContribution<Row>(args, i + prefetch_distance);
       const GradientSource& more = args.sources[args.contributions[i].source];
       ForColumns(args.table.dim, AddGradient{more, args.gradient, false});
     }

@@ -148,7 +148,7 @@ void initialize_rows(
 }
 
 void validate(const Initializer& initializer, const std::string& where) {
-  constexpr double kLargest =
+  constexpr double kMaxDeviations =
       7.0;  // more than any value: the quantile of 2^-25 is -5.4
   const auto fits_float = [](double value) {
     return std::abs(value) <= std::numeric_limits<float>::max();
@@ -184,7 +184,8 @@ void validate(const Initializer& initializer, const std::string& where) {
           normal->mean);
       check(
           normal->stddev >= 0.0 &&
-              fits_float(std::abs(normal->mean) + kLargest * normal->stddev),
+              fits_float(
+                  std::abs(normal->mean) + kMaxDeviations * normal->stddev),
           "stddev must be >= 0, and mean +- 7 stddev must be finite in float32",
           normal->stddev);
     }

@@ -304,10 +304,10 @@ class KernelBench : public Bench {
   }
 
   void run() override {
-    engine_->lookup(batch_.bags);
+    engine_->lookup_local(batch_.bags);
     if (!is_forward()) {
-      engine_->apply(
-          engine_->plan({{.bags = &batch_.bags, .gradients = gradients_}}));
+      engine_->apply_update(engine_->plan_update(
+          {{.bags = &batch_.bags, .gradients = gradients_}}));
     }
   }
 

@@ -34,51 +34,51 @@ constexpr bool kKeepsBlocks = true;
 // Takes and gives back so many small blocks that all unused blocks return to the system.
 void pass_time() {
   for (int i = 0; i < 3 * 4096; ++i) {
-    give_step_memory(take_step_memory(5000));
+    free_step_memory(allocate_step_memory(5000));
   }
 }
 
 TEST(StepMemoryTest, IsAlignedAndWritable) {
   for (const size_t bytes : {1, 63, 64, 65, 4095, 4096, 4097, 300'000}) {
-    void* memory = take_step_memory(bytes);
+    void* memory = allocate_step_memory(bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0) << bytes;
     std::memset(memory, 1, bytes);
-    give_step_memory(memory);
+    free_step_memory(memory);
   }
-  give_step_memory(nullptr);
+  free_step_memory(nullptr);
   EXPECT_THROW(
-      take_step_memory(std::numeric_limits<size_t>::max()), std::bad_alloc);
+      allocate_step_memory(std::numeric_limits<size_t>::max()), std::bad_alloc);
 }
 
 TEST(StepMemoryTest, ReusesABlock) {
   if (!kKeepsBlocks) {
     GTEST_SKIP() << "not under the address sanitizer";
   }
-  void* first = take_step_memory(100'000);
-  give_step_memory(first);
-  EXPECT_GE(kept_step_memory(), 100'000);
+  void* first = allocate_step_memory(100'000);
+  free_step_memory(first);
+  EXPECT_GE(cached_step_memory(), 100'000);
   // A kept block also serves a slightly larger request. The next one gets another block.
-  void* second = take_step_memory(100'100);
+  void* second = allocate_step_memory(100'100);
   EXPECT_EQ(second, first);
-  void* third = take_step_memory(100'000);
+  void* third = allocate_step_memory(100'000);
   EXPECT_NE(third, first);
-  give_step_memory(third);
-  give_step_memory(second);
+  free_step_memory(third);
+  free_step_memory(second);
 }
 
 TEST(StepMemoryTest, ReturnsUnusedBlocksToTheSystem) {
   pass_time();
-  const size_t before = kept_step_memory();
+  const size_t before = cached_step_memory();
   std::vector<void*> blocks;
   for (int i = 0; i < 10; ++i) {
-    blocks.push_back(take_step_memory(1'000'000));
+    blocks.push_back(allocate_step_memory(1'000'000));
   }
   for (void* block : blocks) {
-    give_step_memory(block);
+    free_step_memory(block);
   }
-  EXPECT_EQ(kept_step_memory() - before > 10'000'000, kKeepsBlocks);
+  EXPECT_EQ(cached_step_memory() - before > 10'000'000, kKeepsBlocks);
   pass_time();
-  EXPECT_LE(kept_step_memory(), before);
+  EXPECT_LE(cached_step_memory(), before);
 }
 
 TEST(StepMemoryTest, FreesKeptBlocksWhenMemoryRunsOut) {
@@ -89,8 +89,8 @@ TEST(StepMemoryTest, FreesKeptBlocksWhenMemoryRunsOut) {
     GTEST_SKIP() << "nothing is kept";
   }
   constexpr size_t kBytes = size_t{256} << 20;
-  give_step_memory(take_step_memory(kBytes));
-  EXPECT_GE(kept_step_memory(), kBytes);
+  free_step_memory(allocate_step_memory(kBytes));
+  EXPECT_GE(cached_step_memory(), kBytes);
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   rlimit before = {};
@@ -99,9 +99,9 @@ TEST(StepMemoryTest, FreesKeptBlocksWhenMemoryRunsOut) {
   now.rlim_cur = static_cast<rlim_t>(pages * ::getpagesize()) + kBytes / 2;
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);
   void* memory = nullptr;
-  EXPECT_NO_THROW(memory = take_step_memory(kBytes / 4 * 3));
+  EXPECT_NO_THROW(memory = allocate_step_memory(kBytes / 4 * 3));
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
-  give_step_memory(memory);
+  free_step_memory(memory);
 }
 
 TEST(StepMemoryTest, LibTorchsTensorsUseItOnRequest) {

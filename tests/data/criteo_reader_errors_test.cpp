@@ -158,7 +158,7 @@ TEST(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
         {.files = {path},
          .batch_size = 7,
          .malformed_lines = MalformedLines::kSkip,
-         .most_malformed_lines = static_cast<int64_t>(malformed.size()),
+         .max_malformed_lines = static_cast<int64_t>(malformed.size()),
          .block_bytes = block_bytes});
     std::vector<CriteoBatch> batches;
     for (CriteoBatch& batch : reader) {
@@ -190,7 +190,7 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
       {.files = {path},
        .batch_size = 4,
        .malformed_lines = MalformedLines::kSkip,
-       .most_malformed_lines = 2});
+       .max_malformed_lines = 2});
   EXPECT_TRUE(reader.next().has_value());
   EXPECT_TRUE(reader.next().has_value());
   EXPECT_VALUE_ERROR(
@@ -232,7 +232,7 @@ TEST(CriteoReaderErrorsTest, AnotherReaderContinuesAfterAnErrorWithoutLosses) {
        expected.categories.slice(0, 10)});
 
   options.start_line = 0;
-  options.most_malformed_lines = 0;
+  options.max_malformed_lines = 0;
   EXPECT_EQ(line_of_error(options), 10);
   // With kError or drop_last, the incomplete batch before the damage is not returned.
   CriteoReaderOptions cut{

@@ -334,7 +334,7 @@ TEST(CriteoReaderTest, RefusesOptionsOutOfRange) {
       CriteoReader({.files = files, .max_line_bytes = 0}),
       "max_line_bytes must be");
   EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .most_malformed_lines = 5}),
+      CriteoReader({.files = files, .max_malformed_lines = 5}),
       "Set malformed_lines to MalformedLines::kSkip");
 }
 

@@ -58,8 +58,8 @@ class PendingGradientsTest : public testing::Test {
 TEST_F(PendingGradientsTest, AnAccumulatorHasOneSumPerTouchedRow) {
   std::vector<GradientAccumulator> accumulators(1);
   for (int pass = 1; pass <= 50; ++pass) {
-    accumulators =
-        engine_->collect(accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
+    accumulators = engine_->accumulate(
+        accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
     EXPECT_EQ(accumulators[0].passes(), pass);
     EXPECT_EQ(accumulators[0].sums().size(), 3 * kDim);
   }

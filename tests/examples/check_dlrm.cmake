@@ -139,12 +139,12 @@ file(READ "${SCRATCH}/data/20000_test.txt" lines LIMIT 20000)
 file(APPEND "${SCRATCH}/damaged.txt" "${lines}") # the last line is cut off
 # Malformed lines of the test files are skipped and reported, too.
 execute_process(
-  COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt" --malformed skip --most-malformed 2
+  COMMAND "${DLRM}" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt" --malformed skip --max-malformed 2
   OUTPUT_QUIET ERROR_VARIABLE error COMMAND_ERROR_IS_FATAL ANY)
 if(NOT error MATCHES "2 lines skipped.*2 lines skipped")
   message(FATAL_ERROR "expected two reports of skipped lines, but got ${error}")
 endif()
 expect_failure("at most 1 malformed lines, but got one more" --data "${SCRATCH}/damaged.txt" --test "${SCRATCH}/damaged.txt"
-           --malformed skip --most-malformed 1)
-expect_failure("--most-malformed needs --malformed skip" --most-malformed 1)
+           --malformed skip --max-malformed 1)
+expect_failure("--max-malformed needs --malformed skip" --max-malformed 1)
 expect_failure("--export must not be a file that is read" --folder "${SCRATCH}/data" --export "${SCRATCH}/data/20000_test.npy")

@@ -83,8 +83,8 @@ double step(
     double weight,
     double gradient,
     double* slots) {
-  const double beta_1 = rule.beta_1.old_share;
-  const double beta_2 = rule.beta_2.old_share;
+  const double beta_1 = rule.beta_1.decay;
+  const double beta_2 = rule.beta_2.decay;
   slots[0] = beta_1 * slots[0] + (1.0 - beta_1) * gradient;
   slots[1] = beta_2 * slots[1] + (1.0 - beta_2) * gradient * gradient;
   return weight -
@@ -119,11 +119,11 @@ class Example {
             {5, 4},
             {5, 4},
             {5, 0}},
-        gains_{1.0F, 0.5F, 1.0F, -2.0F, 0.0F},
+        factors_{1.0F, 0.5F, 1.0F, -2.0F, 0.0F},
         scratch_(dim, kNaN) {
-    for (const float gain : gains_) {
+    for (const float factor : factors_) {
       gradients_.push_back(random(dim, -1.0F, 1.0F));
-      sources_.push_back({gradients_.back().data(), gain});
+      sources_.push_back({gradients_.back().data(), factor});
     }
   }
 
@@ -183,7 +183,7 @@ class Example {
 
   double term(size_t contribution, int64_t column) const {
     const uint32_t source = contributions_[contribution].source;
-    return static_cast<double>(gains_[source]) * gradients_[source][column];
+    return static_cast<double>(factors_[source]) * gradients_[source][column];
   }
 
   void apply(
@@ -225,7 +225,7 @@ class Example {
   std::vector<float> parameters_;
   std::vector<float> slots_[kMaxSlots];
   std::vector<Contribution> contributions_;
-  std::vector<float> gains_;
+  std::vector<float> factors_;
   std::vector<std::vector<float>> gradients_;
   std::vector<GradientSource> sources_;
   std::vector<float> scratch_;

@@ -240,7 +240,7 @@ TEST(PathsTest, RefusesAZeroByte) {
       {"load_weights",
        [&] { training::load_weights(*model, with_zero("weights")); }},
       {"FileLock",
-       [&] { FileLock::of_process(with_zero("lock"), "[test]", "Wait."); }},
+       [&] { FileLock::per_process(with_zero("lock"), "[test]", "Wait."); }},
   };
   const auto listing = [&] {
     std::map<std::string, std::string> files;
@@ -347,13 +347,14 @@ TEST(FileLockTest, KeepsTheModeOfAnExistingFile) {
   ::chmod(secret.c_str(), 0600);
   fs::create_hard_link(secret, folder / "lock");
   {
-    const auto lock = FileLock::of_process(folder / "lock", "[test]", "Wait.");
-    const auto holder = FileLock::of_holder(folder / "lock", "[test]", "Wait.");
+    const auto lock = FileLock::per_process(folder / "lock", "[test]", "Wait.");
+    const auto holder =
+        FileLock::per_holder(folder / "lock", "[test]", "Wait.");
     EXPECT_EQ(mode_of(secret), 0600);
   }
   EXPECT_EQ(test::read_file(secret), "mine");
   // Everybody who may write to the folder may use a new lock file.
-  const auto lock = FileLock::of_process(folder / "new", "[test]", "Wait.");
+  const auto lock = FileLock::per_process(folder / "new", "[test]", "Wait.");
   EXPECT_EQ(mode_of(folder / "new"), 0666);
 }
 

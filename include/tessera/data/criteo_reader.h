@@ -56,7 +56,7 @@ struct CriteoReaderOptions {
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed lines that kSkip allows. One more is an error. If unset,
   /// there is no limit.
-  std::optional<int64_t> most_malformed_lines = {};
+  std::optional<int64_t> max_malformed_lines = {};
   /// The number of lines to skip at the beginning. CriteoReader::next_line() of an
   /// earlier reader continues where that reader was.
   int64_t start_line = 0;

@@ -37,7 +37,8 @@ class NormalizeBuilder {
  private:
   int64_t count_ = 0;
   double mean_ = 0.0;
-  double squares_ = 0.0;  // the sum of squared differences from the mean
+  double squared_deviations_ =
+      0.0;  // the sum of squared differences from the mean
 };
 
 }  // namespace tessera::data

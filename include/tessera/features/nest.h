@@ -337,8 +337,8 @@ class Nest {
 
     const Nest* find(std::string_view key) const {
       const auto found = std::lower_bound(
-          order.begin(), order.end(), key, [this](size_t i, auto wanted) {
-            return entries[i].first < wanted;
+          order.begin(), order.end(), key, [this](size_t i, auto requested) {
+            return entries[i].first < requested;
           });
       return found != order.end() && entries[*found].first == key
           ? &entries[*found].second

@@ -121,7 +121,7 @@ class Combined : public torch::optim::Optimizer {
   struct Tables;
 
   /// The factor for summed gradients: 1 for kSum, 1 / passes for kMean.
-  double gain() const;
+  double gradient_factor() const;
   bool is_finite() const;
   double agree_on_norm(double norm, double max_norm) const;
   void scale_dense(double factor);

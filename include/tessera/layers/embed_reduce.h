@@ -85,7 +85,7 @@ class EmbedReduceImpl : public LayerImpl<EmbedReduceImpl, EmbedReduceOptions> {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<Feature>())})
 
  private:
-  at::Tensor look_up_dense(const at::Tensor& ids, const at::Tensor& weights);
+  at::Tensor lookup_dense(const at::Tensor& ids, const at::Tensor& weights);
 
   TablePtr table_;
   at::Tensor embeddings_;  // [input_dim, output_dim]

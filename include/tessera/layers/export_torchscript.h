@@ -87,7 +87,7 @@ struct ExportedModel {
   torch::nn::Module& module;
   std::function<std::vector<at::Tensor>(const ExportExample&)> forward;
   bool takes_weights = false;
-  bool gives_list = false;
+  bool returns_list = false;
   size_t inputs = 0;
 };
 
@@ -116,7 +116,7 @@ struct ForwardParameters {
     }
   }();
   static constexpr size_t inputs = sizeof...(Rest) - (takes_weights ? 1 : 0);
-  static constexpr bool gives_list = !is_one_of<Result, at::Tensor>;
+  static constexpr bool returns_list = !is_one_of<Result, at::Tensor>;
   static_assert(
       (size_t{0} + ... + (is_one_of<Rest, at::Tensor> ? 1 : 0)) == inputs,
       "after features and weights, forward() must take tensors only");
@@ -153,7 +153,7 @@ ExportedModel exported_model(Impl& model) {
         }
       };
       auto result = call(std::make_index_sequence<Parameters::inputs>());
-      if constexpr (Parameters::gives_list) {
+      if constexpr (Parameters::returns_list) {
         return result;
       } else {
         return std::vector<at::Tensor>{result};
@@ -163,7 +163,7 @@ ExportedModel exported_model(Impl& model) {
         model,
         forward,
         Parameters::takes_weights,
-        Parameters::gives_list,
+        Parameters::returns_list,
         Parameters::inputs};
   } else {
     // torch::nn::Sequential has a forward() that is a template of its result.

@@ -74,7 +74,7 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
 
 namespace detail {
 
-struct MadeLayer {
+struct LayerInstance {
   std::shared_ptr<torch::nn::Module> module = {};
   /// The same module for a Sequential. Empty if the class has no plain forward().
   torch::nn::AnyModule any = {};
@@ -84,7 +84,7 @@ struct LayerClass {
   std::string name;
   std::type_index type;
   std::function<Json(const torch::nn::Module&)> get_config;
-  std::function<MadeLayer(
+  std::function<LayerInstance(
       const Json& config,
       const std::string& where,
       const FromJson& bindings)>
@@ -96,13 +96,13 @@ struct LayerClass {
 void add_layer_class(LayerClass layer_class);
 
 template <class Impl>
-MadeLayer make_layer(typename Impl::Options options) {
+LayerInstance make_layer(typename Impl::Options options) {
   auto module = std::make_shared<Impl>(std::move(options));
-  MadeLayer made{.module = module};
+  LayerInstance instance{.module = module};
   if constexpr (torch::detail::has_forward<Impl>::value) {
-    made.any = torch::nn::AnyModule(module);
+    instance.any = torch::nn::AnyModule(module);
   }
-  return made;
+  return instance;
 }
 
 /// Reads options from JSON, and fills in the functions and the strategy of `bindings`.

@@ -133,7 +133,7 @@ class PartialTPUEmbeddingImpl
   FeatureHalves split_batch(const Features& features, const Weights& weights)
       const;
   template <class Work>
-  auto or_give_up(Work work);
+  auto run_or_abort(Work work);
   template <class T>
   Halves<T> split(const Nest<T>& nest, const char* what, const Part& part = {})
       const;

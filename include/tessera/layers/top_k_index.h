@@ -21,7 +21,7 @@ struct TopK {
 /// The vectors of an index.
 struct IndexVectors {
   at::Tensor rows = {};  // [size, dim] float32, contiguous, without gradient
-  double longest = 0.0;  // the length of the longest row, finite
+  double max_norm = 0.0;  // the length of the longest row, finite
 };
 
 /// Checks and converts the vectors of an index.
@@ -75,11 +75,11 @@ class TopKIndex {
   /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, or [size] int32 or
   ///          int64 with different values >= 0.
   TopKIndex(const IndexVectors& vectors, const at::Tensor& ids);
-  /// An index that stores its vectors itself. None of them is longer than `longest`.
-  TopKIndex(int64_t dim, double longest, const at::Tensor& ids);
+  /// An index that stores its vectors itself. None of them is longer than `max_norm`.
+  TopKIndex(int64_t dim, double max_norm, const at::Tensor& ids);
 
-  double longest() const {
-    return longest_;
+  double max_norm() const {
+    return max_norm_;
   }
 
  private:
@@ -88,7 +88,7 @@ class TopKIndex {
   virtual TopK nearest(const at::Tensor& queries, int64_t k) const = 0;
 
   int64_t dim_ = 0;
-  double longest_ = 0.0;  // no vector is longer
+  double max_norm_ = 0.0;  // no vector is longer
   at::Tensor ids_;
 };
 

@@ -369,7 +369,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       std::vector<at::Tensor> activations,
       const std::optional<Nest<size_t>>& part) const;
   /// On a sharded strategy, tells the waiting ranks that this rank has failed.
-  void give_up(std::exception_ptr error);
+  void abort(std::exception_ptr error);
   void copy_from(const TPUEmbeddingImpl& source);
   /// Converts activations to the dtype and device that to() has set.
   Nest<at::Tensor> converted(Nest<at::Tensor> activations) const;

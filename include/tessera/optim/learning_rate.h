@@ -30,12 +30,12 @@ concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 
 /// A callable that returns a number.
 template <class F>
-concept GivesNumber = NoModule<F> && std::is_invocable_r_v<double, F&>;
+concept ReturnsNumber = NoModule<F> && std::is_invocable_r_v<double, F&>;
 
 /// A callable that returns a tensor.
 template <class F>
-concept GivesTensor =
-    NoModule<F> && !GivesNumber<F> && std::is_invocable_r_v<at::Tensor, F&>;
+concept ReturnsTensor =
+    NoModule<F> && !ReturnsNumber<F> && std::is_invocable_r_v<at::Tensor, F&>;
 
 }  // namespace detail
 
@@ -71,20 +71,20 @@ class LearningRate {
   LearningRate(Schedule schedule) : source_(std::move(schedule)) {}
 
   template <class F>
-  requires(detail::GivesNumber<F> || detail::GivesTensor<F>)
+  requires(detail::ReturnsNumber<F> || detail::ReturnsTensor<F>)
       LearningRate(F callable)
       : LearningRate("", std::move(callable)) {}
   // NOLINTEND(google-explicit-constructor)
 
   /// `name` represents the callable in JSON and checkpoints.
   LearningRate(std::string name, Callable callable)
-      : source_(name_it(std::move(name), std::move(callable))) {}
+      : source_(make_named(std::move(name), std::move(callable))) {}
 
   /// This is a template so that nullptr still selects the constructor above.
-  template <detail::GivesTensor F>
+  template <detail::ReturnsTensor F>
   LearningRate(std::string name, F callable)
-      : source_(name_it(std::move(name), TensorCallable(std::move(callable)))) {
-  }
+      : source_(
+            make_named(std::move(name), TensorCallable(std::move(callable)))) {}
 
   /// A learning rate that has only the name of a callable, as it is read from JSON. It
   /// must be replaced by a LearningRate with the callable before use.
@@ -123,7 +123,7 @@ class LearningRate {
     bool operator==(const Named&) const = default;
   };
 
-  static Named name_it(std::string name, AnyCallable callable) {
+  static Named make_named(std::string name, AnyCallable callable) {
     return {
         std::move(name),
         std::make_shared<const AnyCallable>(std::move(callable))};

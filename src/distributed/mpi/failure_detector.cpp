@@ -171,9 +171,9 @@ std::string FailureDetector::describe_first_failure() const {
 
 // Where the other ranks are, seen from this one.
 struct FailureDetector::Findings {
-  std::vector<int> absent = {};
+  std::vector<int> missing_ranks = {};
   std::vector<std::string> texts = {};
-  bool some_are_elsewhere = false;
+  bool some_made_other_calls = false;
   bool some_have_exited = false;
   int last_rank = 0;  // to arrive in the same collective
   int64_t last_waited_milliseconds = 0;
@@ -189,7 +189,7 @@ FailureDetector::Findings FailureDetector::compare(
       continue;
     }
     if (!report) {
-      findings.absent.push_back(other);
+      findings.missing_ranks.push_back(other);
     } else if (report->reason == RankReport::kExits) {
       findings.some_have_exited = true;
       findings.texts.push_back(c10::str(
@@ -200,7 +200,7 @@ FailureDetector::Findings FailureDetector::compare(
           " collectives"));
     } else if (
         report->number != own.number || report->collective != own.collective) {
-      findings.some_are_elsewhere = true;
+      findings.some_made_other_calls = true;
       findings.texts.push_back(c10::str(
           "rank ",
           other,
@@ -219,7 +219,7 @@ std::string FailureDetector::describe(const RankReport& own) const {
   Findings findings = compare(own);
   std::vector<std::string>& texts = findings.texts;
   std::string advice;
-  if (findings.some_are_elsewhere) {
+  if (findings.some_made_other_calls) {
     advice = " All ranks must issue the same collectives in the same order.";
   }
   if (findings.some_have_exited) {
@@ -227,12 +227,12 @@ std::string FailureDetector::describe(const RankReport& own) const {
         " All ranks must issue the same number of collectives. Look at what that"
         " rank printed last.";
   }
-  if (!findings.absent.empty()) {
-    const bool is_one = findings.absent.size() == 1;
+  if (!findings.missing_ranks.empty()) {
+    const bool is_one = findings.missing_ranks.size() == 1;
     texts.insert(
         texts.begin(),
         c10::str(
-            list_ranks(findings.absent),
+            list_ranks(findings.missing_ranks),
             " did not arrive (",
             is_one ? "it" : "they",
             " may be stopped, dead, or computing)"));

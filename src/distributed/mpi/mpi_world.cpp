@@ -431,12 +431,12 @@ void MpiWorld::read_reports() {
 }
 
 void MpiWorld::check_peer_errors(MpiOperation& operation) {
-  if (const auto gone =
+  if (const auto exited_rank =
           failure_detector_.rank_exited_before(operation.number)) {
     abort(
         operation,
         RankReport::kError,
-        c10::str("can't complete without rank ", *gone));
+        c10::str("can't complete without rank ", *exited_rank));
   } else if (failure_detector_.has_failed()) {
     // A rank has failed in a later collective. This one may still complete, and the
     // next one then reports where this rank is.

@@ -20,7 +20,7 @@ struct Grid {
   int64_t width = 0;
   at::Tensor cells;  // [nnz] int64, the cell of each id in the flat grid
   at::Tensor rows;  // [bags, width] int64, 0 where nothing is looked up
-  at::Tensor is_live;  // [bags, width] bool
+  at::Tensor is_valid;  // [bags, width] bool
 };
 
 Grid make_grid(const IdBags& bags) {
@@ -30,15 +30,15 @@ Grid make_grid(const IdBags& bags) {
   }
   grid.cells = at::empty({bags.nnz()}, at::kLong);
   grid.rows = at::zeros({bags.bags, grid.width}, at::kLong);
-  grid.is_live = at::zeros({bags.bags, grid.width}, at::kBool);
+  grid.is_valid = at::zeros({bags.bags, grid.width}, at::kBool);
   int64_t* cells = grid.cells.mutable_data_ptr<int64_t>();
   int64_t* rows = grid.rows.mutable_data_ptr<int64_t>();
-  bool* is_live = grid.is_live.mutable_data_ptr<bool>();
+  bool* is_valid = grid.is_valid.mutable_data_ptr<bool>();
   for (int64_t bag = 0; bag < bags.bags; ++bag) {
     for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
       cells[i] = bag * grid.width + i - bags.begin(bag);
-      is_live[cells[i]] = bags.ids[i] != kZeroRow;
-      rows[cells[i]] = is_live[cells[i]] ? bags.ids[i] : 0;
+      is_valid[cells[i]] = bags.ids[i] != kZeroRow;
+      rows[cells[i]] = is_valid[cells[i]] ? bags.ids[i] : 0;
     }
   }
   return grid;
@@ -50,7 +50,7 @@ class DenseStrategy : public ParameterStrategy {
       : ParameterStrategy(std::move(state), /*sparse_gradients=*/false) {}
 
  private:
-  at::Tensor look_up(
+  at::Tensor lookup(
       const LookupTable& table,
       const IdBags& bags,
       const at::Tensor& weights) const override {
@@ -61,11 +61,11 @@ class DenseStrategy : public ParameterStrategy {
             .view({bags.bags, grid.width});
     const at::Tensor rows =
         round_to_buckets(at::embedding(table.rows, grid.rows), table.buckets);
-    // Cells that are not live hold row 0. They are masked before the multiplication, so
+    // Cells that are not valid hold row 0. They are masked before the multiplication, so
     // that a NaN or infinity in row 0 has no effect.
-    const at::Tensor live_rows =
-        at::where(grid.is_live.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
-    const at::Tensor terms = live_rows * weight.unsqueeze(2);
+    const at::Tensor valid_rows =
+        at::where(grid.is_valid.unsqueeze(2), rows, at::zeros({1}, at::kFloat));
+    const at::Tensor terms = valid_rows * weight.unsqueeze(2);
     const at::Tensor sum = terms.sum(1);
     if (!is_divided(bags.combiner)) {
       return sum;

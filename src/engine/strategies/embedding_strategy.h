@@ -47,11 +47,11 @@ class EmbeddingStrategy {
 
   /// Called instead of forward() if a batch can't be read, so that other ranks do not
   /// wait for it. May raise the error of another rank.
-  virtual void give_up(const std::exception_ptr& /*error*/) {}
+  virtual void abort(const std::exception_ptr& /*error*/) {}
 
   /// While the lock is held, no update changes the tables. If a torch::optim updates
   /// the tables, the lock is empty, and the caller must keep updates away.
-  virtual std::shared_lock<std::shared_mutex> stop_updates() const {
+  virtual std::shared_lock<std::shared_mutex> lock_for_reading() const {
     return {};
   }
 
@@ -59,7 +59,7 @@ class EmbeddingStrategy {
   virtual void wait_for_lookups() {}
 
   /// Drops gradients that wait for a step, because the tables have been replaced.
-  virtual void forget() {}
+  virtual void discard_pending() {}
 
   /// The gradients that the next step of an optimizer applies. nullptr unless this is an
   /// engine under Apply::kOnStep.
@@ -73,23 +73,23 @@ class EmbeddingStrategy {
     return nullptr;
   }
 
-  /// Until the matching allow_updates(), backward passes change neither tables, nor
+  /// Until the matching enable_updates(), backward passes change neither tables, nor
   /// gradients of tables, nor gradients that wait for an update.
-  void forbid_updates() {
-    if (bans_++ == 0) {
-      set_updates(false);
+  void disable_updates() {
+    if (disable_count_++ == 0) {
+      set_updates_enabled(false);
     }
   }
-  void allow_updates() {
-    if (--bans_ == 0) {
-      set_updates(true);
+  void enable_updates() {
+    if (--disable_count_ == 0) {
+      set_updates_enabled(true);
     }
   }
 
  private:
-  virtual void set_updates(bool are_allowed) = 0;
+  virtual void set_updates_enabled(bool are_enabled) = 0;
 
-  int64_t bans_ = 0;
+  int64_t disable_count_ = 0;
 };
 
 /// Makes the engines of sharded layers. Its only implementation is in src/distributed,

@@ -98,16 +98,16 @@ class PendingUpdates {
       : engine_(std::move(engine)), pending_(std::move(pending)) {}
 
   // Whether backward passes update the tables.
-  void set_allowed(bool are_allowed) {
-    are_allowed_ = are_allowed;
+  void set_enabled(bool are_enabled) {
+    are_enabled_ = are_enabled;
   }
-  bool are_allowed() const {
-    return are_allowed_;
+  bool are_enabled() const {
+    return are_enabled_;
   }
 
   // Whether a second backward pass over the same forward is allowed. Under kOnStep, its
   // gradients are added.
-  bool takes_second_pass() const {
+  bool allows_second_pass() const {
     return pending_ != nullptr;
   }
 
@@ -125,7 +125,7 @@ class PendingUpdates {
       return gradients;
     }
     if (pending_ != nullptr) {
-      pending_->settle();
+      pending_->discard_if_zeroed();
     }
     auto gradients = std::make_shared<PassGradients>(sink());
     passes_[pass] = gradients;
@@ -140,11 +140,11 @@ class PendingUpdates {
           [pending = pending_](const auto& lookups) { pending->add(lookups); };
     }
     return [engine = engine_](const auto& lookups) {
-      engine->apply(engine->plan(lookups));
+      engine->apply_update(engine->plan_update(lookups));
     };
   }
 
-  std::atomic<bool> are_allowed_ = true;
+  std::atomic<bool> are_enabled_ = true;
   std::mutex mutex_;
   std::shared_ptr<TableEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;
@@ -188,14 +188,14 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
                 weighted.bags, weighted.rows, gradient, weighted.count)
           : at::zeros({weighted.count}, at::kFloat);
     }
-    // requires_grad() and are_allowed() may have changed since the forward pass.
+    // requires_grad() and are_enabled() may have changed since the forward pass.
     // Without an update, the virtual variable gets no gradient: a defined gradient
     // means that gradients wait for a step.
     if (context->needs_input_grad(0) &&
         record->virtual_variable.requires_grad() &&
-        record->updates->are_allowed()) {
+        record->updates->are_enabled()) {
       TESSERA_CHECK(
-          !record->is_used || record->updates->takes_second_pass(),
+          !record->is_used || record->updates->allows_second_pass(),
           "[TPUEmbedding] expected one backward pass for each forward(), but this is a second backward pass over the same forward(), whose gradients have already updated the tables. Call forward() again, add the losses and call backward() once, or use Apply::kOnStep, which adds up the gradients of all passes.");
       record->updates->add(record, std::move(gradients));
       results[0] = at::zeros({1}, at::kFloat);
@@ -226,7 +226,7 @@ void check_on_step(const TableState& table) {
 }
 
 // A batch and what was looked up for it.
-struct LookedUp {
+struct BatchLookup {
   Batch batch;
   Lookup lookup;
   std::vector<WeightedFeature> weighted;
@@ -256,22 +256,22 @@ class EngineStrategy : public EmbeddingStrategy {
     engine_->end_lookups();
   }
 
-  void forget() override {
+  void discard_pending() override {
     if (pending_ != nullptr) {
       pending_->discard();
     }
   }
 
-  std::shared_lock<std::shared_mutex> stop_updates() const override {
-    return engine_->stop_updates();
+  std::shared_lock<std::shared_mutex> lock_for_reading() const override {
+    return engine_->lock_for_reading();
   }
 
   void wait_for_lookups() override {
-    engine_->stop_lookups();
+    engine_->lock_for_writing();
   }
 
-  void give_up(const std::exception_ptr& error) override {
-    engine_->give_up(error);
+  void abort(const std::exception_ptr& error) override {
+    engine_->abort(error);
   }
 
   std::shared_ptr<PendingGradients> pending() override {
@@ -284,7 +284,7 @@ class EngineStrategy : public EmbeddingStrategy {
 
   std::vector<at::Tensor> forward(Batch batch) override {
     check_claimed();
-    return tie(look_up(std::move(batch), at::GradMode::is_enabled()));
+    return tie(lookup(std::move(batch), at::GradMode::is_enabled()));
   }
 
   std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) override {
@@ -293,17 +293,17 @@ class EngineStrategy : public EmbeddingStrategy {
     }
     check_claimed();
     engine_->worker().check_may_submit();
-    const JobResult<std::shared_ptr<LookedUp>> result =
+    const JobResult<std::shared_ptr<BatchLookup>> result =
         engine_->worker().submit([this, batch = std::move(batch)]() mutable {
-          return std::make_shared<LookedUp>(
-              look_up(std::move(batch), /*with_gradients=*/true));
+          return std::make_shared<BatchLookup>(
+              lookup(std::move(batch), /*with_gradients=*/true));
         });
     return [this, result] { return tie(std::move(*result.get())); };
   }
 
  private:
-  void set_updates(bool are_allowed) override {
-    updates_->set_allowed(are_allowed);
+  void set_updates_enabled(bool are_enabled) override {
+    updates_->set_enabled(are_enabled);
   }
 
   bool is_trained() const {
@@ -317,8 +317,8 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   // Can run in any thread. `with_gradients`: whether gradients of weights are needed.
-  LookedUp look_up(Batch batch, bool with_gradients) const {
-    LookedUp result;
+  BatchLookup lookup(Batch batch, bool with_gradients) const {
+    BatchLookup result;
     for (size_t i = 0; i < batch.bags.size(); ++i) {
       IdBags& bags = batch.bags[i];
       const at::Tensor& weights = batch.weights[i];
@@ -329,9 +329,9 @@ class EngineStrategy : public EmbeddingStrategy {
       }
       drop_zero_rows(bags);
     }
-    result.lookup = engine_->look_up(batch.bags);
+    result.lookup = engine_->lookup(batch.bags);
     for (WeightedFeature& weighted : result.weighted) {
-      const auto updates_wait = engine_->stop_updates();
+      const auto reading = engine_->lock_for_reading();
       weighted.rows = gather_rows(
           weighted.bags,
           batch.bags[weighted.feature],
@@ -342,7 +342,7 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   // Returns activations whose gradients autograd passes to the engine.
-  std::vector<at::Tensor> tie(LookedUp found) {
+  std::vector<at::Tensor> tie(BatchLookup found) {
     state_->out_of_range_count += found.zero_rows;
     if (!at::GradMode::is_enabled() ||
         (!is_trained() && found.weighted.empty())) {

@@ -13,12 +13,11 @@ class HostStrategy : public ParameterStrategy {
         options_(options) {}
 
  private:
-  at::Tensor look_up(
+  at::Tensor lookup(
       const LookupTable& table,
       const IdBags& bags,
       const at::Tensor& weights) const override {
-    return look_up_by_operators(
-        table, bags, weights, options_.sparse_gradients);
+    return lookup_by_operators(table, bags, weights, options_.sparse_gradients);
   }
 
   Strategy::Host options_;

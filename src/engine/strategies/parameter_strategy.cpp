@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 // The ids without kZeroRow, [n] int64.
-at::Tensor looked_up_rows(const IdBags& bags) {
+at::Tensor lookup_rows(const IdBags& bags) {
   at::Tensor rows = at::empty({bags.nnz() - bags.zero_rows}, at::kLong);
   std::copy_if(
       bags.ids.begin(),
@@ -49,9 +49,9 @@ std::shared_ptr<GradientRows> ParameterStrategy::gradient_rows(size_t table) {
 
 // While updates are not allowed, backward passes add to temporary gradients, which are
 // dropped afterwards.
-void ParameterStrategy::set_updates(bool are_allowed) {
-  *are_updates_allowed_ = are_allowed;
-  if (!are_allowed) {
+void ParameterStrategy::set_updates_enabled(bool are_enabled) {
+  *are_updates_enabled_ = are_enabled;
+  if (!are_enabled) {
     for (const TableState& table : state_->tables) {
       kept_gradients_.push_back(table.parameters.grad());
       table.parameters.mutable_grad() = at::Tensor();
@@ -82,16 +82,16 @@ std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
     state_->out_of_range_count += bags.zero_rows;
     const LookupTable rows{table.parameters, buckets_of(*table.config)};
     activations.push_back(
-        look_up(rows, bags, batch.weights[i]).view(bags.activation_shape()));
+        lookup(rows, bags, batch.weights[i]).view(bags.activation_shape()));
     const auto marked = gradient_rows_[state_->features[i].table];
     if (marked != nullptr && table.parameters.requires_grad() &&
         activations.back().requires_grad()) {
       activations.back().register_hook(
           [marked,
-           are_allowed = are_updates_allowed_,
-           looked_up = looked_up_rows(bags)](const at::Tensor& gradient) {
-            if (gradient.defined() && *are_allowed) {
-              marked->mark(looked_up);
+           are_enabled = are_updates_enabled_,
+           rows = lookup_rows(bags)](const at::Tensor& gradient) {
+            if (gradient.defined() && *are_enabled) {
+              marked->mark_touched(rows);
             }
           });
     }

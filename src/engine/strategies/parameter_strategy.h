@@ -16,7 +16,7 @@ namespace tessera {
 /// updates them.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
-  /// `sparse_gradients`: whether look_up() gives the tables sparse gradients.
+  /// `sparse_gradients`: whether lookup() gives the tables sparse gradients.
   /// Errors:  c10::ValueError for a 16-bit table.
   ParameterStrategy(
       std::shared_ptr<EmbeddingState> state,
@@ -27,11 +27,11 @@ class ParameterStrategy : public EmbeddingStrategy {
   std::shared_ptr<GradientRows> gradient_rows(size_t table) override;
 
  private:
-  void set_updates(bool are_allowed) override;
+  void set_updates_enabled(bool are_enabled) override;
 
   /// Looks up one feature with stock operators and returns its activation [bags, dim].
   /// `weights` has one weight per value of the caller, or is undefined.
-  virtual at::Tensor look_up(
+  virtual at::Tensor lookup(
       const LookupTable& table,
       const IdBags& bags,
       const at::Tensor& weights) const = 0;
@@ -39,7 +39,7 @@ class ParameterStrategy : public EmbeddingStrategy {
   std::shared_ptr<EmbeddingState> state_;
   // [tables], nullptr if gradients are sparse. Passes without updates mark no rows.
   std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
-  std::shared_ptr<bool> are_updates_allowed_ = std::make_shared<bool>(true);
+  std::shared_ptr<bool> are_updates_enabled_ = std::make_shared<bool>(true);
   // [tables], the original gradients while updates are not allowed.
   std::vector<at::Tensor> kept_gradients_;
 };

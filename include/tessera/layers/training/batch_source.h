@@ -127,7 +127,7 @@ class RangeReader {
       : next_(std::begin(epoch)), end_(std::end(epoch)) {}
 
   int64_t skip(int64_t count) {
-    move_on();
+    advance();
     if constexpr (requires {
                     end_ - next_;
                     next_ += count;
@@ -146,26 +146,26 @@ class RangeReader {
   }
   template <class Use>
   bool read(Use&& use) {
-    move_on();
+    advance();
     if (!(next_ != end_)) {
       return false;
     }
-    is_used_ = true;
+    has_read_ = true;
     use(*next_);
     return true;
   }
 
  private:
-  void move_on() {
-    if (is_used_) {
+  void advance() {
+    if (has_read_) {
       ++next_;
-      is_used_ = false;
+      has_read_ = false;
     }
   }
 
   decltype(std::begin(std::declval<Epoch&>())) next_;
   decltype(std::end(std::declval<Epoch&>())) end_;
-  bool is_used_ = false;  // whether *next_ was read already
+  bool has_read_ = false;  // whether *next_ was read already
 };
 
 template <class Source, class Step>

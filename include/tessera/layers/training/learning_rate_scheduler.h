@@ -35,7 +35,7 @@ class LearningRateScheduler : public Callback {
   void on_step_end(Training& training) override;
 
  private:
-  void set_rate(const Training& training);
+  void set_learning_rate(const Training& training);
 
   torch::optim::Optimizer& optimizer_;
   optim::Schedule schedule_;

@@ -115,7 +115,7 @@ class AUC : public Metric {
   void load_state(const at::Tensor& state) override;
 
  private:
-  struct Kept {
+  struct Scores {
     std::vector<double> values;
     std::vector<double> weights;  // empty: all 1
 
@@ -126,8 +126,8 @@ class AUC : public Metric {
   };
 
   // Mutable because result() sorts them.
-  mutable Kept positives_;
-  mutable Kept negatives_;
+  mutable Scores positives_;
+  mutable Scores negatives_;
   bool has_weights_ = false;
 };
 

@@ -71,7 +71,7 @@ class ProgressBar : public Callback {
 
   bool is_redrawn() const;
   bool is_due() const;
-  void note(const Progress& progress);
+  void record(const Progress& progress);
   std::string speed(const Progress& progress) const;
   std::string time_left(const Progress& progress) const;
   void draw(std::string line, bool is_last);

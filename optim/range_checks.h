@@ -6,10 +6,10 @@
 namespace tessera::optim {
 
 /// Checks of single options, whose messages all have the same form.
-class Range {
+class RangeChecks {
  public:
   /// `where` begins the messages.
-  explicit Range(std::string where);
+  explicit RangeChecks(std::string where);
 
   /// For values that the kernels divide by: they are neither 0 nor subnormal in float32.
   void positive(const char* option, double value) const;

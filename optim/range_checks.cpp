@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/range.h"
+#include "optim/range_checks.h"
 
 #include "src/common/check.h"
 
@@ -9,9 +9,9 @@
 
 namespace tessera::optim {
 
-Range::Range(std::string where) : where_(std::move(where)) {}
+RangeChecks::RangeChecks(std::string where) : where_(std::move(where)) {}
 
-void Range::positive(const char* option, double value) const {
+void RangeChecks::positive(const char* option, double value) const {
   using Limits = std::numeric_limits<float>;
   check(
       value >= Limits::min() && value <= Limits::max(),
@@ -20,23 +20,23 @@ void Range::positive(const char* option, double value) const {
       value);
 }
 
-void Range::not_negative(const char* option, double value) const {
+void RangeChecks::not_negative(const char* option, double value) const {
   check(std::isfinite(value) && value >= 0.0, option, ">= 0 and finite", value);
 }
 
-void Range::in_unit_interval(const char* option, double value) const {
+void RangeChecks::in_unit_interval(const char* option, double value) const {
   check(value >= 0.0 && value <= 1.0, option, ">= 0 and <= 1", value);
 }
 
-void Range::below_one(const char* option, double value) const {
+void RangeChecks::below_one(const char* option, double value) const {
   check(value >= 0.0 && value < 1.0, option, ">= 0 and < 1", value);
 }
 
-void Range::finite(const char* option, double value) const {
+void RangeChecks::finite(const char* option, double value) const {
   check(std::isfinite(value), option, "finite", value);
 }
 
-void Range::check(
+void RangeChecks::check(
     bool holds,
     const char* option,
     const char* expected,
@@ -45,8 +45,10 @@ void Range::check(
       holds, "{} {} must be {}, but got {}.", where_, option, expected, value);
 }
 
-void Range::require(bool holds, const char* option, const std::string& expected)
-    const {
+void RangeChecks::require(
+    bool holds,
+    const char* option,
+    const std::string& expected) const {
   TESSERA_CHECK_VALUE(holds, "{} {} must be {}", where_, option, expected);
 }
 

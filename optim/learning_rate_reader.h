@@ -13,11 +13,11 @@
 namespace tessera::optim {
 
 /// Reads learning rates for one update. The rates of one tag are evaluated only once.
-class RateReader {
+class LearningRateReader {
  public:
   /// `tags` is the result of learning_rate_tags(); `step` is 0, 1, ....
-  RateReader(std::vector<int64_t> tags, int64_t step)
-      : tags_(std::move(tags)), step_(step), rates_(tags_.size()) {}
+  LearningRateReader(std::vector<int64_t> tags, int64_t step)
+      : tags_(std::move(tags)), step_(step), learning_rates_(tags_.size()) {}
 
   /// The rate of entry `index` of the tags. `source` is the learning rate of that entry.
   /// Errors:  as LearningRate::value().
@@ -25,17 +25,17 @@ class RateReader {
       size_t index,
       const LearningRate& source,
       const std::string& where) {
-    std::optional<double>& rate = rates_[tags_[index]];
-    if (!rate) {
-      rate = source.value(step_, where);
+    std::optional<double>& learning_rate = learning_rates_[tags_[index]];
+    if (!learning_rate) {
+      learning_rate = source.value(step_, where);
     }
-    return *rate;
+    return *learning_rate;
   }
 
  private:
   std::vector<int64_t> tags_;
   int64_t step_;
-  std::vector<std::optional<double>> rates_;  // by tag
+  std::vector<std::optional<double>> learning_rates_;  // by tag
 };
 
 }  // namespace tessera::optim
