@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of docs/distributed.md, which runs under mpirun. It must train the same
+// The program of docs/distributed.md and the examples in the docstrings of
+// MpiBackendOptions and ShardingOptions. It runs under mpirun, and must train the same
 // model as one engine that gets the batches of all ranks.
 // snippet: sharded
 #include <tessera/distributed/dense_gradients.h>
@@ -14,8 +15,10 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
+#include <chrono>
 #include <iostream>
 #include <vector>
 
@@ -51,6 +54,34 @@ void fill_dense_parameters(Ranker& model) {
 }
 
 }  // namespace
+
+namespace tessera::distributed {
+
+// Whether other placements give the rows that one engine has.
+bool other_placements_have_the_same_rows() {
+  // snippet: MpiBackendOptions
+  const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
+  // end snippet
+  // snippet: ShardingOptions
+  const ShardingOptions options{
+      .placement =
+          {{"users", TablePlacement::row_wise(RowSplit::kMod)},
+           {"movies", TablePlacement::data_parallel()}},
+      .gradient_transport = at::kBFloat16};
+  const auto strategy = distributed::sharded_strategy(backend, options);
+  // end snippet
+  Ranker model(strategy);
+  Ranker single;
+  bool is_equal = true;
+  for (const auto& table : single->embedding->embedding_tables()) {
+    const at::Tensor rows = model->embedding->read_rows(
+        table.name, 0, table.config->vocabulary_size);
+    is_equal = is_equal && at::equal(rows, table.parameters);
+  }
+  return is_equal;
+}
+
+}  // namespace tessera::distributed
 
 int main() {
   // snippet: sharded
@@ -101,9 +132,16 @@ int main() {
                    1e-4,
                    1e-6);
   }
+  const bool is_placed =
+      tessera::distributed::other_placements_have_the_same_rows();
   if (!is_equal) {
     std::cerr << "rank " << backend->getRank()
               << ": expected what one engine trains on all batches\n";
+    return 1;
+  }
+  if (!is_placed) {
+    std::cerr << "rank " << backend->getRank()
+              << ": expected the rows of one engine on other placements\n";
     return 1;
   }
   return 0;

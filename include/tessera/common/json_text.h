@@ -16,7 +16,12 @@ namespace tessera {
 /// are recursive.
 inline constexpr size_t kMaxJsonDepth = 64;
 
+// snippet: tests/docs/reference_engine_test.cpp JsonLimits
 /// The limits of the JSON that a reader accepts.
+///
+///   // Text from a client: at most 1 MiB, and no list of more than 100 values.
+///   const Json request =
+///       parse_json(text, "[request]", {.bytes = 1 << 20, .list_size = 100});
 struct JsonLimits {
   /// Bytes of the text.
   size_t bytes = size_t{1} << 30;

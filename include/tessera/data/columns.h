@@ -17,7 +17,14 @@ namespace tessera::data {
 /// text columns the empty string.
 inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 
+// snippet: tests/docs/reference_data_test.cpp Column
 /// One column of a batch of examples.
+///
+///   const Column ages{.values = torch::tensor({31.0F, 18.0F})};
+///   // The tags of two examples: "new" and "red", and "red".
+///   const Column tags{
+///       .values = std::vector<std::string>{"new", "red", "red"},
+///       .row_splits = torch::tensor({0, 2, 3})};
 struct Column {
   /// int64 or float32 [batch], or text. With row_splits, the values of all examples one
   /// after the other.
@@ -35,7 +42,13 @@ void validate(const Column& column, std::string_view name);
 /// The number of examples in a column that has passed validate().
 int64_t batch_size(const Column& column);
 
+// snippet: tests/docs/reference_data_test.cpp Columns
 /// The columns of a batch of examples, with their names, in the order of add().
+///
+///   Columns columns;
+///   columns.add("age", {.values = torch::tensor({31.0F, 18.0F})});
+///   columns.add("site", {.values = std::vector<std::string>{"a.org", "b.org"}});
+///   const Column& ages = columns.at("age");
 class Columns {
  public:
   using Entry = std::pair<std::string, Column>;

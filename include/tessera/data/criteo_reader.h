@@ -36,8 +36,15 @@ Columns to_columns(const CriteoBatch& batch);
 /// What the reader does with a line that is not an example: it fails or skips the line.
 enum class MalformedLines { kError, kSkip };
 
+// snippet: tests/docs/reference_data_test.cpp CriteoShard
 /// Shares files between `count` readers. A reader gets the lines with
 /// line % count == index, counted from 0 over all files.
+///
+///   // The second of two processes that read the same files.
+///   CriteoReader reader(
+///       {.files = {"day_0.gz"},
+///        .batch_size = 2,
+///        .shard = {.index = 1, .count = 2}});
 struct CriteoShard {
   int64_t index = 0;
   int64_t count = 1;
@@ -74,7 +81,18 @@ struct CriteoReaderOptions {
   bool operator==(const CriteoReaderOptions&) const = default;
 };
 
+// snippet: tests/docs/reference_data_test.cpp CriteoReport
 /// Counts what a reader has read so far.
+///
+///   CriteoReader reader(
+///       {.files = {"day_0.gz", "day_1.gz"},
+///        .malformed_lines = MalformedLines::kSkip});
+///   for (CriteoBatch& batch : reader) {
+///     train(to_columns(batch));
+///   }
+///   const CriteoReport& report = reader.report();
+///   std::cout << report.examples << " examples, " << report.malformed_lines
+///             << " malformed lines\n";
 struct CriteoReport {
   int64_t examples = 0;
   /// The bytes of inflated text in the blocks that were taken.
@@ -84,10 +102,11 @@ struct CriteoReport {
   std::vector<std::string> first_malformed_lines = {};
 };
 
+// snippet: tests/docs/reference_data_test.cpp CriteoReader
 /// Reads batches from the Criteo click logs, with its own threads:
 ///
 ///   for (CriteoBatch& batch : CriteoReader({.files = {"day_0.gz"}})) {
-///     const Columns columns = to_columns(batch);
+///     train(to_columns(batch));
 ///   }
 ///
 /// Each line is one example: a label, 13 integers and 26 categories of up to 8

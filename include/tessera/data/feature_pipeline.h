@@ -52,14 +52,18 @@ struct PipelineBatch {
   at::Tensor dense = {};  // [batch, num_dense] float32
 };
 
+// snippet: tests/docs/reference_data_test.cpp FeaturePipeline
 /// Converts columns of raw data to the features of a layer, in training and in serving.
 ///
-///   FeaturePipeline pipeline({
-///       {.name = "numbers", .columns = {"I1", "I2"},
-///        .transform = transforms::Log1p{}},
-///       {.name = "site", .columns = {"C3"},
-///        .transform = transforms::Hash{.num_bins = 100'000}}});
-///   auto [features, dense] = pipeline.apply(to_columns(batch));
+///   const FeaturePipeline pipeline(
+///       {{.name = "counts",
+///         .columns = {"I1", "I2"},
+///         .transform = transforms::Log1p{}},
+///        {.name = "site",
+///         .columns = {"C3"},
+///         .transform = transforms::Hash{.num_bins = 100'000}}});
+///   const PipelineBatch inputs = pipeline.apply(to_columns(batch));
+///   // inputs.features: the ids of "site"; inputs.dense: [batch, 2]
 ///
 /// Copies share their contents, and moving makes a copy. Several threads may use one
 /// pipeline at the same time.

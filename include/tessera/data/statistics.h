@@ -21,7 +21,14 @@ namespace tessera::data {
 ///          different numbers; c10::TypeError for text.
 std::vector<double> quantile_boundaries(const Column& column, int64_t num_bins);
 
+// snippet: tests/docs/reference_data_test.cpp NormalizeBuilder
 /// Computes the mean and variance of a column for Normalize, batch by batch.
+///
+///   NormalizeBuilder builder;
+///   for (const Columns& batch : batches) {
+///     builder.add(batch.at("age"));
+///   }
+///   const transforms::Normalize age = builder.finish();
 ///
 /// Source:  Chan, Golub, LeVeque 1983: updates of pairs of means and squares.
 class NormalizeBuilder {

@@ -32,11 +32,18 @@ Missing missing_from_string(std::string_view name);
 
 namespace transforms {
 
+// snippet: tests/docs/reference_data_test.cpp Hash
 /// Hashes integers or text into bins: hash(value) mod num_bins.
 ///
 /// The hash is XXH3 (64 bits, seeded with the salt) of the text's bytes, or of an
 /// integer's eight bytes, least significant first. It is the same on every machine and
 /// in every version.
+///
+///   const PipelineOutput site{
+///       .name = "site",
+///       .columns = {"site"},
+///       .transform = transforms::Hash{.num_bins = 100'000}};
+///
 /// Differs: keras.layers.Hashing uses FarmHash or SipHash of the decimal text, so its
 ///          bins are different.
 struct Hash {
@@ -57,10 +64,18 @@ struct Hash {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Bucketize
 /// Maps numbers to intervals: bin i has boundaries[i - 1] <= x < boundaries[i]. Bin 0
 /// begins at -infinity, and the last bin ends at infinity.
 ///
 /// Float columns are compared in float32, integer columns in float64.
+///
+///   // Id 0: unknown, 1: under 18, 2: 18 to 29, 3: 30 to 49, 4: older.
+///   const PipelineOutput age{
+///       .name = "age",
+///       .columns = {"age"},
+///       .transform = transforms::Bucketize{.boundaries = {18, 30, 50}}};
+///
 /// Source:  keras.layers.Discretization, which puts NaN into the last bin.
 struct Bucketize {
   /// One or more finite numbers in ascending order. quantile_boundaries() computes them.
@@ -81,9 +96,17 @@ struct Bucketize {
 using VocabularyValues =
     std::variant<std::vector<int64_t>, std::vector<std::string>>;
 
+// snippet: tests/docs/reference_data_test.cpp Vocabulary
 /// Maps known values to their position in a list. The ids are, in this order, one for
 /// missing values (with Missing::kOwnId), num_oov_indices for unknown values, which their
 /// hash selects, and one for each known value.
+///
+///   // Id 0: missing, 1: another country, 2: "de", 3: "fr".
+///   const PipelineOutput country{
+///       .name = "country",
+///       .columns = {"country"},
+///       .transform = transforms::Vocabulary{
+///           .values = std::vector<std::string>{"de", "fr"}}};
 ///
 /// Source:  keras.layers.IntegerLookup and StringLookup.
 /// Differs: with num_oov_indices > 1, Keras chooses by remainder or FarmHash.
@@ -105,10 +128,18 @@ struct Vocabulary {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Cross
 /// Hashes combinations of the values of two or more columns: hash mod num_bins.
 ///
 /// If columns are ragged, an example gives all combinations of its values, and the last
 /// column's values change fastest. A combination is missing if one of its values is.
+///
+///   // Each pair of a site and an hour has an embedding.
+///   const PipelineOutput site_and_hour{
+///       .name = "site_and_hour",
+///       .columns = {"site", "hour"},
+///       .transform = transforms::Cross{.num_bins = 1'000'000}};
+///
 /// Source:  keras.layers.HashedCrossing (single values), tf's crossed_column. Their
 ///          hash is different, see Hash.
 /// Errors:  c10::ValueError for more than 2^26 combinations in a batch.
@@ -128,8 +159,14 @@ struct Cross {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Identity
 /// Takes integers in [0, num_ids) as ids. With Missing::kOwnId, the ids are larger by
 /// one.
+///
+///   const PipelineOutput weekday{
+///       .name = "weekday",
+///       .columns = {"weekday"},
+///       .transform = transforms::Identity{.num_ids = 7}};
 ///
 /// Source:  tf.feature_column.categorical_column_with_identity.
 struct Identity {
@@ -150,7 +187,13 @@ struct Identity {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Log1p
 /// Maps numbers to log(1 + max(x, 0)), as DLRM does with Criteo's counts.
+///
+///   const PipelineOutput counts{
+///       .name = "counts",
+///       .columns = {"clicks", "views"},
+///       .transform = transforms::Log1p{}};
 struct Log1p {
   /// The result for a missing number.
   double missing_value = 0.0;
@@ -163,7 +206,13 @@ struct Log1p {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Normalize
 /// Maps numbers to (x - mean) / max(sqrt(variance), 1e-7). The defaults change nothing.
+///
+///   const PipelineOutput age{
+///       .name = "age",
+///       .columns = {"age"},
+///       .transform = transforms::Normalize{.mean = 40.0, .variance = 100.0}};
 ///
 /// Source:  keras.layers.Normalization.
 struct Normalize {

@@ -22,11 +22,15 @@ struct VocabularyLimits {
   bool operator==(const VocabularyLimits&) const = default;
 };
 
+// snippet: tests/docs/reference_data_test.cpp VocabularyBuilder
 /// Counts the values of a column, batch by batch, and makes a vocabulary of them.
 ///
 ///   VocabularyBuilder builder("C3");
-///   while (auto batch = reader.next()) builder.add(to_columns(*batch).at("C3"));
-///   transforms::Vocabulary site = builder.finish({.min_count = 10});
+///   while (const auto batch = reader.next()) {
+///     builder.add(to_columns(*batch).at("C3"));
+///   }
+///   const transforms::Vocabulary site =
+///       builder.finish({.min_count = 2, .max_size = 50'000});
 ///
 /// Missing values are not counted. The memory grows with the number of different values:
 /// about 24 to 48 bytes for an integer, and 80 bytes plus the text for a text.

@@ -14,7 +14,10 @@ class Backend : public c10::intrusive_ptr_target {};
 
 namespace tessera::distributed {
 
+// snippet: tests/docs/sharded.cpp MpiBackendOptions
 /// The options of make_mpi_backend().
+///
+///   const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
 struct MpiBackendOptions {
   /// How long a rank waits for the others in one collective, >= 1 ms. The start of
   /// MPI has no timeout: it waits for all processes of mpirun.

@@ -60,6 +60,7 @@ struct ShardingPlan {
   std::string to_string() const;
 };
 
+// snippet: tests/docs/reference_engine_test.cpp ShardingPlan
 /// Proposes a placement for each table. Let R be the number of ranks, V the rows of a
 /// float32 table, M the rows of its largest shard, and U the distinct ids in a rank's
 /// batch. For a row-wise table the busiest rank sends this many bytes per step:
@@ -78,7 +79,7 @@ struct ShardingPlan {
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();
-///   distributed::sharded_strategy(backend, {.placement = plan.placement()});
+///   const ShardingOptions options{.placement = plan.placement()};
 ///
 /// Errors:  c10::ValueError for unusable configs or options, naming the table or
 ///          feature.

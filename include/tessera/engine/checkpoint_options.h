@@ -14,7 +14,16 @@ class OutputArchive;
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp CheckpointOptions
 /// What save_checkpoint() of a layer or an engine writes.
+///
+///   embedding->save_checkpoint(
+///       "run/checkpoints",
+///       {.keep_last = 3,
+///        .full_every = 10,  // the others have only changed rows
+///        .extra = [&](torch::serialize::OutputArchive& archive) {
+///          tower->save(archive);
+///        }});
 struct CheckpointOptions {
   /// The number of complete checkpoints to keep, >= 1. Older checkpoints that these
   /// build on are kept, too.
@@ -49,8 +58,13 @@ enum class MissingSlots {
   kKeep
 };
 
+// snippet: tests/docs/reference_engine_test.cpp LoadOptions
 /// What a load takes from a checkpoint or an archive. By default, it takes everything,
 /// and names, shapes, optimizers and slots must agree.
+///
+///   // The model now has more users, and another table, which keeps its values.
+///   embedding->load_checkpoint(
+///       "run/checkpoints", {.tables = {"users"}, .grown = true});
 struct LoadOptions {
   /// If not empty, only the tables with these names are loaded, and the layer keeps
   /// its step counter and seed.

@@ -70,7 +70,12 @@ struct EmbeddingEngineOptions {
 };
 static_assert(std::is_aggregate_v<EmbeddingEngineOptions>);
 
+// snippet: tests/docs/reference_engine_test.cpp EnqueueOptions
 /// Describes the batch of an enqueue().
+///
+///   engine.enqueue(
+///       {{"user", ids}}, {}, {.training = false, .name = "validation"});
+///   const auto activations = engine.dequeue("validation");
 struct EnqueueOptions {
   /// Whether apply_gradients() will be called for the batch.
   bool training = true;
@@ -82,15 +87,16 @@ struct EnqueueOptions {
   int64_t replica = 0;
 };
 
+// snippet: tests/docs/reference_engine_test.cpp EmbeddingEngine
 /// Embedding tables for a training loop that you write yourself. You enqueue batches,
 /// dequeue their activations, and pass the gradients of the activations back.
 ///
-///   EmbeddingEngine engine({
-///       .features = {{"user", FeatureConfig{.table = users}}},
-///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
+///   EmbeddingEngine engine(
+///       {.features = {{"user", FeatureConfig{.table = users}}},
+///        .optimizer = optim::Adagrad{.learning_rate = 0.05}});
 ///   engine.enqueue({{"user", ids}});
-///   auto activations = engine.dequeue();
-///   loss_of(model->forward(activations)).backward();
+///   const auto activations = engine.dequeue();
+///   loss_of(activations).backward();
 ///   engine.apply_gradients();  // the grad() of the activations
 ///
 /// With several replicas, each of them enqueues its slice under the batch's name,

@@ -10,10 +10,11 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp serving_embedding_lookup
 /// Looks up activations in tables that the caller keeps, without a layer or an engine.
 ///
-///   EmbeddingTables tables({{.config = users, .parameters = rows}});
-///   auto activations = serving_embedding_lookup(
+///   const EmbeddingTables tables({{.config = users, .parameters = rows}});
+///   const auto activations = serving_embedding_lookup(
 ///       {{"user", ids}}, {}, tables, {{"user", FeatureConfig{.table = users}}});
 ///
 /// `features` may have only some of the features in `feature_config`; the result has the

@@ -58,8 +58,16 @@ static_assert(std::is_aggregate_v<TablePlacement>);
 /// Errors:  c10::ValueError for a kind or split that is not an enumerator.
 std::string to_string(const TablePlacement& placement);
 
+// snippet: tests/docs/sharded.cpp ShardingOptions
 /// How distributed::sharded_strategy() spreads tables over ranks. All ranks must use the
 /// same options.
+///
+///   const ShardingOptions options{
+///       .placement =
+///           {{"users", TablePlacement::row_wise(RowSplit::kMod)},
+///            {"movies", TablePlacement::data_parallel()}},
+///       .gradient_transport = at::kBFloat16};
+///   const auto strategy = distributed::sharded_strategy(backend, options);
 struct ShardingOptions {
   /// The placement of each table, by its name. plan_sharding() proposes one. A table
   /// without an entry is split by rows.

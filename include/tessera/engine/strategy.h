@@ -16,6 +16,7 @@ namespace tessera {
 class RankGroup;
 class ShardedEngineFactory;
 
+// snippet: tests/docs/reference_engine_test.cpp Strategy
 /// Where the tables live and what updates them.
 ///
 ///   Strategy::engine()  tables in the embedding engine, updated by each
@@ -28,6 +29,11 @@ class ShardedEngineFactory;
 ///                       and looked up as [batch, ids]; suits short bags
 ///   distributed::sharded_strategy()
 ///                       an engine in each process, with the rows spread over them
+///
+///   TPUEmbedding embedding(TPUEmbeddingOptions{
+///       .features = features,
+///       .strategy = Strategy::host({.sparse_gradients = true})});
+///   torch::optim::Adagrad optimizer(embedding->parameters(), 0.1);
 class Strategy {
  public:
   struct Engine {

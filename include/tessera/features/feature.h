@@ -9,9 +9,17 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp SparseFeature
 /// A sparse tensor of ids, which are combined over its last dimension.
 ///
 /// The rows of `indices` need not be sorted.
+///
+///   // Two bags: {1, 9} and {4}.
+///   const SparseFeature tags{
+///       .indices = torch::tensor({{0, 0}, {0, 1}, {1, 0}}),
+///       .values = torch::tensor({1, 9, 4}),
+///       .dense_shape = torch::tensor({2, 2})};
+///   const auto activations = embedding->forward({{"tags", tags}});
 struct SparseFeature {
   at::Tensor indices = {};  // [nnz, rank] int64, rank >= 2
   at::Tensor values = {};  // [nnz] int32 or int64
@@ -22,8 +30,15 @@ struct SparseFeature {
   static SparseFeature from_coo(const at::Tensor& coo);
 };
 
+// snippet: tests/docs/reference_engine_test.cpp RaggedFeature
 /// Bags of ids of different lengths: bag b holds
 /// `values[row_splits[b] : row_splits[b + 1]]`.
+///
+///   // Three bags: {7, 8}, {} and {9}.
+///   const RaggedFeature history{
+///       .values = torch::tensor({7, 8, 9}),
+///       .row_splits = torch::tensor({0, 2, 2, 3})};
+///   const auto activations = embedding->forward({{"history", history}});
 struct RaggedFeature {
   at::Tensor values = {};  // [nnz] int32 or int64
   at::Tensor row_splits = {};  // [batch + 1] int32 or int64, from 0 to nnz

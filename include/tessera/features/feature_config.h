@@ -26,7 +26,14 @@ enum class OutOfRange {
 std::string to_string(OutOfRange policy);
 OutOfRange out_of_range_from_string(std::string_view name);
 
+// snippet: tests/docs/reference_engine_test.cpp FeatureConfig
 /// One input of the layer: which table it reads, and how.
+///
+///   const Nest<FeatureConfig> features{
+///       {"user", FeatureConfig{.table = users}},
+///       {"watched", FeatureConfig{.table = movies}},  // [batch, dim]
+///       {"session",  // [batch, 20, dim]
+///        FeatureConfig{.table = movies, .max_sequence_length = 20}}};
 struct FeatureConfig {
   TablePtr table = {};
   /// > 0: a sequence feature, whose activation is `[batch, max_sequence_length, dim]`.

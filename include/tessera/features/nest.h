@@ -20,17 +20,20 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp Nest
 /// A value, a list of nests, or an ordered string-keyed map of nests.
 ///
 /// The features, weights, activations and configs of a layer are nests with the same
 /// structure.
 ///
-///   Nest<int> scores{{"user", 1}, {"movie", 2}};
-///   scores["user"];           // 1: operator[] gives the leaf
-///   scores.at("user");        // Nest<int>: at() gives the sub-nest
-///   for (const auto& [path, score] : scores) {}  // each leaf with its path
-///   Nest<int> list{1, 2};     // two or more values: a list
-///   Nest<int>::list({1});     // a list of one value; Nest<int>{1} is a leaf
+///   const Nest<int> scores{{"user", 1}, {"movie", 2}};
+///   const int score = scores["user"];  // operator[] gives the leaf
+///   const Nest<int> user = scores.at("user");  // at() gives the sub-nest
+///   for (const auto& [path, leaf] : scores) {
+///     std::cout << path << " " << leaf << "\n";
+///   }
+///   const Nest<int> two{1, 2};  // two or more values: a list
+///   const auto one = Nest<int>::list({1});  // Nest<int>{1} is a leaf
 ///
 /// Leaves are visited in the order of insertion. Two maps are equal if they have the
 /// same entries in the same order.

@@ -9,9 +9,14 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp PartialShape
 /// A shape whose dimensions may be unknown, such as {2, std::nullopt}.
 ///
 /// It is a vector of sizes. A std::vector<int64_t> converts to it.
+///
+///   const PartialShape shape{std::nullopt, 64};
+///   cross->build(shape);  // makes parameters for inputs [batch, 64]
+///   std::cout << to_string(shape);  // [?, 64]
 struct PartialShape : std::vector<std::optional<int64_t>> {
   using Sizes = std::vector<std::optional<int64_t>>;
   using Sizes::Sizes;

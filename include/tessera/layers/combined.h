@@ -33,7 +33,13 @@ enum class NonFinite {
   kError
 };
 
+// snippet: tests/docs/reference_layers_test.cpp CombinedOptions
 /// The options of a Combined optimizer.
+///
+///   Combined optimizer(
+///       torch::optim::Adam(model->parameters(), 1e-3),
+///       {embedding},
+///       {.accumulation = Accumulation::kMean, .non_finite = NonFinite::kSkip});
 struct CombinedOptions {
   Accumulation accumulation = Accumulation::kSum;
   NonFinite non_finite = NonFinite::kPass;
@@ -41,14 +47,15 @@ struct CombinedOptions {
   bool operator==(const CombinedOptions&) const = default;
 };
 
+// snippet: tests/docs/reference_layers_test.cpp Combined
 /// Combines a dense optimizer with the tables of layers that have Apply::kOnStep. One
 /// step() updates them all.
 ///
 ///   Combined optimizer(
-///       torch::optim::Adam(model->parameters(), 1e-3), {model->embedding});
+///       torch::optim::Adam(model->parameters(), 1e-3), {embedding});
 ///   optimizer.zero_grad();
-///   for (auto& micro_batch : micro_batches) {
-///     loss(model, micro_batch).backward();
+///   for (const Features& micro_batch : micro_batches) {
+///     loss_of(micro_batch).backward();
 ///   }
 ///   optimizer.clip_grad_norm_(1.0);
 ///   optimizer.step();  // dense weights and tables

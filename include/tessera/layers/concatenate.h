@@ -20,11 +20,14 @@ struct ConcatenateOptions {
 };
 static_assert(std::is_aggregate_v<ConcatenateOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp ConcatenateImpl
 /// Concatenates a nest of activations into one matrix, for torch::nn::Sequential.
 ///
 ///   torch::nn::Sequential model(
-///       TPUEmbedding(options), Concatenate(), torch::nn::Linear(64, 1));
-///   model->forward(features);
+///       TPUEmbedding(options),  // three features of dim 2
+///       Concatenate(),
+///       torch::nn::Linear(6, 1));
+///   const auto scores = model->forward(features);
 ///
 /// Shapes:  leaves [batch, ...] are flattened from dimension 1 on and concatenated in the
 ///          order of the nest. The result is [batch, sum of widths].

@@ -45,12 +45,14 @@ struct CrossOptions {
 };
 static_assert(std::is_aggregate_v<CrossOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp CrossImpl
 /// One layer of a Deep & Cross Network. It multiplies the input features x0 with a linear
 /// map of the previous layer's output x.
 ///
 ///   f(x0, x) = x0 * (preactivation(x W + bias) + diag_scale x) + x
 ///
-///   Cross first(CrossOptions{.projection_dim = 16}), second(...);
+///   Cross first(CrossOptions{.projection_dim = 16});
+///   Cross second(CrossOptions{.projection_dim = 16});
 ///   auto x = first->forward(x0);  // x is x0
 ///   x = second->forward(x0, x);
 ///

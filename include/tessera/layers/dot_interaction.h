@@ -29,10 +29,14 @@ struct DotInteractionOptions {
 };
 static_assert(std::is_aggregate_v<DotInteractionOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp DotInteractionImpl
 /// The dot products of all pairs of features, as in DLRM.
 ///
 ///   torch::nn::Sequential model(
-///       TPUEmbedding(options), DotInteraction(), torch::nn::Linear(351, 1));
+///       TPUEmbedding(options),  // three features: 3 pairs, and each with itself
+///       DotInteraction(DotInteractionOptions{.self_interaction = true}),
+///       torch::nn::Linear(6, 1));
+///   const auto scores = model->forward(features);
 ///
 /// The pairs are the lower triangle row by row: (1, 0), (2, 0), (2, 1), ... With
 /// self_interaction they are (0, 0), (1, 0), (1, 1), ... Features are numbered in the

@@ -38,13 +38,14 @@ struct EmbedReduceOptions {
 };
 static_assert(std::is_aggregate_v<EmbedReduceOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp EmbedReduceImpl
 /// Looks up the ids of each example and combines their rows into one. The table is an
 /// ordinary parameter for any torch::optim. Use TPUEmbedding for large tables.
 ///
 ///   EmbedReduce tags(EmbedReduceOptions{
 ///       .input_dim = 1000, .output_dim = 16, .combiner = Combiner::kSqrtn});
-///   tags->forward(ids);           // [batch, 16] from [batch, n]
-///   tags->forward(ids, weights);  // weights [batch, n]
+///   const auto plain = tags->forward(ids);  // [batch, 16] from [batch, n]
+///   const auto weighted = tags->forward(ids, weights);  // weights [batch, n]
 ///
 /// Ids [batch] are looked up without combining. Their weights [batch] have an effect only
 /// under Combiner::kSum. The formulas are in Combiner. A zero denominator or an example

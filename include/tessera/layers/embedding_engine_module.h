@@ -14,19 +14,16 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_layers_test.cpp EmbeddingEngineModuleImpl
 /// An EmbeddingEngine as a submodule of a model. It is saved, loaded, cloned and
 /// exported with the model.
 ///
-///   struct RankerImpl : torch::nn::Module {
-///     RankerImpl() {
-///       engine = register_module(
-///           "engine", EmbeddingEngineModule(EmbeddingEngineOptions{...}));
-///       tower = register_module("tower", torch::nn::Linear(32, 1));
-///     }
-///     ...
-///   };
-///   model->engine->enqueue({{"user", ids}});
-///   auto activations = model->engine->dequeue();
+///   EmbeddingEngineModule engine(EmbeddingEngineOptions{
+///       .features = {{"user", FeatureConfig{.table = users}}},
+///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
+///   model->register_module("engine", engine);  // torch::save saves it, too
+///   engine->enqueue({{"user", user_ids}});
+///   const auto activations = engine->dequeue();
 ///
 /// parameters() does not contain the tables, because apply_gradients() trains them. An
 /// optimizer of the model's parameters() therefore trains the dense weights only.

@@ -19,7 +19,11 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_layers_test.cpp ExportOptions
 /// How export_torchscript() writes a file.
+///
+///   export_torchscript(
+///       embedding, "users.pt", {.features = {"user"}, .dtype = at::kChar});
 struct ExportOptions {
   /// The paths of the features to export. Empty: all. Must be empty for a whole model.
   std::vector<std::string> features = {};
@@ -32,7 +36,12 @@ struct ExportOptions {
 };
 static_assert(std::is_aggregate_v<ExportOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp ExportExample
 /// The arguments of a model's forward(), for a batch of one or more examples.
+///
+///   PricedRanker ranker(options);  // forward(features, prices)
+///   export_torchscript(
+///       ranker, "ranker.pt", {.features = features, .inputs = {prices}});
 struct ExportExample {
   Features features = {};
   /// Only for a model with forward(features, weights, ...).

@@ -38,6 +38,7 @@ static_assert(std::is_aggregate_v<FaissIndexOptions>);
 /// Whether this Tessera was built with faiss.
 bool has_faiss();
 
+// snippet: tests/docs/reference_layers_test.cpp make_faiss_index
 /// An approximate index for millions of vectors. It may miss some of the best vectors,
 /// and the scores of compressed vectors are approximate. Excluded ids are removed from
 /// the results of faiss. faiss copies the vectors and trains on all of them, always with

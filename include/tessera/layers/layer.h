@@ -21,11 +21,13 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_layers_test.cpp Layer
 /// The interface of every layer of Tessera, in addition to torch::nn::Module's.
 ///
 ///   Cross cross(CrossOptions{.projection_dim = 16});
 ///   cross->build(PartialShape{std::nullopt, 64});  // or by the first forward()
-///   to_json(cross);  // see layer_json.h; an equal layer can be built from the JSON
+///   const Json json = to_json(cross);
+///   const Cross same = from_json<Cross>(json);  // without the weights
 ///
 /// Source:  keras.layers.Layer.
 class Layer {

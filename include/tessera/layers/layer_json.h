@@ -33,7 +33,13 @@ Json LayerImpl<Derived, OptionsType>::get_config() const {
   return JsonValue<OptionsType>::write(options_);
 }
 
+// snippet: tests/docs/reference_layers_test.cpp FromJson
 /// The parts of a layer that JSON can't hold.
+///
+///   const auto embedding = from_json<TPUEmbedding>(
+///       json,
+///       {.callables = {.learning_rates = {{"warm_up", warm_up}}},
+///        .strategy = Strategy::host()});
 struct FromJson {
   /// The functions that layers use, by their names in the JSON.
   Callables callables = {};

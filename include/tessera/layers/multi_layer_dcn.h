@@ -36,9 +36,14 @@ struct MultiLayerDCNOptions {
 };
 static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp MultiLayerDCNImpl
 /// A stack of low-rank Cross layers over one x0.
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i U_i V_i + bias_i) + x_i
+///
+///   MultiLayerDCN dcn(
+///       MultiLayerDCNOptions{.projection_dim = 16, .num_layers = 2});
+///   const auto crossed = dcn->forward(x0);  // the shape of x0
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...

@@ -11,14 +11,16 @@ namespace tessera {
 
 class EmbeddingStrategy;
 
+// snippet: tests/docs/reference_layers_test.cpp NoTableUpdateGuard
 /// While a guard exists, backward() does not update the tables of any TPUEmbedding in the
 /// model.
 ///
-///   const auto generated = discriminator->forward(generator->forward(noise));
+///   const auto scores = model->forward(features);
 ///   {
-///     NoTableUpdateGuard guard(discriminator);
-///     generator_loss(generated).backward();  // updates the generator's tables
+///     const NoTableUpdateGuard guard(model);
+///     loss_of(scores).backward();  // no table changes
 ///   }
+///   optimizer.step();  // the dense weights change
 ///
 /// The guard must exist during backward(); forward() does not matter. So one forward pass
 /// may serve a loss that updates the tables and another loss that does not. All other

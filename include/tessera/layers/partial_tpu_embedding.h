@@ -59,13 +59,18 @@ class PartialPendingForward {
   std::optional<Nest<size_t>> part_;
 };
 
+// snippet: tests/docs/reference_layers_test.cpp PartialTPUEmbeddingImpl
 /// Holds large tables in a TPUEmbedding, with fused optimizers, and small tables as
 /// ordinary parameters, of which any torch::optim trains every row. Its inputs and
 /// outputs are those of one TPUEmbedding with all tables.
 ///
 ///   PartialTPUEmbedding embedding(PartialTPUEmbeddingOptions{
-///       .features = features, .optimizer = optim::Adagrad{}});
-///   torch::optim::Adam optimizer(model->parameters());  // trains the small tables
+///       .features =
+///           {{"user", FeatureConfig{.table = users}},  // 20,000 rows
+///            {"weekday", FeatureConfig{.table = weekdays}}},
+///       .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+///   // Trains the table of weekdays.
+///   torch::optim::Adam optimizer(embedding->parameters(), 1e-3);
 ///
 /// dense_parameters() contains the small tables. Only an optimizer made by
 /// make_optimizer(embedding->dense_embedding()) follows their optimizer specs.

@@ -126,14 +126,15 @@ class Prefetch {
   FeaturesOf features_of_;
 };
 
+// snippet: tests/docs/reference_layers_test.cpp prefetch
 /// Pipelines lookups and training over any data source:
 ///
-///   for (auto& [batch, activations] :
-///        prefetch(loader, embedding, [](const auto& batch) {
-///          return Features{{"user", batch.users}};
-///        })) {
+///   const auto features_of = [](const Batch& batch) {
+///     return Features{{"user", batch.users}};
+///   };
+///   for (auto& [batch, activations] : prefetch(batches, embedding, features_of)) {
 ///     optimizer.zero_grad();
-///     loss(tower->forward(activations), batch).backward();
+///     loss_of(tower->forward(activations["user"]), batch.labels).backward();
 ///     optimizer.step();
 ///   }
 ///

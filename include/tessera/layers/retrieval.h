@@ -63,14 +63,16 @@ struct RetrievalBatch {
   at::Tensor sample_weights = {};  // [batch] floats >= 0
 };
 
+// snippet: tests/docs/reference_layers_test.cpp RetrievalImpl
 /// The loss of a model with a query tower and a candidate tower. For each query, it is
 /// the softmax cross entropy over the candidates of the batch, with the query's own
 /// candidate as the label.
 ///
 ///   Retrieval retrieval(RetrievalOptions{.remove_accidental_hits = true});
 ///   const auto loss = retrieval->forward(
-///       users, movies, {.candidate_ids = ids,
-///                       .candidate_sampling_probability = share_of_ids});
+///       users,
+///       movies,
+///       {.candidate_ids = ids, .candidate_sampling_probability = share_of_ids});
 ///   loss.backward();
 ///
 ///   score(i, j) = <query i, candidate j> / temperature - log(probability j)

@@ -33,11 +33,15 @@ struct SamplingProbabilityOptions {
 };
 static_assert(std::is_aggregate_v<SamplingProbabilityOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp SamplingProbabilityImpl
 /// Estimates from a stream of ids how likely each id comes next, in constant memory. Use
 /// it for Retrieval if the candidates have not been counted.
 ///
-///   SamplingProbability estimate;
+///   SamplingProbability estimate(
+///       SamplingProbabilityOptions{.num_buckets = 1 << 16});
+///   RetrievalBatch batch{.candidate_ids = ids};
 ///   batch.candidate_sampling_probability = estimate->forward(ids);
+///   const auto loss = retrieval->forward(users, movies, batch);
 ///
 ///   gap = position - previous position of the same id
 ///   average gap = (1 - learning_rate) * average gap + learning_rate * gap

@@ -29,11 +29,13 @@ struct IndexVectors {
 ///          dtype with at least one row and finite values. `where` begins the message.
 IndexVectors index_vectors(const at::Tensor& vectors, const std::string& where);
 
+// snippet: tests/docs/reference_layers_test.cpp TopKIndex
 /// Vectors, such as a candidate tower's outputs, and a search for those that have the
 /// highest dot products with a query.
 ///
-///   const auto index = make_exact_index(load_npy("movies.npy"));
-///   const TopK found = index->search(user_tower(features), 10, {seen_movies});
+///   const auto index = make_exact_index(movie_vectors, movie_ids);
+///   const TopK found = index->search(user_vectors, 10, seen_movies);
+///   // found.ids: [users, 10], without the movies that a user has seen
 ///
 /// make_exact_index() compares a query with all vectors. make_faiss_index() in
 /// faiss_index.h is for millions of vectors. An index does not change, so several threads

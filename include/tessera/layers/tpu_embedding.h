@@ -39,8 +39,13 @@ class PendingGradients;
 class TPUEmbedding;
 struct EmbeddingState;
 
+// snippet: tests/docs/reference_layers_test.cpp PendingForward
 /// A forward pass whose lookup may still run. TPUEmbedding::begin_forward() makes it, and
 /// finish_forward() takes it.
+///
+///   PendingForward pending = embedding->begin_forward(next_batch);
+///   loss_of(activations).backward();  // meanwhile, the next batch is looked up
+///   activations = embedding->finish_forward(std::move(pending));
 class PendingForward {
  public:
   PendingForward(PendingForward&&) noexcept = default;
@@ -90,14 +95,15 @@ struct TPUEmbeddingOptions {
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 
+// snippet: tests/docs/reference_layers_test.cpp TPUEmbeddingImpl
 /// A layer of embedding tables. It takes features and returns activations. Each table has
 /// a fused optimizer, which runs inside backward().
 ///
 ///   TPUEmbedding embedding(TPUEmbeddingOptions{
 ///       .features = {{"user", FeatureConfig{.table = users}}},
 ///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
-///   auto activations = embedding->forward({{"user", user_ids}});
-///   loss(activations["user"]).backward();  // updates the tables
+///   const auto activations = embedding->forward({{"user", user_ids}});
+///   loss_of(activations["user"]).backward();  // updates the tables
 ///
 /// On Strategy::engine() the layer has one parameter, `virtual_variable`, of shape [1]
 /// and always 0. Give it to any torch::optim. Its gradient is defined and always 0.
@@ -388,7 +394,11 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 
+// snippet: tests/docs/reference_layers_test.cpp TPUEmbedding
 /// Holds a TPUEmbeddingImpl by reference, like every module holder of torch::nn.
+///
+///   TPUEmbedding embedding(
+///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
 class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
  public:
   using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;

@@ -10,11 +10,17 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp CustomRows
 /// The argument of a custom rule: copies of the touched rows, which the rule changes.
 ///
 /// With Strategy::engine(), the shapes are the ones below. With make_optimizer(), a
 /// dense gradient touches all rows, and the tensors have the shape of the parameter,
 /// [..., dim].
+///
+///   const CustomRule rule("decay", [](CustomRows& rows) {
+///     const auto step = rows.gradients + 0.01 * rows.weights;
+///     rows.weights.sub_(step, rows.learning_rate);
+///   });
 struct CustomRows {
   /// The weights after weight decay. The rows are in no particular order. The rule
   /// changes this tensor in place, or assigns a tensor of the same shape.

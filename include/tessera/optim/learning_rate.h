@@ -39,14 +39,17 @@ concept ReturnsTensor =
 
 }  // namespace detail
 
+// snippet: tests/docs/reference_optim_test.cpp LearningRate
 /// A learning rate: a number, a schedule of the layer's step counter, or a
 /// callable. Schedules and callables are evaluated once per update.
 ///
-///   SGD{.learning_rate = 0.1};
-///   SGD{.learning_rate = CosineDecay{.initial_learning_rate = 0.1,
-///                                    .decay_steps = 10'000}};
-///   SGD{.learning_rate = [&] { return current_rate; }};
-///   SGD{.learning_rate = LearningRate("warm_up", [&] { return rate; })};
+///   const SGD constant{.learning_rate = 0.1};
+///   const SGD scheduled{
+///       .learning_rate =
+///           CosineDecay{.initial_learning_rate = 0.1, .decay_steps = 10'000}};
+///   const SGD computed{.learning_rate = [&] { return current_rate; }};
+///   const SGD named{
+///       .learning_rate = LearningRate("mine", [&] { return current_rate; })};
 ///
 /// A callable returns a number or a tensor of one element. The tensor has a
 /// floating-point or integer type and may be on any device.

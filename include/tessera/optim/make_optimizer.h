@@ -11,7 +11,12 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp SpecGroup
 /// A spec and the parameters that it trains.
+///
+///   const auto optimizer = make_optimizer(
+///       {SpecGroup{.spec = Adam{}, .parameters = tower->parameters()},
+///        SpecGroup{.spec = SGD{.learning_rate = 0.1}, .parameters = {bias}}});
 struct SpecGroup {
   OptimizerSpec spec = {};
   std::vector<at::Tensor> parameters = {};

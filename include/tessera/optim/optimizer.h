@@ -43,14 +43,16 @@ concept SpecOrVariant =
 
 }  // namespace detail
 
+// snippet: tests/docs/reference_optim_test.cpp OptimizerSpec
 /// How a table is trained: made from a native spec, a name, or what Keras serializes.
 ///
-///   OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
-///   OptimizerSpec spec = "adagrad";   // with defaults; names: optim/keras.h
-///   OptimizerSpec spec = keras_json;  // Fidelity::kTpu of optim/keras.h
+///   const OptimizerSpec spec = Adagrad{.learning_rate = 0.05};
+///   const OptimizerSpec named = "adagrad";  // with defaults; see optim/keras.h
+///   const OptimizerSpec keras = keras_json;  // as Fidelity::kTpu of optim/keras.h
 ///
-///   if (const Adagrad* adagrad = spec.get_if<Adagrad>()) { ... }
-///   std::visit([](const auto& held) { ... }, spec.variant());
+///   const Adagrad* adagrad = spec.get_if<Adagrad>();  // nullptr: another spec
+///   const auto rate_of = [](const auto& held) { return held.learning_rate; };
+///   const LearningRate rate = std::visit(rate_of, spec.variant());
 ///
 /// The spec inside is constant. Copies share it, so copying is cheap.
 /// Errors:  c10::ValueError for text and JSON that can't be translated.

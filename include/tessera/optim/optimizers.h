@@ -25,6 +25,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp modify
 /// Calls `change` with a copy of the spec inside, and replaces the spec by that copy.
 ///
 ///   modify(spec, [](auto& held) { held.learning_rate = 0.1; });

@@ -12,7 +12,16 @@ namespace tessera::optim {
 // A schedule is a function of the layer's step counter s = 0, 1, .... In the formulas, N
 // is decay_steps. Source of all schedules but Warmup: keras.optimizers.schedules.
 
+// snippet: tests/docs/reference_optim_test.cpp ExponentialDecay
 /// initial_learning_rate * decay_rate^(s / N). With staircase, s / N is rounded down.
+///
+///   // 0.1 for 1000 steps, then 0.096, then 0.09216, and so on.
+///   const SGD sgd{
+///       .learning_rate = ExponentialDecay{
+///           .initial_learning_rate = 0.1,
+///           .decay_steps = 1000,
+///           .decay_rate = 0.96,
+///           .staircase = true}};
 ///
 /// Range:   decay_steps > 0.
 struct ExponentialDecay {
@@ -32,7 +41,13 @@ struct ExponentialDecay {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp PiecewiseConstantDecay
 /// values[i] of the first i with s <= boundaries[i]; the last value if there is none.
+///
+///   // 0.1 up to step 1000, then 0.03 up to step 5000, then 0.01.
+///   const SGD sgd{
+///       .learning_rate = PiecewiseConstantDecay{
+///           .boundaries = {1000, 5000}, .values = {0.1, 0.03, 0.01}}};
 ///
 /// Range:   boundaries ascend; there is one value more than boundaries.
 struct PiecewiseConstantDecay {
@@ -48,9 +63,18 @@ struct PiecewiseConstantDecay {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp PolynomialDecay
 /// (initial - end) * (1 - min(s, N) / N)^power + end.
 ///
 /// With cycle, N * max(1, ceil(s / N)) replaces N, and s is not limited.
+///
+///   // Falls linearly from 0.1 to 0 in 10,000 steps.
+///   const SGD sgd{
+///       .learning_rate = PolynomialDecay{
+///           .initial_learning_rate = 0.1,
+///           .decay_steps = 10'000,
+///           .end_learning_rate = 0.0}};
+///
 /// Range:   decay_steps > 0.
 struct PolynomialDecay {
   double initial_learning_rate = 0.001;
@@ -71,8 +95,16 @@ struct PolynomialDecay {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp InverseTimeDecay
 /// initial_learning_rate / (1 + decay_rate * s / N). With staircase, s / N is rounded
 /// down.
+///
+///   // A half of 0.1 after 1000 steps, a third after 2000 steps, and so on.
+///   const SGD sgd{
+///       .learning_rate = InverseTimeDecay{
+///           .initial_learning_rate = 0.1,
+///           .decay_steps = 1000,
+///           .decay_rate = 1.0}};
 ///
 /// Range:   decay_steps > 0.
 struct InverseTimeDecay {
@@ -92,11 +124,21 @@ struct InverseTimeDecay {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp CosineDecay
 /// from * ((1 - alpha) * (1 + cos(pi * min(s, N) / N)) / 2 + alpha).
 ///
 /// `from` is initial_learning_rate. With a warmup_target, the learning rate first rises
 /// linearly from initial_learning_rate to warmup_target, in warmup_steps steps. Then the
 /// decay starts: `from` is warmup_target, and s - warmup_steps replaces s.
+///
+///   // Rises from 0 to 0.1 in 1000 steps, then falls to 0 in 9000 steps.
+///   const SGD sgd{
+///       .learning_rate = CosineDecay{
+///           .initial_learning_rate = 0.0,
+///           .decay_steps = 9000,
+///           .warmup_target = 0.1,
+///           .warmup_steps = 1000}};
+///
 /// Range:   decay_steps > 0, warmup_steps >= 0.
 struct CosineDecay {
   double initial_learning_rate = 0.001;
@@ -117,6 +159,7 @@ struct CosineDecay {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp CosineDecayRestarts
 /// Cosine decay with restarts. Each period is t_mul times as long and m_mul times as
 /// high as the previous one. With f = s / first_decay_steps:
 ///
@@ -127,6 +170,15 @@ struct CosineDecay {
 ///
 /// It is computed in float32, as in Keras, because rounding decides at which step a
 /// restart is.
+///
+///   // Falls from 0.1 to 0 in 1000 steps, then from 0.05 to 0 in 2000 steps.
+///   const SGD sgd{
+///       .learning_rate = CosineDecayRestarts{
+///           .initial_learning_rate = 0.1,
+///           .first_decay_steps = 1000,
+///           .t_mul = 2.0,
+///           .m_mul = 0.5}};
+///
 /// Range:   first_decay_steps > 0, t_mul > 0.
 struct CosineDecayRestarts {
   double initial_learning_rate = 0.001;
@@ -156,8 +208,18 @@ using PlainSchedule = std::variant<
     CosineDecay,
     CosineDecayRestarts>;
 
+// snippet: tests/docs/reference_optim_test.cpp Warmup
 /// Rises linearly from `start` to the value of `then` at step 0, in `steps` steps. After
 /// that, it is `then` at step s - steps.
+///
+///   // Rises from 0 to 0.1 in 1000 steps, then falls to 0 in 9000 steps.
+///   const SGD sgd{
+///       .learning_rate = Warmup{
+///           .steps = 1000,
+///           .then = PolynomialDecay{
+///               .initial_learning_rate = 0.1,
+///               .decay_steps = 9000,
+///               .end_learning_rate = 0.0}}};
 ///
 /// Range:   steps > 0, start >= 0.
 struct Warmup {

@@ -26,6 +26,7 @@ struct SlotRequest {
   int64_t row_step = 1;
 };
 
+// snippet: tests/docs/reference_optim_test.cpp SlotCreation
 /// A user's function that creates a slot's tensor. It may keep the tensor, for example
 /// in the user's own optimizer object.
 ///
@@ -35,6 +36,14 @@ struct SlotRequest {
 /// dense(), such a table has slots from the start, even if the user trains it with their
 /// own optimizer. Other tables have slots after make_optimizer(layer). A copy of the
 /// layer has its own slots.
+///
+///   std::map<std::string, at::Tensor> slots;  // "accumulators": [10, 2]
+///   const SlotCreation keep_slots("keep_slots", [&](const SlotRequest& request) {
+///     slots[request.name] = torch::full(request.shape, request.initial_value);
+///     return slots[request.name];
+///   });
+///   TPUEmbedding embedding(features, Adagrad{.slot_creation = keep_slots});
+///
 /// Source:  upstream's slot_variable_creation_fn.
 class SlotCreation : public NamedFunction<at::Tensor(const SlotRequest&)> {
  public:

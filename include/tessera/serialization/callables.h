@@ -19,7 +19,14 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_layers_test.cpp Callables
 /// The user's functions. The keys are the names that saved configurations have for them.
+///
+///   const Callables callables{
+///       .learning_rates = {{"warm_up", optim::LearningRate("warm_up", rate)}}};
+///   TPUEmbedding embedding(TPUEmbeddingOptions{
+///       .features = saved_features("run/checkpoints", callables)});
+///   embedding->load_checkpoint("run/checkpoints");
 struct Callables {
   std::map<std::string, optim::LearningRate> learning_rates = {};
   std::map<std::string, Initializer> initializers = {};
@@ -28,12 +35,14 @@ struct Callables {
 };
 static_assert(std::is_aggregate_v<Callables>);
 
+// snippet: tests/docs/reference_layers_test.cpp CallableBinder
 /// Puts the user's functions into a configuration that was read from JSON, in place of
 /// the placeholders that have their names.
 ///
+///   auto options = JsonValue<TPUEmbeddingOptions>::read(json, "options");
 ///   CallableBinder binder(callables);
 ///   binder.bind(options, "options");
-///   binder.finish("[layer_from_json]");
+///   binder.finish("[load_options]");
 class CallableBinder {
  public:
   /// `callables` must outlive the binder.

@@ -13,10 +13,12 @@ namespace tessera {
 // Files of the safetensors packages. The rules in npy.h about dtypes, replaced files and
 // errors hold here, too. In addition, bfloat16 can be saved.
 
+// snippet: tests/docs/reference_layers_test.cpp NamedTensors
 /// The named tensors of a safetensors file, and its metadata.
 ///
 ///   save_safetensors({.tensors = {{"users", users}}}, "tables.safetensors");
-///   load_safetensors("tables.safetensors")["users"];
+///   const NamedTensors tables = load_safetensors("tables.safetensors");
+///   const at::Tensor loaded = tables["users"];
 struct NamedTensors {
   /// All names must differ, and none may be `__metadata__`.
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};

@@ -11,10 +11,15 @@
 
 namespace tessera {
 
+// snippet: tests/docs/reference_engine_test.cpp EmbeddingTables
 /// The tables of a layer, in the order of first use. The tensors are the tables
 /// themselves: writing to a tensor changes the layer.
 ///
-///   layer->embedding_tables()[users];   // [vocab, dim]
+///   const EmbeddingTables tables = embedding->embedding_tables();
+///   tables["users"].fill_(0.1);  // or tables[users]; changes the layer
+///   for (const auto& table : tables) {
+///     std::cout << table.name << " " << table.parameters.sizes() << "\n";
+///   }
 class EmbeddingTables {
  public:
   struct Entry {

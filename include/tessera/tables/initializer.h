@@ -14,6 +14,14 @@ namespace tessera {
 
 namespace initializers {
 
+// snippet: tests/docs/reference_engine_test.cpp Zeros
+/// All values are 0.
+///
+///   const TablePtr biases = make_table(
+///       {.name = "biases",
+///        .vocabulary_size = 1000,
+///        .dim = 1,
+///        .initializer = initializers::Zeros{}});
 struct Zeros {
   bool operator==(const Zeros&) const = default;
 
@@ -21,6 +29,14 @@ struct Zeros {
   static void visit_fields(Self&, Visit&&) {}
 };
 
+// snippet: tests/docs/reference_engine_test.cpp Constant
+/// All values are `value`.
+///
+///   const TablePtr scales = make_table(
+///       {.name = "scales",
+///        .vocabulary_size = 1000,
+///        .dim = 1,
+///        .initializer = initializers::Constant{.value = 1.0}});
 struct Constant {
   double value = 0.0;
 
@@ -32,7 +48,14 @@ struct Constant {
   }
 };
 
+// snippet: tests/docs/reference_engine_test.cpp Uniform
 /// Uniform in [low, high).
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .initializer = initializers::Uniform{.low = -0.1, .high = 0.1}});
 struct Uniform {
   double low = -0.05;
   double high = 0.05;
@@ -46,7 +69,14 @@ struct Uniform {
   }
 };
 
+// snippet: tests/docs/reference_engine_test.cpp Normal
 /// Normal with the given mean and standard deviation, stddev >= 0.
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .initializer = initializers::Normal{.stddev = 0.01}});
 struct Normal {
   double mean = 0.0;
   double stddev = 0.05;
@@ -60,8 +90,15 @@ struct Normal {
   }
 };
 
+// snippet: tests/docs/reference_engine_test.cpp TruncatedNormal
 /// Normal, truncated to mean +- 2 stddev. `stddev` is the standard deviation before
 /// truncation, as in TensorFlow. The standard deviation of the values is 0.88 * stddev.
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .initializer = initializers::TruncatedNormal{.stddev = 0.01}});
 struct TruncatedNormal {
   double mean = 0.0;
   double stddev = 0.05;
@@ -75,7 +112,15 @@ struct TruncatedNormal {
   }
 };
 
+// snippet: tests/docs/reference_engine_test.cpp RowId
 /// Row i is filled with offset + i.
+///
+///   // For a test: a lookup of id 7 gives 7.
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 1,
+///        .initializer = initializers::RowId{}});
 struct RowId {
   int64_t offset = 0;
 
@@ -87,8 +132,18 @@ struct RowId {
   }
 };
 
+// snippet: tests/docs/reference_engine_test.cpp Callable
 /// A function of the user's. It is called with the ids `[rows]` (int64) of the rows to
 /// fill and their width, and returns `[rows, dim]` float32.
+///
+///   const auto rows_of = [=](const at::Tensor& ids, int64_t /*dim*/) {
+///     return vectors.index_select(0, ids);  // from another model
+///   };
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .initializer = initializers::Callable("vectors", rows_of)});
 class Callable : public optim::NamedFunction<
                      at::Tensor(const at::Tensor& ids, int64_t dim)> {
  public:

@@ -23,6 +23,7 @@ std::string to_string(at::ScalarType dtype);
 /// Errors:  c10::ValueError listing the choices.
 at::ScalarType dtype_from_string(std::string_view name);
 
+// snippet: tests/docs/reference_engine_test.cpp QuantizationConfig
 /// Rounds the rows of a lookup, before they are combined, to num_buckets values
 /// from lower to upper, as a quantized copy of the table would hold them:
 ///
@@ -31,6 +32,14 @@ at::ScalarType dtype_from_string(std::string_view name);
 ///
 /// Tables and updates are not rounded, and gradients pass as if there were no
 /// rounding. A serving lookup does not round.
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .quantization = QuantizationConfig{
+///            .num_buckets = 256, .lower = -1.0, .upper = 1.0}});
+///
 /// Source:  tf.tpu.experimental.embedding.QuantizationConfig.
 struct QuantizationConfig {
   int64_t num_buckets = 0;
@@ -51,7 +60,18 @@ struct QuantizationConfig {
 /// Errors:  c10::ValueError beginning with `where`.
 void validate(const QuantizationConfig& config, const std::string& where);
 
+// snippet: tests/docs/reference_engine_test.cpp TableConfig
 /// One embedding table. Features share it if they have the same TablePtr.
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .vocabulary_size = 1000,
+///        .dim = 16,
+///        .optimizer = optim::Adagrad{.learning_rate = 0.05}});
+///   // Two features share the table.
+///   const Nest<FeatureConfig> features{
+///       {"user", FeatureConfig{.table = users}},
+///       {"friends", FeatureConfig{.table = users}}};
 struct TableConfig {
   /// Unique in a layer. It names the table in checkpoints. Empty: `table_{i}`, in the
   /// order of first use.

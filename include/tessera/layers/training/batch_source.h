@@ -14,8 +14,13 @@
 
 namespace tessera::training {
 
+// snippet: tests/docs/reference_training_test.cpp Pass
 /// Runs a step function on the batches of a source, epoch by epoch. It hides the type of
 /// the batches, so that fit() need not be a template. make_pass() creates one.
+///
+///   const std::shared_ptr<Pass> pass = make_pass(test_batches, loss_of);
+///   const Logs logs = evaluate(*pass, {std::make_shared<AUC>()});
+///   std::cout << logs["loss"] << " " << logs["auc"] << "\n";
 class Pass {
  public:
   virtual ~Pass() = default;

@@ -94,6 +94,7 @@ class Training {
   TrainingState& state_;
 };
 
+// snippet: tests/docs/reference_training_test.cpp Callback
 /// An observer of a training. fit() calls callbacks from its own thread, in the order of
 /// FitOptions::callbacks, and before FitOptions::checkpoint. In on_epoch_end() callbacks
 /// with log_names() come first.
@@ -101,6 +102,18 @@ class Training {
 /// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
 /// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
 /// callback that threw has a state, because that state may lack the epoch.
+///
+///   class ExampleLimit : public Callback {
+///    public:
+///     void on_step_end(Training& training) override {
+///       const Progress& progress = training.progress();
+///       if (progress.examples >= 24) {
+///         training.stop("24 examples");
+///       }
+///     }
+///   };
+///   const auto limit = std::make_shared<ExampleLimit>();
+///   const History history = fit(batches, step, {.callbacks = {limit}});
 class Callback {
  public:
   virtual ~Callback() = default;

@@ -42,14 +42,18 @@ struct TrainingCheckpointOptions {
 };
 static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 
+// snippet: tests/docs/reference_training_test.cpp Checkpoint
 /// Saves a training and resumes it, also in the middle of an epoch. A checkpoint has the
 /// tables with their slots, dense weights and buffers, the optimizer, the history, the
 /// state of metrics and callbacks, and LibTorch's random generator. A checkpoint that was
 /// not written completely is ignored.
 ///
-///   fit(batches, step, {.epochs = 10, .checkpoint = std::make_shared<Checkpoint>(
-///       "run/checkpoints", model.ptr(), optimizer,
-///       TrainingCheckpointOptions{.every_steps = 1000})});
+///   const auto checkpoint = std::make_shared<Checkpoint>(
+///       "run/checkpoints",
+///       model.ptr(),
+///       optimizer,
+///       TrainingCheckpointOptions{.every_steps = 1000});
+///   fit(batches, step, {.epochs = 2, .checkpoint = checkpoint});
 ///
 /// A resumed training gives the same result as an uninterrupted one, bit for bit, if the
 /// source gives the same batches for the same epoch. A source that shuffles may use

@@ -36,11 +36,19 @@ struct EarlyStoppingOptions {
 };
 static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
+// snippet: tests/docs/reference_training_test.cpp EarlyStopping
+// snippet: tests/docs/reference_training_test.cpp EarlyStopping_loop
 /// Stops when a logged number no longer improves. NaN is no improvement.
 ///
 /// On several ranks, rank 0's value decides for all ranks if `restore_best` is set.
 /// Otherwise each rank monitors its own value, such as the loss of its own batches, and
 /// all ranks stop with the first one.
+///
+///   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+///       .monitor = "loss", .patience = 2, .restore_best = model.ptr()});
+///   const History history =
+///       fit(batches, step, {.epochs = 5, .callbacks = {stopping}});
+///
 /// Errors:  c10::ValueError for a monitor that is not logged, listing the names; when
 ///          neither the options nor the metric say which values are better; and when
 ///          the directory does not hold the best weights that a resumed or ended
@@ -50,7 +58,7 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 ///
 ///   EarlyStopping stopping({.patience = 2, .better = Better::kLower});
 ///   for (int64_t epoch = 0; epoch < 10 && !stopping.is_done(); ++epoch) {
-///     ...
+///     const double loss = train_epoch();
 ///     if (stopping.update(epoch, loss)) {
 ///       save_weights(*model, "run/best");
 ///     }

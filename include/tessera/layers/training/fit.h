@@ -69,25 +69,26 @@ struct FitOptions {
 };
 static_assert(std::is_aggregate_v<FitOptions>);
 
+// snippet: tests/docs/reference_training_test.cpp fit
 /// Trains for some epochs: the loop of quick_start.cpp with metrics, validation,
 /// callbacks and checkpoints.
 ///
 ///   const auto loss_of = [&](const Batch& batch) {
-///     const auto scores = model->forward(batch.features);
+///     const auto scores = model->forward(batch.features).squeeze(1);
 ///     return StepResult{
 ///         .loss = torch::binary_cross_entropy_with_logits(scores, batch.click),
 ///         .predictions = scores,
 ///         .labels = batch.click};
 ///   };
-///   const History history = fit(
-///       train_batches,
-///       make_train_step(optimizer, loss_of),
-///       {.epochs = 10,
-///        .model = model.ptr(),
-///        .metrics = {std::make_shared<AUC>()},
-///        .validation = Validation{.pass = make_pass(test_batches, loss_of)},
-///        .callbacks = {std::make_shared<ProgressBar>()}});
-///   history["val_auc"];  // one per epoch
+///   const History history =
+///       fit(train_batches,
+///           make_train_step(optimizer, loss_of),
+///           {.epochs = 10,
+///            .model = model.ptr(),
+///            .metrics = {std::make_shared<AUC>()},
+///            .validation = Validation{.pass = make_pass(test_batches, loss_of)},
+///            .callbacks = {std::make_shared<ProgressBar>()}});
+///   const double auc = history["val_auc"].back();  // of the last epoch
 ///
 /// `source` and `step` are those of make_pass(). The logs of an epoch have "loss", the
 /// mean over examples, and the metrics. The values of the validation have the prefix

@@ -12,7 +12,12 @@
 
 namespace tessera::training {
 
+// snippet: tests/docs/reference_training_test.cpp Logs
 /// Named values, in the order in which they were first set.
+///
+///   Logs logs{{"loss", 0.43}};
+///   logs.set("auc", 0.79);
+///   const double auc = logs["auc"];
 class Logs {
  public:
   using Entry = std::pair<std::string, double>;
@@ -42,7 +47,14 @@ struct EpochRecord {
   Logs logs = {};
 };
 
+// snippet: tests/docs/reference_training_test.cpp History
 /// The logs of all epochs, including those before a resume.
+///
+///   const History history = fit(batches, step, {.epochs = 3});
+///   for (const EpochRecord& record : history.epochs) {
+///     std::cout << record.epoch << " " << record.logs["loss"] << "\n";
+///   }
+///   const std::vector<double> losses = history["loss"];  // one per epoch
 struct History {
   std::vector<EpochRecord> epochs = {};
   /// Why the training ended before all epochs were done. Empty: it did not.

@@ -35,7 +35,11 @@ class HistoryFile : public Callback {
   std::string path_;
 };
 
+// snippet: tests/docs/reference_training_test.cpp CsvHistory
 /// Writes the history in the format of to_csv().
+///
+///   const auto csv = std::make_shared<CsvHistory>("history.csv");
+///   const History history = fit(batches, step, {.epochs = 3, .callbacks = {csv}});
 class CsvHistory : public HistoryFile {
  public:
   explicit CsvHistory(std::string path)
@@ -45,7 +49,12 @@ class CsvHistory : public HistoryFile {
   std::string text_of(const History& history) const override;
 };
 
+// snippet: tests/docs/reference_training_test.cpp JsonHistory
 /// Writes the history in the format of to_json().
+///
+///   const auto json = std::make_shared<JsonHistory>("history.json");
+///   fit(batches, step, {.epochs = 3, .callbacks = {json}});
+///   const History read = history_from_json(load_json("history.json"));
 class JsonHistory : public HistoryFile {
  public:
   explicit JsonHistory(std::string path)

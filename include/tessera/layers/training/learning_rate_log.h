@@ -23,7 +23,14 @@ Logs learning_rates(
     const std::vector<TPUEmbedding>& layers = {});
 Logs learning_rates(const std::vector<TPUEmbedding>& layers);
 
+// snippet: tests/docs/reference_training_test.cpp LearningRateLog
 /// Logs learning_rates() at the end of each epoch.
+///
+///   const auto rates = std::make_shared<LearningRateLog>(
+///       optimizer, std::vector<TPUEmbedding>{embedding});
+///   const History history =
+///       fit(batches, step, {.epochs = 2, .callbacks = {rates}});
+///   const std::vector<double> of_users = history["learning_rate_users"];
 class LearningRateLog : public Callback {
  public:
   /// `optimizer` must outlive the callback.

@@ -10,15 +10,15 @@ class Optimizer;
 
 namespace tessera::training {
 
+// snippet: tests/docs/reference_training_test.cpp LearningRateScheduler
 /// Sets the learning rate of an optimizer of torch::optim before each step, in all its
 /// parameter groups. The rate is the value of the schedule at the number of steps done
 /// since the training began.
 ///
-///   torch::optim::AdamW optimizer(model->parameters());
-///   fit(batches, step, {.callbacks = {std::make_shared<LearningRateScheduler>(
+///   const auto scheduler = std::make_shared<LearningRateScheduler>(
 ///       optimizer,
-///       optim::CosineDecay{.initial_learning_rate = 1e-3,
-///                          .decay_steps = 10'000})}});
+///       optim::CosineDecay{.initial_learning_rate = 1e-3, .decay_steps = 10'000});
+///   fit(batches, step, {.callbacks = {scheduler}});
 ///
 /// A resumed training continues in the middle of the schedule. Tables and the optimizers
 /// of make_optimizer() need no callback, since their `learning_rate` may be a schedule.

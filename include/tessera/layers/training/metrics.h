@@ -14,14 +14,15 @@ namespace tessera::training {
 /// Whether a higher or a lower value of a metric is better.
 enum class Better { kHigher, kLower, kUnknown };
 
+// snippet: tests/docs/reference_training_test.cpp Metric
 /// A value over all examples since the last reset(). It does not depend on how they were
 /// split into batches. Sums are float64, in the order of the examples.
 ///
-///   AUC auc;
-///   for (const auto& batch : batches) {
-///     auc.update(model->forward(batch.features), batch.click);
+///   LogLoss log_loss({.scores = ScoreKind::kLogits});
+///   for (const Batch& batch : test_batches) {
+///     log_loss.update(model->forward(batch.features), batch.click);
 ///   }
-///   std::cout << auc.name() << " " << auc.result();
+///   std::cout << log_loss.name() << " " << log_loss.result() << "\n";
 ///
 /// An example with weight w counts as w examples. Weights have shape `[batch]`; if
 /// undefined, each weight is 1. result() is NaN if the metric is not defined: there are
@@ -87,11 +88,17 @@ class MeanMetric : public Metric {
   double weight_ = 0.0;
 };
 
+// snippet: tests/docs/reference_training_test.cpp AUC
 /// The area under the ROC curve: how often a positive example has a higher score than a
 /// negative one. Equal scores count half.
 ///
 /// It is exact, so it stores every score, with 8 bytes per example, or 16 once weights
 /// were given. result() sorts them. NaN if all examples have the same class.
+///
+///   AUC auc;
+///   auc.update(scores, clicks);
+///   const double area = auc.result();  // 1: each click has a higher score
+///
 /// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
 /// Source:  scikit-learn's roc_auc_score.
 class AUC : public Metric {
@@ -140,10 +147,16 @@ struct LogLossOptions {
   std::string name = "log_loss";
 };
 
+// snippet: tests/docs/reference_training_test.cpp LogLoss
 /// The mean of -log p(label).
 ///
 /// Probabilities are clipped to [eps, 1 - eps], where eps is the machine epsilon of their
 /// dtype. The loss of logits is exact, without clipping.
+///
+///   LogLoss log_loss({.scores = ScoreKind::kLogits});
+///   log_loss.update(logits, clicks);
+///   const double loss = log_loss.result();
+///
 /// Shapes:  predictions [n] or [n, 1], for class 1, with labels 0 and 1; or
 ///          [n, classes], with rows that sum to 1 and labels in [0, classes).
 /// Source:  scikit-learn's log_loss.
@@ -164,7 +177,13 @@ class LogLoss : public MeanMetric {
   LogLossOptions options_;
 };
 
+// snippet: tests/docs/reference_training_test.cpp RMSE
 /// The root of the mean squared difference.
+///
+///   RMSE rmse;
+///   rmse.update(torch::tensor({3.0F, 5.0F}), torch::tensor({4.0F, 2.0F}));
+///   const double error = rmse.result();  // sqrt((1 + 9) / 2)
+///
 /// Shapes:  predictions and labels [n] or [n, 1].
 /// Source:  scikit-learn's root_mean_squared_error.
 class RMSE : public MeanMetric {
@@ -192,7 +211,13 @@ struct AccuracyOptions {
   std::string name = "accuracy";
 };
 
+// snippet: tests/docs/reference_training_test.cpp Accuracy
 /// How often the predicted class is the label.
+///
+///   Accuracy accuracy({.threshold = 0.0});  // for logits
+///   accuracy.update(logits, clicks);
+///   const double share = accuracy.result();
+///
 /// Shapes:  predictions [n] or [n, 1] with labels 0 and 1; or [n, classes] with
 ///          labels in [0, classes), where the first of equal largest scores wins.
 /// Source:  scikit-learn's accuracy_score.
@@ -220,8 +245,14 @@ struct TopKAccuracyOptions {
   std::string name = "";
 };
 
+// snippet: tests/docs/reference_training_test.cpp TopKAccuracy
 /// How often the label is among the k classes with the largest scores. If scores are
 /// equal, the later class ranks first.
+///
+///   TopKAccuracy accuracy({.k = 2});
+///   accuracy.update(scores, classes);  // scores [n, classes]
+///   const double share = accuracy.result();
+///
 /// Shapes:  predictions [n, classes], any scores; labels [n] or [n, 1] in
 ///          [0, classes).
 /// Source:  scikit-learn's top_k_accuracy_score, also for the rule for equal scores.
@@ -250,11 +281,13 @@ struct RecallAtKOptions {
   std::string name = "";
 };
 
+// snippet: tests/docs/reference_training_test.cpp RecallAtK
 /// How often the label, the one correct id of an example, is among the first k ids that
 /// were retrieved for it.
 ///
 ///   RecallAtK recall({.k = 10});
 ///   recall.update(index->search(queries, 10).ids, next_movies);
+///   const double share = recall.result();
 ///
 /// Shapes:  predictions [n, retrieved] int32 or int64, best first, like TopK::ids;
 ///          -1 means no id. Labels [n] or [n, 1], ids >= 0, int32 or int64.
@@ -277,8 +310,14 @@ class RecallAtK : public MeanMetric {
   RecallAtKOptions options_;
 };
 
+// snippet: tests/docs/reference_training_test.cpp Mean
 /// The mean of the predictions. It ignores labels, which may be undefined. For a
 /// calibrated model it equals the mean label.
+///
+///   Mean mean("mean_probability");
+///   mean.update(probabilities);
+///   const double probability = mean.result();
+///
 /// Shapes:  predictions [n] or [n, 1].
 class Mean : public MeanMetric {
  public:

@@ -17,10 +17,12 @@ struct Predictions {
 };
 static_assert(std::is_aggregate_v<Predictions>);
 
+// snippet: tests/docs/reference_training_test.cpp Predictions
 /// Returns the predictions and labels of all batches of `pass`, under NoGradGuard.
 ///
 ///   model->eval();
-///   const auto [scores, clicks] = predict(*make_pass(batches, loss_of));
+///   const Predictions found = predict(*make_pass(test_batches, loss_of));
+///   // found.predictions and found.labels: [examples]
 ///
 /// The steps need not return a loss. Use evaluate() for metrics if the predictions do not
 /// fit in memory.

@@ -30,6 +30,7 @@ struct ProgressBarOptions {
   double plain_interval = 30.0;
 };
 
+// snippet: tests/docs/reference_training_test.cpp ProgressBar
 /// Shows the progress of a training: steps, throughput, the time left for all epochs,
 /// loss and metrics.
 ///
@@ -37,10 +38,15 @@ struct ProgressBarOptions {
 ///
 /// It also works without fit(), in your own loop:
 ///
-///   ProgressBar bar;
-///   bar.show({.epochs = 10, .steps_per_epoch = 90, .epoch = epoch,
-///             .step_in_epoch = i, .step = step}, {{"loss", mean_loss}});
-///   bar.end_epoch(...);  // the same, after the last step of an epoch
+///   ProgressBar bar({.stream = log_file, .plain_interval = 60.0});
+///   Progress progress{.epochs = 1, .steps_per_epoch = std::ssize(batches)};
+///   for (const Batch& batch : batches) {
+///     const double loss = step(batch).loss.item<double>();
+///     ++progress.step_in_epoch;
+///     ++progress.step;
+///     bar.show(progress, {{"loss", loss}});
+///   }
+///   bar.end_epoch(progress, {});
 ///
 /// Call show() after every step: it draws only as often as the options say, and the
 /// first call counts as one step.

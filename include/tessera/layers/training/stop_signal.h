@@ -3,6 +3,7 @@
 
 namespace tessera::training {
 
+// snippet: tests/docs/reference_training_test.cpp StopSignal
 /// While a StopSignal exists, SIGINT and SIGTERM do not end the process but are recorded.
 /// A second signal ends the process, as it does by default. The destructor of the last
 /// StopSignal restores the previous signal handlers, and raises the recorded signal again

@@ -34,7 +34,14 @@ struct StepResult {
 };
 static_assert(std::is_aggregate_v<StepResult>);
 
+// snippet: tests/docs/reference_training_test.cpp TrainStepOptions
 /// What a training step needs for training on several ranks.
+///
+///   auto step = make_train_step(
+///       optimizer,
+///       loss_of,
+///       {.strategy = strategy,  // a sharded one
+///        .dense_parameters = dense_parameters(*model)});
 struct TrainStepOptions {
   /// The strategy of the tables. If it is sharded, the gradients of `dense_parameters`
   /// are summed over the ranks, and a loss that is not finite on one rank skips the
@@ -72,16 +79,18 @@ void apply_update(
     StepResult& result,
     const TrainStepOptions& options = {});
 
+// snippet: tests/docs/reference_training_test.cpp make_train_step
 /// Makes the usual training step, for fit() or for your own loop:
 ///
 ///   auto step = make_train_step(optimizer, [&](const Batch& batch) {
-///     const auto scores = model->forward(batch.features);
+///     const auto scores = model->forward(batch.features).squeeze(1);
 ///     return StepResult{
 ///         .loss = torch::binary_cross_entropy_with_logits(scores, batch.click),
 ///         .predictions = scores,
 ///         .labels = batch.click};
 ///   });
-///   for (const auto& batch : batches) {
+///   double total = 0.0;
+///   for (const Batch& batch : batches) {
 ///     total += step(batch).loss.item<double>();
 ///   }
 ///

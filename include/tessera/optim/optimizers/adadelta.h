@@ -10,12 +10,16 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Adadelta
 /// Adadelta. The root mean square of past updates sets the step size.
 ///
 ///   accumulator = rho * accumulator + (1 - rho) * gradient^2
 ///   delta       = gradient * sqrt((update + epsilon) / (accumulator + epsilon))
 ///   update      = rho * update + (1 - rho) * delta^2
 ///   weight     -= learning_rate * delta
+///
+///   // The learning rate of the paper.
+///   TPUEmbedding embedding(features, Adadelta{.learning_rate = 1.0});
 ///
 /// Slots:   accumulators and updates; both start at 0.
 /// Range:   rho in [0, 1], epsilon > 0.

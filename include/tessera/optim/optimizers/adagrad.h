@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Adagrad
 /// Adagrad. Each weight has its own step size, which falls as the sum of its squared
 /// gradients grows.
 ///
@@ -18,6 +19,9 @@ namespace tessera::optim {
 ///
 /// With an epsilon, the denominator is sqrt(accumulator) + epsilon. With
 /// epsilon_inside_sqrt, it is sqrt(accumulator + epsilon).
+///
+///   // The rows of rare ids keep taking large steps.
+///   TPUEmbedding embedding(features, Adagrad{.learning_rate = 0.1});
 ///
 /// Slots:   accumulators, which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value > 0, epsilon >= 0.

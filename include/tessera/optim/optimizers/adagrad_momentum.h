@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp AdagradMomentum
 /// Adagrad with momentum over the scaled gradient and a configurable exponent.
 ///
 ///   beta2 = 1:  accumulator += gradient^2
@@ -19,6 +20,11 @@ namespace tessera::optim {
 ///   weight     -= learning_rate * momenta
 ///
 /// With use_nesterov, weight -= learning_rate * (momentum * momenta + scaled).
+///
+///   // The accumulator is a moving average, so steps do not vanish.
+///   TPUEmbedding embedding(
+///       features,
+///       AdagradMomentum{.learning_rate = 0.01, .momentum = 0.9, .beta2 = 0.99});
 ///
 /// Slots:   accumulators and momenta; both start at 0.
 /// Range:   momentum, beta2 in [0, 1], exponent > 0, epsilon > 0.

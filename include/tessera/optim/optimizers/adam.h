@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Adam
 /// Adam. The defaults are those of the TPU: lazy and without bias correction.
 ///
 ///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
@@ -20,6 +21,10 @@ namespace tessera::optim {
 /// With bias_correction, the learning rate is multiplied by
 /// sqrt(1 - beta_2^t) / (1 - beta_1^t), where t = 1, 2, ... counts the table's updates.
 /// With amsgrad, the denominator uses the largest velocity so far.
+///
+///   // Corrects the bias, as Keras and torch::optim do.
+///   TPUEmbedding embedding(
+///       features, Adam{.learning_rate = 0.001, .bias_correction = true});
 ///
 /// Slots:   momenta and velocities, with amsgrad also max_velocities; all start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0.

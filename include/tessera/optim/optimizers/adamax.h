@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Adamax
 /// Adamax. It is Adam that divides by a decaying maximum of |gradient| instead of the
 /// root of the second moment.
 ///
@@ -18,6 +19,9 @@ namespace tessera::optim {
 ///   weight  -= learning_rate / (1 - beta_1^t) * momentum / (norm + epsilon)
 ///
 /// t = 1, 2, ... counts the table's updates.
+///
+///   TPUEmbedding embedding(
+///       features, Adamax{.learning_rate = 0.01, .beta_1 = 0.9, .beta_2 = 0.99});
 ///
 /// Slots:   momenta and norms; both start at 0.
 /// Range:   beta_1 in [0, 1), beta_2 in [0, 1], epsilon > 0.

@@ -13,7 +13,18 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp CustomSlot
 /// A slot of a custom rule: a tensor that the rule keeps for each table.
+///
+///   const CustomOptimizer momentum{
+///       .learning_rate = 0.1,
+///       .rule = CustomRule(
+///           "momentum",
+///           [](CustomRows& rows) {
+///             rows.slots[0].mul_(0.9).add_(rows.gradients);
+///             rows.weights.sub_(rows.slots[0], rows.learning_rate);
+///           }),
+///       .slots = {CustomSlot{.name = "momenta", .initial_value = 0.0}}};
 struct CustomSlot {
   /// Unique in the spec. It has only letters, digits and _.
   std::string name = {};
@@ -31,13 +42,16 @@ struct CustomSlot {
   }
 };
 
+// snippet: tests/docs/reference_optim_test.cpp CustomOptimizer
 /// An optimizer with a user-defined rule, which is a function of the touched rows.
 ///
-///   CustomOptimizer{
-///       .learning_rate = 0.1,
-///       .rule = CustomRule("sign", [](CustomRows& rows) {
-///         rows.weights.sub_(rows.gradients.sign(), rows.learning_rate);
-///       })};
+///   TPUEmbedding embedding(
+///       features,
+///       CustomOptimizer{
+///           .learning_rate = 0.1,
+///           .rule = CustomRule("sign", [](CustomRows& rows) {
+///             rows.weights.sub_(rows.gradients.sign(), rows.learning_rate);
+///           })});
 ///
 /// Slots:   those of `slots`; each starts at its initial value.
 /// Range:   slot names are unique and have only letters, digits and _.

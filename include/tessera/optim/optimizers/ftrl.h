@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp FTRL
 /// Follow the regularised leader. l1 makes weights exactly zero.
 ///
 ///   p(a)         = a^-learning_rate_power
@@ -30,6 +31,10 @@ namespace tessera::optim {
 /// initial weight, as upstream does. With keep_initial_weight, the linear slot starts at
 ///
 ///   -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1)
+///
+///   // Weights that matter little become exactly zero.
+///   TPUEmbedding embedding(
+///       features, FTRL{.learning_rate = 0.1, .l1_regularization_strength = 1.0});
 ///
 /// Slots:   accumulators, which start at initial_accumulator_value, and linears, which
 ///          start at 0.

@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp LAMB
 /// LAMB. It is Adam whose step has the norm of the row times the learning rate.
 ///
 ///   momentum, velocity   as in Adam, with bias correction
@@ -18,6 +19,9 @@ namespace tessera::optim {
 ///
 /// The norms are those of one row, as in FBGEMM. If a norm is 0, the ratio of the norms
 /// is 1. The bias correction uses t = 1, 2, ..., the number of the table's update.
+///
+///   TPUEmbedding embedding(
+///       features, LAMB{.learning_rate = 0.01, .weight_decay = 0.01});
 ///
 /// Slots:   momenta and velocities; both start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, weight_decay >= 0.

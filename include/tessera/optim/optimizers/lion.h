@@ -10,12 +10,21 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Lion
 /// Lion. All steps have the size of the learning rate; the sign comes from a blend of
 /// momentum and gradient.
 ///
 ///   blend    = beta_1 * momenta + (1 - beta_1) * gradient
 ///   weight  -= learning_rate * sign(blend)
 ///   momenta  = beta_2 * momenta + (1 - beta_2) * gradient
+///
+///   // With decoupled weight decay, as in the paper.
+///   TPUEmbedding embedding(
+///       features,
+///       Lion{
+///           .learning_rate = 0.01,
+///           .weight_decay_factor = 0.1,
+///           .multiply_weight_decay_factor_by_learning_rate = true});
 ///
 /// Slots:   momenta, which start at 0.
 /// Range:   beta_1, beta_2 in [0, 1].

@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Momentum
 /// Gradient descent with momentum.
 ///
 ///   momenta  = momentum * momenta + gradient
@@ -22,6 +23,10 @@ namespace tessera::optim {
 ///   weight += momenta
 ///
 /// With both, weight += momentum * momenta - learning_rate * gradient.
+///
+///   TPUEmbedding embedding(
+///       features,
+///       Momentum{.learning_rate = 0.1, .momentum = 0.9, .use_nesterov = true});
 ///
 /// Slots:   momenta, which start at 0.
 /// Range:   momentum in [0, 1].

@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp Nadam
 /// Nadam. It is Adam with Nesterov momentum; its momentum factor mu(t) grows to beta_1.
 ///
 ///   momentum  = beta_1 * momentum + (1 - beta_1) * gradient
@@ -21,6 +22,10 @@ namespace tessera::optim {
 ///               / (sqrt(velocity / (1 - beta_2^t)) + epsilon)
 ///
 /// t = 1, 2, ... counts the table's updates. mu needs no slot.
+///
+///   // The schedule_decay of torch.optim.NAdam.
+///   TPUEmbedding embedding(
+///       features, Nadam{.learning_rate = 0.01, .schedule_decay = 0.004});
 ///
 /// Slots:   momenta and velocities; both start at 0.
 /// Range:   beta_1, beta_2 in [0, 1), epsilon > 0, schedule_decay >= 0.

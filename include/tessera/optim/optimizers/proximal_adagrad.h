@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp ProximalAdagrad
 /// Adagrad with an exact proximal step for l1 and l2 regularization.
 ///
 ///   accumulator += gradient^2
@@ -18,6 +19,11 @@ namespace tessera::optim {
 ///   weight       = sign(moved) * max(|moved| - rate * l1, 0) / (1 + rate * l2)
 ///
 /// l1 and l2 are l1_regularization_strength and l2_regularization_strength.
+///
+///   // Weights whose gradients stay below l1 become exactly zero.
+///   TPUEmbedding embedding(
+///       features,
+///       ProximalAdagrad{.learning_rate = 0.1, .l1_regularization_strength = 3.0});
 ///
 /// Slots:   accumulators, which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value > 0, l1, l2 >= 0.

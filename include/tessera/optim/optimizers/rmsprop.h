@@ -10,6 +10,7 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp RMSprop
 /// RMSprop. It is Adagrad with a running mean of the squared gradients instead of a sum.
 ///
 ///   square   = rho * square + (1 - rho) * gradient^2
@@ -19,6 +20,9 @@ namespace tessera::optim {
 ///   weight  -= momenta, or step without momentum
 ///
 /// With epsilon_inside_sqrt = false, the denominator is sqrt(...) + epsilon.
+///
+///   TPUEmbedding embedding(
+///       features, RMSprop{.learning_rate = 0.01, .rho = 0.9, .momentum = 0.9});
 ///
 /// Slots:   mean_squares, momenta if momentum > 0, means if centered; all start at 0.
 /// Range:   rho, momentum in [0, 1], epsilon > 0.

@@ -10,10 +10,14 @@
 
 namespace tessera::optim {
 
+// snippet: tests/docs/reference_optim_test.cpp RowWiseAdagrad
 /// Adagrad with one accumulator per row. So the slot has 1 / dim of the table's size.
 ///
 ///   accumulator += mean over the row of gradient^2
 ///   weight      -= learning_rate * gradient / (sqrt(accumulator) + epsilon)
+///
+///   // For large tables.
+///   TPUEmbedding embedding(features, RowWiseAdagrad{.learning_rate = 0.1});
 ///
 /// Slots:   accumulators [vocab], which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value >= 0, epsilon > 0.
