@@ -57,7 +57,7 @@ void TableModule::load_checkpoint(
   if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
     layer->strategy_->wait_for_lookups();
     tessera::load_checkpoint(*layer->state_, directory, options, where);
-    layer->strategy_->forget();
+    layer->strategy_->discard_pending();
   } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
     EngineAccess::change(*engine, [&](EmbeddingState& state) {
       tessera::load_checkpoint(state, directory, options, where);
