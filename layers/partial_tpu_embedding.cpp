@@ -187,7 +187,10 @@ PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
     const Weights& weights) const {
   FeatureHalves halves{.part = part_of(options().features, features)};
   halves.features = split(features, "features", halves.part);
-  if (!weights.empty()) {
+  const bool has_none = halves.part
+      ? has_no_weights(weights, *halves.part)
+      : has_no_weights(weights, options().features);
+  if (!has_none) {
     halves.weights = split(weights, "weights", halves.part);
   }
   return halves;

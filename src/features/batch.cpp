@@ -109,7 +109,7 @@ Batch read_batch(
   return read_leaves(
       states,
       inputs,
-      weights.empty()
+      has_no_weights(weights, structure)
           ? std::vector<const std::optional<Feature>*>(states.size())
           : some_leaves_like(structure, weights, "weights"));
 }
@@ -150,7 +150,7 @@ Batch read_part(
     return all;
   };
   std::vector<const std::optional<Feature>*> given;
-  if (!weights.empty()) {
+  if (!has_no_weights(weights, part)) {
     given = some_leaves_like(part, weights, "weights");
   }
   return read_leaves(

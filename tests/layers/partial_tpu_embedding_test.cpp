@@ -165,6 +165,9 @@ TEST(PartialTPUEmbeddingTest, WeightsGoToTheirFeatures) {
   for (size_t i = 0; i < expected.size(); ++i) {
     test::expect_close(actual[i], expected[i]);
   }
+  EXPECT_VALUE_ERROR(
+      layer->forward(batch(), Weights::list({})),
+      "[weights] expected a map here, but got a list");
 }
 
 TEST(PartialTPUEmbeddingTest, PrefetchesLikeOneLayer) {

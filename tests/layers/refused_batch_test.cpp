@@ -80,6 +80,17 @@ TEST_P(RefusedBatchTest, ErrorsForAnotherNestOfWeightsNameThePath) {
       (embedding->forward(
           features, {{"user", std::nullopt}, {"seen", std::nullopt}})),
       "[weights 'seen'] expected a list here, but got a value");
+  const Weights none = Weights::list({});
+  EXPECT_VALUE_ERROR(
+      embedding->forward(features, none),
+      "[weights] expected a map here, but got a list");
+  const at::NoGradGuard no_grad;
+  EXPECT_VALUE_ERROR(
+      (embedding->forward({{"user", ids}}, none)),
+      "[weights] expected a map here, but got a list");
+  auto list = layer(Nest<FeatureConfig>::list({config, config}));
+  EXPECT_EQ(
+      list->forward(Features::list({ids, ids}), none).flatten().size(), 2U);
 }
 
 TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
