@@ -80,7 +80,7 @@ int train(const std::string& folder) {
       fs::is_empty(folder) || fs::exists(folder + "/checkpoints"),
       "[fit] expected a new folder or one of this program, but '",
       folder,
-      "' has other files. Give another.");
+      "' has other files. Choose another folder.");
   torch::manual_seed(1);
   Ranker model;
   torch::optim::Adam optimizer(model->parameters(), 1e-3);
@@ -133,7 +133,8 @@ int train(const std::string& folder) {
             << "\n";
   TORCH_CHECK(
       std::cout.flush(),
-      "[fit] expected to write the report, but standard output failed.");
+      "[fit] expected to write the report, but standard output failed. Check "
+      "that the disk is not full.");
   const int signal = history.stop_signal();
   return signal == 0 ? 0 : 128 + signal;  // the convention of shells
 }

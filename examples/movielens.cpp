@@ -220,7 +220,7 @@ int run(const Options& options) {
       users,
       "], but got ",
       options.user,
-      ".");
+      ". Choose another user.");
   prepare_outputs(options);
   std::optional<TemporaryFile> temporary;  // the export if there is no --export
   if (options.exported.empty()) {

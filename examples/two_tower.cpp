@@ -125,7 +125,7 @@ Example requested_example(const Sequences& sequences, const Options& options) {
       sequences.movielens().users.size(),
       "] and have two ratings or more, but got ",
       options.user,
-      ".");
+      ". Choose another user.");
   return *requested;
 }
 

@@ -120,7 +120,7 @@ void append_integer(int64_t value, std::string& text) {
 void check_option(const char* name, double value, double low, double high) {
   TESSERA_CHECK_VALUE(
       value >= low && value <= high,
-      "[CriteoGenerator] {} must be in [{}, {}], but got {}.",
+      "[CriteoGenerator] {} must be in [{}, {}], but got {}. Correct the option.",
       name,
       low,
       high,
@@ -130,21 +130,21 @@ void check_option(const char* name, double value, double low, double high) {
 void validate(const CriteoGeneratorOptions& options) {
   TESSERA_CHECK_VALUE(
       options.examples >= 0,
-      "[CriteoGenerator] examples must be >= 0, but got {}.",
+      "[CriteoGenerator] examples must be >= 0, but got {}. Correct the option.",
       options.examples);
   TESSERA_CHECK_VALUE(
       options.first_example >= 0,
-      "[CriteoGenerator] first_example must be >= 0, but got {}.",
+      "[CriteoGenerator] first_example must be >= 0, but got {}. Correct the option.",
       options.first_example);
   TESSERA_CHECK_VALUE(
       options.first_example <=
           std::numeric_limits<int64_t>::max() - options.examples,
-      "[CriteoGenerator] first_example must be at most 2^63 - 1 - examples, but got {} with {} examples.",
+      "[CriteoGenerator] first_example must be at most 2^63 - 1 - examples, but got {} with {} examples. Lower one of them.",
       options.first_example,
       options.examples);
   TESSERA_CHECK_VALUE(
       options.vocabulary_sizes.size() == kCategories,
-      "[CriteoGenerator] expected {} vocabulary_sizes, one per column, but got {}.",
+      "[CriteoGenerator] expected {} vocabulary_sizes, one per column, but got {}. Pass one for each column.",
       kCategories,
       options.vocabulary_sizes.size());
   for (const int64_t size : options.vocabulary_sizes) {
@@ -154,7 +154,7 @@ void validate(const CriteoGeneratorOptions& options) {
   check_option("effect_strength", options.effect_strength, 0, 10);
   TESSERA_CHECK_VALUE(
       options.click_rate > 0 && options.click_rate < 1,
-      "[CriteoGenerator] click_rate must be in (0, 1), but got {}.",
+      "[CriteoGenerator] click_rate must be in (0, 1), but got {}. Correct the option.",
       options.click_rate);
 }
 
@@ -358,7 +358,7 @@ int64_t CriteoGenerator::logit_of(const Example& example) const {
 float CriteoGenerator::append_line(int64_t number, std::string& text) const {
   TESSERA_CHECK_VALUE(
       number >= 0,
-      "[CriteoGenerator] expected the number of an example, >= 0, but got {}.",
+      "[CriteoGenerator] expected the number of an example, >= 0, but got {}. Count examples from 0.",
       number);
   const Example example = make_example(number);
   // Rounds to 24 bits, which float32 can hold, because the exp() of different libraries

@@ -30,7 +30,7 @@ TextFileWriter::TextFileWriter(std::string path, std::string where)
   require(
       !std::filesystem::exists(there) ||
           std::filesystem::is_regular_file(there),
-      "there is something else than a file");
+      "it exists, but is not a regular file");
   const auto folder = std::filesystem::path(path_).parent_path();
   const bool has_folder =
       ::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0;
@@ -71,7 +71,7 @@ void TextFileWriter::finish() {
 void TextFileWriter::require(bool is_valid, const char* problem) const {
   TESSERA_CHECK_VALUE(
       is_valid,
-      "{} expected to write '{}', but it failed: {}. Give a path in a folder with room.",
+      "{} can't write '{}': {}. Choose a path in a folder that may be written to and has free space.",
       where_,
       path_,
       problem);

@@ -24,7 +24,7 @@ class Table {
         stream_.is_open(),
         "[MovieLens] expected the file ",
         path_,
-        ", but it can't be opened. Give the folder of MovieLens 100K with "
+        ", but it can't be opened. Pass the folder of MovieLens 100K with "
         "--data, or run ./run train, which fetches it.");
   }
 
@@ -45,7 +45,10 @@ class Table {
       return true;
     }
     TORCH_CHECK_VALUE(
-        number_ > 0, "[MovieLens] ", path_, " is empty. Fetch the data again.");
+        number_ > 0,
+        "[MovieLens] ",
+        path_,
+        " is empty. Download the data again.");
     return false;
   }
 
@@ -78,7 +81,7 @@ class Table {
         expected,
         ", but got '",
         line_.substr(0, 80),
-        "'. Fetch the data again.");
+        "'. Download the data again.");
   }
 
  private:

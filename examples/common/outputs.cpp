@@ -28,7 +28,7 @@ void check_output_file(
       where,
       " must be a file in a folder that can be written to, but got '",
       path,
-      "'.");
+      "'. Choose another path.");
   for (const std::string& input : inputs) {
     TORCH_CHECK_VALUE(
         !fs::exists(path) ||
@@ -37,7 +37,7 @@ void check_output_file(
         where,
         " must not be a file that is read, but got '",
         path,
-        "'.");
+        "'. Choose another path.");
   }
 }
 
@@ -52,7 +52,7 @@ void make_output_folder(const std::string& where, const std::string& path) {
       where,
       " must be a folder that can be made and written to, but got '",
       path,
-      "'.");
+      "'. Choose another path.");
 }
 
 TemporaryFile::TemporaryFile(
@@ -103,7 +103,7 @@ int report_stop(
   if (checkpoint.empty()) {
     std::cerr << ", without a result\n";
   } else {
-    std::cerr << "; the same command goes on from '" << checkpoint << "'\n";
+    std::cerr << "; the same command continues from '" << checkpoint << "'\n";
   }
   const int signal = history.stop_signal();
   return signal == 0 ? 1 : 128 + signal;
@@ -114,6 +114,6 @@ void finish_report(const std::string& program) {
       std::cout.flush(),
       "[",
       program,
-      "] expected to write the report, but standard output failed. Is the disk "
-      "full?");
+      "] expected to write the report, but standard output failed. Check that "
+      "the disk is not full.");
 }

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 void check_inputs(const Options& options) {
   TORCH_CHECK_VALUE(
       !options.test.empty(),
-      "[dlrm_criteo] --data needs --test: other files of the same format.");
+      "[dlrm_criteo] --data needs --test. Pass other files of the same format "
+      "with --test.");
   for (const auto* files : {&options.data, &options.test}) {
     for (const std::string& file : *files) {
       TORCH_CHECK_VALUE(
@@ -23,21 +24,22 @@ void check_inputs(const Options& options) {
           "[dlrm_criteo] --data and --test must be regular files, as they are "
           "read several times, but got '",
           file,
-          "'.");
+          "'. Pass other files.");
     }
   }
   TORCH_CHECK_VALUE(
       open_files(options.data, options).next().has_value(),
-      "[dlrm_criteo] the files of --data have no example.");
+      "[dlrm_criteo] the files of --data have no example. Pass other files.");
   TORCH_CHECK_VALUE(
       open_files(options.test, options).next().has_value(),
-      "[dlrm_criteo] the files of --test have no example.");
+      "[dlrm_criteo] the files of --test have no example. Pass other files.");
 }
 
 void check_arguments(const Options& options) {
   TORCH_CHECK_VALUE(
       !options.max_malformed || options.malformed == "skip",
-      "[dlrm_criteo] --max-malformed needs --malformed skip.");
+      "[dlrm_criteo] --max-malformed needs --malformed skip. Add it, or leave "
+      "--max-malformed out.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);
   make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);

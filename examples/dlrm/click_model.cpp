@@ -35,7 +35,7 @@ void ClickModelImpl::reset() {
       config.interaction == "dlrm" || config.interaction == "dcn",
       "[ClickModel] interaction must be dlrm or dcn, but got '",
       config.interaction,
-      "'.");
+      "'. Correct the option.");
   embedding_ = register_module(
       "embedding",
       tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{

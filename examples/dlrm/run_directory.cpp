@@ -75,7 +75,7 @@ RunDirectory::RunDirectory(const Options& options)
       "[dlrm_criteo] expected a new directory or one of this program, but '",
       options.checkpoint,
       "' has checkpoints or a pipeline without the run.json that belongs to "
-      "them. Give another --checkpoint directory.");
+      "them. Choose another --checkpoint directory.");
   if (!is_resumed_) {
     return;  // the earlier training ended before its first checkpoint
   }
@@ -89,7 +89,7 @@ RunDirectory::RunDirectory(const Options& options)
       before,
       ", but got",
       now,
-      ". Give the same, or another --checkpoint directory.");
+      ". Pass the same options, or choose another --checkpoint directory.");
   model_ = run["model"];
 }
 
@@ -103,7 +103,7 @@ void RunDirectory::check(const ClickModel& model) const {
       "[dlrm_criteo] '",
       directory_.string(),
       "' has checkpoints of a model with another config: its run.json was made "
-      "by another version. Give another --checkpoint directory.");
+      "by another version. Choose another --checkpoint directory.");
 }
 
 std::shared_ptr<tessera::training::Callback> RunDirectory::make_files_writer(

@@ -49,5 +49,5 @@ void prepare_outputs(const Options& options) {
       options.save.empty() || options.save != options.exported,
       "[movielens] --save and --export must be two files, but both are '",
       options.save,
-      "'.");
+      "'. Choose another path for one of them.");
 }

@@ -29,7 +29,7 @@ RatingData::RatingData(MovieLens data, int64_t seed) : data_(std::move(data)) {
       !test_.empty(),
       "[movielens] expected 10 ratings or more, but got ",
       train_.size(),
-      ". Fetch the data again.");
+      ". Download the data again.");
 }
 
 Ratings RatingData::unrated(int64_t user) const {

@@ -30,5 +30,5 @@ void ResumeCheck::load_state(torch::serialize::InputArchive& archive) {
       options_.seed,
       " --batch ",
       options_.batch,
-      ". Use the same, or another directory.");
+      ". Pass the same options, or choose another --checkpoint directory.");
 }

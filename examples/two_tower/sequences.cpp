@@ -47,8 +47,8 @@ Sequences::Sequences(MovieLens data, bool validation) : data_(std::move(data)) {
   }
   TORCH_CHECK_VALUE(
       !test_.empty(),
-      "[two_tower] expected users with two ratings or more, but got none of",
-      " them. Fetch the data again.");
+      "[two_tower] expected users with two ratings or more, but there are none. "
+      "Download the data again.");
   probabilities_ = counts_ / static_cast<double>(train_.size());
 }
 

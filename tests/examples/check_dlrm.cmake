@@ -87,10 +87,10 @@ expect_failure("--export must not be a file that is read" --data "${SCRATCH}/rea
 set(trained --epochs 2 --checkpoint "${SCRATCH}/dlrm")
 expect_message(0 "already trained, 2 epochs" "${DLRM}" ${small} ${trained})
 list(TRANSFORM small REPLACE "^500$" 250 OUTPUT_VARIABLE other)
-expect_failure("was trained with --batch 500, but got --batch 250. Give" ${other} ${trained})
+expect_failure("was trained with --batch 500, but got --batch 250. Pass the same" ${other} ${trained})
 list(TRANSFORM small REPLACE "^0.01$" 0.03 OUTPUT_VARIABLE other)
-expect_failure("with --dense-learning-rate 0.01, but got --dense-learning-rate 0.03. Give" ${other} ${trained})
-expect_failure("with --min-count 2 --seed 0, but got --min-count 3 --seed 5. Give" ${small} ${trained} --min-count 3 --seed 5)
+expect_failure("with --dense-learning-rate 0.01, but got --dense-learning-rate 0.03. Pass the same" ${other} ${trained})
+expect_failure("with --min-count 2 --seed 0, but got --min-count 3 --seed 5. Pass the same" ${small} ${trained} --min-count 3 --seed 5)
 list(REMOVE_AT small 0 1 2 3)
 set(data "${SCRATCH}/data/20000_train.txt")
 set(test "${SCRATCH}/data/20000_test.txt")
@@ -124,7 +124,7 @@ expect_failure("--export must be a file" ${small} --export "${SCRATCH}/device.pt
 # These trainings end early.
 list(TRANSFORM small REPLACE "^0.0[12]$" 1e30 OUTPUT_VARIABLE diverging)
 expect_failure("ended with a non-finite loss: the loss of step" ${diverging})
-expect_message_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch "${DLRM}" ${small} ${new} --epochs
+expect_message_when_stopped(INT 130 "stopped by SIGINT; the same command continues from" epoch "${DLRM}" ${small} ${new} --epochs
                   1000000)
 expect_message_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch "${DLRM}" ${small} --epochs 1000000)
 

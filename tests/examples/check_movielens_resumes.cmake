@@ -61,10 +61,10 @@ if(NOT status EQUAL 1 OR NOT error MATCHES "Set TMPDIR" OR error MATCHES "epoch"
   message(FATAL_ERROR "expected a missing TMPDIR to be refused before training, but got ${status} and\n${error}")
 endif()
 set(endless "${MOVIELENS}" --data "${DATA}" --epochs 1000000)
-expect_message_when_stopped(INT 130 "stopped by SIGINT; the same command goes on from" epoch ${endless} --checkpoint "${SCRATCH}/new")
+expect_message_when_stopped(INT 130 "stopped by SIGINT; the same command continues from" epoch ${endless} --checkpoint "${SCRATCH}/new")
 expect_message_when_stopped(TERM 143 "stopped by SIGTERM, without a result" epoch ${endless})
-# The RMSE is the same wherever in an epoch the signal comes.
-expect_message_when_stopped(INT 130 "the same command goes on from" epoch "${MOVIELENS}" --data "${DATA}" --epochs 300 --batch 20
+# Wherever in an epoch the signal came.
+expect_message_when_stopped(INT 130 "the same command continues from" epoch "${MOVIELENS}" --data "${DATA}" --epochs 300 --batch 20
                   --checkpoint "${SCRATCH}/interrupted")
 rmse_of(interrupted 300 --checkpoint "${SCRATCH}/interrupted")
 rmse_of(uninterrupted 300)

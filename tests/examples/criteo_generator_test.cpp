@@ -196,7 +196,7 @@ TEST(CriteoGeneratorTest, FailedWritesKeepTheOldFile) {
         const test::SmallFiles small(0);
         EXPECT_VALUE_ERROR(
             CriteoGenerator({.examples = examples}).write(path),
-            "expected to write '" + path + "', but it failed: File too large");
+            "can't write '" + path + "': File too large. Choose a path");
       }
       EXPECT_EQ(read_text(path), "before");
       EXPECT_EQ(
@@ -216,10 +216,10 @@ TEST(CriteoGeneratorTest, ReplacesOnlyRegularFiles) {
   EXPECT_EQ(read_text(path), make_clicks({.examples = 10}).text);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp-tessera"));
   EXPECT_VALUE_ERROR(
-      generator.write("/dev/null"), "there is something else than a file");
+      generator.write("/dev/null"), "it exists, but is not a regular file");
   std::filesystem::create_directory(folder / "there");
   EXPECT_VALUE_ERROR(
-      generator.write(folder / "there"), "there is something else than a file");
+      generator.write(folder / "there"), "it exists, but is not a regular file");
   EXPECT_FALSE(std::filesystem::exists(folder / "there.tmp-tessera"));
 }
 
@@ -255,7 +255,7 @@ TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
       generator.append_line(-1, text), "number of an example, >= 0");
   EXPECT_VALUE_ERROR(
       generator.write("/nowhere/clicks.tsv"),
-      "expected to write '/nowhere/clicks.tsv', but it failed: No such file");
+      "can't write '/nowhere/clicks.tsv': No such file");
 }
 
 }  // namespace criteo_generator_test
