@@ -204,21 +204,6 @@ std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
   return model;
 }
 
-// Reads the dtype that a layer was converted to. It is written by LibTorch's name.
-at::ScalarType dtype_of(const Json& json, const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
-    if (name == c10::toString(dtype)) {
-      return dtype;
-    }
-  }
-  TESSERA_CHECK_VALUE(
-      false,
-      "[{}] expected Double, Half or BFloat16, but got '{}'. Leave dtype out for Float.",
-      where,
-      shorten(name));
-}
-
 detail::LayerInstance read(
     const Json& json,
     const std::string& where,
@@ -248,8 +233,8 @@ detail::LayerInstance read(
         require_key(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
     if (build.contains("dtype")) {
-      instance.module->to(
-          dtype_of(build.at("dtype"), inner + ".build_config.dtype"));
+      instance.module->to(weights_dtype_from_json(
+          build.at("dtype"), inner + ".build_config.dtype"));
     }
   }
   return instance;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/layer_classes.h"
 
+#include <tessera/common/shorten.h>
+
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
@@ -14,6 +16,18 @@
 namespace tessera {
 
 namespace {
+
+constexpr const char* kDtype = "dtype";
+
+// Returns the dtype of the layer's weights, or of its buffers if it has no weights.
+at::ScalarType weights_dtype(const torch::nn::Module& layer) {
+  for (const auto& tensors : {layer.parameters(), layer.buffers()}) {
+    if (!tensors.empty()) {
+      return tensors.front().scalar_type();
+    }
+  }
+  return at::kFloat;
+}
 
 // Describes a class of LibTorch. `start` has the default values of its options,
 // `required` the names of options without a default. `visit_fields(options, visit)` calls
@@ -37,6 +51,10 @@ detail::LayerClass stock(
                   using Field = std::remove_cvref_t<decltype(field)>;
                   config[key] = JsonValue<Field>::write(field);
                 });
+            const at::ScalarType dtype = weights_dtype(module);
+            if (dtype != at::kFloat) {
+              config[kDtype] = c10::toString(dtype);
+            }
             return config;
           },
       .make =
@@ -47,6 +65,7 @@ detail::LayerClass stock(
             visit_fields(options, [&](const char* key, const auto&) {
               known.emplace_back(key);
             });
+            known.emplace_back(kDtype);
             require_known_keys(config, known, where);
             for (const std::string& key : needed) {
               require_key(config, key.c_str(), where);
@@ -64,6 +83,10 @@ detail::LayerClass stock(
             } catch (const c10::Error& error) {
               TESSERA_CHECK_VALUE(
                   false, "[{}] {}", where, error.what_without_backtrace());
+            }
+            if (config.contains(kDtype)) {
+              module->to(weights_dtype_from_json(
+                  config.at(kDtype), where + "." + kDtype));
             }
             return detail::LayerInstance{
                 .module = module, .any = torch::nn::AnyModule(module)};
@@ -182,6 +205,23 @@ std::vector<detail::LayerClass> other_classes() {
 }
 
 }  // namespace
+
+at::ScalarType weights_dtype_from_json(
+    const Json& json,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    if (name == c10::toString(dtype)) {
+      return dtype;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      fmt::format(
+          "[{}] dtype must be Double, Half or BFloat16, but got '{}'. Leave it out for Float.",
+          where,
+          shorten(name)));
+}
 
 std::vector<detail::LayerClass> stock_layer_classes() {
   std::vector<detail::LayerClass> classes = activation_classes();

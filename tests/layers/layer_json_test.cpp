@@ -487,6 +487,29 @@ TEST(LayerJsonTest, AConvertedLayerIsConvertedAgain) {
   EXPECT_VALUE_ERROR(layer_from_json(other), "but got 'Quarter'");
 }
 
+TEST(LayerJsonTest, LayersOfLibTorchKeepTheirDtype) {
+  torch::nn::Linear linear(2, 1);
+  EXPECT_FALSE(to_json(*linear)["config"].contains("dtype"));
+  linear->to(at::kDouble);
+  const Json json = reread(to_json(*linear));
+  EXPECT_EQ(json["config"]["dtype"], "Double");
+  EXPECT_EQ(layer_from_json(json)->parameters()[0].scalar_type(), at::kDouble);
+  // It has buffers only.
+  torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(2).affine(false));
+  norm->to(at::kBFloat16);
+  const auto again = layer_from_json(reread(to_json(*norm)));
+  ASSERT_EQ(again->buffers().size(), norm->buffers().size());
+  for (size_t i = 0; i < norm->buffers().size(); ++i) {
+    EXPECT_EQ(again->buffers()[i].dtype(), norm->buffers()[i].dtype());
+  }
+  Json other = json;
+  other["config"]["dtype"] = "Quarter";
+  EXPECT_VALUE_ERROR(
+      layer_from_json(other),
+      "[layer.Linear.dtype] dtype must be Double, Half or BFloat16, but got "
+      "'Quarter'");
+}
+
 TEST(LayerJsonTest, ErrorsNameThePathOfAValueOutOfRange) {
   EXPECT_VALUE_ERROR(
       layer_from_json({{"class_name", "Dropout"}, {"config", {{"p", 2.0}}}}),

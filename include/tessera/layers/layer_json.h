@@ -58,7 +58,8 @@ static_assert(std::is_aggregate_v<FromJson>);
 ///
 /// It supports the layers of Tessera, registered classes, torch::nn::Sequential of these,
 /// and these layers of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
-/// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. If a layer occurs
+/// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. If a layer was
+/// converted to another dtype than Float, its JSON has the dtype. If a layer occurs
 /// twice in a Sequential, it is one layer again after reading. If features of one
 /// `Nest<FeatureConfig>` share a table, they share it again after reading. Features of
 /// different nests get a table per nest.
