@@ -80,6 +80,7 @@ class LoadPlanner {
       plan_.iterations = saved_.iterations;
       plan_.seed = saved_.seed;
     }
+    plan_.where = where;
     return std::move(plan_);
   }
 
@@ -301,13 +302,11 @@ void LoadPlan::finish(EmbeddingState& state) const {
         state.iterations % accumulation_steps_of(state.tables[entry.to]));
   }
   if (!without_gradients.empty()) {
-    TORCH_WARN(
-        "What was loaded was saved after pass ",
+    TORCH_WARN(fmt::format(
+        "{} the loaded tables were saved after pass {}, in the middle of a gradient accumulation of this layer, but without the accumulated gradients of {}. If there were any, these passes count as zeros in the next update. To avoid this, load tables that were saved right after an update.",
+        where,
         state.iterations,
-        ", in the middle of a gradient accumulation of this layer, but has no "
-        "collected gradients for ",
-        join_names(without_gradients),
-        ". If there were any, these passes count as zeros in the next update.");
+        join_names(without_gradients)));
   }
 }
 

@@ -61,6 +61,8 @@ struct LoadPlan {
   bool has_skipped_slots = false;
   /// Quoted names of tables whose accumulated gradients are missing in an older file.
   std::vector<std::string> without_gradients = {};
+  /// The function that the user called, for warnings.
+  std::string where = {};
 
   /// Changes the rest of the state. Call this after the copies.
   void finish(EmbeddingState& state) const;
