@@ -281,7 +281,7 @@ TEST_F(NpyTest, RefusesTensorsThatAFileCannotHold) {
   const std::string file = path("tensor.npy");
   EXPECT_TYPE_ERROR(
       save_npy(at::ones({2}, at::kBFloat16), file),
-      "NumPy has no BFloat16. Use save_safetensors(), or convert the tensor");
+      "NumPy has no dtype BFloat16. Use save_safetensors(), or convert the tensor");
   EXPECT_TYPE_ERROR(save_npy({}, file), "dense CPU tensor, but got no tensor");
   EXPECT_TYPE_ERROR(
       save_npy(at::ones({2, 2}).to_sparse(), file), "expected a dense CPU");
