@@ -143,15 +143,20 @@ string(REPLACE "'parent.searchBox.CloseResultsWindow()'"
                "'try { parent.searchBox.CloseResultsWindow() } catch (error) {}'" text "${text}")
 file(WRITE "${OUT}/html/search/search.js" "${text}")
 
-# In the navigation tree, modules list their classes without the namespace, and headers have no members: Doxygen 1.9.4
-# does not link to where they are documented.
-file(GLOB scripts "${OUT}/html/group__*.js" "${OUT}/html/dir_*.js" "${OUT}/html/files*.js" "${OUT}/html/navtreeindex*.js")
+# In the navigation tree, modules list their classes without the namespace.
+file(GLOB scripts "${OUT}/html/group__*.js")
 foreach(script IN LISTS scripts)
   file(READ "${script}" text)
   string(REGEX REPLACE "\\[ \"tessera::([a-z_]+::)*" "[ \"" text "${text}")
-  string(REGEX REPLACE "\"[a-z0-9_]+_8h\" \\]" "null ]" text "${text}")
-  string(REGEX REPLACE "\n\"[a-z0-9_]+_8h\\.html#[^\n]+" "" text "${text}")
   file(WRITE "${script}" "${text}")
 endforeach()
-file(GLOB scripts "${OUT}/html/*_8h.js")
-file(REMOVE ${scripts})
+
+# Doxygen makes an empty page about each Markdown file, beside the page that the file has, and a search finds it.
+file(GLOB scripts "${OUT}/html/search/*.js")
+foreach(script IN LISTS scripts)
+  file(READ "${script}" text)
+  string(REGEX REPLACE "\n[^\n]*_8(md|dox)\\.html[^\n]*" "" text "${text}")
+  file(WRITE "${script}" "${text}")
+endforeach()
+file(GLOB files "${OUT}/html/*_8md.html" "${OUT}/html/*_8dox.html")
+file(REMOVE ${files})

@@ -162,7 +162,9 @@ class Checker:
         if tree.is_displayed():
             self.problem("index.html", "in a narrow window, the navigation tree must be closed at first.")
         self.browser.find_element(By.CSS_SELECTOR, "#menu-bar button").click()
-        if not tree.is_displayed():
+        try:
+            WebDriverWait(self.browser, TIMEOUT).until(expected_conditions.visibility_of(tree))
+        except TimeoutException:
             self.problem("index.html", "in a narrow window, the menu's button does not open the navigation tree.")
         self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -170,7 +172,8 @@ class Checker:
         """The first link of this kind among the search results that are shown, or None."""
         def shown(browser):
             browser.switch_to.default_content()
-            browser.switch_to.frame("MSearchResults")
+            for frame in browser.find_elements(By.CSS_SELECTOR, "iframe#MSearchResults"):  # newer versions have none
+                browser.switch_to.frame(frame)
             links = browser.find_elements(By.CSS_SELECTOR, f".SRResult a.{kind}")
             return next((link for link in links if link.is_displayed()), None)
 
@@ -181,6 +184,7 @@ class Checker:
 
     def check_search(self, text):
         self.open("index.html")
+        self.browser.get_log("browser")  # read_pages() has reported the errors of this page
         field = self.browser.find_element(By.ID, "MSearchField")
         field.click()
         field.send_keys(text)
@@ -188,7 +192,7 @@ class Checker:
         if result is None:
             self.problem("index.html", f"a search for {text} has no results.")
             return
-        if not result.text.startswith(text):
+        if not result.text.lower().startswith(text.lower()):
             self.problem("index.html", f"the first result of a search for {text} is '{result.text}'.")
         # The link of a name that is in several places opens a list of these, which are links of their own.
         has_list = result.get_attribute("href").startswith("javascript:")
@@ -203,8 +207,9 @@ class Checker:
             return
         page = urllib.parse.urlsplit(self.browser.current_url)
         opened = os.path.relpath(urllib.parse.unquote(page.path), self.site)
-        if text not in self.browser.find_element(By.CSS_SELECTOR, "div.header .title").text:
-            self.problem(opened, f"the first result of a search for {text} opens this page, whose title has no {text}.")
+        title = self.browser.find_element(By.CSS_SELECTOR, "div.header .title").text
+        if text.lower() not in title.lower():
+            self.problem(opened, f"the first result of a search for {text} opens this page, whose title is '{title}'.")
         self.report_errors_of_scripts(opened)
 
 
