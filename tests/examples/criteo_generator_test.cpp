@@ -219,7 +219,8 @@ TEST(CriteoGeneratorTest, ReplacesOnlyRegularFiles) {
       generator.write("/dev/null"), "it exists, but is not a regular file");
   std::filesystem::create_directory(folder / "there");
   EXPECT_VALUE_ERROR(
-      generator.write(folder / "there"), "it exists, but is not a regular file");
+      generator.write(folder / "there"),
+      "it exists, but is not a regular file");
   EXPECT_FALSE(std::filesystem::exists(folder / "there.tmp-tessera"));
 }
 
