@@ -133,7 +133,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
     const Nest<T>& tpu,
     const Nest<T>& dense,
     const Part& part) const {
-  // In the halves, features are in the order of the configs.
+  // In `tpu` and in `dense`, features are in the order of the configs.
   const std::vector<size_t> requested = indices_of(part);
   std::vector<size_t> sorted = requested;
   std::sort(sorted.begin(), sorted.end());

@@ -72,7 +72,7 @@ bool has_model(
     const std::string& directory,
     const std::string& where);
 
-/// Checks that the path can be one of a directory.
+/// Checks that the text can be the path of a directory.
 /// Errors:  c10::ValueError for a path that is empty, too long or has a zero byte.
 void require_directory(const std::string& directory, const std::string& where);
 

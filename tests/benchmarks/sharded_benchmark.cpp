@@ -76,7 +76,8 @@ class TimedWork : public c10d::Work {
   std::atomic<double>& waited_ms_;
 };
 
-// A backend that is as slow as a network. Latency 0 and gbit 0 mean the machine's own.
+// A backend that is as slow as a network. With latency 0 and gbit 0, it is not slowed
+// down.
 class TimedBackend : public c10d::Backend {
  public:
   TimedBackend(

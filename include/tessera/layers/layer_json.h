@@ -112,7 +112,8 @@ LayerInstance make_layer(typename Impl::Options options) {
   return instance;
 }
 
-/// Reads options from JSON, and fills in the functions and the strategy of `bindings`.
+/// Reads options from JSON. JSON has no functions and no strategy, so `bindings` provides
+/// them.
 template <class Options>
 Options options_from_json(
     const Json& config,

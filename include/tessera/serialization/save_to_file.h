@@ -15,7 +15,7 @@ namespace detail {
 
 using ArchiveWriter = std::function<size_t(const void*, size_t)>;
 
-/// Writes what `save` passes to its writer to a file. `save` runs once.
+/// Creates a file and calls `save` once, with a function that appends bytes to the file.
 void save_to_file(
     const std::string& path,
     c10::function_ref<void(const ArchiveWriter&)> save);

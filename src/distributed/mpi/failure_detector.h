@@ -26,7 +26,7 @@ struct RankReport {
     kError,
     /// Another rank has reported one of these.
     kPeerFailed,
-    /// Its process ends, after `number` collectives.
+    /// The rank's process ends. It has completed `number` collectives.
     kExits
   };
   int64_t reason = kTimeout;
