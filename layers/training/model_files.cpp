@@ -279,7 +279,7 @@ torch::serialize::InputArchive read_rest(
     } catch (const c10::Error& error) {
       TESSERA_CHECK(
           false,
-          "{} '{}' can't be read: {}. The file is truncated or damaged. Use another copy.",
+          "{} '{}' can't be read: {}. The file may be truncated or damaged. Use another copy.",
           where,
           file_of(directory),
           error.what_without_backtrace());
