@@ -314,7 +314,7 @@ void fuzz_json(FuzzedDataProvider& data) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 7)) {
+  switch (data.ConsumeIntegralInRange(0, 8)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
