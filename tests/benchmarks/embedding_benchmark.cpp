@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times forward passes and whole training steps of TPUEmbedding on the workloads of
-// workloads.json. Prints one JSON line per workload and operation, with the limit that
-// the machine's memory sets, measured in the same run.
+// workloads.json, with a new batch in each run. Prints one JSON line per workload and
+// operation, with what plain loops need on this machine, measured in the same run.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
-#include "src/common/parallel.h"
 #include "src/engine/table_engine.h"
 #include "src/features/batch.h"
-#include "src/tables/table_memory.h"
+#include "src/tables/active_kernels.h"
+#include "tests/benchmarks/embedding_workload.h"
+#include "tests/benchmarks/machine_limits.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -22,12 +22,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <numeric>
-#include <random>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -48,65 +46,15 @@ struct Options {
       "adam_exact",
       "ftrl",
       "initialize"};
+  std::string ids = "";
+  int64_t batches = 32;
   bool kernel = false;
   bool limits = true;
   int threads = 0;
   int warmup = 3;
-  int repetitions = 15;
+  int repetitions = 32;
   uint64_t seed = 0;
 };
-
-struct Workload {
-  std::string name;
-  int64_t tables;
-  int64_t rows;
-  int64_t dim;
-  int64_t batch;
-  int64_t bag;
-  bool is_zipf;
-  double skew;  // for zipf; 1: p(rank) ~ 1 / rank; > 1: first ranks more often
-  at::ScalarType dtype;
-};
-
-std::vector<Workload> read_workloads(const std::string& path) {
-  std::ifstream stream(path);
-  TORCH_CHECK_VALUE(
-      stream.is_open(), "[benchmark] can't open the workloads ", path, ".");
-  std::vector<Workload> workloads;
-  for (const auto& json : nlohmann::json::parse(stream)) {
-    workloads.push_back(
-        {.name = json.at("name"),
-         .tables = json.at("tables"),
-         .rows = json.at("rows"),
-         .dim = json.at("dim"),
-         .batch = json.at("batch"),
-         .bag = json.at("bag"),
-         .is_zipf = json.at("ids") == "zipf",
-         .skew = json.value("skew", 1.0),
-         .dtype = dtype_from_string(json.value("dtype", "float32"))});
-  }
-  return workloads;
-}
-
-// Draws uniform ids, or zipf: rank floor(rows^(u^skew)) - 1, mapped to ids by a random
-// permutation.
-at::Tensor random_ids(const Workload& workload, std::mt19937_64& random) {
-  std::uniform_real_distribution<double> uniform(0.0, 1.0);
-  std::vector<int64_t> row_of_rank(workload.rows);
-  std::iota(row_of_rank.begin(), row_of_rank.end(), 0);
-  std::shuffle(row_of_rank.begin(), row_of_rank.end(), random);
-  at::Tensor ids = at::empty({workload.batch * workload.bag}, at::kLong);
-  int64_t* data = ids.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const double u = uniform(random);
-    const auto rows = static_cast<double>(workload.rows);
-    const auto rank = static_cast<int64_t>(
-        workload.is_zipf ? std::pow(rows, std::pow(u, workload.skew)) - 1.0
-                         : u * rows);
-    data[i] = row_of_rank[std::clamp<int64_t>(rank, 0, workload.rows - 1)];
-  }
-  return ids;
-}
 
 optim::OptimizerSpec optimizer_of(const std::string& operation) {
   if (operation == "adagrad") {
@@ -152,39 +100,51 @@ double resident_now() {
 // activations.
 class Bench {
  public:
-  Bench(const Workload& workload, const std::string& operation, uint64_t seed)
+  // `ids` is [batches, tables, batch * bag].
+  Bench(
+      const Workload& workload,
+      const std::string& operation,
+      const at::Tensor& ids)
       : workload_(workload), operation_(operation) {
-    std::mt19937_64 random(seed);
     Nest<FeatureConfig>::Map configs;
-    Nest<Feature>::Map features;
-    const at::Tensor splits = at::arange(
-        0, workload.batch * workload.bag + 1, workload.bag, at::kLong);
     for (int64_t i = 0; i < workload.tables; ++i) {
-      const std::string name = c10::str("table", i);
       const TablePtr table = make_table(
-          {.name = name,
+          {.name = name_of(i),
            .vocabulary_size = workload.rows,
            .dim = workload.dim,
            .combiner = Combiner::kSum,
            .dtype = workload.dtype});
-      configs.emplace_back(name, FeatureConfig{.table = table});
-      const at::Tensor ids = random_ids(workload, random);
-      touched_rows_ += count_distinct(ids);
-      features.emplace_back(
-          name, RaggedFeature{.values = ids, .row_splits = splits});
+      configs.emplace_back(name_of(i), FeatureConfig{.table = table});
       gradients_.push_back(
           at::randn({workload.batch, workload.dim}, at::kFloat));
     }
-    features_ = Nest<Feature>::map(std::move(features));
     configs_ = Nest<FeatureConfig>::map(std::move(configs));
+    const at::Tensor splits = at::arange(
+        0, workload.ids_per_table() + 1, workload.bag, at::kLong);
+    for (int64_t batch = 0; batch < ids.size(0); ++batch) {
+      Nest<Feature>::Map features;
+      for (int64_t i = 0; i < workload.tables; ++i) {
+        const at::Tensor values = ids[batch][i];
+        touched_rows_ += static_cast<double>(count_distinct(values)) /
+            static_cast<double>(ids.size(0));
+        features.emplace_back(
+            name_of(i), RaggedFeature{.values = values, .row_splits = splits});
+      }
+      batches_.push_back(Nest<Feature>::map(std::move(features)));
+    }
   }
   virtual ~Bench() = default;
 
-  virtual void run() = 0;
+  // Runs the operation on the next batch.
+  void run() {
+    run(next_);
+    next_ = (next_ + 1) % batches_.size();
+  }
 
   // The memory traffic: a forward pass reads a row per id and writes an activation per
   // bag. A step also reads the activations' gradients, and reads and writes each row that
-  // it updates, with its slots. The traffic of ids is negligible.
+  // it updates, with its slots. The traffic of ids is negligible. This is the mean of all
+  // batches.
   double bytes() const {
     const auto row = static_cast<double>(workload_.dim * sizeof(float));
     const double stored =
@@ -200,7 +160,7 @@ class Bench {
     }
     const double updated = operation_ == "adam_exact"
         ? static_cast<double>(workload_.tables * workload_.rows)
-        : static_cast<double>(touched_rows_);
+        : touched_rows_;
     return forward + bags * row +
         2.0 * (stored + slots_of(operation_, workload_.dim) * row) * updated;
   }
@@ -223,6 +183,8 @@ class Bench {
   }
 
  protected:
+  virtual void run(size_t batch) = 0;
+
   bool is_forward() const {
     return operation_ == "forward";
   }
@@ -242,10 +204,14 @@ class Bench {
   }
 
   Nest<FeatureConfig> configs_;
-  Features features_;
+  std::vector<Features> batches_;
   std::vector<at::Tensor> gradients_;
 
  private:
+  static std::string name_of(int64_t table) {
+    return c10::str("table", table);
+  }
+
   static int64_t count_distinct(const at::Tensor& ids) {
     const int64_t* data = ids.const_data_ptr<int64_t>();
     return static_cast<int64_t>(
@@ -254,7 +220,8 @@ class Bench {
 
   Workload workload_;
   std::string operation_;
-  int64_t touched_rows_ = 0;
+  double touched_rows_ = 0.0;
+  size_t next_ = 0;
   double start_ms_ = 0.0;
   double resident_bytes_ = 0.0;
 };
@@ -265,25 +232,25 @@ class LayerBench : public Bench {
   LayerBench(
       const Workload& workload,
       const std::string& operation,
-      uint64_t seed)
-      : Bench(workload, operation, seed) {
+      const at::Tensor& ids)
+      : Bench(workload, operation, ids) {
     measure_start([&] {
       layer_ = TPUEmbedding(TPUEmbeddingOptions{
           .features = configs_, .optimizer = optimizer_of(operation)});
     });
   }
 
-  void run() override {
+ private:
+  void run(size_t batch) override {
     if (is_forward()) {
       const at::NoGradGuard no_grad;
-      layer_->forward(features_);
+      layer_->forward(batches_[batch]);
     } else {
       torch::autograd::backward(
-          layer_->forward(features_).flatten(), gradients_);
+          layer_->forward(batches_[batch]).flatten(), gradients_);
     }
   }
 
- private:
   TPUEmbedding layer_{nullptr};
 };
 
@@ -293,62 +260,67 @@ class KernelBench : public Bench {
   KernelBench(
       const Workload& workload,
       const std::string& operation,
-      uint64_t seed)
-      : Bench(workload, operation, seed) {
+      const at::Tensor& ids)
+      : Bench(workload, operation, ids) {
     measure_start([&] {
       state_ = std::make_shared<EmbeddingState>(
-          make_state(configs_, optimizer_of(operation), seed, WithSlots::kYes));
+          make_state(configs_, optimizer_of(operation), 0, WithSlots::kYes));
     });
     engine_ = std::make_unique<TableEngine>(state_);
-    batch_ = read_batch(configs_, state_->features, features_, {});
-  }
-
-  void run() override {
-    engine_->lookup_local(batch_.bags);
-    if (!is_forward()) {
-      engine_->apply_update(engine_->plan_update(
-          {{.bags = &batch_.bags, .gradients = gradients_}}));
+    for (const Features& features : batches_) {
+      bags_.push_back(
+          read_batch(configs_, state_->features, features, {}).bags);
     }
   }
 
  private:
+  void run(size_t batch) override {
+    const std::vector<IdBags>& bags = bags_[batch];
+    engine_->lookup_local(bags);
+    if (!is_forward()) {
+      engine_->apply_update(
+          engine_->plan_update({{.bags = &bags, .gradients = gradients_}}));
+    }
+  }
+
   std::shared_ptr<EmbeddingState> state_;
   std::unique_ptr<TableEngine> engine_;
-  Batch batch_;
+  std::vector<std::vector<IdBags>> bags_;
 };
 
 // Times initializers on memory that is already mapped. A new table also waits for the
 // system to allocate its pages.
 class InitializeBench : public Bench {
  public:
-  InitializeBench(const Workload& workload, uint64_t seed)
-      : Bench(workload, "initialize", seed) {
+  InitializeBench(const Workload& workload, const at::Tensor& ids)
+      : Bench(workload, "initialize", ids) {
     measure_start([&] {
-      state_ = make_state(configs_, optim::SGD{}, seed, WithSlots::kYes);
+      state_ = make_state(configs_, optim::SGD{}, 0, WithSlots::kYes);
     });
   }
 
-  void run() override {
+ private:
+  void run(size_t /*batch*/) override {
     for (TableState& table : state_.tables) {
       fill_rows(table, state_.seed);
     }
   }
 
- private:
   EmbeddingState state_;
 };
 
 std::unique_ptr<Bench> make_bench(
     const Workload& workload,
     const std::string& operation,
-    const Options& options) {
+    const at::Tensor& ids,
+    bool kernel) {
   if (operation == "initialize") {
-    return std::make_unique<InitializeBench>(workload, options.seed);
+    return std::make_unique<InitializeBench>(workload, ids);
   }
-  if (options.kernel) {
-    return std::make_unique<KernelBench>(workload, operation, options.seed);
+  if (kernel) {
+    return std::make_unique<KernelBench>(workload, operation, ids);
   }
-  return std::make_unique<LayerBench>(workload, operation, options.seed);
+  return std::make_unique<LayerBench>(workload, operation, ids);
 }
 
 template <class Run>
@@ -367,79 +339,18 @@ std::vector<double> sorted_milliseconds(Run run, const Options& options) {
   return times;
 }
 
-// Adds rows[ids[i]] [dim] for i in [begin, end) to `sum`; without ids, the rows in order.
-// The memory limits below are measured with this function. It has no clones under the
-// thread sanitizer, which would instrument their resolver, and that runs before the
-// sanitizer is ready.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void add_rows(
-    const float* rows,
-    int64_t dim,
-    const int64_t* ids,
-    int64_t begin,
-    int64_t end,
-    float* sum) {
-  constexpr int64_t kBytesAhead = 4096;
-  constexpr int64_t kFloatsPerLine = 16;
-  const int64_t ahead =
-      std::max<int64_t>(kBytesAhead / (dim * sizeof(float)), 4);
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t soon = std::min(i + ahead, end - 1);
-    const float* next = rows + (ids == nullptr ? soon : ids[soon]) * dim;
-    for (int64_t j = 0; j < dim; j += kFloatsPerLine) {
-      __builtin_prefetch(next + j);
-    }
-    const float* row = rows + (ids == nullptr ? i : ids[i]) * dim;
-    for (int64_t j = 0; j < dim; ++j) {
-      sum[j] += row[j];
-    }
-  }
-}
-
-// Returns the GB/s of a simple loop over `memory` [rows, dim] on all threads. Each task
-// adds its rows to one row of its own.
-double gigabytes_per_second(
-    const at::Tensor& memory,
-    int64_t reads,
-    const int64_t* ids,
+Json limits_of(
+    const Workload& workload,
+    const at::Tensor& ids,
     const Options& options) {
-  constexpr int64_t kReadsPerTask = 4096;
-  const int64_t dim = memory.size(1);
-  const float* rows = memory.const_data_ptr<float>();
-  const int64_t tasks = (reads + kReadsPerTask - 1) / kReadsPerTask;
-  const int64_t bytes = reads * dim * static_cast<int64_t>(sizeof(float));
-  const auto times = sorted_milliseconds(
-      [&] {
-        run_tasks(tasks, bytes, [&](int64_t task) {
-          std::vector<float> sum(dim, 0.0F);
-          const int64_t begin = task * kReadsPerTask;
-          const int64_t end = std::min(reads, begin + kReadsPerTask);
-          add_rows(rows, dim, ids, begin, end, sum.data());
-          volatile float sink = sum[0];
-          static_cast<void>(sink);
-        });
-      },
-      options);
-  return static_cast<double>(bytes) / times[times.size() / 2] / 1e6;
-}
-
-// Measures the memory bandwidth for rows of this workload, read in order and at random.
-Json measure_limits(const Workload& workload, const Options& options) {
-  const int64_t rows = workload.tables * workload.rows;
-  const int64_t reads = workload.tables * workload.batch * workload.bag;
-  const at::Tensor memory = allocate_rows(rows, workload.dim);
-  memory.fill_(1.0);
-  std::mt19937_64 random(options.seed);
-  std::vector<int64_t> ids(reads);
-  for (int64_t& id : ids) {
-    id = static_cast<int64_t>(random() % static_cast<uint64_t>(rows));
+  const std::optional<MachineLimits> limits =
+      measure_limits(workload, ids, options.repetitions);
+  if (!limits) {
+    return Json::object();
   }
   return {
-      {"stream_gb_per_s", gigabytes_per_second(memory, rows, nullptr, options)},
-      {"gather_gb_per_s",
-       gigabytes_per_second(memory, reads, ids.data(), options)}};
+      {"gather_limit_ms", limits->gather_ms},
+      {"update_limit_ms", limits->update_ms}};
 }
 
 bool is_chosen(const Workload& workload, const Options& options) {
@@ -456,10 +367,13 @@ void run(const Options& options) {
     if (!is_chosen(workload, options)) {
       continue;
     }
-    const auto limits =
-        options.limits ? measure_limits(workload, options) : Json::object();
+    const at::Tensor ids = options.ids.empty()
+        ? draw_ids(workload, options.batches, options.seed)
+        : read_ids(workload, options.ids);
+    const Json limits =
+        options.limits ? limits_of(workload, ids, options) : Json::object();
     for (const std::string& operation : options.operations) {
-      const auto bench = make_bench(workload, operation, options);
+      const auto bench = make_bench(workload, operation, ids, options.kernel);
       const auto times = sorted_milliseconds([&] { bench->run(); }, options);
       const double ms = times[times.size() / 2];
       Json line = {
@@ -469,6 +383,8 @@ void run(const Options& options) {
           {"ms", ms},
           {"ms_min", times.front()},
           {"threads", at::get_num_threads()},
+          {"isa", active_kernels().isa},
+          {"batches", ids.size(0)},
           {"through", options.kernel ? "kernel" : "layer"},
           {"bytes", bench->bytes()},
           {"gb_per_s", bench->bytes() / ms / 1e6},
@@ -495,7 +411,7 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--limits,!--no-limits",
       options.limits,
-      "also measure the machine's memory bandwidth");
+      "also time plain loops that do the same");
   app.add_option("--threads", options.threads, "0: LibTorch's default")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "untimed runs")
@@ -503,6 +419,9 @@ int main(int argc, char** argv) {
   app.add_option("--reps", options.repetitions, "timed runs")
       ->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "seed of the ids");
+  app.add_option("--batches", options.batches, "batches that take turns")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--ids", options.ids, "folder with the ids as NAME.npy");
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/benchmarks/embedding_workload.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+/// What a plain loop without checks, sorting, allocation or autograd needs for a workload
+/// on this machine. Its rows are on huge pages, and each run takes the next batch.
+struct MachineLimits {
+  double gather_ms = 0.0;  // sums the rows of each bag in registers
+  /// Adagrad on the rows of a batch, with the bags of each row given in advance. The
+  /// gradients of a row are summed in registers.
+  double update_ms = 0.0;
+};
+
+/// Measures the limits with the current number of threads, each with the best of several
+/// prefetch distances. Returns nullopt for dims other than 16, 32, 64 and 128.
+/// `ids` is [batches, tables, batch * bag] int64.
+std::optional<MachineLimits> measure_limits(
+    const Workload& workload,
+    const at::Tensor& ids,
+    int repetitions);
