@@ -47,7 +47,7 @@ struct CombineArgs {
   int64_t end_bag = 0;
 };
 
-/// One term of a row's gradient. The term is gain * gradient.
+/// One term of a row's gradient. The term is factor * gradient.
 struct GradientSource {
   const float* gradient;  // [dim]
   float factor;
@@ -79,7 +79,7 @@ struct RowStages {
 /// Updates each row that occurs in `contributions`:
 ///
 ///   for each run of equal rows r:                  (accumulate)
-///     gradient = sum of gain * gradient over the run
+///     gradient = sum of factor * gradient over the run
 ///     apply stages and rule to table[r] and slots[..][r]
 ///
 /// Without `accumulate`, the rule runs once per contribution, in order. With `sweep`,

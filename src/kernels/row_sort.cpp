@@ -3,15 +3,29 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 
 namespace tessera::kernels {
 
 namespace {
 
-// 2^8 counters and the data fit in the first-level cache.
-constexpr int kDigitBits = 8;
-constexpr uint32_t kDigits = 1U << kDigitBits;
+// 2^11 counters of 32 bits and the data of a bucket fit in the first-level cache. Wide
+// digits save a pass over the data. Each pass also clears and sums all counters, so few
+// contributions get narrower digits.
+constexpr int kMaxDigitBits = 11;
 constexpr int64_t kInsertionSortBelow = 32;
+
+// The bits of each digit, if `bits` bits are sorted in equal digits.
+int digit_bits(int bits, int64_t count) {
+  const int widest = std::clamp(
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(count))),
+      4,
+      kMaxDigitBits);
+  const int passes = (bits + widest - 1) / widest;
+  return (bits + passes - 1) / passes;
+}
 
 void insertion_sort(Contribution* contributions, int64_t count) {
   for (int64_t i = 1; i < count; ++i) {
@@ -36,23 +50,29 @@ void sort_by_row(
     insertion_sort(contributions, count);
     return;
   }
+  if (first_bit >= end_bit) {
+    return;
+  }
   Contribution* from = contributions;
   Contribution* to = scratch;
-  for (int shift = first_bit; shift < end_bit; shift += kDigitBits) {
-    std::array<int64_t, kDigits> next = {};
+  std::array<uint32_t, size_t{1} << kMaxDigitBits> next;
+  const int bits = digit_bits(end_bit - first_bit, count);
+  const uint32_t mask = (1U << bits) - 1;
+  for (int shift = first_bit; shift < end_bit; shift += bits) {
+    std::fill_n(next.begin(), mask + 1, 0);
     for (int64_t i = 0; i < count; ++i) {
-      ++next[(from[i].row >> shift) % kDigits];
+      ++next[(from[i].row >> shift) & mask];
     }
-    if (next[(from[0].row >> shift) % kDigits] == count) {
+    if (next[(from[0].row >> shift) & mask] == count) {
       continue;  // All rows share this digit.
     }
-    int64_t begin = 0;
-    for (int64_t& position : next) {
-      begin += position;
-      position = begin - position;
+    uint32_t begin = 0;
+    for (uint32_t digit = 0; digit <= mask; ++digit) {
+      begin += next[digit];
+      next[digit] = begin - next[digit];
     }
     for (int64_t i = 0; i < count; ++i) {
-      to[next[(from[i].row >> shift) % kDigits]++] = from[i];
+      to[next[(from[i].row >> shift) & mask]++] = from[i];
     }
     std::swap(from, to);
   }

@@ -55,20 +55,98 @@ struct Decay {
   }
 };
 
-// sum += factor * gradient; the first term starts the sum.
-struct AddGradient {
-  const GradientSource& source;
-  float* sum;
-  bool is_first;
+// The gradients of one row: contributions [begin, end), which are summed in this order.
+struct GradientRun {
+  const GradientSource* sources;
+  const Contribution* begin;
+  const Contribution* end;
+};
+
+// Sums columns [column, column + kVectors * lanes) of a run in registers.
+template <int kVectors, class D>
+HWY_INLINE void SumGradientColumns(
+    D d,
+    const GradientRun& run,
+    int64_t column,
+    float* HWY_RESTRICT out) {
+  using V = hn::Vec<D>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
+  for (const Contribution* i = run.begin; i < run.end; ++i) {
+    const GradientSource& source = run.sources[i->source];
+    const float* HWY_RESTRICT gradient = source.gradient + column;
+    const V factor = hn::Set(d, source.factor);
+    const auto add = [&](int64_t vector, V& sum) HWY_ATTR {
+      sum = hn::MulAdd(factor, hn::LoadU(d, gradient + vector * lanes), sum);
+    };
+    add(0, sum0);
+    if constexpr (kVectors >= 2) {
+      add(1, sum1);
+    }
+    if constexpr (kVectors >= 4) {
+      add(2, sum2);
+      add(3, sum3);
+    }
+    if constexpr (kVectors >= 8) {
+      add(4, sum4);
+      add(5, sum5);
+      add(6, sum6);
+      add(7, sum7);
+    }
+  }
+  out += column;
+  hn::StoreU(sum0, d, out);
+  if constexpr (kVectors >= 2) {
+    hn::StoreU(sum1, d, out + lanes);
+  }
+  if constexpr (kVectors >= 4) {
+    hn::StoreU(sum2, d, out + 2 * lanes);
+    hn::StoreU(sum3, d, out + 3 * lanes);
+  }
+  if constexpr (kVectors >= 8) {
+    hn::StoreU(sum4, d, out + 4 * lanes);
+    hn::StoreU(sum5, d, out + 5 * lanes);
+    hn::StoreU(sum6, d, out + 6 * lanes);
+    hn::StoreU(sum7, d, out + 7 * lanes);
+  }
+}
+
+struct SumLastColumns {
+  const GradientRun& run;
+  float* out;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    const auto factor = hn::Set(d, source.factor);
-    const auto term = hn::LoadU(d, source.gradient + column);
-    const auto previous = is_first ? hn::Zero(d) : hn::LoadU(d, sum + column);
-    hn::StoreU(hn::MulAdd(factor, term, previous), d, sum + column);
+    SumGradientColumns<1>(d, run, column, out);
   }
 };
+
+// out = sum of factor * gradient over the run.
+HWY_INLINE void SumGradients(
+    int64_t dim,
+    const GradientRun& run,
+    float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t column = 0;
+  for (; column + 8 * lanes <= dim; column += 8 * lanes) {
+    SumGradientColumns<8>(d, run, column, out);
+  }
+  if (column + 4 * lanes <= dim) {
+    SumGradientColumns<4>(d, run, column, out);
+    column += 4 * lanes;
+  }
+  if (column + 2 * lanes <= dim) {
+    SumGradientColumns<2>(d, run, column, out);
+    column += 2 * lanes;
+  }
+  if (column + lanes <= dim) {
+    SumGradientColumns<1>(d, run, column, out);
+    column += lanes;
+  }
+  ForLastColumns(dim, column, SumLastColumns{run, out});
+}
 
 struct Copy {
   const float* from;
@@ -272,6 +350,10 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
   const int64_t dim = args.table.dim;
   const int64_t offset = static_cast<int64_t>(next.row) * dim;
   const float* gradient = args.sources[next.source].gradient;
+  PrefetchLines(gradient, dim * static_cast<int64_t>(sizeof(float)));
+  if (next.row == args.contributions[index - 1].row) {
+    return;
+  }
   if constexpr (kHasOneSlotPerRow<Row>) {
     hwy::Prefetch(args.slots[0] + next.row);
   }
@@ -287,7 +369,6 @@ HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
       }
     }
   }
-  PrefetchLines(gradient, dim * kFloat);
 }
 
 // How many contributions ahead of its use a row is prefetched.
@@ -337,13 +418,14 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       StepRow<Row, kStages>(args, rule, row, step, source.gradient);
       continue;
     }
-    ForColumns(args.table.dim, AddGradient{source, args.gradient, true});
-    for (; !is_single && i < args.count && args.contributions[i].row == row;
-         ++i) {
-      PrefetchContribution<Row>(args, i + prefetch_distance);
-      const GradientSource& more = args.sources[args.contributions[i].source];
-      ForColumns(args.table.dim, AddGradient{more, args.gradient, false});
+    const Contribution* begin = args.contributions + i - 1;
+    for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
+      PrefetchContribution<Row>(args, i + ahead);
     }
+    SumGradients(
+        args.table.dim,
+        {args.sources, begin, args.contributions + i},
+        args.gradient);
     StepRow<Row, kStages>(args, rule, row, step, args.gradient);
   }
   if (args.sweep) {
@@ -364,18 +446,16 @@ void Update(const UpdateArgs& args, const void* rule) {
 void SumRows(const SumArgs& args) {
   uint32_t* row = args.rows;
   float* sum = args.sums;
-  for (int64_t i = 0; i < args.count; ++i) {
-    const Contribution& contribution = args.contributions[i];
-    const bool is_first =
-        i == 0 || args.contributions[i - 1].row != contribution.row;
-    if (is_first && i > 0) {
-      ++row;
-      sum += args.dim;
+  const Contribution* end = args.contributions + args.count;
+  for (const Contribution* begin = args.contributions; begin < end;) {
+    const Contribution* next = begin;
+    while (next < end && next->row == begin->row) {
+      ++next;
     }
-    *row = contribution.row;
-    ForColumns(
-        args.dim,
-        AddGradient{args.sources[contribution.source], sum, is_first});
+    *row++ = begin->row;
+    SumGradients(args.dim, {args.sources, begin, next}, sum);
+    sum += args.dim;
+    begin = next;
   }
 }
 
