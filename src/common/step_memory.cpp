@@ -22,8 +22,9 @@ namespace tessera {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Smaller blocks are not kept here, because malloc() keeps small blocks itself.
-constexpr size_t kMinCachedBytes = 4096;
+// Smaller blocks are not kept here, because malloc() keeps small blocks itself. From 1024
+// bytes on, malloc() first merges all the small blocks that are free.
+constexpr size_t kMinCachedBytes = 1024;
 // After this many calls of take(), the blocks that were not needed meanwhile are freed.
 constexpr int64_t kReleaseInterval = 4096;
 

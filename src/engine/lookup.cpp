@@ -3,6 +3,7 @@
 
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
+#include "src/kernels/prefetch.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 
@@ -55,6 +56,25 @@ void add_tasks(
   }
 }
 
+// Prefetches all rows of a small batch. Each table has only a few of them, and the lookup
+// would wait for them one table after the other.
+void prefetch_rows(
+    const std::vector<IdBags>& bags,
+    const std::vector<LookupTable>& tables) {
+  for (size_t i = 0; i < bags.size(); ++i) {
+    const at::Tensor& rows = tables[i].rows;
+    const auto* table = static_cast<const char*>(rows.const_data_ptr());
+    const auto row_bytes =
+        rows.size(1) * static_cast<int64_t>(rows.element_size());
+    for (const uint32_t id : bags[i].ids) {
+      const char* row = table + static_cast<int64_t>(id) * row_bytes;
+      for (int64_t byte = 0; byte < row_bytes; byte += kernels::kLineBytes) {
+        __builtin_prefetch(row + byte);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> lookup(
@@ -69,6 +89,9 @@ std::vector<at::Tensor> lookup(
     activations.push_back(empty_in_step_memory(bags[i].activation_shape()));
     add_tasks(i, bags[i], tasks);
     bytes += bytes_of(bags[i]);
+  }
+  if (bytes < kParallelBytes) {
+    prefetch_rows(bags, tables);
   }
   const kernels::KernelTable& kernels = active_kernels();
   run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
