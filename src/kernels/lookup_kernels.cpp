@@ -24,8 +24,8 @@ template <class Row>
 struct Bags {
   const CombineArgs& args;
   const typename Row::Element* table;
-  int64_t
-      prefetch_distance;  // how many positions ahead of its use a row is prefetched
+  // How many positions ahead of its use a row is prefetched.
+  int64_t prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
     return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
@@ -365,11 +365,10 @@ HWY_INLINE void CopyRows(const Bags<Row>& bags) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const CombineArgs& args = bags.args;
-  constexpr auto kElement =
-      static_cast<int64_t>(sizeof(typename Row::Element));
+  constexpr auto kElement = static_cast<int64_t>(sizeof(typename Row::Element));
   float* HWY_RESTRICT out = args.out + args.begin_bag * kVectors * lanes;
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
-    const int64_t soon = HWY_MIN(i + bags.ahead, args.nnz - 1);
+    const int64_t soon = HWY_MIN(i + bags.prefetch_distance, args.nnz - 1);
     PrefetchLines(
         bags.table + args.ids[soon] * kVectors * lanes,
         kVectors * lanes * kElement);

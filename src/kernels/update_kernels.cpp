@@ -419,8 +419,9 @@ void UpdateRows(const UpdateArgs& args, const typename Row::Rule& rule) {
       continue;
     }
     const Contribution* begin = args.contributions + i - 1;
-    for (; !alone && i < args.count && args.contributions[i].row == row; ++i) {
-      PrefetchContribution<Row>(args, i + ahead);
+    for (; !is_single && i < args.count && args.contributions[i].row == row;
+         ++i) {
+      PrefetchContribution<Row>(args, i + prefetch_distance);
     }
     SumGradients(
         args.table.dim,

@@ -119,8 +119,8 @@ class Bench {
           at::randn({workload.batch, workload.dim}, at::kFloat));
     }
     configs_ = Nest<FeatureConfig>::map(std::move(configs));
-    const at::Tensor splits = at::arange(
-        0, workload.ids_per_table() + 1, workload.bag, at::kLong);
+    const at::Tensor splits =
+        at::arange(0, workload.ids_per_table() + 1, workload.bag, at::kLong);
     for (int64_t batch = 0; batch < ids.size(0); ++batch) {
       Nest<Feature>::Map features;
       for (int64_t i = 0; i < workload.tables; ++i) {

@@ -32,8 +32,7 @@ std::vector<Workload> read_workloads(const std::string& path) {
          .bag = json.at("bag"),
          .is_zipf = json.at("ids") == "zipf",
          .skew = json.value("skew", 1.0),
-         .dtype =
-             tessera::dtype_from_string(json.value("dtype", "float32"))});
+         .dtype = tessera::dtype_from_string(json.value("dtype", "float32"))});
   }
   return workloads;
 }
@@ -53,9 +52,8 @@ at::Tensor draw_ids(const Workload& workload, int64_t batches, uint64_t seed) {
       for (int64_t i = 0; i < workload.ids_per_table(); ++i) {
         const double u = uniform(random);
         const auto rank = static_cast<int64_t>(
-            workload.is_zipf
-                ? std::pow(rows, std::pow(u, workload.skew)) - 1.0
-                : u * rows);
+            workload.is_zipf ? std::pow(rows, std::pow(u, workload.skew)) - 1.0
+                             : u * rows);
         data[i] = row_of_rank[std::clamp<int64_t>(rank, 0, workload.rows - 1)];
       }
     }

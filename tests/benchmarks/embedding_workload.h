@@ -17,7 +17,8 @@ struct Workload {
   int64_t batch = 0;
   int64_t bag = 0;
   bool is_zipf = false;
-  double skew = 1.0;  // for zipf; 1: p(rank) ~ 1 / rank; > 1: first ranks more often
+  double skew =
+      1.0;  // for zipf; 1: p(rank) ~ 1 / rank; > 1: first ranks more often
   at::ScalarType dtype = at::kFloat;
 
   int64_t ids_per_table() const {

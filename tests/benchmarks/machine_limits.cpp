@@ -149,8 +149,7 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
       for (int64_t j = 0; j < kFloatsPerLine; ++j) {
         const int64_t column = line * kFloatsPerLine + j;
         accumulator[column] += of_line[j] * of_line[j];
-        row[column] -=
-            kRate * of_line[j] / std::sqrt(accumulator[column]);
+        row[column] -= kRate * of_line[j] / std::sqrt(accumulator[column]);
       }
     }
   }
@@ -229,22 +228,23 @@ double measure_gather(
   const int64_t bytes = workload.tables * per_table * row_bytes(workload);
   const int64_t* all = ids.const_data_ptr<int64_t>();
   auto* sums = out.mutable_data_ptr<float>();
-  return best_median(ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
-    run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
-      const int64_t table = task / parts;
-      const int64_t first = workload.batch * (task % parts) / parts;
-      const int64_t last = workload.batch * (task % parts + 1) / parts;
-      loops.gather(
-          {.table = rows + table * workload.rows * workload.dim,
-           .ids = all + (batch * workload.tables + table) * per_table,
-           .begin = first * workload.bag,
-           .end = last * workload.bag,
-           .last = per_table - 1,
-           .bag = workload.bag,
-           .ahead = ahead,
-           .out = sums + (table * workload.batch + first) * workload.dim});
-    });
-  });
+  return best_median(
+      ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
+        run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
+          const int64_t table = task / parts;
+          const int64_t first = workload.batch * (task % parts) / parts;
+          const int64_t last = workload.batch * (task % parts + 1) / parts;
+          loops.gather(
+              {.table = rows + table * workload.rows * workload.dim,
+               .ids = all + (batch * workload.tables + table) * per_table,
+               .begin = first * workload.bag,
+               .end = last * workload.bag,
+               .last = per_table - 1,
+               .bag = workload.bag,
+               .ahead = ahead,
+               .out = sums + (table * workload.batch + first) * workload.dim});
+        });
+      });
 }
 
 double measure_update(
@@ -270,21 +270,22 @@ double measure_update(
   const int64_t bytes = workload.tables * per_table * row_bytes(workload);
   auto* accumulators = slots.mutable_data_ptr<float>();
   const float* gradient = gradients.const_data_ptr<float>();
-  return best_median(ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
-    run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
-      const int64_t table = task / parts;
-      const Groups& of_table = groups[batch * workload.tables + table];
-      const auto count = static_cast<int64_t>(of_table.rows.size());
-      loops.update(
-          {.table = rows + table * table_size,
-           .accumulators = accumulators + table * table_size,
-           .gradients = gradient + table * workload.batch * workload.dim,
-           .groups = of_table,
-           .begin = count * (task % parts) / parts,
-           .end = count * (task % parts + 1) / parts,
-           .ahead = ahead});
-    });
-  });
+  return best_median(
+      ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
+        run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
+          const int64_t table = task / parts;
+          const Groups& of_table = groups[batch * workload.tables + table];
+          const auto count = static_cast<int64_t>(of_table.rows.size());
+          loops.update(
+              {.table = rows + table * table_size,
+               .accumulators = accumulators + table * table_size,
+               .gradients = gradient + table * workload.batch * workload.dim,
+               .groups = of_table,
+               .begin = count * (task % parts) / parts,
+               .end = count * (task % parts + 1) / parts,
+               .ahead = ahead});
+        });
+      });
 }
 
 }  // namespace

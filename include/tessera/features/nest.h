@@ -383,14 +383,12 @@ class Nest {
     }
     if (is_list()) {
       typename Nest<U>::List children;
-      children.reserve(items().size());
       for (const Nest& child : items()) {
         children.push_back(child.pack_from(leaves, next));
       }
       return Nest<U>::list(std::move(children));
     }
     typename Nest<U>::Map children;
-    children.reserve(entries().size());
     for (const auto& [key, child] : entries()) {
       children.emplace_back(key, child.pack_from(leaves, next));
     }
@@ -407,50 +405,21 @@ namespace detail {
 
 enum class MissingEntries { kRefuse, kAreNull };
 
-// A path from the root of a nest. It becomes text only in error messages, because layers
-// walk the nests of every batch.
-struct NestPath {
-  const NestPath* parent = nullptr;  // nullptr: this is the root
-  std::string_view key = {};
-
-  std::string text() const {
-    return parent == nullptr ? "" : parent->text_of(key);
-  }
-  // The path of the child `name`.
-  std::string text_of(std::string_view name) const {
-    const std::string prefix = text();
-    return (prefix.empty() ? "" : prefix + "/") + std::string(name);
-  }
-  // The beginning of an error message.
-  std::string where(const std::string& what) const {
-    return "[" + what +
-        (parent == nullptr ? "" : " '" + shorten(text()) + "'") + "] ";
-  }
-};
-
-// Whether the maps have the same keys in the same order.
-template <class T, class U>
-bool have_same_keys(const Nest<T>& left, const Nest<U>& right) {
-  return std::equal(
-      left.entries().begin(),
-      left.entries().end(),
-      right.entries().begin(),
-      right.entries().end(),
-      [](const auto& a, const auto& b) { return a.first == b.first; });
-}
-
 template <class T, class U>
 void collect_like(
     const Nest<T>& structure,
     const Nest<U>& value,
     const std::string& what,
-    const NestPath& path,
+    const std::string& path,
     MissingEntries missing,
     std::vector<const U*>& leaves) {
+  const std::string where =
+      "[" + what + (path.empty() ? "" : " '" + shorten(path) + "'") + "] ";
+  const std::string prefix = path.empty() ? "" : path + "/";
   TORCH_CHECK_VALUE(
       structure.is_leaf() == value.is_leaf() &&
           structure.is_map() == value.is_map(),
-      path.where(what),
+      where,
       "expected ",
       structure.kind(),
       " here, but got ",
@@ -463,30 +432,18 @@ void collect_like(
   } else if (structure.is_list()) {
     TORCH_CHECK_VALUE(
         structure.size() == value.size(),
-        path.where(what),
+        where,
         "expected a list of ",
         structure.size(),
         " entries, but got ",
         value.size(),
         ". Pass one for each entry of the feature configs.");
     for (size_t i = 0; i < structure.size(); ++i) {
-      const std::string index = std::to_string(i);
       collect_like(
           structure.items()[i],
           value.items()[i],
           what,
-          {&path, index},
-          missing,
-          leaves);
-    }
-  } else if (have_same_keys(structure, value)) {
-    for (size_t i = 0; i < structure.size(); ++i) {
-      const auto& [key, child] = structure.entries()[i];
-      collect_like(
-          child,
-          value.entries()[i].second,
-          what,
-          {&path, key},
+          prefix + std::to_string(i),
           missing,
           leaves);
     }
@@ -494,9 +451,9 @@ void collect_like(
     for (const auto& [key, child] : value.entries()) {
       TORCH_CHECK_VALUE(
           structure.contains(key),
-          path.where(what),
+          where,
           "unexpected entry '",
-          shorten(path.text_of(key)),
+          shorten(prefix + key),
           "'. Known: ",
           structure.known_keys(),
           ". Remove the entry or correct its key.");
@@ -509,13 +466,13 @@ void collect_like(
       }
       TORCH_CHECK_VALUE(
           value.contains(key),
-          path.where(what),
+          where,
           "missing entry '",
-          shorten(path.text_of(key)),
+          shorten(prefix + key),
           "'. Got: ",
           value.known_keys(),
           ". Add the entry.");
-      collect_like(child, value.at(key), what, {&path, key}, missing, leaves);
+      collect_like(child, value.at(key), what, prefix + key, missing, leaves);
     }
   }
 }
@@ -532,7 +489,7 @@ std::vector<const U*> leaves_like(
     const std::string& what) {
   std::vector<const U*> leaves;
   detail::collect_like(
-      structure, value, what, {}, detail::MissingEntries::kRefuse, leaves);
+      structure, value, what, "", detail::MissingEntries::kRefuse, leaves);
   return leaves;
 }
 
@@ -545,7 +502,7 @@ std::vector<const U*> some_leaves_like(
     const std::string& what) {
   std::vector<const U*> leaves;
   detail::collect_like(
-      structure, value, what, {}, detail::MissingEntries::kAreNull, leaves);
+      structure, value, what, "", detail::MissingEntries::kAreNull, leaves);
   return leaves;
 }
 
