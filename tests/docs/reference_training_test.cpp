@@ -275,7 +275,7 @@ TEST_F(TrainingReferenceTest, ProgressBar) {
   std::rewind(log_file);
   text.resize(std::fread(text.data(), 1, text.size(), log_file));
   std::fclose(log_file);
-  EXPECT_NE(text.find("5/5"), std::string::npos) << text;
+  EXPECT_NE(text.find("epoch 1/1  5 steps"), std::string::npos) << text;
 }
 
 TEST_F(TrainingReferenceTest, TerminateOnNonFinite) {
