@@ -148,9 +148,10 @@ bool SpecOptimizer::read_parameter(
   for (const SlotSpec& slot : slots_of(spec)) {
     const std::vector<int64_t> shape = slot_shape(slot, own.sizes());
     at::Tensor value;
+    const bool has_slot =
+        archive.try_read(slot_key(slot.name), value, /*is_buffer=*/true);
     loaded.expect(
-        archive.try_read(slot_key(slot.name), value, /*is_buffer=*/true) &&
-            value.scalar_type() == own.scalar_type() &&
+        has_slot && value.scalar_type() == own.scalar_type() &&
             value.sizes() == at::IntArrayRef(shape),
         fmt::format(
             "{} slot '{}' must be {}, but the archive has {}",
@@ -221,14 +222,14 @@ void SpecOptimizer::read_group(
   }
   const size_t num_parameters = param_groups_[group].params().size();
   c10::IValue count;
+  const bool has_count = entry.try_read("parameters", count) && count.isInt();
   loaded.expect(
-      entry.try_read("parameters", count) && count.isInt() &&
-          count.toInt() == static_cast<int64_t>(num_parameters),
+      has_count && count.toInt() == static_cast<int64_t>(num_parameters),
       fmt::format(
           "{} has {} parameters, but the archive has {}",
           where,
           num_parameters,
-          count.isInt() ? std::to_string(count.toInt()) : "no number of them"));
+          has_count ? std::to_string(count.toInt()) : "no number of them"));
   if (!owns_slots_) {
     return;
   }
@@ -261,14 +262,14 @@ SpecOptimizer::Loaded SpecOptimizer::read(
   loaded.expect(has_iterations, "iterations is missing or negative");
   loaded.iterations = has_iterations ? iterations.toInt() : 0;
   c10::IValue groups;
+  const bool has_groups = archive.try_read("groups", groups) && groups.isInt();
   loaded.expect(
-      archive.try_read("groups", groups) && groups.isInt() &&
+      has_groups &&
           groups.toInt() == static_cast<int64_t>(param_groups_.size()),
       fmt::format(
           "this optimizer has {} groups, but the archive has {}",
           param_groups_.size(),
-          groups.isInt() ? std::to_string(groups.toInt())
-                         : "no number of them"));
+          has_groups ? std::to_string(groups.toInt()) : "no number of them"));
   for (size_t g = 0; loaded.problems.empty() && g < param_groups_.size(); ++g) {
     read_group(g, archive, loaded);
   }

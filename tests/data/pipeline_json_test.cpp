@@ -237,9 +237,12 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
   refuses(
       "Vocabulary",
       R"({"values":[1,2,"a"]})",
-      "Vocabulary.values] expected a whole number in the JSON, but got \"a\". It "
-      "is value 2. The values must be all integers, or all text.");
-  refuses("Vocabulary", R"({"values":["a",1]})", "but got 1. It is value 1");
+      "Vocabulary.values] expected a whole number in the JSON, but got \"a\". "
+      "Correct the value. It is value 2. The values must be all integers, or all text.");
+  refuses(
+      "Vocabulary",
+      R"({"values":["a",1]})",
+      "but got 1. Correct the value. It is value 1");
   refuses("Vocabulary", R"({"values":[1.0]})", "expected a whole number");
   refuses(
       "Vocabulary", R"({"values":[]})", "values must have 1 to 2^30 entries");
@@ -302,7 +305,7 @@ TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
     EXPECT_VALUE_ERROR(load_pipeline(path), path);
     EXPECT_VALUE_ERROR(load_pipeline(path), message);
   };
-  refuses("", "expected JSON, but got");
+  refuses("", "expected JSON, but the text is empty");
   refuses("{\"outputs\": [}", "expected JSON, but got");
   refuses("{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte");
   refuses("{\"a\": 1e999}", "expected JSON, but got");

@@ -293,7 +293,7 @@ TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
   const Ints value{{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
   EXPECT_VALUE_ERROR(
       matched_leaves(sample(), value),
-      "[features 'history'] expected a list of 2, but got 1 entries");
+      "[features 'history'] expected a list of 2 entries, but got 1");
 }
 
 TEST(NestTest, NamesTheFirstDuplicateKey) {

@@ -213,7 +213,7 @@ TEST(EmbedReduceTest, RefusesIds) {
   EXPECT_INDEX_ERROR(layer->forward(sparse({{1, -1}}, 2)), "EmbedReduce");
   EXPECT_TYPE_ERROR(
       layer->forward(floats({1})), "ids must be int32 or int64, but got Float");
-  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "expected ids");
+  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "expected a tensor of ids");
   EXPECT_VALUE_ERROR(
       layer->forward(at::zeros({1, 2, 3}, at::kLong)),
       "[batch] or [batch, n], but got [1, 2, 3]");

@@ -719,7 +719,7 @@ TEST(ExportModelTest, AModelWithoutALayerIsAnError) {
   expect_text(
       export_error(model, function_example()),
       "[export_torchscript] expected a model whose forward() calls a "
-      "TPUEmbedding, but");
+      "TPUEmbedding or an EmbeddingEngineModule, but");
 }
 
 TEST(ExportModelTest, AnUnregisteredLayerIsAnError) {

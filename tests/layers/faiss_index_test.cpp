@@ -148,11 +148,12 @@ TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
   const test::TemporaryFolder folder;
   const auto path = folder / "index";
   make_exact_index(at::ones({2, 2}))->save(path);
-  EXPECT_VALUE_ERROR(load_faiss_index(path), "but it is 'tessera exact index'");
+  EXPECT_VALUE_ERROR(
+      load_faiss_index(path), "but its format is 'tessera exact index'");
   EXPECT_VALUE_ERROR(
       (make_faiss_index(at::ones({2, 2}), {}, {.factory = "Flat"})->save(path),
        load_exact_index(path)),
-      "but it is 'tessera faiss index'");
+      "but its format is 'tessera faiss index'");
 
   const NamedTensors whole = load_safetensors(path);
   const auto save_with = [&](const std::string& name, at::Tensor tensor) {

@@ -294,7 +294,8 @@ TEST(LayerOptimizerApiTest, RefusesLayersThatItCannotTrain) {
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(
           optim::SGD{.use_gradient_accumulation = false}, kSparseHost)),
-      "[table 't'] use_gradient_accumulation = false takes");
+      "[table 't'] use_gradient_accumulation = false applies the "
+      "gradients of a row one by one");
   const auto table = make_table({.vocabulary_size = 2, .dim = 1});
   EXPECT_VALUE_ERROR(
       make_optimizer(TPUEmbedding(TPUEmbeddingOptions{

@@ -46,7 +46,7 @@ TEST_P(RefusedBatchTest, ErrorsForAnotherNestNameThePath) {
       (embedding->forward({{"user", ids}})), "missing entry 'seen'. Got: user");
   EXPECT_VALUE_ERROR(
       (embedding->forward({{"user", ids}, {"seen", Features::list({ids})}})),
-      "[features 'seen'] expected a list of 2, but got 1 entries");
+      "[features 'seen'] expected a list of 2 entries, but got 1");
   EXPECT_VALUE_ERROR(
       (embedding->forward(
           {{"user", ids},
@@ -75,7 +75,7 @@ TEST_P(RefusedBatchTest, ErrorsForAnotherNestOfWeightsNameThePath) {
           {{"user", std::nullopt},
            {"seen",
             Weights::list({std::nullopt, std::nullopt, std::nullopt})}})),
-      "[weights 'seen'] expected a list of 2, but got 3 entries");
+      "[weights 'seen'] expected a list of 2 entries, but got 3");
   EXPECT_VALUE_ERROR(
       (embedding->forward(
           features, {{"user", std::nullopt}, {"seen", std::nullopt}})),
@@ -112,7 +112,8 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
       forward(test::floats({1, 2})),
       "[feature 'b'] ids must be int32 or int64, but got Float");
   EXPECT_TYPE_ERROR(
-      forward(at::Tensor()), "[feature 'b'] ids is an undefined tensor");
+      forward(at::Tensor()),
+      "[feature 'b'] ids must be a tensor, but is an undefined tensor");
   EXPECT_TYPE_ERROR(
       forward(RaggedFeature{ids.values, test::floats({0, 2, 3})}),
       "[feature 'b'] row_splits must be int32 or int64, but got Float");

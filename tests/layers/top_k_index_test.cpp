@@ -241,7 +241,8 @@ TEST(ExactIndexTest, RefusesWrongIds) {
   EXPECT_VALUE_ERROR(
       make_exact_index(vectors, int64s({1, 2})), "[3], but got [2]");
   EXPECT_VALUE_ERROR(
-      make_exact_index(vectors, int64s({1, 2, 1})), "1 is there twice");
+      make_exact_index(vectors, int64s({1, 2, 1})),
+      "ids must be unique, but 1 occurs more than once");
   EXPECT_VALUE_ERROR(
       make_exact_index(vectors, int64s({1, -1, 2})),
       "must be >= 0, but got -1");
@@ -252,8 +253,12 @@ TEST(ExactIndexTest, RefusesWrongIds) {
 TEST(ExactIndexTest, RefusesWrongSearches) {
   const auto index = make_exact_index(at::ones({3, 2}));
   const at::Tensor good = at::ones({1, 2});
-  EXPECT_VALUE_ERROR(index->search(good, 0), "k must be in [1, 3], but got 0");
-  EXPECT_VALUE_ERROR(index->search(good, 4), "k must be in [1, 3], but got 4");
+  EXPECT_VALUE_ERROR(
+      index->search(good, 0),
+      "k must be in [1, 3], the number of vectors, but got 0");
+  EXPECT_VALUE_ERROR(
+      index->search(good, 4),
+      "k must be in [1, 3], the number of vectors, but got 4");
   EXPECT_VALUE_ERROR(index->search(at::ones({2}), 1), "must be a matrix");
   EXPECT_VALUE_ERROR(index->search(at::ones({1, 3}), 1), "dim, 2, but got 3");
   EXPECT_TYPE_ERROR(

@@ -289,7 +289,7 @@ TEST(LargeFilesTest, ExtraIsComparedWithTheManifestBeforeItIsRead) {
   EXPECT_VALUE_ERROR(
       layer->load_checkpoint(
           folder / "run", {.extra = [](torch::serialize::InputArchive&) {}}),
-      "'" + extra + "' must have " + size + " bytes, but got 200000000000");
+      "'" + extra + "' must have " + size + " bytes, but has 200000000000");
 }
 
 TEST(CheckpointNumbersTest, RefusesToSaveAfterTheLargestNumber) {

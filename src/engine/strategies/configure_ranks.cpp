@@ -53,7 +53,8 @@ void configure_ranks(
   std::string text;
   std::exception_ptr error;
   try {
-    text = configure() + to_text(sharded->options);
+    text = configure();  // checks the options, which to_text() relies on
+    text += to_text(sharded->options);
   } catch (...) {
     error = std::current_exception();
   }
