@@ -122,8 +122,9 @@ struct SumLastColumns {
   }
 };
 
-// out = sum of factor * gradient over the run.
-HWY_INLINE void SumGradients(
+// out = sum of factor * gradient over the run. It is not inlined, because every rule
+// calls it.
+HWY_NOINLINE void SumGradients(
     int64_t dim,
     const GradientRun& run,
     float* HWY_RESTRICT out) {
