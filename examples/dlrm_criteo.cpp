@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches all steps from log files to a served click model: read files in the format
-// of the Criteo click logs, learn vocabularies, train DLRM or DCN-v2, resume, export,
-// serve.
+// Teaches all steps from log files to a served click model: how to read files in the
+// format of the Criteo click logs, learn vocabularies, train DLRM or DCN-v2, resume,
+// export and serve.
 //
-// dlrm/clicks.h reads the batches, dlrm/learn_pipeline.cpp makes features of them, and
-// dlrm/click_model.cpp is the model. dlrm/run_directory.cpp checks that a resumed
-// training has the same options as before. This file has tables, training, evaluation and
-// serving, in this order; run() calls them.
+// dlrm/clicks.h reads the batches, dlrm/learn_pipeline.cpp learns how to convert their
+// columns to features, and dlrm/click_model.cpp has the model. dlrm/run_directory.cpp
+// checks that a resumed training has the same options as before. The functions of this
+// file make the tables, train, evaluate and serve, in this order. run() calls them.
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"
 #include "examples/dlrm/arrays.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches checkpoints and export in your own training loop: train a ranking model, resume
-// where an earlier run ended, and export the model for programs without this library.
+// Teaches checkpoints and export in your own training loop: how to train a ranking model,
+// resume where an earlier run ended, and export the model for programs without Tessera.
 //
 //   export_for_serving --folder run --steps 150   # the first half
 //   export_for_serving --folder run --steps 300   # resumes, then exports
-//   serve_ranker run/ranker.pt                    # links LibTorch alone
+//   serve_ranker run/ranker.pt                    # links only LibTorch
 #include <tessera/tessera.h>
 
 #include <CLI/CLI.hpp>
@@ -153,11 +153,14 @@ void run(const std::string& folder, int64_t steps) {
 int main(int argc, char** argv) {
   std::string folder = "ranker";
   int64_t steps = 300;
-  CLI::App app("Trains, resumes and exports a ranking model.");
+  CLI::App app(
+      "Trains a ranking model or resumes its training, and then exports the model.");
   app.add_option("--folder", folder, "folder for checkpoints and ranker.pt")
       ->capture_default_str();
   app.add_option(
-         "--steps", steps, "number of steps, including those before a resume")
+         "--steps",
+         steps,
+         "number of steps, including those of the run that is resumed")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

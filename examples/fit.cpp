@@ -2,7 +2,7 @@
 // Teaches fit(): the model of quick_start.cpp with validation, early stopping, history,
 // learning curves, and a checkpoint from which it resumes after Ctrl-C.
 //
-//   fit run          trains, or resumes from the checkpoint in the folder `run`
+//   fit run          trains, or resumes if the folder `run` has a checkpoint
 #include <tessera/tessera.h>
 
 #include <filesystem>

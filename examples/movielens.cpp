@@ -9,9 +9,9 @@
 // rated before), and `movie` is the sum of the movie's embeddings (id, genres, year, the
 // users who rated it before).
 //
-// The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp. This file
-// has training, evaluation, recommendations, saving and serving, in this order; run()
-// calls them. `Process` only matters under mpirun (--sharded).
+// The data is in movielens/rating_data.cpp, and the model is in movielens/rater.cpp. The
+// functions of this file train, evaluate, recommend, save and serve, in this order. run()
+// calls them. You can ignore `Process` unless you use mpirun (--sharded).
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/learning_rates.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Teaches retrieval with two towers on MovieLens 100K: which of all movies does a user
-// rate next? The best movies are found by exact search and, if faiss is installed, by
-// approximate search.
+// rate next? An exact search finds the best movies. If faiss is installed, an
+// approximate search does so, too.
 //
 //   score = <tower(user), tower(movie)>
 //
@@ -10,9 +10,9 @@
 // genres, year). Each user's last movie is held out. Movies that the user has rated
 // before are not candidates.
 //
-// The data is in two_tower/sequences.cpp, the model in two_tower/two_towers.cpp. This
-// file has training, evaluation beside two simpler methods, and serving, in this order;
-// run() calls them.
+// The data is in two_tower/sequences.cpp, and the model is in two_tower/two_towers.cpp.
+// The functions of this file train, compare the model with two simpler methods, and
+// recommend movies, in this order. run() calls them.
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"

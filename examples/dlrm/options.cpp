@@ -34,13 +34,14 @@ void add_data(CLI::App& app, Options& options) {
   auto* data = app.add_option(
       "--data",
       options.data,
-      "training files in Criteo's format, plain or gzip, in this order");
-  app.add_option("--test", options.test, "test files")->needs(data);
+      "training files in Criteo's format, plain or gzip, which are read in this order");
+  app.add_option("--test", options.test, "test files in the same format")
+      ->needs(data);
   app.add_option(
          "--generate",
          options.generate,
-         "without --data: number of training examples to generate; the test gets a "
-         "fifth of it, at least 1000")
+         "without --data: number of training examples to generate; a fifth of this "
+         "number, but at least 1000, is also generated for the test")
       ->check(up_to(1'000'000'000, 1000))
       ->capture_default_str();
   add_output(app, "--folder", options.folder, "folder for the generated files")
@@ -64,7 +65,9 @@ void add_data(CLI::App& app, Options& options) {
 
 void add_training(CLI::App& app, Options& options) {
   app.add_option(
-         "--model", options.model, "model, which decides how features interact")
+         "--model",
+         options.model,
+         "how features interact: by dot products (dlrm) or by crosses (dcn)")
       ->check(CLI::IsMember({"dlrm", "dcn"}))
       ->capture_default_str();
   add_count(app, "--dim", options.dim, "size of all embeddings", 4096);
@@ -98,11 +101,11 @@ void add_results(CLI::App& app, Options& options) {
       app,
       "--checkpoint",
       options.checkpoint,
-      "directory for checkpoints: save after each epoch and at Ctrl-C, resume if there is one");
+      "directory for checkpoints: the program saves one after each epoch and at Ctrl-C, and resumes from the newest");
   app.add_option(
          "--every-steps",
          options.every_steps,
-         "save also after this many steps")
+         "also save a checkpoint each time after this many steps")
       ->check(up_to(1'000'000'000))
       ->needs(checkpoint);
   add_output(
@@ -119,7 +122,7 @@ void add_results(CLI::App& app, Options& options) {
       app,
       "--write-arrays",
       options.arrays,
-      "directory for ids, numbers and labels as .npy");
+      "directory to which ids, numbers and labels are written as .npy files");
   app.add_flag("--json", options.json, "print the report as JSON");
 }
 
@@ -128,7 +131,7 @@ void add_results(CLI::App& app, Options& options) {
 std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   CLI::App app(
       "Trains DLRM or DCN-v2 on click logs in Criteo's format, or on generated "
-      "ones, and reports on it.");
+      "ones, and prints how well the model predicts clicks.");
   add_data(app, options);
   add_training(app, options);
   add_results(app, options);

@@ -7,7 +7,8 @@
 #include <c10/util/Exception.h>
 
 std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
-  CLI::App app("Trains a recommender on MovieLens 100K and reports on it.");
+  CLI::App app(
+      "Trains a recommender on MovieLens 100K, and prints its errors and recommendations.");
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
   add_seed(app, options.seed, "seed of the split and the initial values");
@@ -26,7 +27,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       app,
       "--checkpoint",
       options.checkpoint,
-      "directory for checkpoints: save after each epoch and at Ctrl-C, resume if there is one");
+      "directory for checkpoints: the program saves one after each epoch and at Ctrl-C, and resumes from the newest");
   add_output(
       app,
       "--export",

@@ -4,7 +4,8 @@
 #include "examples/common/command_line.h"
 
 std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
-  CLI::App app("Trains two towers on MovieLens 100K to retrieve movies.");
+  CLI::App app(
+      "Trains two towers on MovieLens 100K, and prints how well they retrieve movies.");
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
   add_seed(
