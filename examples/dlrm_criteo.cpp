@@ -38,11 +38,11 @@ using torch::Tensor;
 
 namespace {
 
+// snippet: tables
 // The loss is a mean over the batch, so gradients are small. They would not matter beside
 // a larger initial accumulator.
 constexpr double kInitialAccumulator = 1e-8;
 
-// snippet: tables
 optim::OptimizerSpec table_optimizer(const Options& options) {
   if (options.optimizer == "adam") {
     return optim::Adam{.learning_rate = options.learning_rate};

@@ -55,7 +55,9 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
               {{"user", tessera::FeatureConfig{.table = users}},
                {"movie", tessera::FeatureConfig{.table = movies}},
                {"history", tessera::FeatureConfig{.table = movies}}},
-          .optimizer = tessera::optim::Adagrad{.learning_rate = 0.1}}),
+          .optimizer =
+              tessera::optim::Adagrad{
+                  .learning_rate = 0.1, .initial_accumulator_value = 1e-6}}),
       tessera::Concatenate(),
       torch::nn::Linear(48, 1));
   // Gets the dense weights and the virtual variable, but no tables.
