@@ -83,6 +83,18 @@ Work combine(
   };
 }
 
+// Looks up one id per bag.
+Work copy(const KernelTable& kernels, Data& data) {
+  return [&kernels, &data] {
+    kernels.combine(
+        {.table = data.rows(Storage::kFloat32),
+         .ids = data.ids.data(),
+         .nnz = kIds,
+         .out = data.out.data(),
+         .end_bag = kIds});
+  };
+}
+
 Work update(
     const KernelTable& kernels,
     Data& data,
@@ -117,6 +129,7 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"combine_128", combine(kernels, wide, 20, kFloat)},
       {"combine_128_bfloat16", combine(kernels, wide, 20, Storage::kBFloat16)},
       {"combine_128_float16", combine(kernels, wide, 20, Storage::kFloat16)},
+      {"copy_128", copy(kernels, wide)},
       {"narrow_int64",
        [&] {
          kernels.narrow_int64(
