@@ -14,5 +14,6 @@ run("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${SCRATCH}" -G "${GENE
     "LibTorch_ROOT=${LIBTORCH}")
 run("${CMAKE_COMMAND}" --build "${SCRATCH}")
 file(MAKE_DIRECTORY "${SCRATCH}/corpus")
-run("${SCRATCH}/reader_fuzz" "-max_total_time=${SECONDS}" -max_len=4096 -timeout=20 -rss_limit_mb=4096
+run("${CMAKE_COMMAND}" -E env "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/../lsan.supp"
+    "${SCRATCH}/reader_fuzz" "-max_total_time=${SECONDS}" -max_len=4096 -timeout=20 -rss_limit_mb=4096
     -print_final_stats=1 "-artifact_prefix=${SCRATCH}/" "${SCRATCH}/corpus" "${CMAKE_CURRENT_LIST_DIR}/seeds")
