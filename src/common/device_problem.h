@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// The reason why LibTorch can't use a device. Empty if it can.
+/// Returns the reason why LibTorch can't use a device. It is empty if LibTorch can.
 std::string device_problem(const c10::Device& device);
 
 }  // namespace tessera

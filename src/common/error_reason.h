@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// The line of an error's message that states the problem, without the stacks of C++ and
-/// TorchScript.
+/// Returns the line of an error's message that states the problem, without the stacks of
+/// C++ and TorchScript.
 std::string reason_of(const std::exception& error);
 
 }  // namespace tessera

@@ -3,11 +3,11 @@
 
 namespace tessera {
 
-/// What a user can do when the system refuses to read from a path, as a sentence for the
-/// end of a message. `number` is the value of errno.
+/// Returns a sentence for the end of a message. It says what a user can do when the
+/// system refuses to read from a path. `number` is the value of errno.
 const char* advice_to_read(int number);
 
-/// The same for a path that can't be written to.
+/// Like advice_to_read(), but for a path that can't be written to.
 const char* advice_to_write(int number);
 
 }  // namespace tessera

@@ -25,8 +25,8 @@ struct Batch {
   std::vector<int64_t> ragged_rows() const;
 };
 
-/// Whether no feature has weights. `weights` is then the empty map, which is the default,
-/// or an empty list for a list of features.
+/// Returns true if no feature has weights. `weights` is then the empty map, which is the
+/// default, or an empty list for a list of features.
 template <class T>
 bool has_no_weights(const Weights& weights, const Nest<T>& structure) {
   return weights.empty() && (weights.is_map() || structure.is_list());

@@ -358,8 +358,8 @@ HWY_NOINLINE void CombineRounded(const Bags<Row>& bags) {
   }
 }
 
-// Copies one row per bag. The compiler knows the number of vectors, which makes this
-// half as long again as fast as a bag of one id.
+// Copies one row per bag. The compiler knows the number of vectors. A bag of one id,
+// whose number of vectors is found for each bag, took 1.3 times as long.
 template <int kVectors, class Row>
 HWY_INLINE void CopyRows(const Bags<Row>& bags) {
   const hn::ScalableTag<float> d;

@@ -11,8 +11,8 @@ namespace tessera::kernels {
 
 namespace {
 
-// 2^11 counters of 32 bits and the data of a bucket fit in the first-level cache. Wide
-// digits save a pass over the data. Each pass also clears and sums all counters, so few
+// The 2^11 counters of 32 bits take 8 KiB of the first-level cache. Wide digits save a
+// pass over the data. Each pass also clears and sums all counters, so few
 // contributions get narrower digits.
 constexpr int kMaxDigitBits = 11;
 constexpr int64_t kInsertionSortBelow = 32;

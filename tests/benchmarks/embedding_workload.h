@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-/// What one benchmark looks up: one sum-pooled feature per table, with `bag` ids in each
-/// of `batch` bags.
+/// A benchmark looks up one sum-pooled feature per table, which has `batch` bags of `bag`
+/// ids each.
 struct Workload {
   std::string name;
   int64_t tables = 0;

@@ -7,8 +7,9 @@
 
 #include <optional>
 
-/// What a plain loop without checks, sorting, allocation or autograd needs for a workload
-/// on this machine. Its rows are on huge pages, and each run takes the next batch.
+/// The times of plain loops for a workload on this machine. The loops have no checks,
+/// sorting, allocation or autograd. Their rows are on huge pages, and each run takes the
+/// next batch.
 struct MachineLimits {
   double gather_ms = 0.0;  // sums the rows of each bag in registers
   /// Adagrad on the rows of a batch, with the bags of each row given in advance. The

@@ -57,7 +57,7 @@ void fill_dense_parameters(Ranker& model) {
 
 namespace tessera::distributed {
 
-// Whether other placements give the rows that one engine has.
+// Returns true if other placements give the rows that one engine has.
 bool other_placements_have_the_same_rows() {
   // snippet: MpiBackendOptions
   const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});

@@ -33,7 +33,7 @@ struct CriteoBatch {
 /// Errors:  c10::ValueError for other shapes or types.
 Columns to_columns(const CriteoBatch& batch);
 
-/// What the reader does with a line that is not an example: it fails or skips the line.
+/// The reader fails at a line that is not an example, or skips the line.
 enum class MalformedLines { kError, kSkip };
 
 // snippet: tests/docs/reference_data_test.cpp CriteoShard
