@@ -8,11 +8,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -22,9 +22,12 @@ namespace tessera {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Smaller blocks are not kept here, because malloc() keeps small blocks itself. From 1024
-// bytes on, malloc() first merges all the small blocks that are free.
-constexpr size_t kMinCachedBytes = 1024;
+// Capacities up to this one are multiples of kAlignment. Larger ones are
+// 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more than what is needed.
+constexpr size_t kMaxSmallCapacity = 1024;
+constexpr size_t kSmallClasses = kMaxSmallCapacity / kAlignment + 1;
+constexpr size_t kSizeClasses =
+    kSmallClasses + 4 * std::numeric_limits<size_t>::digits;
 // After this many calls of take(), the blocks that were not needed meanwhile are freed.
 constexpr int64_t kReleaseInterval = 4096;
 
@@ -39,13 +42,18 @@ struct alignas(kAlignment) Header {
   size_t capacity;
 };
 
-// Rounds up to 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more.
 size_t capacity_for(size_t bytes) {
-  if (bytes < kMinCachedBytes) {
-    return bytes;
-  }
-  const size_t unit = std::bit_floor(bytes) / 4;
+  const size_t unit =
+      bytes <= kMaxSmallCapacity ? kAlignment : std::bit_floor(bytes) / 4;
   return (bytes + unit - 1) / unit * unit;
+}
+
+size_t size_class_of(size_t capacity) {
+  if (capacity <= kMaxSmallCapacity) {
+    return capacity / kAlignment;
+  }
+  const size_t log = std::bit_width(capacity) - 1;
+  return kSmallClasses + 4 * log + (capacity >> (log - 2)) - 4;
 }
 
 class Blocks {
@@ -55,11 +63,10 @@ class Blocks {
     if (++num_takes_ % kReleaseInterval == 0) {
       release_unused();
     }
-    const auto found = cached_.find(capacity);
-    if (found == cached_.end() || found->second.blocks.empty()) {
+    SizeClass& blocks = cached_[size_class_of(capacity)];
+    if (blocks.blocks.empty()) {
       return nullptr;
     }
-    SizeClass& blocks = found->second;
     Header* block = blocks.blocks.back();
     blocks.blocks.pop_back();
     blocks.num_unused = std::min(blocks.num_unused, blocks.blocks.size());
@@ -70,7 +77,7 @@ class Blocks {
   bool keep(Header* block) noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
-      cached_[block->capacity].blocks.push_back(block);
+      cached_[size_class_of(block->capacity)].blocks.push_back(block);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -80,7 +87,7 @@ class Blocks {
 
   void release_all() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [capacity, blocks] : cached_) {
+    for (SizeClass& blocks : cached_) {
       blocks.num_unused = blocks.blocks.size();
     }
     release_unused();
@@ -99,18 +106,18 @@ class Blocks {
   };
 
   void release_unused() {
-    for (auto& [capacity, blocks] : cached_) {
+    for (SizeClass& blocks : cached_) {
       for (; blocks.num_unused > 0; --blocks.num_unused) {
+        bytes_ -= blocks.blocks.back()->capacity;
         std::free(blocks.blocks.back());
         blocks.blocks.pop_back();
-        bytes_ -= capacity;
       }
       blocks.num_unused = blocks.blocks.size();
     }
   }
 
   std::mutex mutex_;
-  std::map<size_t, SizeClass> cached_;  // by capacity
+  std::array<SizeClass, kSizeClasses> cached_;
   size_t bytes_ = 0;
   int64_t num_takes_ = 0;
 };
@@ -154,7 +161,7 @@ void* allocate_step_memory(size_t bytes) {
   }
   const size_t capacity = capacity_for(bytes);
   Header* block = nullptr;
-  if (kCachesBlocks && capacity >= kMinCachedBytes) {
+  if (kCachesBlocks) {
     block = all_blocks().take(capacity);
   }
   if (block == nullptr) {
@@ -178,8 +185,7 @@ void free_step_memory(void* memory) noexcept {
     return;
   }
   Header* block = static_cast<Header*>(memory) - 1;
-  if (kCachesBlocks && block->capacity >= kMinCachedBytes &&
-      all_blocks().keep(block)) {
+  if (kCachesBlocks && all_blocks().keep(block)) {
     return;
   }
   std::free(block);

@@ -286,18 +286,16 @@ void TableUpdater::update_bucket(
   const int64_t vocab = table.rows.count;
   const int shift = workspace.bucket_shift;
   const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
-  Buffer<float> gradient(dim);
-  Buffer<float> direction(dim);
+  Buffer<float> scratch(3 * dim);
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
-  Buffer<float> weights(dim);
   kernels::UpdateArgs args{
       .table = mutable_rows(table.parameters),
       .contributions = sort_bucket(workspace, bucket),
       .count = workspace.count(bucket),
       .sources = workspace.sources.data(),
-      .gradient = gradient.data(),
-      .direction = direction.data(),
-      .weights = weights.data(),
+      .gradient = scratch.data(),
+      .direction = scratch.data() + dim,
+      .weights = scratch.data() + 2 * dim,
       .accumulate = update.rows.accumulate,
       .stages = update.rows.stages,
       .sweep = sweep,

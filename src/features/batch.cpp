@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include <list>
 #include <numeric>
 #include <utility>
 
@@ -66,26 +67,30 @@ Batch read_leaves(
   Batch batch;
   batch.weights.resize(count);
   batch.bags.resize(count);
-  std::vector<Feature> inputs(count);
+  std::vector<const Feature*> inputs = features;
+  std::list<Feature> converted;  // `inputs` points to them
   // Reading an id takes about as long as moving 32 bytes.
   int64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (features[i] != nullptr) {
-      inputs[i] = with_sparse_as_feature(*features[i]);
-      bytes += 32 * nnz_of(inputs[i]);
+    if (inputs[i] == nullptr) {
+      continue;
     }
+    if (has_sparse_layout(*inputs[i])) {
+      inputs[i] = &converted.emplace_back(with_sparse_as_feature(*inputs[i]));
+    }
+    bytes += 32 * nnz_of(*inputs[i]);
   }
   for (size_t i = 0; i < count; ++i) {
     if (weights[i] != nullptr && weights[i]->has_value()) {
       check_weights_layout(states[i], **weights[i]);
       batch.weights[i] = flat_weights(
-          states[i], inputs[i], with_sparse_as_feature(**weights[i]));
+          states[i], *inputs[i], with_sparse_as_feature(**weights[i]));
     }
   }
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
-    batch.bags[i] = features[i] == nullptr
+    batch.bags[i] = inputs[i] == nullptr
         ? make_empty_bags(states[i])
-        : make_id_bags(states[i], inputs[i], batch.weights[i]);
+        : make_id_bags(states[i], *inputs[i], batch.weights[i]);
   });
   return batch;
 }

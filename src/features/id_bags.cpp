@@ -10,13 +10,16 @@
 
 namespace tessera {
 
-Feature with_sparse_as_feature(const Feature& feature) {
+bool has_sparse_layout(const Feature& feature) {
   const auto* tensor = std::get_if<at::Tensor>(&feature);
-  if (tensor != nullptr && tensor->defined() &&
-      tensor->layout() == at::kSparse) {
-    return SparseFeature::from_coo(*tensor);
-  }
-  return feature;
+  return tensor != nullptr && tensor->defined() &&
+      tensor->layout() == at::kSparse;
+}
+
+Feature with_sparse_as_feature(const Feature& feature) {
+  return has_sparse_layout(feature)
+      ? SparseFeature::from_coo(std::get<at::Tensor>(feature))
+      : feature;
 }
 
 std::vector<int64_t> IdBags::activation_shape() const {

@@ -57,6 +57,9 @@ struct IdBags {
   std::vector<int64_t> activation_shape() const;
 };
 
+/// Whether the feature is a tensor of sparse COO layout.
+bool has_sparse_layout(const Feature& feature);
+
 /// Converts a tensor of sparse COO layout to a SparseFeature. Returns any other feature
 /// as it is.
 Feature with_sparse_as_feature(const Feature& feature);

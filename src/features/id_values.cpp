@@ -97,7 +97,7 @@ IdValues read_ids(
       where_of(feature),
       values.numel());
   IdValues read;
-  const at::Tensor contiguous = values.resolve_neg().contiguous();
+  const at::Tensor contiguous = as_contiguous(values);
   if (!copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids)) {
     check_ids(feature, as_int64(contiguous), negative_id, bag_indices, read);
   }
@@ -110,7 +110,7 @@ void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,
     IdValues& read) {
-  const at::Tensor contiguous = weights.detach().resolve_neg().contiguous();
+  const at::Tensor contiguous = as_contiguous(weights.detach());
   const float* begin = contiguous.data_ptr<float>();
   read.weights.assign(begin, begin + contiguous.numel());
   if (!feature.config.validate_weights_and_indices ||

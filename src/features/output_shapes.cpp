@@ -67,6 +67,9 @@ std::vector<int64_t> shape_of_row_bags(
     const FeatureState& feature,
     int64_t rows) {
   const PartialShape& known = *feature.output_shape;
+  if (known.size() == 1 && known[0].value_or(rows) == rows) {
+    return {rows};
+  }
   PartialShape shape = known;
   const auto unknown = std::find(shape.begin(), shape.end(), std::nullopt);
   if (unknown != shape.end()) {
@@ -137,6 +140,11 @@ PartialShape output_shape_of(
 std::vector<int64_t> output_shape_of_batch(
     const FeatureState& feature,
     const PartialShape& input) {
+  if (feature.config.sequence_length() == 0 && !feature.output_shape &&
+      !input.empty() && input.size() <= 2 && input[0].value_or(-1) >= 0 &&
+      input.back().value_or(0) >= 0) {
+    return {*input[0]};  // the usual case, without memory for partial shapes
+  }
   const PartialShape output = output_shape_of(feature, input);
   TESSERA_CHECK_VALUE(
       !feature.output_shape || !feature.verifies_shape ||

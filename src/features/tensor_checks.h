@@ -31,6 +31,9 @@ void check_rank(
     int64_t rank,
     const char* part);
 
+/// Returns the values as a contiguous tensor, which may share their memory.
+at::Tensor as_contiguous(const at::Tensor& tensor);
+
 /// Returns an integer tensor as a contiguous int64 tensor, which may share its memory.
 at::Tensor as_int64(const at::Tensor& tensor);
 

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -383,12 +384,14 @@ class Nest {
     }
     if (is_list()) {
       typename Nest<U>::List children;
+      children.reserve(size());
       for (const Nest& child : items()) {
         children.push_back(child.pack_from(leaves, next));
       }
       return Nest<U>::list(std::move(children));
     }
     typename Nest<U>::Map children;
+    children.reserve(size());
     for (const auto& [key, child] : entries()) {
       children.emplace_back(key, child.pack_from(leaves, next));
     }
@@ -405,21 +408,76 @@ namespace detail {
 
 enum class MissingEntries { kRefuse, kAreNull };
 
+// A place in a nest. It lies on the stack of a recursive function. Its text is made only
+// for messages, because layers walk through their nests in each batch.
+class NestPath {
+ public:
+  NestPath() = default;
+  NestPath(const NestPath& parent, std::string_view key)
+      : parent_(&parent), key_(key) {}
+  NestPath(const NestPath& parent, size_t index)
+      : parent_(&parent), index_(index) {}
+
+  // "" for the whole nest, else keys and indices such as "user/history/0".
+  std::string text() const {
+    if (parent_ == nullptr) {
+      return "";
+    }
+    const std::string parent = parent_->text();
+    return (parent.empty() ? "" : parent + "/") +
+        (key_ ? std::string(*key_) : std::to_string(index_));
+  }
+  // "[what 'path'] ", the start of a message about this place.
+  std::string where(const std::string& what) const {
+    const std::string path = text();
+    return "[" + what + (path.empty() ? "" : " '" + shorten(path) + "'") + "] ";
+  }
+
+ private:
+  const NestPath* parent_ = nullptr;
+  std::optional<std::string_view> key_;
+  size_t index_ = 0;
+};
+
+template <class T, class U>
+void check_no_other_entries(
+    const Nest<T>& structure,
+    const Nest<U>& value,
+    const std::string& what,
+    const NestPath& path) {
+  for (const auto& [key, child] : value.entries()) {
+    TORCH_CHECK_VALUE(
+        structure.contains(key),
+        path.where(what),
+        "unexpected entry '",
+        shorten(NestPath(path, key).text()),
+        "'. Known: ",
+        structure.known_keys(),
+        ". Remove the entry or correct its key.");
+  }
+}
+
+// Whether both maps have the same keys in the same order.
+template <class T, class U>
+bool have_same_keys(const Nest<T>& left, const Nest<U>& right) {
+  return std::ranges::equal(
+      left.entries(), right.entries(), [](const auto& a, const auto& b) {
+        return a.first == b.first;
+      });
+}
+
 template <class T, class U>
 void collect_like(
     const Nest<T>& structure,
     const Nest<U>& value,
     const std::string& what,
-    const std::string& path,
+    const NestPath& path,
     MissingEntries missing,
     std::vector<const U*>& leaves) {
-  const std::string where =
-      "[" + what + (path.empty() ? "" : " '" + shorten(path) + "'") + "] ";
-  const std::string prefix = path.empty() ? "" : path + "/";
   TORCH_CHECK_VALUE(
       structure.is_leaf() == value.is_leaf() &&
           structure.is_map() == value.is_map(),
-      where,
+      path.where(what),
       "expected ",
       structure.kind(),
       " here, but got ",
@@ -429,10 +487,12 @@ void collect_like(
       " the same structure as the feature configs.");
   if (structure.is_leaf()) {
     leaves.push_back(&value.leaf());
-  } else if (structure.is_list()) {
+    return;
+  }
+  if (structure.is_list()) {
     TORCH_CHECK_VALUE(
         structure.size() == value.size(),
-        where,
+        path.where(what),
         "expected a list of ",
         structure.size(),
         " entries, but got ",
@@ -443,37 +503,42 @@ void collect_like(
           structure.items()[i],
           value.items()[i],
           what,
-          prefix + std::to_string(i),
+          NestPath(path, i),
           missing,
           leaves);
     }
-  } else {
-    for (const auto& [key, child] : value.entries()) {
-      TORCH_CHECK_VALUE(
-          structure.contains(key),
-          where,
-          "unexpected entry '",
-          shorten(prefix + key),
-          "'. Known: ",
-          structure.known_keys(),
-          ". Remove the entry or correct its key.");
+    return;
+  }
+  if (have_same_keys(structure, value)) {
+    for (size_t i = 0; i < structure.size(); ++i) {
+      const auto& [key, child] = structure.entries()[i];
+      collect_like(
+          child,
+          value.entries()[i].second,
+          what,
+          NestPath(path, key),
+          missing,
+          leaves);
     }
-    for (const auto& [key, child] : structure.entries()) {
-      if (missing == MissingEntries::kAreNull && !value.contains(key)) {
-        child.for_each(
-            [&](const std::string&, const T&) { leaves.push_back(nullptr); });
-        continue;
-      }
-      TORCH_CHECK_VALUE(
-          value.contains(key),
-          where,
-          "missing entry '",
-          shorten(prefix + key),
-          "'. Got: ",
-          value.known_keys(),
-          ". Add the entry.");
-      collect_like(child, value.at(key), what, prefix + key, missing, leaves);
+    return;
+  }
+  check_no_other_entries(structure, value, what, path);
+  for (const auto& [key, child] : structure.entries()) {
+    if (missing == MissingEntries::kAreNull && !value.contains(key)) {
+      child.for_each(
+          [&](const std::string&, const T&) { leaves.push_back(nullptr); });
+      continue;
     }
+    TORCH_CHECK_VALUE(
+        value.contains(key),
+        path.where(what),
+        "missing entry '",
+        shorten(NestPath(path, key).text()),
+        "'. Got: ",
+        value.known_keys(),
+        ". Add the entry.");
+    collect_like(
+        child, value.at(key), what, NestPath(path, key), missing, leaves);
   }
 }
 
@@ -489,7 +554,7 @@ std::vector<const U*> leaves_like(
     const std::string& what) {
   std::vector<const U*> leaves;
   detail::collect_like(
-      structure, value, what, "", detail::MissingEntries::kRefuse, leaves);
+      structure, value, what, {}, detail::MissingEntries::kRefuse, leaves);
   return leaves;
 }
 
@@ -502,7 +567,7 @@ std::vector<const U*> some_leaves_like(
     const std::string& what) {
   std::vector<const U*> leaves;
   detail::collect_like(
-      structure, value, what, "", detail::MissingEntries::kAreNull, leaves);
+      structure, value, what, {}, detail::MissingEntries::kAreNull, leaves);
   return leaves;
 }
 
@@ -513,15 +578,13 @@ Nest<T> part_like(
     const Nest<T>& structure,
     const Nest<U>& value,
     const std::string& what,
-    const std::string& path) {
+    const NestPath& path) {
   TORCH_CHECK_VALUE(
       value.is_leaf() == structure.is_leaf() &&
           value.is_map() == structure.is_map() &&
           (!value.is_list() || value.size() == structure.size()),
-      "[",
-      what,
-      path.empty() ? "" : " '" + shorten(path) + "'",
-      "] expected ",
+      path.where(what),
+      "expected ",
       structure.is_list() ? "a list of " + std::to_string(structure.size())
                           : std::string(structure.kind()),
       " here, as in the feature configs, but got ",
@@ -533,15 +596,11 @@ Nest<T> part_like(
   if (value.is_leaf()) {
     return structure;
   }
-  const std::string prefix = path.empty() ? "" : path + "/";
   if (value.is_list()) {
     typename Nest<T>::List items;
     for (size_t i = 0; i < value.size(); ++i) {
       items.push_back(part_like(
-          structure.items()[i],
-          value.items()[i],
-          what,
-          prefix + std::to_string(i)));
+          structure.items()[i], value.items()[i], what, NestPath(path, i)));
     }
     return Nest<T>::list(std::move(items));
   }
@@ -549,15 +608,14 @@ Nest<T> part_like(
   for (const auto& [key, child] : value.entries()) {
     TORCH_CHECK_VALUE(
         structure.contains(key),
-        "[",
-        what,
-        "] '",
-        shorten(prefix + key),
+        NestPath().where(what),
+        "'",
+        shorten(NestPath(path, key).text()),
         "' is not among the feature configs. Known: ",
         structure.known_keys(),
         ". Remove the entry or correct its key.");
     entries.emplace_back(
-        key, part_like(structure.at(key), child, what, prefix + key));
+        key, part_like(structure.at(key), child, what, NestPath(path, key)));
   }
   return Nest<T>::map(std::move(entries));
 }
@@ -573,7 +631,7 @@ Nest<T> part_like(
     const Nest<T>& structure,
     const Nest<U>& value,
     const std::string& what) {
-  return detail::part_like(structure, value, what, "");
+  return detail::part_like(structure, value, what, {});
 }
 
 }  // namespace tessera

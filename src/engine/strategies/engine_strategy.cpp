@@ -10,9 +10,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
 #include <atomic>
 #include <functional>
@@ -24,7 +26,6 @@ namespace tessera {
 
 namespace {
 
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 class PendingUpdates;
@@ -38,8 +39,7 @@ struct WeightedFeature {
 };
 
 // What backward() needs from one forward pass, with its own checked copy of the ids.
-struct LookupRecord : torch::CustomClassHolder {
-  std::vector<at::Tensor> activations;  // moved to autograd
+struct LookupRecord {
   std::vector<IdBags> bags;
   std::vector<WeightedFeature> weighted;
   std::shared_ptr<const distributed::Route> route;
@@ -47,7 +47,7 @@ struct LookupRecord : torch::CustomClassHolder {
   at::Tensor virtual_variable;
   bool is_used = false;
 };
-using LookupRecordPtr = c10::intrusive_ptr<LookupRecord>;
+using LookupRecordPtr = std::shared_ptr<LookupRecord>;
 
 // Takes the gradients of one backward pass to the engine, or under Apply::kOnStep to the
 // pending gradients.
@@ -151,33 +151,30 @@ class PendingUpdates {
   std::map<int, std::weak_ptr<PassGradients>> passes_;
 };
 
-// Connects activations to the virtual variable. Its backward() passes their gradients to
-// the engine and gives the variable a gradient of zero.
-struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
-  // `inputs` are the virtual variable and the weights of record->weighted. The type must
-  // be TensorList, because LibTorch does not see the tensors in a vector.
-  static variable_list forward(
-      AutogradContext* context,
-      at::TensorList /*inputs*/,
-      const LookupRecordPtr& record) {
-    context->set_materialize_grads(false);
-    context->saved_data["record"] = c10::IValue::make_capsule(record);
-    return std::move(record->activations);
+// The node of the autograd graph from which all activations of one lookup come. Its
+// inputs are the virtual variable and the weights of record->weighted. It passes the
+// gradients of the activations to the engine and gives the variable a gradient of zero.
+class LookupNode : public torch::autograd::Node {
+ public:
+  explicit LookupNode(LookupRecordPtr record) : record_(std::move(record)) {}
+
+  std::string name() const override {
+    return "tessera::LookupNode";
   }
 
-  static variable_list backward(
-      AutogradContext* context,
-      variable_list gradients) {
-    // Raises on a second run of a graph that was not retained.
-    context->get_saved_variables();
-    const auto record = c10::static_intrusive_pointer_cast<LookupRecord>(
-        context->saved_data["record"].toCapsule());
-    // One entry per input, and one for the record.
-    variable_list results(record->weighted.size() + 2);
+  // Called after a backward pass that does not retain the graph.
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_ = nullptr;
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    const LookupRecordPtr record = this->record();
+    variable_list results(record->weighted.size() + 1);  // one per input
     for (size_t i = 0; i < record->weighted.size(); ++i) {
       const WeightedFeature& weighted = record->weighted[i];
       const at::Tensor& gradient = gradients[weighted.feature];
-      if (!context->needs_input_grad(i + 1)) {
+      if (!task_should_compute_output(i + 1)) {
         continue;
       }
       TESSERA_CHECK_NOT_IMPLEMENTED(
@@ -191,7 +188,7 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
     // requires_grad() and are_enabled() may have changed since the forward pass.
     // Without an update, the virtual variable gets no gradient: a defined gradient
     // means that gradients wait for a step.
-    if (context->needs_input_grad(0) &&
+    if (task_should_compute_output(0) &&
         record->virtual_variable.requires_grad() &&
         record->updates->are_enabled()) {
       TESSERA_CHECK(
@@ -202,6 +199,15 @@ struct TieToVirtualVariable : torch::autograd::Function<TieToVirtualVariable> {
     }
     return results;
   }
+
+ private:
+  LookupRecordPtr record() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(record_ != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    return record_;
+  }
+
+  LookupRecordPtr record_;  // guarded by mutex_ of the base
 };
 
 // Refuses optimizers that depend on the order or the number of the gradients, because
@@ -352,14 +358,16 @@ class EngineStrategy : public EmbeddingStrategy {
     for (const WeightedFeature& weighted : found.weighted) {
       inputs.push_back(found.batch.weights[weighted.feature]);
     }
-    auto record = c10::make_intrusive<LookupRecord>();
-    record->activations = std::move(found.lookup.activations);
+    auto record = std::make_shared<LookupRecord>();
     record->bags = std::move(found.batch.bags);
     record->weighted = std::move(found.weighted);
     record->route = std::move(found.lookup.route);
     record->updates = updates_;
     record->virtual_variable = virtual_variable_;
-    return TieToVirtualVariable::apply(at::TensorList(inputs), record);
+    const auto node = c10::make_intrusive<LookupNode>(std::move(record));
+    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    torch::autograd::set_history(found.lookup.activations, node);
+    return std::move(found.lookup.activations);
   }
 
   std::shared_ptr<EmbeddingState> state_;
