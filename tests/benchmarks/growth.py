@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+import charts
+
 BASE = {"tables": 8, "rows": 50000, "dim": 64, "batch": 1024, "bag": 10, "ids": "uniform"}
 OPERATIONS = ["forward", "adagrad"]
 DIMS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 257, 512, 1024]
@@ -60,12 +62,7 @@ def print_table(sweep, points_by_threads):
 
 
 def draw(results, path):
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plot
-
-    figure, axes = plot.subplots((len(results) + 1) // 2, 2, figsize=(12, 3.2 * ((len(results) + 1) // 2)))
+    figure, axes = charts.pyplot().subplots((len(results) + 1) // 2, 2, figsize=(12, 3.2 * ((len(results) + 1) // 2)))
     for axis, (sweep, points_by_threads) in zip(axes.flat, results.items()):
         for threads, points in points_by_threads.items():
             for operation in OPERATIONS:
@@ -78,9 +75,7 @@ def draw(results, path):
     axes.flat[0].legend(title="threads", fontsize="small")
     for axis in list(axes.flat)[len(results):]:
         axis.axis("off")
-    figure.tight_layout()
-    figure.savefig(path)
-    print(f"\ncurves: {path}")
+    charts.save(figure, path, "curves")
 
 
 def main():

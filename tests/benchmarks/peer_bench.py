@@ -194,6 +194,15 @@ def median_ms(run, batches, warmup, reps):
     return sorted(times)[len(times) // 2]
 
 
+def instruction_set(peer):
+    """FBGEMM chooses another one by itself, and TensorFlow does not say which one it has."""
+    if not peer.startswith("torch"):
+        return {}
+    import torch
+
+    return {"isa": torch.backends.cpu.get_cpu_capability().lower()}
+
+
 def main():
     operations = {
         "torch": torch_operations,
@@ -218,6 +227,7 @@ def main():
             if options.op and operation not in options.op:
                 continue
             line = {"peer": options.peer, "workload": workload["name"], "op": operation, "threads": options.threads}
+            line.update(instruction_set(options.peer))
             line["ms"] = round(median_ms(run, len(batches), options.warmup, options.reps), 4)
             print(json.dumps(line), flush=True)
 

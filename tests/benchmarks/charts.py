@@ -1,0 +1,26 @@
+"""What the charts of all comparisons share. Only drawing needs matplotlib."""
+import sys
+import textwrap
+
+
+def pyplot():
+    """Returns matplotlib.pyplot, set up so that the same results give the same file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "tessera"
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def describe(figure, description):
+    """Writes small text above all panels."""
+    figure.suptitle(textwrap.fill(description, 140), fontsize="x-small")
+
+
+def save(figure, path, what):
+    """Writes an SVG file, and says where it is. Standard output stays for tables."""
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    print(f"{what}: {path}", file=sys.stderr)
