@@ -1,0 +1,202 @@
+"""Tests the scripts that compare benchmarks, with programs that print given times instead of measuring."""
+
+import contextlib
+import io
+import json
+import pathlib
+import stat
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "benchmarks"))
+
+import alternate_rounds
+import compare_peers
+import round_results
+import thread_sweep
+
+# Prints the time in TIMES for each operation, divided by the number of threads for Tessera.
+PROGRAM = """#!{python}
+import json, sys
+TIMES = {{
+    "tessera": {{"forward": 4.0, "sgd": 8.0, "adagrad": 20.0, "initialize": 1.0}},
+    "torch_concat": {{"forward": 8.0, "sgd": 24.0, "adagrad": 80.0}},
+    "fbgemm": {{"forward": 2.0, "sgd": 32.0, "adagrad": 60.0}},
+}}
+arguments = sys.argv[1:]
+peer = arguments[1] if arguments[0].endswith(".py") else "tessera"
+workload = arguments[arguments.index("--workload") + 1]
+threads = int(arguments[arguments.index("--threads") + 1])
+chosen = [arguments[i + 1] for i, argument in enumerate(arguments) if argument == "--op"]
+if peer == "fbgemm" and workload == "tiny_batch":
+    sys.exit("fbgemm refuses this batch")
+for operation in chosen or TIMES[peer]:
+    ms = TIMES[peer][operation]
+    line = {{"op": operation, "ms": ms / threads if peer == "tessera" else ms}}
+    if peer != "fbgemm":
+        line["isa"] = "AVX2"
+    if peer == "tessera" and "--no-limits" not in arguments:
+        line.update(gather_limit_ms=2.0, update_limit_ms=4.0)
+    print(json.dumps(line))
+"""
+
+
+class BenchmarkScriptsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.benchmark = self.make_program(self.folder / "benchmark")
+        self.make_program(self.folder / "peers" / "torch" / "bin" / "python")
+        for replaced in (
+            mock.patch.object(alternate_rounds, "count_cores", return_value=4),
+            mock.patch.object(alternate_rounds, "write_ids"),  # needs numpy
+            mock.patch.object(compare_peers, "draw"),  # needs matplotlib
+            mock.patch.object(thread_sweep, "draw"),
+        ):
+            replaced.start()
+            self.addCleanup(replaced.stop)
+
+    def make_program(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PROGRAM.format(python=sys.executable))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    def run_script(self, script, *arguments):
+        """Returns what the script prints, and the text of an error."""
+        given = ["--benchmark", self.benchmark, "--peers", str(self.folder / "peers"), "--rounds", "1"]
+        if "--from" in arguments:
+            given = []
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), contextlib.suppress(SystemExit):
+            with mock.patch.object(sys, "argv", [script.__name__ + ".py", *given, *arguments]):
+                script.main()
+        return out.getvalue(), error.getvalue()
+
+    def expect_error(self, script, arguments, message):
+        _, error = self.run_script(script, *arguments)
+        self.assertIn(message, error, arguments)
+        self.assertEqual(error.count("\n"), 1, "more than a sentence: " + error)
+
+    def compare(self, *arguments):
+        peers = ["--peer", "torch_concat_tuned", "--peer", "fbgemm_tuned"]
+        workloads = ["--workload", "pooled_zipf", "--workload", "onehot_criteo"]
+        return self.run_script(compare_peers, *peers, *workloads, *arguments)
+
+    def test_sweep_prints_a_row_for_each_number_of_threads(self):
+        out, _ = self.run_script(thread_sweep, "--workload", "pooled_zipf", "--op", "adagrad")
+        self.assertIn("Instruction sets: tessera avx2, torch_concat_tuned avx2.", out)
+        self.assertIn("32 batches take turns", out)
+        rows = [line for line in out.splitlines() if line.startswith("|")]
+        self.assertEqual(
+            rows,
+            [
+                "| threads | Tessera | fastest peer | ratio | speed-up |",
+                "|---:|---:|---:|---:|---:|",
+                "| 1 | 20.000 | 60.000 (fbgemm_tuned) | 3.00x | 1.00x |",
+                "| 2 | 10.000 | 60.000 (fbgemm_tuned) | 6.00x | 2.00x |",
+                "| 4 | 5.000 | 60.000 (fbgemm_tuned) | 12.00x | 4.00x |",
+            ],
+        )
+
+    def test_sweep_of_one_core_and_of_tessera_alone(self):
+        with mock.patch.object(alternate_rounds, "count_cores", return_value=1):
+            out, _ = self.run_script(thread_sweep, "--workload", "pooled_zipf", "--op", "sgd", "--peer", "none")
+        self.assertIn("| 1 | 8.000 | - | - | 1.00x |", out)
+        self.assertNotIn("| 2 |", out)
+
+    def test_sweep_without_one_thread_has_no_speed_up(self):
+        out, _ = self.run_script(thread_sweep, "--threads-list", "4,2", "--workload", "pooled_zipf", "--op", "sgd")
+        self.assertIn("| 2 | 4.000 | 24.000 (torch_concat_tuned) | 6.00x | - |\n| 4 |", out)
+
+    def test_numbers_of_threads_double_up_to_all_cores(self):
+        self.assertEqual(thread_sweep.doubled(1), [1])
+        self.assertEqual(thread_sweep.doubled(2), [1, 2])
+        self.assertEqual(thread_sweep.doubled(12), [1, 2, 4, 8, 12])
+        self.assertEqual(thread_sweep.doubled(16), [1, 2, 4, 8, 16])
+
+    def test_limits_have_a_share_of_the_update_alone(self):
+        out, _ = self.run_script(thread_sweep, "--limits", "--workload", "pooled_zipf", "--threads-list", "1")
+        self.assertIn("| 1 | 4.000 | 2.000 (fbgemm_tuned) | 0.50x | 1.00x | 50 % |", out)
+        self.assertIn("| 1 | 8.000 | 24.000 (torch_concat_tuned) | 3.00x | 1.00x |\n", out)  # no limit of sgd
+        # The loops need 2 + 4 of 20 ms for the step, and 4 of 20 - 4 ms for the update.
+        self.assertIn("| 1 | 20.000 | 60.000 (fbgemm_tuned) | 3.00x | 1.00x | 30 % | 25 % |", out)
+
+    def test_markdown_has_times_ratios_and_geometric_means(self):
+        out, _ = self.compare("--threads", "2", "--markdown")
+        self.assertIn("The time of the fastest of torch_concat_tuned, fbgemm_tuned, divided by Tessera's", out)
+        self.assertIn("| | 2 threads |\n|---|---:|\n| lookup | 1.00x |\n| step with SGD | 6.00x |", out)
+        self.assertIn("| | forward | sgd | adagrad |\n|---|---:|---:|---:|\n", out)  # no peer has initialize
+        self.assertIn("| pooled_zipf | 2.000 (1.00x) | 4.000 (6.00x) | 10.000 (6.00x) |", out)
+        self.assertIn("| **geometric mean** | **1.00x** | **6.00x** | **6.00x** |", out)
+
+    def test_a_file_gives_the_same_tables(self):
+        path = str(self.folder / "results.json")
+        for script, arguments in (compare_peers, ["--markdown"]), (compare_peers, []), (thread_sweep, []):
+            measured, _ = self.run_script(script, *arguments, "--limits", "--peer", "fbgemm", "--json", path)
+            again, error = self.run_script(script, *arguments, "--from", path)
+            self.assertEqual(again, measured, error)
+            self.assertIn("pooled_uniform", again)
+
+    def test_a_mean_says_how_many_workloads_it_has(self):
+        out, error = self.run_script(
+            compare_peers, "--peer", "fbgemm", "--workload", "tiny_batch", "--workload", "pooled_zipf", "--threads", "1"
+        )
+        self.assertIn("fbgemm refuses this batch", error)
+        self.assertIn("Failed: fbgemm on tiny_batch with 1 thread.", out)
+        self.assertIn("3.00x (1 of 2)", out)
+
+    def test_geometric_mean(self):
+        results = round_results.Results("peers", {})
+        for workload, ms in ("a", 2.0), ("b", 8.0):
+            results.add(1, workload, "tessera", {"op": "sgd", "ms": 1.0})
+            results.add(1, workload, "torch", {"op": "sgd", "ms": ms})
+            results.add(1, workload, "torch", {"op": "sgd", "ms": ms})
+        self.assertEqual(results.mean(results.ratio, 1, "sgd", round_results.times_as_fast), "4.00x")
+
+    def test_a_failure_of_tessera_ends_the_comparison(self):
+        pathlib.Path(self.benchmark).write_text("#!/bin/sh\necho no such kernels >&2\nexit 1\n")
+        arguments = ["x", "--benchmark", self.benchmark, "--peer", "none", "--workload", "pooled_zipf"]
+        with self.assertRaisesRegex(SystemExit, "tessera failed on pooled_zipf with 1 thread:\nno such kernels"):
+            with mock.patch.object(sys, "argv", arguments):
+                compare_peers.main()
+
+    def test_wrong_arguments_are_refused(self):
+        for text in "0", "1,x", "1,,2", "", "1, 2", "-1":
+            expected = f"--threads-list: expected integers >= 1 and commas, such as 1,2,4, but got '{text}'"
+            self.expect_error(thread_sweep, [f"--threads-list={text}"], expected)
+        for list_, message in (
+            ("1,2,1", "expected each number of threads once, but got '1,2,1'"),
+            ("1,8", "expected at most 4 threads, because this machine has that many cores, but got '1,8'"),
+        ):
+            self.expect_error(thread_sweep, ["--threads-list", list_], message)
+        for script in compare_peers, thread_sweep:
+            self.expect_error(script, ["--walk"], "unrecognized arguments: --walk. --help lists the options.")
+            self.expect_error(script, ["--reps", "0"], "--reps: expected an integer >= 1, but got '0'")
+            self.expect_error(script, ["--peer", "none", "--peer", "tf"], "--peer none means no other library")
+            self.expect_error(script, ["--peer", "tf"], "a folder with tf/bin/python for the peer tf")
+            self.expect_error(script, ["--workload", "x"], "--workload: invalid choice: 'x'")
+            self.expect_error(script, ["--json", "/nowhere/a"], "--json must name a file in an existing folder")
+            self.expect_error(script, ["--benchmark", "nowhere"], "must name the program embedding_benchmark")
+
+    def test_wrong_files_are_refused(self):
+        path = self.folder / "results.json"
+        source = ["--from", str(path)]
+        self.expect_error(compare_peers, source, "can't be read: No such file or directory")
+        path.write_text("{")
+        self.expect_error(compare_peers, source, "is not JSON")
+        path.write_text("[]")
+        self.expect_error(compare_peers, source, "has no results")
+        path.write_text(json.dumps({"kind": "peers", "format": 0}))
+        self.expect_error(compare_peers, source, "has format 0, and this version reads format 1")
+        path.write_text(json.dumps({"kind": "peers", "format": 1}))
+        self.expect_error(compare_peers, source, "is incomplete: KeyError('settings')")
+        self.expect_error(thread_sweep, source, "`./run bench --threads --json` has written, but")
+        self.expect_error(thread_sweep, [*source, "--limits"], "so --limits would have no effect")
+
+
+if __name__ == "__main__":
+    unittest.main()
