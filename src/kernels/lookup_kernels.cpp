@@ -26,6 +26,8 @@ struct Bags {
   const typename Row::Element* table;
   // How many positions ahead of its use a row is prefetched.
   int64_t prefetch_distance;
+  // The same for the second-level cache, or 0.
+  int64_t far_prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
     return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
@@ -41,6 +43,13 @@ HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
       bags.RowOf(position),
       bags.args.table.dim *
           static_cast<int64_t>(sizeof(typename Row::Element)));
+}
+
+template <class Row>
+HWY_INLINE void PrefetchFarRow(const Bags<Row>& bags, int64_t position) {
+  if (position < bags.args.nnz) {
+    PrefetchToSecondLevel(bags.RowOf(position));
+  }
 }
 
 // sum += weight * values, or sum += values.
@@ -154,6 +163,11 @@ HWY_INLINE void SumNarrowRows(
   for (; i + 4 <= end; i += 4) {
     for (int64_t j = 0; j < 4; ++j) {
       PrefetchRow(bags, i + j + bags.prefetch_distance);
+    }
+    if (bags.far_prefetch_distance > 0) {
+      for (int64_t j = 0; j < 4; ++j) {
+        PrefetchFarRow(bags, i + j + bags.far_prefetch_distance);
+      }
     }
     const auto* HWY_RESTRICT row0 = bags.RowOf(i);
     const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
@@ -409,11 +423,18 @@ HWY_INLINE bool CopyBags(const Bags<Row>& bags) {
 
 template <class Row>
 void CombineRows(const CombineArgs& args) {
+  const int64_t row_bytes =
+      args.table.dim * bytes_per_element(args.table.storage);
   const Bags<Row> bags{
       args,
       static_cast<const typename Row::Element*>(args.table.data),
-      prefetch_distance(
-          args.table.dim * bytes_per_element(args.table.storage))};
+      prefetch_distance(row_bytes),
+      far_prefetch_distance(row_bytes)};
+  const int64_t first =
+      args.offsets == nullptr ? args.begin_bag : args.offsets[args.begin_bag];
+  for (int64_t i = 0; i < bags.prefetch_distance; ++i) {
+    PrefetchRow(bags, first + i);
+  }
   if (args.buckets.step > 0.0F) {
     CombineRounded(bags);
     return;
