@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dlrm/report.h"
 
+#include <tessera/tables/instruction_set.h>
+
 #include <nlohmann/json.hpp>
 
 #include <iomanip>
@@ -24,7 +26,8 @@ void print_json(const Report& report, const Options& options) {
       {"examples", report.examples},
       {"seconds", report.seconds},
       {"examples_per_second", speed_of(report)},
-      {"updates", report.updates}};
+      {"updates", report.updates},
+      {"isa", tessera::instruction_set()}};
   if (report.bayes_auc) {
     json["bayes_auc"] = *report.bayes_auc;
   }

@@ -76,5 +76,6 @@
 #include <tessera/serialization/saved_features.h>
 #include <tessera/tables/embedding_tables.h>
 #include <tessera/tables/initializer.h>
+#include <tessera/tables/instruction_set.h>
 #include <tessera/tables/table_config.h>
 #include <torch/torch.h>
