@@ -5,6 +5,7 @@
 // compile.
 
 #include <tessera/common/json_text.h>
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/step_memory.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>

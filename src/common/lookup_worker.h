@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/profile_scope.h>
+
 #include <sys/types.h>
 
 #include <chrono>
@@ -49,6 +51,7 @@ class JobResult {
   /// Errors:  whatever the job throws; c10::Error in a child that was forked before the
   ///          job was done.
   const T& get() const {
+    const ProfileScope scope("tessera::wait_for_lookup");
     if (future_.wait_for(std::chrono::seconds(0)) !=
         std::future_status::ready) {
       owner_.check_may_wait();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/criteo_blocks.h"
 
+#include <tessera/common/profile_scope.h>
+
 #include <cstring>
 
 namespace tessera::data {
@@ -95,6 +97,7 @@ void CriteoBlocks::read_blocks() {
     block.is_parsed = false;
     block.error = nullptr;
     try {
+      const ProfileScope scope("tessera::read_lines");
       is_read = source_.next(block.lines);
     } catch (...) {
       block.error = std::current_exception();
@@ -131,6 +134,7 @@ void CriteoBlocks::parse_blocks() {
 }
 
 void CriteoBlocks::parse(CriteoBlock& block) const {
+  const ProfileScope scope("tessera::parse_lines");
   if (block.labels == nullptr) {
     make_columns(block);
   }

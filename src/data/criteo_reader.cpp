@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
 
+#include <tessera/common/profile_scope.h>
+
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/data/criteo_blocks.h"
@@ -328,6 +330,7 @@ CriteoReader::Batches& CriteoReader::batches() const {
 }
 
 std::optional<CriteoBatch> CriteoReader::next() {
+  const ProfileScope scope("tessera::CriteoReader");
   return batches().next();
 }
 

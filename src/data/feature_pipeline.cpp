@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -157,6 +158,7 @@ FeaturePipeline::FeaturePipeline(std::vector<PipelineOutput> outputs)
     : state_(std::make_shared<const State>(std::move(outputs))) {}
 
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
+  const ProfileScope scope("tessera::FeaturePipeline");
   const auto inputs = state_->find_columns(columns);
   const int64_t stride = num_dense();
   const at::Tensor dense =

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/profile_scope.h>
 #include <tessera/engine/sharding_options.h>
 
 #include "src/common/check.h"
@@ -106,6 +107,7 @@ void sum_gradients(
   if (sharded == nullptr) {
     return;
   }
+  const ProfileScope scope("tessera::sum_gradients");
   constexpr const char* kWhere = "[sum_gradients]";
   const at::NoGradGuard no_grad;
   const at::Tensor sums = sum_over_ranks(

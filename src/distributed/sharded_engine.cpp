@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/sharded_engine.h"
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include <tessera/optim/optimizers/custom_optimizer.h>
 
@@ -61,6 +62,7 @@ void ShardedEngine::abort(const std::exception_ptr& error) {
 }
 
 Lookup ShardedEngine::lookup(std::vector<IdBags>& bags) {
+  const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   FetchedRows fetched = exchange_.fetch(bags);
   Lookup lookup{.route = std::move(fetched.route)};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/engine/embedding_engine.h>
 
+#include <tessera/common/profile_scope.h>
+
 #include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/batch_queue.h"
@@ -459,6 +461,7 @@ class EmbeddingEngine::Impl {
   }
 
   void update(const QueuedBatch& batch) {
+    const ProfileScope scope("tessera::update");
     std::vector<LookupGradients> lookups;
     for (const BatchSlice& slice : batch.slices) {
       lookups.push_back(

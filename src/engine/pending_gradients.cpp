@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/pending_gradients.h"
 
+#include <tessera/common/profile_scope.h>
+
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 
@@ -127,6 +129,7 @@ void PendingGradients::discard() {
 }
 
 void PendingGradients::prepare(double factor) {
+  const ProfileScope scope("tessera::update");
   is_stepping_ = true;
   const auto reset_stepping =
       c10::make_scope_exit([&] { is_stepping_ = false; });
@@ -134,6 +137,7 @@ void PendingGradients::prepare(double factor) {
 }
 
 void PendingGradients::apply() {
+  const ProfileScope scope("tessera::update");
   if (passes() > 0) {
     engine_->apply_update(std::move(update_));
   }

@@ -3,6 +3,7 @@
 
 #include <tessera/engine/serving_lookup.h>
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -84,6 +85,7 @@ Nest<at::Tensor> lookup_by(
     check_rows(feature, rows.back().rows);
   }
   Batch batch = read_batch(configs, states, features, weights);
+  const ProfileScope scope("tessera::lookup");
   if (!needs_gradient(batch, rows)) {
     for (IdBags& bags : batch.bags) {
       drop_zero_rows(bags);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/table_engine.h"
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include <tessera/optim/optimizers/custom_optimizer.h>
 
@@ -120,6 +121,7 @@ TableEngine::TableEngine(
 
 std::vector<at::Tensor> TableEngine::lookup_local(
     const std::vector<IdBags>& bags) const {
+  const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   return tessera::lookup(bags, lookup_tables());
 }
@@ -134,6 +136,7 @@ std::vector<LookupTable> TableEngine::lookup_tables() const {
 }
 
 Lookup TableEngine::lookup(std::vector<IdBags>& bags) {
+  const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   Lookup lookup{.tables = lookup_tables()};
   lookup.activations = tessera::lookup(bags, lookup.tables);

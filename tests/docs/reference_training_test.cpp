@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The examples in the docstrings of include/tessera/layers/training/, which
-// check_docs.cmake compares with them.
+// The examples in the docstrings of include/tessera/layers/training/ and of
+// include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
+#include <tessera/common/profile_scope.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/top_k_index.h>
@@ -104,6 +105,16 @@ TEST_F(TrainingReferenceTest, MakeTrainStep) {
   // end snippet
   EXPECT_GT(total, 0.0);
   EXPECT_EQ(embedding->iterations(), 5);
+}
+
+TEST_F(TrainingReferenceTest, ProfileScope) {
+  // snippet: ProfileScope
+  const auto scores_of = [&](const Batch& batch) {
+    const ProfileScope scope("scores");
+    return model->forward(batch.features).squeeze(1);
+  };
+  // end snippet
+  EXPECT_EQ(scores_of(batches[0]).numel(), 8);
 }
 
 TEST_F(TrainingReferenceTest, TrainStepOptions) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/row_update.h"
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include "src/common/check.h"
 #include "src/engine/pending_gradients.h"
@@ -77,6 +78,7 @@ class PassGradients {
   }
 
   void apply() {
+    const ProfileScope scope("tessera::update");
     sink_(lookups_);
     is_applied_ = true;
   }

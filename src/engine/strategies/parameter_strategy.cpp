@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/strategies/parameter_strategy.h"
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
 #include <ATen/ops/empty.h>
@@ -75,6 +76,7 @@ std::vector<std::pair<std::string, at::Tensor>> ParameterStrategy::
 }
 
 std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
+  const ProfileScope scope("tessera::lookup");
   std::vector<at::Tensor> activations;
   for (size_t i = 0; i < batch.bags.size(); ++i) {
     const IdBags& bags = batch.bags[i];
