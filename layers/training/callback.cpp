@@ -125,6 +125,10 @@ bool Training::is_stopping() const {
   return state_.is_stopping;
 }
 
+void Training::keep(std::shared_ptr<void> resource) {
+  state_.kept.push_back(std::move(resource));
+}
+
 void Training::save(torch::serialize::OutputArchive& archive) const {
   const LossMean& mean = state_.loss_mean;
   archive.write(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/checkpoint.h>
 
+#include <tessera/common/profile_scope.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
@@ -99,6 +100,7 @@ std::shared_ptr<void> Checkpoint::lock(Training& training) const {
 }
 
 void Checkpoint::resume(Training& training) {
+  const ProfileScope scope("tessera::checkpoint");
   const Ranks ranks = ranks_of(*model_, training.strategy());
   if (options_.resume == Resume::kNever) {
     TESSERA_CHECK_VALUE(
@@ -127,6 +129,7 @@ void Checkpoint::resume(Training& training) {
 }
 
 void Checkpoint::save(Training& training) {
+  const ProfileScope scope("tessera::checkpoint");
   save_model(
       *model_,
       ranks_of(*model_, training.strategy()),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/evaluation.h"
 
+#include <tessera/common/profile_scope.h>
+
 #include "src/common/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -45,6 +47,7 @@ void add_logs(
     const std::string& prefix,
     const LossMean& loss,
     const Metrics& metrics) {
+  const ProfileScope scope("tessera::metrics");
   logs.set(prefix + "loss", loss.result());
   for (const auto& metric : metrics) {
     logs.set(prefix + metric->name(), metric->result());

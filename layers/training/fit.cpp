@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/fit.h>
 
+#include <tessera/common/profile_scope.h>
 #include <torch/nn/module.h>
 
 #include "layers/mode_guard.h"
@@ -114,6 +115,7 @@ class TrainingLoop {
 
  private:
   void for_each(void (Callback::*event)(Training&)) {
+    const ProfileScope scope("tessera::callbacks");
     for (const auto& callback : state_.callbacks) {
       ((*callback).*event)(training_);
     }
@@ -219,6 +221,7 @@ class TrainingLoop {
 
   // Returns false if a signal interrupted the validation.
   bool validate(Logs& logs) {
+    const ProfileScope scope("tessera::validation");
     if (modes_) {
       modes_->eval();
     }
@@ -242,6 +245,7 @@ class TrainingLoop {
 
   // Callbacks that log come first, so that the others see all logs.
   void run_epoch_callbacks(DeferredError& error) {
+    const ProfileScope scope("tessera::callbacks");
     const auto end_for = [&](bool is_logging) {
       for (const auto& callback : state_.callbacks) {
         std::vector<std::string> names = callback->log_names();

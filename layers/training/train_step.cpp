@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/train_step.h>
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/distributed/dense_gradients.h>
 #include <torch/optim/optimizer.h>
 
@@ -42,11 +43,15 @@ void apply_update(
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
   result.is_skipped = on_any_rank(!is_finite, options.strategy);
   if (!result.is_skipped) {
-    optimizer.zero_grad();
-    result.loss.backward();
+    {
+      const ProfileScope scope("tessera::backward");
+      optimizer.zero_grad();
+      result.loss.backward();
+    }
     if (options.dense_parameters) {
       distributed::sum_gradients(*options.dense_parameters, options.strategy);
     }
+    const ProfileScope scope("tessera::optimizer_step");
     optimizer.step();
   }
   result.loss = result.loss.detach();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/training_state.h"
 
+#include <tessera/common/profile_scope.h>
+
 #include "src/common/check.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -63,6 +65,7 @@ void update_metrics(
       metrics.empty() || result.predictions.defined(),
       "{} metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.",
       where);
+  const ProfileScope scope("tessera::metrics");
   for (const auto& metric : metrics) {
     metric->update(result.predictions, result.labels, result.weights);
   }

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ struct TrainingState {
   bool is_stopping = false;
   bool is_stopped_by_signal = false;
   std::string stop_reason = {};
+  /// What callbacks passed to Training::keep().
+  std::vector<std::shared_ptr<void>> kept = {};
 
   LossMean loss_mean = {};
   double loss = std::numeric_limits<double>::quiet_NaN();

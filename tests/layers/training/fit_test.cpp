@@ -14,8 +14,10 @@
 #include <cmath>
 #include <limits>
 #include <list>
+#include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 
 namespace tessera::training {
 namespace fit_test {
@@ -378,6 +380,28 @@ TEST(FitTest, RethrowsAUsersExceptionAndRestoresModes) {
       std::runtime_error);
   EXPECT_FALSE(has_ended);
   EXPECT_FALSE(run.model->is_training());
+}
+
+TEST(FitTest, ReleasesWhatCallbacksKeepAlsoAfterAnException) {
+  const auto hooks = std::make_shared<Hooks>();
+  std::string calls;
+  hooks->train_begin = [&](Training& training) {
+    training.keep(std::shared_ptr<void>(&calls, [](void* text) {
+      *static_cast<std::string*>(text) += "released ";
+    }));
+  };
+  hooks->train_end = [&](Training&) { calls += "end "; };
+  Counter counter;
+  fit(std::vector<double>{1}, counter.step(), {.callbacks = {hooks}});
+  EXPECT_EQ(calls, "end released ");
+  calls.clear();
+  const auto throwing = [](double) -> StepResult {
+    throw std::runtime_error("mine");
+  };
+  EXPECT_THROW(
+      fit(std::vector<double>{1}, throwing, {.callbacks = {hooks}}),
+      std::runtime_error);
+  EXPECT_EQ(calls, "released ");
 }
 
 TEST(FitTest, LearningRatesAreLogged) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/layers/training/train_step.h>
 
 #include <concepts>
@@ -204,7 +205,9 @@ class SourcePass : public Pass {
   }
   std::optional<StepResult> step() override {
     std::optional<StepResult> result;
+    const ProfileScope reading("tessera::next_batch");
     reader_->read([&](auto&& batch) {
+      const ProfileScope stepping("tessera::step");
       result = to_step_result(step_(std::forward<decltype(batch)>(batch)));
     });
     return result;

@@ -6,6 +6,7 @@
 #include <tessera/layers/training/metrics.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,6 +82,10 @@ class Training {
   void stop(const std::string& reason);
   bool is_stopping() const;
 
+  /// Keeps `resource` until fit() ends, also if an exception ends it. The destructor of
+  /// `resource` can undo what a callback did in on_train_begin().
+  void keep(std::shared_ptr<void> resource);
+
   /// Saves the state that is not in the model or the optimizer: progress, history, the
   /// callbacks' state, LibTorch's random generator and, in the middle of an epoch, the
   /// metrics.
@@ -123,7 +128,8 @@ class Callback {
   virtual void on_epoch_begin(Training& /*training*/) {}
   virtual void on_step_end(Training& /*training*/) {}
   virtual void on_epoch_end(Training& /*training*/) {}
-  /// Called at the end and after a stop, but not after an exception.
+  /// Called at the end and after a stop, but not after an exception. Training::keep() is
+  /// for what must be undone in each case.
   virtual void on_train_end(Training& /*training*/) {}
 
   /// The names that this callback logs in on_epoch_end().

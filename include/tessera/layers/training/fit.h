@@ -97,9 +97,10 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// handler gets it when fit() is done.
 ///
 /// After an exception, the model has its mode and the process its signal handlers back,
-/// and the Checkpoint's directory is unlocked. on_train_end() is not called. The
-/// checkpoints and files of earlier epochs are complete. An exception of on_epoch_end()
-/// is thrown after the epoch was saved, and the other ranks raise an error of their own.
+/// the Checkpoint's directory is unlocked, and the resources of Training::keep() are
+/// released. on_train_end() is not called. The checkpoints and files of earlier epochs are
+/// complete. An exception of on_epoch_end() is thrown after the epoch was saved, and the
+/// other ranks raise an error of their own.
 ///
 /// With a sharded strategy, every rank calls it with the same number of training and
 /// validation batches, and each rank logs its own values. Pass callbacks that print or

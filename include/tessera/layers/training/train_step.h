@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/profile_scope.h>
 #include <tessera/engine/strategy.h>
 
 #include <ATen/core/Tensor.h>
@@ -106,8 +107,11 @@ auto make_train_step(
   return [&optimizer,
           loss_of = std::move(loss_of),
           options = std::move(options)](auto&& batch) mutable -> StepResult {
-    StepResult result =
-        to_step_result(loss_of(std::forward<decltype(batch)>(batch)));
+    StepResult result;
+    {
+      const ProfileScope scope("tessera::forward");
+      result = to_step_result(loss_of(std::forward<decltype(batch)>(batch)));
+    }
     apply_update(optimizer, result, options);
     return result;
   };
