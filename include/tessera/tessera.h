@@ -58,6 +58,7 @@
 #include <tessera/layers/training/learning_rate_scheduler.h>
 #include <tessera/layers/training/metrics.h>
 #include <tessera/layers/training/predict.h>
+#include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>

@@ -12,6 +12,7 @@
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/learning_rate_scheduler.h>
 #include <tessera/layers/training/predict.h>
+#include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
@@ -287,6 +288,19 @@ TEST_F(TrainingReferenceTest, ProgressBar) {
   text.resize(std::fread(text.data(), 1, text.size(), log_file));
   std::fclose(log_file);
   EXPECT_NE(text.find("epoch 1/1  5 steps"), std::string::npos) << text;
+}
+
+TEST_F(TrainingReferenceTest, Profile) {
+  // snippet: Profile
+  const auto profile = std::make_shared<Profile>();
+  fit(batches, step, {.callbacks = {profile}});
+  std::cout << profile->text();
+  for (const ProfileRow& row : profile->result()) {
+    std::cout << row.phase << " " << row.share << "\n";
+  }
+  // end snippet
+  EXPECT_EQ(profile->steps(), 5);
+  EXPECT_NE(profile->text().find("table update"), std::string::npos);
 }
 
 TEST_F(TrainingReferenceTest, TerminateOnNonFinite) {
