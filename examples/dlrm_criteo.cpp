@@ -84,9 +84,13 @@ training::Callbacks make_callbacks(
     const ClickModel& model,
     const FeaturePipeline& pipeline,
     const RunDirectory& directory,
-    const Options& options) {
+    const Options& options,
+    const Report& report) {
   training::Callbacks callbacks{
       progress, std::make_shared<training::TerminateOnNonFinite>()};
+  if (report.profile != nullptr) {
+    callbacks.push_back(report.profile);
+  }
   if (!options.history.empty()) {
     const fs::path folder(options.history);
     callbacks.push_back(
@@ -165,14 +169,17 @@ training::History train(
       ? training::make_pass(read_all(open()), step)
       : training::make_pass(open, step);
   const auto progress = std::make_shared<training::ProgressBar>();
+  if (options.profile) {
+    report.profile = std::make_shared<training::Profile>();
+  }
   training::History history = training::fit(
       pass,
       {.epochs = options.epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<training::LogLoss>(
            training::LogLossOptions{.scores = training::ScoreKind::kLogits})},
-       .callbacks =
-           make_callbacks(progress, model, pipeline, directory, options),
+       .callbacks = make_callbacks(
+           progress, model, pipeline, directory, options, report),
        .checkpoint = make_checkpoint(model, *optimizer, directory, options)});
   report.seconds = progress->seconds();
   report.examples = progress->examples();

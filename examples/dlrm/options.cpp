@@ -123,6 +123,10 @@ void add_results(CLI::App& app, Options& options) {
       "--write-arrays",
       options.arrays,
       "directory to which ids, numbers and labels are written as .npy files");
+  app.add_flag(
+      "--profile",
+      options.profile,
+      "print what the time of the training is spent on");
   app.add_flag("--json", options.json, "print the report as JSON");
 }
 

@@ -34,6 +34,7 @@ struct Options {
   std::string history = {};  // directory
   std::string arrays = {};  // directory
   bool in_memory = false;
+  bool profile = false;
   bool json = false;
 };
 

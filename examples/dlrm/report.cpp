@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dlrm/report.h"
 
+#include <tessera/common/json_value.h>
 #include <tessera/tables/instruction_set.h>
 
 #include <nlohmann/json.hpp>
 
 #include <iomanip>
 #include <iostream>
+#include <vector>
 
 namespace {
 
@@ -34,6 +36,10 @@ void print_json(const Report& report, const Options& options) {
   if (report.serves_the_same) {
     json["equal_from_export"] = *report.serves_the_same;
   }
+  if (report.profile != nullptr) {
+    using Rows = std::vector<tessera::training::ProfileRow>;
+    json["profile"] = tessera::JsonValue<Rows>::write(report.profile->result());
+  }
   std::cout << json.dump(2) << "\n";
 }
 
@@ -54,6 +60,9 @@ void print_text(const Report& report, const Options& options) {
   if (report.serves_the_same) {
     std::cout << "a batch served from the exported file: "
               << (*report.serves_the_same ? "equal" : "DIFFERENT") << "\n";
+  }
+  if (report.profile != nullptr) {
+    std::cout << "\n" << report.profile->text();
   }
 }
 

@@ -3,7 +3,10 @@
 
 #include "examples/dlrm/options.h"
 
+#include <tessera/layers/training/profile.h>
+
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 /// The results of dlrm_criteo.
@@ -17,6 +20,7 @@ struct Report {
   double seconds = 0.0;
   int64_t updates = 0;  // including those before a resume
   std::optional<bool> serves_the_same = {};
+  std::shared_ptr<tessera::training::Profile> profile = {};  // with --profile
 };
 
 void print_report(const Report& report, const Options& options);

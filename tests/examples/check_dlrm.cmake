@@ -59,6 +59,21 @@ endfunction()
 # The last batch has one example.
 set(odd --generate 2001 --folder "${SCRATCH}/odd" --batch 100)
 expect_message(0 "" "${DLRM}" ${odd})
+# --profile prints the phases of the training, also in the JSON.
+foreach(format IN ITEMS "" --json)
+  execute_process(
+    COMMAND "${DLRM}" ${odd} --profile ${format} OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  foreach(phase IN ITEMS "reading" "pipeline" "lookup" "dense forward" "dense backward" "table update" "optimizer"
+                         "metrics" "other" "parsing lines")
+    if(NOT output MATCHES "(\n|\"phase\": \")${phase}[ \"]")
+      message(FATAL_ERROR "expected the phase '${phase}', but got\n${output}")
+    endif()
+  endforeach()
+endforeach()
+string(JSON calls GET "${output}" profile 0 calls)
+if(NOT calls EQUAL 22) # a batch more than steps finds the end
+  message(FATAL_ERROR "expected 22 calls of the first phase, but got\n${output}")
+endif()
 # Truncated files are generated again.
 set(cut "${SCRATCH}/odd/2001_train.txt")
 file(SHA256 "${cut}" intact)
