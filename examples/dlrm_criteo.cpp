@@ -299,6 +299,7 @@ int run(Options options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   tessera::keep_memory_between_steps();
   Options options;
   if (const auto status = parse_arguments(argc, argv, options)) {

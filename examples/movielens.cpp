@@ -266,6 +266,7 @@ int run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   Options options;
   if (const auto status = parse_arguments(argc, argv, options)) {
     return *status;

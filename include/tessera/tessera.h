@@ -7,6 +7,7 @@
 #include <tessera/common/json_text.h>
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/step_memory.h>
+#include <tessera/common/thread_spins.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>

@@ -58,8 +58,9 @@ IdBags make_empty_bags(const FeatureState& state) {
 }
 
 void compute_scales(IdBags& bags) {
-  if (!is_divided(bags.combiner)) {
-    return;
+  if (!is_divided(bags.combiner) ||
+      (bags.offsets.empty() && bags.weights.empty())) {
+    return;  // all scales are 1
   }
   bags.scales.resize(bags.bags);
   for (int64_t bag = 0; bag < bags.bags; ++bag) {

@@ -42,6 +42,17 @@ void check_row_splits(
       splits[rows]);
 }
 
+bool has_one_id_per_row(const int64_t* splits, int64_t rows) {
+  if (splits[rows] != rows) {
+    return false;
+  }
+  int64_t row = 0;
+  while (row < rows && splits[row] == row) {
+    ++row;
+  }
+  return row == rows;
+}
+
 BagIndices compute_row_indices(const int64_t* splits, int64_t rows) {
   BagIndices bag_indices(splits[rows]);
   for (int64_t row = 0; row < rows; ++row) {
@@ -100,7 +111,9 @@ IdBags read_ragged_bags(
   }
   IdValues values = read_id_values(feature, input.values, weights, bag_indices);
   if (length == 0 && values.is_dropped.empty()) {  // no value moves
-    bags.offsets.assign(splits, splits + rows + 1);
+    if (!has_one_id_per_row(splits, rows)) {
+      bags.offsets.assign(splits, splits + rows + 1);
+    }
     bags.ids = std::move(values.ids);
     bags.weights = std::move(values.weights);
     bags.zero_rows = values.zero_rows;
