@@ -13,6 +13,7 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "benchmarks"))
 
 import alternate_rounds
+import compare_dlrm  # noqa: F401 (only that it can be imported)
 import compare_peers
 import round_results
 import thread_sweep

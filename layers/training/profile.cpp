@@ -144,7 +144,8 @@ class Profile::Recording {
 };
 
 Profile::Recording::Running& Profile::Recording::running() {
-  static Running running;
+  // Never destroyed, because threads may outlive main().
+  static Running& running = *new Running;
   return running;
 }
 

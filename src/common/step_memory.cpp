@@ -28,7 +28,7 @@ constexpr size_t kMaxSmallCapacity = 1024;
 constexpr size_t kSmallClasses = kMaxSmallCapacity / kAlignment + 1;
 constexpr size_t kSizeClasses =
     kSmallClasses + 4 * std::numeric_limits<size_t>::digits;
-// After this many calls of take(), the blocks that were not needed meanwhile are freed.
+// After this many large blocks were taken, those that were not needed meanwhile are freed.
 constexpr int64_t kReleaseInterval = 4096;
 
 #ifdef __SANITIZE_ADDRESS__
@@ -60,7 +60,7 @@ class Blocks {
  public:
   Header* take(size_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (++num_takes_ % kReleaseInterval == 0) {
+    if (capacity > kMaxSmallCapacity && ++num_takes_ % kReleaseInterval == 0) {
       release_unused();
     }
     SizeClass& blocks = cached_[size_class_of(capacity)];

@@ -2,9 +2,12 @@
 #include <tessera/common/thread_spins.h>
 
 #ifdef __linux__
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #endif
 
 namespace tessera {
@@ -15,9 +18,17 @@ void limit_thread_spins(char** argv) {
       std::getenv("GOMP_SPINCOUNT") != nullptr) {
     return;  // set by the user, or by the call before the restart
   }
+  // With /proc/self/exe itself, ps and top would show the name "exe".
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  // Without a base address, the dynamic linker was started as a program.
+  if (error || ::getauxval(AT_BASE) == 0) {
+    return;
+  }
   // With 1000, an idle machine is as fast as with the default of 300,000.
   if (::setenv("GOMP_SPINCOUNT", "1000", /*replace=*/0) == 0) {
-    ::execv("/proc/self/exe", argv);
+    ::execv(program.c_str(), argv);
+    ::unsetenv("GOMP_SPINCOUNT");  // the restart has failed
   }
 }
 #else

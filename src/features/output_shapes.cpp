@@ -67,7 +67,8 @@ std::vector<int64_t> shape_of_row_bags(
     const FeatureState& feature,
     int64_t rows) {
   const PartialShape& known = *feature.output_shape;
-  if (known.size() == 1 && known[0].value_or(rows) == rows) {
+  if (known.size() == 1 && known[0].value_or(rows) == rows &&
+      rows < std::numeric_limits<uint32_t>::max()) {
     return {rows};
   }
   PartialShape shape = known;
@@ -143,7 +144,7 @@ std::vector<int64_t> output_shape_of_batch(
   if (feature.config.sequence_length() == 0 && !feature.output_shape &&
       !input.empty() && input.size() <= 2 && input[0].value_or(-1) >= 0 &&
       input.back().value_or(0) >= 0) {
-    return {*input[0]};  // the usual case, without memory for partial shapes
+    return {*input[0]};  // the usual case, which needs no partial shapes
   }
   const PartialShape output = output_shape_of(feature, input);
   TESSERA_CHECK_VALUE(

@@ -111,7 +111,7 @@ IdBags read_ragged_bags(
   }
   IdValues values = read_id_values(feature, input.values, weights, bag_indices);
   if (length == 0 && values.is_dropped.empty()) {  // no value moves
-    if (!has_one_id_per_row(splits, rows)) {
+    if (weights.defined() || !has_one_id_per_row(splits, rows)) {
       bags.offsets.assign(splits, splits + rows + 1);
     }
     bags.ids = std::move(values.ids);

@@ -167,7 +167,7 @@ HWY_INLINE void LowerProducts(
 }
 
 // Copies the products of all pairs, row by row. The last vector of a row also writes
-// behind it. The next row overwrites these numbers.
+// past its end. The next row overwrites these numbers.
 HWY_INLINE void PackPairs(
     const PairwiseDotsArgs& args,
     int64_t width,
@@ -220,8 +220,8 @@ class PairGradients {
   }
   float At(int64_t i, int64_t j) const {
     if (i == j) {
-      return with_self_ ? 2.0F * Row(i)[i]
-                        : 0.0F;  // x . x has the gradient 2 x
+      // The gradient of x . x is 2 x.
+      return with_self_ ? 2.0F * Row(i)[i] : 0.0F;
     }
     return i > j ? Row(i)[j] : Row(j)[i];
   }
@@ -264,7 +264,7 @@ struct GradientColumns {
   }
 
   // Columns [column, column + kVectors * lanes) of the gradients of four features, which
-  // are matrix . x. Each sum has the order of the features.
+  // are matrix . x. Each sum adds the features in their order.
   template <int kVectors, class D>
   HWY_INLINE void FourFeatures(D d, int64_t i, int64_t column) const {
     using V = hn::Vec<D>;
@@ -318,8 +318,7 @@ struct GradientColumns {
       sum = hn::MulAdd(
           hn::Set(d, pairs.At(i, j)), hn::LoadU(d, rows[j] + column), sum);
     }
-    const FeatureRows<float>& gradients = args.gradients[i];
-    hn::StoreU(sum, d, gradients.first + example * gradients.stride + column);
+    Store(d, i, column, sum);
   }
 
   template <int kVectors, class D>

@@ -26,7 +26,7 @@ struct Bags {
   const typename Row::Element* table;
   // How many positions ahead of its use a row is prefetched.
   int64_t prefetch_distance;
-  // The same for the second-level cache, or 0.
+  // The same for the second-level cache. 0: no such prefetch.
   int64_t far_prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
@@ -384,9 +384,10 @@ HWY_INLINE void CopyRows(const Bags<Row>& bags) {
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
     const int64_t soon = HWY_MIN(i + bags.prefetch_distance, args.nnz - 1);
     PrefetchLines(
-        bags.table + args.ids[soon] * kVectors * lanes,
+        bags.table + static_cast<int64_t>(args.ids[soon]) * kVectors * lanes,
         kVectors * lanes * kElement);
-    const auto* HWY_RESTRICT row = bags.table + args.ids[i] * kVectors * lanes;
+    const auto* HWY_RESTRICT row =
+        bags.table + static_cast<int64_t>(args.ids[i]) * kVectors * lanes;
     for (int64_t vector = 0; vector < kVectors; ++vector) {
       hn::StoreU(Row::Load(d, row + vector * lanes), d, out);
       out += lanes;

@@ -17,9 +17,9 @@ constexpr int64_t prefetch_distance(int64_t bytes) {
       kBytesInFlight / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
-/// How many items ahead of its use an item is prefetched to the second-level cache. 0:
-/// not at all, because wider items already have enough lines in flight. With this, a
-/// lookup of rows of 64 bytes took 0.8 times as long.
+/// How many items ahead of its use an item is also prefetched to the second-level cache. A
+/// lookup of rows of 64 bytes then took 0.8 times as long. 0 for wider items, which
+/// already have enough lines in flight.
 constexpr int64_t far_prefetch_distance(int64_t bytes) {
   constexpr int64_t kMaxBytes = 128;
   constexpr int64_t kBytesInFlight = 16 * 1024;

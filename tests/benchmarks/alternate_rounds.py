@@ -82,7 +82,7 @@ def add_options(parser, svg):
     parser.add_argument("--reps", type=positive, default=32, help="timed steps in each round; default: 32")
     parser.add_argument("--batches", type=positive, default=32, help="batches that take turns; default: 32")
     parser.add_argument("--seed", type=seed, default=0, help="of the ids")
-    parser.add_argument("--isa", help="the instruction set of Tessera's kernels; avx2 also limits torch to AVX2")
+    parser.add_argument("--isa", help="the instruction set of Tessera's kernels; avx2 also limits torch's own kernels, but not FBGEMM")
     parser.add_argument(
         "--limits", action="store_true", help="also time plain loops that do the same, for forward and adagrad"
     )

@@ -14,7 +14,11 @@ ratio is that of Tessera, from memory, to the variant whose median speed is the 
 ratios of the rounds, with the lowest and the highest of them.
 
 Tessera's models train from memory, like those in Python, and once more from the file; that time includes reading and
-vocabularies. Tessera always runs with the malloc settings of the system.
+vocabularies. Tessera's time includes its first steps, the log loss and the progress bar. The Python programs train a
+few batches before the clock starts, and compute no metrics.
+
+Tessera's malloc has the settings of the system, but dlrm_criteo keeps the memory of earlier steps itself. No program
+lets idle threads spin for long (GOMP_SPINCOUNT=1000).
 """
 
 import argparse
@@ -26,7 +30,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare_peers import TUNED_MALLOC
+from alternate_rounds import TUNED_MALLOC, positive
 
 VARIANTS = {  # arguments of dlrm_torch.py
     "plain": ["--variant", "plain"],
@@ -37,6 +41,8 @@ VARIANTS = {  # arguments of dlrm_torch.py
 
 def environment_of(options, variant=None):
     environment = dict(os.environ)
+    if "OMP_WAIT_POLICY" not in environment:  # dlrm_criteo limits the spins of its threads, too
+        environment.setdefault("GOMP_SPINCOUNT", "1000")
     if options.threads:
         environment["OMP_NUM_THREADS"] = str(options.threads)
     if options.isa:
@@ -129,13 +135,6 @@ def print_results(model, streamed, reports, options):
     is_close = bayes - auc <= 0.01 and all(abs(auc - median(of_peer, "auc")) <= 0.002 for of_peer in peers.values())
     print(f"  AUC within 0.002 of every variant and 0.01 of the true one: {'yes' if is_close else 'NO'}")
     return is_close
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, but got {number}")
-    return number
 
 
 def main():

@@ -115,7 +115,7 @@ def print_markdown(results):
 
 def draw(results, path):
     if not any(results.ratio(key) for key in results.times):
-        print("\nno chart, because there is no peer to compare with")
+        print("no chart, because there is no peer to compare with", file=sys.stderr)
         return
     figure, axes = charts.pyplot().subplots(
         len(results.threads), 1, figsize=(11, 3.6 * len(results.threads)), squeeze=False

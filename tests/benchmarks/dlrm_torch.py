@@ -277,8 +277,8 @@ def main():
             raise
         first_line = str(error).strip().partition("\n")[0]
         sys.exit(
-            f"torch.compile failed: {first_line}. It needs a C++ compiler and Python.h. Install g++ and python3-dev, "
-            "or leave out --compile."
+            f"the first steps with torch.compile failed: {first_line}. If the C++ compiler or Python.h is missing, "
+            "install g++ and python3-dev, or leave out --compile."
         )
     if options.compile:
         torch.compiler.set_stance("fail_on_recompile")  # the time must not include a compilation

@@ -115,10 +115,47 @@ Work update(
   };
 }
 
+// The dot products of all pairs of 40 features, and their gradients.
+class PairwiseWork {
+ public:
+  explicit PairwiseWork(Data& data) {
+    const int64_t size = kExamples * data.dim;
+    for (int64_t i = 0; i < kFeatures; ++i) {
+      features_.push_back({data.gradients.data() + i * size, data.dim});
+      gradients_.push_back({data.out.data() + i * size, data.dim});
+    }
+    args_ = {
+        .features = features_.data(),
+        .num_features = kFeatures,
+        .dim = data.dim,
+        .end_example = kExamples,
+        .dots = dots_.data(),
+        .dots_gradient = {dots_.data(), kPairs},
+        .gradients = gradients_.data()};
+  }
+  PairwiseWork(const PairwiseWork&) = delete;
+  PairwiseWork& operator=(const PairwiseWork&) = delete;
+
+  const PairwiseDotsArgs& args() const {
+    return args_;
+  }
+
+ private:
+  static constexpr int64_t kFeatures = 40;
+  static constexpr int64_t kPairs = kFeatures * (kFeatures - 1) / 2;
+  static constexpr int64_t kExamples = 64;
+
+  std::vector<FeatureRows<const float>> features_;
+  std::vector<FeatureRows<float>> gradients_;
+  std::vector<float> dots_ = std::vector<float>(kExamples * kPairs);
+  PairwiseDotsArgs args_;
+};
+
 std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static Data narrow(16);
   static Data odd(37);
   static Data wide(128);
+  static const PairwiseWork pairs(narrow);
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);
   constexpr Storage kFloat = Storage::kFloat32;
@@ -151,6 +188,9 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"adagrad_128_bfloat16",
        update(kernels, wide, AdagradRule{kRate}, Storage::kBFloat16)},
       {"adam_128", update(kernels, wide, AdamRule{kRate}, kFloat)},
+      {"pairwise_dots_16", [&] { kernels.pairwise_dots(pairs.args()); }},
+      {"pairwise_dots_gradient_16",
+       [&] { kernels.pairwise_dots_gradient(pairs.args()); }},
       {"rowwise_adagrad_128",
        update(kernels, wide, RowWiseAdagradRule{kRate}, kFloat)}};
 }

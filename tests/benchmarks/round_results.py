@@ -74,7 +74,7 @@ class Results:
         """Returns what plain loops need for the operation in ms, or None. The loop of updates is that of Adagrad."""
         threads, workload, operation = key
         loops = {loop: statistics.median(rounds) for loop, rounds in self.limits.get((threads, workload), {}).items()}
-        if not loops or operation not in ("forward", "adagrad"):
+        if "gather" not in loops or operation not in ("forward", "adagrad"):
             return None
         return loops["gather"] + (loops["update"] if operation == "adagrad" else 0.0)
 

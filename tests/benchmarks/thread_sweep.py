@@ -36,7 +36,7 @@ def thread_counts(text):
     cores = alternate_rounds.count_cores()
     if max(counts) > cores:
         raise argparse.ArgumentTypeError(
-            f"expected at most {count_threads(cores)}, because this machine has that many cores, but got '{text}'"
+            f"expected at most {count_threads(cores)}, because this process may use that many cores, but got '{text}'"
         )
     return sorted(counts)
 

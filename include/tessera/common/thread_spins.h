@@ -10,14 +10,14 @@ namespace tessera {
 ///     tessera::limit_thread_spins(argv);
 ///
 /// LibTorch computes with the threads of GNU's OpenMP. After each operator, idle threads
-/// spin for milliseconds, because the next operator may come soon. If other programs need
-/// the cores, these threads take the time of the thread that they wait for, and a
-/// training step can take 14 times as long. With GOMP_SPINCOUNT=1000 they spin for some
-/// 10 us and then sleep.
+/// spin for milliseconds, in case the next operator comes soon. On a busy machine they
+/// take cores from the thread that they wait for: beside one other busy program on 2
+/// cores, a training step took 14 times as long. With GOMP_SPINCOUNT=1000 they spin for
+/// about 10 us and then sleep.
 ///
 /// OpenMP reads this variable only when a program starts. So the call sets it and
-/// restarts the program with execv(). The process keeps its id, its arguments, its
-/// environment and its open files.
+/// restarts the program with execv(). The process keeps its id, arguments, environment and
+/// its open files without O_CLOEXEC. Constructors of static objects run a second time.
 ///
 /// The call does nothing if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, if the restart
 /// fails, and on systems other than Linux.

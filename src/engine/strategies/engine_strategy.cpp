@@ -164,14 +164,16 @@ class LookupNode : public torch::autograd::Node {
     return "tessera::LookupNode";
   }
 
-  // Called after a backward pass that does not retain the graph.
+  // LibTorch calls this after apply(), unless the graph is retained.
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     record_ = nullptr;
   }
 
   variable_list apply(variable_list&& gradients) override {
-    const LookupRecordPtr record = this->record();
+    const std::lock_guard<std::mutex> lock(mutex_);  // of the base class
+    TORCH_CHECK(record_ != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    const LookupRecordPtr record = record_;
     variable_list results(record->weighted.size() + 1);  // one per input
     for (size_t i = 0; i < record->weighted.size(); ++i) {
       const WeightedFeature& weighted = record->weighted[i];
@@ -203,13 +205,7 @@ class LookupNode : public torch::autograd::Node {
   }
 
  private:
-  LookupRecordPtr record() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(record_ != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
-    return record_;
-  }
-
-  LookupRecordPtr record_;  // guarded by mutex_ of the base
+  LookupRecordPtr record_;  // guarded by mutex_
 };
 
 // Refuses optimizers that depend on the order or the number of the gradients, because
@@ -369,6 +365,7 @@ class EngineStrategy : public EmbeddingStrategy {
     const auto node = c10::make_intrusive<LookupNode>(std::move(record));
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     torch::autograd::set_history(found.lookup.activations, node);
+    torch::autograd::fire_node_creation_hooks(node);
     return std::move(found.lookup.activations);
   }
 

@@ -128,8 +128,8 @@ class Callback {
   virtual void on_epoch_begin(Training& /*training*/) {}
   virtual void on_step_end(Training& /*training*/) {}
   virtual void on_epoch_end(Training& /*training*/) {}
-  /// Called at the end and after a stop, but not after an exception. Training::keep() is
-  /// for what must be undone in each case.
+  /// Called at the end and after a stop, but not after an exception. Use Training::keep()
+  /// for what must be undone in every case.
   virtual void on_train_end(Training& /*training*/) {}
 
   /// The names that this callback logs in on_epoch_end().
