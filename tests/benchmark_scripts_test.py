@@ -171,7 +171,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
             self.expect_error(thread_sweep, [f"--threads-list={text}"], expected)
         for list_, message in (
             ("1,2,1", "expected each number of threads once, but got '1,2,1'"),
-            ("1,8", "expected at most 4 threads, because this machine has that many cores, but got '1,8'"),
+            ("1,8", "expected at most 4 threads, because this process may use that many cores, but got '1,8'"),
         ):
             self.expect_error(thread_sweep, ["--threads-list", list_], message)
         for script in compare_peers, thread_sweep:

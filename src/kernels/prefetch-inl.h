@@ -2,42 +2,26 @@
 // Prefetches memory. There is no include guard, because this file is included once per
 // instruction set, inside the target namespace of the kernels.
 
-// Prefetches kLines lines. With a loop over lines, a lookup of rows of 512 bytes took 1.2
-// times as long.
-template <int kLines>
-HWY_INLINE void PrefetchConsecutive(const char* first) {
-  if constexpr (kLines > 1) {
-    PrefetchConsecutive<kLines / 2>(first);
-    PrefetchConsecutive<kLines / 2>(first + kLines / 2 * kLineBytes);
-  } else {
-    hwy::Prefetch(first);
-  }
-}
-
 // Prefetches every cache line that [from, from + bytes) touches. A row of 60 bytes
 // usually touches two lines. Rows whose size is a multiple of a line begin at a line.
 HWY_INLINE void PrefetchLines(const void* from, int64_t bytes) {
-  const char* first = static_cast<const char*>(from);
+  const char* line = static_cast<const char*>(from);
   int64_t lines = bytes / kLineBytes;
-  for (; lines >= 8; lines -= 8) {
-    PrefetchConsecutive<8>(first);
-    first += 8 * kLineBytes;
+  // One line at a time, a lookup of rows of 512 bytes took 1.2 times as long.
+  for (; lines >= 4; lines -= 4) {
+    hwy::Prefetch(line);
+    hwy::Prefetch(line + kLineBytes);
+    hwy::Prefetch(line + 2 * kLineBytes);
+    hwy::Prefetch(line + 3 * kLineBytes);
+    line += 4 * kLineBytes;
   }
-  if (lines >= 4) {
-    PrefetchConsecutive<4>(first);
-    first += 4 * kLineBytes;
-  }
-  if ((lines & 2) != 0) {
-    PrefetchConsecutive<2>(first);
-    first += 2 * kLineBytes;
-  }
-  if ((lines & 1) != 0) {
-    PrefetchConsecutive<1>(first);
-    first += kLineBytes;
+  for (; lines > 0; --lines) {
+    hwy::Prefetch(line);
+    line += kLineBytes;
   }
   if (bytes % kLineBytes != 0) {
-    hwy::Prefetch(first);
-    hwy::Prefetch(first + bytes % kLineBytes - 1);
+    hwy::Prefetch(line);
+    hwy::Prefetch(line + bytes % kLineBytes - 1);
   }
 }
 
