@@ -268,6 +268,19 @@ TEST(IdBagsTest, ARaggedRowIsABag) {
   EXPECT_EQ(bags.activation_shape(), (Shape{3, 3}));
 }
 
+TEST(IdBagsTest, RaggedRowsOfOneIdHaveNoOffsets) {
+  const RaggedFeature one_each{
+      .values = int64s({4, 5, 6}), .row_splits = int64s({0, 1, 2, 3})};
+  const IdBags bags = bags_of(one_each, {}, Combiner::kMean);
+  EXPECT_TRUE(bags.offsets.empty());
+  EXPECT_TRUE(bags.scales.empty());
+  EXPECT_EQ(ids_of(bags), (Ids{{4}, {5}, {6}}));
+  // As many ids as rows, but not one in each row.
+  const RaggedFeature uneven{
+      .values = int64s({4, 5, 6}), .row_splits = int64s({0, 0, 2, 3})};
+  EXPECT_EQ(ids_of(bags_of(uneven)), (Ids{{}, {4, 5}, {6}}));
+}
+
 TEST(IdBagsTest, RaggedPartsMayBeInt32AndStrided) {
   const RaggedFeature feature{
       .values = int32s({4, 99, 5, 99}).slice(0, 0, 4, 2),
