@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work on several threads, which gives the same numbers as on one.
+#include <tessera/layers/combined.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/sgd.h>
 
 #include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
@@ -20,7 +22,9 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <latch>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -356,6 +360,79 @@ void run_threads(int64_t count, const std::function<void(int64_t)>& work) {
   }
   for (std::thread& thread : threads) {
     thread.join();
+  }
+}
+
+class ConcurrentBackwardTest : public testing::TestWithParam<Apply> {
+ protected:
+  // Calls backward() of the loss with this number.
+  using Pass = std::function<void(int64_t)>;
+
+  // Returns a layer of one table that two losses have trained, each from a forward pass
+  // of its own. `run` must call the passes 0 and 1.
+  static TPUEmbedding trained(const std::function<void(const Pass&)>& run) {
+    constexpr int64_t kIds = 3000;
+    const TablePtr table = test::numbered_table("t", 1000, kDim);
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = FeatureConfig{.table = table},
+        .optimizer = optim::SGD{.learning_rate = 0.5},
+        .apply = GetParam()});
+    std::optional<Combined> combined;
+    if (GetParam() == Apply::kOnStep) {
+      combined.emplace(
+          torch::optim::SGD(layer->parameters(), 0.5),
+          std::vector<TPUEmbedding>{layer});
+    }
+    const at::Tensor ids = at::arange(kIds);
+    const std::vector<at::Tensor> batches{
+        (ids * 7).remainder(1000), (ids * ids).remainder(900)};
+    std::vector<at::Tensor> losses;
+    for (const at::Tensor& batch : batches) {
+      const at::Tensor activation = layer->forward(batch).leaf();
+      losses.push_back(
+          (activation * static_cast<double>(losses.size() + 1)).sum());
+    }
+    run([&](int64_t i) { losses[i].backward(); });
+    if (combined) {
+      EXPECT_EQ(layer->iterations(), 0);
+      combined->step();
+      EXPECT_EQ(layer->iterations(), 1);
+    } else {
+      EXPECT_EQ(layer->iterations(), 2);
+    }
+    const at::Tensor expected =
+        at::arange(1000, at::kFloat).unsqueeze(1).repeat({1, kDim});
+    expected.index_add_(0, batches[0], at::full({kIds, kDim}, -0.5));
+    expected.index_add_(0, batches[1], at::full({kIds, kDim}, -1.0));
+    test::expect_close(test::tables_of(layer)[0], expected, 0.0, 1e-6);
+    return layer;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Applies,
+    ConcurrentBackwardTest,
+    testing::Values(Apply::kInBackward, Apply::kOnStep),
+    [](const auto& info) {
+      return info.param == Apply::kOnStep ? "on_step" : "in_backward";
+    });
+
+TEST_P(ConcurrentBackwardTest, AppliesEachPassOnce) {
+  const TPUEmbedding in_turn = trained([](const Pass& backward) {
+    backward(0);
+    backward(1);
+  });
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(round);
+    const TPUEmbedding at_once = trained([](const Pass& backward) {
+      std::latch both_started(2);
+      run_threads(2, [&](int64_t thread) {
+        both_started.arrive_and_wait();
+        backward(thread);
+      });
+    });
+    // All numbers are multiples of 0.5, which are exact in any order of additions.
+    test::expect_same_tables(at_once, test::tables_of(in_turn));
   }
 }
 

@@ -145,10 +145,11 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///   ragged with output_shape    output_shape + [dim]
 ///
 /// Only one thread at a time may train the layer, build it, load into it or copy it.
-/// Any number of threads may call forward() under NoGradGuard, or embedding_lookup(),
-/// at the same time; on Strategy::engine() also while another thread trains. On
-/// distributed::sharded_strategy(), forward() is collective, so only one thread at a time
-/// may call it.
+/// After the forward passes, several threads may call backward() of different losses at
+/// the same time. Any number of threads may call forward() under NoGradGuard, or
+/// embedding_lookup(), at the same time; on Strategy::engine() also while another thread
+/// trains. On distributed::sharded_strategy(), forward() and backward() are collective,
+/// so only one thread at a time may call them.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
  public:

@@ -91,6 +91,7 @@ class PassGradients {
 };
 
 // The gradients of all running backward passes, with one PassGradients per graph task.
+// Several threads may run passes at the same time: they are applied one after another.
 class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
@@ -114,7 +115,7 @@ class PendingUpdates {
   }
 
   void add(const LookupRecordPtr& record, variable_list gradients) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     gradients_of_this_pass()->add(record, std::move(gradients));
   }
 
@@ -129,25 +130,29 @@ class PendingUpdates {
     if (pending_ != nullptr) {
       pending_->discard_if_zeroed();
     }
-    auto gradients = std::make_shared<PassGradients>(sink());
+    // The records of the pass own this object.
+    auto gradients = std::make_shared<PassGradients>(
+        [this](const std::vector<LookupGradients>& lookups) {
+          apply(lookups);
+        });
     passes_[pass] = gradients;
     torch::autograd::Engine::get_default_engine().queue_callback(
         [gradients] { gradients->apply(); });
     return gradients;
   }
 
-  Sink sink() const {
+  void apply(const std::vector<LookupGradients>& lookups) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (pending_ != nullptr) {
-      return
-          [pending = pending_](const auto& lookups) { pending->add(lookups); };
+      pending_->add(lookups);
+    } else {
+      engine_->apply_update(engine_->plan_update(lookups));
     }
-    return [engine = engine_](const auto& lookups) {
-      engine->apply_update(engine->plan_update(lookups));
-    };
   }
 
   std::atomic<bool> are_enabled_ = true;
-  std::mutex mutex_;
+  // Recursive, because a learning rate or a custom rule may call backward().
+  std::recursive_mutex mutex_;
   std::shared_ptr<TableEngine> engine_;
   std::shared_ptr<PendingGradients> pending_;
   std::map<int, std::weak_ptr<PassGradients>> passes_;
