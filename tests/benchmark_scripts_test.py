@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
 import stat
 import sys
@@ -13,7 +14,7 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "benchmarks"))
 
 import alternate_rounds
-import compare_dlrm  # noqa: F401 (only that it can be imported)
+import compare_dlrm
 import compare_peers
 import round_results
 import thread_sweep
@@ -43,6 +44,21 @@ for operation in chosen or TIMES[peer]:
     print(json.dumps(line))
 """
 
+# Prints the report of dlrm_criteo, or of dlrm_torch.py.
+DLRM_PROGRAM = """#!{python}
+import json, os, sys
+arguments = sys.argv[1:]
+report = {{"auc": 0.78, "isa": "avx2", "threads": int(os.environ["OMP_NUM_THREADS"])}}
+if arguments[0].endswith(".py"):
+    speed = 200.0 if "tuned" in arguments else 100.0
+    if "TORCH_THREADS" in os.environ:
+        report["threads"] = int(os.environ["TORCH_THREADS"])
+    report.update(torch="2.14.1", examples_per_second=speed)
+else:
+    report.update(bayes_auc=0.785, examples_per_second=300.0)
+print(json.dumps(report))
+"""
+
 
 class BenchmarkScriptsTest(unittest.TestCase):
     def setUp(self):
@@ -60,9 +76,9 @@ class BenchmarkScriptsTest(unittest.TestCase):
             replaced.start()
             self.addCleanup(replaced.stop)
 
-    def make_program(self, path):
+    def make_program(self, path, text=PROGRAM):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(PROGRAM.format(python=sys.executable))
+        path.write_text(text.format(python=sys.executable))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return str(path)
 
@@ -164,6 +180,34 @@ class BenchmarkScriptsTest(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "tessera failed on pooled_zipf with 1 thread:\nno such kernels"):
             with mock.patch.object(sys, "argv", arguments):
                 compare_peers.main()
+
+    def compare_dlrm(self, *arguments, **environment):
+        """Returns what compare_dlrm prints, and its exit status or error."""
+        program = self.make_program(self.folder / "dlrm", DLRM_PROGRAM)
+        given = ["x", "--program", program, "--python", program, "--folder", str(self.folder), "--rounds", "1"]
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            with mock.patch.object(sys, "argv", [*given, *arguments]), mock.patch.dict(os.environ, environment):
+                try:
+                    result = compare_dlrm.main()
+                except SystemExit as error:
+                    result = error.code
+        return out.getvalue(), result
+
+    def test_dlrm_has_speeds_and_threads_of_both_sides(self):
+        out, result = self.compare_dlrm("--models", "dlrm", "--variants", "plain", "tuned", "--threads", "2")
+        self.assertEqual(result, 0)
+        self.assertIn("  tessera: 2 threads, avx2\n  torch 2.14.1: 2 threads, avx2\n", out)
+        self.assertIn("times as fast as torch tuned, the fastest: 1.50", out)
+
+    def test_dlrm_stops_if_the_numbers_of_threads_differ(self):
+        out, error = self.compare_dlrm("--models", "dcn", "--threads", "2", TORCH_THREADS="1")
+        self.assertEqual(out, "")
+        self.assertEqual(
+            error,
+            "expected the same number of threads in all programs, but tessera has 2 and torch plain has 1. "
+            "Set it with --threads.",
+        )
 
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":

@@ -4,6 +4,7 @@
 #include <tessera/common/json_value.h>
 #include <tessera/tables/instruction_set.h>
 
+#include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 
 #include <iomanip>
@@ -29,6 +30,7 @@ void print_json(const Report& report, const Options& options) {
       {"seconds", report.seconds},
       {"examples_per_second", speed_of(report)},
       {"updates", report.updates},
+      {"threads", at::get_num_threads()},
       {"isa", tessera::instruction_set()}};
   if (report.bayes_auc) {
     json["bayes_auc"] = *report.bayes_auc;

@@ -9,6 +9,8 @@ The Python models are those of dlrm_torch.py, whose docstring describes them:
   tuned+compile  the same with torch.compile. This variant is left out if it fails, for example without a C++ compiler
                  or Python.h.
 
+All programs must have the same number of threads. Otherwise the comparison stops.
+
 The order of the programs rotates from round to round, so that a slow period of the machine affects all of them. The
 ratio is that of Tessera, from memory, to the variant whose median speed is the highest. It is the median of the
 ratios of the rounds, with the lowest and the highest of them.
@@ -31,6 +33,7 @@ import tempfile
 from pathlib import Path
 
 from alternate_rounds import TUNED_MALLOC, positive
+from round_results import count_threads
 
 VARIANTS = {  # arguments of dlrm_torch.py
     "plain": ["--variant", "plain"],
@@ -78,6 +81,14 @@ def run_variant(variant, command, options):
     return None
 
 
+def check_threads(variant, report, streamed):
+    if report["threads"] != streamed["threads"]:
+        sys.exit(
+            f"expected the same number of threads in all programs, but tessera has {streamed['threads']} and torch "
+            f"{variant} has {report['threads']}. Set it with --threads."
+        )
+
+
 def measure(model, arrays, options):
     """Returns the report of Tessera from the file, and {side: a report for each round}. A side is "tessera" or a
     variant."""
@@ -98,6 +109,7 @@ def measure(model, arrays, options):
             if report is None:
                 del reports[side]
             else:
+                check_threads(side, report, streamed)
                 reports[side].append(report)
         print(f"{model}: round {seed + 1} of {options.rounds} done", file=sys.stderr)
     return streamed, reports
@@ -114,8 +126,8 @@ def print_results(model, streamed, reports, options):
     auc, bayes = median(ours, "auc"), ours[0]["bayes_auc"]
     a_peer = next(iter(peers.values()))[0]
     print(f"{model}, {options.generate} examples, batches of {options.batch}, {options.rounds} rounds, medians")
-    threads = f"{a_peer['threads']} thread{'s' if a_peer['threads'] > 1 else ''}"
-    print(f"  {threads}, tessera with {ours[0]['isa']}, torch {a_peer['torch']} with {a_peer['isa']}")
+    for name, report in ("tessera", ours[0]), (f"torch {a_peer['torch']}", a_peer):
+        print(f"  {name}: {count_threads(report['threads'])}, {report['isa']}")
 
     def print_line(name, its_auc, speed):
         print(f"  {name:<21} AUC {its_auc:.4f}  {speed:9.0f} examples/s")
