@@ -110,7 +110,7 @@ void check_accumulated(
   const auto require = [&](bool holds, const char* what) {
     TESSERA_CHECK_VALUE(
         holds,
-        "{} table '{}': the saved gradients that gradient_accumulation_steps has collected are damaged: {}. Load another file, or use LoadOptions{{.slots = false}}.",
+        "{} table '{}': the saved gradients that gradient_accumulation_steps has collected are damaged: {}. Load another file, or load no slots with LoadOptions{{.slots = false}}. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
         where,
         shorten(table.name),
         what);

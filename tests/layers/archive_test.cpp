@@ -397,7 +397,8 @@ TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
   EXPECT_EQ(engine->iterations(), 3);
   expect_lines(
       load_error(engine, test::saved(make_layer({.optimizer = optim::Adam{}}))),
-      {"table 'class': the optimizer is Adagrad, but the saved one is Adam"});
+      {"table 'class': the optimizer is Adagrad, but the saved one is Adam",
+       "saved configuration, or load less with LoadOptions. load() and "});
 }
 
 TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
@@ -408,7 +409,10 @@ TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
        "\n  table 'class': slot momenta was not saved",
        "\n  table 'class': slot velocities was not saved",
        "\n  table 'table_1': slot momenta was not saved",
-       "Build the layer with the saved configuration"});
+       "\nBuild the layer with the saved configuration, or load less with its "
+       "option missing_slots or with LoadOptions. load() and load_checkpoint() "
+       "of the layer take LoadOptions, but torch::load() and load_weights() do "
+       "not."});
 }
 
 TEST(LayerArchiveTest, SlotsOfAnotherOptimizerAreNotDropped) {

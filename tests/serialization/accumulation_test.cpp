@@ -398,7 +398,9 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
   expect_refused(
       sums,
       [](at::Tensor& tensor) { tensor = tensor.slice(1, 0, 1).clone(); },
-      "sums must be float32 [n, dim]");
+      "sums must be float32 [n, dim]. Load another file, or load no slots with "
+      "LoadOptions{.slots = false}. load() and load_checkpoint() of the layer "
+      "take LoadOptions, but torch::load() and load_weights() do not.");
 }
 
 TEST(AccumulationTest, NamesDamagedFilesOfGradients) {
