@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of README.md and of the pages docs/checkpoints.md, export.md and training.md,
-// which check_docs.cmake compares with them.
+// The code of README.md and of the pages docs/checkpoints.md, export.md, layers.md and
+// training.md, which check_docs.cmake compares with them.
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/top_k_index.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
@@ -17,7 +18,11 @@
 #include "tests/docs/ranker.h"
 #include "tests/test_util.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -98,6 +103,50 @@ TEST_F(ReadmeTest, PrefetchTrainsOnEveryBatch) {
   }
   // end snippet
   EXPECT_EQ(embedding->iterations(), 5);
+}
+
+TEST_F(ReadmeTest, ARankerScoresAllItemsForOneUser) {
+  test::Ranker model;
+  // snippet: score_all
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const auto movies = torch::arange(50);  // all of them
+  const auto history = torch::tensor({7, 8, 9});  // of user 42
+  const auto scores = model->forward(
+      {{"user", torch::full_like(movies, 42)},
+       {"movie", movies},
+       {"history",
+        tessera::RaggedFeature::from_lengths(
+            history.repeat(50), torch::full_like(movies, 3))}});
+  const auto [best_scores, best_movies] = scores.topk(10);
+  // end snippet
+  EXPECT_TRUE(at::equal(scores.index_select(0, best_movies), best_scores));
+  const at::Tensor alone = model->forward(
+      {{"user", at::tensor({42}, at::kLong)},
+       {"movie", best_movies.narrow(0, 0, 1)},
+       {"history",
+        RaggedFeature{
+            .values = at::tensor({7, 8, 9}, at::kLong),
+            .row_splits = at::tensor({0, 3}, at::kLong)}}});
+  test::expect_close(alone, best_scores.narrow(0, 0, 1));
+}
+
+TEST_F(ReadmeTest, AnIndexFindsItemsForOneUser) {
+  test::Ranker model;
+  auto& embedding = model->embedding;
+  // snippet: find_items
+  // Without gradients, forward() takes some of the features.
+  const torch::NoGradGuard no_grad;
+  const auto movies =
+      embedding->forward({{"movie", torch::arange(50)}})["movie"];
+  const auto index = tessera::make_exact_index(movies);  // for all users
+  const auto user = embedding->forward({{"user", torch::tensor({42})}})["user"];
+  const tessera::TopK found = index->search(user, 10);
+  // found.ids and found.scores: [1, 10], best first
+  // end snippet
+  const auto [scores, ids] = at::matmul(user, movies.t()).topk(10);
+  EXPECT_TRUE(at::equal(found.ids, ids));
+  test::expect_close(found.scores, scores);
 }
 
 TEST_F(ReadmeTest, ACheckpointRestoresTablesAndTower) {
