@@ -3,9 +3,9 @@
 
 #include <tessera/optim/optimizers.h>
 
+#include "optim/range_checks.h"
 #include "src/common/check.h"
 
-#include <cmath>
 #include <limits>
 #include <variant>
 
@@ -22,6 +22,16 @@ void validate_limits(
   TESSERA_CHECK_VALUE(
       low.value_or(-kInfinity) <= high.value_or(kInfinity),
       "{} {}_min must be <= {}_max, but got {} and {}.",
+      where,
+      option,
+      option,
+      low.value_or(-kInfinity),
+      high.value_or(kInfinity));
+  // Such a limit would make every value infinite.
+  TESSERA_CHECK_VALUE(
+      static_cast<float>(low.value_or(-kInfinity)) < kInfinity &&
+          static_cast<float>(high.value_or(kInfinity)) > -kInfinity,
+      "{} {}_min must be < infinity in float32, and {}_max > -infinity, but got {} and {}.",
       where,
       option,
       option,
@@ -65,8 +75,8 @@ void validate(const CommonOptions& options, const std::string& where) {
       "{} gradient_accumulation_steps > 1 needs use_gradient_accumulation = true, because it takes the mean of the sums of a row's gradients. Set it, or set gradient_accumulation_steps = 1.",
       where);
   TESSERA_CHECK_VALUE(
-      std::isfinite(options.weight_decay_factor.value_or(0.0)),
-      "{} weight_decay_factor must be finite, but got {}.",
+      is_finite_float(options.weight_decay_factor.value_or(0.0)),
+      "{} weight_decay_factor must be finite in float32, but got {}.",
       where,
       options.weight_decay_factor.value_or(0.0));
 }

@@ -9,6 +9,10 @@
 
 namespace tessera::optim {
 
+bool is_finite_float(double value) {
+  return std::isfinite(static_cast<float>(value));
+}
+
 RangeChecks::RangeChecks(std::string where) : where_(std::move(where)) {}
 
 void RangeChecks::positive(const char* option, double value) const {
@@ -21,7 +25,11 @@ void RangeChecks::positive(const char* option, double value) const {
 }
 
 void RangeChecks::not_negative(const char* option, double value) const {
-  check(std::isfinite(value) && value >= 0.0, option, ">= 0 and finite", value);
+  check(
+      is_finite_float(value) && value >= 0.0,
+      option,
+      ">= 0 and finite in float32",
+      value);
 }
 
 void RangeChecks::in_unit_interval(const char* option, double value) const {
@@ -33,7 +41,7 @@ void RangeChecks::below_one(const char* option, double value) const {
 }
 
 void RangeChecks::finite(const char* option, double value) const {
-  check(std::isfinite(value), option, "finite", value);
+  check(is_finite_float(value), option, "finite in float32", value);
 }
 
 void RangeChecks::check(

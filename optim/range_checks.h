@@ -5,6 +5,9 @@
 
 namespace tessera::optim {
 
+/// Whether float32 can hold the value, rounded. It can't hold 1e300, for example.
+bool is_finite_float(double value);
+
 /// Checks of single options, whose messages all have the same form.
 class RangeChecks {
  public:

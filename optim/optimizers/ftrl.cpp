@@ -8,8 +8,6 @@
 #include <ATen/ops/copysign.h>
 #include <ATen/ops/where.h>
 
-#include <cmath>
-
 namespace tessera::optim {
 
 namespace {
@@ -47,10 +45,10 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
 
   void validate(const FTRL& spec, const RangeChecks& checks) const override {
     checks.check(
-        std::isfinite(spec.learning_rate_power) &&
+        is_finite_float(spec.learning_rate_power) &&
             spec.learning_rate_power <= 0.0,
         "learning_rate_power",
-        "<= 0 and finite",
+        "<= 0 and finite in float32",
         spec.learning_rate_power);
     checks.positive(
         "initial_accumulator_value", spec.initial_accumulator_value);

@@ -134,7 +134,7 @@ TEST(CustomOptimizerTest, RefusesUnusableSpecs) {
   EXPECT_VALUE_ERROR(
       make_layer(CustomOptimizer{
           .rule = rule, .slots = {{.name = "a", .initial_value = NAN}}}),
-      "slots: initial_value must be finite, but got nan");
+      "slots: initial_value must be finite in float32, but got nan");
 }
 
 // Checks the error, and that tables, slots and counter are unchanged.

@@ -381,13 +381,75 @@ TEST(OptimizerSpecTest, FtrlRefusesOptionsOutOfRange) {
   }
   EXPECT_VALUE_ERROR(
       validate(FTRL{.learning_rate_power = 0.5}, "[x]"),
-      "[x] FTRL: learning_rate_power must be <= 0 and finite, but got 0.5");
+      "[x] FTRL: learning_rate_power must be <= 0 and finite in float32, but "
+      "got 0.5");
   EXPECT_VALUE_ERROR(
       validate(FTRL{.l1_regularization_strength = -1.0}, "[x]"),
-      "l1_regularization_strength must be >= 0 and finite, but got -1");
+      "l1_regularization_strength must be >= 0 and finite in float32, but got "
+      "-1");
   EXPECT_VALUE_ERROR(
       validate(FTRL{.l2_regularization_strength = -1.0}, "[x]"),
-      "l2_regularization_strength must be >= 0 and finite, but got -1");
+      "l2_regularization_strength must be >= 0 and finite in float32, but got "
+      "-1");
+}
+
+// The kernels compute in float32.
+TEST(OptimizerSpecTest, RefusesOptionsThatAreInfiniteInFloat32) {
+  const auto expect_refused = [](const OptimizerSpec& spec, const char* text) {
+    EXPECT_VALUE_ERROR(validate(spec, "[x]"), text);
+  };
+  const char* not_negative =
+      "must be >= 0 and finite in float32, but got 1e+300";
+  expect_refused(
+      FTRL{.learning_rate_power = -1e300},
+      "[x] FTRL: learning_rate_power must be <= 0 and finite in float32, but "
+      "got -1e+300");
+  expect_refused(FTRL{.l1_regularization_strength = 1e300}, not_negative);
+  expect_refused(FTRL{.l2_regularization_strength = 1e300}, not_negative);
+  expect_refused(
+      FTRL{.l2_shrinkage_regularization_strength = 1e300}, not_negative);
+  expect_refused(FTRL{.beta = 1e300}, not_negative);
+  expect_refused(
+      ProximalAdagrad{.l1_regularization_strength = 1e300}, not_negative);
+  expect_refused(
+      ProximalAdagrad{.l2_regularization_strength = 1e300}, not_negative);
+  expect_refused(
+      RowWiseAdagrad{.initial_accumulator_value = 1e300}, not_negative);
+  expect_refused(Adagrad{.epsilon = 1e300}, not_negative);
+  expect_refused(LAMB{.weight_decay = 1e300}, not_negative);
+  expect_refused(Nadam{.schedule_decay = 1e300}, not_negative);
+  const CustomRule rule("none", [](CustomRows&) {});
+  expect_refused(
+      CustomOptimizer{
+          .rule = rule, .slots = {{.name = "s", .initial_value = -1e300}}},
+      "slots: initial_value must be finite in float32, but got -1e+300");
+  for_each_spec([](auto spec) {
+    constexpr double kMax = std::numeric_limits<float>::max();
+    spec.weight_decay_factor = kMax;
+    validate(spec, "[x]");
+    spec.weight_decay_factor = 1e300;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "weight_decay_factor must be finite in float32, but got 1e+300");
+  });
+}
+
+TEST(OptimizerSpecTest, RefusesLimitsThatMakeEveryValueInfinite) {
+  for_each_spec([](auto spec) {
+    spec.clip_weight_min = -1e300;
+    spec.clip_weight_max = kInfinity;
+    validate(spec, "[x]");
+    spec.clip_weight_min = 1e300;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "clip_weight_min must be < infinity in float32, and clip_weight_max > "
+        "-infinity, but got 1e+300 and inf");
+    spec.clip_weight_min = std::nullopt;
+    spec.clip_weight_max = -1e300;
+    EXPECT_VALUE_ERROR(
+        validate(spec, "[x]"),
+        "clip_weight_max > -infinity, but got -inf and -1e+300");
+  });
 }
 
 TEST(OptimizerSpecTest, AdagradMomentumRefusesOptionsOutOfRange) {
@@ -406,7 +468,7 @@ TEST(OptimizerSpecTest, RefusesAnInfiniteWeightDecay) {
     spec.weight_decay_factor = kInfinity;
     EXPECT_VALUE_ERROR(
         validate(spec, "[x]"),
-        "weight_decay_factor must be finite, but got inf");
+        "weight_decay_factor must be finite in float32, but got inf");
   });
 }
 
