@@ -24,8 +24,6 @@ namespace {
 constexpr int64_t kIdBytes = 32;  // memory traffic of sorting one id
 // How much one task gathers, which takes some 50 us.
 constexpr int64_t kGatherTaskBytes = int64_t{256} * 1024;
-// Positions have 32 bits.
-constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
 
 // Writes the sums to their rows of a tensor and rounds them to its dtype.
 template <class To>
@@ -49,8 +47,12 @@ void check_transport(const char* option, at::ScalarType dtype) {
 RowExchange::RowExchange(
     const EmbeddingState& state,
     std::shared_ptr<RankGroup> ranks,
-    const ShardingOptions& options)
-    : state_(state), ranks_(std::move(ranks)), options_(options) {
+    const ShardingOptions& options,
+    int64_t max_rows)
+    : state_(state),
+      ranks_(std::move(ranks)),
+      options_(options),
+      max_rows_(max_rows) {
   check_transport("row_transport", options_.row_transport);
   check_transport("gradient_transport", options_.gradient_transport);
   for (const TableState& table : state_.tables) {
@@ -107,14 +109,14 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
     const int64_t total =
         std::accumulate(words.begin(), words.end(), int64_t{0});
     TESSERA_CHECK_VALUE(
-        total < kMaxRows,
-        "[sharded_strategy] one lookup must request fewer than 2^32 - 1 distinct rows, but got {}. Split the batch.",
+        total < max_rows_,
+        "[sharded_strategy] one lookup must request fewer than {} distinct rows, but got {}. Split the batch.",
+        max_rows_,
         total);
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<int64_t> incoming_words =
-      ranks_->barrier({Rendezvous::kLookup, state_.layer}, error, words);
+  const std::vector<int64_t> incoming_words = exchange_counts(words, error);
   route->number = ++lookups_;
   const at::Tensor packed =
       ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
@@ -239,6 +241,42 @@ std::vector<int64_t> RowExchange::count_words(
   return words;
 }
 
+std::vector<int64_t> RowExchange::exchange_counts(
+    const std::vector<int64_t>& words,
+    const std::exception_ptr& error) const {
+  // The low half of a count has the words for one rank, the high half has those for all
+  // ranks. Without an error, both have 32 bits.
+  const uint64_t total =
+      std::accumulate(words.begin(), words.end(), uint64_t{0});
+  std::vector<int64_t> counts;
+  for (const int64_t of_rank : words) {
+    counts.push_back(
+        std::bit_cast<int64_t>((total << 32) | static_cast<uint64_t>(of_rank)));
+  }
+  const RendezvousPoint point(Rendezvous::kLookup, state_.layer);
+  std::vector<int64_t> incoming = ranks_->barrier(point, error, counts);
+  int64_t to_all_ranks = 0;
+  int64_t to_this_rank = 0;
+  for (int64_t& count : incoming) {
+    const auto both = std::bit_cast<uint64_t>(count);
+    count = static_cast<int64_t>(both & std::numeric_limits<uint32_t>::max());
+    to_all_ranks += static_cast<int64_t>(both >> 32);
+    to_this_rank += count;
+  }
+  // Only the owner of the rows sees that they are too many. It must tell the others. All
+  // ranks have the same `to_all_ranks`, so they agree on whether this may be necessary.
+  if (to_all_ranks >= max_rows_) {
+    ranks_->run_on_all_ranks(point, [&] {
+      TESSERA_CHECK_VALUE(
+          to_this_rank < max_rows_,
+          "[sharded_strategy] all ranks together must request fewer than {} rows from one rank, but requested {}. Split the batch.",
+          max_rows_,
+          to_this_rank);
+    });
+  }
+  return incoming;
+}
+
 at::Tensor RowExchange::pack_requests(
     const std::vector<Request>& requests,
     const std::vector<int64_t>& words) const {
@@ -273,10 +311,6 @@ void RowExchange::read_requests(
   const size_t tables = state_.tables.size();
   route.groups.resize(groups_.size());
   route.served.resize(tables);
-  TESSERA_CHECK_VALUE(
-      packed.numel() < kMaxRows,
-      "[sharded_strategy] all ranks together must request fewer than 2^32 - 1 rows from this rank, but requested {}. Split the batch.",
-      packed.numel());
   const auto* next =
       reinterpret_cast<const uint32_t*>(packed.const_data_ptr<int32_t>());
   // Each rank's counts stand before its ids.
@@ -325,6 +359,7 @@ void RowExchange::read_request(
     Route::ServedRows& served = route.served[table];
     const int64_t begin = filled[table];
     std::copy(id, id + *count, served.rows.ids.begin() + begin);
+    // The other ranks are not told, because further messages may be mixed up, too.
     TESSERA_CHECK(
         std::all_of(
             id,

@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -35,11 +37,17 @@ struct FetchedRows {
 /// Fetches the rows of a batch from their owners and returns their gradients to them.
 class RowExchange {
  public:
+  /// Positions have 32 bits.
+  static constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
+
+  /// One lookup must request fewer than `max_rows` rows, and so must all ranks together
+  /// from one rank.
   /// Errors:  c10::ValueError for unusable options.
   RowExchange(
       const EmbeddingState& state,
       std::shared_ptr<RankGroup> ranks,
-      const ShardingOptions& options);
+      const ShardingOptions& options,
+      int64_t max_rows = kMaxRows);
 
   /// Replaces the ids of `bags` by positions in the fetched rows. Collective.
   FetchedRows fetch(std::vector<IdBags>& bags);
@@ -87,6 +95,13 @@ class RowExchange {
   Request find_distinct(size_t table, std::vector<IdBags>& bags) const;
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
+  // Arrives at the barrier of a lookup, and sends each rank the number of its words.
+  // Returns the numbers that this rank gets.
+  // Errors:  on all ranks: the error of one of them, or c10::ValueError if too many rows
+  //          are requested from it.
+  std::vector<int64_t> exchange_counts(
+      const std::vector<int64_t>& words,
+      const std::exception_ptr& error) const;
   at::Tensor pack_requests(
       const std::vector<Request>& requests,
       const std::vector<int64_t>& words) const;
@@ -123,6 +138,7 @@ class RowExchange {
   const EmbeddingState& state_;
   std::shared_ptr<RankGroup> ranks_;
   ShardingOptions options_;
+  int64_t max_rows_;
   std::vector<Partition> partitions_;  // one per table
   std::vector<size_t> group_of_;  // one per table; kNoGroup: data-parallel
   std::vector<TableGroup> groups_;

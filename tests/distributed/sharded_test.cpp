@@ -13,6 +13,7 @@
 #include "layers/table_module.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
+#include "src/distributed/row_exchange.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/distributed/sharded_layers.h"
@@ -486,6 +487,40 @@ TEST(ShardedErrorTest, AWrongKindOnOneRankRaisesOnAll) {
       (layer->forward(
           {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
       reported("[feature 'user'] ids must be int32 or int64, but got Float"));
+}
+
+TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank gets no requests of others";
+  }
+  const ShardingOptions options{
+      .placement = {{"users", TablePlacement::table_wise(0)}}};
+  TPUEmbedding layer(small_options(sharded(options)));
+  const EmbeddingState& state = state_of(layer);
+  constexpr int64_t kRows = 4;
+  // Each rank's request to rank 0 has a count and kRows rows.
+  const int64_t max_rows = ranks() * (1 + kRows);
+  distributed::RowExchange exchange(state, state.ranks, options, max_rows);
+  const auto fetch = [&](int64_t count) {
+    IdBags bags;
+    for (int64_t id = 0; id < count; ++id) {
+      bags.ids.push_back(static_cast<uint32_t>(id));
+    }
+    bags.bags = count;
+    bags.dim = kDim;
+    std::vector<IdBags> features{bags};
+    return exchange.fetch(features);
+  };
+  const std::string problem = c10::str(
+      "[sharded_strategy] all ranks together must request fewer than ",
+      max_rows,
+      " rows from one rank, but requested ",
+      max_rows);
+  EXPECT_VALUE_ERROR(
+      fetch(kRows), rank() == 0 ? problem : "since rank 0 raised: " + problem);
+  // The ranks can continue.
+  const at::Tensor row = fetch(1).rows[0];
+  EXPECT_TRUE(at::equal(row, all_rows(layer).slice(0, 0, 1)));
 }
 
 TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
