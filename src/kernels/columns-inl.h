@@ -33,3 +33,20 @@ HWY_INLINE void ForColumns(int64_t dim, const F& f) {
   }
   ForLastColumns(dim, column, f);
 }
+
+// Like ForColumns(), but calls f.two(tag, column) for the columns of two full vectors, as
+// long as there are two.
+template <class F>
+HWY_INLINE void ForTwoVectors(int64_t dim, const F& f) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t column = 0;
+  for (; column + 2 * lanes <= dim; column += 2 * lanes) {
+    f.two(d, column);
+  }
+  if (column + lanes <= dim) {
+    f(d, column);
+    column += lanes;
+  }
+  ForLastColumns(dim, column, f);
+}

@@ -11,6 +11,12 @@ struct Float32Row {
   }
 };
 
+// Takes fewer instructions than hn::IsFinite().
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Mask<D> IsFinite(D d, V value) {
+  return hn::Eq(hn::Sub(value, value), hn::Zero(d));
+}
+
 // bfloat16: the upper half of a float32.
 struct BFloat16Row {
   using Element = uint16_t;
@@ -31,31 +37,34 @@ struct BFloat16Row {
     Store(d, value, hn::Add(hn::Set(d32, 0x7FFF), is_odd), to);
   }
 
-  // `random` has 32 uniform random bits in each lane.
+  // `random` has 16 uniform random bits in each lane.
   template <class D, class R>
   static HWY_INLINE void StoreAtRandom(
       D d,
       hn::Vec<D> value,
       R random,
       Element* to) {
-    Store(d, value, hn::ShiftRight<16>(random), to);
+    Store(d, value, random, to);
   }
 
  private:
   // Adds `to_add` to the lower half, so that a carry rounds the upper half up.
   template <class D, class R>
-  static HWY_INLINE void Store(D, hn::Vec<D> value, R to_add, Element* to) {
+  static HWY_INLINE void Store(D d, hn::Vec<D> value, R to_add, Element* to) {
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<uint32_t, D> d32;
     const hn::Rebind<int32_t, D> di32;
     const auto bits = hn::BitCast(d32, value);
-    // A NaN must stay a NaN, even if its payload is only in the lower half.
-    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
-    const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
-    const auto rounded = hn::IfThenElse(
-        is_finite,
-        hn::Add(bits, to_add),
-        hn::Or(bits, hn::IfThenElseZero(is_nan, hn::Set(d32, 0x00400000))));
+    auto rounded = hn::Add(bits, to_add);
+    const auto is_finite = IsFinite(d, value);
+    if (HWY_UNLIKELY(!hn::AllTrue(d, is_finite))) {
+      // A NaN must stay a NaN, even if its payload is only in the lower half.
+      const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+      rounded = hn::IfThenElse(
+          hn::RebindMask(d32, is_finite),
+          rounded,
+          hn::Or(bits, hn::IfThenElseZero(is_nan, hn::Set(d32, 0x00400000))));
+    }
     hn::StoreU(
         hn::DemoteTo(d16, hn::BitCast(di32, hn::ShiftRight<16>(rounded))),
         d16,
@@ -104,30 +113,32 @@ struct Float16Row {
     const auto magnitude = hn::Abs(value);
     const auto bits = hn::BitCast(d32, magnitude);
     const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(d32, 1));
-    Store(
-        d,
-        value,
-        hn::Add(hn::Set(d32, 0x0FFF), is_odd),
-        hn::Round(UnitsOf(d, magnitude)),
-        to);
+    const auto subnormal = [&]() HWY_ATTR {
+      return hn::Round(UnitsOf(d, magnitude));
+    };
+    Store(d, value, hn::Add(hn::Set(d32, 0x0FFF), is_odd), subnormal, to);
   }
 
+  // `random` has 16 uniform random bits in each lane.
   template <class D, class R>
   static HWY_INLINE void StoreAtRandom(
       D d,
       hn::Vec<D> value,
       R random,
       Element* to) {
-    const hn::Rebind<int32_t, D> di32;
-    const auto units = UnitsOf(d, hn::Abs(value));
-    const auto below = hn::Floor(units);
-    const auto uniform = hn::Mul(
-        hn::ConvertTo(d, hn::BitCast(di32, hn::ShiftRight<8>(random))),
-        hn::Set(d, 0x1p-24F));
-    // The difference is exact, so whole numbers are not rounded up.
-    const auto is_up = hn::Lt(uniform, hn::Sub(units, below));
-    const auto up = hn::IfThenElseZero(is_up, hn::Set(d, 1.0F));
-    Store(d, value, hn::ShiftRight<19>(random), hn::Add(below, up), to);
+    const auto subnormal = [&]() HWY_ATTR {
+      const hn::Rebind<int32_t, D> di32;
+      const auto units = UnitsOf(d, hn::Abs(value));
+      const auto below = hn::Floor(units);
+      const auto uniform = hn::MulAdd(
+          hn::ConvertTo(d, hn::BitCast(di32, random)),
+          hn::Set(d, 0x1p-16F),
+          hn::Set(d, 0x1p-17F));
+      // The difference is exact, so whole numbers are not rounded up.
+      const auto is_up = hn::Lt(uniform, hn::Sub(units, below));
+      return hn::Add(below, hn::IfThenElseZero(is_up, hn::Set(d, 1.0F)));
+    };
+    Store(d, value, hn::ShiftRight<3>(random), subnormal, to);
   }
 
  private:
@@ -138,13 +149,14 @@ struct Float16Row {
   }
 
   // For a normal number, adds `to_add` to the 13 bits that are cut off, so that a carry
-  // rounds up. A smaller number becomes `subnormal`, which is in units.
-  template <class D, class R>
+  // rounds up. A smaller number becomes subnormal(), which is in units. A branch skips
+  // what only small, infinite and NaN numbers need, because they are rare.
+  template <class D, class R, class Subnormal>
   static HWY_INLINE void Store(
       D d,
       hn::Vec<D> value,
       R to_add,
-      hn::Vec<D> subnormal,
+      const Subnormal& subnormal,
       Element* to) {
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<uint32_t, D> d32;
@@ -154,20 +166,25 @@ struct Float16Row {
     const auto sign =
         hn::ShiftRight<16>(hn::Xor(hn::BitCast(d32, value), bits));
     // 112 is the difference of the exponents' biases.
-    const auto normal = hn::Min(
+    auto result = hn::Min(
         hn::Sub(
             hn::ShiftRight<13>(hn::Add(bits, to_add)),
             hn::Set(d32, 112U << 10)),
         hn::Set(d32, 0x7C00));
-    const auto is_small =
-        hn::RebindMask(d32, hn::Lt(magnitude, hn::Set(d, 0x1p-14F)));
-    auto result = hn::IfThenElse(
-        is_small, hn::BitCast(d32, hn::ConvertTo(di32, subnormal)), normal);
-    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
-    const auto infinite = hn::Or(
-        hn::Set(d32, 0x7C00), hn::IfThenElseZero(is_nan, hn::Set(d32, 0x0200)));
-    const auto is_finite = hn::RebindMask(d32, hn::IsFinite(value));
-    result = hn::Or(hn::IfThenElse(is_finite, result, infinite), sign);
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, result)), d16, to);
+    const auto is_small = hn::Lt(magnitude, hn::Set(d, 0x1p-14F));
+    const auto is_finite = IsFinite(d, value);
+    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::AndNot(is_small, is_finite)))) {
+      result = hn::IfThenElse(
+          hn::RebindMask(d32, is_small),
+          hn::BitCast(d32, hn::ConvertTo(di32, subnormal())),
+          result);
+      const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+      const auto infinite = hn::Or(
+          hn::Set(d32, 0x7C00),
+          hn::IfThenElseZero(is_nan, hn::Set(d32, 0x0200)));
+      result = hn::IfThenElse(hn::RebindMask(d32, is_finite), result, infinite);
+    }
+    hn::StoreU(
+        hn::DemoteTo(d16, hn::BitCast(di32, hn::Or(result, sign))), d16, to);
   }
 };

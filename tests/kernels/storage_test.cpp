@@ -44,7 +44,7 @@ uint16_t nearest(float value) {
 
 template <class Format>
 class StorageTest : public testing::Test {
- protected:
+ public:
   using Rows = std::vector<uint16_t>;
 
   static StoredRows stored(Rows& rows, int64_t dim, Rounding rounding = {}) {
@@ -260,8 +260,8 @@ TEST(BFloat16StorageTest, RoundsByTheRandomBitsOfRowAndColumn) {
             values.data());
         for (int64_t column = 0; column < dim; ++column) {
           const uint32_t random =
-              random_bits(kRounding.key, row, static_cast<uint32_t>(column));
-          const uint32_t sum = std::bit_cast<uint32_t>(kValue) + (random >> 16);
+              rounding_bits(kRounding.key, row, static_cast<uint32_t>(column));
+          const uint32_t sum = std::bit_cast<uint32_t>(kValue) + random;
           ASSERT_EQ(rows[row * dim + column], sum >> 16);
         }
       }
@@ -269,12 +269,15 @@ TEST(BFloat16StorageTest, RoundsByTheRandomBitsOfRowAndColumn) {
   }
 }
 
-TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
+template <class Format>
+void check_updates(const RowStages& stages) {
+  using Fixture = StorageTest<Format>;
   constexpr int64_t kVocab = 5;
   const std::vector<RowRule> rules{
       SgdRule{.learning_rate = 0.3F},
       AdagradRule{.learning_rate = 0.3F},
       RowWiseAdagradRule{.learning_rate = 0.3F},
+      AdamRule{.learning_rate = 0.3F, .beta_1 = 0.9, .beta_2 = 0.99},
       LambRule{
           .learning_rate = 0.3F,
           .beta_1 = 0.9,
@@ -294,8 +297,8 @@ TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
         std::vector<uint16_t> halves(kVocab * dim);
         std::vector<float> floats(kVocab * dim);
         for (size_t i = 0; i < halves.size(); ++i) {
-          halves[i] = nearest<TypeParam>(normal(random));
-          floats[i] = widened<TypeParam>(halves[i]);
+          halves[i] = nearest<Format>(normal(random));
+          floats[i] = widened<Format>(halves[i]);
         }
         const auto update = [&](StoredRows table) {
           std::vector<float> slots(2 * kVocab * dim, 0.1F);
@@ -317,21 +320,17 @@ TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
               .sweep = true,  // also updates rows without a gradient
               .end_row = kVocab,
               .zeros = scratch.data() + 3 * dim};
-          args.stages = {
-              .weight_decay = 0.01F,
-              .clip_weight = true,
-              .clip_weight_min = -1.0F,
-              .clip_weight_max = 1.0F};
+          args.stages = stages;
           kernels.update(args, rule);
           return slots;
         };
         const Rounding rounding{.is_stochastic = true, .key = 99};
-        const auto slots = update(TestFixture::stored(halves, dim, rounding));
+        const auto slots = update(Fixture::stored(halves, dim, rounding));
         EXPECT_EQ(slots, update({.data = floats.data(), .dim = dim}));
         std::vector<uint16_t> expected(kVocab * dim);
         for (int64_t row = 0; row < kVocab; ++row) {
           kernels.assign_row(
-              TestFixture::stored(expected, dim, rounding),
+              Fixture::stored(expected, dim, rounding),
               row,
               floats.data() + row * dim);
         }
@@ -339,6 +338,18 @@ TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
       }
     }
   }
+}
+
+TYPED_TEST(StorageTest, AnUpdateRoundsTheResultOfFloat32) {
+  check_updates<TypeParam>({});
+}
+
+TYPED_TEST(StorageTest, AnUpdateWithStagesRoundsTheResultOfFloat32) {
+  check_updates<TypeParam>(
+      {.weight_decay = 0.01F,
+       .clip_weight = true,
+       .clip_weight_min = -1.0F,
+       .clip_weight_max = 1.0F});
 }
 
 }  // namespace storage_test
