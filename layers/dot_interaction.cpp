@@ -187,13 +187,14 @@ void run_kernel(
     void (*kernel)(const kernels::PairwiseDotsArgs&),
     const kernels::PairwiseDotsArgs& args,
     int64_t batch) {
-  constexpr int64_t kExamples = 32;
   const int64_t bytes = batch * args.num_features *
       (args.num_features + args.dim) * int64_t{sizeof(float)};
-  run_tasks((batch + kExamples - 1) / kExamples, bytes, [&](int64_t task) {
+  const int64_t examples =
+      task_size(batch, bytes, /*smallest=*/8, /*largest=*/32);
+  run_tasks((batch + examples - 1) / examples, bytes, [&](int64_t task) {
     kernels::PairwiseDotsArgs part = args;
-    part.begin_example = task * kExamples;
-    part.end_example = std::min(part.begin_example + kExamples, batch);
+    part.begin_example = task * examples;
+    part.end_example = std::min(part.begin_example + examples, batch);
     kernel(part);
   });
 }

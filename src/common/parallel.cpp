@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <exception>
 
 #ifdef TESSERA_MARK_TASKS
@@ -53,6 +54,20 @@ bool has_lost_threads() {
   return process_with_threads != 0 && process_with_threads != ::getpid();
 }
 
+// The number of threads that run_tasks() uses for this memory traffic.
+int64_t threads_for(int64_t bytes) {
+  return bytes < kParallelBytes || at::in_parallel_region() ||
+          has_lost_threads()
+      ? 1
+      : at::get_num_threads();
+}
+
+// All threads write this number. It has cache lines of its own, so that these writes do
+// not slow down reads of other variables.
+struct alignas(128) NextTask {
+  std::atomic<int64_t> number{0};
+};
+
 }  // namespace
 
 int64_t thread_count() {
@@ -64,31 +79,46 @@ void set_thread_count(int64_t threads) {
   omp_set_num_threads(static_cast<int>(threads));
 }
 
+int64_t task_size(
+    int64_t total,
+    int64_t bytes,
+    int64_t smallest,
+    int64_t largest) {
+  constexpr int64_t kTasksPerThread = 4;  // at least
+  const int64_t threads = threads_for(bytes);
+  if (threads <= 1) {
+    return largest;
+  }
+  const auto share = static_cast<uint64_t>(total / (kTasksPerThread * threads));
+  return std::clamp(
+      static_cast<int64_t>(std::bit_floor(share)), smallest, largest);
+}
+
 void run_tasks(
     int64_t count,
     int64_t bytes,
     c10::function_ref<void(int64_t)> task) {
-  const int64_t threads = std::min<int64_t>(
-      count, bytes < kParallelBytes ? 1 : at::get_num_threads());
-  if (threads <= 1 || at::in_parallel_region() || has_lost_threads()) {
+  const int64_t threads = std::min(count, threads_for(bytes));
+  if (threads <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       task(i);
     }
     return;
   }
-  std::atomic<int64_t> next{0};
+  NextTask next;
   std::atomic<bool> failed{false};
   std::exception_ptr error;  // of the first task that failed
   const auto work = [&](int64_t, int64_t) {
     mark_task_begin();
     try {
-      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-           i = next.fetch_add(1, std::memory_order_relaxed)) {
+      for (int64_t i = next.number.fetch_add(1, std::memory_order_relaxed);
+           i < count;
+           i = next.number.fetch_add(1, std::memory_order_relaxed)) {
         task(i);
       }
     } catch (...) {
       // Start no more tasks.
-      next.store(count, std::memory_order_relaxed);
+      next.number.store(count, std::memory_order_relaxed);
       if (!failed.exchange(true)) {
         error = std::current_exception();
       }

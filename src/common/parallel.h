@@ -17,6 +17,19 @@ int64_t thread_count();
 /// Sets that number for the calling thread only.
 void set_thread_count(int64_t threads);
 
+/// Returns how much of `total` each task should get, so that every thread gets a few tasks
+/// and waits little for the others. `bytes` is the memory traffic of all tasks, as in
+/// run_tasks().
+///
+/// The size is a power of two, or it is limited to one of the bounds. It is `largest` if
+/// one thread runs all tasks. It depends on the number of threads, so results must not
+/// depend on it.
+int64_t task_size(
+    int64_t total,
+    int64_t bytes,
+    int64_t smallest,
+    int64_t largest);
+
 /// Runs task(0), ..., task(count - 1), each once, on LibTorch's intra-op threads.
 ///
 /// A thread takes the next task when it has finished one, so tasks may differ in length.

@@ -29,16 +29,21 @@ constexpr float kTruncation = 2.0F;
 constexpr float kTruncatedMass = 0.95449973610364158F;
 
 void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
-  constexpr int64_t kFloatsPerTask = int64_t{1} << 18;
+  // 2 MiB are a huge page. If two threads touched a new one at the same time, the system
+  // would clear it twice.
+  constexpr int64_t kMaxFloatsPerTask = int64_t{1} << 19;
+  constexpr int64_t kMinFloatsPerTask = int64_t{1} << 16;
   const int64_t count = rows.size(0);
   args.dim = rows.size(1);
   args.out = rows.mutable_data_ptr<float>();
-  const int64_t rows_per_task = std::max<int64_t>(kFloatsPerTask / args.dim, 1);
   // Computing a value takes about as long as moving 8 bytes.
+  const int64_t bytes = count * args.dim * 8;
+  const int64_t floats_per_task =
+      task_size(count * args.dim, bytes, kMinFloatsPerTask, kMaxFloatsPerTask);
+  const int64_t rows_per_task =
+      std::max<int64_t>(floats_per_task / args.dim, 1);
   run_tasks(
-      (count + rows_per_task - 1) / rows_per_task,
-      count * args.dim * 8,
-      [&](int64_t task) {
+      (count + rows_per_task - 1) / rows_per_task, bytes, [&](int64_t task) {
         kernels::RandomArgs part = args;
         part.begin_row = task * rows_per_task;
         part.end_row = std::min(count, part.begin_row + rows_per_task);
