@@ -8,21 +8,25 @@
 #include "src/tables/table_state.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace tessera {
 
 namespace {
 
-constexpr int64_t kIdsPerChunk = 16384;
+constexpr int64_t kMinIdsPerChunk = 2048;
+constexpr int64_t kMaxIdsPerChunk = int64_t{1} << 20;
+constexpr int64_t kMinIdsPerBucket = 256;
 // 2048 contributions and their copy fill a 32 KiB first-level cache.
-constexpr int64_t kIdsPerBucket = 2048;
+constexpr int64_t kMaxIdsPerBucket = 2048;
 constexpr int kMaxBucketBits = 8;
+using BucketCounters = std::array<uint32_t, size_t{1} << kMaxBucketBits>;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
-int bucket_bits_for(int64_t count) {
-  const int64_t buckets = count / kIdsPerBucket;
+int bucket_bits_for(int64_t ids, int64_t ids_per_bucket) {
+  const int64_t buckets = ids / ids_per_bucket;
   return std::min(
       kMaxBucketBits,
       static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
@@ -33,10 +37,28 @@ int64_t sources_of(const IdBags& bags) {
   return bags.weights.empty() ? bags.bags : bags.nnz();
 }
 
+int64_t ids_of(const TableUpdate& update) {
+  int64_t ids = 0;
+  for (const TableUpdate::Term& term : update.terms) {
+    ids += term.bags->nnz();
+  }
+  return ids;
+}
+
+// The bytes of memory traffic, counted as if all values were float32, so 16-bit tables
+// have smaller tasks.
+int64_t traffic_of(const TableUpdate& update) {
+  const auto tensors = static_cast<int64_t>(update.table->slots.size()) + 1;
+  const int64_t rows =
+      update.rows.sweep ? update.table->rows.count : ids_of(update);
+  return rows * update.table->config->dim * (1 + 2 * tensors) *
+      static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 void TableUpdater::update(const std::vector<TableUpdate>& updates) {
-  const std::vector<Task> tasks = distribute(updates);
+  const std::vector<Task> tasks = distribute(updates, BucketSizes::kByThreads);
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bucket] = tasks[i];
     update_bucket(updates[table], workspaces_[table], bucket);
@@ -45,52 +67,55 @@ void TableUpdater::update(const std::vector<TableUpdate>& updates) {
 
 std::vector<RowGradients> TableUpdater::sum(
     const std::vector<TableUpdate>& updates) {
-  const std::vector<Task> tasks = distribute(updates);
+  // The rows are in the order of their buckets. This order, and with it a norm of the
+  // gradients, must not depend on the number of threads.
+  const std::vector<Task> tasks = distribute(updates, BucketSizes::kFixed);
   std::vector<const kernels::Contribution*> sorted(tasks.size());
-  // The number of rows before each task in its table.
-  std::vector<int64_t> first_row(tasks.size() + 1, 0);
+  // The number of rows of each task, and then the number before it in its table.
+  std::vector<int64_t> first_row(tasks.size());
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bucket] = tasks[i];
     Workspace& workspace = workspaces_[table];
-    sorted[i] = sort_bucket(workspace, bucket);
+    const kernels::Contribution* contributions = sort_bucket(workspace, bucket);
+    int64_t rows = 0;
     for (int64_t j = 0; j < workspace.count(bucket); ++j) {
-      first_row[i + 1] +=
-          j == 0 || sorted[i][j].row != sorted[i][j - 1].row ? 1 : 0;
+      rows +=
+          j == 0 || contributions[j].row != contributions[j - 1].row ? 1 : 0;
     }
+    sorted[i] = contributions;
+    first_row[i] = rows;
   });
-  std::vector<RowGradients> gradients(updates.size());
+  std::vector<int64_t> rows_of_table(updates.size(), 0);
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const bool continues = i > 0 && tasks[i].first == tasks[i - 1].first;
-    const int64_t count = first_row[i + 1];
-    first_row[i] = continues ? first_row[i] : 0;
-    first_row[i + 1] = first_row[i] + count;
-    RowGradients& of_table = gradients[tasks[i].first];
-    of_table.rows.resize(first_row[i + 1]);
+    int64_t& rows = rows_of_table[tasks[i].first];
+    const int64_t count = first_row[i];
+    first_row[i] = rows;
+    rows += count;
   }
+  std::vector<RowGradients> gradients(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
-    gradients[i].sums.resize(
-        gradients[i].rows.size() * updates[i].table->config->dim);
+    gradients[i].rows.resize(rows_of_table[i]);
+    gradients[i].sums.resize(rows_of_table[i] * updates[i].table->config->dim);
   }
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bucket] = tasks[i];
     const Workspace& workspace = workspaces_[table];
-    const bool continues = i > 0 && tasks[i - 1].first == table;
-    const int64_t row = continues ? first_row[i] : 0;
     const int64_t dim = updates[table].table->config->dim;
     active_kernels().sum_rows(
         {.dim = dim,
          .contributions = sorted[i],
          .count = workspace.count(bucket),
          .sources = workspace.sources.data(),
-         .rows = gradients[table].rows.data() + row,
-         .sums = gradients[table].sums.data() + row * dim});
+         .rows = gradients[table].rows.data() + first_row[i],
+         .sums = gradients[table].sums.data() + first_row[i] * dim});
   });
   return gradients;
 }
 
 std::vector<TableUpdater::Task> TableUpdater::distribute(
-    const std::vector<TableUpdate>& updates) {
-  plan(updates);
+    const std::vector<TableUpdate>& updates,
+    BucketSizes sizes) {
+  plan(updates, sizes);
   const auto chunks = static_cast<int64_t>(chunks_.size());
   run_tasks(chunks, bytes_, [&](int64_t i) {
     fill(updates[chunks_[i].table], chunks_[i]);
@@ -99,72 +124,85 @@ std::vector<TableUpdater::Task> TableUpdater::distribute(
   run_tasks(chunks, bytes_, [&](int64_t i) { scatter(chunks_[i]); });
   std::vector<Task> tasks;
   for (size_t i = 0; i < workspaces_.size(); ++i) {
-    for (int64_t bucket = 0; bucket < 1 << workspaces_[i].bucket_bits;
-         ++bucket) {
+    for (int64_t bucket = 0; bucket < workspaces_[i].buckets(); ++bucket) {
       tasks.emplace_back(i, bucket);
     }
   }
   return tasks;
 }
 
-void TableUpdater::plan(const std::vector<TableUpdate>& updates) {
+void TableUpdater::plan(
+    const std::vector<TableUpdate>& updates,
+    BucketSizes sizes) {
+  int64_t ids = 0;
+  bytes_ = 0;
+  for (const TableUpdate& update : updates) {
+    ids += ids_of(update);
+    bytes_ += traffic_of(update);
+  }
+  const int64_t ids_per_bucket = sizes == BucketSizes::kFixed
+      ? kMaxIdsPerBucket
+      : task_size(ids, bytes_, kMinIdsPerBucket, kMaxIdsPerBucket);
+  const int64_t ids_per_chunk =
+      task_size(ids, bytes_, kMinIdsPerChunk, kMaxIdsPerChunk);
   workspaces_.resize(updates.size());
   chunks_.clear();
-  bytes_ = 0;
+  counters_.clear();
   for (size_t i = 0; i < updates.size(); ++i) {
-    int64_t contributions = 0;
-    int64_t sources = 0;
-    const size_t first_chunk = chunks_.size();
-    for (size_t term = 0; term < updates[i].terms.size(); ++term) {
-      const IdBags& bags = *updates[i].terms[term].bags;
-      for (int64_t id = 0; id < bags.nnz(); id += kIdsPerChunk) {
-        chunks_.push_back(
-            {.table = i,
-             .term = term,
-             .begin_id = id,
-             .end_id = std::min(bags.nnz(), id + kIdsPerChunk),
-             .first_contribution = contributions,
-             .first_source = sources,
-             .next = {}});
-      }
-      contributions += bags.nnz();
-      sources += sources_of(bags);
-    }
-    Workspace& workspace = workspaces_[i];
-    workspace.contributions.resize(contributions);
-    workspace.scratch.resize(contributions);
-    workspace.sources.resize(sources);
-    const TableConfig& config = *updates[i].table->config;
-    const auto tensors =
-        static_cast<int64_t>(updates[i].table->slots.size()) + 1;
-    const bool sweep = updates[i].rows.sweep;
-    const int64_t vocab = updates[i].table->rows.count;
-    const int64_t rows = sweep ? vocab : contributions;
-    // Counted as if all values were float32, so 16-bit tables have smaller tasks.
-    const int64_t traffic = rows * config.dim * (1 + 2 * tensors) *
-        static_cast<int64_t>(sizeof(float));
-    bytes_ += traffic;
-    const int64_t limit = updates[i].id_limit.value_or(vocab);
-    workspace.row_bits = static_cast<int>(
-        std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
-    workspace.bucket_bits = bucket_bits_for(contributions);
-    workspace.bucket_shift = 0;
-    if (sweep) {
-      workspace.bucket_bits = std::min(
-          {workspace.row_bits,
-           kMaxBucketBits,
-           static_cast<int>(std::bit_width(
-               static_cast<uint64_t>(traffic / kSweepTaskBytes)))});
-      workspace.bucket_shift = workspace.row_bits - workspace.bucket_bits;
-    }
-    for (size_t chunk = first_chunk; chunk < chunks_.size(); ++chunk) {
-      chunks_[chunk].next.assign(size_t{1} << workspace.bucket_bits, 0);
-    }
+    choose_buckets(updates[i], ids_per_bucket, workspaces_[i]);
+    add_chunks(updates[i], i, ids_per_chunk);
   }
 }
 
+void TableUpdater::choose_buckets(
+    const TableUpdate& update,
+    int64_t ids_per_bucket,
+    Workspace& workspace) {
+  const int64_t limit = update.id_limit.value_or(update.table->rows.count);
+  workspace.row_bits = static_cast<int>(
+      std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
+  workspace.bucket_bits = bucket_bits_for(ids_of(update), ids_per_bucket);
+  workspace.bucket_shift = 0;
+  if (update.rows.sweep) {
+    workspace.bucket_bits = std::min(
+        {workspace.row_bits,
+         kMaxBucketBits,
+         static_cast<int>(std::bit_width(
+             static_cast<uint64_t>(traffic_of(update) / kSweepTaskBytes)))});
+    workspace.bucket_shift = workspace.row_bits - workspace.bucket_bits;
+  }
+}
+
+void TableUpdater::add_chunks(
+    const TableUpdate& update,
+    size_t table,
+    int64_t ids_per_chunk) {
+  Workspace& workspace = workspaces_[table];
+  int64_t contributions = 0;
+  int64_t sources = 0;
+  for (size_t term = 0; term < update.terms.size(); ++term) {
+    const IdBags& bags = *update.terms[term].bags;
+    for (int64_t id = 0; id < bags.nnz(); id += ids_per_chunk) {
+      chunks_.push_back(
+          {.table = table,
+           .term = term,
+           .begin_id = id,
+           .end_id = std::min(bags.nnz(), id + ids_per_chunk),
+           .first_contribution = contributions,
+           .first_source = sources,
+           .first_counter = static_cast<int64_t>(counters_.size())});
+      counters_.resize(counters_.size() + workspace.buckets());
+    }
+    contributions += bags.nnz();
+    sources += sources_of(bags);
+  }
+  workspace.contributions.resize(contributions);
+  workspace.scratch.resize(contributions);
+  workspace.sources.resize(sources);
+}
+
 // Writes the chunk's contributions and sources and counts its buckets.
-void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
+void TableUpdater::fill(const TableUpdate& update, const Chunk& chunk) {
   const TableUpdate::Term& term = update.terms[chunk.term];
   const IdBags& bags = *term.bags;
   Workspace& workspace = workspaces_[chunk.table];
@@ -173,6 +211,10 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
   kernels::Contribution* contributions =
       workspace.contributions.data() + chunk.first_contribution;
   const auto first_source = static_cast<uint32_t>(chunk.first_source);
+  // The thread counts on its own stack, because the counters of two chunks may share a
+  // cache line.
+  BucketCounters counts;
+  std::fill_n(counts.begin(), workspace.buckets(), 0);
   int64_t bag = chunk.begin_id;
   if (!bags.offsets.empty()) {
     // The last bag that begins at or before the chunk, without empty bags.
@@ -201,21 +243,27 @@ void TableUpdater::fill(const TableUpdate& update, Chunk& chunk) {
         sources[i] = {gradient, scale * bags.weights[i]};
       }
       contributions[i] = {row, first_source + static_cast<uint32_t>(source)};
-      ++chunk.next[workspace.bucket_of(row)];
+      ++counts[workspace.bucket_of(row)];
     }
   }
+  std::copy_n(
+      counts.begin(),
+      workspace.buckets(),
+      counters_.begin() + chunk.first_counter);
 }
 
 // Turns the chunks' counts into positions. Inside each bucket, the chunks stay in order,
 // which keeps the sort stable.
 void TableUpdater::place_buckets() {
   for (Workspace& workspace : workspaces_) {
-    workspace.bucket_begin.assign((size_t{1} << workspace.bucket_bits) + 1, 0);
+    workspace.bucket_begin.assign(workspace.buckets() + 1, 0);
   }
   for (const Chunk& chunk : chunks_) {
-    std::vector<int64_t>& begin = workspaces_[chunk.table].bucket_begin;
-    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
-      begin[bucket + 1] += chunk.next[bucket];
+    Workspace& workspace = workspaces_[chunk.table];
+    const int64_t buckets = workspace.buckets();
+    const uint32_t* counts = counters_.data() + chunk.first_counter;
+    for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+      workspace.bucket_begin[bucket + 1] += counts[bucket];
     }
   }
   for (Workspace& workspace : workspaces_) {
@@ -226,29 +274,36 @@ void TableUpdater::place_buckets() {
   }
   std::vector<int64_t> next;
   size_t table = workspaces_.size();
-  for (Chunk& chunk : chunks_) {
+  for (const Chunk& chunk : chunks_) {
     if (chunk.table != table) {
       table = chunk.table;
       next = workspaces_[table].bucket_begin;
     }
-    for (size_t bucket = 0; bucket < chunk.next.size(); ++bucket) {
-      const int64_t count = chunk.next[bucket];
-      chunk.next[bucket] = next[bucket];
+    const int64_t buckets = workspaces_[table].buckets();
+    uint32_t* counters = counters_.data() + chunk.first_counter;
+    for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+      const uint32_t count = counters[bucket];
+      counters[bucket] = static_cast<uint32_t>(next[bucket]);
       next[bucket] += count;
     }
   }
 }
 
-void TableUpdater::scatter(Chunk& chunk) {
+void TableUpdater::scatter(const Chunk& chunk) {
   Workspace& workspace = workspaces_[chunk.table];
   if (workspace.bucket_bits == 0) {
     return;  // With one bucket, everything is already in place.
   }
   const kernels::Contribution* contributions =
       workspace.contributions.data() + chunk.first_contribution;
+  BucketCounters next;
+  std::copy_n(
+      counters_.begin() + chunk.first_counter,
+      workspace.buckets(),
+      next.begin());
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
     const uint32_t bucket = workspace.bucket_of(contributions[i].row);
-    workspace.scratch[chunk.next[bucket]++] = contributions[i];
+    workspace.scratch[next[bucket]++] = contributions[i];
   }
 }
 
@@ -286,7 +341,10 @@ void TableUpdater::update_bucket(
   const int64_t vocab = table.rows.count;
   const int shift = workspace.bucket_shift;
   const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
-  Buffer<float> scratch(3 * dim);
+  // Each thread keeps its own, because all threads would wait for one lock if each task
+  // took step memory.
+  thread_local Buffer<float> scratch;
+  scratch.resize(3 * dim);
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   kernels::UpdateArgs args{
       .table = mutable_rows(table.parameters),

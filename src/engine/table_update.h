@@ -76,6 +76,9 @@ class TableUpdater {
     }
     std::vector<int64_t> bucket_begin;  // [buckets + 1]
 
+    int64_t buckets() const {
+      return int64_t{1} << bucket_bits;
+    }
     int64_t count(int64_t bucket) const {
       return bucket_begin[bucket + 1] - bucket_begin[bucket];
     }
@@ -88,17 +91,31 @@ class TableUpdater {
     int64_t end_id = 0;
     int64_t first_contribution = 0;
     int64_t first_source = 0;
-    std::vector<int64_t> next;  // [buckets], counts and then positions
+    int64_t first_counter = 0;  // in counters_, where each bucket has one
+  };
+  enum class BucketSizes {
+    kFixed,
+    kByThreads  // many threads get smaller buckets
   };
 
   // A table and one of its buckets.
   using Task = std::pair<size_t, int64_t>;
 
-  void plan(const std::vector<TableUpdate>& updates);
+  void plan(const std::vector<TableUpdate>& updates, BucketSizes sizes);
+  static void choose_buckets(
+      const TableUpdate& update,
+      int64_t ids_per_bucket,
+      Workspace& workspace);
+  void add_chunks(
+      const TableUpdate& update,
+      size_t table,
+      int64_t ids_per_chunk);
   // Puts all contributions into their buckets and returns one task per bucket.
-  std::vector<Task> distribute(const std::vector<TableUpdate>& updates);
-  void fill(const TableUpdate& update, Chunk& chunk);
-  void scatter(Chunk& chunk);
+  std::vector<Task> distribute(
+      const std::vector<TableUpdate>& updates,
+      BucketSizes sizes);
+  void fill(const TableUpdate& update, const Chunk& chunk);
+  void scatter(const Chunk& chunk);
   void place_buckets();
   static const kernels::Contribution* sort_bucket(
       Workspace& workspace,
@@ -111,6 +128,8 @@ class TableUpdater {
   int64_t bytes_ = 0;  // of memory traffic
   std::vector<Workspace> workspaces_;
   std::vector<Chunk> chunks_;
+  // For each chunk and bucket, the number of ids and then the position of the next one.
+  Buffer<uint32_t> counters_;
 };
 
 }  // namespace tessera
