@@ -2,9 +2,11 @@
 #pragma once
 
 #include "src/common/buffer.h"
+#include "src/common/parallel.h"
 #include "src/engine/table_update.h"
 #include "src/features/id_bags.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -47,9 +49,18 @@ class GradientAccumulator {
   }
 
   void scale(float factor) {
-    for (float& value : sums_) {
-      value *= factor;
-    }
+    constexpr int64_t kFloatsPerTask = 16384;
+    const auto count = static_cast<int64_t>(sums_.size());
+    const int64_t bytes = 2 * count * static_cast<int64_t>(sizeof(float));
+    run_tasks(
+        (count + kFloatsPerTask - 1) / kFloatsPerTask,
+        bytes,
+        [&](int64_t task) {
+          const int64_t end = std::min(count, (task + 1) * kFloatsPerTask);
+          for (int64_t i = task * kFloatsPerTask; i < end; ++i) {
+            sums_[i] *= factor;
+          }
+        });
   }
 
   void clear() {

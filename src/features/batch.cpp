@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/features/flat_weights.h"
+#include "src/features/id_values.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -71,7 +72,6 @@ Batch read_leaves(
   batch.bags.resize(count);
   std::vector<const Feature*> inputs = features;
   std::list<Feature> converted;  // `inputs` points to them
-  // Reading an id takes about as long as moving 32 bytes.
   int64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     if (inputs[i] == nullptr) {
@@ -80,7 +80,7 @@ Batch read_leaves(
     if (has_sparse_layout(*inputs[i])) {
       inputs[i] = &converted.emplace_back(with_sparse_as_feature(*inputs[i]));
     }
-    bytes += 32 * nnz_of(*inputs[i]);
+    bytes += kIdReadBytes * nnz_of(*inputs[i]);
   }
   for (size_t i = 0; i < count; ++i) {
     if (weights[i] != nullptr && weights[i]->has_value()) {
@@ -89,6 +89,7 @@ Batch read_leaves(
           states[i], *inputs[i], with_sparse_as_feature(**weights[i]));
     }
   }
+  // A single feature is read on this thread, which splits the work on its ids.
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
     batch.bags[i] = inputs[i] == nullptr
         ? make_empty_bags(states[i])

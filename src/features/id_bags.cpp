@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/features/id_bags.h"
 
+#include "src/common/parallel.h"
 #include "src/features/feature_state.h"
+#include "src/features/id_values.h"
 #include "src/features/read_bags.h"
 #include "src/tables/combiner_rule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace tessera {
+
+namespace {
+
+float scale_of(const IdBags& bags, int64_t bag) {
+  double total = static_cast<double>(bags.end(bag) - bags.begin(bag));
+  if (!bags.weights.empty()) {
+    total = 0.0;
+    for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
+      total += combiner_term(bags.combiner, bags.weights[i]);
+    }
+  }
+  const double denominator = combiner_denominator(bags.combiner, total);
+  // 1 / denominator may overflow a float. Such a denominator counts as zero.
+  const auto scale = static_cast<float>(1.0 / denominator);
+  return std::isinf(scale) ? 0.0F : scale;
+}
+
+}  // namespace
 
 bool has_sparse_layout(const Feature& feature) {
   const auto* tensor = std::get_if<at::Tensor>(&feature);
@@ -62,20 +83,17 @@ void compute_scales(IdBags& bags) {
       (bags.offsets.empty() && bags.weights.empty())) {
     return;  // all scales are 1
   }
+  constexpr int64_t kBagsPerTask = 4096;
   bags.scales.resize(bags.bags);
-  for (int64_t bag = 0; bag < bags.bags; ++bag) {
-    double total = static_cast<double>(bags.end(bag) - bags.begin(bag));
-    if (!bags.weights.empty()) {
-      total = 0.0;
-      for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
-        total += combiner_term(bags.combiner, bags.weights[i]);
-      }
-    }
-    const double denominator = combiner_denominator(bags.combiner, total);
-    // 1 / denominator may overflow a float. Such a denominator counts as zero.
-    const auto scale = static_cast<float>(1.0 / denominator);
-    bags.scales[bag] = std::isinf(scale) ? 0.0F : scale;
-  }
+  const int64_t bytes =
+      (bags.bags + static_cast<int64_t>(bags.weights.size())) * kIdReadBytes;
+  run_tasks(
+      (bags.bags + kBagsPerTask - 1) / kBagsPerTask, bytes, [&](int64_t task) {
+        const int64_t end = std::min(bags.bags, (task + 1) * kBagsPerTask);
+        for (int64_t bag = task * kBagsPerTask; bag < end; ++bag) {
+          bags.scales[bag] = scale_of(bags, bag);
+        }
+      });
 }
 
 void drop_zero_rows(IdBags& bags) {

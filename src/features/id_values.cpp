@@ -4,11 +4,14 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/common/parallel.h"
 #include "src/features/id_bags.h"
 #include "src/features/tensor_checks.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/combiner_rule.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -29,19 +32,27 @@ bool copy_ids(
     const at::Tensor& contiguous,
     int64_t vocab,
     Buffer<uint32_t>& ids) {
+  constexpr int64_t kIdsPerTask = 16384;
   const kernels::KernelTable& kernels = active_kernels();
-  ids.resize(contiguous.numel());
-  return contiguous.scalar_type() == at::kLong
-      ? kernels.narrow_int64(
-            contiguous.data_ptr<int64_t>(),
-            contiguous.numel(),
-            vocab,
-            ids.data())
-      : kernels.narrow_int32(
-            contiguous.data_ptr<int32_t>(),
-            contiguous.numel(),
-            vocab,
-            ids.data());
+  const int64_t count = contiguous.numel();
+  ids.resize(count);
+  std::atomic<bool> all_valid{true};
+  const auto copy = [&](int64_t task) {
+    const int64_t begin = task * kIdsPerTask;
+    const int64_t size = std::min(kIdsPerTask, count - begin);
+    uint32_t* to = ids.data() + begin;
+    const bool are_valid = contiguous.scalar_type() == at::kLong
+        ? kernels.narrow_int64(
+              contiguous.const_data_ptr<int64_t>() + begin, size, vocab, to)
+        : kernels.narrow_int32(
+              contiguous.const_data_ptr<int32_t>() + begin, size, vocab, to);
+    if (!are_valid) {
+      all_valid.store(false, std::memory_order_relaxed);
+    }
+  };
+  run_tasks(
+      (count + kIdsPerTask - 1) / kIdsPerTask, count * kIdReadBytes, copy);
+  return all_valid.load(std::memory_order_relaxed);
 }
 
 // Marks the ids that look up zeros and those that are dropped.

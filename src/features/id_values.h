@@ -14,6 +14,9 @@ namespace tessera {
 /// The number of the bag of each value, or kNoBag for a value that is in no bag.
 using BagIndices = Buffer<int64_t>;  // [nnz]
 
+/// Reading an id takes about as long as moving this number of bytes.
+inline constexpr int64_t kIdReadBytes = 32;
+
 /// Marks a value that is in no bag, such as one past the end of a sequence.
 inline constexpr int64_t kNoBag = -1;
 

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera {
 
@@ -34,6 +35,9 @@ class RowReader {
     return checksum;
   }
 
+  int64_t row_bytes() const {
+    return bytes_;
+  }
   int64_t rows_per_task() const {
     return std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, bytes_));
   }
@@ -85,11 +89,13 @@ std::vector<uint32_t> TouchedRows::rows(const TableState& table) const {
   const RowReader reader(table);
   std::vector<std::vector<uint32_t>> found(reader.tasks());
   reader.visit_ranges([&](int64_t task, int64_t begin, int64_t end) {
+    std::vector<uint32_t> touched;
     for (int64_t row = begin; row < end; ++row) {
       if (reader.checksum(row) != checksums_[row]) {
-        found[task].push_back(static_cast<uint32_t>(row));
+        touched.push_back(static_cast<uint32_t>(row));
       }
     }
+    found[task] = std::move(touched);
   });
   std::vector<uint32_t> rows;
   for (const std::vector<uint32_t>& part : found) {
@@ -102,9 +108,15 @@ void TouchedRows::accept(
     const TableState& table,
     const std::vector<uint32_t>& rows) {
   const RowReader reader(table);
-  for (const uint32_t row : rows) {
-    checksums_[row] = reader.checksum(row);
-  }
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t step = reader.rows_per_task();
+  run_tasks(
+      (count + step - 1) / step, count * reader.row_bytes(), [&](int64_t task) {
+        const int64_t end = std::min(count, (task + 1) * step);
+        for (int64_t i = task * step; i < end; ++i) {
+          checksums_[rows[i]] = reader.checksum(rows[i]);
+        }
+      });
 }
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/buffer.h"
+
 #include <cstdint>
 #include <vector>
 
@@ -24,7 +26,8 @@ class TouchedRows {
   void accept(const TableState& table, const std::vector<uint32_t>& rows);
 
  private:
-  std::vector<uint64_t> checksums_;  // [local rows]
+  // A vector would first be filled with zeros, by one thread.
+  Buffer<uint64_t> checksums_;  // [local rows]
 };
 
 }  // namespace tessera
