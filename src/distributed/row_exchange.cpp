@@ -22,14 +22,29 @@ namespace tessera::distributed {
 namespace {
 
 constexpr int64_t kIdBytes = 32;  // memory traffic of sorting one id
-// How much one task gathers, which takes some 50 us.
-constexpr int64_t kGatherTaskBytes = int64_t{256} * 1024;
+// How much one task copies: up to some 50 us of work, or 12 us if many threads share it.
+constexpr int64_t kMaxCopyTaskBytes = int64_t{256} * 1024;
+constexpr int64_t kMinCopyTaskBytes = int64_t{64} * 1024;
 
-// Writes the sums to their rows of a tensor and rounds them to its dtype.
+// Returns how many of `rows` rows [dim] one task copies.
+int64_t rows_of_a_task(int64_t rows, int64_t dim) {
+  const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = rows * row_bytes;
+  const int64_t task_bytes =
+      task_size(bytes, bytes, kMinCopyTaskBytes, kMaxCopyTaskBytes);
+  return std::max<int64_t>(1, task_bytes / row_bytes);
+}
+
+// Writes the sums [begin, end) to their rows of a tensor and rounds them to its dtype.
 template <class To>
-void copy_gradients(const RowGradients& gradients, int64_t dim, To* to) {
-  for (size_t i = 0; i < gradients.rows.size(); ++i) {
-    const float* from = gradients.sums.data() + static_cast<int64_t>(i) * dim;
+void copy_gradients(
+    const RowGradients& gradients,
+    int64_t begin,
+    int64_t end,
+    int64_t dim,
+    To* to) {
+  for (int64_t i = begin; i < end; ++i) {
+    const float* from = gradients.sums.data() + i * dim;
     std::copy(from, from + dim, to + gradients.rows[i] * dim);
   }
 }
@@ -145,10 +160,11 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
 void RowExchange::set_positions(
     const std::vector<Request>& requests,
     std::vector<IdBags>& bags) const {
-  for (size_t table = 0; table < requests.size(); ++table) {
-    if (!is_sharded(table)) {
-      continue;
-    }
+  int64_t ids = 0;
+  for (const IdBags& feature : bags) {
+    ids += feature.nnz();
+  }
+  const auto set_table = [&](size_t table) {
     Buffer<uint32_t> positions(requests[table].keys.size());
     for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
       std::iota(
@@ -163,7 +179,13 @@ void RowExchange::set_positions(
         }
       }
     }
-  }
+  };
+  run_tasks(
+      static_cast<int64_t>(requests.size()), ids * kIdBytes, [&](int64_t i) {
+        if (is_sharded(i)) {
+          set_table(i);
+        }
+      });
 }
 
 RowExchange::Request RowExchange::find_distinct(
@@ -417,10 +439,8 @@ at::Tensor RowExchange::gather_served(size_t group, const Route& route) const {
 std::vector<RowExchange::Run> RowExchange::find_runs(
     size_t group,
     const Route& route) const {
-  const int64_t max_rows = std::max<int64_t>(
-      1,
-      kGatherTaskBytes /
-          (groups_[group].dim * static_cast<int64_t>(sizeof(float))));
+  const int64_t max_rows =
+      rows_of_a_task(route.groups[group].served_count, groups_[group].dim);
   std::vector<Run> runs;
   for (const size_t table : groups_[group].tables) {
     const Buffer<uint32_t>& positions = route.served[table].positions;
@@ -479,17 +499,25 @@ at::Tensor RowExchange::pack_gradients(
   const int64_t rows = route.groups[group].requested_count;
   at::Tensor packed =
       empty_in_step_memory({rows, dim}, options_.gradient_transport);
-  const std::vector<size_t>& tables = groups_[group].tables;
+  const int64_t max_rows = rows_of_a_task(rows, dim);
+  std::vector<Run> runs;
+  for (const size_t table : groups_[group].tables) {
+    const auto count = static_cast<int64_t>(sums[table].rows.size());
+    for (int64_t begin = 0; begin < count; begin += max_rows) {
+      runs.push_back({table, begin, std::min(count, begin + max_rows)});
+    }
+  }
+  void* to = packed.mutable_data_ptr();
   run_tasks(
-      static_cast<int64_t>(tables.size()),
+      static_cast<int64_t>(runs.size()),
       static_cast<int64_t>(packed.nbytes()),
       [&](int64_t i) {
-        const RowGradients& gradients = sums[tables[i]];
+        const auto& [table, begin, end] = runs[i];
         if (packed.scalar_type() == at::kFloat) {
-          copy_gradients(gradients, dim, packed.mutable_data_ptr<float>());
+          copy_gradients(sums[table], begin, end, dim, static_cast<float*>(to));
         } else {
           copy_gradients(
-              gradients, dim, packed.mutable_data_ptr<at::BFloat16>());
+              sums[table], begin, end, dim, static_cast<at::BFloat16*>(to));
         }
       });
   return packed;

@@ -81,7 +81,7 @@ class RowExchange {
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
   };
 
-  // Served rows of one table whose positions follow each other.
+  // A range of the rows of one table that one task copies.
   struct Run {
     size_t table;
     int64_t begin;
@@ -119,6 +119,7 @@ class RowExchange {
   // Sets the positions at which this rank's requested rows arrive.
   void assign_positions(std::vector<Request>& requests, Route& route) const;
   at::Tensor gather_served(size_t group, const Route& route) const;
+  // Splits the served rows of a group into runs whose positions follow each other.
   std::vector<Run> find_runs(size_t group, const Route& route) const;
   // Copies the rows of one run to their positions in `out`.
   void copy_run(
