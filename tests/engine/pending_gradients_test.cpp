@@ -14,6 +14,7 @@
 #include <limits>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -63,6 +64,16 @@ TEST_F(PendingGradientsTest, AnAccumulatorHasOneSumPerTouchedRow) {
     EXPECT_EQ(accumulators[0].passes(), pass);
     EXPECT_EQ(accumulators[0].sums().size(), 3 * kDim);
   }
+}
+
+TEST(GradientAccumulatorTest, ScalesEverySum) {
+  constexpr size_t kRows = 100001;
+  RowGradients gradients;
+  gradients.rows.assign(kRows, 0);
+  gradients.sums.assign(kRows, 3.0F);
+  GradientAccumulator accumulator(std::move(gradients), /*dim=*/1, 1);
+  accumulator.scale(0.5F);
+  EXPECT_EQ(accumulator.sums(), Buffer<float>(kRows, 1.5F));
 }
 
 TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {

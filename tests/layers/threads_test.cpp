@@ -135,6 +135,23 @@ TEST(RunTasksTest, NestedCallsAreSerial) {
   EXPECT_EQ(on_other_threads, 0);
 }
 
+TEST(TaskSizeTest, EachThreadGetsAFewTasks) {
+  const Threads threads(16);
+  EXPECT_EQ(task_size(64 * 1024, kManyBytes, 64, 4096), 1024);
+  EXPECT_EQ(task_size(64 * 1500, kManyBytes, 64, 4096), 1024);
+  EXPECT_EQ(task_size(0, kManyBytes, 64, 4096), 64);
+  EXPECT_EQ(task_size(1 << 30, kManyBytes, 64, 4096), 4096);
+}
+
+TEST(TaskSizeTest, IsTheLargestOnOneThread) {
+  {
+    const Threads threads(1);
+    EXPECT_EQ(task_size(64 * 1024, kManyBytes, 64, 4096), 4096);
+  }
+  const Threads threads(16);
+  EXPECT_EQ(task_size(64 * 1024, kParallelBytes - 1, 64, 4096), 4096);
+}
+
 constexpr int64_t kVocab = 30000;
 constexpr int64_t kDim = 6;
 constexpr int64_t kSteps = 3;
@@ -270,12 +287,50 @@ TEST_P(ManyThreadsTest, GiveTheSameBitsInTablesAndSlots) {
     return layer;
   };
   const TPUEmbedding one = train_on(1);
-  for (const int count : {2, 4}) {
+  for (const int count : {2, 4, 16}) {
     SCOPED_TRACE(count);
     const TPUEmbedding many = train_on(count);
     test::expect_same_tables(many, test::tables_of(one));
     EXPECT_TRUE(test::saved(many) == test::saved(one)) << "slots";
   }
+}
+
+// A single feature is read on all threads, and its weights are divided there.
+TEST(ThreadsTest, OneBigFeatureGivesTheSameBits) {
+  std::mt19937 random(5);
+  const RaggedFeature bags = long_bags(random);
+  const at::Tensor weights =
+      random_floats(random, bags.values.numel(), 0.5F, 1.5F);
+  const Features batch{{"bags", bags}};
+  const auto train_on = [&](int count) {
+    const Threads threads(count);
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            {{"bags",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "t", .vocabulary_size = kVocab, .dim = kDim})}}},
+        .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+    const at::Tensor activations =
+        layer->forward(batch, {{"bags", weights}})["bags"];
+    activations.backward(activations.detach().clone());
+    return test::tables_of(layer)[0];
+  };
+  const at::Tensor one = train_on(1);
+  for (const int count : {2, 16}) {
+    EXPECT_TRUE(at::equal(train_on(count), one)) << count << " threads";
+  }
+}
+
+TEST(ThreadsTest, ABadIdInOneBigFeatureIsReported) {
+  const Threads threads(2);
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"a",
+           FeatureConfig{.table = test::numbered_table("t", 1000, kDim)}}}});
+  at::Tensor ids = at::arange(100000).remainder(1000);
+  ids[70000] = -1;
+  EXPECT_INDEX_ERROR((layer->forward({{"a", ids}})), "at position 70000");
 }
 
 // The big table after SGD with learning rate 1, computed in doubles. Rounding
