@@ -29,6 +29,7 @@
 namespace {
 
 using tessera::run_tasks;
+using tessera::task_size;
 
 // One cache line of floats at any address.
 using Line = float __attribute__((vector_size(64), aligned(4), may_alias));
@@ -208,7 +209,13 @@ double best_median(int64_t batches, int repetitions, Run run) {
   return best;
 }
 
-constexpr int64_t kBytesPerTask = int64_t{256} * 1024;
+// The number of tasks per table for `bytes` of memory traffic, as in Tessera's lookups.
+int64_t count_parts(const Workload& workload, int64_t bytes) {
+  const int64_t task_bytes =
+      task_size(bytes, bytes, int64_t{64} * 1024, int64_t{256} * 1024);
+  return std::clamp<int64_t>(
+      bytes / workload.tables / task_bytes, 1, workload.batch);
+}
 
 int64_t row_bytes(const Workload& workload) {
   return workload.dim * static_cast<int64_t>(sizeof(float));
@@ -223,9 +230,8 @@ double measure_gather(
   const int64_t per_table = workload.ids_per_table();
   const at::Tensor out =
       at::empty({workload.tables * workload.batch, workload.dim});
-  const int64_t parts = std::clamp<int64_t>(
-      per_table * row_bytes(workload) / kBytesPerTask, 1, workload.batch);
   const int64_t bytes = workload.tables * per_table * row_bytes(workload);
+  const int64_t parts = count_parts(workload, bytes);
   const int64_t* all = ids.const_data_ptr<int64_t>();
   auto* sums = out.mutable_data_ptr<float>();
   return best_median(
@@ -265,9 +271,8 @@ double measure_update(
   for (int64_t i = 0; i < ids.size(0) * workload.tables; ++i) {
     groups.push_back(group(all + i * per_table, per_table, workload.bag));
   }
-  const int64_t parts = std::clamp<int64_t>(
-      per_table * 4 * row_bytes(workload) / kBytesPerTask, 1, workload.batch);
   const int64_t bytes = workload.tables * per_table * row_bytes(workload);
+  const int64_t parts = count_parts(workload, 4 * bytes);
   auto* accumulators = slots.mutable_data_ptr<float>();
   const float* gradient = gradients.const_data_ptr<float>();
   return best_median(
