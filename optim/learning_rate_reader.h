@@ -3,6 +3,8 @@
 
 #include <tessera/optim/learning_rate.h>
 
+#include <c10/util/FunctionRef.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,14 +22,15 @@ class LearningRateReader {
       : tags_(std::move(tags)), step_(step), learning_rates_(tags_.size()) {}
 
   /// The rate of entry `index` of the tags. `source` is the learning rate of that entry.
+  /// `where` makes the beginning of an error.
   /// Errors:  as LearningRate::value().
   double read(
       size_t index,
       const LearningRate& source,
-      const std::string& where) {
+      c10::function_ref<std::string()> where) {
     std::optional<double>& learning_rate = learning_rates_[tags_[index]];
     if (!learning_rate) {
-      learning_rate = source.value(step_, where);
+      learning_rate = source.value(step_, where());
     }
     return *learning_rate;
   }

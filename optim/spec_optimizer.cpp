@@ -316,7 +316,8 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan_updates() {
       updates.back().only_accumulates = !is_due;
       if (is_due) {
         updates.back().context = {
-            .learning_rate = learning_rates.read(g, sources[g], where),
+            .learning_rate =
+                learning_rates.read(g, sources[g], [&] { return where; }),
             .update = *iterations_ / passes + 1};
       }
     }

@@ -128,6 +128,7 @@ std::vector<at::Tensor> TableEngine::lookup_local(
 
 std::vector<LookupTable> TableEngine::lookup_tables() const {
   std::vector<LookupTable> tables;
+  tables.reserve(state_->features.size());
   for (const FeatureState& feature : state_->features) {
     const TableState& table = state_->tables[feature.table];
     tables.push_back({table.parameters, buckets_of(*table.config)});
@@ -171,8 +172,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
     if (!gradient.defined()) {
       continue;
     }
-    const std::vector<int64_t> expected =
-        (*gradients.bags)[i].activation_shape();
+    const at::DimVector expected = (*gradients.bags)[i].activation_shape();
     TESSERA_CHECK_VALUE(
         gradient.sizes() == c10::IntArrayRef(expected) &&
             gradient.scalar_type() == at::kFloat && gradient.is_cpu() &&
@@ -222,6 +222,7 @@ std::vector<TableUpdate> TableEngine::read_gradients(
     const std::vector<LookupGradients>& lookups,
     Update& update) {
   std::vector<TableUpdate> updates(state_->tables.size());
+  update.gradients.reserve(lookups.size() * state_->features.size());
   for (const LookupGradients& lookup : lookups) {
     check(lookup);
     for (size_t i = 0; i < state_->features.size(); ++i) {
@@ -289,6 +290,8 @@ void TableEngine::add_row_updates(
     Update& update) {
   optim::LearningRateReader learning_rates(
       learning_rate_tags_, state_->iterations);
+  update.learning_rates.reserve(updates.size());
+  update.tables.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
     TableUpdate& table_update = updates[i];
     if (table_update.table == nullptr) {
@@ -298,7 +301,9 @@ void TableEngine::add_row_updates(
     const optim::OptimizerSpec& optimizer = *table.optimizer;
     const optim::StepContext context{
         .learning_rate = learning_rates.read(
-            i, optim::learning_rate_of(optimizer), where_of(table)),
+            i,
+            optim::learning_rate_of(optimizer),
+            [&] { return where_of(table); }),
         .update = state_->iterations / accumulation_steps_of(table) + 1};
     update.learning_rates.push_back(context.learning_rate);
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
@@ -335,6 +340,7 @@ TableEngine::Update TableEngine::plan_tables(
   }
   std::vector<TableUpdate> accumulating(updates.size());
   std::vector<const GradientAccumulator*> accumulators;
+  accumulators.reserve(updates.size());
   bool accumulates = false;
   for (size_t i = 0; i < updates.size(); ++i) {
     accumulators.push_back(&state_->accumulated[i]);

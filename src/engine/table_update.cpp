@@ -123,6 +123,7 @@ std::vector<TableUpdater::Task> TableUpdater::distribute(
   place_buckets();
   run_tasks(chunks, bytes_, [&](int64_t i) { scatter(chunks_[i]); });
   std::vector<Task> tasks;
+  tasks.reserve(workspaces_.size());
   for (size_t i = 0; i < workspaces_.size(); ++i) {
     for (int64_t bucket = 0; bucket < workspaces_[i].buckets(); ++bucket) {
       tasks.emplace_back(i, bucket);

@@ -6,6 +6,8 @@
 #include "src/features/id_bags.h"
 #include "src/kernels/kernels.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -33,7 +35,7 @@ struct TableUpdate {
   TableState* table = nullptr;
   optim::RowUpdate rows = {};
   kernels::Rounding rounding = {};
-  std::vector<Term> terms = {};
+  c10::SmallVector<Term, 1> terms = {};
   /// An upper bound of the ids. If unset, ids are rows of the table.
   std::optional<int64_t> id_limit = {};
 };

@@ -102,6 +102,7 @@ Batch read_leaves(
 
 std::vector<int64_t> Batch::ragged_rows() const {
   std::vector<int64_t> rows;
+  rows.reserve(bags.size());
   for (const IdBags& of_feature : bags) {
     rows.push_back(of_feature.ragged_rows);
   }

@@ -43,8 +43,8 @@ Feature with_sparse_as_feature(const Feature& feature) {
       : feature;
 }
 
-std::vector<int64_t> IdBags::activation_shape() const {
-  std::vector<int64_t> shape = batch_shape;
+at::DimVector IdBags::activation_shape() const {
+  at::DimVector shape(batch_shape.begin(), batch_shape.end());
   shape.push_back(dim);
   return shape;
 }

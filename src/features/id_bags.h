@@ -6,6 +6,7 @@
 #include <tessera/features/feature.h>
 #include <tessera/tables/table_config.h>
 
+#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -54,7 +55,7 @@ struct IdBags {
   int64_t position(int64_t i) const {
     return kept.empty() ? i : kept[i];
   }
-  std::vector<int64_t> activation_shape() const;
+  at::DimVector activation_shape() const;
 };
 
 /// Whether the feature is a tensor of sparse COO layout.

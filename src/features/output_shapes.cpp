@@ -167,7 +167,10 @@ RaggedRows ragged_rows_of_batch(const FeatureState& feature, int64_t rows) {
   }
   const int64_t length = feature.config.sequence_length();
   const std::optional<PartialShape>& known = feature.output_shape;
-  if (length == 0 && known && (feature.verifies_shape || known->size() > 1)) {
+  if (length == 0 && !known) {
+    return {.output_shape = {rows}};
+  }
+  if (length == 0 && (feature.verifies_shape || known->size() > 1)) {
     return {.output_shape = shape_of_row_bags(feature, rows)};
   }
   return {

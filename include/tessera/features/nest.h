@@ -553,6 +553,7 @@ std::vector<const U*> leaves_like(
     const Nest<U>& value,
     const std::string& what) {
   std::vector<const U*> leaves;
+  leaves.reserve(structure.size());
   detail::collect_like(
       structure, value, what, {}, detail::MissingEntries::kRefuse, leaves);
   return leaves;
@@ -566,6 +567,7 @@ std::vector<const U*> some_leaves_like(
     const Nest<U>& value,
     const std::string& what) {
   std::vector<const U*> leaves;
+  leaves.reserve(structure.size());
   detail::collect_like(
       structure, value, what, {}, detail::MissingEntries::kAreNull, leaves);
   return leaves;
