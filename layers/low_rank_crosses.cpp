@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/low_rank_crosses.h"
 
+#include "layers/row_blocks.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/native/CPUBlas.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -54,57 +51,13 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
   return layers;
 }
 
-// Splits rows into blocks. Each block is a task.
-class RowBlocks {
- public:
-  RowBlocks(int64_t rows, int64_t dim)
-      : row_bytes_(dim * int64_t{sizeof(float)}) {
-    constexpr int64_t kBytes = int64_t{256} * 1024;
-    constexpr int64_t kTile = 32;
-    size_ = std::max<int64_t>(kBytes / row_bytes_ / kTile, 1) * kTile;
-    while (block_begins_.back() + size_ <= rows) {
-      block_begins_.push_back(block_begins_.back() + size_);
-    }
-    // Keep the number of different block lengths small, because each thread compiles its
-    // matrix products for each length.
-    const int64_t left = rows - block_begins_.back();
-    if (left >= kTile) {
-      block_begins_.push_back(block_begins_.back() + left / kTile * kTile);
-    }
-    if (block_begins_.back() < rows) {
-      block_begins_.push_back(rows);
-    }
-  }
-
-  int64_t size() const {
-    return size_;
-  }
-  int64_t count() const {
-    return static_cast<int64_t>(block_begins_.size()) - 1;
-  }
-
-  at::Tensor part(const at::Tensor& tensor, int64_t block) const {
-    return tensor.narrow(
-        0,
-        block_begins_[block],
-        block_begins_[block + 1] - block_begins_[block]);
-  }
-
-  void for_each(c10::function_ref<void(int64_t)> task) const {
-    run_tasks(count(), block_begins_.back() * row_bytes_, [&](int64_t block) {
-      // The guards apply to one thread only, so each task needs them.
-      const at::AutoDispatchBelowADInplaceOrView no_gradients;
-      const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-          c10::autocast_dispatch_keyset);
-      task(block);
-    });
-  }
-
- private:
-  int64_t row_bytes_;
-  int64_t size_;
-  std::vector<int64_t> block_begins_{0};  // then the end of the last block
-};
+RowBlocks blocks_of(int64_t rows, int64_t dim) {
+  constexpr int64_t kBytes = int64_t{256} * 1024;
+  const int64_t row_bytes = dim * int64_t{sizeof(float)};
+  const int64_t tiles =
+      std::max<int64_t>(kBytes / row_bytes / RowBlocks::kTile, 1);
+  return {rows, tiles * RowBlocks::kTile, row_bytes};
+}
 
 // The tensors of a layer that the backward pass needs: its input x, x u and x u v.
 struct Saved {
@@ -148,27 +101,6 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// out = a b, or out += a b, all contiguous, on the calling thread. It uses oneDNN's
-// kernels if the processor supports them. Otherwise it uses those of at::mm, which are
-// half as fast on a block.
-void multiply(
-    const at::Tensor& a,
-    const at::Tensor& b,
-    const at::Tensor& out,
-    bool add = false) {
-  at::native::cpublas::brgemm(
-      a.size(0),
-      b.size(1),
-      a.size(1),
-      a.size(1),
-      b.size(1),
-      b.size(1),
-      add,
-      a.const_data_ptr<float>(),
-      b.const_data_ptr<float>(),
-      out.mutable_data_ptr<float>());
-}
-
 const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
@@ -195,7 +127,7 @@ at::Tensor crosses_without_gradients(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
   const at::Tensor result = empty_in_step_memory(x0.sizes());
-  const RowBlocks blocks(x0.size(0), x0.size(1));
+  const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
   blocks.for_each([&](int64_t block) {
     const at::Tensor first = blocks.part(x0, block);
     const at::Tensor out = blocks.part(result, block);
@@ -225,7 +157,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
           empty_in_step_memory({rows, dim})};
     }
     const at::Tensor result = empty_in_step_memory({rows, dim});
-    const RowBlocks blocks(x0.size(0), x0.size(1));
+    const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
     blocks.for_each([&](int64_t block) {
       const at::Tensor first = blocks.part(x0, block);
       for (size_t i = 0; i < layers.size(); ++i) {
@@ -288,7 +220,7 @@ struct Crosses : torch::autograd::Function<Crosses> {
       bool is_training) {
     const at::Tensor& x0 = saved[0].x;
     const int64_t dim = x0.size(1);
-    const RowBlocks blocks(x0.size(0), x0.size(1));
+    const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
     // The gradients of the parameters for each block. They are added in the order of
     // blocks, for reproducible results. Those of u are transposed.
     std::vector<LowRankCross> sums(layers.size());
@@ -366,18 +298,15 @@ struct Crosses : torch::autograd::Function<Crosses> {
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers) {
-  // Only operators support forward-mode tangents and tensors with a lazy negation.
   const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
-    return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
-        tensor.sizes() == shape && !tensor.is_neg() &&
-        !tensor._fw_grad(/*level=*/0).defined();
+    return is_plain_float32(tensor) && tensor.sizes() == shape;
   };
   if (layers.empty() || x0.dim() < 2 || x0.numel() == 0 ||
       torch::jit::tracer::isTracing()) {
     return false;
   }
   const int64_t dim = x0.size(-1);
-  const RowBlocks blocks(x0.numel() / dim, dim);
+  const RowBlocks blocks = blocks_of(x0.numel() / dim, dim);
   bool has_all = fits(x0, x0.sizes()) && blocks.count() >= thread_count();
   for (const LowRankCross& layer : layers) {
     const int64_t rank = layer.u.size(-1);
