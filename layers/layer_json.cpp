@@ -10,6 +10,7 @@
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/retrieval.h>
@@ -83,6 +84,7 @@ class Registry {
     known.push_back(detail::layer_class<Cross>());
     known.push_back(detail::layer_class<DotInteraction>());
     known.push_back(detail::layer_class<EmbedReduce>());
+    known.push_back(detail::layer_class<MLP>());
     known.push_back(detail::layer_class<MultiLayerDCN>());
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
     known.push_back(detail::layer_class<Retrieval>());
@@ -269,6 +271,7 @@ template Json LayerImpl<DotInteractionImpl, DotInteractionOptions>::get_config()
     const;
 template Json LayerImpl<EmbedReduceImpl, EmbedReduceOptions>::get_config()
     const;
+template Json LayerImpl<MLPImpl, MLPOptions>::get_config() const;
 template Json LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions>::get_config()
     const;
 template Json LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>::

@@ -9,6 +9,7 @@
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer_json.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
@@ -280,6 +281,19 @@ TEST_F(LayersReferenceTest, MultiLayerDCN) {
   // end snippet
   EXPECT_EQ(crossed.sizes(), x0.sizes());
   EXPECT_EQ(dcn->parameters().size(), 2 * 3);
+}
+
+TEST_F(LayersReferenceTest, MLP) {
+  const auto dense = torch::rand({4, 13});
+  const auto dots = torch::rand({4, 6});
+  // snippet: MLPImpl
+  MLP tower(
+      MLPOptions{.units = {64, 1}, .last_activation = Activation::kLinear});
+  const auto logits = tower->forward({{"dense", dense}, {"dots", dots}});
+  // end snippet
+  const at::Tensor joined = torch::cat({dense, dots}, 1);
+  EXPECT_EQ(logits.sizes(), (at::IntArrayRef{4, 1}));
+  expect_close(logits, tower->forward(joined));
 }
 
 TEST_F(LayersReferenceTest, DotInteraction) {

@@ -5,6 +5,7 @@
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -103,11 +104,13 @@ struct RankerImpl : torch::nn::Module {
     register_module("low_rank", low_rank);
     register_module("tags", tags);
     register_module("single", single);
+    register_module("mixed", mixed);
     tower = register_module(
         "tower",
         torch::nn::Sequential(
             Cross(),
-            torch::nn::Linear(16 + 4 + (options.skip_gather ? 25 : 10), 1)));
+            torch::nn::Linear(
+                16 + 4 + 3 + (options.skip_gather ? 25 : 10), 1)));
   }
 
   at::Tensor forward(
@@ -122,7 +125,8 @@ struct RankerImpl : torch::nn::Module {
     const at::Tensor pairs =
         dots->forward({{"embedded", activations}, {"prices", prices}});
     const at::Tensor crossed = low_rank->forward(crosses->forward(all));
-    return tower->forward(at::cat({pairs, crossed, tag}, 1)).squeeze(1);
+    const at::Tensor mix = mixed->forward({{"all", all}, {"prices", prices}});
+    return tower->forward(at::cat({pairs, crossed, tag, mix}, 1)).squeeze(1);
   }
 
   TPUEmbedding embedding = make_embedding();
@@ -132,6 +136,8 @@ struct RankerImpl : torch::nn::Module {
   MultiLayerDCN low_rank{MultiLayerDCNOptions{.projection_dim = 2}};
   EmbedReduce tags{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
   EmbedReduce single{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
+  MLP mixed{
+      MLPOptions{.units = {6, 3}, .last_activation = Activation::kLinear}};
   torch::nn::Sequential tower{nullptr};
 };
 TORCH_MODULE(Ranker);

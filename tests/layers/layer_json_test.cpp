@@ -5,6 +5,7 @@
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/layer_json.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/retrieval.h>
@@ -408,6 +409,7 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
       {"EmbedReduce", {{"input_dim", 5}, {"output_dim", 2}}},
       {"LayerNorm", {{"normalized_shape", {2}}}},
       {"Linear", {{"in_features", 2}, {"out_features", 1}}},
+      {"MLP", {{"units", {2}}}},
       {"PartialTPUEmbedding", {{"features", features}}},
       {"Ranker", {{"features", features}}},
       {"Sequential", {{"layers", Json::array()}}},

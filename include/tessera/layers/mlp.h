@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/features/nest.h>
+#include <tessera/layers/activation.h>
+#include <tessera/layers/layer.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+/// The config of an MLP layer.
+struct MLPOptions {
+  /// The width of each layer's output, from the first layer to the last. There are 1 to
+  /// 1024 layers.
+  std::vector<int64_t> units = {};
+  /// Is applied to the output of each layer.
+  Activation activation = Activation::kRelu;
+  /// Replaces `activation` for the last layer. Set it to Activation::kLinear for logits.
+  std::optional<Activation> last_activation = {};
+  bool use_bias = true;
+
+  bool operator==(const MLPOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("units", self.units);
+    visit("activation", self.activation);
+    visit("last_activation", self.last_activation);
+    visit("use_bias", self.use_bias);
+  }
+};
+static_assert(std::is_aggregate_v<MLPOptions>);
+
+// snippet: tests/docs/reference_layers_test.cpp MLPImpl
+/// A multilayer perceptron: a stack of torch::nn::Linear with activations.
+///
+///   MLP tower(
+///       MLPOptions{.units = {64, 1}, .last_activation = Activation::kLinear});
+///   const auto logits = tower->forward({{"dense", dense}, {"dots", dots}});
+///
+/// Several inputs are joined along the last axis, in the order of the nest. This needs no
+/// call of torch::cat. With the activations relu and linear, the layer is faster than a
+/// torch::nn::Sequential of the same parts, because one thread computes all layers for
+/// some rows while these are in its cache.
+///
+/// The backward pass reads the inputs, so don't change them in place before it.
+///
+/// Parameters:  `linear_0.weight` [units[0], n], `linear_0.bias` [units[0]],
+///          `linear_1.weight`, ... with the initial values of torch::nn::Linear.
+///          torch::manual_seed() sets their seed.
+/// Shapes:  inputs [batch, ..., n_i] that differ in n_i only, or one such tensor; the
+///          result [batch, ..., units.back()]. The sum of all n_i is fixed when the layer
+///          is built, but not the number of inputs.
+/// Errors:  c10::ValueError for options out of range, an empty nest and another sum of
+///          widths; c10::ValueError naming the path, for different batch sizes;
+///          c10::TypeError for different dtypes or integers.
+/// Source:  torchrec.modules.mlp.MLP.
+class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
+ public:
+  static constexpr const char* kClassName = "MLP";
+
+  explicit MLPImpl(MLPOptions options);
+
+  at::Tensor forward(const Nest<at::Tensor>& inputs);
+
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+
+ private:
+  void make_parameters(const Nest<PartialShape>& input_shapes) override;
+  Activation activation_of(size_t layer) const;
+  at::Tensor forward_by_operators(const std::vector<at::Tensor>& inputs);
+
+  std::vector<torch::nn::Linear> layers_;
+};
+
+TORCH_MODULE(MLP);
+
+}  // namespace tessera

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/layers/mlp.h>
+
+#include "layers/mlp_blocks.h"
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
+
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace mlp_test {
+
+// Sets the number of intra-op threads. The layer needs at least one block of rows per
+// thread, and a small batch is one block.
+class Threads {
+ public:
+  explicit Threads(int count) {
+    at::set_num_threads(count);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+  ~Threads() {
+    at::set_num_threads(before_);
+  }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
+  return Nest<at::Tensor>::list({tensors.begin(), tensors.end()});
+}
+
+bool has_blocks(const MLP& layer, const std::vector<at::Tensor>& inputs) {
+  std::vector<DenseLayer> layers;
+  for (const auto& child : layer->children()) {
+    const auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(child);
+    layers.push_back({.weight = linear->weight, .bias = linear->bias});
+  }
+  return has_mlp_blocks(inputs, layers);
+}
+
+// The layer in plain operators, with relu everywhere or everywhere but in the last layer.
+at::Tensor plain(
+    const MLP& layer,
+    const std::vector<at::Tensor>& inputs,
+    const std::vector<at::Tensor>& parameters) {
+  const MLPOptions& options = layer->options();
+  const size_t step = options.use_bias ? 2 : 1;
+  at::Tensor x = at::cat(inputs, -1);
+  for (size_t i = 0; i < parameters.size(); i += step) {
+    x = at::linear(
+        x,
+        parameters[i],
+        options.use_bias ? std::optional(parameters[i + 1]) : std::nullopt);
+    if (i + step < parameters.size() || !options.last_activation) {
+      x = at::relu(x);
+    }
+  }
+  return x;
+}
+
+// Doubles are computed by operators in the layer, too.
+std::vector<at::Tensor> doubles_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> doubles;
+  for (const at::Tensor& tensor : tensors) {
+    doubles.push_back(
+        tensor.detach().to(at::kDouble).requires_grad_(tensor.requires_grad()));
+  }
+  return doubles;
+}
+
+// The result and the gradients of all leaves.
+std::vector<at::Tensor> result_and_gradients(
+    const at::Tensor& result,
+    const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> results =
+      torch::autograd::grad({result.mul(result.detach().sin()).sum()}, leaves);
+  results.insert(results.begin(), result.detach());
+  return results;
+}
+
+std::vector<at::Tensor> joined(
+    std::vector<at::Tensor> first,
+    const std::vector<at::Tensor>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+void expect_like_doubles(
+    const std::vector<at::Tensor>& results,
+    const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(results.size(), expected.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].sizes(), expected[i].sizes()) << i;
+    const double size = expected[i].abs().max().item<double>();
+    EXPECT_TRUE(at::allclose(
+        results[i].to(at::kDouble), expected[i], 1e-4, 1e-5 * size))
+        << i;
+  }
+}
+
+std::vector<at::Tensor> random_inputs(
+    int64_t rows,
+    const std::vector<int64_t>& widths) {
+  std::vector<at::Tensor> inputs;
+  for (const int64_t width : widths) {
+    inputs.push_back(at::randn({rows, width}).requires_grad_());
+  }
+  return inputs;
+}
+
+// Blocks of rows are computed in float32.
+TEST(MLPTest, MatchesPlainOperatorsInDoubles) {
+  const Threads one(1);
+  at::manual_seed(1);
+  const MLPOptions kOptions[] = {
+      {.units = {64, 32, 1}, .last_activation = Activation::kLinear},
+      {.units = {5, 16}},
+      {.units = {1}, .use_bias = false},
+      {.units = {40, 1, 3}, .use_bias = false}};
+  const std::vector<int64_t> kWidths[] = {{1}, {13}, {16, 780}, {5, 1, 40}};
+  for (const MLPOptions& options : kOptions) {
+    for (const std::vector<int64_t>& widths : kWidths) {
+      for (const int64_t rows : {1, 31, 128, 1000}) {
+        SCOPED_TRACE(rows);
+        MLP layer(options);
+        const auto inputs = random_inputs(rows, widths);
+        const at::Tensor result = layer->forward(list_of(inputs));
+        EXPECT_TRUE(has_blocks(layer, inputs));
+        EXPECT_EQ(
+            result.sizes(), (std::vector<int64_t>{rows, options.units.back()}));
+        const auto parameters = layer->parameters();
+        const auto inputs64 = doubles_of(inputs);
+        const auto parameters64 = doubles_of(parameters);
+        expect_like_doubles(
+            result_and_gradients(result, joined(inputs, parameters)),
+            result_and_gradients(
+                plain(layer, inputs64, parameters64),
+                joined(inputs64, parameters64)));
+      }
+    }
+  }
+}
+
+TEST(MLPTest, OperatorsMatchFiniteDifferences) {
+  for (const Activation activation :
+       {Activation::kTanh, Activation::kGelu, Activation::kLinear}) {
+    MLP layer(MLPOptions{.units = {3, 2}, .activation = activation});
+    const at::Tensor a = at::randn({4, 2}, at::kDouble).requires_grad_();
+    const at::Tensor b = at::randn({4, 1}, at::kDouble).requires_grad_();
+    layer->forward(list_of({a, b}));
+    test::expect_gradients(
+        [&] {
+          return layer->forward(list_of({a, b}));
+        },
+        joined(layer->parameters(), {a, b}));
+  }
+}
+
+TEST(MLPTest, TheNumberOfThreadsDoesNotChangeABit) {
+  MLP layer(
+      MLPOptions{.units = {64, 32, 1}, .last_activation = Activation::kLinear});
+  const auto inputs = random_inputs(1000, {16, 780});
+  layer->forward(list_of(inputs));
+  const auto run = [&](int threads) {
+    const Threads guard(threads);
+    EXPECT_TRUE(has_blocks(layer, inputs));
+    return result_and_gradients(
+        layer->forward(list_of(inputs)), joined(inputs, layer->parameters()));
+  };
+  const auto expected = run(1);
+  for (const int threads : {2, 3}) {
+    const auto results = run(threads);
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << " " << i;
+    }
+  }
+}
+
+TEST(MLPTest, TakesInputsOfAnyStridesAndRank) {
+  const Threads one(1);
+  const at::Tensor wide = at::randn({70, 20});
+  const std::vector<at::Tensor> inputs{
+      wide.narrow(1, 3, 5),
+      at::randn({4, 70}).t(),
+      at::randn({1, 6}).expand({70, 6}),
+      at::randn({140, 3}).slice(0, 0, 140, 2),
+      at::randn({70, 1}).expand({70, 2})};
+  MLP layer(MLPOptions{.units = {8, 3}});
+  const at::Tensor result = layer->forward(list_of(inputs));
+  EXPECT_TRUE(has_blocks(layer, inputs));
+  test::expect_close(result, plain(layer, inputs, layer->parameters()));
+  std::vector<at::Tensor> ranks;
+  for (const at::Tensor& input : inputs) {
+    ranks.push_back(input.unflatten(0, {7, 10}));
+  }
+  const at::Tensor other = layer->forward(list_of(ranks));
+  EXPECT_EQ(other.sizes(), (std::vector<int64_t>{7, 10, 3}));
+  test::expect_close(other.flatten(0, 1), result);
+  // One tensor of all columns is the same layer's input, too.
+  test::expect_close(layer->forward(at::cat(inputs, 1)), result);
+}
+
+TEST(MLPTest, TakesAGradientOfAnyStrides) {
+  const Threads one(1);
+  MLP layer(
+      MLPOptions{.units = {4, 3}, .last_activation = Activation::kLinear});
+  const auto inputs = random_inputs(9, {2, 5});
+  const at::Tensor gradient = at::randn({9, 3});
+  const auto run = [&](const at::Tensor& output_gradient) {
+    return torch::autograd::grad(
+        {layer->forward(list_of(inputs))}, inputs, {output_gradient});
+  };
+  const auto expected = run(gradient);
+  EXPECT_TRUE(at::equal(run(gradient.t().contiguous().t())[1], expected[1]));
+  EXPECT_TRUE(at::equal(
+      run(at::ones({1, 1}).expand({9, 3}))[0], run(at::ones({9, 3}))[0]));
+}
+
+TEST(MLPTest, GivesTheSameWithoutGradients) {
+  const Threads one(1);
+  for (const std::vector<int64_t>& units :
+       {std::vector<int64_t>{3}, std::vector<int64_t>{64, 7, 3}}) {
+    MLP layer(MLPOptions{.units = units});
+    const std::vector<at::Tensor> inputs{
+        at::randn({300, 6}), at::randn({300, 5})};
+    const at::Tensor expected = layer->forward(list_of(inputs));
+    EXPECT_TRUE(expected.requires_grad());
+    {
+      const at::NoGradGuard no_grad;
+      const at::Tensor result = layer->forward(list_of(inputs));
+      EXPECT_FALSE(result.requires_grad());
+      EXPECT_TRUE(at::equal(result, expected));
+    }
+    at::Tensor frozen;
+    {
+      const c10::InferenceMode guard;
+      EXPECT_TRUE(at::equal(layer->forward(list_of(inputs)), expected));
+      frozen = inputs[0].clone();
+    }
+    EXPECT_TRUE(
+        at::equal(layer->forward(list_of({frozen, inputs[1]})), expected));
+    for (at::Tensor& parameter : layer->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    EXPECT_TRUE(at::equal(layer->forward(list_of(inputs)), expected));
+  }
+}
+
+TEST(MLPTest, ComputesOnlyTheGradientsThatAreNeeded) {
+  const Threads one(1);
+  MLP layer(
+      MLPOptions{.units = {6, 5, 1}, .last_activation = Activation::kLinear});
+  const auto inputs = random_inputs(200, {3, 4});
+  layer->forward(list_of(inputs));
+  const std::vector<at::Tensor> leaves = joined(inputs, layer->parameters());
+  const auto run = [&] {
+    for (const at::Tensor& leaf : leaves) {
+      leaf.mutable_grad() = at::Tensor();
+    }
+    layer->forward(list_of(inputs)).square().sum().backward();
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& leaf : leaves) {
+      gradients.push_back(leaf.grad());
+    }
+    return gradients;
+  };
+  const auto expected = run();
+  // Each leaf alone, and all leaves but one.
+  for (const bool is_needed : {true, false}) {
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      for (size_t j = 0; j < leaves.size(); ++j) {
+        leaves[j].set_requires_grad((i == j) == is_needed);
+      }
+      const auto gradients = run();
+      for (size_t j = 0; j < leaves.size(); ++j) {
+        ASSERT_EQ(gradients[j].defined(), leaves[j].requires_grad());
+        if (gradients[j].defined()) {
+          test::expect_close(gradients[j], expected[j]);
+        }
+      }
+    }
+  }
+}
+
+TEST(MLPTest, SecondDerivativesOfFloat32MatchDoubles) {
+  const Threads one(1);
+  at::manual_seed(1);
+  MLP layer(MLPOptions{.units = {4, 3}});
+  const std::vector<at::Tensor> inputs = random_inputs(6, {2, 1});
+  layer->forward(list_of(inputs));
+  EXPECT_TRUE(has_blocks(layer, inputs));
+  const auto run = [&](const std::vector<at::Tensor>& leaves,
+                       const at::Tensor& result) {
+    at::Tensor penalty = at::zeros({}, result.options());
+    for (const at::Tensor& gradient : torch::autograd::grad(
+             {result.pow(3).sum()}, leaves, {}, std::nullopt, true)) {
+      penalty = penalty + gradient.square().sum();
+    }
+    return torch::autograd::grad({penalty}, leaves);
+  };
+  const auto parameters = layer->parameters();
+  const auto inputs64 = doubles_of(inputs);
+  const auto parameters64 = doubles_of(parameters);
+  const auto expected =
+      run(joined(inputs64, parameters64), plain(layer, inputs64, parameters64));
+  EXPECT_GT(expected[0].abs().max().item<double>(), 0.0);
+  expect_like_doubles(
+      run(joined(inputs, parameters), layer->forward(list_of(inputs))),
+      expected);
+}
+
+TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
+  MLP layer(MLPOptions{.units = {4}});
+  const at::Tensor x = at::randn({3, 2});
+  const at::Tensor expected = layer->forward(x);
+  {
+    const Threads two(2);
+    EXPECT_FALSE(has_blocks(layer, {x}));  // one block
+    test::expect_close(layer->forward(x), expected);
+  }
+  const Threads one(1);
+  EXPECT_TRUE(has_blocks(layer, {x}));
+  EXPECT_FALSE(has_blocks(layer, {}));
+  EXPECT_FALSE(has_blocks(layer, {x.to(at::kBFloat16)}));
+  EXPECT_FALSE(has_blocks(layer, {at::randn({3, 3})}));
+  EXPECT_FALSE(has_blocks(layer, {at::randn({0, 2})}));
+  EXPECT_EQ(
+      layer->forward(at::randn({0, 2})).sizes(), (std::vector<int64_t>{0, 4}));
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  EXPECT_FALSE(has_blocks(layer, {x}));
+  const at::Tensor result = layer->forward(x);
+  const at::Tensor again = layer->forward(x.to(at::kBFloat16));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_EQ(result.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(at::equal(again, result));
+}
+
+TEST(MLPTest, ParametersMayBeTransposed) {
+  const Threads one(1);
+  MLP layer(MLPOptions{.units = {4, 3}});
+  const auto inputs = random_inputs(5, {2, 3});
+  layer->forward(list_of(inputs));
+  const auto run = [&] {
+    return result_and_gradients(
+        layer->forward(list_of(inputs)), joined(inputs, layer->parameters()));
+  };
+  const auto expected = run();
+  for (at::Tensor& parameter : layer->parameters()) {
+    if (parameter.dim() == 2) {
+      parameter.set_data(parameter.t().contiguous().t());
+      ASSERT_FALSE(parameter.is_contiguous());
+    }
+  }
+  const auto results = run();
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_TRUE(at::equal(results[i], expected[i])) << i;
+  }
+}
+
+TEST(MLPTest, ParametersAreThoseOfLinear) {
+  MLP layer(MLPOptions{.units = {3, 2}});
+  at::manual_seed(5);
+  layer->build(Nest<PartialShape>{
+      {"a", PartialShape{std::nullopt, 4}}, {"b", PartialShape{7, 1}}});
+  EXPECT_EQ(
+      layer->named_parameters().keys(),
+      (std::vector<std::string>{
+          "linear_0.weight",
+          "linear_0.bias",
+          "linear_1.weight",
+          "linear_1.bias"}));
+  at::manual_seed(5);
+  torch::nn::Linear first(5, 3);
+  torch::nn::Linear second(3, 2);
+  const auto parameters = layer->parameters();
+  EXPECT_TRUE(at::equal(parameters[0], first->weight));
+  EXPECT_TRUE(at::equal(parameters[1], first->bias));
+  EXPECT_TRUE(at::equal(parameters[2], second->weight));
+  EXPECT_TRUE(at::equal(parameters[3], second->bias));
+  MLP without(MLPOptions{.units = {3, 2}, .use_bias = false});
+  without->build(PartialShape{std::nullopt, 5});
+  EXPECT_EQ(without->parameters().size(), 2U);
+}
+
+TEST(MLPTest, ComputesItsOutputShape) {
+  const MLP layer(MLPOptions{.units = {3, 2}});
+  const Nest<PartialShape> two{
+      {"a", PartialShape{std::nullopt, 4}},
+      {"b", PartialShape{7, std::nullopt}}};
+  EXPECT_EQ(layer->compute_output_shape(two).leaf(), (PartialShape{7, 2}));
+  EXPECT_EQ(
+      layer->compute_output_shape(PartialShape{5, 6, 4}).leaf(),
+      (PartialShape{5, 6, 2}));
+  EXPECT_FALSE(layer->input_shapes().has_value());
+}
+
+TEST(MLPTest, ACloneHasEqualParametersOfItsOwn) {
+  MLP layer(MLPOptions{.units = {3, 2}});
+  const at::Tensor x = at::randn({2, 4});
+  const at::Tensor expected = layer->forward(x).detach().clone();
+  MLP copy(std::dynamic_pointer_cast<MLPImpl>(layer->clone()));
+  EXPECT_TRUE(at::equal(copy->forward(x), expected));
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : copy->parameters()) {
+    parameter.fill_(1);
+  }
+  EXPECT_FALSE(at::equal(copy->forward(x), expected));
+  EXPECT_TRUE(at::equal(layer->forward(x), expected));
+}
+
+TEST(MLPTest, AnUnbuiltLayerLoadsABuiltOne) {
+  const MLPOptions options{.units = {3, 2}};
+  MLP layer(options);
+  const auto inputs = list_of({at::randn({2, 4}), at::randn({2, 1})});
+  const at::Tensor expected = layer->forward(inputs);
+  std::stringstream archive;
+  torch::save(layer, archive);
+  MLP other(options);
+  torch::load(other, archive);
+  EXPECT_TRUE(at::equal(other->forward(inputs), expected));
+}
+
+TEST(MLPTest, OptionsRoundTripThroughJson) {
+  for (const MLPOptions& options :
+       {MLPOptions{.units = {3}},
+        MLPOptions{
+            .units = {64, 1},
+ .activation = Activation::kGelu,
+ .last_activation = Activation::kLinear,
+ .use_bias = false}}) {
+    const Json json = MLP(options)->get_config();
+    EXPECT_EQ(JsonValue<MLPOptions>::read(json, "x"), options);
+  }
+  MLP layer(MLPOptions{.units = {3, 2}});
+  layer->forward(list_of({at::randn({2, 4}), at::randn({2, 1})}));
+  const MLP rebuilt = from_json<MLP>(to_json(layer));
+  EXPECT_EQ(rebuilt->options(), layer->options());
+  EXPECT_EQ(rebuilt->parameters().size(), 4U);
+}
+
+TEST(MLPTest, RefusesOptionsAndInputs) {
+  EXPECT_VALUE_ERROR(
+      MLP(MLPOptions{}),
+      "[MLP] units must have 1 to 1024 sizes, but got 0. Set them");
+  EXPECT_VALUE_ERROR(
+      MLP(MLPOptions{.units = std::vector<int64_t>(1025, 1)}), "but got 1025");
+  EXPECT_VALUE_ERROR(
+      (MLP(MLPOptions{.units = {4, 0}})),
+      "[MLP] units[1] must be >= 1, but got 0");
+
+  MLP layer(MLPOptions{.units = {4}});
+  EXPECT_VALUE_ERROR(
+      layer->forward(Nest<at::Tensor>()),
+      "[MLP] expected one input or more, but got an empty nest");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::Tensor()}})),
+      "[MLP] input 'a': expected a tensor");
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({3})),
+      "[MLP] expected an input [batch, ..., dim] of rank 2 or more, but got [3]");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 0})}})),
+      "[MLP 'b'] the last dimension of the input must be >= 1");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({1, 3})}})),
+      "[MLP 'b'] all inputs must have the same sizes except the last one, but "
+      "this one has the shape [1, 3] and the earlier ones [2, ?]");
+  EXPECT_VALUE_ERROR(
+      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 1, 3})}})),
+      "[MLP 'b'] all inputs must have the same sizes");
+  EXPECT_TYPE_ERROR(
+      layer->forward(at::ones({2, 3}, at::kLong)),
+      "[MLP] input: expected a dense floating-point tensor");
+  EXPECT_TYPE_ERROR(
+      (layer->forward(
+          {{"a", at::randn({2, 3})}, {"b", at::randn({2, 3}, at::kDouble)}})),
+      "[MLP 'b'] all inputs must have the same dtype, but this one has Double");
+  EXPECT_VALUE_ERROR(
+      (layer->build(Nest<PartialShape>{
+          {"a", PartialShape{std::nullopt, 3}},
+          {"b", PartialShape{std::nullopt, std::nullopt}}})),
+      "[MLP 'b'] needs the size of the last dimension");
+  EXPECT_TRUE(layer->children().empty());
+
+  layer->forward(at::randn({2, 4}));
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({2, 5})),
+      "[MLP] was built for inputs of 4 columns in total, but got 5");
+  EXPECT_TYPE_ERROR(
+      layer->forward(at::randn({2, 4}, at::kDouble)),
+      "[MLP] has parameters of Float, but got inputs of Double");
+}
+
+}  // namespace mlp_test
+}  // namespace tessera
