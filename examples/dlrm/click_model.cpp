@@ -10,18 +10,6 @@ namespace {
 // Registers the class, so that a model can be rebuilt from its JSON.
 const bool is_registered = tessera::register_layer<ClickModel>();
 
-torch::nn::Sequential make_tower(
-    int64_t inputs,
-    const std::vector<int64_t>& units) {
-  torch::nn::Sequential tower;
-  for (const int64_t outputs : units) {
-    tower->push_back(torch::nn::Linear(inputs, outputs));
-    tower->push_back(torch::nn::ReLU());
-    inputs = outputs;
-  }
-  return tower;
-}
-
 }  // namespace
 
 ClickModelImpl::ClickModelImpl(ClickModelOptions options)
@@ -50,7 +38,9 @@ void ClickModelImpl::reset() {
   bottom.push_back(dim);
   normalize_ =
       register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
-  bottom_ = register_module("bottom", make_tower(config.num_dense, bottom));
+  bottom_ = register_module(
+      "bottom", tessera::MLP(tessera::MLPOptions{.units = std::move(bottom)}));
+  bottom_->build(tessera::PartialShape{std::nullopt, config.num_dense});
 
   int64_t width = count * dim;
   if (config.interaction == "dlrm") {
@@ -64,9 +54,14 @@ void ClickModelImpl::reset() {
             .num_layers = config.cross_layers}));
     crosses_->build(tessera::PartialShape{std::nullopt, width});
   }
-  top_ = register_module("top", make_tower(width, config.top_units));
-  top_->push_back(torch::nn::Linear(
-      config.top_units.empty() ? width : config.top_units.back(), 1));
+  std::vector<int64_t> top = config.top_units;
+  top.push_back(1);
+  top_ = register_module(
+      "top",
+      tessera::MLP(tessera::MLPOptions{
+          .units = std::move(top),
+          .last_activation = tessera::Activation::kLinear}));
+  top_->build(tessera::PartialShape{std::nullopt, width});
 }
 
 // snippet: forward
@@ -82,9 +77,9 @@ Tensor ClickModelImpl::forward(
   }
   const Tensor bottom = embedded.front().leaf();
   const auto all = tessera::Nest<Tensor>::list(std::move(embedded));
-  const Tensor interactions = crosses_.is_empty()
-      ? torch::cat({bottom, dots_->forward(all)}, 1)
-      : crosses_->forward(torch::cat(all.flatten(), 1));
+  const auto interactions = crosses_.is_empty()
+      ? tessera::Nest<Tensor>(bottom, dots_->forward(all))
+      : tessera::Nest<Tensor>(crosses_->forward(torch::cat(all.flatten(), 1)));
   return top_->forward(interactions).squeeze(1);
 }
 // end snippet

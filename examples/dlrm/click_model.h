@@ -68,10 +68,10 @@ class ClickModelImpl
  private:
   tessera::TPUEmbedding embedding_{nullptr};
   torch::nn::BatchNorm1d normalize_{nullptr};
-  torch::nn::Sequential bottom_{nullptr};
+  tessera::MLP bottom_{nullptr};
   tessera::DotInteraction dots_{nullptr};  // for "dlrm"
   tessera::MultiLayerDCN crosses_{nullptr};  // for "dcn"
-  torch::nn::Sequential top_{nullptr};
+  tessera::MLP top_{nullptr};
 };
 
 TORCH_MODULE(ClickModel);
