@@ -3,6 +3,7 @@
 
 #include "src/common/parallel.h"
 
+#include <ATen/Version.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/CPUBlas.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -67,6 +68,11 @@ void multiply(
       a.const_data_ptr<float>(),
       b.const_data_ptr<float>(),
       out.mutable_data_ptr<float>());
+}
+
+bool has_fast_products() {
+  static const bool has_avx512 = at::get_cpu_capability() == "AVX512";
+  return has_avx512;
 }
 
 bool is_plain_float32(const at::Tensor& tensor) {

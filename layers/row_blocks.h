@@ -46,6 +46,10 @@ void multiply(
     const at::Tensor& out,
     bool add = false);
 
+/// Whether multiply() uses oneDNN's kernels, which need AVX-512. Like LibTorch's own
+/// kernels, this follows the environment variable ATEN_CPU_CAPABILITY.
+bool has_fast_products();
+
 /// Whether the tensor is float32 on the CPU, without a forward-mode tangent and without a
 /// lazy negation. Only LibTorch's operators support the others.
 bool is_plain_float32(const at::Tensor& tensor);
