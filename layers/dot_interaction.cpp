@@ -115,15 +115,24 @@ at::Tensor columns_of_positions(
   return (begin + smaller).clamp_max(last).flatten();
 }
 
+// The number of features in a leaf [batch, dim] or [batch, n, dim].
+int64_t count_of_leaf(const at::Tensor& leaf) {
+  return leaf.dim() == 2 ? 1 : leaf.size(1);
+}
+
 // [batch, features, dim]
-at::Tensor joined(at::TensorList blocks) {
+at::Tensor joined(at::TensorList leaves) {
+  std::vector<at::Tensor> blocks;
+  for (const at::Tensor& leaf : leaves) {
+    blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
+  }
   return blocks.size() == 1 ? blocks[0] : at::cat(blocks, 1);
 }
 
 at::Tensor dots_by_operators(
-    at::TensorList blocks,
+    at::TensorList leaves,
     const DotInteractionOptions& options) {
-  const at::Tensor x = joined(blocks);
+  const at::Tensor x = joined(leaves);
   const at::Tensor dots = at::bmm(x, x.transpose(1, 2));
   return options.skip_gather
       ? dots.tril(options.self_interaction ? 0 : -1).flatten(1)
@@ -134,17 +143,24 @@ at::Tensor dots_by_operators(
 // With S the gradient of the matrix plus its transpose, the gradient of the features is
 // S x. That is one batched product, where autograd would compute two.
 std::vector<at::Tensor> gradients_by_operators(
-    at::TensorList blocks,
+    at::TensorList leaves,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
-  const at::Tensor x = joined(blocks);
+  const at::Tensor x = joined(leaves);
   const int64_t features = x.size(1);
-  std::vector<int64_t> counts;
-  for (const at::Tensor& block : blocks) {
-    counts.push_back(block.size(1));
-  }
+  const auto split = [&](const at::Tensor& all) {
+    std::vector<at::Tensor> gradients;
+    int64_t begin = 0;
+    for (const at::Tensor& leaf : leaves) {
+      const int64_t count = count_of_leaf(leaf);
+      gradients.push_back(
+          leaf.dim() == 2 ? all.select(1, begin) : all.narrow(1, begin, count));
+      begin += count;
+    }
+    return gradients;
+  };
   if (gradient.size(1) == 0) {
-    return at::zeros_like(x).split_with_sizes(counts, 1);
+    return split(at::zeros_like(x));
   }
   const at::Tensor both =
       gradient
@@ -152,31 +168,31 @@ std::vector<at::Tensor> gradients_by_operators(
           .unflatten(1, {features, features});
   // (i, i) counts twice, as a row and as a column.
   both.diagonal(0, 1, 2).mul_(options.self_interaction ? 2 : 0);
-  return at::bmm(both, x).split_with_sizes(counts, 1);
+  return split(at::bmm(both, x));
 }
 
 // The kernels take float32 on the CPU. A trace can't record them.
-bool has_kernel(at::TensorList blocks, const DotInteractionOptions& options) {
+bool has_kernel(at::TensorList leaves, const DotInteractionOptions& options) {
   return !options.skip_gather && !torch::jit::tracer::isTracing() &&
-      std::all_of(blocks.begin(), blocks.end(), [](const at::Tensor& block) {
-        return block.is_cpu() && block.numel() > 0 && !block.is_neg() &&
-            block.scalar_type() == at::kFloat &&
-            (block.size(2) == 1 || block.stride(2) == 1);
+      std::all_of(leaves.begin(), leaves.end(), [](const at::Tensor& leaf) {
+        return leaf.is_cpu() && leaf.numel() > 0 && !leaf.is_neg() &&
+            leaf.scalar_type() == at::kFloat &&
+            (leaf.size(-1) == 1 || leaf.stride(-1) == 1);
       });
 }
 
 template <class Float>
-std::vector<kernels::FeatureRows<Float>> rows_of(at::TensorList blocks) {
+std::vector<kernels::FeatureRows<Float>> rows_of(at::TensorList leaves) {
   std::vector<kernels::FeatureRows<Float>> rows;
-  for (const at::Tensor& block : blocks) {
+  for (const at::Tensor& leaf : leaves) {
     Float* first = nullptr;
     if constexpr (std::is_const_v<Float>) {
-      first = block.const_data_ptr<float>();
+      first = leaf.const_data_ptr<float>();
     } else {
-      first = block.mutable_data_ptr<float>();
+      first = leaf.mutable_data_ptr<float>();
     }
-    for (int64_t i = 0; i < block.size(1); ++i) {
-      rows.push_back({first + i * block.stride(1), block.stride(0)});
+    for (int64_t i = 0; i < count_of_leaf(leaf); ++i) {
+      rows.push_back({first + i * leaf.stride(1), leaf.stride(0)});
     }
   }
   return rows;
@@ -200,18 +216,18 @@ void run_kernel(
 }
 
 at::Tensor dots_by_kernel(
-    at::TensorList blocks,
+    at::TensorList leaves,
     const DotInteractionOptions& options) {
-  const auto features = rows_of<const float>(blocks);
+  const auto features = rows_of<const float>(leaves);
   const auto count = static_cast<int64_t>(features.size());
-  const int64_t batch = blocks[0].size(0);
+  const int64_t batch = leaves[0].size(0);
   at::Tensor dots =
       empty_in_step_memory({batch, count_of_pairs(count, options)});
   run_kernel(
       active_kernels().pairwise_dots,
       {.features = features.data(),
        .num_features = count,
-       .dim = blocks[0].size(2),
+       .dim = leaves[0].size(-1),
        .with_self = options.self_interaction,
        .dots = dots.mutable_data_ptr<float>()},
       batch);
@@ -219,14 +235,14 @@ at::Tensor dots_by_kernel(
 }
 
 std::vector<at::Tensor> gradients_by_kernel(
-    at::TensorList blocks,
+    at::TensorList leaves,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& block : blocks) {
-    gradients.push_back(empty_in_step_memory(block.sizes()));
+  for (const at::Tensor& leaf : leaves) {
+    gradients.push_back(empty_in_step_memory(leaf.sizes()));
   }
-  const auto features = rows_of<const float>(blocks);
+  const auto features = rows_of<const float>(leaves);
   const auto outputs = rows_of<float>(gradients);
   const at::Tensor dots =
       gradient.stride(1) == 1 ? gradient : gradient.contiguous();
@@ -234,27 +250,27 @@ std::vector<at::Tensor> gradients_by_kernel(
       active_kernels().pairwise_dots_gradient,
       {.features = features.data(),
        .num_features = static_cast<int64_t>(features.size()),
-       .dim = blocks[0].size(2),
+       .dim = leaves[0].size(-1),
        .with_self = options.self_interaction,
        .dots_gradient = {dots.const_data_ptr<float>(), dots.stride(0)},
        .gradients = outputs.data()},
-      blocks[0].size(0));
+      leaves[0].size(0));
   return gradients;
 }
 
 struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
   static at::Tensor forward(
       AutogradContext* context,
-      at::TensorList blocks,  // [batch, n, dim] each
+      at::TensorList leaves,  // [batch, dim] or [batch, n, dim] each
       const DotInteractionOptions& options) {
     // Without autocast, kernels, operators and the backward pass use one dtype.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
-    context->save_for_backward(blocks.vec());
+    context->save_for_backward(leaves.vec());
     context->saved_data["self_interaction"] = options.self_interaction;
     context->saved_data["skip_gather"] = options.skip_gather;
-    return has_kernel(blocks, options) ? dots_by_kernel(blocks, options)
-                                       : dots_by_operators(blocks, options);
+    return has_kernel(leaves, options) ? dots_by_kernel(leaves, options)
+                                       : dots_by_operators(leaves, options);
   }
 
   static variable_list backward(
@@ -262,16 +278,16 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
       const variable_list& gradients) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
-    const variable_list blocks = context->get_saved_variables();
+    const variable_list leaves = context->get_saved_variables();
     const DotInteractionOptions options{
         .self_interaction = context->saved_data["self_interaction"].toBool(),
         .skip_gather = context->saved_data["skip_gather"].toBool()};
     // Only the operators support a second derivative.
-    const bool uses_kernel = has_kernel(blocks, options) &&
+    const bool uses_kernel = has_kernel(leaves, options) &&
         gradients[0].numel() > 0 && !at::GradMode::is_enabled();
     variable_list result = uses_kernel
-        ? gradients_by_kernel(blocks, gradients[0], options)
-        : gradients_by_operators(blocks, gradients[0], options);
+        ? gradients_by_kernel(leaves, gradients[0], options)
+        : gradients_by_operators(leaves, gradients[0], options);
     result.emplace_back();  // the options have no gradient
     return result;
   }
@@ -304,27 +320,26 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
 }
 
 at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
-  std::vector<at::Tensor> blocks;  // [batch, n, dim] each
+  std::vector<at::Tensor> leaves;
   std::vector<PartialShape> shapes;
   features.for_each([&](const std::string& path, const at::Tensor& leaf) {
     require_floating(
         leaf, c10::str("feature '", shorten(path), "'"), kClassName);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
-    blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
-    if (leaf.is_inference() && at::GradMode::is_enabled()) {
-      blocks.back() = blocks.back().clone();  // can't be saved for backward
-    }
+    // A tensor of inference mode can't be saved for the backward pass.
+    const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
+    leaves.push_back(is_frozen ? leaf.clone() : leaf);
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == blocks[0].scalar_type(),
+        leaf.scalar_type() == leaves[0].scalar_type(),
         "{}all features must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         where(path),
         leaf.scalar_type(),
-        blocks[0].scalar_type());
+        leaves[0].scalar_type());
   });
   compute_output_shape(features.pack(std::move(shapes)));
   build_on_first_call(features);
 
-  return PairwiseDots::apply(at::TensorList(blocks), options());
+  return PairwiseDots::apply(at::TensorList(leaves), options());
 }
 
 }  // namespace tessera

@@ -11,7 +11,14 @@ namespace {
 
 std::pair<uintptr_t, uintptr_t> range_of(const at::Tensor& tensor) {
   const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  return {begin, begin + tensor.nbytes()};
+  if (tensor.numel() == 0) {
+    return {begin, begin};
+  }
+  int64_t last = 0;  // the position of the last number
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  return {begin, begin + (last + 1) * tensor.element_size()};
 }
 
 }  // namespace

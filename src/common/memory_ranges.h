@@ -12,11 +12,12 @@ namespace tessera {
 /// with them.
 class MemoryRanges {
  public:
-  /// `tensor` is contiguous and on the CPU.
+  /// Adds the memory from the first to the last number of `tensor`, which is on the CPU.
   void add(const at::Tensor& tensor);
 
-  /// Whether `tensor`, contiguous and on the CPU, shares a byte with a tensor that was
-  /// added. It compares addresses, so the tensors may have different storages.
+  /// Whether the memory from the first to the last number of `tensor`, which is on the
+  /// CPU, shares a byte with a tensor that was added. It compares addresses, so the
+  /// tensors may have different storages.
   bool overlap(const at::Tensor& tensor) const;
 
  private:

@@ -76,6 +76,30 @@ CustomUpdate run_custom_rule(
   return update;
 }
 
+// The number of floats from one row [dim] of a tensor to the next, if the numbers of a row
+// are adjacent and all rows are equally far apart. The gradient of a concatenation has
+// such rows.
+std::optional<int64_t> row_stride_of(const at::Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  if (tensor.size(last) != 1 && tensor.stride(last) != 1) {
+    return std::nullopt;
+  }
+  int64_t stride = tensor.size(last);
+  int64_t rows = 1;
+  for (int64_t i = last - 1; i >= 0; --i) {
+    if (tensor.size(i) == 1) {
+      continue;
+    }
+    if (rows == 1) {
+      stride = tensor.stride(i);
+    } else if (tensor.stride(i) != stride * rows) {
+      return std::nullopt;
+    }
+    rows *= tensor.size(i);
+  }
+  return stride;
+}
+
 void write(const CustomUpdate& update) {
   TableState& table = *update.table;
   kernels::StoredRows stored = mutable_rows(table.parameters);
@@ -192,13 +216,16 @@ TableUpdate::Term TableEngine::term_of(
   term.gradient = zero_row_.data();
   const at::Tensor& gradient = lookup.gradients[feature];
   if (gradient.defined()) {
-    at::Tensor values = gradient.resolve_neg().contiguous();
-    if (table_memory_.overlap(values)) {
-      values = values.clone();  // the update writes to this memory
+    at::Tensor values = gradient.resolve_neg();
+    std::optional<int64_t> stride = row_stride_of(values);
+    // The update writes to the memory of the tables.
+    if (!stride || table_memory_.overlap(values)) {
+      values = values.clone(at::MemoryFormat::Contiguous);
+      stride = term.bags->dim;
     }
     update.gradients.push_back(std::move(values));
     term.gradient = update.gradients.back().const_data_ptr<float>();
-    term.stride = term.bags->dim;
+    term.stride = *stride;
   }
   return term;
 }

@@ -27,7 +27,7 @@ using test::positions_of;
 using test::weights_of;
 using Shape = std::vector<int64_t>;
 
-Shape shape_of(const IdBags& bags) {
+Shape activation_shape_of(const IdBags& bags) {
   const auto shape = bags.activation_shape();
   return {shape.begin(), shape.end()};
 }
@@ -61,7 +61,7 @@ TEST(IdBagsTest, EachDenseIdIsABag) {
   EXPECT_EQ(ids_of(bags), (Ids{{3}, {0}, {9}}));
   EXPECT_TRUE(bags.offsets.empty());
   EXPECT_TRUE(bags.scales.empty());
-  EXPECT_EQ(shape_of(bags), (Shape{3, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{3, 3}));
 }
 
 TEST(IdBagsTest, DropsALastDimensionOfOneExceptForRankOne) {
@@ -80,7 +80,9 @@ TEST(IdBagsTest, ADenseBatchMayBeEmpty) {
     const IdBags bags = bags_of(at::empty(shape, at::kLong));
     EXPECT_EQ(ids_of(bags), Ids{});
   }
-  EXPECT_EQ(shape_of(bags_of(at::empty({0, 4}, at::kLong))), (Shape{0, 4, 3}));
+  EXPECT_EQ(
+      activation_shape_of(bags_of(at::empty({0, 4}, at::kLong))),
+      (Shape{0, 4, 3}));
 }
 
 TEST(IdBagsTest, TakesInt32AndStridedIds) {
@@ -96,7 +98,7 @@ TEST(IdBagsTest, TakesInt32AndStridedIds) {
 TEST(IdBagsTest, SparseIdsAreCombinedOverTheLastDimension) {
   const IdBags bags = bags_of(sparse_sample());
   EXPECT_EQ(ids_of(bags), (Ids{{4, 5}, {}, {6}}));
-  EXPECT_EQ(shape_of(bags), (Shape{3, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{3, 3}));
 }
 
 TEST(IdBagsTest, SparseRowsNeedNotBeSorted) {
@@ -116,7 +118,7 @@ TEST(IdBagsTest, SparseOfRankThreeKeepsTwoBatchDimensions) {
       .dense_shape = int64s({2, 2, 5})};
   const IdBags bags = bags_of(feature);
   EXPECT_EQ(ids_of(bags), (Ids{{}, {2}, {}, {1, 3}}));
-  EXPECT_EQ(shape_of(bags), (Shape{2, 2, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{2, 2, 3}));
 }
 
 TEST(IdBagsTest, SparsePartsMayBeInt32AndStrided) {
@@ -154,7 +156,7 @@ TEST(IdBagsTest, ASparseSequenceIsPlacedByColumn) {
   const IdBags bags =
       bags_of(sparse_sample(), {.max_sequence_length = 3}, Combiner::kMean);
   EXPECT_EQ(ids_of(bags), (Ids{{4}, {}, {5}, {}, {}, {}, {6}, {}, {}}));
-  EXPECT_EQ(shape_of(bags), (Shape{3, 3, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{3, 3, 3}));
   EXPECT_EQ(bags.combiner, Combiner::kSum);
   EXPECT_TRUE(bags.scales.empty());
 }
@@ -191,12 +193,12 @@ TEST(IdBagsTest, ASparseSequenceOfRankThreeCombinesTheIdsOfAPosition) {
   const IdBags shorter =
       bags_of(positions_sample(), {.max_sequence_length = 2}, Combiner::kMean);
   EXPECT_EQ(ids_of(shorter), (Ids{{1, 2}, {}, {}, {4, 5}}));
-  EXPECT_EQ(shape_of(shorter), (Shape{2, 2, 3}));
+  EXPECT_EQ(activation_shape_of(shorter), (Shape{2, 2, 3}));
   EXPECT_EQ(shorter.combiner, Combiner::kMean);
   EXPECT_EQ(shorter.scales, (Buffer<float>{0.5F, 0.0F, 0.0F, 0.5F}));
   const IdBags longer = bags_of(positions_sample(), {.max_sequence_length = 4});
   EXPECT_EQ(ids_of(longer), (Ids{{1, 2}, {}, {3}, {}, {}, {4, 5}, {}, {}}));
-  EXPECT_EQ(shape_of(longer), (Shape{2, 4, 3}));
+  EXPECT_EQ(activation_shape_of(longer), (Shape{2, 4, 3}));
   // An id past the end of its sequence is not checked.
   SparseFeature beyond = positions_sample();
   beyond.values = int64s({1, 2, 999, 4, 5});
@@ -211,7 +213,7 @@ TEST(IdBagsTest, ASparseSequenceOfRankFourHasItsPositionsInTheThirdDimension) {
       .dense_shape = int64s({1, 2, 2, 3})};
   const IdBags bags = bags_of(feature, {.max_sequence_length = 1});
   EXPECT_EQ(ids_of(bags), (Ids{{}, {7}}));
-  EXPECT_EQ(shape_of(bags), (Shape{1, 2, 1, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{1, 2, 1, 3}));
 }
 
 TEST(IdBagsTest, AnOutputShapeReplacesTheSequenceLength) {
@@ -219,10 +221,10 @@ TEST(IdBagsTest, AnOutputShapeReplacesTheSequenceLength) {
       .max_sequence_length = 1, .output_shape = PartialShape{std::nullopt, 3}};
   const IdBags cells = bags_of(positions_sample(), config);
   EXPECT_EQ(ids_of(cells), (Ids{{1, 2}, {}, {3}, {}, {4, 5}, {}}));
-  EXPECT_EQ(shape_of(cells), (Shape{2, 3, 3}));
+  EXPECT_EQ(activation_shape_of(cells), (Shape{2, 3, 3}));
   const IdBags rows = bags_of(ragged_sample(), config);
   EXPECT_EQ(ids_of(rows), (Ids{{4, 5, 6}, {}, {7}}));
-  EXPECT_EQ(shape_of(rows), (Shape{1, 3, 3}));
+  EXPECT_EQ(activation_shape_of(rows), (Shape{1, 3, 3}));
   EXPECT_EQ(
       bags_of(int64s({1, 2, 3}).view({1, 3}), config).batch_shape,
       (Shape{1, 3}));
@@ -234,7 +236,7 @@ TEST(IdBagsTest, ARaggedSequenceIsPlacedByOrdinal) {
       (Ids{{4}, {5}, {}, {}, {7}, {}}));
   const IdBags bags =
       bags_of(ragged_sample(), {.max_sequence_length = 4}, Combiner::kSqrtn);
-  EXPECT_EQ(shape_of(bags), (Shape{3, 4, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{3, 4, 3}));
   EXPECT_EQ(ids_of(bags)[2], (std::vector<int64_t>{6}));
   EXPECT_TRUE(bags.scales.empty());
 }
@@ -268,7 +270,7 @@ TEST(IdBagsTest, ARaggedRowIsABag) {
   const IdBags bags = bags_of(ragged_sample());
   EXPECT_EQ(ids_of(bags), (Ids{{4, 5, 6}, {}, {7}}));
   EXPECT_TRUE(bags.kept.empty());
-  EXPECT_EQ(shape_of(bags), (Shape{3, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{3, 3}));
 }
 
 TEST(IdBagsTest, RaggedRowsOfOneIdHaveNoOffsets) {
@@ -294,9 +296,10 @@ TEST(IdBagsTest, RaggedPartsMayBeInt32AndStrided) {
 TEST(IdBagsTest, ARaggedBatchMayBeEmpty) {
   const RaggedFeature none{
       .values = at::empty({0}, at::kLong), .row_splits = int64s({0})};
-  EXPECT_EQ(shape_of(bags_of(none)), (Shape{0, 3}));
+  EXPECT_EQ(activation_shape_of(bags_of(none)), (Shape{0, 3}));
   EXPECT_EQ(
-      shape_of(bags_of(none, {.max_sequence_length = 2})), (Shape{0, 2, 3}));
+      activation_shape_of(bags_of(none, {.max_sequence_length = 2})),
+      (Shape{0, 2, 3}));
   const RaggedFeature empty_rows{
       .values = at::empty({0}, at::kInt), .row_splits = int64s({0, 0, 0})};
   const IdBags bags = bags_of(empty_rows, {}, Combiner::kMean);
@@ -309,7 +312,7 @@ TEST(IdBagsTest, AnOutputShapeWithAsManyRowsReshapesThem) {
       .values = int64s({1, 2, 3, 4, 5}), .row_splits = int64s({0, 2, 2, 3, 5})};
   const IdBags bags = bags_of(feature, {.output_shape = Shape{2, 2}});
   EXPECT_EQ(ids_of(bags), (Ids{{1, 2}, {}, {3}, {4, 5}}));
-  EXPECT_EQ(shape_of(bags), (Shape{2, 2, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{2, 2, 3}));
 }
 
 TEST(IdBagsTest, AnOutputShapeWithMoreRowsMakesSequences) {
@@ -319,7 +322,7 @@ TEST(IdBagsTest, AnOutputShapeWithMoreRowsMakesSequences) {
   const IdBags bags =
       bags_of(feature, {.output_shape = Shape{2, 4}}, Combiner::kMean);
   EXPECT_EQ(ids_of(bags), (Ids{{1}, {2}, {}, {}, {4}, {}, {5}, {6}}));
-  EXPECT_EQ(shape_of(bags), (Shape{2, 4, 3}));
+  EXPECT_EQ(activation_shape_of(bags), (Shape{2, 4, 3}));
   EXPECT_TRUE(bags.scales.empty());
 }
 
@@ -347,8 +350,8 @@ TEST(IdBagsTest, RaggedRowsAreBagsIfADimensionIsUnknown) {
   const RaggedFeature none{
       .values = at::empty({0}, at::kLong), .row_splits = int64s({0})};
   EXPECT_EQ(
-      bags_of(none, {.output_shape = PartialShape{std::nullopt, 2}})
-          .activation_shape(),
+      activation_shape_of(
+          bags_of(none, {.output_shape = PartialShape{std::nullopt, 2}})),
       (Shape{0, 2, 3}));
 }
 

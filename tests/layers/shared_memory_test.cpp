@@ -13,6 +13,7 @@
 #include "tests/optim/all_specs.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -212,6 +213,33 @@ TEST(SharedMemoryTest, TheEngineTakesItsTableAsAGradient) {
   engine.apply_gradients({{"f", engine.embedding_tables()["t"]}});
   test::expect_close(
       engine.read_rows("t", 0, 4), test::floats({4, 1}, {-10, 10, -10, 10}));
+}
+
+// A view of a table with gaps between its rows, which backward() must copy before it
+// changes the table.
+TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
+  const auto tables_after =
+      [](const std::function<at::Tensor(at::Tensor)>& of) {
+        TPUEmbedding layer(TPUEmbeddingOptions{
+            .features =
+                {{"a",
+                  FeatureConfig{
+                      .table = test::numbered_table("a", kVocab, 2 * kDim)}}},
+            .optimizer = optim::SGD{.learning_rate = 1.0}});
+        const at::Tensor rows = layer->embedding_tables()["a"];
+        const at::Tensor activation =
+            layer->forward({{"a", at::arange(kVocab).flip(0)}})["a"];
+        const at::Tensor half = of(rows.narrow(1, kDim, kDim));
+        torch::autograd::backward(
+            {activation.narrow(1, 0, kDim), activation.narrow(1, kDim, kDim)},
+            {half, half});
+        return rows.clone();
+      };
+
+  const at::Tensor shared = tables_after([](at::Tensor half) { return half; });
+  const at::Tensor copied =
+      tables_after([](const at::Tensor& half) { return half.clone(); });
+  EXPECT_TRUE(at::equal(shared, copied));
 }
 
 }  // namespace shared_memory_test

@@ -7,11 +7,13 @@
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -521,6 +523,54 @@ TEST(StrategyTest, ShardsNeedRanks) {
   EXPECT_VALUE_ERROR(
       Strategy::sharded({}),
       "Call distributed::sharded_strategy(backend) instead.");
+}
+
+// The update reads gradients in place if their rows are equally far apart.
+TEST(TPUEmbeddingGradientTest, AnyLayoutOfAGradientGivesTheSameUpdate) {
+  constexpr int64_t kBatch = 5;
+  constexpr int64_t kDim = 3;
+  const auto table_after = [](const FeatureConfig& config,
+                              const Feature& ids,
+                              const at::Tensor& gradient) {
+    TPUEmbedding layer = make_layer({{"x", config}});
+    const at::Tensor activation = layer->forward({{"x", ids}})["x"];
+    EXPECT_EQ(activation.sizes(), gradient.sizes());
+    activation.backward(gradient);
+    return layer->embedding_tables()[config.table->name].clone();
+  };
+  const auto check = [&](const FeatureConfig& config,
+                         const Feature& ids,
+                         const std::vector<at::Tensor>& gradients) {
+    for (const at::Tensor& gradient : gradients) {
+      SCOPED_TRACE(c10::str(gradient.strides()));
+      test::expect_close(
+          table_after(config, ids, gradient),
+          table_after(
+              config, ids, gradient.clone(at::MemoryFormat::Contiguous)));
+    }
+  };
+  const at::Tensor many = at::arange(1000, at::kFloat);
+  check(
+      FeatureConfig{.table = numbered_table("rows", 8, kDim)},
+      int64s({1, 7, 1, 0, 2}),
+      {many.as_strided({kBatch, kDim}, {7, 1}),
+       many.as_strided({kBatch, kDim}, {0, 1}),
+       many.as_strided({kBatch, kDim}, {1, kBatch}),
+       many.as_strided({kBatch, kDim}, {9, 2}),
+       many.as_strided({kBatch, kDim}, {0, 0})});
+  check(
+      FeatureConfig{
+          .table = numbered_table("sequences", 8, kDim),
+          .max_sequence_length = 2},
+      ragged({{1, 2}, {}, {7}, {1, 1}, {3}}),
+      {many.as_strided({kBatch, 2, kDim}, {20, 10, 1}),
+       many.as_strided({kBatch, 2, kDim}, {20, 4, 1}),
+       many.as_strided({kBatch, 2, kDim}, {3, 15, 1}),
+       many.as_strided({kBatch, 2, kDim}, {0, 0, 1})});
+  check(
+      FeatureConfig{.table = numbered_table("one", 8, 1)},
+      int64s({1, 7, 1, 0, 2}),
+      {many.as_strided({kBatch, 1}, {4, 9})});
 }
 
 }  // namespace tpu_embedding_test
