@@ -242,31 +242,55 @@ TYPED_TEST(StorageTest, ANaNStaysANaN) {
   }
 }
 
-TEST(BFloat16StorageTest, RoundsByTheRandomBitsOfRowAndColumn) {
-  constexpr float kValue = 1.001F;
+// Assigns `value` to all columns of some rows, and checks each with
+// expected(random bits of row and column).
+template <class Expected>
+void check_random_rounding(Storage storage, float value, Expected expected) {
   constexpr Rounding kRounding{.is_stochastic = true, .key = 12345};
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const int64_t dim : {1, 3, 16, 37}) {
       for (const int64_t row : {0, 1, 77}) {
         std::vector<uint16_t> rows((row + 1) * dim);
-        const std::vector<float> values(dim, kValue);
+        const std::vector<float> values(dim, value);
         kernels.assign_row(
             {.data = rows.data(),
              .dim = dim,
-             .storage = Storage::kBFloat16,
+             .storage = storage,
              .rounding = kRounding},
             row,
             values.data());
         for (int64_t column = 0; column < dim; ++column) {
           const uint32_t random =
               rounding_bits(kRounding.key, row, static_cast<uint32_t>(column));
-          const uint32_t sum = std::bit_cast<uint32_t>(kValue) + random;
-          ASSERT_EQ(rows[row * dim + column], sum >> 16);
+          ASSERT_EQ(rows[row * dim + column], expected(random)) << column;
         }
       }
     }
   }
+}
+
+TEST(RandomRoundingTest, BFloat16AddsTheBitsToTheLowerHalf) {
+  static constexpr float kValue = 1.001F;
+  check_random_rounding(Storage::kBFloat16, kValue, [](uint32_t random) {
+    return (std::bit_cast<uint32_t>(kValue) + random) >> 16;
+  });
+}
+
+TEST(RandomRoundingTest, Float16AddsTheBitsToTheMantissa) {
+  static constexpr float kValue = 1.0003F;
+  check_random_rounding(Storage::kFloat16, kValue, [](uint32_t random) {
+    const uint32_t sum = std::bit_cast<uint32_t>(kValue) + (random >> 3);
+    return (sum >> 13) - (112U << 10);
+  });
+}
+
+TEST(RandomRoundingTest, SubnormalFloat16ComparesTheBitsWithTheFraction) {
+  constexpr float kUnit = 0x1p-24F;
+  check_random_rounding(
+      Storage::kFloat16, 3.7F * kUnit, [](uint32_t random) -> uint32_t {
+        return (random + 0.5) / 65536 < 3.7F - 3 ? 4 : 3;
+      });
 }
 
 template <class Format>
@@ -350,6 +374,62 @@ TYPED_TEST(StorageTest, AnUpdateWithStagesRoundsTheResultOfFloat32) {
        .clip_weight = true,
        .clip_weight_min = -1.0F,
        .clip_weight_max = 1.0F});
+}
+
+// Stages make a copy of the row. Limits that are infinite change nothing.
+TYPED_TEST(StorageTest, StepsWithoutACopyOfTheRowEqualStepsWithOne) {
+  const std::vector<RowRule> rules{
+      SgdRule{.learning_rate = 0.3F},
+      AdagradRule{.learning_rate = 0.3F},
+      RowWiseAdagradRule{.learning_rate = 0.3F},
+      AdamRule{.learning_rate = 0.3F, .beta_1 = 0.9, .beta_2 = 0.99}};
+  constexpr int64_t kVocab = 5;
+  const std::vector<Contribution> contributions{{1, 0}, {1, 1}, {1, 2}, {4, 0}};
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const RowRule& rule : rules) {
+      for (const int64_t dim : {1, 5, 16, 33}) {
+        SCOPED_TRACE(kernels.isa + " dim " + std::to_string(dim));
+        std::mt19937 random(7);
+        std::normal_distribution<float> normal;
+        std::vector<float> gradients(3 * dim);
+        for (float& value : gradients) {
+          value = normal(random);
+        }
+        const std::vector<GradientSource> sources{
+            {gradients.data(), 1.0F},
+            {gradients.data() + dim, 0.5F},
+            {gradients.data() + 2 * dim, 1.0F}};
+        const auto update = [&](bool accumulate, const RowStages& stages) {
+          std::vector<uint16_t> rows(kVocab * dim, nearest<TypeParam>(0.7F));
+          std::vector<float> slots(2 * kVocab * dim, 0.1F);
+          std::vector<float> scratch(3 * dim);
+          kernels.update(
+              {.table = TestFixture::stored(
+                   rows, dim, {.is_stochastic = true, .key = 99}),
+               .slots = {slots.data(), slots.data() + kVocab * dim},
+               .contributions = contributions.data(),
+               .count = 4,
+               .sources = sources.data(),
+               .gradient = scratch.data(),
+               .direction = scratch.data() + dim,
+               .weights = scratch.data() + 2 * dim,
+               .accumulate = accumulate,
+               .stages = stages},
+              rule);
+          return std::pair(rows, slots);
+        };
+        for (const bool accumulate : {true, false}) {
+          ASSERT_EQ(
+              update(accumulate, {}),
+              update(
+                  accumulate,
+                  {.clip_weight = true,
+                   .clip_weight_min = -kInfinity,
+                   .clip_weight_max = kInfinity}));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace storage_test
