@@ -111,13 +111,14 @@ TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
       // Several blocks of rows, the last one short. x0 is a slice of a wider tensor.
       const at::Tensor x0 =
           at::randn({7, 11, 2 * dim}, at::kDouble).narrow(2, 1, dim);
+      const at::Tensor loss_weights = at::randn({7, 11, dim}, at::kDouble);
       const auto run = [&](at::ScalarType dtype) {
         layer->to(dtype);
         layer->zero_grad();
         const at::Tensor input = x0.to(dtype).detach().requires_grad_();
         EXPECT_EQ(has_kernels(layer, input), dtype == at::kFloat);
         const at::Tensor result = layer->forward(input);
-        result.mul(result.detach().sin()).sum().backward();
+        result.mul(loss_weights.to(dtype)).sum().backward();
         std::vector<at::Tensor> results{result, input.grad()};
         for (const at::Tensor& parameter : layer->parameters()) {
           results.push_back(parameter.grad().clone());
