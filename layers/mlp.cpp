@@ -57,6 +57,13 @@ PartialShape joined_shape(const Nest<PartialShape>& input_shapes) {
   return *joined;
 }
 
+// Whether autocast chooses the dtype of operators on this tensor.
+bool has_autocast(const at::Tensor& tensor) {
+  const at::DeviceType device = tensor.device().type();
+  return at::autocast::is_autocast_available(device) &&
+      at::autocast::is_autocast_enabled(device);
+}
+
 // Whether mlp_blocks() can compute it.
 bool is_relu_or_linear(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kLinear;
@@ -106,9 +113,8 @@ void MLPImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 }
 
 Activation MLPImpl::activation_of(size_t layer) const {
-  return layer + 1 < layers_.size()
-      ? options().activation
-      : options().last_activation.value_or(options().activation);
+  return layer + 1 < layers_.size() ? options().activation
+                                    : options().final_activation;
 }
 
 at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
@@ -123,7 +129,7 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type(),
+        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
         "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         name_of(path),
         leaf.scalar_type(),
@@ -139,7 +145,7 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
       *joined.back());
   TESSERA_CHECK_TYPE(
       tensors[0].scalar_type() == weight.scalar_type() ||
-          at::autocast::is_autocast_enabled(tensors[0].device().type()),
+          has_autocast(tensors[0]),
       "[MLP] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       weight.scalar_type(),
       tensors[0].scalar_type());

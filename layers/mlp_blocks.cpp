@@ -113,7 +113,7 @@ RowBlocks blocks_of(int64_t rows, const std::vector<DenseLayer>& layers) {
   return {rows, static_cast<int64_t>(size), columns * int64_t{sizeof(float)}};
 }
 
-// The columns of a layer's joined inputs that belong to each of the inputs.
+// Calls visit(input, first column, width) for each input of a layer.
 template <class Visit>
 void for_each_input(const std::vector<at::Tensor>& inputs, Visit&& visit) {
   int64_t begin = 0;
@@ -257,7 +257,12 @@ class PartialGradients {
       size += has(i) ? tensors[i].numel() : 0;
     }
     if (size > 0) {
-      values_ = empty_in_step_memory({blocks, size});
+      // at::sum adds the columns that are left after a multiple of 32 in an order that
+      // depends on the number of threads.
+      constexpr int64_t kColumns = 32;
+      const int64_t padded = (size + kColumns - 1) / kColumns * kColumns;
+      values_ = empty_in_step_memory({blocks, padded});
+      values_.narrow(1, size, padded - size).zero_();
     }
   }
 
@@ -292,7 +297,7 @@ class PartialGradients {
   const std::vector<bool>& needed_;
   size_t num_inputs_;
   std::vector<int64_t> begins_;
-  at::Tensor values_;  // [blocks, sum of sizes]
+  at::Tensor values_;  // [blocks, sum of sizes and some zeros]
 };
 
 // The gradients in the order of flatten(), where they are `needed`. `outputs` are those
@@ -399,7 +404,8 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
     const Stack stack = unflatten(all.slice(0, count), layout);
     const at::Tensor gradient = gradients[0].resolve_neg();
     variable_list result;
-    if (at::GradMode::is_enabled()) {
+    if (at::GradMode::is_enabled() || !is_plain_float32(gradient) ||
+        gradient._is_zerotensor()) {
       result = gradients_by_operators(stack, gradient);
     } else {
       std::vector<bool> needed(count);

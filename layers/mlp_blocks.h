@@ -14,7 +14,7 @@ struct DenseLayer {
   bool has_relu = false;  // the same in all layers but the last
 };
 
-/// Whether mlp_blocks() can be called. It needs float32 on the CPU, no trace, no autocast,
+/// Whether to call mlp_blocks(). It needs float32 on the CPU, no trace, no autocast,
 /// and at least one block of rows per thread.
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,

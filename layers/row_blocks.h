@@ -46,8 +46,8 @@ void multiply(
     const at::Tensor& out,
     bool add = false);
 
-/// Whether multiply() uses oneDNN's kernels, which need AVX-512. Like LibTorch's own
-/// kernels, this follows the environment variable ATEN_CPU_CAPABILITY.
+/// Whether the processor has AVX-512, which makes oneDNN's kernels fast, and the
+/// environment variable ATEN_CPU_CAPABILITY allows it.
 bool has_fast_products();
 
 /// Whether the tensor is float32 on the CPU, without a forward-mode tangent and without a

@@ -31,7 +31,7 @@ void validate_limits(
   TESSERA_CHECK_VALUE(
       static_cast<float>(low.value_or(-kInfinity)) < kInfinity &&
           static_cast<float>(high.value_or(kInfinity)) > -kInfinity,
-      "{} {}_min must be < infinity in float32, and {}_max > -infinity, but got {} and {}.",
+      "{} {}_min must be < infinity in float32, and {}_max > -infinity, but got {} and {}. Leave the limit unset, or set a number that float32 can hold.",
       where,
       option,
       option,

@@ -70,12 +70,12 @@ class LoadPlanner {
     }
     TESSERA_CHECK_VALUE(
         problems_.empty(),
-        "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration, or load less with {}LoadOptions. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
+        "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration{} or load less with LoadOptions. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
         where,
         fmt::format("{}", fmt::join(problems_, "\n  ")),
         state_.missing_slots == MissingSlots::kError
-            ? "its option missing_slots or with "
-            : "");
+            ? ", set the option missing_slots,"
+            : ",");
     if (options_.tables.empty() && options_.slots) {
       plan_.iterations = saved_.iterations;
       plan_.seed = saved_.seed;

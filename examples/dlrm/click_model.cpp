@@ -39,7 +39,10 @@ void ClickModelImpl::reset() {
   normalize_ =
       register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
   bottom_ = register_module(
-      "bottom", tessera::MLP(tessera::MLPOptions{.units = std::move(bottom)}));
+      "bottom",
+      tessera::MLP(tessera::MLPOptions{
+          .units = std::move(bottom),
+          .final_activation = tessera::Activation::kRelu}));
   bottom_->build(tessera::PartialShape{std::nullopt, config.num_dense});
 
   int64_t width = count * dim;
@@ -57,10 +60,7 @@ void ClickModelImpl::reset() {
   std::vector<int64_t> top = config.top_units;
   top.push_back(1);
   top_ = register_module(
-      "top",
-      tessera::MLP(tessera::MLPOptions{
-          .units = std::move(top),
-          .last_activation = tessera::Activation::kLinear}));
+      "top", tessera::MLP(tessera::MLPOptions{.units = std::move(top)}));
   top_->build(tessera::PartialShape{std::nullopt, width});
 }
 

@@ -285,7 +285,7 @@ std::vector<int64_t> RowExchange::exchange_counts(
     to_all_ranks += static_cast<int64_t>(both >> 32);
     to_this_rank += count;
   }
-  // Only the owner of the rows sees that they are too many. It must tell the others. All
+  // Only the owner of the rows sees that they are too many. It must report this to the others. All
   // ranks have the same `to_all_ranks`, so they agree on whether this may be necessary.
   if (to_all_ranks >= max_rows_) {
     ranks_->run_on_all_ranks(point, [&] {
@@ -381,7 +381,8 @@ void RowExchange::read_request(
     Route::ServedRows& served = route.served[table];
     const int64_t begin = filled[table];
     std::copy(id, id + *count, served.rows.ids.begin() + begin);
-    // The other ranks are not told, because further messages may be mixed up, too.
+    // This is not reported to the other ranks, because further messages may be mixed up,
+    // too.
     TESSERA_CHECK(
         std::all_of(
             id,

@@ -67,6 +67,8 @@ std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
   return claim;
 }
 
+// A pass of another thread may set the gradient meanwhile. It adds to this object
+// afterwards, so what it adds is not discarded.
 void PendingGradients::discard_if_zeroed() {
   if (!virtual_variable_.grad().defined()) {
     discard();

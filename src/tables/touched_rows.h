@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/common/buffer.h"
-
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace tessera {
@@ -27,7 +26,7 @@ class TouchedRows {
 
  private:
   // A vector would first be filled with zeros, by one thread.
-  Buffer<uint64_t> checksums_;  // [local rows]
+  std::unique_ptr<uint64_t[]> checksums_;  // [local rows]
 };
 
 }  // namespace tessera

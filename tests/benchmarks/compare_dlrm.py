@@ -83,9 +83,10 @@ def run_variant(variant, command, options):
 
 def check_threads(variant, report, streamed):
     if report["threads"] != streamed["threads"]:
+        name = variant if variant == "tessera" else f"torch {variant}"
         sys.exit(
-            f"expected the same number of threads in all programs, but tessera has {streamed['threads']} and torch "
-            f"{variant} has {report['threads']}. Set it with --threads."
+            f"expected the same number of threads in all programs, but tessera has {streamed['threads']} and {name} "
+            f"has {report['threads']}. Set it with --threads."
         )
 
 

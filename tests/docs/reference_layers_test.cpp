@@ -287,8 +287,7 @@ TEST_F(LayersReferenceTest, MLP) {
   const auto dense = torch::rand({4, 13});
   const auto dots = torch::rand({4, 6});
   // snippet: MLPImpl
-  MLP tower(
-      MLPOptions{.units = {64, 1}, .last_activation = Activation::kLinear});
+  MLP tower(MLPOptions{.units = {64, 1}});
   const auto logits = tower->forward({{"dense", dense}, {"dots", dots}});
   // end snippet
   const at::Tensor joined = torch::cat({dense, dots}, 1);

@@ -409,10 +409,10 @@ TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
        "\n  table 'class': slot momenta was not saved",
        "\n  table 'class': slot velocities was not saved",
        "\n  table 'table_1': slot momenta was not saved",
-       "\nBuild the layer with the saved configuration, or load less with its "
-       "option missing_slots or with LoadOptions. load() and load_checkpoint() "
-       "of the layer take LoadOptions, but torch::load() and load_weights() do "
-       "not."});
+       "\nBuild the layer with the saved configuration, set the option "
+       "missing_slots, or load less with LoadOptions. load() and "
+       "load_checkpoint() of the layer take LoadOptions, but torch::load() and "
+       "load_weights() do not."});
 }
 
 TEST(LayerArchiveTest, SlotsOfAnotherOptimizerAreNotDropped) {

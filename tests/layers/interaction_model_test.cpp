@@ -137,7 +137,7 @@ struct RankerImpl : torch::nn::Module {
   EmbedReduce tags{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
   EmbedReduce single{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
   MLP mixed{
-      MLPOptions{.units = {6, 3}, .last_activation = Activation::kLinear}};
+      MLPOptions{.units = {6, 3}, .final_activation = Activation::kLinear}};
   torch::nn::Sequential tower{nullptr};
 };
 TORCH_MODULE(Ranker);

@@ -443,7 +443,8 @@ TEST(OptimizerSpecTest, RefusesLimitsThatMakeEveryValueInfinite) {
     EXPECT_VALUE_ERROR(
         validate(spec, "[x]"),
         "clip_weight_min must be < infinity in float32, and clip_weight_max > "
-        "-infinity, but got 1e+300 and inf");
+        "-infinity, but got 1e+300 and inf. Leave the limit unset, or set a "
+        "number that float32 can hold.");
     spec.clip_weight_min = std::nullopt;
     spec.clip_weight_max = -1e300;
     EXPECT_VALUE_ERROR(

@@ -46,7 +46,8 @@ struct LookupRecord {
   std::shared_ptr<const distributed::Route> route;
   std::shared_ptr<PendingUpdates> updates;
   at::Tensor virtual_variable;
-  bool is_used = false;
+  // A pass of another thread may end, and write it, at any time.
+  std::atomic<bool> is_used = false;
 };
 using LookupRecordPtr = std::shared_ptr<LookupRecord>;
 
@@ -61,8 +62,8 @@ class PassGradients {
  public:
   explicit PassGradients(Sink sink) : sink_(std::move(sink)) {}
   ~PassGradients() {
-    for (const LookupRecordPtr& record : records_) {
-      record->is_used = is_applied_;
+    for (size_t i = 0; i < records_.size() && !is_applied_; ++i) {
+      records_[i]->is_used = was_used_[i];
     }
   }
   PassGradients(const PassGradients&) = delete;
@@ -73,7 +74,7 @@ class PassGradients {
         {.bags = &record->bags,
          .gradients = std::move(gradients),
          .route = record->route});
-    record->is_used = true;
+    was_used_.push_back(record->is_used.exchange(true));
     records_.push_back(record);
   }
 
@@ -86,6 +87,7 @@ class PassGradients {
  private:
   Sink sink_;
   std::vector<LookupRecordPtr> records_;
+  std::vector<bool> was_used_;  // each record, before this pass
   std::vector<LookupGradients> lookups_;
   bool is_applied_ = false;
 };
