@@ -76,7 +76,7 @@ class RowReader {
 }  // namespace
 
 TouchedRows::TouchedRows(const TableState& table)
-    : checksums_(std::make_unique_for_overwrite<uint64_t[]>(table.rows.count)) {
+    : checksums_(table.rows.count) {
   const RowReader reader(table);
   reader.visit_ranges([&](int64_t /*task*/, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

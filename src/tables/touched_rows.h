@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/buffer.h"
+
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 namespace tessera {
@@ -26,7 +27,7 @@ class TouchedRows {
 
  private:
   // A vector would first be filled with zeros, by one thread.
-  std::unique_ptr<uint64_t[]> checksums_;  // [local rows]
+  Buffer<uint64_t> checksums_;  // [local rows]
 };
 
 }  // namespace tessera

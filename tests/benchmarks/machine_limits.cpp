@@ -134,6 +134,8 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
     const int64_t soon = std::min(i + task.ahead, task.end - 1);
     prefetch_row<kLines>(task.table + groups.rows[soon] * kDim);
     prefetch_row<kLines>(task.accumulators + groups.rows[soon] * kDim);
+    prefetch_row<kLines>(
+        task.gradients + groups.bags[groups.begin[soon]] * kDim);
     Line sum[kLines] = {};
     for (int64_t j = groups.begin[i]; j < groups.begin[i + 1]; ++j) {
       const float* gradient = task.gradients + groups.bags[j] * kDim;
@@ -143,8 +145,8 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
             *reinterpret_cast<const Line*>(gradient + line * kFloatsPerLine);
       }
     }
-    float* row = task.table + groups.rows[i] * kDim;
-    float* accumulator = task.accumulators + groups.rows[i] * kDim;
+    float* __restrict row = task.table + groups.rows[i] * kDim;
+    float* __restrict accumulator = task.accumulators + groups.rows[i] * kDim;
     for (int line = 0; line < kLines; ++line) {
       const auto* of_line = reinterpret_cast<const float*>(&sum[line]);
       for (int64_t j = 0; j < kFloatsPerLine; ++j) {
