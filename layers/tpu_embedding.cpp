@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/json_value.h>
+#include <tessera/common/profile_scope.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
@@ -14,6 +15,7 @@
 #include "src/engine/serving_lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/features/batch.h"
+#include "src/features/batch_plan.h"
 #include "src/features/output_shapes.h"
 
 #include <c10/util/Exception.h>
@@ -91,6 +93,7 @@ TPUEmbeddingImpl::~TPUEmbeddingImpl() = default;
 
 void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
   state_ = std::move(state);
+  reader_ = std::make_unique<PlannedReader>();
   strategy_ = make_strategy(options_.strategy, options_.apply, state_);
   parameters_.clear();
   for (auto& [name, parameter] : strategy_->parameters()) {
@@ -148,13 +151,25 @@ Nest<at::Tensor> TPUEmbeddingImpl::converted(
 TPUEmbeddingImpl::Request TPUEmbeddingImpl::read(
     const Features& features,
     const Weights& weights) {
+  const ProfileScope scope("tessera::read_batch");
   try {
     Request request;
+    if (reader_->read(features, weights, request.batch)) {
+      return request;
+    }
     request.part = part_of(options_.features, features);
     request.batch = request.part
         ? read_part(*request.part, state_->features, features, weights)
         : read_batch(options_.features, state_->features, features, weights);
     request.ragged_rows = request.batch.ragged_rows();
+    if (!request.part) {
+      reader_->plan(
+          options_.features,
+          state_->features,
+          features,
+          weights,
+          request.batch);
+    }
     return request;
   } catch (...) {
     abort(std::current_exception());
@@ -237,6 +252,7 @@ void TPUEmbeddingImpl::build(int64_t batch_size) {
 
 void TPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   build_output_shapes(*state_, options_.features, input_shapes);
+  reader_->forget_plan();
   input_shapes_ =
       join_input_shapes(options_.features, input_shapes_, input_shapes);
 }

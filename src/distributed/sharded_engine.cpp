@@ -65,14 +65,18 @@ Lookup ShardedEngine::lookup(std::vector<IdBags>& bags) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   FetchedRows fetched = exchange_.fetch(bags);
-  Lookup lookup{.route = std::move(fetched.route)};
+  std::vector<LookupTable> tables;
   for (const FeatureState& feature : state().features) {
-    lookup.tables.push_back(
+    tables.push_back(
         {fetched.rows[feature.table],
          buckets_of(*state().tables[feature.table].config)});
   }
-  lookup.activations = tessera::lookup(bags, lookup.tables);
-  return lookup;
+  std::vector<at::Tensor> activations = tessera::lookup(bags, tables);
+  return {
+      .activations = std::move(activations),
+      .tables =
+          std::make_shared<const std::vector<LookupTable>>(std::move(tables)),
+      .route = std::move(fetched.route)};
 }
 
 // A callable may return different learning rates on different ranks.

@@ -400,6 +400,7 @@ class EmbeddingEngine::Impl {
   Batch read(const Features& features, const Weights& weights) {
     Batch batch;
     const auto read_it = [&] {
+      const ProfileScope scope("tessera::read_batch");
       batch =
           read_batch(options_.features, state_->features, features, weights);
     };

@@ -59,23 +59,51 @@ void add_tasks(
   }
 }
 
-// Prefetches all rows of a small batch. Each table has only a few of them, and the lookup
-// would wait for them one table after the other.
-void prefetch_rows(
+void prefetch_rows(const IdBags& bags, const LookupTable& table) {
+  const kernels::StoredRows rows = stored_rows(table.rows);
+  const int64_t row_bytes = rows.dim * kernels::bytes_per_element(rows.storage);
+  for (const uint32_t id : bags.ids) {
+    kernels::prefetch_row(rows.data, row_bytes, id);
+  }
+}
+
+void combine(
+    const IdBags& feature,
+    const LookupTable& table,
+    const at::Tensor& activation,
+    int64_t begin_bag,
+    int64_t end_bag) {
+  active_kernels().combine(
+      {.table = stored_rows(table.rows),
+       .ids = feature.ids.data(),
+       .nnz = feature.nnz(),
+       .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
+       .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
+       .scales = feature.scales.empty() ? nullptr : feature.scales.data(),
+       .buckets = table.buckets,
+       .out = activation.mutable_data_ptr<float>(),
+       .begin_bag = begin_bag,
+       .end_bag = end_bag});
+}
+
+// Each table has only a few rows of a small batch, and the lookup would wait for them one
+// table after the other. All rows are therefore prefetched before the first is used, while
+// the activations are allocated.
+std::vector<at::Tensor> lookup_small_batch(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables) {
+  std::vector<at::Tensor> activations;
+  activations.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i) {
-    const at::Tensor& rows = tables[i].rows;
-    const auto* table = static_cast<const char*>(rows.const_data_ptr());
-    const auto row_bytes =
-        rows.size(1) * static_cast<int64_t>(rows.element_size());
-    for (const uint32_t id : bags[i].ids) {
-      const char* row = table + static_cast<int64_t>(id) * row_bytes;
-      for (int64_t byte = 0; byte < row_bytes; byte += kernels::kLineBytes) {
-        __builtin_prefetch(row + byte);
-      }
+    prefetch_rows(bags[i], tables[i]);
+    activations.push_back(empty_in_step_memory(bags[i].activation_shape()));
+  }
+  for (size_t i = 0; i < bags.size(); ++i) {
+    if (bags[i].bags > 0) {
+      combine(bags[i], tables[i], activations[i], 0, bags[i].bags);
     }
   }
+  return activations;
 }
 
 }  // namespace
@@ -83,39 +111,33 @@ void prefetch_rows(
 std::vector<at::Tensor> lookup(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables) {
+  int64_t bytes = 0;
+  for (const IdBags& feature : bags) {
+    bytes += bytes_of(feature);
+  }
+  if (bytes < kParallelBytes) {
+    return lookup_small_batch(bags, tables);
+  }
   std::vector<at::Tensor> activations;
   std::vector<LookupTask> tasks;
   activations.reserve(bags.size());
   tasks.reserve(bags.size());
-  int64_t bytes = 0;
   for (const IdBags& feature : bags) {
     activations.push_back(empty_in_step_memory(feature.activation_shape()));
-    bytes += bytes_of(feature);
   }
   const int64_t task_bytes =
       task_size(bytes, bytes, kMinTaskBytes, kMaxTaskBytes);
   for (size_t i = 0; i < bags.size(); ++i) {
     add_tasks(i, bags[i], task_bytes, tasks);
   }
-  if (bytes < kParallelBytes) {
-    prefetch_rows(bags, tables);
-  }
-  const kernels::KernelTable& kernels = active_kernels();
   run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
     const LookupTask& task = tasks[index];
-    const IdBags& feature = bags[task.feature];
-    const LookupTable& table = tables[task.feature];
-    kernels.combine(
-        {.table = stored_rows(table.rows),
-         .ids = feature.ids.data(),
-         .nnz = feature.nnz(),
-         .offsets = feature.offsets.empty() ? nullptr : feature.offsets.data(),
-         .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
-         .scales = feature.scales.empty() ? nullptr : feature.scales.data(),
-         .buckets = table.buckets,
-         .out = activations[task.feature].mutable_data_ptr<float>(),
-         .begin_bag = task.begin_bag,
-         .end_bag = task.end_bag});
+    combine(
+        bags[task.feature],
+        tables[task.feature],
+        activations[task.feature],
+        task.begin_bag,
+        task.end_bag);
   });
   return activations;
 }

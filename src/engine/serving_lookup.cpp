@@ -84,7 +84,11 @@ Nest<at::Tensor> lookup_by(
     rows.push_back({(tables.begin() + feature.table)->parameters});
     check_rows(feature, rows.back().rows);
   }
-  Batch batch = read_batch(configs, states, features, weights);
+  Batch batch;
+  {
+    const ProfileScope scope("tessera::read_batch");
+    batch = read_batch(configs, states, features, weights);
+  }
   const ProfileScope scope("tessera::lookup");
   if (!needs_gradient(batch, rows)) {
     for (IdBags& bags : batch.bags) {

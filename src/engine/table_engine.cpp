@@ -136,36 +136,34 @@ TableEngine::TableEngine(
     for (const Slot& slot : table.slots) {
       table_memory_.add(slot.values);
     }
+    accumulation_steps_.push_back(accumulation_steps_of(table));
     learning_rates.push_back(
         table.optimizer ? optim::learning_rate_of(*table.optimizer) : 0.0);
   }
   learning_rate_tags_ = optim::learning_rate_tags(learning_rates);
   zero_row_.assign(max_dim, 0.0F);
+  std::vector<LookupTable> lookup_tables;
+  for (const FeatureState& feature : state_->features) {
+    const TableState& table = state_->tables[feature.table];
+    lookup_tables.push_back({table.parameters, buckets_of(*table.config)});
+  }
+  lookup_tables_ = std::make_shared<const std::vector<LookupTable>>(
+      std::move(lookup_tables));
 }
 
 std::vector<at::Tensor> TableEngine::lookup_local(
     const std::vector<IdBags>& bags) const {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
-  return tessera::lookup(bags, lookup_tables());
-}
-
-std::vector<LookupTable> TableEngine::lookup_tables() const {
-  std::vector<LookupTable> tables;
-  tables.reserve(state_->features.size());
-  for (const FeatureState& feature : state_->features) {
-    const TableState& table = state_->tables[feature.table];
-    tables.push_back({table.parameters, buckets_of(*table.config)});
-  }
-  return tables;
+  return tessera::lookup(bags, *lookup_tables_);
 }
 
 Lookup TableEngine::lookup(std::vector<IdBags>& bags) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
-  Lookup lookup{.tables = lookup_tables()};
-  lookup.activations = tessera::lookup(bags, lookup.tables);
-  return lookup;
+  return {
+      .activations = tessera::lookup(bags, *lookup_tables_),
+      .tables = lookup_tables_};
 }
 
 void TableEngine::warn_of_missing_gradients(
@@ -216,7 +214,8 @@ TableUpdate::Term TableEngine::term_of(
   term.gradient = zero_row_.data();
   const at::Tensor& gradient = lookup.gradients[feature];
   if (gradient.defined()) {
-    at::Tensor values = gradient.resolve_neg();
+    // Even operators that do nothing take 100 ns.
+    at::Tensor values = gradient.is_neg() ? gradient.resolve_neg() : gradient;
     std::optional<int64_t> stride = row_stride_of(values);
     // The update writes to the memory of the tables.
     if (!stride || table_memory_.overlap(values)) {
@@ -331,7 +330,7 @@ void TableEngine::add_row_updates(
             i,
             optim::learning_rate_of(optimizer),
             [&] { return where_of(table); }),
-        .update = state_->iterations / accumulation_steps_of(table) + 1};
+        .update = state_->iterations / accumulation_steps_[i] + 1};
     update.learning_rates.push_back(context.learning_rate);
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
@@ -365,21 +364,29 @@ TableEngine::Update TableEngine::plan_tables(
       check_count(table);
     }
   }
+  if (std::any_of(
+          accumulation_steps_.begin(),
+          accumulation_steps_.end(),
+          [](int64_t steps) { return steps > 1; })) {
+    accumulate_terms(updates, update);
+  }
+  add_row_updates(std::move(updates), update);
+  return update;
+}
+
+void TableEngine::accumulate_terms(
+    std::vector<TableUpdate>& updates,
+    Update& update) {
   std::vector<TableUpdate> accumulating(updates.size());
   std::vector<const GradientAccumulator*> accumulators;
   accumulators.reserve(updates.size());
-  bool accumulates = false;
   for (size_t i = 0; i < updates.size(); ++i) {
     accumulators.push_back(&state_->accumulated[i]);
-    if (updates[i].table != nullptr &&
-        accumulation_steps_of(*updates[i].table) > 1) {
+    if (updates[i].table != nullptr && accumulation_steps_[i] > 1) {
       std::swap(accumulating[i], updates[i]);
-      accumulates = true;
     }
   }
-  if (accumulates) {
-    update.accumulators = sum(accumulators, accumulating);
-  }
+  update.accumulators = sum(accumulators, accumulating);
   for (size_t i = 0; i < update.accumulators.size(); ++i) {
     const GradientAccumulator& accumulator = update.accumulators[i];
     if (accumulator.passes() > 0 && is_due(*accumulating[i].table)) {
@@ -388,8 +395,6 @@ TableEngine::Update TableEngine::plan_tables(
       updates[i].terms = {accumulator.term(1.0F / static_cast<float>(passes))};
     }
   }
-  add_row_updates(std::move(updates), update);
-  return update;
 }
 
 TableEngine::Update TableEngine::plan_accumulated_update(

@@ -30,7 +30,7 @@ struct Route;
 struct Lookup {
   std::vector<at::Tensor> activations = {};  // one per feature
   /// One per feature: the table whose rows its ids number after lookup().
-  std::vector<LookupTable> tables = {};
+  std::shared_ptr<const std::vector<LookupTable>> tables = {};
   /// Where to send the gradients of rows from other ranks. Unset if this process has all
   /// rows.
   std::shared_ptr<const distributed::Route> route = {};
@@ -199,7 +199,9 @@ class TableEngine {
  private:
   Update plan_tables(std::vector<TableUpdate> updates, Update update);
 
-  std::vector<LookupTable> lookup_tables() const;
+  // Moves the terms of tables with gradient_accumulation_steps into
+  // Update::accumulators. Where a table is due, the mean takes their place.
+  void accumulate_terms(std::vector<TableUpdate>& updates, Update& update);
 
   // Whether a feature of the table has a gradient.
   bool has_gradient(const std::vector<LookupGradients>& lookups, size_t table)
@@ -218,6 +220,7 @@ class TableEngine {
   void add_row_updates(std::vector<TableUpdate> updates, Update& update);
 
   std::shared_ptr<EmbeddingState> state_;
+  std::shared_ptr<const std::vector<LookupTable>> lookup_tables_;  // [features]
   int64_t lookup_threads_ = 0;
   const ThreadOwner owner_;
   mutable std::shared_mutex tables_in_use_;  // lookups hold it shared
@@ -225,6 +228,7 @@ class TableEngine {
   Buffer<float> zero_row_;  // stands for undefined gradients
   TableUpdater updater_;
   std::vector<int64_t> learning_rate_tags_;  // [tables]
+  std::vector<int64_t> accumulation_steps_;  // [tables]
   bool has_warned_ = false;  // about a missing gradient
   mutable std::mutex worker_mutex_;  // guards the creation of worker_
   // Created at the first call of worker(). The last member: its jobs use the others.

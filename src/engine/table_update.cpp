@@ -2,6 +2,7 @@
 #include "src/engine/table_update.h"
 
 #include "src/common/parallel.h"
+#include "src/kernels/prefetch.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
@@ -22,6 +23,10 @@ constexpr int64_t kMinIdsPerBucket = 256;
 constexpr int64_t kMaxIdsPerBucket = 2048;
 constexpr int kMaxBucketBits = 8;
 using BucketCounters = std::array<uint32_t, size_t{1} << kMaxBucketBits>;
+// With fewer ids and less memory traffic, one thread updates all tables before others
+// would have been woken for each phase.
+constexpr int64_t kFewIds = kMaxIdsPerBucket;
+constexpr int64_t kFewBytes = int64_t{512} * 1024;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
@@ -35,6 +40,13 @@ int bucket_bits_for(int64_t ids, int64_t ids_per_bucket) {
 // There is one source per bag, or one per id if ids have weights.
 int64_t sources_of(const IdBags& bags) {
   return bags.weights.empty() ? bags.bags : bags.nnz();
+}
+
+// Whether each id is a bag without a weight and a scale.
+bool has_one_id_per_bag(const TableUpdate::Term& term) {
+  const IdBags& bags = *term.bags;
+  return bags.offsets.empty() && bags.weights.empty() && bags.scales.empty() &&
+      term.positions == nullptr;
 }
 
 int64_t ids_of(const TableUpdate& update) {
@@ -55,14 +67,94 @@ int64_t traffic_of(const TableUpdate& update) {
       static_cast<int64_t>(sizeof(float));
 }
 
+bool has_few_ids(const std::vector<TableUpdate>& updates) {
+  int64_t ids = 0;
+  int64_t bytes = 0;
+  for (const TableUpdate& update : updates) {
+    ids += ids_of(update);
+    bytes += traffic_of(update);
+  }
+  return ids < kFewIds && bytes < kFewBytes;
+}
+
+// Whether there are few contributions, each to another row. This takes less time than to
+// sort them.
+bool has_few_distinct_rows(
+    const kernels::Contribution* contributions,
+    int64_t count) {
+  constexpr int64_t kMaxCount = 32;
+  if (count > kMaxCount) {
+    return false;
+  }
+  for (int64_t i = 1; i < count; ++i) {
+    uint32_t equal = 0;
+    for (int64_t j = 0; j < i; ++j) {
+      equal |= contributions[j].row == contributions[i].row ? 1U : 0U;
+    }
+    if (equal != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Prefetches what an update of few ids reads and writes.
+void prefetch_rows(const TableUpdate& update) {
+  const TableState& table = *update.table;
+  const auto prefetch = [&](const at::Tensor& rows) {
+    const void* data = rows.const_data_ptr();
+    const auto row_bytes = static_cast<int64_t>(rows.element_size()) *
+        (rows.dim() == 1 ? 1 : rows.size(1));
+    for (const TableUpdate::Term& term : update.terms) {
+      for (const uint32_t id : term.bags->ids) {
+        kernels::prefetch_row(data, row_bytes, id);
+      }
+    }
+  };
+  prefetch(table.parameters);
+  for (const Slot& slot : table.slots) {
+    prefetch(slot.values);
+  }
+}
+
 }  // namespace
 
 void TableUpdater::update(const std::vector<TableUpdate>& updates) {
+  if (has_few_ids(updates)) {
+    update_few_ids(updates);
+    return;
+  }
   const std::vector<Task> tasks = distribute(updates, BucketSizes::kByThreads);
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bucket] = tasks[i];
     update_bucket(updates[table], workspaces_[table], bucket);
   });
+}
+
+// Few ids make one bucket per table, so contributions are already in place. All tables
+// use the same memory, which stays in the first-level cache.
+void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
+  if (workspaces_.empty()) {
+    workspaces_.resize(1);
+  }
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (i == 0) {
+      prefetch_rows(updates[0]);
+    }
+    if (i + 1 < updates.size()) {
+      prefetch_rows(updates[i + 1]);
+    }
+    chunks_.clear();
+    counters_.clear();
+    choose_buckets(updates[i], kMaxIdsPerBucket, workspaces_[0]);
+    add_chunks(updates[i], /*table=*/0, kMaxIdsPerChunk);
+    for (const Chunk& chunk : chunks_) {
+      fill(updates[i], chunk);
+    }
+    workspaces_[0].bucket_begin = {
+        0, static_cast<int64_t>(workspaces_[0].contributions.size())};
+    update_bucket(updates[i], workspaces_[0], /*bucket=*/0);
+  }
 }
 
 std::vector<RowGradients> TableUpdater::sum(
@@ -217,13 +309,22 @@ void TableUpdater::fill(const TableUpdate& update, const Chunk& chunk) {
   BucketCounters counts;
   std::fill_n(counts.begin(), workspace.buckets(), 0);
   int64_t bag = chunk.begin_id;
-  if (!bags.offsets.empty()) {
+  int64_t i = chunk.begin_id;
+  if (has_one_id_per_bag(term)) {  // the usual case, without a loop over bags
+    for (; i < chunk.end_id; ++i) {
+      sources[i] = {term.gradient + i * term.stride, term.factor};
+      contributions[i] = {bags.ids[i], first_source + static_cast<uint32_t>(i)};
+    }
+    for (int64_t id = chunk.begin_id; id < chunk.end_id; ++id) {
+      ++counts[workspace.bucket_of(bags.ids[id])];
+    }
+  } else if (!bags.offsets.empty()) {
     // The last bag that begins at or before the chunk, without empty bags.
     bag = std::upper_bound(
               bags.offsets.begin(), bags.offsets.end(), chunk.begin_id) -
         bags.offsets.begin() - 1;
   }
-  for (int64_t i = chunk.begin_id; i < chunk.end_id; ++bag) {
+  for (; i < chunk.end_id; ++bag) {
     const int64_t end = std::min(bags.end(bag), chunk.end_id);
     const float scale =
         term.factor * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
@@ -308,6 +409,17 @@ void TableUpdater::scatter(const Chunk& chunk) {
   }
 }
 
+const kernels::Contribution* TableUpdater::group_bucket(
+    const TableUpdate& update,
+    Workspace& workspace,
+    int64_t bucket) {
+  const kernels::Contribution* contributions =
+      workspace.contributions.data() + workspace.bucket_begin[bucket];
+  const bool are_grouped = workspace.bucket_bits == 0 && !update.rows.sweep &&
+      has_few_distinct_rows(contributions, workspace.count(bucket));
+  return are_grouped ? contributions : sort_bucket(workspace, bucket);
+}
+
 const kernels::Contribution* TableUpdater::sort_bucket(
     Workspace& workspace,
     int64_t bucket) {
@@ -349,7 +461,7 @@ void TableUpdater::update_bucket(
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   kernels::UpdateArgs args{
       .table = mutable_rows(table.parameters),
-      .contributions = sort_bucket(workspace, bucket),
+      .contributions = group_bucket(update, workspace, bucket),
       .count = workspace.count(bucket),
       .sources = workspace.sources.data(),
       .gradient = scratch.data(),

@@ -103,6 +103,8 @@ class TableUpdater {
   // A table and one of its buckets.
   using Task = std::pair<size_t, int64_t>;
 
+  // Updates one table after the other on this thread.
+  void update_few_ids(const std::vector<TableUpdate>& updates);
   void plan(const std::vector<TableUpdate>& updates, BucketSizes sizes);
   static void choose_buckets(
       const TableUpdate& update,
@@ -119,6 +121,11 @@ class TableUpdater {
   void fill(const TableUpdate& update, const Chunk& chunk);
   void scatter(const Chunk& chunk);
   void place_buckets();
+  // Makes the contributions to each row adjacent. In a sweep, it also sorts the rows.
+  static const kernels::Contribution* group_bucket(
+      const TableUpdate& update,
+      Workspace& workspace,
+      int64_t bucket);
   static const kernels::Contribution* sort_bucket(
       Workspace& workspace,
       int64_t bucket);

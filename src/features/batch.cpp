@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/features/batch.h"
 
-#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -65,7 +64,6 @@ Batch read_leaves(
     const std::vector<FeatureState>& states,
     const std::vector<const Feature*>& features,
     const std::vector<const std::optional<Feature>*>& weights) {
-  const ProfileScope scope("tessera::read_batch");
   const size_t count = states.size();
   Batch batch;
   batch.weights.resize(count);

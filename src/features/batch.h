@@ -9,10 +9,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <vector>
 
 namespace tessera {
+
+class SpareBags;
 
 /// A checked batch. Each vector has one entry per feature, in the order of
 /// FeatureSet::features.
@@ -20,6 +23,8 @@ struct Batch {
   std::vector<IdBags> bags = {};
   /// The flat float32 weights [nnz] of each feature, or an undefined tensor.
   std::vector<at::Tensor> weights = {};
+  /// Takes `bags` when they are not needed any more. nullptr: they are destroyed.
+  std::shared_ptr<SpareBags> spare = {};
 
   /// Returns IdBags::ragged_rows of each feature.
   std::vector<int64_t> ragged_rows() const;

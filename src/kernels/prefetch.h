@@ -8,6 +8,15 @@ namespace tessera::kernels {
 
 inline constexpr int64_t kLineBytes = 64;
 
+/// Prefetches a row of a table or a slot, whose rows have `row_bytes` bytes each.
+inline void prefetch_row(const void* rows, int64_t row_bytes, uint32_t row) {
+  const char* begin =
+      static_cast<const char*>(rows) + static_cast<int64_t>(row) * row_bytes;
+  for (int64_t byte = 0; byte < row_bytes; byte += kLineBytes) {
+    __builtin_prefetch(begin + byte);
+  }
+}
+
 /// How many items ahead of its use an item of `bytes` bytes is prefetched. The items in
 /// flight fill a third of a small first-level cache. The limits keep narrow items from
 /// being fetched too early.

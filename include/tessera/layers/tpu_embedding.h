@@ -36,6 +36,7 @@ namespace tessera {
 class EmbeddingStrategy;
 class NoTableUpdateGuard;
 class PendingGradients;
+class PlannedReader;
 class TPUEmbedding;
 struct EmbeddingState;
 
@@ -392,6 +393,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   torch::Dtype activation_dtype_ = torch::kFloat;
   std::optional<Nest<PartialShape>> input_shapes_;
   std::shared_ptr<EmbeddingState> state_;
+  std::unique_ptr<PlannedReader> reader_;
   std::shared_ptr<EmbeddingStrategy> strategy_;
 };
 

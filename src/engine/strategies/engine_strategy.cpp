@@ -4,10 +4,12 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include "src/common/check.h"
+#include "src/common/step_memory.h"
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/engine/table_engine.h"
 #include "src/engine/weight_gradient.h"
+#include "src/features/batch_plan.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -41,7 +43,17 @@ struct WeightedFeature {
 
 // What backward() needs from one forward pass, with its own checked copy of the ids.
 struct LookupRecord {
+  LookupRecord() = default;
+  ~LookupRecord() {
+    if (spare != nullptr) {
+      spare->give_back(std::move(bags));
+    }
+  }
+  LookupRecord(const LookupRecord&) = delete;
+  LookupRecord& operator=(const LookupRecord&) = delete;
+
   std::vector<IdBags> bags;
+  std::shared_ptr<SpareBags> spare;  // see Batch::spare
   std::vector<WeightedFeature> weighted;
   std::shared_ptr<const distributed::Route> route;
   std::shared_ptr<PendingUpdates> updates;
@@ -160,12 +172,22 @@ class PendingUpdates {
   std::map<int, std::weak_ptr<PassGradients>> passes_;
 };
 
+// The gradient of the virtual variable. at::zeros() would take five times as long.
+at::Tensor zero_gradient() {
+  at::Tensor zero = empty_in_step_memory({1});
+  *zero.mutable_data_ptr<float>() = 0.0F;
+  return zero;
+}
+
 // The node of the autograd graph from which all activations of one lookup come. Its
 // inputs are the virtual variable and the weights of record->weighted. It passes the
 // gradients of the activations to the engine and gives the variable a gradient of zero.
 class LookupNode : public torch::autograd::Node {
  public:
-  explicit LookupNode(LookupRecordPtr record) : record_(std::move(record)) {}
+  LookupNode(LookupRecordPtr record, size_t num_activations)
+      : record_(std::move(record)) {
+    input_metadata_.reserve(num_activations);
+  }
 
   std::string name() const override {
     return "tessera::LookupNode";
@@ -206,7 +228,7 @@ class LookupNode : public torch::autograd::Node {
           !record->is_used || record->updates->allows_second_pass(),
           "[TPUEmbedding] expected one backward pass for each forward(), but this is a second backward pass over the same forward(), whose gradients have already updated the tables. Call forward() again, add the losses and call backward() once, or use Apply::kOnStep, which adds up the gradients of all passes.");
       record->updates->add(record, std::move(gradients));
-      results[0] = at::zeros({1}, at::kFloat);
+      results[0] = zero_gradient();
     }
     return results;
   }
@@ -346,7 +368,7 @@ class EngineStrategy : public EmbeddingStrategy {
       weighted.rows = gather_rows(
           weighted.bags,
           batch.bags[weighted.feature],
-          result.lookup.tables[weighted.feature]);
+          (*result.lookup.tables)[weighted.feature]);
     }
     result.batch = std::move(batch);
     return result;
@@ -357,6 +379,9 @@ class EngineStrategy : public EmbeddingStrategy {
     state_->out_of_range_count += found.zero_rows;
     if (!at::GradMode::is_enabled() ||
         (!is_trained() && found.weighted.empty())) {
+      if (found.batch.spare != nullptr) {
+        found.batch.spare->give_back(std::move(found.batch.bags));
+      }
       return std::move(found.lookup.activations);
     }
     variable_list inputs{virtual_variable_};
@@ -365,11 +390,13 @@ class EngineStrategy : public EmbeddingStrategy {
     }
     auto record = std::make_shared<LookupRecord>();
     record->bags = std::move(found.batch.bags);
+    record->spare = std::move(found.batch.spare);
     record->weighted = std::move(found.weighted);
     record->route = std::move(found.lookup.route);
     record->updates = updates_;
     record->virtual_variable = virtual_variable_;
-    const auto node = c10::make_intrusive<LookupNode>(std::move(record));
+    const auto node = c10::make_intrusive<LookupNode>(
+        std::move(record), found.lookup.activations.size());
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     torch::autograd::set_history(found.lookup.activations, node);
     torch::autograd::fire_node_creation_hooks(node);
