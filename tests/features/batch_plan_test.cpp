@@ -44,8 +44,7 @@ class BatchPlanTest : public testing::Test {
       const FeatureConfig& config = {},
       Combiner combiner = Combiner::kMean) {
     states_ = {feature_state(config, combiner), feature_state({}, combiner)};
-    structure_ = {
-        {"clicks", states_[0].config}, {"likes", states_[1].config}};
+    structure_ = {{"clicks", states_[0].config}, {"likes", states_[1].config}};
   }
 
   Batch read_slowly(const Features& features, const Weights& weights = {}) {
@@ -54,11 +53,7 @@ class BatchPlanTest : public testing::Test {
 
   void plan(const Features& features, const Weights& weights = {}) {
     reader_.plan(
-        structure_,
-        states_,
-        features,
-        weights,
-        read_slowly(features, weights));
+        structure_, states_, features, weights, read_slowly(features, weights));
   }
 
   bool can_read(const Features& features, const Weights& weights = {}) {
@@ -91,7 +86,8 @@ TEST_F(BatchPlanTest, ReadsNothingBeforeAPlan) {
 
 TEST_F(BatchPlanTest, ReadsOtherIdsOfTheSameStructure) {
   plan({{"clicks", int64s({1, 2})}, {"likes", ragged({{3}, {4, 5}})}});
-  expect_planned({{"clicks", int64s({9, 0})}, {"likes", ragged({{6}, {7, 8}})}});
+  expect_planned(
+      {{"clicks", int64s({9, 0})}, {"likes", ragged({{6}, {7, 8}})}});
 }
 
 TEST_F(BatchPlanTest, BagsOfRaggedFeaturesMayHaveOtherLengths) {
@@ -189,8 +185,7 @@ TEST_F(BatchPlanTest, MakesNoPlanForSparseFeaturesSequencesAndManyIds) {
   const Features with_sparse{{"clicks", ids}, {"likes", sparse}};
   plan(with_sparse);
   EXPECT_FALSE(can_read(with_sparse));
-  const Features many{
-      {"clicks", at::zeros({5000}, at::kLong)}, {"likes", ids}};
+  const Features many{{"clicks", at::zeros({5000}, at::kLong)}, {"likes", ids}};
   plan(many);
   EXPECT_FALSE(can_read(many));
   for (const FeatureConfig& config :

@@ -133,7 +133,8 @@ TEST(PlannedBatchesTest, HaveTheErrorsOfOtherBatches) {
             {{"a", ids},
              {"b",
               RaggedFeature{
-                  .values = int64s({1, 2}), .row_splits = int64s({0, 2, 1})}}})),
+                  .values = int64s({1, 2}),
+                  .row_splits = int64s({0, 2, 1})}}})),
         "[feature 'b'] row_splits must not decrease");
     EXPECT_VALUE_ERROR(
         (layer->forward({{"a", ids}})), "missing entry 'b'. Got: a");
@@ -142,8 +143,7 @@ TEST(PlannedBatchesTest, HaveTheErrorsOfOtherBatches) {
 
 TEST(PlannedBatchesTest, KnowTheShapesOfALaterBuild) {
   TPUEmbedding layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}},
-      optim::SGD{});
+      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}, optim::SGD{});
   layer->forward({{"a", int64s({1, 2})}});
   layer->build(3);
   EXPECT_VALUE_ERROR(
@@ -154,8 +154,7 @@ TEST(PlannedBatchesTest, KnowTheShapesOfALaterBuild) {
 
 TEST(PlannedBatchesTest, MayBeFollowedByOneWithWeights) {
   TPUEmbedding layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}},
-      optim::SGD{});
+      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}, optim::SGD{});
   const Features features{{"a", ragged({{1, 2}, {3}})}};
   const at::Tensor sums = floats({3, 3, 3, 3}).view({2, 2});
   const at::Tensor weighted = floats({5, 5, 9, 9}).view({2, 2});
