@@ -82,14 +82,15 @@ struct RowStages {
 ///     gradient = sum of factor * gradient over the run
 ///     apply stages and rule to table[r] and slots[..][r]
 ///
-/// Without `accumulate`, the rule runs once per contribution, in order. With `sweep`,
-/// the other rows of [first_row, end_row) are updated with a gradient of zeros.
+/// The contributions to a row are adjacent. Without `accumulate`, the rule runs once per
+/// contribution, in order. With `sweep`, the contributions are sorted by row, and the
+/// other rows of [first_row, end_row) are updated with a gradient of zeros.
 struct UpdateArgs {
   StoredRows table = {};
   /// Each [vocab, dim], or [vocab] if the rule keeps one number per row; nullptr if the
   /// rule does not use the slot.
   std::array<float*, kMaxSlots> slots = {};
-  const Contribution* contributions = nullptr;  // [count], sorted by row
+  const Contribution* contributions = nullptr;  // [count]
   int64_t count = 0;
   const GradientSource* sources = nullptr;
   float* gradient = nullptr;  // [dim], scratch
