@@ -6,6 +6,7 @@
 #include "src/features/id_bags.h"
 #include "src/kernels/kernels.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
@@ -67,14 +68,21 @@ class TableUpdater {
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
-    Buffer<kernels::Contribution> scratch;
     int bucket_bits = 0;
     int bucket_shift = 0;
     int row_bits = 0;
 
-    uint32_t bucket_of(uint32_t row) const {
-      return static_cast<uint32_t>(uint64_t{row} >> bucket_shift) &
-          ((1U << bucket_bits) - 1);
+    // A copy for loops, because a compiler reads members again after each store.
+    struct BucketOf {
+      int shift = 0;
+      uint32_t mask = 0;
+
+      uint32_t operator()(uint32_t row) const {
+        return static_cast<uint32_t>(uint64_t{row} >> shift) & mask;
+      }
+    };
+    BucketOf bucket_of() const {
+      return {bucket_shift, (1U << bucket_bits) - 1};
     }
     std::vector<int64_t> bucket_begin;  // [buckets + 1]
 
@@ -91,7 +99,6 @@ class TableUpdater {
     size_t term = 0;
     int64_t begin_id = 0;
     int64_t end_id = 0;
-    int64_t first_contribution = 0;
     int64_t first_source = 0;
     int64_t first_counter = 0;  // in counters_, where each bucket has one
   };
@@ -102,10 +109,12 @@ class TableUpdater {
 
   // A table and one of its buckets.
   using Task = std::pair<size_t, int64_t>;
+  using Updates = c10::ArrayRef<TableUpdate>;
 
   // Updates one table after the other on this thread.
   void update_few_ids(const std::vector<TableUpdate>& updates);
-  void plan(const std::vector<TableUpdate>& updates, BucketSizes sizes);
+  void update_group(Updates updates);
+  void plan(Updates updates, BucketSizes sizes);
   static void choose_buckets(
       const TableUpdate& update,
       int64_t ids_per_bucket,
@@ -115,18 +124,16 @@ class TableUpdater {
       size_t table,
       int64_t ids_per_chunk);
   // Puts all contributions into their buckets and returns one task per bucket.
-  std::vector<Task> distribute(
-      const std::vector<TableUpdate>& updates,
-      BucketSizes sizes);
-  void fill(const TableUpdate& update, const Chunk& chunk);
-  void scatter(const Chunk& chunk);
-  void place_buckets();
+  std::vector<Task> distribute(Updates updates, BucketSizes sizes);
+  void count_buckets(const TableUpdate& update, const Chunk& chunk);
+  void place_buckets(size_t tables);
+  void scatter(const TableUpdate& update, const Chunk& chunk);
   // Makes the contributions to each row adjacent. In a sweep, it also sorts the rows.
   static const kernels::Contribution* group_bucket(
       const TableUpdate& update,
       Workspace& workspace,
       int64_t bucket);
-  static const kernels::Contribution* sort_bucket(
+  static kernels::Contribution* sort_bucket(
       Workspace& workspace,
       int64_t bucket);
   static void update_bucket(
@@ -135,7 +142,8 @@ class TableUpdater {
       int64_t bucket);
 
   int64_t bytes_ = 0;  // of memory traffic
-  std::vector<Workspace> workspaces_;
+  std::vector<Workspace>
+      workspaces_;  // of the tables that are updated together
   std::vector<Chunk> chunks_;
   // For each chunk and bucket, the number of ids and then the position of the next one.
   Buffer<uint32_t> counters_;

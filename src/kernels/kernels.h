@@ -76,6 +76,13 @@ struct RowStages {
   }
 };
 
+/// Memory for the summed gradients of some rows.
+struct SumScratch {
+  uint32_t* rows = nullptr;  // [max_rows]
+  float* sums = nullptr;  // [max_rows, dim]
+  int64_t max_rows = 0;
+};
+
 /// Updates each row that occurs in `contributions`:
 ///
 ///   for each run of equal rows r:                  (accumulate)
@@ -97,6 +104,9 @@ struct UpdateArgs {
   float* direction = nullptr;  // [dim], scratch
   float* weights = nullptr;  // [dim], scratch
   bool accumulate = true;
+  /// If it has memory, the gradients of many rows are summed before these rows are updated,
+  /// which is faster for narrow rows. It needs `accumulate`, and no `sweep`.
+  SumScratch sums = {};
   RowStages stages = {};
   bool sweep = false;
   uint32_t first_row = 0;

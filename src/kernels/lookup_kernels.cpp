@@ -48,7 +48,7 @@ HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
 template <class Row>
 HWY_INLINE void PrefetchFarRow(const Bags<Row>& bags, int64_t position) {
   if (position < bags.args.nnz) {
-    PrefetchToSecondLevel(bags.RowOf(position));
+    PrefetchLine<CacheLevel::kSecond>(bags.RowOf(position));
   }
 }
 

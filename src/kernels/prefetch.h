@@ -26,6 +26,20 @@ constexpr int64_t prefetch_distance(int64_t bytes) {
       kBytesInFlight / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
+/// How many rows ahead of its use a row of `bytes` bytes, with its slots, is prefetched to
+/// the second-level cache by an update. More lines can be on their way to this cache than
+/// to the first-level cache: on one core of Zen 5, the update of rows of 16 floats by
+/// Adagrad took half the time, and that of rows of 64 or 128 floats took 0.7 to 0.8 times as
+/// long.
+constexpr int64_t update_prefetch_distance(int64_t bytes) {
+  constexpr int64_t kBytesInFlight = 32 * 1024;
+  return std::clamp<int64_t>(
+      kBytesInFlight / std::max<int64_t>(bytes, 1), 8, 64);
+}
+
+/// How many wide rows ahead of its use a row is then prefetched to the first-level cache.
+inline constexpr int64_t kNearRows = 4;
+
 /// How many items ahead of its use an item is also prefetched to the second-level cache. A
 /// lookup of rows of 64 bytes then took 0.8 times as long. 0 for wider items, which
 /// already have enough lines in flight.

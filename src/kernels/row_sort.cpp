@@ -40,7 +40,7 @@ void insertion_sort(Contribution* contributions, int64_t count) {
 
 }  // namespace
 
-void sort_by_row(
+Contribution* sort_by_row(
     Contribution* contributions,
     Contribution* scratch,
     int64_t count,
@@ -48,10 +48,10 @@ void sort_by_row(
     int end_bit) {
   if (count < kInsertionSortBelow) {
     insertion_sort(contributions, count);
-    return;
+    return contributions;
   }
   if (first_bit >= end_bit) {
-    return;
+    return contributions;
   }
   Contribution* from = contributions;
   Contribution* to = scratch;
@@ -76,9 +76,7 @@ void sort_by_row(
     }
     std::swap(from, to);
   }
-  if (from != contributions) {
-    std::copy(from, from + count, contributions);
-  }
+  return from;
 }
 
 }  // namespace tessera::kernels

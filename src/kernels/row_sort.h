@@ -7,11 +7,13 @@
 
 namespace tessera::kernels {
 
-/// Sorts by bits [first_bit, end_bit) of the row. The sort is a stable radix sort.
+/// Sorts by bits [first_bit, end_bit) of the row. The sort is a stable radix sort. Returns
+/// the array that has the result, `contributions` or `scratch`. The other one has no use
+/// any more.
 ///
-/// Shapes:  contributions, scratch [count]. The result is in `contributions`.
+/// Shapes:  contributions, scratch [count].
 /// Range:   all rows have the same other bits.
-void sort_by_row(
+Contribution* sort_by_row(
     Contribution* contributions,
     Contribution* scratch,
     int64_t count,

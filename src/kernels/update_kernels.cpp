@@ -149,6 +149,94 @@ HWY_NOINLINE void SumGradients(
   ForLastColumns(dim, column, SumLastColumns{run, out});
 }
 
+// What SumRows() has summed.
+struct Summed {
+  int64_t rows;
+  int64_t contributions;
+};
+
+// Sums the gradients of up to `max_rows` rows of kVectors full vectors. There is no branch
+// at the end of a run, because the lengths of runs can't be predicted: each partial sum is
+// stored, and the next one overwrites it unless the run has ended. If rows are in the
+// cache, an update of dim 16 takes half the time.
+template <int kVectors, class D>
+Summed SumNarrowRows(D d, const SumArgs& args, int64_t max_rows) {
+  static_assert(kVectors == 1 || kVectors == 2 || kVectors == 4);
+  using V = hn::Vec<D>;
+  const hn::Repartition<uint32_t, D> d32;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  int64_t rows = 0;
+  int64_t i = 0;
+  for (; i < args.count && rows < max_rows; ++i) {
+    const Contribution& current = args.contributions[i];
+    const bool is_last = i + 1 == args.count;
+    const uint32_t next_row = args.contributions[i + (is_last ? 0 : 1)].row;
+    const uint32_t is_same = current.row == next_row && !is_last ? 1 : 0;
+    const V keep = hn::BitCast(d, hn::Set(d32, 0U - is_same));
+    const GradientSource& source = args.sources[current.source];
+    const V factor = hn::Set(d, source.factor);
+    float* HWY_RESTRICT out = args.sums + rows * args.dim;
+    const auto add = [&](int64_t vector, V& sum) HWY_ATTR {
+      const V gradient = hn::LoadU(d, source.gradient + vector * lanes);
+      const V total = hn::MulAdd(factor, gradient, sum);
+      hn::StoreU(total, d, out + vector * lanes);
+      sum = hn::And(total, keep);
+    };
+    add(0, sum0);
+    if constexpr (kVectors >= 2) {
+      add(1, sum1);
+    }
+    if constexpr (kVectors >= 4) {
+      add(2, sum2);
+      add(3, sum3);
+    }
+    args.rows[rows] = current.row;
+    rows += 1 - is_same;
+  }
+  return {rows, i};
+}
+
+Summed SumAnyRows(const SumArgs& args, int64_t max_rows) {
+  int64_t rows = 0;
+  const Contribution* end = args.contributions + args.count;
+  const Contribution* begin = args.contributions;
+  for (; begin < end && rows < max_rows; ++rows) {
+    const Contribution* next = begin;
+    while (next < end && next->row == begin->row) {
+      ++next;
+    }
+    args.rows[rows] = begin->row;
+    SumGradients(
+        args.dim, {args.sources, begin, next}, args.sums + rows * args.dim);
+    begin = next;
+  }
+  return {rows, begin - args.contributions};
+}
+
+HWY_NOINLINE Summed SumSomeRows(const SumArgs& args, int64_t max_rows) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 8> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if (args.dim == lanes) {
+    return SumNarrowRows<1>(d, args, max_rows);
+  }
+  if (args.dim == 2 * lanes) {
+    return SumNarrowRows<2>(d, args, max_rows);
+  }
+  if (args.dim == 4 * lanes) {
+    return SumNarrowRows<4>(d, args, max_rows);
+  }
+  if (args.dim == static_cast<int64_t>(hn::Lanes(d8))) {
+    return SumNarrowRows<1>(d8, args, max_rows);
+  }
+  return SumAnyRows(args, max_rows);
+}
+
+void SumRows(const SumArgs& args) {
+  SumSomeRows(args, args.count);
+}
+
 struct Copy {
   const float* from;
   float* to;
@@ -437,46 +525,84 @@ struct StepRandomlyRoundedRow {
   }
 };
 
-template <class Row>
-HWY_INLINE void PrefetchContribution(const UpdateArgs& args, int64_t index) {
-  if (index >= args.count) {
-    return;
-  }
-  const Contribution& next = args.contributions[index];
-  const int64_t dim = args.table.dim;
-  const int64_t offset = static_cast<int64_t>(next.row) * dim;
-  const float* gradient = args.sources[next.source].gradient;
-  PrefetchLines(gradient, dim * static_cast<int64_t>(sizeof(float)));
-  if (next.row == args.contributions[index - 1].row) {
-    return;
-  }
-  if constexpr (kHasOneSlotPerRow<Row>) {
-    hwy::Prefetch(args.slots[0] + next.row);
-  }
+// Prefetches the weights and slots of a row.
+template <class Row, CacheLevel kLevel>
+HWY_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  const int64_t dim = args.table.dim;
+  const int64_t offset = static_cast<int64_t>(row) * dim;
+  if constexpr (kHasOneSlotPerRow<Row>) {
+    PrefetchLine<kLevel>(args.slots[0] + row);
+  }
   const int64_t element = bytes_per_element(args.table.storage);
-  PrefetchLines(
+  PrefetchLines<kLevel>(
       static_cast<const char*>(args.table.data) + offset * element,
       dim * element);
   if constexpr (!kHasOneSlotPerRow<Row>) {
     for (size_t i = 0; i < Row::kSlots; ++i) {
       if (args.slots[i] != nullptr) {
-        PrefetchLines(args.slots[i] + offset, dim * kFloat);
+        PrefetchLines<kLevel>(args.slots[i] + offset, dim * kFloat);
       }
     }
   }
 }
 
-// How many contributions ahead of its use a row is prefetched.
-template <class Row>
-HWY_INLINE int64_t DistanceOf(const UpdateArgs& args) {
-  const int64_t floats = static_cast<int64_t>(sizeof(float));
-  int64_t rows = 1;  // float32 rows: the gradient and the slots
-  for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
-    rows += args.slots[i] != nullptr ? 1 : 0;
+// Prefetches the row of a contribution, if it is not that of the one before.
+template <class Row, CacheLevel kLevel>
+HWY_INLINE void PrefetchNewRow(const UpdateArgs& args, int64_t index) {
+  if (index < args.count &&
+      args.contributions[index].row != args.contributions[index - 1].row) {
+    PrefetchRow<Row, kLevel>(args, args.contributions[index].row);
   }
-  return prefetch_distance(
-      args.table.dim * (rows * floats + bytes_per_element(args.table.storage)));
+}
+
+// How many contributions ahead of their use rows and gradients are prefetched.
+struct PrefetchDistances {
+  int64_t row;
+  int64_t gradient;
+};
+
+template <class Row>
+HWY_INLINE PrefetchDistances DistancesOf(const UpdateArgs& args) {
+  const int64_t floats = static_cast<int64_t>(sizeof(float));
+  int64_t slots = 0;
+  for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
+    slots += args.slots[i] != nullptr ? 1 : 0;
+  }
+  const int64_t dim = args.table.dim;
+  const int64_t row_bytes =
+      dim * (slots * floats + bytes_per_element(args.table.storage));
+  return {
+      update_prefetch_distance(row_bytes),
+      prefetch_distance(row_bytes + dim * floats)};
+}
+
+// Prefetches the rows of contributions [begin, end).
+template <class Row>
+HWY_INLINE void PrefetchFirstRows(
+    const UpdateArgs& args,
+    int64_t begin,
+    int64_t end) {
+  for (int64_t i = begin; i < HWY_MIN(end, args.count); ++i) {
+    PrefetchRow<Row, CacheLevel::kSecond>(args, args.contributions[i].row);
+  }
+}
+
+// Prefetches what the contributions after `index` need.
+template <class Row>
+HWY_INLINE void PrefetchAhead(
+    const UpdateArgs& args,
+    const PrefetchDistances& distances,
+    int64_t index) {
+  const int64_t with_gradient = index + distances.gradient;
+  if (with_gradient < args.count) {
+    const uint32_t source = args.contributions[with_gradient].source;
+    PrefetchLines(
+        args.sources[source].gradient,
+        args.table.dim * static_cast<int64_t>(sizeof(float)));
+  }
+  PrefetchNewRow<Row, CacheLevel::kSecond>(args, index + distances.row);
+  PrefetchNewRow<Row, CacheLevel::kFirst>(args, index + kNearRows);
 }
 
 template <class StepRow>
@@ -490,9 +616,42 @@ HWY_INLINE void SweepRows(
   }
 }
 
+// Sums the gradients of many rows before it updates them. The processor then predicts all
+// branches, and works on several rows at the same time.
+template <class Row, class StepRow>
+HWY_INLINE void UpdateSummedRows(
+    const UpdateArgs& args,
+    const StepRow& step_row) {
+  const int64_t distance = DistancesOf<Row>(args).row;
+  const int64_t dim = args.table.dim;
+  const SumScratch& sums = args.sums;
+  for (int64_t begin = 0; begin < args.count;) {
+    PrefetchFirstRows<Row>(args, begin, begin + distance);
+    const Summed summed = SumSomeRows(
+        {.dim = dim,
+         .contributions = args.contributions + begin,
+         .count = args.count - begin,
+         .sources = args.sources,
+         .rows = sums.rows,
+         .sums = sums.sums},
+        sums.max_rows);
+    for (int64_t i = 0; i < summed.rows; ++i) {
+      const int64_t soon = HWY_MIN(i + distance, summed.rows - 1);
+      PrefetchRow<Row, CacheLevel::kSecond>(args, sums.rows[soon]);
+      step_row(sums.rows[i], 0, sums.sums + i * dim);
+    }
+    begin += summed.contributions;
+  }
+}
+
 template <class Row, class StepRow>
 void UpdateRows(const UpdateArgs& args, const StepRow& step_row) {
-  const int64_t prefetch_distance = DistanceOf<Row>(args);
+  if (args.sums.sums != nullptr) {
+    UpdateSummedRows<Row>(args, step_row);
+    return;
+  }
+  const PrefetchDistances distances = DistancesOf<Row>(args);
+  PrefetchFirstRows<Row>(args, 0, distances.row);
   uint32_t next_row = args.first_row;
   int64_t step = 0;  // of this row, if each contribution is a step
   int64_t i = 0;
@@ -502,7 +661,7 @@ void UpdateRows(const UpdateArgs& args, const StepRow& step_row) {
       SweepRows(args, step_row, next_row, row);
       next_row = row + 1;
     }
-    PrefetchContribution<Row>(args, i + prefetch_distance);
+    PrefetchAhead<Row>(args, distances, i);
     const GradientSource& source = args.sources[args.contributions[i].source];
     ++i;
     const bool is_single =
@@ -517,7 +676,7 @@ void UpdateRows(const UpdateArgs& args, const StepRow& step_row) {
     const Contribution* begin = args.contributions + i - 1;
     for (; !is_single && i < args.count && args.contributions[i].row == row;
          ++i) {
-      PrefetchContribution<Row>(args, i + prefetch_distance);
+      PrefetchAhead<Row>(args, distances, i);
     }
     SumGradients(
         args.table.dim,
@@ -561,22 +720,6 @@ void Update(const UpdateArgs& args, const void* rule) {
     }
   }
   UpdateRows<Row>(args, StepAnyRow<Row, false>{args, typed});
-}
-
-void SumRows(const SumArgs& args) {
-  uint32_t* row = args.rows;
-  float* sum = args.sums;
-  const Contribution* end = args.contributions + args.count;
-  for (const Contribution* begin = args.contributions; begin < end;) {
-    const Contribution* next = begin;
-    while (next < end && next->row == begin->row) {
-      ++next;
-    }
-    *row++ = begin->row;
-    SumGradients(args.dim, {args.sources, begin, next}, sum);
-    sum += args.dim;
-    begin = next;
-  }
 }
 
 template <class... Rows>

@@ -18,6 +18,7 @@ using namespace tessera::kernels;
 
 constexpr int64_t kVocab = 2000;
 constexpr int64_t kIds = 4000;
+constexpr int64_t kMaxSummedRows = 512;
 
 struct Data {
   explicit Data(int64_t dim)
@@ -26,7 +27,9 @@ struct Data {
         slots(2 * kVocab * dim, 0.1F),
         gradients(kIds * dim, 0.25F),
         out(kIds * dim),
-        scratch(4 * dim) {
+        scratch(4 * dim),
+        summed_rows(kMaxSummedRows),
+        sums(kMaxSummedRows * dim) {
     std::mt19937 random(1);
     for (int64_t i = 0; i < kIds; ++i) {
       ids.push_back(random() % kVocab);
@@ -34,9 +37,11 @@ struct Data {
       sources.push_back({gradients.data() + i * dim, 1.0F});
       wide_ids.push_back(ids.back());
     }
-    sorted = contributions;
-    std::vector<Contribution> copy(kIds);
-    sort_by_row(sorted.data(), copy.data(), kIds, 0, 32);
+    std::vector<Contribution> unsorted = contributions;
+    std::vector<Contribution> other(kIds);
+    const Contribution* result =
+        sort_by_row(unsorted.data(), other.data(), kIds, 0, 32);
+    sorted.assign(result, result + kIds);
   }
 
   StoredRows rows(Storage storage) {
@@ -53,6 +58,8 @@ struct Data {
   std::vector<float> gradients;
   std::vector<float> out;
   std::vector<float> scratch;
+  std::vector<uint32_t> summed_rows;
+  std::vector<float> sums;
   std::vector<uint32_t> ids;
   std::vector<int64_t> wide_ids;
   std::vector<Contribution> contributions;
@@ -111,6 +118,31 @@ Work update(
          .gradient = scratch,
          .direction = scratch + data.dim,
          .weights = scratch + 2 * data.dim},
+        rule);
+  };
+}
+
+// The same with sums of many rows, as for narrow rows.
+Work update_summed(
+    const KernelTable& kernels,
+    Data& data,
+    const RowRule& rule,
+    Storage storage) {
+  return [&kernels, &data, rule, storage] {
+    float* scratch = data.scratch.data();
+    kernels.update(
+        {.table = data.rows(storage),
+         .slots = {data.slots.data(), data.slots.data() + kVocab * data.dim},
+         .contributions = data.sorted.data(),
+         .count = kIds,
+         .sources = data.sources.data(),
+         .gradient = scratch,
+         .direction = scratch + data.dim,
+         .weights = scratch + 2 * data.dim,
+         .sums =
+             {.rows = data.summed_rows.data(),
+              .sums = data.sums.data(),
+              .max_rows = kMaxSummedRows}},
         rule);
   };
 }
@@ -181,7 +213,11 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
          kernels.fill_random(
              {.end_row = kIds, .dim = wide.dim, .out = wide.out.data()});
        }},
-      {"sgd_16", update(kernels, narrow, SgdRule{kRate}, kFloat)},
+      {"sgd_16", update_summed(kernels, narrow, SgdRule{kRate}, kFloat)},
+      {"sgd_16_bfloat16",
+       update_summed(kernels, narrow, SgdRule{kRate}, Storage::kBFloat16)},
+      {"sgd_16_float16",
+       update_summed(kernels, narrow, SgdRule{kRate}, Storage::kFloat16)},
       {"sgd_128", update(kernels, wide, SgdRule{kRate}, kFloat)},
       {"adagrad_37", update(kernels, odd, AdagradRule{kRate}, kFloat)},
       {"adagrad_128", update(kernels, wide, AdagradRule{kRate}, kFloat)},

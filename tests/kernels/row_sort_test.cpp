@@ -35,15 +35,15 @@ void expect_sorted(
         return left.row < right.row;
       });
   std::vector<Contribution> scratch(rows.size());
-  sort_by_row(
+  const Contribution* sorted = sort_by_row(
       actual.data(),
       scratch.data(),
       static_cast<int64_t>(rows.size()),
       first_bit,
       end_bit);
   for (size_t i = 0; i < rows.size(); ++i) {
-    ASSERT_EQ(actual[i].row, expected[i].row) << "at " << i;
-    ASSERT_EQ(actual[i].source, expected[i].source) << "at " << i;
+    ASSERT_EQ(sorted[i].row, expected[i].row) << "at " << i;
+    ASSERT_EQ(sorted[i].source, expected[i].source) << "at " << i;
   }
 }
 

@@ -257,6 +257,31 @@ TEST(UpdateKernelsTest, SumsTheDuplicatesOfARowAndAppliesTheRuleOnce) {
   });
 }
 
+// With room for two rows, the rows of the example need two rounds.
+TEST(UpdateKernelsTest, SummingManyRowsFirstGivesTheSameBits) {
+  for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
+    for (const RowStages& stages : stage_choices()) {
+      for (const int64_t dim : dims()) {
+        for (const int64_t max_rows : {1, 2, 3, 4, 9}) {
+          Example actual(dim);
+          Example expected(dim);
+          UpdateArgs args = expected.args();
+          args.stages = stages;
+          kernels.update(args, rule);
+          std::vector<uint32_t> rows(max_rows);
+          std::vector<float> sums(max_rows * dim, kNaN);
+          args = actual.args();
+          args.stages = stages;
+          args.sums = {
+              .rows = rows.data(), .sums = sums.data(), .max_rows = max_rows};
+          kernels.update(args, rule);
+          actual.expect_like(expected, 0.0);
+        }
+      }
+    }
+  });
+}
+
 TEST(UpdateKernelsTest, WithoutAccumulationTheRuleRunsOncePerDuplicate) {
   for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
     for (const RowStages& stages : stage_choices()) {
