@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/low_rank_crosses.h"
 
+#include "layers/matrix.h"
+#include "layers/partial_gradients.h"
 #include "layers/row_blocks.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
@@ -9,15 +11,17 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 namespace tessera {
 
@@ -52,19 +56,35 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
 }
 
 RowBlocks blocks_of(int64_t rows, int64_t dim) {
-  constexpr int64_t kBytes = int64_t{256} * 1024;
+  constexpr int64_t kBytes = int64_t{320} * 1024;
   const int64_t row_bytes = dim * int64_t{sizeof(float)};
   const int64_t tiles =
       std::max<int64_t>(kBytes / row_bytes / RowBlocks::kTile, 1);
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
-// The tensors of a layer that the backward pass needs: its input x, x u and x u v.
-struct Saved {
-  at::Tensor x;
-  at::Tensor projected;
-  at::Tensor product;
-};
+// How many rows of a block are computed at once, so that `matrices` [rows, dim] stay in
+// the second-level cache.
+int64_t rows_in_cache(int64_t matrices, int64_t dim) {
+  constexpr int64_t kBytes = int64_t{640} * 1024;
+  constexpr uint64_t kFewest = 8;  // with fewer, products are slow
+  const int64_t rows = kBytes / (matrices * dim * int64_t{sizeof(float)});
+  return static_cast<int64_t>(
+      std::max(std::bit_floor(static_cast<uint64_t>(rows)), kFewest));
+}
+
+// Calls visit(first row, number of rows) for parts of a block of at most `size` rows.
+template <class Visit>
+void for_each_part(
+    const RowBlocks& blocks,
+    int64_t block,
+    int64_t size,
+    Visit&& visit) {
+  const int64_t end = blocks.begin(block) + blocks.rows(block);
+  for (int64_t row = blocks.begin(block); row < end; row += size) {
+    visit(row, std::min(size, end - row));
+  }
+}
 
 // The gradients in the order of Crosses::forward()'s arguments, computed by operators
 // that support a second derivative.
@@ -72,6 +92,11 @@ variable_list gradients_by_operators(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers,
     at::Tensor gradient) {
+  struct Saved {
+    at::Tensor x;
+    at::Tensor projected;
+    at::Tensor product;
+  };
   std::vector<Saved> saved;
   at::Tensor x = x0;
   for (const LowRankCross& layer : layers) {
@@ -105,41 +130,277 @@ const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
-// Computes one layer for some rows. `out` may be rows.x.
-void cross(
-    const at::Tensor& x0,
-    const LowRankCross& layer,
-    const Saved& rows,
-    const at::Tensor& out) {
-  multiply(rows.x, layer.u, rows.projected);
-  multiply(rows.projected, layer.v, rows.product);
-  active_kernels().cross(
-      {.rows = x0.size(0),
-       .dim = x0.size(1),
-       .x0 = x0.const_data_ptr<float>(),
-       .product = rows.product.const_data_ptr<float>(),
-       .bias = data_or_null(layer.bias),
-       .x = rows.x.const_data_ptr<float>(),
-       .out = out.mutable_data_ptr<float>()});
+// What the backward pass of a layer needs.
+struct Saved {
+  at::Tensor projected;  // x u [rows, rank]
+  at::Tensor factor;  // x u v + bias [rows, dim]
+};
+
+// The layers as matrices.
+struct Weights {
+  ConstMatrix u;
+  ConstMatrix v;
+  const float* bias = nullptr;
+};
+
+std::vector<Weights> weights_of(const std::vector<LowRankCross>& layers) {
+  std::vector<Weights> weights;
+  for (const LowRankCross& layer : layers) {
+    weights.push_back(
+        {matrix_of(layer.u), matrix_of(layer.v), data_or_null(layer.bias)});
+  }
+  return weights;
 }
 
-at::Tensor crosses_without_gradients(
+// Computes all layers. Sets `saved` if it has an entry for each layer.
+at::Tensor compute(
     const at::Tensor& x0,
-    const std::vector<LowRankCross>& layers) {
-  const at::Tensor result = empty_in_step_memory(x0.sizes());
-  const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
-  blocks.for_each([&](int64_t block) {
-    const at::Tensor first = blocks.part(x0, block);
-    const at::Tensor out = blocks.part(result, block);
-    const at::Tensor product = at::empty_like(first);
-    for (size_t i = 0; i < layers.size(); ++i) {
-      const at::Tensor projected =
-          at::empty({first.size(0), layers[i].u.size(1)}, first.options());
-      cross(first, layers[i], {i == 0 ? first : out, projected, product}, out);
+    const std::vector<LowRankCross>& layers,
+    std::vector<Saved>& saved) {
+  const int64_t rows = x0.size(0);
+  const int64_t dim = x0.size(1);
+  const std::vector<Weights> weights = weights_of(layers);
+  int64_t rank = 1;
+  std::vector<MutableMatrix> projected(layers.size());
+  std::vector<MutableMatrix> factors(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    rank = std::max(rank, weights[i].u.columns);
+    if (!saved.empty()) {
+      saved[i] = {
+          empty_in_step_memory({rows, weights[i].u.columns}),
+          empty_in_step_memory({rows, dim})};
+      projected[i] = mutable_matrix_of(saved[i].projected);
+      factors[i] = mutable_matrix_of(saved[i].factor);
     }
+  }
+  const at::Tensor result = empty_in_step_memory({rows, dim});
+  const ConstMatrix first = matrix_of(x0);
+  const MutableMatrix out = mutable_matrix_of(result);
+  const RowBlocks blocks = blocks_of(rows, dim);
+  const int64_t size =
+      std::min(rows_in_cache(/*matrices=*/4, dim), blocks.size());
+  blocks.for_each([&](int64_t block) {
+    const at::Tensor memory = empty_in_step_memory({size * rank});
+    for_each_part(blocks, block, size, [&](int64_t row, int64_t count) {
+      const ConstMatrix own_first = first.row_range(row, count);
+      const MutableMatrix own_out = out.row_range(row, count);
+      for (size_t i = 0; i < layers.size(); ++i) {
+        // All layers write to the result. The last one stays there.
+        const ConstMatrix x = i == 0 ? own_first : ConstMatrix(own_out);
+        const MutableMatrix own_projected = saved.empty()
+            ? matrix_in(
+                  memory.mutable_data_ptr<float>(), count, weights[i].u.columns)
+            : projected[i].row_range(row, count);
+        multiply(x, weights[i].u, own_projected);
+        multiply(
+            own_projected,
+            weights[i].v,
+            saved.empty() ? MutableMatrix{.row_stride = dim}
+                          : factors[i].row_range(row, count),
+            {.bias = weights[i].bias,
+             .x0 = own_first.data,
+             .x = x.data,
+             .crossed = own_out.data});
+      }
+    });
   });
   return result;
 }
+
+// The matrices of some rows that the backward pass computes.
+class CrossScratch {
+ public:
+  CrossScratch(size_t layers, int64_t rows, int64_t dim, int64_t rank)
+      : rows_(rows),
+        dim_(dim),
+        memory_(
+            empty_in_step_memory({rows * (matrices(layers) * dim + rank)})) {}
+
+  // The matrices [rows, dim] of `layers` layers.
+  static int64_t matrices(size_t layers) {
+    return static_cast<int64_t>(layers) + 1;
+  }
+
+  // The input of a layer above the first one.
+  MutableMatrix x(size_t layer, int64_t rows) const {
+    return matrix(static_cast<int64_t>(layer) + 1, rows);
+  }
+  MutableMatrix x_gradient(int64_t rows) const {
+    return matrix(0, rows);
+  }
+  MutableMatrix product_gradient(int64_t rows) const {
+    return matrix(1, rows);
+  }
+  MutableMatrix projected_gradient(size_t layers, int64_t rows, int64_t rank)
+      const {
+    return matrix_in(matrix(matrices(layers), 0).data, rows, rank);
+  }
+
+ private:
+  MutableMatrix matrix(int64_t index, int64_t rows) const {
+    return matrix_in(
+        memory_.mutable_data_ptr<float>() + index * rows_ * dim_, rows, dim_);
+  }
+
+  int64_t rows_;
+  int64_t dim_;
+  at::Tensor memory_;
+};
+
+// Computes the gradients for blocks of rows.
+class CrossGradients {
+ public:
+  // `gradient` is contiguous. Unless `is_training`, there is only the gradient of x0.
+  CrossGradients(
+      const at::Tensor& x0,
+      const std::vector<LowRankCross>& layers,
+      const std::vector<Saved>& saved,
+      const at::Tensor& gradient,
+      bool is_training)
+      : blocks_(blocks_of(x0.size(0), x0.size(1))),
+        x0_(matrix_of(x0)),
+        gradient_(matrix_of(gradient)),
+        has_bias_(layers[0].bias.defined()),
+        is_training_(is_training) {
+    variable_list tensors = flatten(layers);
+    tensors.insert(tensors.begin(), x0);
+    sums_.emplace(
+        tensors,
+        std::vector<bool>(tensors.size(), is_training),
+        /*num_inputs=*/1,
+        blocks_.count());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      projected_.push_back(matrix_of(saved[i].projected));
+      factors_.push_back(matrix_of(saved[i].factor));
+      transposed_.push_back(layers[i].u.t().contiguous());
+      transposed_u_.push_back(matrix_of(transposed_.back()));
+      transposed_.push_back(layers[i].v.t().contiguous());
+      transposed_v_.push_back(matrix_of(transposed_.back()));
+      rank_ = std::max(rank_, layers[i].u.size(1));
+    }
+  }
+
+  // Returns them in the order of Crosses::forward()'s arguments.
+  variable_list run() const {
+    const int64_t dim = x0_.columns;
+    const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
+    const MutableMatrix out = mutable_matrix_of(x0_gradient);
+    // These and the rows of x0, of a factor and of the gradient of x0.
+    const int64_t size = std::min(
+        rows_in_cache(CrossScratch::matrices(factors_.size()) + 3, dim),
+        blocks_.size());
+    blocks_.for_each([&](int64_t block) {
+      const CrossScratch scratch(factors_.size(), size, dim, rank_);
+      for_each_part(blocks_, block, size, [&](int64_t row, int64_t count) {
+        compute_rows(block, row, scratch, out.row_range(row, count));
+      });
+    });
+    variable_list result(1 + factors_.size() * (has_bias_ ? 3 : 2));
+    sums_->add_to(result);
+    result[0] = x0_gradient;
+    return result;
+  }
+
+ private:
+  size_t place_of(size_t layer) const {
+    return 1 + layer * (has_bias_ ? 3 : 2);
+  }
+
+  void compute_rows(
+      int64_t block,
+      int64_t row,
+      const CrossScratch& scratch,
+      const MutableMatrix& x0_gradient) const {
+    const int64_t rows = x0_gradient.rows;
+    const int64_t dim = x0_gradient.columns;
+    const ConstMatrix first = x0_.row_range(row, rows);
+    std::vector<ConstMatrix> x{first};
+    for (size_t i = 0; i + 1 < factors_.size(); ++i) {
+      const MutableMatrix next = scratch.x(i + 1, rows);
+      active_kernels().cross(
+          {.rows = rows,
+           .dim = dim,
+           .x0 = first.data,
+           .product = factors_[i].row_range(row, rows).data,
+           .x = x[i].data,
+           .out = next.data});
+      x.push_back(next);
+    }
+    const MutableMatrix x_gradient = scratch.x_gradient(rows);
+    std::copy_n(
+        gradient_.row_range(row, rows).data, rows * dim, x_gradient.data);
+    std::fill_n(x0_gradient.data, rows * dim, 0.0F);
+    for (size_t i = factors_.size(); i-- > 0;) {
+      compute_layer(i, block, row, x[i], scratch, x_gradient, x0_gradient);
+    }
+    for (int64_t i = 0; i < rows * dim; ++i) {
+      x0_gradient.data[i] += x_gradient.data[i];
+    }
+  }
+
+  // Changes the gradient of a layer's output to that of its input.
+  void compute_layer(
+      size_t layer,
+      int64_t block,
+      int64_t row,
+      const ConstMatrix& x,
+      const CrossScratch& scratch,
+      const MutableMatrix& x_gradient,
+      const MutableMatrix& x0_gradient) const {
+    const int64_t rows = x_gradient.rows;
+    const bool is_first = row == blocks_.begin(block);  // rows of the block
+    float* bias_gradient = nullptr;
+    if (has_bias_ && is_training_) {
+      const MutableMatrix bias = sums_->part(place_of(layer) + 2, block);
+      bias_gradient = bias.data;
+      if (is_first) {
+        std::fill_n(bias.data, bias.columns, 0.0F);
+      }
+    }
+    const MutableMatrix product_gradient = scratch.product_gradient(rows);
+    active_kernels().cross_gradient(
+        {.rows = rows,
+         .dim = x_gradient.columns,
+         .x0 = x0_.row_range(row, rows).data,
+         .product = factors_[layer].row_range(row, rows).data,
+         .gradient = x_gradient.data,
+         .x0_gradient = x0_gradient.data,
+         .product_gradient = product_gradient.data,
+         .bias_gradient = bias_gradient});
+    const MutableMatrix projected_gradient = scratch.projected_gradient(
+        factors_.size(), rows, transposed_v_[layer].columns);
+    multiply(product_gradient, transposed_v_[layer], projected_gradient);
+    if (is_training_) {
+      const kernels::ProductArgs sum{.adds = !is_first};
+      multiply(
+          x.transposed(),
+          projected_gradient,
+          sums_->part(place_of(layer), block),
+          sum);
+      multiply(
+          projected_[layer].row_range(row, rows).transposed(),
+          product_gradient,
+          sums_->part(place_of(layer) + 1, block),
+          sum);
+    }
+    multiply(
+        projected_gradient, transposed_u_[layer], x_gradient, {.adds = true});
+  }
+
+  RowBlocks blocks_;
+  ConstMatrix x0_;
+  ConstMatrix gradient_;
+  bool has_bias_;
+  bool is_training_;
+  std::optional<PartialGradients> sums_;
+  // Of each layer.
+  std::vector<ConstMatrix> projected_;
+  std::vector<ConstMatrix> factors_;
+  std::vector<at::Tensor> transposed_;  // u and v
+  std::vector<ConstMatrix> transposed_u_;
+  std::vector<ConstMatrix> transposed_v_;
+  int64_t rank_ = 1;
+};
 
 struct Crosses : torch::autograd::Function<Crosses> {
   static at::Tensor forward(
@@ -147,39 +408,14 @@ struct Crosses : torch::autograd::Function<Crosses> {
       const at::Tensor& x0,  // contiguous
       at::TensorList parameters) {
     const std::vector<LowRankCross> layers = unflatten(parameters);
-    const int64_t rows = x0.size(0);
-    const int64_t dim = x0.size(1);
     std::vector<Saved> saved(layers.size());
-    for (size_t i = 0; i < layers.size(); ++i) {
-      saved[i] = {
-          i == 0 ? x0 : empty_in_step_memory({rows, dim}),
-          empty_in_step_memory({rows, layers[i].u.size(1)}),
-          empty_in_step_memory({rows, dim})};
-    }
-    const at::Tensor result = empty_in_step_memory({rows, dim});
-    const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
-    blocks.for_each([&](int64_t block) {
-      const at::Tensor first = blocks.part(x0, block);
-      for (size_t i = 0; i < layers.size(); ++i) {
-        cross(
-            first,
-            layers[i],
-            {blocks.part(saved[i].x, block),
-             blocks.part(saved[i].projected, block),
-             blocks.part(saved[i].product, block)},
-            blocks.part(
-                i + 1 < layers.size() ? saved[i + 1].x : result, block));
-      }
-    });
+    const at::Tensor result = compute(x0, layers, saved);
     variable_list saved_tensors{x0};
     saved_tensors.insert(
         saved_tensors.end(), parameters.begin(), parameters.end());
-    for (size_t i = 0; i < saved.size(); ++i) {
-      if (i > 0) {
-        saved_tensors.push_back(saved[i].x);
-      }
+    for (const Saved& of_layer : saved) {
       saved_tensors.insert(
-          saved_tensors.end(), {saved[i].projected, saved[i].product});
+          saved_tensors.end(), {of_layer.projected, of_layer.factor});
     }
     context->save_for_backward(std::move(saved_tensors));
     context->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
@@ -196,100 +432,19 @@ struct Crosses : torch::autograd::Function<Crosses> {
     if (at::GradMode::is_enabled()) {
       return gradients_by_operators(saved_tensors[0], layers, gradients[0]);
     }
-    std::vector<Saved> saved{
-        {saved_tensors[0], saved_tensors[1 + count], saved_tensors[2 + count]}};
-    for (size_t i = 3 + count; i + 2 < saved_tensors.size(); i += 3) {
-      saved.push_back(
-          {saved_tensors[i], saved_tensors[i + 1], saved_tensors[i + 2]});
+    std::vector<Saved> saved;
+    for (size_t i = 1 + count; i + 1 < saved_tensors.size(); i += 2) {
+      saved.push_back({saved_tensors[i], saved_tensors[i + 1]});
     }
     const bool is_training =
         context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
-    variable_list result =
-        gradients_by_blocks(layers, saved, gradients[0], is_training);
-    result.resize(1 + count);
-    return result;
-  }
-
- private:
-  // The gradients in the order of forward()'s arguments. Unless `is_training`, only the
-  // gradient of x0.
-  static variable_list gradients_by_blocks(
-      const std::vector<LowRankCross>& layers,
-      const std::vector<Saved>& saved,
-      const at::Tensor& gradient,
-      bool is_training) {
-    const at::Tensor& x0 = saved[0].x;
-    const int64_t dim = x0.size(1);
-    const RowBlocks blocks = blocks_of(x0.size(0), x0.size(1));
-    // The gradients of the parameters for each block. They are added in the order of
-    // blocks, for reproducible results. Those of u are transposed.
-    std::vector<LowRankCross> sums(layers.size());
-    std::vector<LowRankCross> transposed;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      const auto& [u, v, bias] = layers[i];
-      transposed.push_back({u.t().contiguous(), v.t().contiguous(), {}});
-      if (is_training) {
-        const std::vector<int64_t> shape{blocks.count(), u.size(1), dim};
-        sums[i] = {
-            empty_in_step_memory(shape),
-            empty_in_step_memory(shape),
-            bias.defined() ? empty_in_step_memory({blocks.count(), dim})
-                           : at::Tensor()};
-      }
-    }
-    const at::Tensor x0_gradient = empty_in_step_memory(x0.sizes());
-    blocks.for_each([&](int64_t block) {
-      const at::Tensor first = blocks.part(x0, block);
-      at::Tensor first_gradient = blocks.part(x0_gradient, block).zero_();
-      at::Tensor x_gradient =
-          blocks.part(gradient, block).clone(at::MemoryFormat::Contiguous);
-      const at::Tensor product_gradient = at::empty_like(x_gradient);
-      for (size_t i = layers.size(); i-- > 0;) {
-        const LowRankCross& layer = layers[i];
-        const at::Tensor bias_gradient = sums[i].bias.defined()
-            ? sums[i].bias.select(0, block).zero_()
-            : at::Tensor();
-        active_kernels().cross_gradient(
-            {.rows = first.size(0),
-             .dim = dim,
-             .x0 = first.const_data_ptr<float>(),
-             .product =
-                 blocks.part(saved[i].product, block).const_data_ptr<float>(),
-             .bias = data_or_null(layer.bias),
-             .gradient = x_gradient.const_data_ptr<float>(),
-             .x0_gradient = first_gradient.mutable_data_ptr<float>(),
-             .product_gradient = product_gradient.mutable_data_ptr<float>(),
-             .bias_gradient = bias_gradient.defined()
-                 ? bias_gradient.mutable_data_ptr<float>()
-                 : nullptr});
-        const at::Tensor projected = blocks.part(saved[i].projected, block);
-        const at::Tensor projected_gradient = at::empty_like(projected);
-        multiply(product_gradient, transposed[i].v, projected_gradient);
-        if (is_training) {
-          multiply(
-              projected.t().contiguous(),
-              product_gradient,
-              sums[i].v.select(0, block));
-          multiply(
-              projected_gradient.t().contiguous(),
-              blocks.part(saved[i].x, block),
-              sums[i].u.select(0, block));
-        }
-        multiply(projected_gradient, transposed[i].u, x_gradient, /*add=*/true);
-      }
-      first_gradient.add_(x_gradient);
-    });
-    variable_list result{x0_gradient};
-    if (!is_training) {
-      return result;
-    }
-    for (const LowRankCross& sum : sums) {
-      result.insert(result.end(), {sum.u.sum(0).t(), sum.v.sum(0)});
-      if (sum.bias.defined()) {
-        result.push_back(sum.bias.sum(0));
-      }
-    }
-    return result;
+    return CrossGradients(
+               saved_tensors[0],
+               layers,
+               saved,
+               gradients[0].resolve_neg().contiguous(),
+               is_training)
+        .run();
   }
 };
 
@@ -328,9 +483,10 @@ at::Tensor low_rank_crosses(
   };
   const bool has_gradient = at::GradMode::is_enabled() &&
       (rows.requires_grad() || std::ranges::any_of(parameters, requires_grad));
+  std::vector<Saved> none;
   const at::Tensor result = has_gradient
       ? Crosses::apply(rows, at::TensorList(parameters))
-      : crosses_without_gradients(rows, unflatten(parameters));
+      : compute(rows, unflatten(parameters), none);
   return x0.dim() == 2 ? result : result.view(x0.sizes());
 }
 

@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
 #include "layers/mlp_blocks.h"
-#include "layers/row_blocks.h"
 #include "src/common/check.h"
 
 #include <ATen/autocast_mode.h>
@@ -160,10 +159,8 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
          .bias = layers_[i]->bias,
          .has_relu = activation_of(i) == Activation::kRelu});
   }
-  // Without fast products, a DLRM took 1.1 times as long with blocks as with operators.
-  return has_fast_products() && has_mlp_blocks(tensors, layers)
-      ? mlp_blocks(tensors, layers)
-      : forward_by_operators(tensors);
+  return has_mlp_blocks(tensors, layers) ? mlp_blocks(tensors, layers)
+                                         : forward_by_operators(tensors);
 }
 
 at::Tensor MLPImpl::forward_by_operators(

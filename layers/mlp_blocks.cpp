@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp_blocks.h"
 
+#include "layers/matrix.h"
+#include "layers/partial_gradients.h"
 #include "layers/row_blocks.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
@@ -113,51 +115,22 @@ RowBlocks blocks_of(int64_t rows, const std::vector<DenseLayer>& layers) {
   return {rows, static_cast<int64_t>(size), columns * int64_t{sizeof(float)}};
 }
 
-// Calls visit(input, first column, width) for each input of a layer.
+// Calls visit(input, first column) for each input of a layer.
 template <class Visit>
-void for_each_input(const std::vector<at::Tensor>& inputs, Visit&& visit) {
+void for_each_input(const std::vector<ConstMatrix>& inputs, Visit&& visit) {
   int64_t begin = 0;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    visit(i, begin, inputs[i].size(1));
-    begin += inputs[i].size(1);
+  for (const ConstMatrix& input : inputs) {
+    visit(input, begin);
+    begin += input.columns;
   }
 }
 
-// Computes one layer for some rows. `transposed` is the weight as [in, out].
-void compute_layer(
-    const std::vector<at::Tensor>& inputs,
-    const DenseLayer& layer,
-    const at::Tensor& transposed,
-    const at::Tensor& out) {
-  bool add = layer.bias.defined();
-  if (add) {
-    out.copy_(layer.bias);
+std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<ConstMatrix> matrices;
+  for (const at::Tensor& tensor : tensors) {
+    matrices.push_back(matrix_of(tensor));
   }
-  for_each_input(inputs, [&](size_t i, int64_t begin, int64_t width) {
-    multiply(inputs[i], transposed.narrow(0, begin, width), out, add);
-    add = true;
-  });
-  if (layer.has_relu) {
-    out.relu_();
-  }
-}
-
-// The inputs of a layer for the rows of a block. `outputs` are those of all layers.
-std::vector<at::Tensor> inputs_of_layer(
-    size_t layer,
-    const Stack& stack,
-    const std::vector<at::Tensor>& outputs,
-    const RowBlocks& blocks,
-    int64_t block) {
-  std::vector<at::Tensor> parts;
-  if (layer > 0) {
-    parts.push_back(blocks.part(outputs[layer - 1], block));
-    return parts;
-  }
-  for (const at::Tensor& input : stack.inputs) {
-    parts.push_back(blocks.part(input, block));
-  }
-  return parts;
+  return matrices;
 }
 
 std::vector<at::Tensor> transposed_weights(const Stack& stack) {
@@ -168,44 +141,124 @@ std::vector<at::Tensor> transposed_weights(const Stack& stack) {
   return transposed;
 }
 
+// Computes the layers for blocks of rows.
+class ForwardPass {
+ public:
+  explicit ForwardPass(const Stack& stack)
+      : stack_(stack),
+        inputs_(matrices_of(stack.inputs)),
+        transposed_(transposed_weights(stack)),
+        weights_(matrices_of(transposed_)) {}
+
+  // Computes a layer for the rows of a block. `below` is the output of the layer below,
+  // which the first layer ignores.
+  void compute_layer(
+      size_t layer,
+      const RowBlocks& blocks,
+      int64_t block,
+      const ConstMatrix& below,
+      const MutableMatrix& out) const {
+    if (layer > 0) {
+      add_product(layer, below, 0, below.columns, out);
+      return;
+    }
+    for_each_input(inputs_, [&](const ConstMatrix& input, int64_t begin) {
+      add_product(
+          layer, blocks.part(input, block), begin, weights_[0].rows, out);
+    });
+  }
+
+ private:
+  // Adds the product of the columns of x that begin at `begin`, of `width` in total.
+  void add_product(
+      size_t layer,
+      const ConstMatrix& x,
+      int64_t begin,
+      int64_t width,
+      const MutableMatrix& out) const {
+    const at::Tensor& bias = stack_.layers[layer].bias;
+    multiply(
+        x,
+        weights_[layer].row_range(begin, x.columns),
+        out,
+        {.adds = begin > 0,
+         .has_relu =
+             stack_.layers[layer].has_relu && begin + x.columns == width,
+         .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr});
+  }
+
+  const Stack& stack_;
+  std::vector<ConstMatrix> inputs_;
+  std::vector<at::Tensor> transposed_;  // the weights as [in, out]
+  std::vector<ConstMatrix> weights_;  // views of transposed_
+};
+
 // The outputs of all layers. The last one is the result.
 std::vector<at::Tensor> outputs_by_blocks(const Stack& stack) {
   std::vector<at::Tensor> outputs;
+  std::vector<MutableMatrix> out;
   for (const DenseLayer& layer : stack.layers) {
     outputs.push_back(
         empty_in_step_memory({stack.rows(), layer.weight.size(0)}));
+    out.push_back(mutable_matrix_of(outputs.back()));
   }
-  const std::vector<at::Tensor> transposed = transposed_weights(stack);
+  const ForwardPass pass(stack);
   const RowBlocks blocks = blocks_of(stack.rows(), stack.layers);
   blocks.for_each([&](int64_t block) {
+    MutableMatrix below;
     for (size_t i = 0; i < stack.layers.size(); ++i) {
-      compute_layer(
-          inputs_of_layer(i, stack, outputs, blocks, block),
-          stack.layers[i],
-          transposed[i],
-          blocks.part(outputs[i], block));
+      const MutableMatrix part = blocks.part(out[i], block);
+      pass.compute_layer(i, blocks, block, below, part);
+      below = part;
     }
   });
   return outputs;
 }
+
+// Two matrices of a block, which take turns as input and output of a layer.
+class Scratch {
+ public:
+  Scratch(const std::vector<DenseLayer>& layers, int64_t rows) : rows_(rows) {
+    int64_t widest = 1;
+    for (const DenseLayer& layer : layers) {
+      widest = std::max(widest, layer.weight.size(0));
+    }
+    size_ = rows * widest;
+    memory_ = empty_in_step_memory({2 * size_});
+  }
+
+  // Overwrites the one before the last.
+  MutableMatrix next(int64_t columns) {
+    turn_ = 1 - turn_;
+    return matrix_in(
+        memory_.mutable_data_ptr<float>() + turn_ * size_, rows_, columns);
+  }
+
+ private:
+  int64_t rows_;
+  int64_t size_ = 0;
+  int64_t turn_ = 0;
+  at::Tensor memory_;
+};
 
 // The result only.
 at::Tensor result_by_blocks(const Stack& stack) {
   const size_t last = stack.layers.size() - 1;
   const at::Tensor result =
       empty_in_step_memory({stack.rows(), stack.layers[last].weight.size(0)});
-  const std::vector<at::Tensor> transposed = transposed_weights(stack);
+  const MutableMatrix out = mutable_matrix_of(result);
+  const ForwardPass pass(stack);
   const RowBlocks blocks = blocks_of(stack.rows(), stack.layers);
   blocks.for_each([&](int64_t block) {
-    const at::Tensor out = blocks.part(result, block);
-    std::vector<at::Tensor> x = inputs_of_layer(0, stack, {}, blocks, block);
-    for (size_t i = 0; i < last; ++i) {
-      const at::Tensor hidden = at::empty(
-          {out.size(0), stack.layers[i].weight.size(0)}, out.options());
-      compute_layer(x, stack.layers[i], transposed[i], hidden);
-      x = {hidden};
+    Scratch scratch(stack.layers, blocks.rows(block));
+    MutableMatrix below;
+    for (size_t i = 0; i <= last; ++i) {
+      const MutableMatrix part = i == last
+          ? blocks.part(out, block)
+          : scratch.next(stack.layers[i].weight.size(0));
+      pass.compute_layer(i, blocks, block, below, part);
+      below = part;
     }
-    compute_layer(x, stack.layers[last], transposed[last], out);
   });
   return result;
 }
@@ -234,137 +287,156 @@ variable_list gradients_by_operators(const Stack& stack, at::Tensor gradient) {
     }
     gradient = at::mm(gradient, layer.weight);
   }
-  for_each_input(stack.inputs, [&](size_t i, int64_t begin, int64_t width) {
-    result[i] = gradient.narrow(1, begin, width);
-  });
+  int64_t begin = 0;
+  for (size_t i = 0; i < stack.inputs.size(); ++i) {
+    result[i] = gradient.narrow(1, begin, stack.inputs[i].size(1));
+    begin += stack.inputs[i].size(1);
+  }
   return result;
 }
 
-// The gradients of the parameters for each block. They are added in the order of blocks,
-// for reproducible results.
-class PartialGradients {
+// The gradient of relu(x), given its output.
+void relu_gradient(
+    const ConstMatrix& gradient,
+    const ConstMatrix& output,
+    const MutableMatrix& out) {
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.columns; ++c) {
+      const float value = gradient.data[r * gradient.row_stride + c];
+      const bool is_zero = output.data[r * output.row_stride + c] <= 0.0F;
+      out.data[r * out.row_stride + c] = is_zero ? 0.0F : value;
+    }
+  }
+}
+
+// Adds the rows of a matrix.
+void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out) {
+  constexpr float kOne = 1.0F;
+  const ConstMatrix ones{
+      .data = &kOne,
+      .rows = 1,
+      .columns = matrix.rows,
+      .row_stride = 0,
+      .column_stride = 0};
+  multiply(ones, matrix, out);
+}
+
+// Computes the gradients of all layers for blocks of rows.
+class BackwardPass {
  public:
-  // `tensors` and `needed` are in the order of flatten().
-  PartialGradients(
-      const variable_list& tensors,
-      const std::vector<bool>& needed,
-      size_t num_inputs,
-      int64_t blocks)
-      : tensors_(tensors), needed_(needed), num_inputs_(num_inputs) {
-    int64_t size = 0;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      begins_.push_back(size);
-      size += has(i) ? tensors[i].numel() : 0;
+  // `gradient` is contiguous, and `needed` is in the order of flatten().
+  BackwardPass(
+      const Stack& stack,
+      const std::vector<at::Tensor>& outputs,
+      const at::Tensor& gradient,
+      const std::vector<bool>& needed)
+      : stack_(stack),
+        layout_(layout_of(stack)),
+        needed_(needed),
+        blocks_(blocks_of(stack.rows(), stack.layers)),
+        sums_(flatten(stack), needed, layout_.inputs, blocks_.count()),
+        gradient_(matrix_of(gradient)),
+        inputs_(matrices_of(stack.inputs)),
+        outputs_(matrices_of(outputs)) {
+    for (const DenseLayer& layer : stack.layers) {
+      weights_.push_back(matrix_of(layer.weight));
     }
-    if (size > 0) {
-      // at::sum adds the columns that are left after a multiple of 32 in an order that
-      // depends on the number of threads.
-      constexpr int64_t kColumns = 32;
-      const int64_t padded = (size + kColumns - 1) / kColumns * kColumns;
-      values_ = empty_in_step_memory({blocks, padded});
-      values_.narrow(1, size, padded - size).zero_();
-    }
+    // The layers below the first needed gradient have no work.
+    const auto first = static_cast<size_t>(
+        std::find(needed.begin(), needed.end() - 1, true) - needed.begin());
+    lowest_ = first < layout_.inputs
+        ? 0
+        : (first - layout_.inputs) / (layout_.has_bias ? 2 : 1);
   }
 
-  bool has(size_t tensor) const {
-    return tensor >= num_inputs_ && needed_[tensor];
-  }
-
-  at::Tensor part(size_t tensor, int64_t block) const {
-    return view(values_.select(0, block), tensor);
-  }
-
-  // Sets the gradients of the parameters. One sum of all of them starts the threads once.
-  void add_to(variable_list& result) const {
-    if (!values_.defined()) {
-      return;
-    }
-    const at::Tensor sum = values_.sum(0);
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (has(i)) {
-        result[i] = view(sum, i);
+  variable_list run() const {
+    variable_list result(needed_.size());
+    std::vector<MutableMatrix> input_gradients(layout_.inputs);
+    for (size_t i = 0; i < layout_.inputs; ++i) {
+      if (needed_[i]) {
+        result[i] = empty_in_step_memory(stack_.inputs[i].sizes());
+        input_gradients[i] = mutable_matrix_of(result[i]);
       }
     }
+    blocks_.for_each([&](int64_t block) {
+      Scratch scratch(stack_.layers, blocks_.rows(block));
+      const ConstMatrix gradient = to_lowest_layer(block, scratch);
+      int64_t begin = 0;
+      for (size_t i = 0; i < layout_.inputs; ++i) {
+        if (needed_[i]) {
+          multiply(
+              gradient,
+              weights_[0].column_range(begin, inputs_[i].columns),
+              blocks_.part(input_gradients[i], block));
+        }
+        begin += inputs_[i].columns;
+      }
+    });
+    sums_.add_to(result);
+    return result;
   }
 
  private:
-  at::Tensor view(const at::Tensor& values, size_t tensor) const {
-    return values.narrow(0, begins_[tensor], tensors_[tensor].numel())
-        .view(tensors_[tensor].sizes());
-  }
-
-  const variable_list& tensors_;
-  const std::vector<bool>& needed_;
-  size_t num_inputs_;
-  std::vector<int64_t> begins_;
-  at::Tensor values_;  // [blocks, sum of sizes and some zeros]
-};
-
-// The gradients in the order of flatten(), where they are `needed`. `outputs` are those
-// of all layers. The last one may be missing if it has no relu.
-variable_list gradients_by_blocks(
-    const Stack& stack,
-    const std::vector<at::Tensor>& outputs,
-    const at::Tensor& gradient,
-    const std::vector<bool>& needed) {
-  const Layout layout = layout_of(stack);
-  const variable_list tensors = flatten(stack);
-  const std::vector<DenseLayer>& layers = stack.layers;
-  const RowBlocks blocks = blocks_of(stack.rows(), layers);
-  const PartialGradients sums(tensors, needed, layout.inputs, blocks.count());
-  variable_list result(tensors.size());
-  for (size_t i = 0; i < layout.inputs; ++i) {
-    if (needed[i]) {
-      result[i] = empty_in_step_memory(stack.inputs[i].sizes());
+  // Computes the gradients of the parameters. Returns the gradient of the output of the
+  // lowest layer that has work, before its relu.
+  ConstMatrix to_lowest_layer(int64_t block, Scratch& scratch) const {
+    ConstMatrix gradient = blocks_.part(gradient_, block);
+    if (layout_.has_last_relu) {
+      const MutableMatrix masked = scratch.next(gradient.columns);
+      relu_gradient(gradient, blocks_.part(outputs_.back(), block), masked);
+      gradient = masked;
+    }
+    for (size_t i = stack_.layers.size() - 1;; --i) {
+      sum_parameters(i, block, gradient);
+      if (i == lowest_) {
+        return gradient;
+      }
+      const MutableMatrix below = scratch.next(weights_[i].columns);
+      kernels::ProductArgs args;
+      if (stack_.layers[i - 1].has_relu) {
+        const ConstMatrix output = blocks_.part(outputs_[i - 1], block);
+        args.relu_output = output.data;
+        args.relu_output_stride = output.row_stride;
+      }
+      multiply(gradient, weights_[i], below, args);
+      gradient = below;
     }
   }
-  // The layers below the first needed gradient have no work.
-  const auto first = static_cast<size_t>(
-      std::find(needed.begin(), needed.end(), true) - needed.begin());
-  const size_t lowest = first < layout.inputs
-      ? 0
-      : (first - layout.inputs) / (layout.has_bias ? 2 : 1);
 
-  blocks.for_each([&](int64_t block) {
-    at::Tensor out_gradient = blocks.part(gradient, block).contiguous();
-    for (size_t i = layers.size(); i-- > lowest;) {
-      if (layers[i].has_relu) {
-        out_gradient = at::threshold_backward(
-            out_gradient, blocks.part(outputs[i], block), 0);
-      }
-      if (layout.has_bias && sums.has(layout.bias(i))) {
-        at::Tensor sum = sums.part(layout.bias(i), block);
-        at::sum_out(sum, out_gradient, at::IntArrayRef{0});
-      }
-      if (sums.has(layout.weight(i))) {
-        const at::Tensor transposed = out_gradient.t().contiguous();
-        const at::Tensor sum = sums.part(layout.weight(i), block);
-        const std::vector<at::Tensor> inputs =
-            inputs_of_layer(i, stack, outputs, blocks, block);
-        for_each_input(inputs, [&](size_t j, int64_t begin, int64_t width) {
-          multiply(transposed, inputs[j], sum.narrow(1, begin, width));
-        });
-      }
-      if (i > lowest) {
-        const at::Tensor in_gradient = at::empty(
-            {out_gradient.size(0), layers[i].weight.size(1)},
-            out_gradient.options());
-        multiply(out_gradient, layers[i].weight, in_gradient);
-        out_gradient = in_gradient;
-      }
+  // The gradients of a layer's parameters, given that of its output before the relu.
+  void sum_parameters(size_t layer, int64_t block, const ConstMatrix& gradient)
+      const {
+    if (layout_.has_bias && sums_.has(layout_.bias(layer))) {
+      sum_rows(gradient, sums_.part(layout_.bias(layer), block));
     }
-    for_each_input(stack.inputs, [&](size_t i, int64_t begin, int64_t width) {
-      if (needed[i]) {
-        multiply(
-            out_gradient,
-            layers[0].weight.narrow(1, begin, width),
-            blocks.part(result[i], block));
-      }
+    if (!sums_.has(layout_.weight(layer))) {
+      return;
+    }
+    const MutableMatrix sum = sums_.part(layout_.weight(layer), block);
+    if (layer > 0) {
+      multiply(
+          gradient.transposed(), blocks_.part(outputs_[layer - 1], block), sum);
+      return;
+    }
+    for_each_input(inputs_, [&](const ConstMatrix& input, int64_t begin) {
+      multiply(
+          gradient.transposed(),
+          blocks_.part(input, block),
+          sum.column_range(begin, input.columns));
     });
-  });
-  sums.add_to(result);
-  return result;
-}
+  }
+
+  const Stack& stack_;
+  Layout layout_;
+  const std::vector<bool>& needed_;
+  RowBlocks blocks_;
+  PartialGradients sums_;
+  ConstMatrix gradient_;
+  std::vector<ConstMatrix> inputs_;
+  std::vector<ConstMatrix> outputs_;  // without the last one if it has no relu
+  std::vector<ConstMatrix> weights_;
+  size_t lowest_ = 0;
+};
 
 struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
   static at::Tensor forward(
@@ -412,8 +484,9 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
       for (size_t i = 0; i < count; ++i) {
         needed[i] = context->needs_input_grad(i);
       }
-      result =
-          gradients_by_blocks(stack, all.slice(count).vec(), gradient, needed);
+      result = BackwardPass(
+                   stack, all.slice(count).vec(), gradient.contiguous(), needed)
+                   .run();
     }
     result.emplace_back();  // the layout has no gradient
     return result;

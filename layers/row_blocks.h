@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "layers/matrix.h"
+
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 namespace tessera {
 
@@ -16,39 +17,38 @@ class RowBlocks {
   static constexpr int64_t kTile = 32;
 
   /// `size` is the number of rows of a block. `row_bytes` is the memory traffic per row.
-  RowBlocks(int64_t rows, int64_t size, int64_t row_bytes);
+  RowBlocks(int64_t rows, int64_t size, int64_t row_bytes)
+      : rows_(rows), size_(size), row_bytes_(row_bytes) {}
 
   int64_t size() const {
     return size_;
   }
   int64_t count() const {
-    return static_cast<int64_t>(block_begins_.size()) - 1;
+    return (rows_ + size_ - 1) / size_;
+  }
+  int64_t begin(int64_t block) const {
+    return block * size_;
+  }
+  /// The number of rows of a block. Only the last one may be smaller.
+  int64_t rows(int64_t block) const {
+    return std::min(size_, rows_ - begin(block));
   }
 
-  /// The rows of a block in a tensor [rows, ...].
-  at::Tensor part(const at::Tensor& tensor, int64_t block) const;
+  /// The rows of a block in a matrix.
+  template <class Float>
+  Matrix<Float> part(const Matrix<Float>& matrix, int64_t block) const {
+    return matrix.row_range(begin(block), rows(block));
+  }
 
-  /// Runs task(0), ..., task(count() - 1) without autograd and autocast, on all threads.
+  /// Runs task(0), ..., task(count() - 1) on all threads. A task must not call operators:
+  /// autograd and autocast would apply to them.
   void for_each(c10::function_ref<void(int64_t)> task) const;
 
  private:
+  int64_t rows_;
   int64_t size_;
   int64_t row_bytes_;
-  std::vector<int64_t> block_begins_{0};  // then the end of the last block
 };
-
-/// out = a b, or out += a b, on the calling thread. All are float32 matrices, and the
-/// elements of a row are adjacent. It uses oneDNN's kernels if the processor supports
-/// them. Otherwise it uses those of at::mm, which are half as fast on a block.
-void multiply(
-    const at::Tensor& a,
-    const at::Tensor& b,
-    const at::Tensor& out,
-    bool add = false);
-
-/// Whether the processor has AVX-512, which makes oneDNN's kernels fast, and the
-/// environment variable ATEN_CPU_CAPABILITY allows it.
-bool has_fast_products();
 
 /// Whether the tensor is float32 on the CPU, without a forward-mode tangent and without a
 /// lazy negation. Only LibTorch's operators support the others.

@@ -32,6 +32,7 @@ std::vector<KernelTable> collect() {
     table.isa = isa_name(hwy::TargetName(target));
     add_interaction_kernels(table);
     add_lookup_kernels(table);
+    add_product_kernels(table);
     add_random_kernels(table);
     add_update_kernels(table);
     tables.push_back(std::move(table));

@@ -200,6 +200,38 @@ struct CrossArgs {
   float* bias_gradient = nullptr;  // [dim]; nullptr: not computed
 };
 
+/// A product of two matrices, and what is done with each sum while it is in a register:
+///
+///   for r in 0 .. rows, for c in 0 .. columns:
+///     sum = out[r, c] (if adds), else bias[c]
+///     sum += a[r, k] * b[k, c] for k in 0 .. depth
+///     if has_relu and sum < 0: sum = 0
+///     if relu_output[r, c] <= 0: sum = 0      (the gradient of a relu)
+///     crossed[r, c] = x0[r, c] * sum + x[r, c]
+///     out[r, c] = sum
+///
+/// The rows of b and of the results are contiguous. a may be transposed.
+struct ProductArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  const float* a = nullptr;
+  int64_t a_row_stride = 0;
+  int64_t a_column_stride = 1;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  float* out = nullptr;  // nullptr: only `crossed` is needed
+  int64_t out_stride = 0;
+  bool adds = false;
+  bool has_relu = false;
+  const float* bias = nullptr;  // [columns]; nullptr: zeros
+  const float* relu_output = nullptr;  // nullptr: no relu
+  int64_t relu_output_stride = 0;
+  const float* x0 = nullptr;  // this one and the next ones have out_stride, too
+  const float* x = nullptr;
+  float* crossed = nullptr;  // nullptr: no cross; may be x
+};
+
 /// The kernels of one instruction set.
 struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or Highway's name of the target in lower case.
@@ -230,6 +262,7 @@ struct KernelTable {
       const float* values) = nullptr;
   void (*pairwise_dots)(const PairwiseDotsArgs&) = nullptr;
   void (*pairwise_dots_gradient)(const PairwiseDotsArgs&) = nullptr;
+  void (*product)(const ProductArgs&) = nullptr;
   void (*cross)(const CrossArgs&) = nullptr;
   void (*cross_gradient)(const CrossArgs&) = nullptr;
 

@@ -8,6 +8,7 @@ namespace tessera::kernels {
 // Each function sets its part of `table`, for Highway's current target.
 void add_interaction_kernels(KernelTable& table);
 void add_lookup_kernels(KernelTable& table);
+void add_product_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 

@@ -183,11 +183,41 @@ class PairwiseWork {
   PairwiseDotsArgs args_;
 };
 
+// The product of 128 rows and the weights of a layer, with its bias and relu. The last 37
+// columns are too few for tiles of full width.
+class ProductWork {
+ public:
+  ProductArgs args() {
+    return {
+        .rows = kRows,
+        .columns = kColumns,
+        .depth = kDepth,
+        .a = a_.data(),
+        .a_row_stride = kDepth,
+        .b = b_.data(),
+        .b_stride = kColumns,
+        .out = out_.data(),
+        .out_stride = kColumns,
+        .has_relu = true,
+        .bias = b_.data()};
+  }
+
+ private:
+  static constexpr int64_t kRows = 128;
+  static constexpr int64_t kColumns = 101;
+  static constexpr int64_t kDepth = 64;
+
+  std::vector<float> a_ = std::vector<float>(kRows * kDepth, 0.5F);
+  std::vector<float> b_ = std::vector<float>(kDepth * kColumns, 0.25F);
+  std::vector<float> out_ = std::vector<float>(kRows * kColumns);
+};
+
 std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static Data narrow(16);
   static Data odd(37);
   static Data wide(128);
   static const PairwiseWork pairs(narrow);
+  static ProductWork product;
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);
   constexpr Storage kFloat = Storage::kFloat32;
@@ -227,6 +257,7 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"pairwise_dots_16", [&] { kernels.pairwise_dots(pairs.args()); }},
       {"pairwise_dots_gradient_16",
        [&] { kernels.pairwise_dots_gradient(pairs.args()); }},
+      {"product_128x101", [&] { kernels.product(product.args()); }},
       {"rowwise_adagrad_128",
        update(kernels, wide, RowWiseAdagradRule{kRate}, kFloat)}};
 }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/kernels/kernels.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+/// A view of floats in memory as a matrix. Its parts cost nothing, unlike those of a
+/// tensor.
+template <class Float>
+struct Matrix {
+  Float* data = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t row_stride = 0;
+  int64_t column_stride = 1;
+
+  Matrix transposed() const {
+    return {data, columns, rows, column_stride, row_stride};
+  }
+  Matrix row_range(int64_t begin, int64_t count) const {
+    return {
+        data + begin * row_stride, count, columns, row_stride, column_stride};
+  }
+  Matrix column_range(int64_t begin, int64_t count) const {
+    return {
+        data + begin * column_stride, rows, count, row_stride, column_stride};
+  }
+
+  operator Matrix<const Float>() const {
+    return {data, rows, columns, row_stride, column_stride};
+  }
+};
+
+using ConstMatrix = Matrix<const float>;
+using MutableMatrix = Matrix<float>;
+
+/// Views of a float32 tensor [rows, columns] on the CPU.
+ConstMatrix matrix_of(const at::Tensor& tensor);
+MutableMatrix mutable_matrix_of(const at::Tensor& tensor);
+
+/// A contiguous matrix in memory that has space for it.
+inline MutableMatrix matrix_in(float* memory, int64_t rows, int64_t columns) {
+  return {memory, rows, columns, columns};
+}
+
+/// out = a b, with the other fields of `args` as in kernels::ProductArgs. It runs on the
+/// calling thread. The elements of a row of b and out are adjacent.
+void multiply(
+    ConstMatrix a,
+    ConstMatrix b,
+    MutableMatrix out,
+    kernels::ProductArgs args = {});
+
+}  // namespace tessera
