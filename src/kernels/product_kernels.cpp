@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "src/kernels/product_kernels.cpp"
 #include <hwy/foreach_target.h>
 // Must come after foreach_target.h.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "src/kernels/kernels.h"
@@ -21,7 +22,30 @@ constexpr int kTileRows = 8;
 constexpr int kTileRows = 6;
 #endif
 
+constexpr int64_t kFloatsPerLine = 16;
+
 #include "src/kernels/columns-inl.h"
+
+// Prefetches what a tile reads and writes after its sums, while it computes them.
+HWY_INLINE void PrefetchResults(
+    const ProductArgs& args,
+    int64_t row,
+    int64_t rows,
+    int64_t column,
+    int64_t columns) {
+  for (int64_t r = row; r < row + rows; ++r) {
+    for (int64_t c = column; c < column + columns; c += kFloatsPerLine) {
+      const int64_t at = r * args.out_stride + c;
+      if (args.out != nullptr) {
+        hwy::Prefetch(args.out + at);
+      }
+      if (args.crossed != nullptr) {
+        hwy::Prefetch(args.x0 + at);
+        hwy::Prefetch(args.crossed + at);
+      }
+    }
+  }
+}
 
 // Computes kRows rows and kVectors vectors of columns of the result, whose first element
 // is at (row, column).
@@ -45,9 +69,19 @@ HWY_INLINE void ComputeTile(
     }
   }
 
+  PrefetchResults(args, row, kRows, column, kVectors * lanes);
+  // The rows of a that the next tile reads. The tiles of later columns find all of a in
+  // the cache.
+  const bool prefetches_a =
+      column == 0 && args.a_column_stride == 1 && row + 2 * kRows <= args.rows;
   const float* a = args.a + row * args.a_row_stride;
   const float* b = args.b + column;
   for (int64_t k = 0; k < args.depth; ++k) {
+    if (prefetches_a && k % kFloatsPerLine == 0) {
+      for (int i = 0; i < kRows; ++i) {
+        hwy::Prefetch(a + (kRows + i) * args.a_row_stride);
+      }
+    }
     V factors[kVectors];
     for (int j = 0; j < kVectors; ++j) {
       factors[j] = hn::LoadU(d, b + j * lanes);

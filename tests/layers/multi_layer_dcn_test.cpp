@@ -164,6 +164,34 @@ TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
   }
 }
 
+TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
+  const OneThread one;
+  MultiLayerDCN layer(
+      MultiLayerDCNOptions{.projection_dim = 5, .num_layers = 3});
+  const at::Tensor x0 = at::randn({700, 643}).requires_grad_();
+  const auto run = [&](int threads) {
+    at::set_num_threads(threads);
+    layer->zero_grad();
+    x0.mutable_grad() = at::Tensor();
+    const at::Tensor result = layer->forward(x0);
+    EXPECT_TRUE(has_kernels(layer, x0));
+    result.square().sum().backward();
+    std::vector<at::Tensor> results{result, x0.grad()};
+    for (const at::Tensor& parameter : layer->parameters()) {
+      EXPECT_TRUE(parameter.grad().is_contiguous());
+      results.push_back(parameter.grad().clone());
+    }
+    return results;
+  };
+  const auto expected = run(1);
+  for (const int threads : {2, 3}) {
+    const auto results = run(threads);
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << ", " << i;
+    }
+  }
+}
+
 TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
   const OneThread one;
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
