@@ -5,6 +5,7 @@
 
 #include "layers/classic_locale.h"
 #include "layers/export/example_batch.h"
+#include "layers/export/export_options.h"
 #include "layers/export/exported_layer.h"
 #include "layers/export/model_script.h"
 #include "layers/export/torchscript_module.h"
@@ -27,15 +28,6 @@ namespace {
 namespace jit = torch::jit;
 
 constexpr const char* kWhere = "[export_torchscript]";
-
-void check_dtype(const ExportOptions& options) {
-  const at::ScalarType dtype = options.dtype.value_or(at::kFloat);
-  TESSERA_CHECK_VALUE(
-      dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
-          dtype == at::kChar,
-      "[export_torchscript] options.dtype must be one of kFloat, kBFloat16, kHalf, kChar, but got {}.",
-      c10::toString(dtype));
-}
 
 // Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
 // per feature and do not make these few calls faster.
@@ -60,7 +52,7 @@ void write_embedding(
     const Nest<FeatureConfig>& structure,
     const std::string& path,
     const ExportOptions& options) {
-  check_dtype(options);
+  exporting::check_dtype(options, kWhere);
   AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;
@@ -104,18 +96,7 @@ void detail::export_torchscript(
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options) {
-  check_dtype(options);
-  TESSERA_CHECK_VALUE(
-      options.features.empty(),
-      "[export_torchscript] options.features must be empty for a model, which needs all its features. It chooses features only when a single TPUEmbedding is exported. Leave it empty.");
-  TESSERA_CHECK_VALUE(
-      example.inputs.size() == model.inputs,
-      "[export_torchscript] example.inputs: expected {} tensors, which forward() takes after features and weights, but got {}. Pass one tensor for each.",
-      model.inputs,
-      example.inputs.size());
-  TESSERA_CHECK_VALUE(
-      model.takes_weights || example.weights.empty(),
-      "[export_torchscript] example.weights must be empty, because forward() takes no Weights. Leave them out.");
+  exporting::check_model_example(model, example, options, kWhere);
   AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes exported models, batches for them, and the results that Tessera gives:
-//   export_samples FOLDER  ->  NAME.pt, NAME.cases (torch::pickle_save)
-// run_torchscript.cpp and test_torchscript.py read these files without Tessera.
+//   export_samples FOLDER  ->  NAME.pt, NAME.cases, NAME.pt2, NAME.pt2cases
+// The cases are written by torch::pickle_save. run_torchscript.cpp, test_torchscript.py and
+// test_pt2.py read these files without Tessera.
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/export_pt2.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <torch/csrc/jit/serialization/pickle.h>
@@ -16,7 +18,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include <filesystem>
 #include <fstream>
@@ -108,6 +114,48 @@ c10::IValue weights_of(const Batch& batch) {
   return dict;
 }
 
+tessera::SparseFeature sparse_ids(int64_t size, int64_t positions) {
+  const int64_t nnz = 3 * size;
+  const at::Tensor cell = at::randperm(size * positions * 4, at::kLong)
+                              .slice(0, 0, size == 0 ? 0 : nnz);
+  const at::Tensor row = at::floor_divide(cell, positions * 4);
+  const at::Tensor column = cell.remainder(4);
+  const at::Tensor position =
+      at::floor_divide(cell.remainder(positions * 4), 4);
+  return {
+      .indices = positions == 1 ? at::stack({row, column}, 1)
+                                : at::stack({row, position, column}, 1),
+      .values = at::randint(500, {cell.numel()}, at::kLong),
+      .dense_shape = positions == 1
+          ? at::tensor({size, int64_t{4}}, at::kLong)
+          : at::tensor({size, positions, int64_t{4}}, at::kLong)};
+}
+
+// Sparse features only, so that the batch size is in the values of an input.
+struct SparseFeatures {
+  SparseFeatures() {
+    const auto items = tessera::make_table(
+        {.name = "items", .vocabulary_size = 500, .dim = 5});
+    layer = tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+        .features =
+            {{"bags", FeatureConfig{.table = items}},
+             {"cells",
+              FeatureConfig{
+                  .table = items,
+                  .out_of_range = tessera::OutOfRange::kZero}},
+             {"sequence",
+              FeatureConfig{.table = items, .max_sequence_length = 3}}},
+        .optimizer = tessera::optim::Adagrad{}});
+  }
+  static Features batch(int64_t size) {
+    return {
+        {"bags", sparse_ids(size, 1)},
+        {"cells", sparse_ids(size, 2)},
+        {"sequence", sparse_ids(size, 1)}};
+  }
+  tessera::TPUEmbedding layer{nullptr};
+};
+
 struct RankerImpl : torch::nn::Module {
   RankerImpl() {
     embedding = register_module("embedding", make_embedding());
@@ -155,10 +203,19 @@ class Samples {
          tolerance}));
   }
 
+  // A call of a .pt2 program. Without expected outputs, the program must refuse it.
+  void add_call(
+      const std::vector<at::Tensor>& arguments,
+      const std::vector<at::Tensor>& expected) {
+    cases_.push_back(c10::ivalue::Tuple::create(
+        {Parts(arguments),
+         expected.empty() ? c10::IValue() : c10::IValue(Parts(expected))}));
+  }
+
   void write_cases(const std::string& name) {
     const std::vector<char> bytes =
         torch::jit::pickle_save(c10::ivalue::Tuple::create(cases_));
-    std::ofstream file(path(name + ".cases"), std::ios::binary);
+    std::ofstream file(path(name), std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     cases_.clear();
     std::cout << "wrote " << name << "\n";
@@ -187,7 +244,7 @@ void write_embedding(
     samples.add_case(
         {dict_of(batch.features), weights_of(batch)}, expected, tolerance);
   }
-  samples.write_cases(name);
+  samples.write_cases(name + ".cases");
 }
 
 void write_ranker(
@@ -212,7 +269,135 @@ void write_ranker(
         Parts(model->forward(batch.features, batch.weights, batch.prices)),
         tolerance);
   }
-  samples.write_cases(name);
+  samples.write_cases(name + ".cases");
+}
+
+// The arguments of a .pt2 program: the tensors of all features, then the weights.
+std::vector<at::Tensor> arguments_of(
+    const Features& features,
+    const tessera::Weights& weights) {
+  std::vector<at::Tensor> arguments;
+  for (const tessera::Feature& feature : features.flatten()) {
+    if (const auto* sparse = std::get_if<tessera::SparseFeature>(&feature)) {
+      arguments.insert(
+          arguments.end(),
+          {sparse->indices, sparse->values, sparse->dense_shape});
+    } else if (
+        const auto* ragged = std::get_if<tessera::RaggedFeature>(&feature)) {
+      arguments.insert(arguments.end(), {ragged->values, ragged->row_splits});
+    } else {
+      arguments.push_back(std::get<at::Tensor>(feature));
+    }
+  }
+  for (const auto& weight : weights.flatten()) {
+    if (weight) {
+      arguments.push_back(std::get<at::Tensor>(*weight));
+    }
+  }
+  return arguments;
+}
+
+// Calls with random batches, and with ids that are out of range. Expected outputs come
+// from the layer or model itself, or, where the file has rounded tables, from the program.
+template <class Batches, class Run>
+void add_calls(
+    Samples& samples,
+    const std::string& name,
+    const Batches& batches,
+    const Run& run) {
+  for (const int64_t size : kBatches) {
+    std::vector<at::Tensor> arguments = batches(size);
+    samples.add_call(arguments, run(arguments));
+    for (at::Tensor& argument : arguments) {
+      if (argument.numel() == 0 || argument.is_floating_point()) {
+        continue;
+      }
+      // Sizes and positions may not be negative. Ids may be, depending on the feature.
+      for (const int64_t id : {int64_t{-1}, int64_t{1} << 30}) {
+        const at::Tensor kept = argument;
+        argument = argument.clone();
+        argument.view({-1})[-1] = id;
+        std::vector<at::Tensor> expected;
+        try {
+          expected = run(arguments);
+        } catch (const c10::Error&) {
+        }
+        samples.add_call(arguments, expected);
+        argument = kept;
+      }
+    }
+  }
+  samples.write_cases(name + ".pt2cases");
+}
+
+void write_pt2_embedding(
+    Samples& samples,
+    const std::string& name,
+    at::ScalarType dtype) {
+  const tessera::TPUEmbedding layer = make_embedding();
+  const Batch example = make_batch(100);
+  std::cout << to_string(tessera::export_pt2(
+      layer,
+      samples.path(name + ".pt2"),
+      {.features = example.features, .weights = example.weights},
+      {.dtype = dtype}));
+  const tessera::Pt2Program program(samples.path(name + ".pt2"));
+  add_calls(
+      samples,
+      name,
+      [](int64_t size) {
+        const Batch batch = make_batch(size);
+        return arguments_of(batch.features, batch.weights);
+      },
+      [&](const std::vector<at::Tensor>& arguments) {
+        return program.run(arguments);
+      });
+}
+
+void write_pt2_sparse(Samples& samples) {
+  const SparseFeatures model;
+  const std::string path = samples.path("sparse.pt2");
+  tessera::export_pt2(
+      model.layer, path, {.features = SparseFeatures::batch(100)});
+  const tessera::Pt2Program program(path);
+  add_calls(
+      samples,
+      "sparse",
+      [](int64_t size) {
+        return arguments_of(SparseFeatures::batch(size), {});
+      },
+      [&](const std::vector<at::Tensor>& arguments) {
+        return program.run(arguments);
+      });
+}
+
+void write_pt2_ranker(
+    Samples& samples,
+    const std::string& name,
+    at::ScalarType dtype) {
+  Ranker model;
+  const Batch example = make_batch(100);
+  tessera::export_pt2(
+      model,
+      samples.path(name + ".pt2"),
+      {.features = example.features,
+       .weights = example.weights,
+       .inputs = {example.prices}},
+      {.dtype = dtype});
+  const tessera::Pt2Program program(samples.path(name + ".pt2"));
+  add_calls(
+      samples,
+      name,
+      [](int64_t size) {
+        const Batch batch = make_batch(size);
+        std::vector<at::Tensor> arguments =
+            arguments_of(batch.features, batch.weights);
+        arguments.push_back(batch.prices);
+        return arguments;
+      },
+      [&](const std::vector<at::Tensor>& arguments) {
+        return program.run(arguments);
+      });
 }
 
 }  // namespace
@@ -230,5 +415,11 @@ int main(int argc, char** argv) {
   write_embedding(samples, "embedding_int8", at::kChar, 2e-2);
   write_ranker(samples, "ranker", at::kFloat, 1e-5);
   write_ranker(samples, "ranker_int8", at::kChar, 2e-2);
+  write_pt2_embedding(samples, "embedding", at::kFloat);
+  write_pt2_embedding(samples, "embedding_half", at::kHalf);
+  write_pt2_embedding(samples, "embedding_int8", at::kChar);
+  write_pt2_sparse(samples);
+  write_pt2_ranker(samples, "ranker", at::kFloat);
+  write_pt2_ranker(samples, "ranker_int8", at::kChar);
   return 0;
 }

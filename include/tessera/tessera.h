@@ -33,7 +33,9 @@
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/embedding_engine_module.h>
+#include <tessera/layers/export_pt2.h>
 #include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/exported_model.h>
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
@@ -75,6 +77,7 @@
 #include <tessera/serialization/json_file.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/pipeline_file.h>
+#include <tessera/serialization/pt2_program.h>
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>

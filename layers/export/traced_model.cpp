@@ -8,14 +8,12 @@
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/resource_guard.h>
 
-#include <algorithm>
-#include <exception>
 #include <optional>
 #include <utility>
 
 #include "layers/export/example_batch.h"
+#include "layers/export/record_graph.h"
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 #include "src/engine/forward_interception.h"
 #include "src/features/batch.h"
 
@@ -41,14 +39,6 @@ void check_has_all(
         "{} An exported model must look up all features of a layer.",
         error.what_without_backtrace());
   }
-}
-
-std::vector<at::Tensor> to_tensors(const jit::Stack& values) {
-  std::vector<at::Tensor> tensors;
-  for (const jit::IValue& value : values) {
-    tensors.push_back(value.toTensor());
-  }
-  return tensors;
 }
 
 }  // namespace
@@ -94,39 +84,12 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
     return record_lookups(
         layer_of(state, structure), features, weights, add_lookup);
   });
-  jit::Stack inputs;
-  for (const at::Tensor& tensor : flatten(example)) {
-    inputs.emplace_back(tensor);
-  }
-  const auto run = [&](const jit::Stack& tensors) -> jit::Stack {
-    const std::vector<at::Tensor> outputs =
-        model_.forward(unflatten(example, to_tensors(tensors)));
-    if (model_.returns_list) {
-      return {c10::List<at::Tensor>(outputs)};
-    }
-    return {outputs[0]};
-  };
-  std::shared_ptr<jit::Graph> graph;
-  try {
-    graph = jit::tracer::trace(
-                inputs,
-                run,
-                [](const torch::autograd::Variable&) { return ""; },
-                /*strict=*/false,  // without its warning about lists
-                /*force_outplace=*/false,
-                &root)
-                .first->graph;
-  } catch (const c10::ValueError&) {
-    throw;
-  } catch (const std::exception& error) {
-    TESSERA_CHECK_VALUE(
-        false,
-        "{} LibTorch can't trace the model: {}. Register the tensors that it holds as parameters or buffers.",
-        where_,
-        reason_of(error));
-  }
+  const auto graph = record_graph(
+      flatten(example),
+      [&](const auto& tensors) { return forward(example, tensors); },
+      {.returns_list = model_.returns_list, .root = &root, .where = where_});
   jit::EliminateDeadCode(graph);
-  check_filled(*graph);
+  check_filled(*graph, where_);
   // The tracer names values after parameters. One named `torch` would hide the operators.
   for (jit::Node* node : graph->nodes()) {
     for (jit::Value* output : node->outputs()) {
@@ -134,6 +97,62 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
     }
   }
   return graph;
+}
+
+std::vector<at::Tensor> TracedModel::forward(
+    const ExportExample& example,
+    const std::vector<at::Tensor>& tensors) const {
+  return model_.forward(unflatten(example, tensors));
+}
+
+std::shared_ptr<jit::Graph> TracedModel::record(
+    const std::vector<at::Tensor>& weights,
+    const ExportExample& example,
+    const RecordLookup& record_lookup,
+    const Checks& checks) {
+  const ForwardInterception interception([&](const auto& state,
+                                             const auto& structure,
+                                             const auto& features,
+                                             const auto& feature_weights) {
+    check_has_all(structure, features);
+    const ExportedLayer& layer = layer_of(state, structure);
+    {
+      const jit::ResourceGuard resume(jit::tracer::pauseTracing());
+      lookup_all(layer, features, feature_weights);  // refuses bad batches
+    }
+    const auto inputs = leaves_like(layer.structure, features, "features");
+    std::vector<const std::optional<Feature>*> given(inputs.size());
+    if (!feature_weights.empty()) {
+      given = some_leaves_like(layer.structure, feature_weights, "weights");
+    }
+    std::vector<at::Tensor> activations;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (const at::Tensor& part : parts_of(*inputs[i])) {
+        value_of(layer.paths[i], part);
+      }
+      at::Tensor weight;
+      if (given[i] != nullptr && given[i]->has_value()) {
+        weight = values_of(**given[i]);
+        value_of(layer.paths[i], weight);
+      }
+      activations.push_back(record_lookup(layer, i, *inputs[i], weight));
+    }
+    return layer.structure.pack(std::move(activations));
+  });
+  std::vector<at::Tensor> inputs = weights;
+  for (const at::Tensor& tensor : flatten(example)) {
+    inputs.push_back(tensor);
+  }
+  return record_operators(
+      inputs,
+      [&](std::vector<at::Tensor> tensors) {
+        tensors.erase(
+            tensors.begin(),
+            tensors.begin() + static_cast<std::ptrdiff_t>(weights.size()));
+        return forward(example, tensors);
+      },
+      checks,
+      where_);
 }
 
 // Called while LibTorch traces the model.
@@ -182,28 +201,6 @@ jit::Value* TracedModel::value_of(
       where_,
       shorten(path));
   return getValueTrace(tensor);
-}
-
-// The tracer records at::tensor(values) as an empty tensor, because it does not see
-// values that C++ writes into memory.
-void TracedModel::check_filled(const jit::Graph& graph) const {
-  for (const jit::Node* node : graph.nodes()) {
-    const std::string kind = node->kind().toUnqualString();
-    if (kind.find("empty") == std::string::npos) {
-      continue;
-    }
-    const auto& uses = node->output()->uses();
-    TESSERA_CHECK_VALUE(
-        std::any_of(
-            uses.begin(),
-            uses.end(),
-            [](const jit::Use& use) {
-              const std::string user = use.user->kind().toUnqualString();
-              return user.ends_with("_");
-            }),
-        "{} operators must compute all tensors, but forward() fills one with C++ values, by at::tensor() or through its memory. Make it with torch::tensor(), register it as a buffer, or pass it as an input.",
-        where_);
-  }
 }
 
 }  // namespace tessera::exporting

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/export/exported_layer.h"
+#include "layers/export/record_graph.h"
 
 #include <tessera/features/feature.h>
 #include <tessera/features/nest.h>
@@ -46,6 +47,25 @@ class TracedModel {
       const std::vector<torch::jit::Value*>& parts,
       torch::jit::Value* weight)>;
 
+  /// Computes the activations of one feature with operators that the tracer records.
+  /// `weights` may be undefined.
+  using RecordLookup = std::function<at::Tensor(
+      const ExportedLayer& layer,
+      size_t index,
+      const Feature& feature,
+      const at::Tensor& weights)>;
+
+  /// Records a function that takes `weights` and the tensors of flatten(example), and
+  /// returns the outputs, and then the conditions that `record_lookup` has appended to
+  /// `checks`. Sizes that C++ reads are constants of this example.
+  /// Errors:  c10::ValueError beginning with `where`, for a model that can't be recorded
+  ///          or that reads values of tensors.
+  std::shared_ptr<torch::jit::Graph> record(
+      const std::vector<at::Tensor>& weights,
+      const ExportExample& example,
+      const RecordLookup& record_lookup,
+      const Checks& checks);
+
   /// Records compute(), which takes the tensors of flatten(example) and returns the
   /// outputs. In the graph, the tensors of `root` and its submodules are attributes.
   /// Errors:  c10::ValueError beginning with `where`, for a model that can't be recorded.
@@ -63,9 +83,11 @@ class TracedModel {
       const Features& features,
       const Weights& weights,
       const AddLookup& add_lookup) const;
+  std::vector<at::Tensor> forward(
+      const ExportExample& example,
+      const std::vector<at::Tensor>& tensors) const;
   torch::jit::Value* value_of(const std::string& path, const at::Tensor& tensor)
       const;
-  void check_filled(const torch::jit::Graph& graph) const;
 
   const detail::ExportedModel& model_;
   const ExportOptions& options_;

@@ -143,7 +143,8 @@ void check_input(
       actual && expected ? "" : refusal);
 }
 
-// How the file's outputs differ from the model's. Empty if they do not.
+}  // namespace
+
 std::string difference(
     const std::vector<at::Tensor>& actual,
     const std::vector<at::Tensor>& expected) {
@@ -163,7 +164,6 @@ std::string difference(
   return "";
 }
 
-// Whether a feature has an output_shape. Then the model may allow only one batch size.
 bool has_output_shape(const torch::nn::Module& model) {
   bool found = false;
   model.apply([&](const torch::nn::Module& part) {
@@ -176,8 +176,6 @@ bool has_output_shape(const torch::nn::Module& model) {
   });
   return found;
 }
-
-}  // namespace
 
 void check_embedding(
     const ExportedLayer& layer,

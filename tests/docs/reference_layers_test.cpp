@@ -6,6 +6,7 @@
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/embedding_engine_module.h>
+#include <tessera/layers/export_pt2.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer_json.h>
@@ -36,6 +37,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <iostream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -481,6 +483,24 @@ TEST_F(LayersReferenceTest, ExportExample) {
   auto exported = torch::jit::load("ranker.pt");
   expect_close(
       exported({inputs, prices}).toTensor(), ranker->forward(features, prices));
+}
+
+TEST_F(LayersReferenceTest, Pt2Program) {
+  const auto movie_ids = torch::tensor({1, 2});
+  const auto director_ids = torch::tensor({15, 16});
+  const auto prices = torch::tensor({{9.5F}, {2.5F}});
+  PricedRanker ranker(options);
+  const ExportExample example{.features = features, .inputs = {prices}};
+  // snippet: Pt2Signature
+  const Pt2Signature signature = export_pt2(ranker, "ranker.pt2", example);
+  std::cout << to_string(signature);
+  // end snippet
+  // snippet: Pt2Program
+  const Pt2Program program("ranker.pt2");
+  const at::Tensor scores =
+      program.run({user_ids, movie_ids, director_ids, prices})[0];
+  // end snippet
+  expect_close(scores, ranker->forward(features, prices));
 }
 
 TEST_F(LayersReferenceTest, NamedTensors) {

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// An argument or an output of a program in a `.pt2` file.
+struct Pt2Value {
+  /// The name in the program: a Python identifier, such as "user_history_values".
+  std::string name = {};
+  /// The path of the feature, "user/history", or the name of another input or output.
+  std::string path = {};
+  /// What of the feature it is: "ids", "values", "row_splits", "indices", "dense_shape",
+  /// "weights", or "activations". Empty for other inputs and outputs.
+  std::string part = {};
+  at::ScalarType dtype = at::kFloat;
+  /// The sizes. nullopt for a size that depends on the batch.
+  std::vector<std::optional<int64_t>> shape = {};
+
+  bool operator==(const Pt2Value&) const = default;
+};
+
+// snippet: tests/docs/reference_layers_test.cpp Pt2Signature
+/// The arguments and outputs of a program, in order.
+///
+///   const Pt2Signature signature = export_pt2(ranker, "ranker.pt2", example);
+///   std::cout << to_string(signature);
+struct Pt2Signature {
+  std::vector<Pt2Value> inputs = {};
+  std::vector<Pt2Value> outputs = {};
+
+  bool operator==(const Pt2Signature&) const = default;
+};
+
+/// A table of the arguments and outputs, one per line.
+std::string to_string(const Pt2Signature& signature);
+
+// snippet: tests/docs/reference_layers_test.cpp Pt2Program
+/// A `.pt2` file that export_pt2() wrote, ready to be called. It needs neither Python nor
+/// the model's class.
+///
+///   const Pt2Program program("ranker.pt2");
+///   const at::Tensor scores =
+///       program.run({user_ids, movie_ids, director_ids, prices})[0];
+///
+/// The operators run one after the other through LibTorch. To compile such a file, use
+/// Python's torch._inductor.aoti_compile_and_package. Several threads may call run() at
+/// the same time. The weights stay in the file, which is mapped into memory, so another
+/// process may replace the file, but must not write to it.
+class Pt2Program {
+ public:
+  /// Reads a file and compares all its records with their checksums.
+  /// Errors:  c10::Error for a file that can't be read; c10::ValueError for a file that
+  ///          is damaged, that another program wrote, or that needs operators of another
+  ///          release of LibTorch.
+  explicit Pt2Program(const std::string& path);
+  ~Pt2Program();
+  Pt2Program(Pt2Program&&) noexcept;
+  Pt2Program& operator=(Pt2Program&&) noexcept;
+
+  /// The arguments and the results of run().
+  const Pt2Signature& signature() const&;
+  Pt2Signature signature() const&& = delete;
+
+  /// Calls the program.
+  /// Errors:  c10::ValueError for another number of tensors, another dtype, sizes that
+  ///          do not belong together, and ids that the model refuses.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
+
+  /// The weights and their names in Python's state_dict(), without copies.
+  std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

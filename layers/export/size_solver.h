@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "serialization/pt2/polynomial.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace tessera::exporting {
+
+/// Finds out how sizes depend on the sizes of a batch. The sizes of a batch are its
+/// symbols: the batch size, and the number of ids of each feature.
+class SizeSolver {
+ public:
+  /// The symbols of several batches. points()[0] is `base`. Among the others, each symbol
+  /// that is not fixed changes alone twice, and some have all of them changed.
+  SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed);
+
+  const std::vector<std::vector<int64_t>>& points() const {
+    return points_;
+  }
+
+  /// The polynomial that has these values, one for each of points(). nullopt if no
+  /// polynomial with integer coefficients has them. Products of up to three symbols are
+  /// tried.
+  std::optional<pt2::Polynomial> solve(const std::vector<int64_t>& values);
+
+ private:
+  std::optional<pt2::Polynomial> find(const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> fit(
+      const std::vector<pt2::Polynomial::Product>& products,
+      const std::vector<int64_t>& values) const;
+
+  std::vector<bool> is_fixed_;
+  std::vector<std::vector<int64_t>> points_;
+  // The only symbol that a point changes. nullopt if it changes none or several.
+  std::vector<std::optional<size_t>> changed_;
+  std::map<std::vector<int64_t>, std::optional<pt2::Polynomial>> known_;
+};
+
+}  // namespace tessera::exporting
