@@ -74,20 +74,20 @@ std::vector<Pt2Value> describe_inputs(const ExportExample& example) {
          .path = path,
          .part = part});
   };
-  example.features.for_each([&](const std::string& path,
-                                const Feature& feature) {
-    if (std::holds_alternative<at::Tensor>(feature)) {
-      add(path, path, "ids");
-      return;
-    }
-    const std::vector<const char*> parts =
-        std::holds_alternative<RaggedFeature>(feature)
-        ? std::vector<const char*>{"values", "row_splits"}
-        : std::vector<const char*>{"indices", "values", "dense_shape"};
-    for (const char* part : parts) {
-      add(path + "_" + part, path, part);
-    }
-  });
+  example.features.for_each(
+      [&](const std::string& path, const Feature& feature) {
+        if (std::holds_alternative<at::Tensor>(feature)) {
+          add(path, path, "ids");
+          return;
+        }
+        const std::vector<const char*> parts =
+            std::holds_alternative<RaggedFeature>(feature)
+            ? std::vector<const char*>{"values", "row_splits"}
+            : std::vector<const char*>{"indices", "values", "dense_shape"};
+        for (const char* part : parts) {
+          add(path + "_" + part, path, part);
+        }
+      });
   example.weights.for_each(
       [&](const std::string& path, const std::optional<Feature>& weight) {
         if (weight) {
@@ -172,7 +172,6 @@ pt2::Archive make_archive(
     const ExportExample& example,
     SizeSolver& solver,
     const std::vector<int64_t>& hints) {
-
   pt2::Archive archive;
   archive.signature.inputs = describe_inputs(example);
   std::vector<std::string> names;
@@ -214,8 +213,7 @@ pt2::Archive make_archive(
          .path = source.output_names.empty() ? fmt::format("output_{}", i)
                                              : source.output_names[i],
          .part = source.output_part});
-    add_type(
-        archive.signature.outputs.back(), archive.graph.tensors.at(name));
+    add_type(archive.signature.outputs.back(), archive.graph.tensors.at(name));
   }
   return archive;
 }
@@ -279,7 +277,8 @@ void verify(
         std::vector<int64_t> sizes{size};
         for (size_t i = 1; i < examples.sizes().size(); ++i) {
           sizes.push_back(
-              size * ids_per_row + (size > 0 ? static_cast<int64_t>(i % 3) : 0));
+              size * ids_per_row +
+              (size > 0 ? static_cast<int64_t>(i % 3) : 0));
         }
         const ExportExample resized = examples.at(sizes, shift);
         // The model may refuse a size, and then the file need not compute it.
@@ -317,8 +316,7 @@ Pt2Signature write(
   const std::vector<int64_t> hints = usual_sizes(examples, base);
   const pt2::Archive archive =
       make_archive(source, examples, example, solver, hints);
-  pt2::write_archive(
-      file, archive, exporting::flatten(examples.at(hints)));
+  pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
   const Pt2Program program(file.written_path());
   verify(source, program, examples, example, is_fixed[0]);
   file.commit();

@@ -17,8 +17,8 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/rand.h>
 #include <ATen/ops/floor_divide.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
@@ -141,8 +141,7 @@ struct SparseFeatures {
             {{"bags", FeatureConfig{.table = items}},
              {"cells",
               FeatureConfig{
-                  .table = items,
-                  .out_of_range = tessera::OutOfRange::kZero}},
+                  .table = items, .out_of_range = tessera::OutOfRange::kZero}},
              {"sequence",
               FeatureConfig{.table = items, .max_sequence_length = 3}}},
         .optimizer = tessera::optim::Adagrad{}});

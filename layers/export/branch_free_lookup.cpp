@@ -36,8 +36,10 @@ namespace {
 
 // Ids in the order of their bags, as embedding_bag() takes them.
 struct SortedIds {
-  at::Tensor order;  // [nnz] the ids of bag 0, then those of bag 1, ...; the rest last
-  at::Tensor starts;  // [bags + 1] the beginning of each bag, and the end of the last one
+  at::Tensor
+      order;  // [nnz] the ids of bag 0, then those of bag 1, ...; the rest last
+  at::Tensor
+      starts;  // [bags + 1] the beginning of each bag, and the end of the last one
 };
 
 class Lookup {
@@ -188,8 +190,7 @@ class Lookup {
       chosen.weights = weights.to(at::kFloat);
       if (state_.config.validate_weights_and_indices &&
           is_divided(config_.combiner)) {
-        chosen.is_kept =
-            at::logical_and(chosen.is_kept, chosen.weights > 0);
+        chosen.is_kept = at::logical_and(chosen.is_kept, chosen.weights > 0);
       }
     }
     chosen.is_read =
@@ -204,10 +205,9 @@ class Lookup {
     const int64_t nnz = is_read.size(0);
     const at::Tensor count = is_read.to(at::kLong).cumsum(0);
     const at::Tensor place = at::where(is_read, count - 1, nnz);
-    const at::Tensor order =
-        at::zeros({nnz + 1}, at::kLong)
-            .scatter(0, place, at::arange(nnz, at::kLong))
-            .slice(0, 0, nnz);
+    const at::Tensor order = at::zeros({nnz + 1}, at::kLong)
+                                 .scatter(0, place, at::arange(nnz, at::kLong))
+                                 .slice(0, 0, nnz);
     return {
         .order = order,
         .starts = at::constant_pad_nd(count, {1, 0}).index_select(0, splits)};
@@ -267,8 +267,7 @@ class Lookup {
     const at::Tensor position =
         splits.slice(0, 0, -1).unsqueeze(1) + at::arange(length, at::kLong);
     const at::Tensor is_there = position < splits.slice(0, 1).unsqueeze(1);
-    const at::Tensor place =
-        at::where(is_there, position, nnz).reshape({-1});
+    const at::Tensor place = at::where(is_there, position, nnz).reshape({-1});
     const at::Tensor shown =
         at::constant_pad_nd(ids, {0, 1}, -1).index_select(0, place);
     const at::Tensor is_inside = is_there.reshape({-1});
@@ -288,12 +287,11 @@ class Lookup {
   }
 
   static at::Tensor bag_of_id(const at::Tensor& splits, int64_t nnz) {
-    const at::Tensor bag =
-        at::searchsorted(
-            splits,
-            at::arange(nnz, at::kLong),
-            /*out_int32=*/false,
-            /*right=*/true) -
+    const at::Tensor bag = at::searchsorted(
+                               splits,
+                               at::arange(nnz, at::kLong),
+                               /*out_int32=*/false,
+                               /*right=*/true) -
         1;
     return bag.clamp(0, splits.size(0) - 1);
   }
@@ -313,8 +311,9 @@ class Lookup {
 
   // 1 / denominator for each bag [bags, 1], and 0 for a bag without ids.
   at::Tensor inverse(const at::Tensor& total) const {
-    const at::Tensor scale =
-        combiner_denominator(config_.combiner, total).reciprocal().to(at::kFloat);
+    const at::Tensor scale = combiner_denominator(config_.combiner, total)
+                                 .reciprocal()
+                                 .to(at::kFloat);
     return at::where(scale.isinf().logical_not(), scale, 0.0).unsqueeze(1);
   }
 
@@ -330,7 +329,8 @@ class Lookup {
     if (buckets.step != 0.0F) {
       const double lower = buckets.lower;
       const double step = buckets.step;
-      rows = at::floor((rows.clamp(lower, buckets.upper) - lower) / step + 0.5) *
+      rows =
+          at::floor((rows.clamp(lower, buckets.upper) - lower) / step + 0.5) *
               step +
           lower;
     }

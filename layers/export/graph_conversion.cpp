@@ -29,11 +29,11 @@ namespace {
 
 // The words of Python's grammar. A value may not have such a name.
 constexpr std::array<std::string_view, 35> kKeywords = {
-    "False",    "None",   "True",     "and",   "as",     "assert", "async",
-    "await",    "break",  "class",    "continue", "def", "del",    "elif",
-    "else",     "except", "finally",  "for",   "from",   "global", "if",
-    "import",   "in",     "is",       "lambda", "nonlocal", "not", "or",
-    "pass",     "raise",  "return",   "try",   "while",  "with",   "yield"};
+    "False",  "None",   "True",    "and",      "as",       "assert", "async",
+    "await",  "break",  "class",   "continue", "def",      "del",    "elif",
+    "else",   "except", "finally", "for",      "from",     "global", "if",
+    "import", "in",     "is",      "lambda",   "nonlocal", "not",    "or",
+    "pass",   "raise",  "return",  "try",      "while",    "with",   "yield"};
 
 class Converter {
  public:
@@ -57,9 +57,8 @@ class Converter {
       graph_.weights.push_back(weight_name(weight));
     }
     for (size_t i = 0; i < recorded.inputs().size(); ++i) {
-      tensors_[recorded.inputs()[i]] = i < weights.size()
-          ? graph_.weights[i]
-          : inputs[i - weights.size()];
+      tensors_[recorded.inputs()[i]] =
+          i < weights.size() ? graph_.weights[i] : inputs[i - weights.size()];
     }
   }
 
@@ -181,7 +180,8 @@ class Converter {
     }
     check(
         node,
-        value.type()->kind() == TypeKind::ListType && value.uses().size() == 1 &&
+        value.type()->kind() == TypeKind::ListType &&
+            value.uses().size() == 1 &&
             value.uses()[0].user->kind() == c10::prim::ListUnpack,
         "has a result that is no tensor");
     std::vector<pt2::TensorName> list;

@@ -150,8 +150,8 @@ class Merger {
       const int64_t before = solver_.points()[0][i];
       const int64_t after = solver_.points()[k][i];
       if (before != after && changes.size() < 3) {
-        changes.push_back(
-            fmt::format("{} {} instead of {}", descriptions_[i], after, before));
+        changes.push_back(fmt::format(
+            "{} {} instead of {}", descriptions_[i], after, before));
       }
     }
     return fmt::format("{}", fmt::join(changes, ", "));
@@ -278,8 +278,7 @@ class Merger {
     auto merged = std::get<std::vector<pt2::Int>>(argument.value);
     for (size_t entry = 0; entry < merged.size(); ++entry) {
       merged[entry] = merge_ints([&](const pt2::Argument& other) {
-        return std::get<int64_t>(
-            std::get<std::vector<pt2::Int>>(other)[entry]);
+        return std::get<int64_t>(std::get<std::vector<pt2::Int>>(other)[entry]);
       });
     }
     argument.value = std::move(merged);
@@ -290,8 +289,7 @@ class Merger {
       const std::string& target,
       std::vector<pt2::NamedArgument> arguments,
       const Polynomial& value) {
-    const std::string name =
-        fmt::format("size_{}", names_.size());
+    const std::string name = fmt::format("size_{}", names_.size());
     integer_nodes_.push_back(
         {.target = target,
          .arguments = std::move(arguments),
@@ -547,7 +545,8 @@ pt2::Graph merge_graphs(
     const std::vector<ValueSource>& value_sources,
     const std::vector<std::string>& descriptions,
     const std::string& where) {
-  return Merger(records, solver, hints, value_sources, descriptions, where).merge();
+  return Merger(records, solver, hints, value_sources, descriptions, where)
+      .merge();
 }
 
 }  // namespace tessera::exporting

@@ -44,8 +44,12 @@ class WeightList {
   }
 
  private:
-  void add(const std::string& name, const at::Tensor& tensor, bool is_parameter) {
-    if (tensor.defined() && tensors_.insert(tensor.unsafeGetTensorImpl()).second) {
+  void add(
+      const std::string& name,
+      const at::Tensor& tensor,
+      bool is_parameter) {
+    if (tensor.defined() &&
+        tensors_.insert(tensor.unsafeGetTensorImpl()).second) {
       weights_.push_back(
           {.name = name, .tensor = tensor, .is_parameter = is_parameter});
     }

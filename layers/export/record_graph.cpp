@@ -75,8 +75,8 @@ std::shared_ptr<jit::Graph> record_operators(
     }
     return outputs;
   };
-  auto graph = record_graph(
-      inputs, with_checks, {.returns_list = true, .where = where});
+  auto graph =
+      record_graph(inputs, with_checks, {.returns_list = true, .where = where});
   check_filled(*graph, where);
   TESSERA_CHECK_VALUE(
       observer.after().empty(),

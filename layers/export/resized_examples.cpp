@@ -46,8 +46,7 @@ Feature resize_sparse(
     int64_t rows) {
   const int64_t nnz = values.size(0);
   const at::Tensor lengths = even_lengths(nnz, rows);
-  const at::Tensor row =
-      at::arange(rows, at::kLong).repeat_interleave(lengths);
+  const at::Tensor row = at::arange(rows, at::kLong).repeat_interleave(lengths);
   const at::Tensor starts = lengths.cumsum(0) - lengths;
   at::Tensor ordinal = at::arange(nnz, at::kLong) -
       (rows == 0 ? at::zeros({0}, at::kLong) : starts.index_select(0, row));
@@ -61,8 +60,7 @@ Feature resize_sparse(
       ordinal = at::floor_divide(ordinal, size);
     } else {
       columns.push_back(ordinal);  // the last axis may be as long as necessary
-      const int64_t last =
-          nnz == 0 ? 0 : ordinal.max().item<int64_t>() + 1;
+      const int64_t last = nnz == 0 ? 0 : ordinal.max().item<int64_t>() + 1;
       shape[axis] = std::max(shape[axis].item<int64_t>(), last);
     }
   }
@@ -80,20 +78,20 @@ ResizedExamples::ResizedExamples(
     : example_(example) {
   descriptions_.emplace_back("the batch size");
   sizes_.push_back(batch_size_of(example.features, where));
-  example.features.for_each([&](const std::string& path,
-                                const Feature& feature) {
-    FeatureSize size;
-    if (!std::holds_alternative<at::Tensor>(feature)) {
-      size.symbol = sizes_.size();
-      sizes_.push_back(values_of(feature).numel());
-      descriptions_.push_back(
-          fmt::format("the number of ids of '{}'", shorten(path)));
-    }
-    if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
-      size.rows_per_example = (ragged->row_splits.numel() - 1) / sizes_[0];
-    }
-    features_.push_back(size);
-  });
+  example.features.for_each(
+      [&](const std::string& path, const Feature& feature) {
+        FeatureSize size;
+        if (!std::holds_alternative<at::Tensor>(feature)) {
+          size.symbol = sizes_.size();
+          sizes_.push_back(values_of(feature).numel());
+          descriptions_.push_back(
+              fmt::format("the number of ids of '{}'", shorten(path)));
+        }
+        if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
+          size.rows_per_example = (ragged->row_splits.numel() - 1) / sizes_[0];
+        }
+        features_.push_back(size);
+      });
 }
 
 int64_t ResizedExamples::symbol_of(const at::Tensor& input) const {
@@ -121,8 +119,7 @@ Feature ResizedExamples::resize(
   const auto& ragged = std::get<RaggedFeature>(feature);
   RaggedFeature resized =
       RaggedFeature::from_lengths(values, even_lengths(nnz, rows));
-  resized.row_splits =
-      resized.row_splits.to(ragged.row_splits.scalar_type());
+  resized.row_splits = resized.row_splits.to(ragged.row_splits.scalar_type());
   return resized;
 }
 
@@ -131,12 +128,12 @@ ExportExample ResizedExamples::at(
     int64_t shift) const {
   std::vector<Feature> features;
   std::map<std::string, int64_t> counts;  // ids by path
-  example_.features.for_each([&](const std::string& path,
-                                 const Feature& feature) {
-    features.push_back(
-        resize(feature, features_[features.size()], sizes, shift));
-    counts[path] = values_of(features.back()).numel();
-  });
+  example_.features.for_each(
+      [&](const std::string& path, const Feature& feature) {
+        features.push_back(
+            resize(feature, features_[features.size()], sizes, shift));
+        counts[path] = values_of(features.back()).numel();
+      });
   std::vector<std::optional<Feature>> weights;
   example_.weights.for_each(
       [&](const std::string& path, const std::optional<Feature>& weight) {
@@ -150,8 +147,7 @@ ExportExample ResizedExamples::at(
     const int64_t symbol = symbol_of(input);
     inputs.push_back(
         symbol < 0 ? input
-                   : repeat_rows(
-                         input, sizes[0] == 0 ? 0 : sizes[symbol]));
+                   : repeat_rows(input, sizes[0] == 0 ? 0 : sizes[symbol]));
   }
   return {
       .features = example_.features.pack(std::move(features)),

@@ -99,7 +99,8 @@ SizeSolver::SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed)
       }
     }
   }
-  std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): always the same
+  std::mt19937 random(
+      1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): always the same
   for (int i = 0; i < kJointPoints; ++i) {
     add([&](size_t symbol) {
       return first[symbol] + 1 + static_cast<int64_t>(random() % 12);

@@ -23,9 +23,9 @@ bool reads_value(const std::string& name) {
 }  // namespace
 
 ValueReadObserver::ValueReadObserver()
-    : handle_(at::addThreadLocalCallback(
-          at::RecordFunctionCallback(begin, end).scopes(
-              {at::RecordScope::FUNCTION}))),
+    : handle_(
+          at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                         .scopes({at::RecordScope::FUNCTION}))),
       outer_(std::exchange(current, this)) {}
 
 ValueReadObserver::~ValueReadObserver() {

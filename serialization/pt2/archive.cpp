@@ -70,8 +70,7 @@ class RecordWriter {
 
   void add(const std::string& name, const void* data, size_t size) {
     writer_.writeRecord(name, data, size);
-    checksums_[name] =
-        checksum_of({static_cast<const char*>(data), size});
+    checksums_[name] = checksum_of({static_cast<const char*>(data), size});
   }
   void add(const std::string& name, std::string_view text) {
     add(name, text.data(), text.size());
@@ -102,8 +101,7 @@ void write_records(
         {"is_param", weight.is_parameter},
         {"use_pickle", false},
         {"tensor_meta", to_json(weight.tensor, weight.is_parameter)}};
-    const at::Tensor tensor =
-        weight.tensor.detach().resolve_neg().contiguous();
+    const at::Tensor tensor = weight.tensor.detach().resolve_neg().contiguous();
     writer.add(
         "data/weights/" + file, tensor.const_data_ptr(), tensor.nbytes());
   }
@@ -314,8 +312,8 @@ Archive read_archive(const std::string& path, const std::string& where) {
   const std::string place = fmt::format("{} {}:", where, path);
   RecordReader reader(path, place);
   try {
-    NamedGraph named = graph_from_json(
-        parse_json(reader.checked_bytes(kModel), place), place);
+    NamedGraph named =
+        graph_from_json(parse_json(reader.checked_bytes(kModel), place), place);
     Archive archive{.graph = std::move(named.graph)};
     const Json config =
         parse_json(reader.checked_bytes(kWeights), place).at("config");

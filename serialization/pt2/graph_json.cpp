@@ -49,7 +49,6 @@ constexpr std::array<SchemaNumber<at::ScalarType>, 10> kDtypes = {{
     {at::kBFloat16, 13},
 }};
 
-
 constexpr std::array<SchemaNumber<at::MemoryFormat>, 4> kMemoryFormats = {{
     {at::MemoryFormat::Contiguous, 1},
     {at::MemoryFormat::ChannelsLast, 2},
@@ -178,8 +177,7 @@ struct ArgumentToJson {
     return {{"as_string", value}};
   }
   Json operator()(at::ScalarType value) const {
-    return {
-        {"as_scalar_type", number_of<at::ScalarType>(value, kDtypes)}};
+    return {{"as_scalar_type", number_of<at::ScalarType>(value, kDtypes)}};
   }
   Json operator()(at::MemoryFormat value) const {
     return {
@@ -218,9 +216,7 @@ Json size_json(const Polynomial& size, const Graph& graph) {
        {{"expr_str", to_sympy(size, graph.is_value)}, {"hint", hint}}}};
 }
 
-Json sizes_json(
-    const std::vector<Polynomial>& sizes,
-    const Graph& graph) {
+Json sizes_json(const std::vector<Polynomial>& sizes, const Graph& graph) {
   Json list = Json::array();
   for (const Polynomial& size : sizes) {
     list.push_back(size_json(size, graph));
@@ -228,10 +224,7 @@ Json sizes_json(
   return list;
 }
 
-Json meta_json(
-    const TensorMeta& meta,
-    const Graph& graph,
-    bool is_parameter) {
+Json meta_json(const TensorMeta& meta, const Graph& graph, bool is_parameter) {
   return {
       {"dtype", number_of<at::ScalarType>(meta.dtype, kDtypes)},
       {"sizes", sizes_json(meta.sizes, graph)},
@@ -344,8 +337,7 @@ Json signature_json(const Graph& graph, const std::vector<Weight>& weights) {
 }
 
 Json tree_json(const char* type, const char* context, const Json& children) {
-  return {
-      {"type", type}, {"context", context}, {"children_spec", children}};
+  return {{"type", type}, {"context", context}, {"children_spec", children}};
 }
 
 Json leaves_json(size_t count) {
@@ -370,8 +362,8 @@ std::string tree_text(const Json& tree) {
 
 Json call_json(const Graph& graph) {
   Json arguments = Json::array();
-  arguments.push_back(tree_json(
-      "builtins.tuple", "null", leaves_json(graph.inputs.size())));
+  arguments.push_back(
+      tree_json("builtins.tuple", "null", leaves_json(graph.inputs.size())));
   arguments.push_back(tree_json("builtins.dict", "[]", Json::array()));
   const Json leaves = leaves_json(graph.outputs.size());
   const Json result = graph.returns_list
@@ -426,8 +418,7 @@ class GraphReader {
   explicit GraphReader(const std::string& where) : where_(where) {}
 
   NamedGraph read(const Json& json) const {
-    const int64_t major =
-        json.at("schema_version").at("major").get<int64_t>();
+    const int64_t major = json.at("schema_version").at("major").get<int64_t>();
     TESSERA_CHECK_VALUE(
         major == kSchemaMajor,
         "{} the schema version must be {}, but is {}. Read the file with the release of torch that wrote it.",
@@ -515,8 +506,7 @@ class GraphReader {
     if (spec.contains("parameter")) {
       const Json& weight = spec.at("parameter");
       result.graph.weights.push_back(read_tensor(weight.at("arg")).name);
-      result.weights.push_back(
-          weight.at("parameter_name").get<std::string>());
+      result.weights.push_back(weight.at("parameter_name").get<std::string>());
     } else if (spec.contains("buffer")) {
       const Json& weight = spec.at("buffer");
       result.graph.weights.push_back(read_tensor(weight.at("arg")).name);
@@ -526,8 +516,7 @@ class GraphReader {
       if (!argument.contains("as_tensor")) {
         refuse("an input", argument);
       }
-      result.graph.inputs.push_back(
-          read_tensor(argument.at("as_tensor")).name);
+      result.graph.inputs.push_back(read_tensor(argument.at("as_tensor")).name);
     } else {
       refuse("an input", spec);
     }

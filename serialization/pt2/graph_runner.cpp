@@ -43,7 +43,8 @@ constexpr std::array<IntegerOperator, 4> kIntegerOperators = {{
     {"_operator.sub", [](int64_t a, int64_t b) { return a - b; }},
     {"_operator.mul", [](int64_t a, int64_t b) { return a * b; }},
     // Sizes are not negative, so this rounds as Python does.
-    {"_operator.floordiv", [](int64_t a, int64_t b) { return b > 0 ? a / b : 0; }},
+    {"_operator.floordiv",
+     [](int64_t a, int64_t b) { return b > 0 ? a / b : 0; }},
 }};
 
 const IntegerOperator* find_integer_operator(const std::string& target) {
@@ -91,7 +92,8 @@ struct Step {
   std::optional<c10::OperatorHandle> handle = {};
   const IntegerOperator* integer = nullptr;
   std::vector<Operand> operands = {};
-  std::vector<std::vector<int64_t>> results = {};  // several for a list of tensors
+  std::vector<std::vector<int64_t>> results =
+      {};  // several for a list of tensors
   std::vector<bool> is_list = {};
   std::vector<int64_t> last_uses = {};  // values that no later step needs
   size_t node = 0;
@@ -110,10 +112,7 @@ bool is_integer_operator(const std::string& target) {
 
 class GraphRunner::Impl {
  public:
-  Impl(
-      const Graph& graph,
-      std::vector<at::Tensor> weights,
-      std::string where)
+  Impl(const Graph& graph, std::vector<at::Tensor> weights, std::string where)
       : weights_(std::move(weights)),
         where_(std::move(where)),
         num_inputs_(graph.inputs.size()) {
@@ -272,8 +271,7 @@ class GraphRunner::Impl {
               const auto* computed = std::get_if<IntName>(&entry);
               operand.slots.push_back(
                   computed ? slot_of(computed->name, node.target) : -1);
-              operand.ints.push_back(
-                  computed ? 0 : std::get<int64_t>(entry));
+              operand.ints.push_back(computed ? 0 : std::get<int64_t>(entry));
             }
             if (std::all_of(
                     operand.slots.begin(),
@@ -552,10 +550,9 @@ GraphRunner::GraphRunner(
     const Graph& graph,
     std::vector<at::Tensor> weights,
     std::string where)
-    : impl_(std::make_unique<Impl>(
-          graph,
-          std::move(weights),
-          std::move(where))) {}
+    : impl_(
+          std::make_unique<Impl>(graph, std::move(weights), std::move(where))) {
+}
 
 GraphRunner::~GraphRunner() = default;
 GraphRunner::GraphRunner(GraphRunner&&) noexcept = default;

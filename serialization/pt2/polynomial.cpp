@@ -135,7 +135,8 @@ void Polynomial::add(const Product& product, int64_t factor) {
 }
 
 bool Polynomial::is_constant() const {
-  return terms_.empty() || (terms_.size() == 1 && terms_.begin()->first.empty());
+  return terms_.empty() ||
+      (terms_.size() == 1 && terms_.begin()->first.empty());
 }
 
 int64_t Polynomial::constant() const {
@@ -227,7 +228,8 @@ std::string to_text(const Polynomial& polynomial) {
     for (const size_t symbol : product) {
       factors.push_back(symbol_name(symbol));
     }
-    text += text.empty() ? (factor < 0 ? "-" : "") : (factor < 0 ? " - " : " + ");
+    text +=
+        text.empty() ? (factor < 0 ? "-" : "") : (factor < 0 ? " - " : " + ");
     text += fmt::format("{}", fmt::join(factors, "*"));
   }
   return text.empty() ? "0" : text;

@@ -245,8 +245,7 @@ std::vector<at::Tensor> Pt2Program::run(
   return impl_->run(inputs);
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Pt2Program::state_dict()
-    const {
+std::vector<std::pair<std::string, at::Tensor>> Pt2Program::state_dict() const {
   std::vector<std::pair<std::string, at::Tensor>> weights;
   for (const pt2::Weight& weight : impl_->archive().weights) {
     weights.emplace_back(weight.name, weight.tensor);

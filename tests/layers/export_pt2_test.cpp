@@ -169,16 +169,14 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return to_string(info.param); });
 
 TEST(ExportPt2Test, SequencesKeepTheirFirstIds) {
-  const TPUEmbedding layer =
-      layer_of({.config = {.max_sequence_length = 2}});
+  const TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
   expect_agrees(
       layer,
       {{ragged({{1, 2, 3}, {}, {4}})},
        {ragged({})},
        {ragged({{5, 6, 7, 8}})},
        {ragged({{}, {}})}});
-  expect_agrees(
-      layer, {{sparse({{1, 2, 3}, {}, {4}}, 4)}, {sparse({}, 4)}});
+  expect_agrees(layer, {{sparse({{1, 2, 3}, {}, {4}}, 4)}, {sparse({}, 4)}});
 }
 
 TEST(ExportPt2Test, OutputShapesOfRaggedFeatures) {
@@ -191,8 +189,7 @@ TEST(ExportPt2Test, ZerosForIdsOutOfRange) {
       layer_of({.config = {.out_of_range = OutOfRange::kZero}});
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
-  expect_agrees(
-      layer, {{int64s({1, 2})}, {int64s({10, -1, kMax, kMin, 9})}});
+  expect_agrees(layer, {{int64s({1, 2})}, {int64s({10, -1, kMax, kMin, 9})}});
   expect_agrees(
       layer,
       {{ragged({{1}, {2}})}, {ragged({{10, 3}, {kMax}, {-1, kMin, 4}})}});
@@ -344,10 +341,11 @@ std::shared_ptr<FunctionImpl> make_model(FunctionImpl::Function function) {
 }
 
 std::shared_ptr<FunctionImpl> make_ranker() {
-  return make_model([](auto& self, const Features& features, const auto& input) {
-    const at::Tensor embedded = at::cat({self.embed(features), input}, 1);
-    return at::sigmoid(self.tower->forward(embedded)).squeeze(1);
-  });
+  return make_model(
+      [](auto& self, const Features& features, const auto& input) {
+        const at::Tensor embedded = at::cat({self.embed(features), input}, 1);
+        return at::sigmoid(self.tower->forward(embedded)).squeeze(1);
+      });
 }
 
 Features three_examples() {
@@ -468,26 +466,29 @@ TEST(ExportPt2ModelTest, RefusesConditionsOnSizes) {
   const std::string path = test::new_file();
   EXPECT_VALUE_ERROR(
       export_pt2(
-          make_model([](auto& self, const Features& features, const auto& input) {
-            const at::Tensor embedded = self.embed(features);
-            return input.size(0) > 12 ? embedded.relu() : embedded.tanh();
-          }),
+          make_model(
+              [](auto& self, const Features& features, const auto& input) {
+                const at::Tensor embedded = self.embed(features);
+                return input.size(0) > 12 ? embedded.relu() : embedded.tanh();
+              }),
           path,
           model_example()),
       "forward() must call the same operators for batches of all sizes");
   EXPECT_VALUE_ERROR(
       export_pt2(
-          make_model([](auto& self, const Features& features, const auto& input) {
-            return self.embed(features) * (1.0 / input.size(0));
-          }),
+          make_model(
+              [](auto& self, const Features& features, const auto& input) {
+                return self.embed(features) * (1.0 / input.size(0));
+              }),
           path,
           model_example()),
       "must not depend on the sizes of the batch, unless it is an integer");
   EXPECT_VALUE_ERROR(
       export_pt2(
-          make_model([](auto& self, const Features& features, const auto& input) {
-            return self.embed(features).slice(0, 0, input.size(0) / 2);
-          }),
+          make_model(
+              [](auto& self, const Features& features, const auto& input) {
+                return self.embed(features).slice(0, 0, input.size(0) / 2);
+              }),
           path,
           model_example()),
       "sizes must be sums of products of the batch size");
@@ -523,8 +524,7 @@ TEST(ExportPt2Test, AFullDiskLeavesNoFile) {
   const std::string path = test::new_file();
   const TPUEmbedding layer = layer_of({});
   const test::SmallFiles full(1000);
-  EXPECT_THROW(
-      export_pt2(layer, path, example_of({int64s({1})})), c10::Error);
+  EXPECT_THROW(export_pt2(layer, path, example_of({int64s({1})})), c10::Error);
   test::expect_nothing_at(path);
 }
 
@@ -577,8 +577,7 @@ TEST(Pt2ProgramTest, RefusesDamagedFiles) {
     std::string flipped = bytes;
     flipped[position] = static_cast<char>(flipped[position] ^ 1);
     write_bytes(damaged, flipped);
-    EXPECT_VALUE_ERROR(
-        Pt2Program{damaged}, "does not agree with its checksum");
+    EXPECT_VALUE_ERROR(Pt2Program{damaged}, "does not agree with its checksum");
   }
   for (size_t position = 0; position < bytes.size(); position += 97) {
     std::string flipped = bytes;

@@ -88,7 +88,9 @@ Pt2Signature export_pt2(
 ///          does not fit the model, for a model that calls no TPUEmbedding or is not made
 ///          of operators, and if the results differ.
 template <class Holder>
-requires(!std::is_same_v<Holder, TPUEmbedding> && !std::is_convertible_v<Holder*, EmbeddingEngine*>) Pt2Signature
+requires(
+    !std::is_same_v<Holder, TPUEmbedding> &&
+    !std::is_convertible_v<Holder*, EmbeddingEngine*>) Pt2Signature
     export_pt2(
         Holder model,
         const std::string& path,
