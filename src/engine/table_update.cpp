@@ -22,8 +22,8 @@ constexpr int64_t kMinIdsPerBucket = 256;
 constexpr int64_t kMaxIdsPerBucket = 2048;
 constexpr int kMaxBucketBits = 8;
 using BucketCounters = std::array<uint32_t, size_t{1} << kMaxBucketBits>;
-// Tables with this many ids per thread are updated together, so that their contributions
-// stay in the second-level cache. At dim 16, a step of 16 tables took 0.85 times as long.
+// Tables with up to this many ids per thread are updated together, so that their
+// contributions, which take 8 bytes per id, stay in the second-level cache.
 constexpr int64_t kIdsPerThread = int64_t{64} * 1024;
 // The gradients of narrow rows, up to this width, are summed before the rows are updated.
 constexpr int64_t kMaxNarrowDim = 32;
