@@ -28,9 +28,8 @@ constexpr int64_t prefetch_distance(int64_t bytes) {
 
 /// How many rows ahead of its use a row of `bytes` bytes, with its slots, is prefetched to
 /// the second-level cache by an update. More lines can be on their way to this cache than
-/// to the first-level cache: on one core of Zen 5, the update of rows of 16 floats by
-/// Adagrad took half the time, and that of rows of 64 or 128 floats took 0.7 to 0.8 times as
-/// long.
+/// to the first-level cache. On one core of Zen 5, the update by Adagrad took half the
+/// time for rows of 16 floats, and 0.7 to 0.85 times as long for rows of 64 floats.
 constexpr int64_t update_prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 32 * 1024;
   return std::clamp<int64_t>(
