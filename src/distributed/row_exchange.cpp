@@ -205,18 +205,18 @@ RowExchange::Request RowExchange::find_distinct(
       "[table '{}'] one lookup must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
       shorten(state_.tables[table].name),
       count);
-  Buffer<kernels::Contribution> sorted(count);
+  Buffer<kernels::Contribution> unsorted(count);
   Buffer<kernels::Contribution> scratch(count);
   uint32_t next = 0;
   for (const IdBags* feature : features) {
     for (const uint32_t id : feature->ids) {
-      sorted[next] = {partition.key_of(id), next};
+      unsorted[next] = {partition.key_of(id), next};
       ++next;
     }
   }
   const int64_t vocab = state_.tables[table].config->vocabulary_size;
-  kernels::sort_by_row(
-      sorted.data(),
+  const kernels::Contribution* sorted = kernels::sort_by_row(
+      unsorted.data(),
       scratch.data(),
       count,
       0,
@@ -225,7 +225,8 @@ RowExchange::Request RowExchange::find_distinct(
   Buffer<uint32_t> index_of(count);
   request.keys.resize(count);
   size_t distinct = 0;
-  for (const kernels::Contribution& id : sorted) {
+  for (int64_t i = 0; i < count; ++i) {
+    const kernels::Contribution& id = sorted[i];
     if (distinct == 0 || request.keys[distinct - 1] != id.row) {
       request.keys[distinct++] = id.row;
     }

@@ -13,7 +13,7 @@ namespace tessera::kernels {
 ///
 /// Shapes:  contributions, scratch [count].
 /// Range:   all rows have the same other bits.
-Contribution* sort_by_row(
+[[nodiscard]] Contribution* sort_by_row(
     Contribution* contributions,
     Contribution* scratch,
     int64_t count,
