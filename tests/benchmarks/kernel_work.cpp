@@ -236,7 +236,8 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
        }},
       {"sort_by_row",
        [] {
-         sort_by_row(wide.contributions.data(), scratch.data(), kIds, 0, 32);
+         (void)sort_by_row(
+             wide.contributions.data(), scratch.data(), kIds, 0, 32);
        }},
       {"fill_normal_128",
        [&] {
