@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -438,12 +439,12 @@ struct Crosses : torch::autograd::Function<Crosses> {
     }
     const bool is_training =
         context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
+    // A tensor of zeros may have no memory.
+    const at::Tensor gradient = gradients[0]._is_zerotensor()
+        ? at::zeros(gradients[0].sizes(), at::kFloat)
+        : gradients[0].resolve_neg().contiguous();
     return CrossGradients(
-               saved_tensors[0],
-               layers,
-               saved,
-               gradients[0].resolve_neg().contiguous(),
-               is_training)
+               saved_tensors[0], layers, saved, gradient, is_training)
         .run();
   }
 };

@@ -121,7 +121,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
   if (const auto* interception = ForwardInterception::current()) {
     TESSERA_CHECK_VALUE(
         activation_device_.is_cpu(),
-        "[export_torchscript] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) on the model before the export.",
+        "[TPUEmbedding] exported models compute on the cpu, but activations go to {}. Call to(torch::kCPU) on the model before the export.",
         activation_device_);
     return converted(
         interception->handle(*state_, options_.features, features, weights));

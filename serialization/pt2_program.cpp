@@ -52,7 +52,11 @@ class SizeCheck {
   bool learn(const pt2::Polynomial& size, int64_t value) {
     const auto symbol = plain_symbol(size);
     if (symbol && !symbols_[*symbol]) {
-      symbols_[*symbol] = value - size.constant();
+      int64_t known = 0;
+      if (__builtin_sub_overflow(value, size.constant(), &known)) {
+        return false;
+      }
+      symbols_[*symbol] = known;
     }
     return !symbol || *symbols_[*symbol] >= 0;
   }
@@ -177,7 +181,10 @@ class Pt2Program::Impl {
           c10::toString(metas_[i].dtype),
           c10::toString(inputs[i].scalar_type()));
       check_shape(
-          i, inputs[i], inputs[i].dim() == rank_of(i), "its rank is another");
+          i,
+          inputs[i],
+          inputs[i].dim() == rank_of(i),
+          "the number of dimensions differs");
       check_shape(
           i,
           inputs[i],

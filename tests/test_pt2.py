@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-# Of the largest output. AOTInductor may add in another order.
+# The allowed differences, as shares of the largest output. AOTInductor may add in another order.
 LOAD_TOLERANCE = 1e-6
 COMPILE_TOLERANCE = 1e-5
 

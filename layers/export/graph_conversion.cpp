@@ -202,9 +202,14 @@ class Converter {
         *value.node(),
         constant && constant->isTensor() && constant->toTensor().defined(),
         "has a result that is no tensor");
-    weights_.push_back(
-        {.name = fmt::format("constant_{}", num_constants_++),
-         .tensor = constant->toTensor().detach()});
+    std::string name;
+    do {
+      name = fmt::format("constant_{}", num_constants_++);
+    } while (std::any_of(
+        weights_.begin(), weights_.end(), [&](const pt2::Weight& weight) {
+          return weight.name == name;
+        }));
+    weights_.push_back({.name = name, .tensor = constant->toTensor().detach()});
     graph_.weights.push_back(weight_name(weights_.back()));
     tensors_[&value] = graph_.weights.back();
     return {graph_.weights.back()};

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "layers/export/graph_conversion.h"
 #include "serialization/pt2/graph_runner.h"
 #include "src/common/check.h"
 
@@ -15,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 
@@ -76,6 +78,8 @@ class Merger {
   pt2::Graph merge() {
     graph_.symbols = hints_;
     graph_.is_value.assign(graph_.symbols.size(), false);
+    taken_.insert(graph_.weights.begin(), graph_.weights.end());
+    taken_.insert(graph_.inputs.begin(), graph_.inputs.end());
     for (size_t k = 1; k < records_.size(); ++k) {
       check_structure(k);
     }
@@ -83,6 +87,7 @@ class Merger {
       observations_.push_back(observe(record, where_));
     }
     for (const auto& [name, first] : observations_[0]) {
+      taken_.insert(name);
       graph_.tensors[name] = merge_meta(name, first);
     }
     add_undefined();
@@ -101,7 +106,7 @@ class Merger {
   }
 
  private:
-  // What differs between the first record and another one is named by its node.
+  // Raises an error that names the first node at which two records differ.
   void check_structure(size_t k) const {
     const pt2::Graph& a = records_[0].graph;
     const pt2::Graph& b = records_[k].graph;
@@ -289,7 +294,7 @@ class Merger {
       const std::string& target,
       std::vector<pt2::NamedArgument> arguments,
       const Polynomial& value) {
-    const std::string name = fmt::format("size_{}", names_.size());
+    const std::string name = identifier("size", taken_);
     integer_nodes_.push_back(
         {.target = target,
          .arguments = std::move(arguments),
@@ -363,8 +368,9 @@ class Merger {
     return std::nullopt;
   }
 
-  // Readers want a symbol for each size of an input, not a sum. Such a size becomes a new
-  // symbol. It determines a symbol that is no size of an input, or it is checked.
+  // torch.export needs one symbol for each size of an input, not a sum such as s0 + 1. Such
+  // a size becomes a new symbol. If nothing else determines the symbol in the sum, it is
+  // computed from the new one. The graph checks that both agree.
   void name_input_sizes() {
     std::set<size_t> plain;
     for (const std::string& input : graph_.inputs) {
@@ -433,7 +439,8 @@ class Merger {
     }
   }
 
-  // Readers know no symbol that is no size, so others take its place in all sizes.
+  // torch.export accepts only symbols that are sizes of inputs. Replaces the other symbols
+  // in all sizes.
   void substitute_symbols() {
     for (const auto& [symbol, value] : substitutions_) {
       for (auto& [name, integer] : graph_.integers) {
@@ -480,7 +487,7 @@ class Merger {
       const char* target,
       std::vector<pt2::NamedArgument> arguments,
       at::ScalarType dtype) {
-    const std::string name = fmt::format("check_{}", num_tensors_++);
+    const std::string name = identifier("check", taken_);
     integer_nodes_.push_back(
         {.target = target,
          .arguments = std::move(arguments),
@@ -533,7 +540,7 @@ class Merger {
   std::map<Polynomial, std::string> names_;
   std::vector<std::pair<size_t, Polynomial>> substitutions_;
   std::vector<SizeCheck> checks_;
-  size_t num_tensors_ = 0;
+  std::unordered_set<std::string> taken_;  // all names of the graph
 };
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 class WeightList {
  public:
-  explicit WeightList(const TracedModel::Layers& layers) : layers_(layers) {}
+  WeightList(const TracedModel::Layers& layers, const std::string& where)
+      : layers_(layers), where_(where) {}
 
   void add_module(const torch::nn::Module& module, const std::string& prefix) {
     if (const auto tables = TableModule::of(module)) {
@@ -48,14 +49,25 @@ class WeightList {
       const std::string& name,
       const at::Tensor& tensor,
       bool is_parameter) {
+    TESSERA_CHECK_VALUE(
+        !tensor.defined() ||
+            (tensor.is_cpu() && tensor.layout() == at::kStrided),
+        "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
+        where_,
+        name,
+        tensor.device());
     if (tensor.defined() &&
         tensors_.insert(tensor.unsafeGetTensorImpl()).second) {
       weights_.push_back(
-          {.name = name, .tensor = tensor, .is_parameter = is_parameter});
+          {.name = name,
+           .tensor = tensor,
+           .is_parameter =
+               is_parameter && at::isFloatingType(tensor.scalar_type())});
     }
   }
 
   const TracedModel::Layers& layers_;
+  const std::string& where_;
   std::set<const EmbeddingState*> found_;
   std::set<const void*> tensors_;
   std::vector<pt2::Weight> weights_;
@@ -83,7 +95,7 @@ std::vector<pt2::Weight> named_weights(
     const torch::nn::Module& model,
     const TracedModel::Layers& layers,
     const std::string& where) {
-  WeightList list(layers);
+  WeightList list(layers, where);
   list.add_module(model, "");
   for (const auto& [state, layer] : layers) {
     TESSERA_CHECK_VALUE(

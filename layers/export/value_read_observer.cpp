@@ -35,7 +35,10 @@ ValueReadObserver::~ValueReadObserver() {
 
 std::unique_ptr<at::ObserverContext> ValueReadObserver::begin(
     const at::RecordFunction& function) {
-  // Operators may read values themselves, which concerns nobody.
+  if (current == nullptr) {
+    return nullptr;  // an operator has started another thread
+  }
+  // Reads inside another operator are harmless.
   if (current->depth_++ == 0 && torch::jit::tracer::isTracing()) {
     const std::string name = function.name();
     if (reads_value(name)) {
@@ -51,7 +54,9 @@ std::unique_ptr<at::ObserverContext> ValueReadObserver::begin(
 void ValueReadObserver::end(
     const at::RecordFunction& /*function*/,
     at::ObserverContext* /*context*/) {
-  --current->depth_;
+  if (current != nullptr) {
+    --current->depth_;
+  }
 }
 
 }  // namespace tessera::exporting

@@ -95,6 +95,7 @@ void write_records(
   Json weights = Json::object();
   for (size_t i = 0; i < archive.weights.size(); ++i) {
     const Weight& weight = archive.weights[i];
+    TORCH_INTERNAL_ASSERT(!weights.contains(weight.name));
     const std::string file = fmt::format("weight_{}", i);
     weights[weight.name] = {
         {"path_name", file},
@@ -317,6 +318,10 @@ Archive read_archive(const std::string& path, const std::string& where) {
     Archive archive{.graph = std::move(named.graph)};
     const Json config =
         parse_json(reader.checked_bytes(kWeights), place).at("config");
+    for (const auto& [record, checksum] :
+         reader.values().at("checksums").items()) {
+      reader.checked_bytes(record);
+    }
     for (const std::string& name : named.weights) {
       const Json& entry = config.at(name);
       const StoredType type =
@@ -334,7 +339,9 @@ Archive read_archive(const std::string& path, const std::string& where) {
         reader.values().at("outputs"), archive.graph.outputs, reader);
     return archive;
   } catch (const Json::exception& error) {
-    reader.refuse(fmt::format("other JSON ({})", error.what()));
+    reader.refuse(fmt::format(
+        "JSON with the fields that export_pt2() writes, but got an error: {}",
+        error.what()));
   }
 }
 

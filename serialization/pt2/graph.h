@@ -101,7 +101,7 @@ struct Graph {
   std::vector<std::string> inputs = {};
   std::vector<Node> nodes = {};
   std::vector<std::string> outputs = {};
-  /// If not, the only output is returned without a list.
+  /// Whether a call returns a list. If not, the only output is returned alone.
   bool returns_list = false;
 
   /// The values of the symbols in the example.

@@ -38,13 +38,34 @@ struct IntegerOperator {
   int64_t (*compute)(int64_t a, int64_t b);
 };
 
+int64_t add(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TESSERA_CHECK(!__builtin_add_overflow(a, b, &result), "a size is too large");
+  return result;
+}
+
+int64_t subtract(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TESSERA_CHECK(!__builtin_sub_overflow(a, b, &result), "a size is too large");
+  return result;
+}
+
+int64_t multiply(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TESSERA_CHECK(!__builtin_mul_overflow(a, b, &result), "a size is too large");
+  return result;
+}
+
+int64_t divide(int64_t a, int64_t b) {
+  TESSERA_CHECK(b > 0 && a >= 0, "a size must not be negative");
+  return a / b;
+}
+
 constexpr std::array<IntegerOperator, 4> kIntegerOperators = {{
-    {"_operator.add", [](int64_t a, int64_t b) { return a + b; }},
-    {"_operator.sub", [](int64_t a, int64_t b) { return a - b; }},
-    {"_operator.mul", [](int64_t a, int64_t b) { return a * b; }},
-    // Sizes are not negative, so this rounds as Python does.
-    {"_operator.floordiv",
-     [](int64_t a, int64_t b) { return b > 0 ? a / b : 0; }},
+    {"_operator.add", add},
+    {"_operator.sub", subtract},
+    {"_operator.mul", multiply},
+    {"_operator.floordiv", divide},
 }};
 
 const IntegerOperator* find_integer_operator(const std::string& target) {
@@ -105,10 +126,6 @@ IValue list_of(const std::vector<T>& values) {
 }
 
 }  // namespace
-
-bool is_integer_operator(const std::string& target) {
-  return find_integer_operator(target) != nullptr;
-}
 
 class GraphRunner::Impl {
  public:
@@ -223,6 +240,21 @@ class GraphRunner::Impl {
       }
       type = optional->getElementType();
     }
+    // LibTorch does not check the numbers of its enumerations.
+    const bool is_enumeration = type->kind() == c10::TypeKind::ScalarTypeType ||
+        type->kind() == c10::TypeKind::MemoryFormatType ||
+        type->kind() == c10::TypeKind::LayoutType;
+    const bool is_enumerator =
+        (type->kind() == c10::TypeKind::ScalarTypeType &&
+         std::holds_alternative<at::ScalarType>(argument)) ||
+        (type->kind() == c10::TypeKind::MemoryFormatType &&
+         std::holds_alternative<at::MemoryFormat>(argument)) ||
+        (type->kind() == c10::TypeKind::LayoutType &&
+         std::holds_alternative<at::Layout>(argument));
+    if (is_enumeration != is_enumerator ||
+        std::holds_alternative<None>(argument)) {
+      refuse(node, name, type->str());
+    }
     const auto constant = [](IValue value) {
       Operand operand;
       operand.constant = std::move(value);
@@ -318,6 +350,13 @@ class GraphRunner::Impl {
           where_,
           shorten(node.target),
           node.arguments.size());
+      TESSERA_CHECK_VALUE(
+          node.outputs.size() == 1 &&
+              std::holds_alternative<IntName>(node.outputs[0]),
+          "{} {} must have one integer as its result, but has {} results. The file is damaged.",
+          where_,
+          shorten(node.target),
+          node.outputs.size());
       for (const NamedArgument& argument : node.arguments) {
         if (!std::holds_alternative<Int>(argument.value)) {
           refuse(node, argument.name, "an integer");
@@ -350,7 +389,7 @@ class GraphRunner::Impl {
 
   void add_operator(const Node& node, Step& step) {
     const auto name = operator_name(node.target);
-    if (name) {
+    if (name && name->name.starts_with("aten::")) {
       step.handle = c10::Dispatcher::singleton().findSchema(*name);
     }
     TESSERA_CHECK_VALUE(
@@ -358,7 +397,8 @@ class GraphRunner::Impl {
         "{} the operator '{}' is not one of this LibTorch. Read the file with the release of LibTorch that wrote it, or a newer one.",
         where_,
         shorten(node.target));
-    if (node.target == kSizeTarget) {
+    if (node.target == kSizeTarget && node.outputs.size() == 1 &&
+        std::holds_alternative<IntName>(node.outputs[0])) {
       step.kind = StepKind::kSize;
     }
     const c10::FunctionSchema& schema = step.handle->schema();

@@ -34,7 +34,8 @@ class GraphRunner {
   ///          node that failed.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
-  /// Is called with the name of each tensor and integer, as soon as it is known.
+  /// Functions that run() calls with the name and the value of each tensor and integer, as
+  /// soon as it is known.
   struct Observer {
     std::function<void(const std::string& name, const at::Tensor& tensor)>
         tensor;
@@ -48,8 +49,5 @@ class GraphRunner {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-/// The targets that compute integers from integers: "_operator.add" and so on.
-bool is_integer_operator(const std::string& target);
 
 }  // namespace tessera::pt2

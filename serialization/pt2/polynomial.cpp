@@ -31,7 +31,9 @@ class SympyReader {
 
  private:
   // Sizes that the library writes are nested three levels deep at most.
-  static constexpr int kMaxDepth = 16;
+  static constexpr int kMaxDepth = 8;
+  // Products of sums have many terms, which a damaged file may ask for.
+  static constexpr size_t kMaxTerms = 10'000;
 
   void check(bool is_readable) const {
     TESSERA_CHECK_VALUE(
@@ -82,6 +84,7 @@ class SympyReader {
     if (skip("Pow(")) {
       const Polynomial base = read(depth + 1);
       check(skip(", Integer(2))"));
+      check(base.terms().size() * base.terms().size() <= kMaxTerms);
       return base * base;
     }
     const bool is_sum = skip("Add(");
@@ -94,6 +97,7 @@ class SympyReader {
           result.add(symbols, factor);
         }
       } else {
+        check(result.terms().size() * next.terms().size() <= kMaxTerms);
         result = result * next;
       }
     }
@@ -128,7 +132,9 @@ Polynomial Polynomial::symbol(size_t index) {
 
 void Polynomial::add(const Product& product, int64_t factor) {
   const auto term = terms_.emplace(product, 0).first;
-  term->second += factor;
+  TESSERA_CHECK(
+      !__builtin_add_overflow(term->second, factor, &term->second),
+      "[pt2] a factor of a size must fit into 64 bits, but does not. Use smaller sizes.");
   if (term->second == 0) {
     terms_.erase(term);
   }
@@ -168,7 +174,11 @@ Polynomial Polynomial::operator*(const Polynomial& other) const {
       Product symbols = left;
       symbols.insert(symbols.end(), right.begin(), right.end());
       std::sort(symbols.begin(), symbols.end());
-      result.add(symbols, left_factor * right_factor);
+      int64_t factor = 0;
+      TESSERA_CHECK(
+          !__builtin_mul_overflow(left_factor, right_factor, &factor),
+          "[pt2] a factor of a size must fit into 64 bits, but does not. Use smaller sizes.");
+      result.add(symbols, factor);
     }
   }
   return result;
@@ -221,7 +231,9 @@ std::string to_text(const Polynomial& polynomial) {
   std::reverse(terms.begin(), terms.end());  // symbols before the constant
   for (const auto& [product, factor] : terms) {
     std::vector<std::string> factors;
-    const int64_t size = factor < 0 ? -factor : factor;
+    const auto size = static_cast<uint64_t>(
+        factor < 0 ? 0 - static_cast<uint64_t>(factor)
+                   : static_cast<uint64_t>(factor));
     if (size != 1 || product.empty()) {
       factors.push_back(fmt::format("{}", size));
     }

@@ -171,7 +171,7 @@ TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
   model->embedding->to(torch::Device("meta"), torch::kFloat);
   EXPECT_VALUE_ERROR(
       export_torchscript(model, path, ranker_example()),
-      "[export_torchscript] exported models compute on the cpu, but activations "
+      "[TPUEmbedding] exported models compute on the cpu, but activations "
       "go to meta");
   EXPECT_FALSE(std::filesystem::exists(path));
 }

@@ -34,14 +34,15 @@ namespace tessera {
 ///
 /// The example says which kind each feature is, its dtypes, and which features have
 /// weights. These are fixed in the file, but batches may have any number of examples and
-/// ids. All sizes of a `dense_shape` are fixed except the first and the last. With
-/// `options.features`, the example needs these features only.
+/// ids. If an output_shape fixes the batch size, the file takes only that of the example.
+/// The sizes of a `dense_shape` that are sizes of the activation are fixed, too, except
+/// the batch size. With `options.features`, the example needs these features only.
 ///
 /// Before this function returns, it reads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.
 /// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
-///          file's, and rows that the dtype can't hold; c10::Error if the file can't be
-///          written or the results differ. No file is left.
+///          file's, rows that the dtype can't hold, and if the results differ; c10::Error
+///          if the file can't be written. No file is left.
 Pt2Signature export_pt2(
     const TPUEmbedding& embedding,
     const std::string& path,

@@ -51,7 +51,8 @@ std::string to_string(const Pt2Signature& signature);
 ///   const at::Tensor scores =
 ///       program.run({user_ids, movie_ids, director_ids, prices})[0];
 ///
-/// The operators run one after the other through LibTorch. To compile such a file, use
+/// Read only files that you trust: checksums show damage, but not who wrote a file. The
+/// operators run one after the other through LibTorch. To compile such a file, use
 /// Python's torch._inductor.aoti_compile_and_package. Several threads may call run() at
 /// the same time. The weights stay in the file, which is mapped into memory, so another
 /// process may replace the file, but must not write to it.
@@ -71,8 +72,9 @@ class Pt2Program {
   Pt2Signature signature() const&& = delete;
 
   /// Calls the program.
-  /// Errors:  c10::ValueError for another number of tensors, another dtype, sizes that
-  ///          do not belong together, and ids that the model refuses.
+  /// Errors:  c10::TypeError for another dtype; c10::ValueError for another number of
+  ///          tensors, sizes that do not belong together, and ids that the model refuses;
+  ///          c10::Error if an operator fails.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
   /// The weights and their names in Python's state_dict(), without copies.
