@@ -13,6 +13,15 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
+// With a sanitizer, forced inlining made this file take more than 10 minutes to compile.
+#ifndef TESSERA_ROW_INLINE
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TESSERA_ROW_INLINE HWY_NOINLINE
+#else
+#define TESSERA_ROW_INLINE HWY_INLINE
+#endif
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
@@ -457,8 +466,10 @@ struct StepAnyRow {
   const UpdateArgs& args;
   const typename Row::Rule& rule;
 
-  HWY_INLINE void operator()(uint32_t row, int64_t step, const float* gradient)
-      const {
+  TESSERA_ROW_INLINE void operator()(
+      uint32_t row,
+      int64_t step,
+      const float* gradient) const {
     const int64_t dim = args.table.dim;
     const int64_t offset = static_cast<int64_t>(row) * dim;
     const RowStages& stages = args.stages;
@@ -509,8 +520,10 @@ struct StepRandomlyRoundedRow {
   const UpdateArgs& args;
   const typename Row::Rule& rule;
 
-  HWY_INLINE void operator()(uint32_t row, int64_t step, const float* gradient)
-      const {
+  TESSERA_ROW_INLINE void operator()(
+      uint32_t row,
+      int64_t step,
+      const float* gradient) const {
     const StoredRows& table = args.table;
     const int64_t offset = static_cast<int64_t>(row) * table.dim;
     const uint64_t key = table.rounding.key + static_cast<uint64_t>(step);
@@ -527,7 +540,7 @@ struct StepRandomlyRoundedRow {
 
 // Prefetches the weights and slots of a row.
 template <class Row, CacheLevel kLevel>
-HWY_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
+TESSERA_ROW_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   const int64_t dim = args.table.dim;
   const int64_t offset = static_cast<int64_t>(row) * dim;
@@ -549,7 +562,7 @@ HWY_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
 
 // Prefetches the row of a contribution, if it is not that of the one before.
 template <class Row, CacheLevel kLevel>
-HWY_INLINE void PrefetchNewRow(const UpdateArgs& args, int64_t index) {
+TESSERA_ROW_INLINE void PrefetchNewRow(const UpdateArgs& args, int64_t index) {
   if (index < args.count &&
       args.contributions[index].row != args.contributions[index - 1].row) {
     PrefetchRow<Row, kLevel>(args, args.contributions[index].row);
@@ -579,7 +592,7 @@ HWY_INLINE PrefetchDistances DistancesOf(const UpdateArgs& args) {
 
 // Prefetches the rows of contributions [begin, end).
 template <class Row>
-HWY_INLINE void PrefetchFirstRows(
+TESSERA_ROW_INLINE void PrefetchFirstRows(
     const UpdateArgs& args,
     int64_t begin,
     int64_t end) {
@@ -590,7 +603,7 @@ HWY_INLINE void PrefetchFirstRows(
 
 // Prefetches what the contributions after `index` need.
 template <class Row>
-HWY_INLINE void PrefetchAhead(
+TESSERA_ROW_INLINE void PrefetchAhead(
     const UpdateArgs& args,
     const PrefetchDistances& distances,
     int64_t index) {
@@ -606,7 +619,7 @@ HWY_INLINE void PrefetchAhead(
 }
 
 template <class StepRow>
-HWY_INLINE void SweepRows(
+TESSERA_ROW_INLINE void SweepRows(
     const UpdateArgs& args,
     const StepRow& step_row,
     uint32_t begin,
@@ -619,7 +632,7 @@ HWY_INLINE void SweepRows(
 // Sums the gradients of many rows before it updates them. The processor then predicts all
 // branches, and works on several rows at the same time.
 template <class Row, class StepRow>
-HWY_INLINE void UpdateSummedRows(
+TESSERA_ROW_INLINE void UpdateSummedRows(
     const UpdateArgs& args,
     const StepRow& step_row) {
   const int64_t distance = DistancesOf<Row>(args).row;
