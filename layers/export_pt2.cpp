@@ -45,7 +45,7 @@ using exporting::SizeSolver;
 
 constexpr const char* kPt2Where = "[export_pt2]";
 
-// What is exported: a layer alone or a whole model.
+// The layer or the whole model that is exported.
 struct Source {
   std::vector<pt2::Weight> weights = {};
   std::function<std::shared_ptr<torch::jit::Graph>(

@@ -171,7 +171,7 @@ class Lookup {
  private:
   static int64_t size_at(const at::Tensor& sizes, int64_t axis);
 
-  // What a lookup does with each id.
+  // The ids that a lookup counts and reads, and their weights.
   struct Chosen {
     at::Tensor is_kept = {};  // [nnz] false for ids that count as absent
     at::Tensor is_read = {};  // [nnz] false also for ids that read zeros

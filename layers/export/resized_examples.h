@@ -20,7 +20,7 @@ class ResizedExamples {
   ///          whose features disagree.
   ResizedExamples(const ExportExample& example, const std::string& where);
 
-  /// What each symbol is: "the batch size", "the number of ids of 'user/history'".
+  /// A description of each symbol: "the batch size", "the number of ids of 'user/history'".
   const std::vector<std::string>& descriptions() const {
     return descriptions_;
   }

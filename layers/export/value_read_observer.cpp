@@ -13,7 +13,7 @@ namespace {
 // LibTorch's callbacks have no data of their own.
 thread_local ValueReadObserver* current = nullptr;
 
-// Whether an operator gives C++ a value of a tensor.
+// Returns true for operators that give C++ a value of a tensor.
 bool reads_value(const std::string& name) {
   return name == "aten::item" || name == "aten::_local_scalar_dense" ||
       name == "aten::is_nonzero" || name == "aten::equal" ||

@@ -26,8 +26,8 @@ using FileLookup = std::function<at::Tensor(
 /// Errors:  c10::Error beginning with the layer's `where`, if they differ.
 void check_embedding(const ExportedLayer& layer, const FileLookup& file_lookup);
 
-/// Whether a feature of the model has an output_shape. Then the model may accept only one
-/// batch size.
+/// Returns true if a feature of the model has an output_shape. Then the model may accept
+/// only one batch size.
 bool has_output_shape(const torch::nn::Module& model);
 
 /// How the file's outputs differ from the model's. Empty if they do not.

@@ -18,7 +18,7 @@ struct Pt2Value {
   std::string name = {};
   /// The path of the feature, "user/history", or the name of another input or output.
   std::string path = {};
-  /// What of the feature it is: "ids", "values", "row_splits", "indices", "dense_shape",
+  /// The part of the feature: "ids", "values", "row_splits", "indices", "dense_shape",
   /// "weights", or "activations". Empty for other inputs and outputs.
   std::string part = {};
   at::ScalarType dtype = at::kFloat;
