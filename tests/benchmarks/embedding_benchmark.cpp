@@ -53,6 +53,7 @@ struct Options {
   int threads = 0;
   int warmup = 3;
   int repetitions = 32;
+  double min_ms = 100.0;
   uint64_t seed = 0;
 };
 
@@ -326,13 +327,16 @@ std::unique_ptr<Bench> make_bench(
 template <class Run>
 std::vector<double> sorted_milliseconds(Run run, const Options& options) {
   std::vector<double> times;
-  for (int i = 0; i < options.warmup + options.repetitions; ++i) {
+  double total = 0.0;
+  const auto enough = static_cast<size_t>(options.repetitions);
+  for (int i = 0; times.size() < enough || total < options.min_ms; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     run();
     const std::chrono::duration<double, std::milli> elapsed =
         std::chrono::steady_clock::now() - begin;
     if (i >= options.warmup) {
       times.push_back(elapsed.count());
+      total += elapsed.count();
     }
   }
   std::sort(times.begin(), times.end());
@@ -416,8 +420,10 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "untimed runs")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--reps", options.repetitions, "timed runs")
+  app.add_option("--reps", options.repetitions, "least number of timed runs")
       ->check(CLI::PositiveNumber);
+  app.add_option("--min-ms", options.min_ms, "least total of timed runs in ms")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed, "seed of the ids");
   app.add_option("--batches", options.batches, "batches that take turns")
       ->check(CLI::PositiveNumber);

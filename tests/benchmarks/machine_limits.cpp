@@ -191,22 +191,28 @@ std::optional<Loops> loops_for(int64_t dim) {
   }
 }
 
+// The least total of the timed runs with one prefetch distance.
+constexpr double kMinMs = 20.0;
+
 // Returns the least median of run(batch, distance) in ms over several distances.
 template <class Run>
 double best_median(int64_t batches, int repetitions, Run run) {
   double best = std::numeric_limits<double>::infinity();
   for (const int64_t ahead : {2, 4, 8, 16, 32, 64}) {
     std::vector<double> times;
-    for (int i = 0; i < repetitions; ++i) {
+    double total = 0.0;
+    const auto enough = static_cast<size_t>(repetitions);
+    for (int64_t i = 0; times.size() < enough || total < kMinMs; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       run(i % batches, ahead);
       const std::chrono::duration<double, std::milli> elapsed =
           std::chrono::steady_clock::now() - begin;
       times.push_back(elapsed.count());
+      total += elapsed.count();
     }
-    std::nth_element(
-        times.begin(), times.begin() + repetitions / 2, times.end());
-    best = std::min(best, times[repetitions / 2]);
+    const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    best = std::min(best, *middle);
   }
   return best;
 }

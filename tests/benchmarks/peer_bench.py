@@ -184,13 +184,19 @@ def tf_operations(workload, batches, threads):
         yield "adam_exact" if name == "adam" else name, lambda batch: step(inputs[batch]).numpy()
 
 
-def median_ms(run, batches, warmup, reps):
+def median_ms(run, batches, options):
+    """Like sorted_milliseconds() of embedding_benchmark."""
     times = []
-    for i in range(warmup + reps):
+    total = 0.0
+    i = 0
+    while len(times) < options.reps or total < options.min_ms:
         begin = time.perf_counter()
         run(i % batches)
-        if i >= warmup:
-            times.append((time.perf_counter() - begin) * 1e3)
+        elapsed = (time.perf_counter() - begin) * 1e3
+        if i >= options.warmup:
+            times.append(elapsed)
+            total += elapsed
+        i += 1
     return sorted(times)[len(times) // 2]
 
 
@@ -216,7 +222,8 @@ def main():
     parser.add_argument("--op", action="append", help="only these operations")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--reps", type=int, default=32)
+    parser.add_argument("--reps", type=int, default=32, help="least number of timed runs")
+    parser.add_argument("--min-ms", type=float, default=100.0, help="least total of timed runs in ms")
     parser.add_argument("--ids", required=True, help="folder with the ids [batches, tables, batch * bag] as NAME.npy")
     options = parser.parse_args()
     for workload in json.loads((pathlib.Path(__file__).parent / "workloads.json").read_text()):
@@ -228,7 +235,7 @@ def main():
                 continue
             line = {"peer": options.peer, "workload": workload["name"], "op": operation, "threads": options.threads}
             line.update(instruction_set(options.peer))
-            line["ms"] = round(median_ms(run, len(batches), options.warmup, options.reps), 4)
+            line["ms"] = round(median_ms(run, len(batches), options), 4)
             print(json.dumps(line), flush=True)
 
 
