@@ -219,7 +219,6 @@ RowExchange::Request RowExchange::find_distinct(
       unsorted.data(),
       scratch.data(),
       count,
-      0,
       static_cast<int>(std::bit_width(static_cast<uint64_t>(vocab - 1))));
   Request request;
   Buffer<uint32_t> index_of(count);

@@ -43,6 +43,13 @@ int bucket_bits_for(int64_t ids, int64_t ids_per_bucket) {
       static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
 }
 
+// Rows that share a cache line differ in this many of their low bits.
+int row_bits_of_line(const at::Tensor& rows) {
+  const int64_t row_bytes = rows.size(1) * rows.element_size();
+  return static_cast<int>(std::bit_width(
+      static_cast<uint64_t>((kernels::kLineBytes - 1) / row_bytes)));
+}
+
 // There is one source per bag, or one per id if ids have weights.
 int64_t sources_of(const IdBags& bags) {
   return bags.weights.empty() ? bags.bags : bags.nnz();
@@ -283,7 +290,9 @@ void TableUpdater::choose_buckets(
   workspace.row_bits = static_cast<int>(
       std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
   workspace.bucket_bits = bucket_bits_for(ids_of(update), ids_per_bucket);
-  workspace.bucket_shift = 0;
+  workspace.bucket_shift = std::min(
+      row_bits_of_line(update.table->parameters),
+      std::max(workspace.row_bits - workspace.bucket_bits, 0));
   if (update.rows.sweep) {
     workspace.bucket_bits = std::min(
         {workspace.row_bits,
@@ -459,13 +468,14 @@ kernels::Contribution* TableUpdater::sort_bucket(
   scratch.resize(workspace.count(bucket));
   // All rows of a bucket have the bits that select it in common, so the sort skips these
   // bits.
-  const bool by_low_bits = workspace.bucket_shift == 0;
+  const int first = workspace.bucket_shift;
+  const kernels::RowBits bits_of_bucket{first, first + workspace.bucket_bits};
   return kernels::sort_by_row(
       workspace.contributions.data() + workspace.bucket_begin[bucket],
       scratch.data(),
       workspace.count(bucket),
-      by_low_bits ? workspace.bucket_bits : 0,
-      by_low_bits ? workspace.row_bits : workspace.bucket_shift);
+      std::max(workspace.row_bits, bits_of_bucket.end),
+      bits_of_bucket);
 }
 
 void TableUpdater::update_bucket(

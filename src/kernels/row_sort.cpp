@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace tessera::kernels {
 
@@ -38,32 +39,37 @@ void insertion_sort(Contribution* contributions, int64_t count) {
   }
 }
 
-}  // namespace
+// Removes the bits in which all rows are equal. The order of rows stays the same.
+struct WithoutBits {
+  RowBits removed;
 
-Contribution* sort_by_row(
-    Contribution* contributions,
-    Contribution* scratch,
+  uint32_t operator()(uint32_t row) const {
+    const auto high = static_cast<uint32_t>(uint64_t{row} >> removed.end)
+        << removed.begin;
+    return high | (row & ((1U << removed.begin) - 1));
+  }
+};
+
+// Sorts by the bits of key_of(row).
+template <class KeyOf>
+Contribution* sort_by_key(
+    Contribution* from,
+    Contribution* to,
     int64_t count,
-    int first_bit,
-    int end_bit) {
-  if (count < kInsertionSortBelow) {
-    insertion_sort(contributions, count);
-    return contributions;
-  }
-  if (first_bit >= end_bit) {
-    return contributions;
-  }
-  Contribution* from = contributions;
-  Contribution* to = scratch;
+    RowBits key,
+    KeyOf key_of) {
   std::array<uint32_t, size_t{1} << kMaxDigitBits> next;
-  const int bits = digit_bits(end_bit - first_bit, count);
+  const int bits = digit_bits(key.end - key.begin, count);
   const uint32_t mask = (1U << bits) - 1;
-  for (int shift = first_bit; shift < end_bit; shift += bits) {
+  for (int shift = key.begin; shift < key.end; shift += bits) {
+    const auto digit_of = [&](const Contribution& contribution) {
+      return (key_of(contribution.row) >> shift) & mask;
+    };
     std::fill_n(next.begin(), mask + 1, 0);
     for (int64_t i = 0; i < count; ++i) {
-      ++next[(from[i].row >> shift) & mask];
+      ++next[digit_of(from[i])];
     }
-    if (next[(from[0].row >> shift) & mask] == count) {
+    if (next[digit_of(from[0])] == count) {
       continue;  // All rows share this digit.
     }
     uint32_t begin = 0;
@@ -72,11 +78,35 @@ Contribution* sort_by_row(
       next[digit] = begin - next[digit];
     }
     for (int64_t i = 0; i < count; ++i) {
-      to[next[(from[i].row >> shift) & mask]++] = from[i];
+      to[next[digit_of(from[i])]++] = from[i];
     }
     std::swap(from, to);
   }
   return from;
+}
+
+}  // namespace
+
+Contribution* sort_by_row(
+    Contribution* contributions,
+    Contribution* scratch,
+    int64_t count,
+    int row_bits,
+    RowBits equal) {
+  if (count < kInsertionSortBelow) {
+    insertion_sort(contributions, count);
+    return contributions;
+  }
+  const int key_bits = row_bits - (equal.end - equal.begin);
+  if (key_bits == 0) {
+    return contributions;
+  }
+  if (equal.begin == 0) {  // the usual case, which takes fewer instructions
+    return sort_by_key(
+        contributions, scratch, count, {equal.end, row_bits}, std::identity{});
+  }
+  return sort_by_key(
+      contributions, scratch, count, {0, key_bits}, WithoutBits{equal});
 }
 
 }  // namespace tessera::kernels

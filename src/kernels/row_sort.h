@@ -7,17 +7,24 @@
 
 namespace tessera::kernels {
 
-/// Sorts by bits [first_bit, end_bit) of the row. The sort is a stable radix sort. Returns
-/// the array that has the result, `contributions` or `scratch`. The other one has no use
-/// any more.
+/// Bits [begin, end) of a row.
+struct RowBits {
+  int begin = 0;
+  int end = 0;
+};
+
+/// Sorts by the lowest `row_bits` bits of the row, without the `equal` ones. The sort is a
+/// stable radix sort. Returns the array that has the result, `contributions` or `scratch`.
+/// The other one has no use any more.
 ///
 /// Shapes:  contributions, scratch [count].
-/// Range:   all rows have the same other bits.
+/// Range:   all rows have the same `equal` bits, and the same bits from `row_bits` on.
+///          equal.end <= row_bits <= 32.
 [[nodiscard]] Contribution* sort_by_row(
     Contribution* contributions,
     Contribution* scratch,
     int64_t count,
-    int first_bit,
-    int end_bit);
+    int row_bits,
+    RowBits equal = {});
 
 }  // namespace tessera::kernels

@@ -40,7 +40,7 @@ struct Data {
     std::vector<Contribution> unsorted = contributions;
     std::vector<Contribution> other(kIds);
     const Contribution* result =
-        sort_by_row(unsorted.data(), other.data(), kIds, 0, 32);
+        sort_by_row(unsorted.data(), other.data(), kIds, 32);
     sorted.assign(result, result + kIds);
   }
 
@@ -236,8 +236,7 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
        }},
       {"sort_by_row",
        [] {
-         (void)sort_by_row(
-             wide.contributions.data(), scratch.data(), kIds, 0, 32);
+         (void)sort_by_row(wide.contributions.data(), scratch.data(), kIds, 32);
        }},
       {"fill_normal_128",
        [&] {

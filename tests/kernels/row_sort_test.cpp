@@ -24,8 +24,8 @@ std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
 
 void expect_sorted(
     const std::vector<uint32_t>& rows,
-    int first_bit,
-    int end_bit) {
+    int row_bits,
+    RowBits equal = {}) {
   std::vector<Contribution> actual = contributions_of(rows);
   std::vector<Contribution> expected = actual;
   std::stable_sort(
@@ -39,8 +39,8 @@ void expect_sorted(
       actual.data(),
       scratch.data(),
       static_cast<int64_t>(rows.size()),
-      first_bit,
-      end_bit);
+      row_bits,
+      equal);
   for (size_t i = 0; i < rows.size(); ++i) {
     ASSERT_EQ(sorted[i].row, expected[i].row) << "at " << i;
     ASSERT_EQ(sorted[i].source, expected[i].source) << "at " << i;
@@ -56,29 +56,31 @@ TEST(RowSortTest, SortsRowsAndKeepsTheOrderOfEqualOnes) {
     for (const uint32_t vocab : {1U, 2U, 7U, 255U, 256U, 257U, 100'000U}) {
       std::vector<uint32_t> rows(count);
       std::generate(rows.begin(), rows.end(), [&] { return random() % vocab; });
-      expect_sorted(rows, 0, 17);
-      expect_sorted(rows, 0, 32);
+      expect_sorted(rows, 17);
+      expect_sorted(rows, 32);
     }
   }
 }
 
-TEST(RowSortTest, SortsByTheGivenBits) {
+TEST(RowSortTest, SkipsEqualBits) {
   std::mt19937 random(2);
   for (const size_t count : kCounts) {
-    for (int first_bit = 0; first_bit <= 32; first_bit += 3) {
-      for (int end_bit = first_bit; end_bit <= 32; end_bit += 5) {
-        SCOPED_TRACE(
-            std::to_string(first_bit) + " to " + std::to_string(end_bit));
-        // All rows agree in the bits below first_bit and from end_bit on.
-        const uint64_t varying =
-            (uint64_t{1} << end_bit) - (uint64_t{1} << first_bit);
-        const auto mask = static_cast<uint32_t>(varying);
-        const uint32_t common = random() & ~mask;
-        std::vector<uint32_t> rows(count);
-        std::generate(rows.begin(), rows.end(), [&] {
-          return (random() & mask) | common;
-        });
-        expect_sorted(rows, first_bit, end_bit);
+    for (int begin = 0; begin <= 32; begin += 3) {
+      for (int end = begin; end <= 32; end += 5) {
+        for (int row_bits = end; row_bits <= 32; row_bits += 7) {
+          SCOPED_TRACE(
+              std::to_string(begin) + " to " + std::to_string(end) + " of " +
+              std::to_string(row_bits));
+          const uint64_t varying = (uint64_t{1} << row_bits) -
+              (uint64_t{1} << end) + (uint64_t{1} << begin) - 1;
+          const auto mask = static_cast<uint32_t>(varying);
+          const uint32_t common = random() & ~mask;
+          std::vector<uint32_t> rows(count);
+          std::generate(rows.begin(), rows.end(), [&] {
+            return (random() & mask) | common;
+          });
+          expect_sorted(rows, row_bits, {begin, end});
+        }
       }
     }
   }
@@ -89,7 +91,7 @@ TEST(RowSortTest, SortsTheLargestRows) {
   for (size_t i = 0; i < rows.size(); i += 3) {
     rows[i] = i % 2 == 0 ? 0U : 4294967292U;
   }
-  expect_sorted(rows, 0, 32);
+  expect_sorted(rows, 32);
 }
 
 TEST(RowSortTest, SortsSortedReversedAndEqualRows) {
@@ -97,10 +99,10 @@ TEST(RowSortTest, SortsSortedReversedAndEqualRows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i] = static_cast<uint32_t>(i / 2);
   }
-  expect_sorted(rows, 0, 11);
+  expect_sorted(rows, 11);
   std::reverse(rows.begin(), rows.end());
-  expect_sorted(rows, 0, 11);
-  expect_sorted(std::vector<uint32_t>(3000, 9), 0, 11);
+  expect_sorted(rows, 11);
+  expect_sorted(std::vector<uint32_t>(3000, 9), 11);
 }
 
 }  // namespace row_sort_test
