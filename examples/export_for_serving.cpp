@@ -5,6 +5,10 @@
 //   export_for_serving --folder run --steps 150   # the first half
 //   export_for_serving --folder run --steps 300   # resumes, then exports
 //   serve_ranker run/ranker.pt                    # links only LibTorch
+//
+// A Python program can train the weights of run/ranker.pt2 further. This takes them back:
+//
+//   export_for_serving --folder back --weights trained.safetensors
 #include <tessera/tessera.h>
 
 #include <CLI/CLI.hpp>
@@ -101,10 +105,7 @@ void load(
       }});
 }
 
-void run(const std::string& folder, int64_t steps) {
-  const std::string checkpoints = folder + "/checkpoints";
-  torch::manual_seed(1);
-  Ranker model;
+void train(Ranker& model, const std::string& checkpoints, int64_t steps) {
   torch::optim::Adam optimizer(model->parameters(), 1e-3);
   if (!tessera::list_checkpoints(checkpoints).empty()) {
     load(model, optimizer, checkpoints);
@@ -128,10 +129,22 @@ void run(const std::string& folder, int64_t steps) {
                 << tessera::list_checkpoints(checkpoints).back() << std::endl;
     }
   }
+}
+
+void run(const std::string& folder, int64_t steps, const std::string& weights) {
+  torch::manual_seed(1);
+  Ranker model;
+  if (weights.empty()) {
+    train(model, folder + "/checkpoints", steps);
+  } else {
+    tessera::load_state_dict(*model, tessera::load_safetensors(weights));
+  }
   torch::manual_seed(0);
   const Batch example = random_batch(4);
   tessera::export_torchscript(
       model, folder + "/ranker.pt", {.features = example.features});
+  std::cout << tessera::to_string(tessera::export_pt2(
+      model, folder + "/ranker.pt2", {.features = example.features}));
 
   // serve_ranker prints the same scores.
   model->eval();
@@ -152,10 +165,12 @@ void run(const std::string& folder, int64_t steps) {
 
 int main(int argc, char** argv) {
   std::string folder = "ranker";
+  std::string weights;
   int64_t steps = 300;
   CLI::App app(
       "Trains a ranking model or resumes its training, and then exports the model.");
-  app.add_option("--folder", folder, "folder for checkpoints and ranker.pt")
+  app.add_option(
+         "--folder", folder, "folder for checkpoints, ranker.pt and ranker.pt2")
       ->capture_default_str();
   app.add_option(
          "--steps",
@@ -163,10 +178,15 @@ int main(int argc, char** argv) {
          "number of steps, including those of the run that is resumed")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  app.add_option(
+         "--weights",
+         weights,
+         "safetensors file of a Python model, which is exported without training")
+      ->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   try {
     std::filesystem::create_directories(folder);
-    run(folder, steps);
+    run(folder, steps, weights);
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << "\n";
     return 1;

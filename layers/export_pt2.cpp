@@ -33,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -48,6 +49,7 @@ constexpr const char* kPt2Where = "[export_pt2]";
 // The layer or the whole model that is exported.
 struct Source {
   std::vector<pt2::Weight> weights = {};
+  std::vector<exporting::ExportedLayer*> layers = {};
   std::function<std::shared_ptr<torch::jit::Graph>(
       const std::vector<at::Tensor>& weights,
       const ExportExample& example,
@@ -301,6 +303,25 @@ void verify(
   }
 }
 
+// Gives the placeholders the rows of the written file, so that the layer's own lookup
+// reads them.
+void fill_placeholders(const Source& source, const Pt2Program& program) {
+  std::unordered_map<std::string, at::Tensor> written;
+  for (const auto& [name, tensor] : program.state_dict()) {
+    written.emplace(name, tensor);
+  }
+  for (const pt2::Weight& weight : source.weights) {
+    if (weight.make) {
+      weight.tensor.set_data(written.at(weight.name));
+    }
+  }
+  for (exporting::ExportedLayer* layer : source.layers) {
+    for (exporting::StoredTable& table : layer->tables) {
+      table.is_placeholder = false;
+    }
+  }
+}
+
 Pt2Signature write(
     const Source& source,
     AtomicFile& file,
@@ -318,6 +339,7 @@ Pt2Signature write(
       make_archive(source, examples, example, solver, hints);
   pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
   const Pt2Program program(file.written_path());
+  fill_placeholders(source, program);
   verify(source, program, examples, example, is_fixed[0]);
   file.commit();
   return archive.signature;
@@ -421,16 +443,20 @@ Pt2Signature write_embedding(
   AtomicFile file(path, kPt2Where);
   const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
   const at::NoGradGuard no_grad;
-  const exporting::ExportedLayer layer =
-      exporting::export_layer(state, structure, options, kPt2Where);
+  exporting::ExportedLayer layer = exporting::export_layer(
+      state,
+      structure,
+      options,
+      exporting::Conversion::kWhenWritten,
+      kPt2Where);
   const ExportExample parts =
       example_of_paths(exporting::to_parts(example, kPt2Where), layer);
 
   Source source;
   for (size_t i = 0; i < layer.tables.size(); ++i) {
-    exporting::add_table_weights(
-        layer.tables[i], exporting::stored_name(i), source.weights);
+    exporting::add_table_weights(layer, i, /*prefix=*/"", source.weights);
   }
+  source.layers = {&layer};
   source.returns_list = true;
   source.record = [&](const std::vector<at::Tensor>& weights,
                       const ExportExample& batch,
@@ -514,7 +540,8 @@ Pt2Signature detail::export_pt2(
   model.module.apply([](const torch::nn::Module& part) {
     TableModule::wait_for_lookups(part);
   });
-  exporting::TracedModel traced(model, options, kPt2Where);
+  exporting::TracedModel traced(
+      model, options, exporting::Conversion::kWhenWritten, kPt2Where);
   traced.outputs(parts);  // finds the layers
   TESSERA_CHECK_VALUE(
       !traced.layers().empty(),
@@ -525,6 +552,9 @@ Pt2Signature detail::export_pt2(
   Source source;
   source.weights =
       exporting::named_weights(model.module, traced.layers(), kPt2Where);
+  for (auto& [state, layer] : traced.layers()) {
+    source.layers.push_back(&layer);
+  }
   source.returns_list = model.returns_list;
   source.record = [&](const std::vector<at::Tensor>& weights,
                       const ExportExample& batch,

@@ -56,8 +56,8 @@ void write_embedding(
   AtomicFile file(path, kWhere);
   const ClassicLocale locale;  // LibTorch prints TorchScript with streams
   const at::NoGradGuard no_grad;
-  const exporting::ExportedLayer layer =
-      exporting::export_layer(state, structure, options, kWhere);
+  const exporting::ExportedLayer layer = exporting::export_layer(
+      state, structure, options, exporting::Conversion::kNow, kWhere);
   const jit::Module script = exporting::script_layer(layer);
   exporting::detach_tensors(script);
   verify_embedding(layer, exporting::save_and_load(script, file));
@@ -108,7 +108,8 @@ void detail::export_torchscript(
   model.module.apply([](const torch::nn::Module& part) {
     TableModule::wait_for_lookups(part);
   });
-  exporting::TracedModel traced(model, options, kWhere);
+  exporting::TracedModel traced(
+      model, options, exporting::Conversion::kNow, kWhere);
   jit::Module loaded = exporting::save_and_load(
       exporting::script_model(traced, model, parts), file);
   exporting::check_model(

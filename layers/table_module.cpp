@@ -65,6 +65,17 @@ void TableModule::load_checkpoint(
   }
 }
 
+void TableModule::update_embedding_table(
+    torch::nn::Module& module,
+    const std::string& name,
+    const at::Tensor& values) {
+  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
+    layer->update_embedding_table(name, values);
+  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
+    engine->update_embedding_table(name, values);
+  }
+}
+
 void TableModule::wait_for_lookups(const torch::nn::Module& module) {
   if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
     layer->strategy_->wait_for_lookups();

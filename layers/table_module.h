@@ -34,6 +34,10 @@ struct TableModule {
       const std::string& directory,
       const LoadOptions& options,
       const std::string& where);
+  static void update_embedding_table(
+      torch::nn::Module& module,
+      const std::string& name,
+      const at::Tensor& values);
   /// Waits until the lookups of the module that run in the background are done.
   static void wait_for_lookups(const torch::nn::Module& module);
 };

@@ -41,6 +41,7 @@
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/load_state_dict.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/no_table_update_guard.h>

@@ -67,13 +67,19 @@ std::string stored_name(size_t table) {
   return "table_" + std::to_string(table);
 }
 
+at::ScalarType ExportedLayer::dtype_of(size_t table) const {
+  return dtype.value_or(state->tables[table].config->dtype);
+}
+
 ExportedLayer export_layer(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
     const ExportOptions& options,
+    Conversion conversion,
     const std::string& where) {
   ExportedLayer layer;
   layer.where = where;
+  layer.dtype = options.dtype;
   layer.state = &state;
   check_holds_all_rows(
       *layer.state,
@@ -98,7 +104,9 @@ ExportedLayer export_layer(
       continue;  // a shared table is written once
     }
     const TableState& source = state.tables[table];
-    stored = store(source, options.dtype.value_or(source.config->dtype), where);
+    const at::ScalarType dtype = layer.dtype_of(table);
+    stored = conversion == Conversion::kNow ? store(source, dtype, where)
+                                            : placeholder_of(source, dtype);
   }
   return layer;
 }
@@ -114,7 +122,7 @@ at::Tensor lookup_stored(
   at::Tensor ids = at::empty({bags.nnz()}, at::kLong);
   std::copy(bags.ids.begin(), bags.ids.end(), ids.mutable_data_ptr<int64_t>());
   const at::Tensor rows = read_stored(stored, ids);
-  if (stored.scales.defined()) {
+  if (stored.scales.defined() && !stored.is_placeholder) {
     const at::Tensor exact =
         table.parameters.detach().index_select(0, ids).to(at::kFloat);
     const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);

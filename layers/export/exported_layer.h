@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,17 @@ struct ExportedLayer {
   std::vector<FeatureState> features = {};
   std::vector<size_t> exported = {};  // indices of features
   std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
+  std::optional<at::ScalarType> dtype =
+      {};  // of all tables; nullopt: their own
+
+  /// The dtype in which a table is written.
+  at::ScalarType dtype_of(size_t table) const;
+};
+
+/// When tables of another dtype than that of the file are converted.
+enum class Conversion {
+  kNow,
+  kWhenWritten  // until then, tables are placeholders
 };
 
 /// Collects the parts of a layer that a file contains.
@@ -40,6 +52,7 @@ ExportedLayer export_layer(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
     const ExportOptions& options,
+    Conversion conversion,
     const std::string& where);
 
 /// The name of a table's rows among the tensors of a file. Scales and offsets of int8

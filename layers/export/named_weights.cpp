@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/export/named_weights.h"
 
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "layers/table_module.h"
 #include "src/common/check.h"
@@ -19,9 +21,8 @@ class WeightList {
     if (const auto tables = TableModule::of(module)) {
       const auto layer = layers_.find(tables->state);
       if (layer != layers_.end() && found_.insert(tables->state).second) {
-        const std::vector<StoredTable>& stored = layer->second.tables;
-        for (size_t i = 0; i < stored.size(); ++i) {
-          add_table_weights(stored[i], prefix + stored_name(i), weights_);
+        for (size_t i = 0; i < layer->second.tables.size(); ++i) {
+          add_table_weights(layer->second, i, prefix, weights_);
         }
       }
       return;
@@ -76,18 +77,42 @@ class WeightList {
 }  // namespace
 
 void add_table_weights(
-    const StoredTable& table,
-    const std::string& name,
+    const ExportedLayer& layer,
+    size_t table,
+    const std::string& prefix,
     std::vector<pt2::Weight>& weights) {
-  if (!table.rows.defined()) {
+  const StoredTable& stored = layer.tables[table];
+  if (!stored.rows.defined()) {
     return;
   }
-  const bool is_int8 = table.scales.defined();
+  const size_t first = weights.size();
+  const std::string name = prefix + stored_name(table);
+  const bool is_int8 = stored.scales.defined();
   weights.push_back(
-      {.name = name, .tensor = table.rows, .is_parameter = !is_int8});
+      {.name = name, .tensor = stored.rows, .is_parameter = !is_int8});
   if (is_int8) {
-    weights.push_back({.name = name + "_scales", .tensor = table.scales});
-    weights.push_back({.name = name + "_offsets", .tensor = table.offsets});
+    weights.push_back({.name = name + "_scales", .tensor = stored.scales});
+    weights.push_back({.name = name + "_offsets", .tensor = stored.offsets});
+  }
+  if (!stored.is_placeholder) {
+    return;
+  }
+  // The rows come first and leave this copy, which then holds two numbers per row.
+  const auto converted = std::make_shared<StoredTable>();
+  weights[first].make = [&source = layer.state->tables[table],
+                         dtype = layer.dtype_of(table),
+                         where = layer.where,
+                         converted] {
+    *converted = store(source, dtype, where);
+    return std::exchange(converted->rows, {});
+  };
+  if (is_int8) {
+    weights[first + 1].make = [converted] {
+      return std::exchange(converted->scales, {});
+    };
+    weights[first + 2].make = [converted] {
+      return std::exchange(converted->offsets, {});
+    };
   }
 }
 

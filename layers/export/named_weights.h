@@ -21,10 +21,13 @@ std::vector<pt2::Weight> named_weights(
     const TracedModel::Layers& layers,
     const std::string& where);
 
-/// Adds the tensors of a table that is called `name`. A table without rows adds nothing.
+/// Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
+/// rows adds nothing. Placeholders get a function that converts the table, which holds
+/// one converted table at a time if the weights are made in order.
 void add_table_weights(
-    const StoredTable& table,
-    const std::string& name,
+    const ExportedLayer& layer,
+    size_t table,
+    const std::string& prefix,
     std::vector<pt2::Weight>& weights);
 
 }  // namespace tessera::exporting

@@ -6,9 +6,12 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -19,8 +22,8 @@ namespace tessera::exporting {
 
 namespace {
 
-// The number of floats that are converted at a time. They take 16 MiB.
-constexpr int64_t kPartFloats = int64_t{1} << 22;
+// The number of floats that are converted at a time. They take 4 MiB.
+constexpr int64_t kPartFloats = int64_t{1} << 20;
 
 void store_as_int8(
     const at::Tensor& rows,
@@ -45,7 +48,41 @@ void store_as_int8(
   stored.offsets.slice(0, begin, end).copy_(lowest + step * 128.0);
 }
 
+// Returns zeros that can only be read. All their pages are the system's page of zeros, so
+// they take address space but no memory.
+at::Tensor zeros_without_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) *
+      c10::elementSize(dtype);
+  void* memory = bytes == 0 ? nullptr
+                            : ::mmap(
+                                  nullptr,
+                                  bytes,
+                                  PROT_READ,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                  /*fd=*/-1,
+                                  /*offset=*/0);
+  if (memory == nullptr || memory == MAP_FAILED) {
+    return at::zeros(sizes, dtype);
+  }
+  return at::from_blob(
+      memory, sizes, [bytes](void* data) { ::munmap(data, bytes); }, dtype);
+}
+
 }  // namespace
+
+StoredTable placeholder_of(const TableState& table, at::ScalarType dtype) {
+  if (table.parameters.scalar_type() == dtype) {
+    return {.rows = table.parameters};
+  }
+  const at::IntArrayRef sizes = table.parameters.sizes();
+  StoredTable stored{
+      .rows = zeros_without_memory(sizes, dtype), .is_placeholder = true};
+  if (dtype == at::kChar) {
+    stored.scales = zeros_without_memory(sizes.slice(0, 1), at::kFloat);
+    stored.offsets = zeros_without_memory(sizes.slice(0, 1), at::kFloat);
+  }
+  return stored;
+}
 
 StoredTable store(
     const TableState& table,

@@ -46,8 +46,12 @@ void check_has_all(
 TracedModel::TracedModel(
     const detail::ExportedModel& model,
     const ExportOptions& options,
+    Conversion conversion,
     std::string where)
-    : model_(model), options_(options), where_(std::move(where)) {}
+    : model_(model),
+      options_(options),
+      conversion_(conversion),
+      where_(std::move(where)) {}
 
 std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
   const ForwardInterception interception([this](
@@ -68,7 +72,9 @@ ExportedLayer& TracedModel::layer_of(
   return found != layers_.end()
       ? found->second
       : layers_
-            .emplace(&state, export_layer(state, structure, options_, where_))
+            .emplace(
+                &state,
+                export_layer(state, structure, options_, conversion_, where_))
             .first->second;
 }
 

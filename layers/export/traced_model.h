@@ -26,6 +26,7 @@ class TracedModel {
   TracedModel(
       const detail::ExportedModel& model,
       const ExportOptions& options,
+      Conversion conversion,
       std::string where);
 
   /// The outputs of the model itself, with the table rows as they are in the file. Also
@@ -35,6 +36,9 @@ class TracedModel {
   using Layers = std::map<const EmbeddingState*, ExportedLayer>;
   /// The layers that outputs() has found.
   const Layers& layers() const {
+    return layers_;
+  }
+  Layers& layers() {
     return layers_;
   }
 
@@ -91,6 +95,7 @@ class TracedModel {
 
   const detail::ExportedModel& model_;
   const ExportOptions& options_;
+  Conversion conversion_;
   std::string where_;
   Layers layers_;
 };

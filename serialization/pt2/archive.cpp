@@ -102,7 +102,8 @@ void write_records(
         {"is_param", weight.is_parameter},
         {"use_pickle", false},
         {"tensor_meta", to_json(weight.tensor, weight.is_parameter)}};
-    const at::Tensor tensor = weight.tensor.detach().resolve_neg().contiguous();
+    const at::Tensor source = weight.make ? weight.make() : weight.tensor;
+    const at::Tensor tensor = source.detach().resolve_neg().contiguous();
     writer.add(
         "data/weights/" + file, tensor.const_data_ptr(), tensor.nbytes());
   }

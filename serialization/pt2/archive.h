@@ -22,7 +22,8 @@ struct Archive {
 };
 
 /// Writes the archive. Each weight goes from its memory to the file, so contiguous
-/// weights are not copied. `sample` are arguments for a call.
+/// weights are not copied. A weight that is made when it is written is freed before the
+/// next one is made. `sample` are arguments for a call.
 /// Errors:  those of AtomicFile, and c10::ValueError for dtypes that files can't hold.
 void write_archive(
     AtomicFile& file,

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -91,6 +92,9 @@ struct Weight {
   std::string name = {};
   at::Tensor tensor = {};
   bool is_parameter = false;
+  /// Makes the tensor when it is written. Then `tensor` is a placeholder of the same sizes
+  /// and dtype. Empty: `tensor` is written.
+  std::function<at::Tensor()> make = {};
 };
 
 /// A whole graph. The inputs are all weights, then the arguments of a call.

@@ -10,6 +10,7 @@
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer_json.h>
+#include <tessera/layers/load_state_dict.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/no_table_update_guard.h>
@@ -501,6 +502,21 @@ TEST_F(LayersReferenceTest, Pt2Program) {
       program.run({user_ids, movie_ids, director_ids, prices})[0];
   // end snippet
   expect_close(scores, ranker->forward(features, prices));
+}
+
+TEST_F(LayersReferenceTest, LoadStateDict) {
+  const auto prices = torch::tensor({{9.5F}, {2.5F}});
+  PricedRanker source(options);
+  PricedRanker ranker(options);
+  export_pt2(source, "trained.pt2", {.features = features, .inputs = {prices}});
+  save_safetensors(
+      {.tensors = Pt2Program("trained.pt2").state_dict()},
+      "trained.safetensors");
+  // snippet: load_state_dict
+  load_state_dict(*ranker, load_safetensors("trained.safetensors"));
+  // end snippet
+  expect_close(
+      ranker->forward(features, prices), source->forward(features, prices));
 }
 
 TEST_F(LayersReferenceTest, NamedTensors) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Export of embeddings and whole models to the format of torch.export.
+#include <tessera/common/json_text.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
@@ -7,12 +8,15 @@
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include "src/common/checksum.h"
+#include "tests/anonymous_memory.h"
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/small_files.h"
@@ -25,15 +29,20 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tensor.h>
+#include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -246,6 +255,50 @@ TEST(ExportPt2Test, TablesOfOtherDtypes) {
           {.quantization =
                QuantizationConfig{.num_buckets = 9, .lower = -1, .upper = 1}}),
       inputs);
+}
+
+// Four tables of 16 MiB. int8 rows take a quarter of that, and 8 bytes more per row.
+TEST(ExportPt2Test, ConvertedTablesTakeTheMemoryOfOne) {
+  constexpr int64_t kRows = 262'144;
+  Nest<FeatureConfig>::Map features;
+  Features::Map ids;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    features.emplace_back(
+        name,
+        FeatureConfig{
+            .table = make_table(
+                {.name = name, .vocabulary_size = kRows, .dim = 16})});
+    ids.emplace_back(name, int64s({1, 2, kRows - 1}));
+  }
+  const TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = Nest<FeatureConfig>::map(std::move(features)),
+      .optimizer = optim::SGD{}});
+  const ExportExample example{.features = Features::map(std::move(ids))};
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const std::string path = test::new_file();
+    export_pt2(layer, path, example);  // takes what later calls use again
+    test::PeakMemory peak;
+    export_pt2(layer, path, example, {.dtype = dtype});
+    const int64_t converted =
+        dtype == at::kFloat ? 0 : kRows * 16 * c10::elementSize(dtype);
+    // One part of a table is computed in float32, with a few temporary tensors.
+    EXPECT_LT(peak.growth(), converted + (int64_t{24} << 20));
+    const at::Tensor rows = Pt2Program(path).state_dict()[0].second;
+    EXPECT_EQ(rows.scalar_type(), dtype);
+    EXPECT_FALSE(at::equal(rows[0], rows[1]));
+  }
+}
+
+TEST(ExportPt2Test, AConversionThatFailsLeavesNoFile) {
+  TPUEmbedding layer = layer_of({});
+  layer->embedding_tables()["t"].detach().fill_(1e30);
+  const std::string path = test::new_file();
+  EXPECT_VALUE_ERROR(
+      export_pt2(layer, path, example_of({int64s({1})}), {.dtype = at::kHalf}),
+      "[export_pt2] table 't' can't be stored as float16: some values are "
+      "beyond the range");
+  test::expect_nothing_at(path);
 }
 
 TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
@@ -592,6 +645,88 @@ TEST(Pt2ProgramTest, RefusesDamagedFiles) {
   write_bytes(damaged, "PK");
   EXPECT_VALUE_ERROR(Pt2Program{damaged}, "[Pt2Program]");
   EXPECT_THROW(Pt2Program{path + ".missing"}, c10::Error);
+}
+
+// The records of a zip file, in order.
+using Records = std::vector<std::pair<std::string, std::string>>;
+
+Records read_records(const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader reader(path);
+  Records records;
+  for (const std::string& name : reader.getAllRecords()) {
+    const auto [data, size] = reader.getRecord(name);
+    records.emplace_back(
+        name, std::string(static_cast<const char*>(data.get()), size));
+  }
+  return records;
+}
+
+std::string& find_record(Records& records, const std::string& name) {
+  for (auto& [record, text] : records) {
+    if (record == name) {
+      return text;
+    }
+  }
+  throw std::runtime_error("no record " + name);
+}
+
+// Writes records whose checksums agree, as a program of an attacker would.
+void write_records(Records records, const std::string& path) {
+  std::string& values = find_record(records, "extra/tessera.json");
+  Json json = Json::parse(values);
+  for (auto& [name, checksum] : json["checksums"].items()) {
+    for (const auto& [record, text] : records) {
+      if (record == name) {
+        checksum = checksum_of(text);
+      }
+    }
+  }
+  values = json.dump();
+  find_record(records, "extra/tessera.checksum") = checksum_of(values);
+  caffe2::serialize::PyTorchStreamWriter writer(path);
+  for (const auto& [name, text] : records) {
+    if (!name.starts_with(".data/") && name != "version" &&
+        name != "byteorder") {
+      writer.writeRecord(name, text.data(), text.size());
+    }
+  }
+  writer.writeEndOfFile();
+}
+
+// Changes one character of the graph, of the weights' config or of the description. Each
+// file is refused, or it runs.
+TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
+  const std::string path = test::new_file();
+  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  const Records records = read_records(path);
+  write_records(records, path);
+  const std::vector<at::Tensor> batch{int64s({1, 2}), int64s({0, 1, 2})};
+  EXPECT_EQ(Pt2Program(path).run(batch)[0].size(0), 2);
+
+  std::mt19937 random(1);
+  const std::string letters = "0129-{}[],:\"aft.";
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    Records hostile = records;
+    std::string& text = find_record(
+        hostile,
+        i % 3 == 0       ? "data/weights/model_weights_config.json"
+            : i % 3 == 1 ? "models/model.json"
+                         : "extra/tessera.json");
+    std::string changed = text;
+    changed[random() % text.size()] = letters[random() % letters.size()];
+    if (i % 3 != 2 || Json::accept(changed)) {
+      text = changed;
+    }
+    try {
+      write_records(hostile, path);
+      Pt2Program(path).run(batch);
+    } catch (const Json::exception&) {  // of write_records()
+    } catch (const c10::Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
 }
 
 TEST(Pt2ProgramTest, RefusesFilesOfOthers) {

@@ -4,6 +4,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
+#include "tests/anonymous_memory.h"
 #include "tests/serialization/tensor_file_fixture.h"
 
 #include <ATen/ops/ones.h>
@@ -11,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -95,19 +95,6 @@ TEST_P(TablesInFilesTest, SavesATableAsNpyInADtypeOfNumpy) {
   expect_same(load_npy(path("users.npy")), values);
 }
 
-// The bytes of the process's memory without mapped files.
-int64_t anonymous_memory() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.starts_with("RssAnon:")) {
-      return std::stoll(line.substr(8)) * 1024;
-    }
-  }
-  ADD_FAILURE() << "no RssAnon in /proc/self/status";
-  return 0;
-}
-
 TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {
   constexpr int64_t kManyRows = 500'000;
   constexpr int64_t kFileBytes = kManyRows * kDim * 4;
@@ -121,10 +108,10 @@ TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {
                      .vocabulary_size = kManyRows,
                      .dim = kDim,
                      .dtype = GetParam()})}}}});
-  const int64_t before = anonymous_memory();
+  const int64_t before = test::anonymous_memory();
   const at::Tensor values = load_npy(path("users.npy"));
   engine.update_embedding_table("users", values);
-  EXPECT_LT(anonymous_memory() - before, kFileBytes / 4);
+  EXPECT_LT(test::anonymous_memory() - before, kFileBytes / 4);
   EXPECT_EQ(
       engine.read_rows("users", kManyRows - 1, kManyRows).sum().item<int64_t>(),
       kDim);

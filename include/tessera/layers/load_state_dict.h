@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serialization/safetensors.h>
+#include <torch/nn/module.h>
+
+namespace tessera {
+
+// snippet: tests/docs/reference_layers_test.cpp load_state_dict
+/// Replaces the weights of a model by those of a Python model with the same names.
+///
+///   load_state_dict(*ranker, load_safetensors("trained.safetensors"));
+///
+/// The names are those of a `.pt2` file: a parameter or buffer has the name that it has in
+/// named_parameters(), and the rows of a table are `<path of the layer>.table_0`, and so
+/// on. In Python, `safetensors.torch.save_file(model.state_dict(), "trained.safetensors")`
+/// writes such a file. A tensor that several modules share needs only its first name.
+/// Values are converted to the dtype of the model. Slots and steps of optimizers do not
+/// change.
+/// Errors:  c10::ValueError for a name that is missing or that the model does not have,
+///          and for other sizes; c10::TypeError for numbers of another kind. Then no weight
+///          has changed.
+void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict);
+
+}  // namespace tessera

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times one click model in four ways: Tessera's own forward(), the TorchScript file,
+// Pt2Program, and the package that AOTInductor compiled.
+//   serving_benchmark --write FOLDER     writes the model for compile_serving.py
+//   serving_benchmark FOLDER --threads N
+// Prints one JSON line per way and batch size.
+#include <tessera/features/feature_config.h>
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/export_pt2.h>
+#include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include "tests/anonymous_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace tessera;
+using Json = nlohmann::json;
+
+constexpr int64_t kColumns = 26;
+constexpr int64_t kNumbers = 13;
+constexpr int64_t kDim = 16;
+// Different batches that take turns.
+constexpr size_t kBatches = 32;
+
+struct Options {
+  std::string folder = {};
+  int64_t rows = 100'000;
+  std::string dtype = {};
+  bool only_pt2 = false;
+  int threads = 1;
+  int64_t calls = 1000;
+  int rounds = 3;
+};
+
+// 26 columns with one id each, 13 numbers, and a tower of three Linear layers.
+struct ClickModelImpl : torch::nn::Module {
+  explicit ClickModelImpl(int64_t rows) {
+    Nest<FeatureConfig>::Map features;
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const std::string name = fmt::format("column{:02}", i);
+      features.emplace_back(
+          name,
+          FeatureConfig{
+              .table = make_table(
+                  {.name = name, .vocabulary_size = rows, .dim = kDim})});
+    }
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features = Nest<FeatureConfig>::map(std::move(features))}));
+    concatenate = register_module("concatenate", Concatenate());
+    tower = register_module(
+        "tower",
+        torch::nn::Sequential(
+            torch::nn::Linear(kColumns * kDim + kNumbers, 256),
+            torch::nn::ReLU(),
+            torch::nn::Linear(256, 64),
+            torch::nn::ReLU(),
+            torch::nn::Linear(64, 1)));
+  }
+
+  at::Tensor forward(const Features& features, const at::Tensor& numbers) {
+    const at::Tensor columns =
+        concatenate->forward(embedding->forward(features));
+    return tower->forward(at::cat({columns, numbers}, 1)).squeeze(1).sigmoid();
+  }
+
+  TPUEmbedding embedding{nullptr};
+  Concatenate concatenate{nullptr};
+  torch::nn::Sequential tower{nullptr};
+};
+TORCH_MODULE(ClickModel);
+
+struct ClickBatch {
+  Features features = {};
+  at::Tensor numbers = {};
+  std::vector<at::Tensor> tensors = {};  // for the `.pt2` file
+  c10::Dict<std::string, c10::List<at::Tensor>> by_name;  // for TorchScript
+};
+
+ClickBatch make_batch(int64_t size, int64_t rows) {
+  ClickBatch batch;
+  Features::Map features;
+  for (int64_t i = 0; i < kColumns; ++i) {
+    const std::string name = fmt::format("column{:02}", i);
+    const at::Tensor ids = at::randint(rows, {size}, at::kLong);
+    features.emplace_back(name, ids);
+    batch.tensors.push_back(ids);
+    batch.by_name.insert(name, c10::List<at::Tensor>({ids}));
+  }
+  batch.features = Features::map(std::move(features));
+  batch.numbers = at::rand({size, kNumbers});
+  batch.tensors.push_back(batch.numbers);
+  return batch;
+}
+
+using Serve = std::function<at::Tensor(const ClickBatch&)>;
+
+struct Way {
+  std::string name;
+  Serve serve;
+  std::vector<double> microseconds = {};
+};
+
+void check_equal(const std::vector<Way>& ways, const ClickBatch& batch) {
+  const at::Tensor expected = ways[0].serve(batch);
+  for (const Way& way : ways) {
+    if (!at::allclose(way.serve(batch), expected, 1e-4, 1e-6)) {
+      throw std::runtime_error(fmt::format(
+          "[serving_benchmark] {} must give what tessera gives, but its outputs differ. Write the folder again with --write.",
+          way.name));
+    }
+  }
+}
+
+// Calls all ways in turns, so that a slow moment of the machine hits all of them.
+void measure(std::vector<Way>& ways, int64_t size, const Options& options) {
+  std::vector<ClickBatch> batches;
+  for (size_t i = 0; i < kBatches; ++i) {
+    batches.push_back(make_batch(size, options.rows));
+  }
+  check_equal(ways, batches[0]);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Way& way : ways) {
+      for (int64_t call = -20; call < options.calls; ++call) {
+        const ClickBatch& batch =
+            batches[static_cast<size_t>(call + 20) % kBatches];
+        const auto begin = std::chrono::steady_clock::now();
+        const at::Tensor scores = way.serve(batch);
+        const std::chrono::duration<double, std::micro> elapsed =
+            std::chrono::steady_clock::now() - begin;
+        if (call >= 0) {
+          way.microseconds.push_back(elapsed.count());
+        }
+      }
+    }
+  }
+  for (Way& way : ways) {
+    std::vector<double>& times = way.microseconds;
+    double total = 0.0;
+    for (const double time : times) {
+      total += time;
+    }
+    std::sort(times.begin(), times.end());
+    const auto percentile = [&times](double share) {
+      return times[static_cast<size_t>(
+          share * static_cast<double>(times.size() - 1))];
+    };
+    std::cout << Json{{"way", way.name},
+                      {"threads", at::get_num_threads()},
+                      {"batch", size},
+                      {"p50_us", percentile(0.5)},
+                      {"p99_us", percentile(0.99)},
+                      {"examples_per_s",
+                       static_cast<double>(size) *
+                           static_cast<double>(times.size()) / total * 1e6}}
+                     .dump()
+              << std::endl;
+    times.clear();
+  }
+}
+
+ClickModel make_model(const Options& options) {
+  at::manual_seed(1);
+  ClickModel model(options.rows);
+  model->eval();
+  return model;
+}
+
+void write(const Options& options) {
+  ClickModel model = make_model(options);
+  const ClickBatch batch = make_batch(16, options.rows);
+  const ExportExample example{
+      .features = batch.features, .inputs = {batch.numbers}};
+  ExportOptions formats;
+  if (!options.dtype.empty()) {
+    formats.dtype =
+        options.dtype == "int8" ? at::kChar : dtype_from_string(options.dtype);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  test::PeakMemory peak;
+  export_pt2(model, options.folder + "/click.pt2", example, formats);
+  const double memory = static_cast<double>(peak.growth());
+  const std::chrono::duration<double> elapsed =
+      std::chrono::steady_clock::now() - begin;
+  std::cerr << fmt::format(
+      "export_pt2: {:.1f} s, and {:.0f} MiB more memory at the peak\n",
+      elapsed.count(),
+      memory / (1 << 20));
+  if (!options.only_pt2) {
+    export_torchscript(model, options.folder + "/click.pt", example);
+  }
+}
+
+void run(const Options& options) {
+  at::set_num_threads(options.threads);
+  const at::NoGradGuard no_grad;
+  ClickModel model = make_model(options);
+  const Pt2Program program(options.folder + "/click.pt2");
+  // The package fixes the number of threads.
+  torch::inductor::AOTIModelPackageLoader package(
+      fmt::format("{}/click.{}.aoti.pt2", options.folder, options.threads));
+  std::vector<Way> ways;
+  ways.push_back({"tessera", [&](const ClickBatch& batch) {
+                    return model->forward(batch.features, batch.numbers);
+                  }});
+  torch::jit::Module script("none");
+  if (!options.only_pt2) {
+    script = torch::jit::load(options.folder + "/click.pt");
+    ways.push_back(
+        {"torchscript", [&](const ClickBatch& batch) {
+           return script.forward({batch.by_name, batch.numbers}).toTensor();
+         }});
+  }
+  ways.push_back({"pt2_program", [&](const ClickBatch& batch) {
+                    return program.run(batch.tensors)[0];
+                  }});
+  ways.push_back({"aotinductor", [&](const ClickBatch& batch) {
+                    return package.run(batch.tensors)[0];
+                  }});
+  for (const int64_t size : {1, 16, 256}) {
+    measure(ways, size, options);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  bool writes = false;
+  CLI::App app(
+      "Times a click model in Tessera, TorchScript, Pt2Program and AOTInductor.");
+  app.add_option("folder", options.folder, "folder of the files")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_flag(
+      "--write", writes, "write click.pt and click.pt2, and time nothing");
+  app.add_flag("--only-pt2", options.only_pt2, "no TorchScript file");
+  app.add_option("--rows", options.rows, "rows of each of the 26 tables")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "of the tables in click.pt2")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  app.add_option("--threads", options.threads, "threads of one call")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--calls", options.calls, "timed calls in each round")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "the ways take turns")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (writes) {
+      write(options);
+    } else {
+      run(options);
+    }
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
