@@ -30,10 +30,10 @@ int main(int argc, char** argv) {
     }
     std::cout << "\n";
   } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << "\n";
+    std::cerr << file << ": " << error.what_without_backtrace() << "\n";
     return 1;
   } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
+    std::cerr << file << ": " << error.what() << "\n";
     return 1;
   }
   return 0;

@@ -7,12 +7,13 @@
 #include <tessera/layers/export_pt2.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+
+#include "tests/export_samples.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -36,9 +37,12 @@ namespace {
 using tessera::FeatureConfig;
 using tessera::Features;
 using tessera::Nest;
-using Parts = c10::List<at::Tensor>;
+using tessera::test::add_calls;
+using tessera::test::arguments_of;
+using tessera::test::kSampleBatches;
+using tessera::test::Parts;
+using tessera::test::Samples;
 
-constexpr int64_t kBatches[] = {0, 1, 5, 64};
 constexpr const char* kOddName = "quote\" \n \xc3\xa9";
 
 tessera::TPUEmbedding make_embedding() {
@@ -181,50 +185,6 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-// A case has the arguments of forward(), its expected result and the tolerance.
-class Samples {
- public:
-  explicit Samples(std::filesystem::path folder) : folder_(std::move(folder)) {
-    std::filesystem::create_directories(folder_);
-  }
-
-  std::string path(const std::string& name) const {
-    return (folder_ / name).string();
-  }
-
-  void add_case(
-      std::vector<c10::IValue> arguments,
-      c10::IValue expected,
-      double tolerance) {
-    cases_.push_back(c10::ivalue::Tuple::create(
-        {c10::ivalue::Tuple::create(std::move(arguments)),
-         std::move(expected),
-         tolerance}));
-  }
-
-  // A call of a .pt2 program. Without expected outputs, the program must refuse it.
-  void add_call(
-      const std::vector<at::Tensor>& arguments,
-      const std::vector<at::Tensor>& expected) {
-    cases_.push_back(c10::ivalue::Tuple::create(
-        {Parts(arguments),
-         expected.empty() ? c10::IValue() : c10::IValue(Parts(expected))}));
-  }
-
-  void write_cases(const std::string& name) {
-    const std::vector<char> bytes =
-        torch::jit::pickle_save(c10::ivalue::Tuple::create(cases_));
-    std::ofstream file(path(name), std::ios::binary);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    cases_.clear();
-    std::cout << "wrote " << name << "\n";
-  }
-
- private:
-  std::filesystem::path folder_;
-  std::vector<c10::IValue> cases_;
-};
-
 void write_embedding(
     Samples& samples,
     const std::string& name,
@@ -233,7 +193,7 @@ void write_embedding(
   tessera::TPUEmbedding layer = make_embedding();
   tessera::export_torchscript(
       layer, samples.path(name + ".pt"), {.dtype = dtype});
-  for (const int64_t size : kBatches) {
+  for (const int64_t size : kSampleBatches) {
     const Batch batch = make_batch(size);
     c10::Dict<std::string, at::Tensor> expected;
     layer->forward(batch.features, batch.weights)
@@ -261,7 +221,7 @@ void write_ranker(
        .inputs = {example.prices}},
       {.dtype = dtype});
   model->eval();
-  for (const int64_t size : kBatches) {
+  for (const int64_t size : kSampleBatches) {
     const Batch batch = make_batch(size);
     samples.add_case(
         {dict_of(batch.features), weights_of(batch), batch.prices},
@@ -269,64 +229,6 @@ void write_ranker(
         tolerance);
   }
   samples.write_cases(name + ".cases");
-}
-
-// The arguments of a .pt2 program: the tensors of all features, then the weights.
-std::vector<at::Tensor> arguments_of(
-    const Features& features,
-    const tessera::Weights& weights) {
-  std::vector<at::Tensor> arguments;
-  for (const tessera::Feature& feature : features.flatten()) {
-    if (const auto* sparse = std::get_if<tessera::SparseFeature>(&feature)) {
-      arguments.insert(
-          arguments.end(),
-          {sparse->indices, sparse->values, sparse->dense_shape});
-    } else if (
-        const auto* ragged = std::get_if<tessera::RaggedFeature>(&feature)) {
-      arguments.insert(arguments.end(), {ragged->values, ragged->row_splits});
-    } else {
-      arguments.push_back(std::get<at::Tensor>(feature));
-    }
-  }
-  for (const auto& weight : weights.flatten()) {
-    if (weight) {
-      arguments.push_back(std::get<at::Tensor>(*weight));
-    }
-  }
-  return arguments;
-}
-
-// Calls with random batches, and with ids that are out of range. Expected outputs come
-// from the layer or model itself, or, where the file has rounded tables, from the program.
-template <class Batches, class Run>
-void add_calls(
-    Samples& samples,
-    const std::string& name,
-    const Batches& batches,
-    const Run& run) {
-  for (const int64_t size : kBatches) {
-    std::vector<at::Tensor> arguments = batches(size);
-    samples.add_call(arguments, run(arguments));
-    for (at::Tensor& argument : arguments) {
-      if (argument.numel() == 0 || argument.is_floating_point()) {
-        continue;
-      }
-      // Sizes and positions may not be negative. Ids may be, depending on the feature.
-      for (const int64_t id : {int64_t{-1}, int64_t{1} << 30}) {
-        const at::Tensor kept = argument;
-        argument = argument.clone();
-        argument.view({-1})[-1] = id;
-        std::vector<at::Tensor> expected;
-        try {
-          expected = run(arguments);
-        } catch (const c10::Error&) {
-        }
-        samples.add_call(arguments, expected);
-        argument = kept;
-      }
-    }
-  }
-  samples.write_cases(name + ".pt2cases");
 }
 
 void write_pt2_embedding(
@@ -418,6 +320,7 @@ int main(int argc, char** argv) {
   write_pt2_embedding(samples, "embedding_half", at::kHalf);
   write_pt2_embedding(samples, "embedding_int8", at::kChar);
   write_pt2_sparse(samples);
+  tessera::test::write_example_models(samples);
   write_pt2_ranker(samples, "ranker", at::kFloat);
   write_pt2_ranker(samples, "ranker_int8", at::kChar);
   return 0;
