@@ -20,4 +20,12 @@ scores = program.module()(users, movies, directors, prices)
 
 assert scores.shape == (2, 1), scores.shape
 assert "tower.weight" in program.state_dict, program.state_dict.keys()
-print("ranker.pt2 gives scores", [round(float(score), 4) for score in scores])
+print("ranker.pt2 gives scores", [round(float(score), 4) for score in scores.detach()])
+
+# snippet: compile_pt2
+program = torch.export.load("ranker.pt2")
+torch._inductor.aoti_compile_and_package(program, package_path="ranker.aoti.pt2")
+# end snippet
+
+package = torch._inductor.aoti_load_package("ranker.aoti.pt2")
+assert torch.allclose(package(users, movies, directors, prices), scores, atol=1e-5)
