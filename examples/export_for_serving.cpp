@@ -6,7 +6,7 @@
 //   export_for_serving --folder run --steps 300   # resumes, then exports
 //   serve_ranker run/ranker.pt                    # links only LibTorch
 //
-// A Python program can train the weights of run/ranker.pt2 further. This takes them back:
+// A Python program can train the weights of run/ranker.pt2 further. This loads its result:
 //
 //   export_for_serving --folder back --weights trained.safetensors
 #include <tessera/tessera.h>

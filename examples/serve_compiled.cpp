@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches serving a compiled model: this program loads the package that AOTInductor made
-// of the file that export_for_serving wrote. It links only LibTorch, and needs neither
+// Teaches serving a compiled model. export_for_serving writes ranker.pt2, AOTInductor
+// compiles it, and this program runs the result. It links only LibTorch, and needs neither
 // Python nor a compiler.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
+#include <filesystem>
 #include <iostream>
 #include <string>
 
@@ -15,6 +16,12 @@ int main(int argc, char** argv) {
   if (file.empty() || file[0] == '-') {
     std::cerr << "usage: serve_compiled RANKER.AOTI.PT2\n";
     return file == "--help" ? 0 : 2;
+  }
+  if (!std::filesystem::is_regular_file(file)) {
+    std::cerr
+        << file
+        << ": expected a package that AOTInductor compiled, but this is no file\n";
+    return 1;
   }
   try {
     const at::NoGradGuard no_grad;

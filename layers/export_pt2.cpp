@@ -220,6 +220,30 @@ pt2::Archive make_archive(
   return archive;
 }
 
+// A record for each symbol would take minutes if there are hundreds of symbols. With many
+// of them, a few batches in which all change are tried first.
+pt2::Archive make_archive(
+    const Source& source,
+    const ResizedExamples& examples,
+    const ExportExample& example,
+    const std::vector<int64_t>& base,
+    const std::vector<bool>& is_fixed,
+    const std::vector<int64_t>& hints) {
+  constexpr size_t kManySymbols = 24;
+  if (base.size() > kManySymbols) {
+    SizeSolver solver(base, is_fixed, SizeSolver::Changes::kJoint);
+    try {
+      return make_archive(source, examples, example, solver, hints);
+    } catch (const c10::ValueError&) {
+      if (!solver.has_failed()) {
+        throw;
+      }
+    }
+  }
+  SizeSolver solver(base, is_fixed, SizeSolver::Changes::kSeparate);
+  return make_archive(source, examples, example, solver, hints);
+}
+
 // The outputs, or the reason why there are none.
 struct Result {
   std::vector<at::Tensor> outputs = {};
@@ -333,10 +357,9 @@ Pt2Signature write(
     base[0] = examples.sizes()[0];
     is_fixed[0] = true;
   }
-  SizeSolver solver(base, is_fixed);
   const std::vector<int64_t> hints = usual_sizes(examples, base);
   const pt2::Archive archive =
-      make_archive(source, examples, example, solver, hints);
+      make_archive(source, examples, example, base, is_fixed, hints);
   pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
   const Pt2Program program(file.written_path());
   fill_placeholders(source, program);
@@ -461,15 +484,10 @@ Pt2Signature write_embedding(
   source.record = [&](const std::vector<at::Tensor>& weights,
                       const ExportExample& batch,
                       exporting::Checks& checks) {
-    std::vector<at::Tensor> inputs = weights;
-    const std::vector<at::Tensor> arguments = exporting::flatten(batch);
-    inputs.insert(inputs.end(), arguments.begin(), arguments.end());
     return exporting::record_operators(
-        inputs,
-        [&](std::vector<at::Tensor> tensors) {
-          tensors.erase(
-              tensors.begin(),
-              tensors.begin() + static_cast<std::ptrdiff_t>(weights.size()));
+        weights,
+        exporting::flatten(batch),
+        [&](const auto& tensors) {
           return layer_operators(
               layer, exporting::unflatten(batch, tensors), checks);
         },

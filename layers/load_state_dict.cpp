@@ -9,6 +9,7 @@
 #include "layers/table_module.h"
 #include "src/common/check.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
 #include <functional>
@@ -23,10 +24,12 @@ namespace {
 
 constexpr const char* kLoadWhere = "[load_state_dict]";
 
-// A tensor that a state_dict must have.
+// A weight of the model.
 struct Destination {
   std::vector<int64_t> sizes = {};
   at::ScalarType dtype = at::kFloat;
+  /// Another name of a weight that has been found before. It may be missing.
+  bool is_alias = false;
   std::function<void(const at::Tensor&)> assign = {};
 };
 
@@ -51,16 +54,27 @@ class DestinationList {
   const std::map<std::string, Destination>& all() const {
     return destinations_;
   }
+  bool shares_memory(const at::Tensor& values) const {
+    return memory_.count(values.storage().data()) > 0;
+  }
 
  private:
   void add(const std::string& name, const at::Tensor& tensor) {
-    if (!tensor.defined() ||
-        !tensors_.insert(tensor.unsafeGetTensorImpl()).second) {
+    if (!tensor.defined()) {
       return;
     }
+    TESSERA_CHECK_VALUE(
+        tensor.layout() == at::kStrided &&
+            at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        "{} the model's weight '{}' must be a dense tensor whose elements have memory of their own. Call contiguous() on it.",
+        kLoadWhere,
+        shorten(name));
+    const bool is_new = tensors_.insert(tensor.unsafeGetTensorImpl()).second;
+    memory_.insert(tensor.storage().data());
     destinations_[name] = {
         .sizes = tensor.sizes().vec(),
         .dtype = tensor.scalar_type(),
+        .is_alias = !is_new,
         .assign = [tensor](const at::Tensor& values) { tensor.copy_(values); }};
   }
 
@@ -68,14 +82,14 @@ class DestinationList {
       torch::nn::Module& module,
       const EmbeddingState& state,
       const std::string& prefix) {
-    if (!layers_.insert(&state).second) {
-      return;
-    }
+    const bool is_new = layers_.insert(&state).second;
     for (size_t i = 0; i < state.tables.size(); ++i) {
       const TableConfig& config = *state.tables[i].config;
+      memory_.insert(state.tables[i].parameters.storage().data());
       destinations_[prefix + exporting::stored_name(i)] = {
           .sizes = {config.vocabulary_size, config.dim},
           .dtype = config.dtype,
+          .is_alias = !is_new,
           .assign = [&module,
                      name = state.tables[i].name](const at::Tensor& values) {
             TableModule::update_embedding_table(module, name, values);
@@ -86,17 +100,29 @@ class DestinationList {
   std::map<std::string, Destination> destinations_;
   std::set<const void*> tensors_;
   std::set<const EmbeddingState*> layers_;
+  std::set<const void*> memory_;
 };
+
+enum class NumberKind { kInteger, kReal, kComplex };
+
+NumberKind kind_of(at::ScalarType dtype) {
+  if (c10::isComplexType(dtype)) {
+    return NumberKind::kComplex;
+  }
+  return c10::isFloatingType(dtype) ? NumberKind::kReal : NumberKind::kInteger;
+}
 
 void check(
     const std::string& name,
     const at::Tensor& values,
     const Destination& destination) {
   TESSERA_CHECK_VALUE(
-      values.defined(),
-      "{} the tensor '{}' must be defined. Leave it out or assign it.",
+      values.defined() && values.layout() == at::kStrided && values.is_cpu(),
+      "{} the tensor '{}' must be a dense tensor on the cpu, but is {}. Convert it before the call.",
       kLoadWhere,
-      shorten(name));
+      shorten(name),
+      values.defined() ? c10::str(values.device(), " ", values.layout())
+                       : "undefined");
   TESSERA_CHECK_VALUE(
       values.sizes() == at::IntArrayRef(destination.sizes),
       "{} the tensor '{}' must have the sizes {}, but has {}. Make the Python model with the sizes of this model.",
@@ -105,10 +131,8 @@ void check(
       at::IntArrayRef(destination.sizes),
       values.sizes());
   TESSERA_CHECK_TYPE(
-      at::isFloatingType(values.scalar_type()) ==
-              at::isFloatingType(destination.dtype) &&
-          !values.is_complex(),
-      "{} the tensor '{}' must have numbers like {}, but has {}. Convert it in Python.",
+      kind_of(values.scalar_type()) == kind_of(destination.dtype),
+      "{} the tensor '{}' must have a dtype of the same kind as the model's {}, but has {}. Convert it in Python. Export tables as float32 if Python is to train them.",
       kLoadWhere,
       shorten(name),
       c10::toString(destination.dtype),
@@ -137,19 +161,28 @@ void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict) {
     check(name, values, destination->second);
     assignments.emplace_back(&destination->second, values);
   }
+  TESSERA_CHECK_VALUE(
+      unknown.empty(),
+      "{} expected names of the model's weights, but it has no [{}]. Remove them. Layers such as MLP have weights only after build() or the first forward().",
+      kLoadWhere,
+      shorten_all(unknown));
   std::vector<std::string> missing;
   for (const auto& [name, destination] : list.all()) {
-    if (found.count(name) == 0) {
+    if (found.count(name) == 0 && !destination.is_alias) {
       missing.push_back(name);
     }
   }
   TESSERA_CHECK_VALUE(
-      missing.empty() && unknown.empty(),
-      "{} expected the names of the model's weights, but [{}] are missing and [{}] are not in the model. Use the names of the `.pt2` file's state_dict.",
+      missing.empty(),
+      "{} expected all weights of the model, but [{}] are missing. Add them.",
       kLoadWhere,
-      shorten_all(missing),
-      shorten_all(unknown));
+      shorten_all(missing));
   const at::NoGradGuard no_grad;
+  for (auto& [destination, values] : assignments) {
+    if (list.shares_memory(values)) {
+      values = values.clone();  // else another assignment might change it
+    }
+  }
   for (const auto& [destination, values] : assignments) {
     destination->assign(values);
   }

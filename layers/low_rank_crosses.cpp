@@ -297,7 +297,7 @@ class CrossGradients {
       });
     });
     variable_list result(1 + factors_.size() * (has_bias_ ? 3 : 2));
-    sums_->add_to(result);
+    sums_->set_sums(result);
     result[0] = x0_gradient;
     return result;
   }

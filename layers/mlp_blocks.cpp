@@ -372,7 +372,7 @@ class BackwardPass {
         begin += inputs_[i].columns;
       }
     });
-    sums_.add_to(result);
+    sums_.set_sums(result);
     return result;
   }
 

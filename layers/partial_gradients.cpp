@@ -40,7 +40,7 @@ MutableMatrix PartialGradients::part(size_t tensor, int64_t block) const {
       : matrix_in(memory, part.shape[0], part.shape[1]);
 }
 
-void PartialGradients::add_to(std::vector<at::Tensor>& gradients) const {
+void PartialGradients::set_sums(std::vector<at::Tensor>& gradients) const {
   if (!values_.defined()) {
     return;
   }

@@ -31,7 +31,7 @@ class PartialGradients {
 
   /// Sets the sums of all blocks in `gradients`, which has a place for each tensor. They
   /// are views of one storage.
-  void add_to(std::vector<at::Tensor>& gradients) const;
+  void set_sums(std::vector<at::Tensor>& gradients) const;
 
  private:
   struct Part {

@@ -29,9 +29,7 @@ class PeakMemory {
  public:
   PeakMemory() : begin_(anonymous_memory()), sampler_([this] { sample(); }) {}
   ~PeakMemory() {
-    if (sampler_.joinable()) {
-      growth();
-    }
+    growth();
   }
   PeakMemory(const PeakMemory&) = delete;
   PeakMemory& operator=(const PeakMemory&) = delete;
@@ -39,7 +37,10 @@ class PeakMemory {
   /// Stops, and returns by how many bytes the memory grew at most.
   int64_t growth() {
     is_done_ = true;
-    sampler_.join();
+    if (sampler_.joinable()) {
+      sampler_.join();
+      peak_ = std::max(peak_, anonymous_memory());
+    }
     return peak_ - begin_;
   }
 
@@ -52,7 +53,7 @@ class PeakMemory {
   }
 
   int64_t begin_;
-  int64_t peak_ = 0;
+  int64_t peak_ = begin_;
   std::atomic<bool> is_done_ = false;
   std::thread sampler_;  // last, because it uses the others
 };

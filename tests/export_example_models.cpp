@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kColumns = 5;
 constexpr int64_t kSampleRows = 100;
 
-// Exports the model, and adds calls whose results are those of the model itself.
-// `batches(size)` returns an ExportExample.
+// Exports the model, and adds calls with the results of Pt2Program, which the export has
+// compared with those of the model. `batches(size)` returns an ExportExample.
 template <class Model, class Batches>
 void write_model(
     Samples& samples,
@@ -25,7 +25,6 @@ void write_model(
     const Batches& batches) {
   const std::string path = samples.path(name + ".pt2");
   export_pt2(model, path, batches(16));
-  model->eval();
   const Pt2Program program(path);
   const auto arguments_for = [&](int64_t size) {
     const ExportExample batch = batches(size);

@@ -32,8 +32,8 @@ struct ExportedLayer {
   std::vector<FeatureState> features = {};
   std::vector<size_t> exported = {};  // indices of features
   std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
-  std::optional<at::ScalarType> dtype =
-      {};  // of all tables; nullopt: their own
+  /// The dtype of all tables in the file. If unset, each keeps its own.
+  std::optional<at::ScalarType> dtype = {};
 
   /// The dtype in which a table is written.
   at::ScalarType dtype_of(size_t table) const;

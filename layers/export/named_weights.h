@@ -22,8 +22,8 @@ std::vector<pt2::Weight> named_weights(
     const std::string& where);
 
 /// Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
-/// rows adds nothing. Placeholders get a function that converts the table, which holds
-/// one converted table at a time if the weights are made in order.
+/// rows adds nothing. Each placeholder gets a function that makes it. The functions are
+/// called in order and once, so only one converted table is in memory.
 void add_table_weights(
     const ExportedLayer& layer,
     size_t table,

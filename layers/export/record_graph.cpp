@@ -63,18 +63,24 @@ std::shared_ptr<jit::Graph> record_graph(
 }
 
 std::shared_ptr<jit::Graph> record_operators(
-    const std::vector<at::Tensor>& inputs,
+    const std::vector<at::Tensor>& weights,
+    const std::vector<at::Tensor>& arguments,
     const TensorFunction& function,
     const Checks& checks,
     const std::string& where) {
   const ValueReadObserver observer;
   const auto with_checks = [&](std::vector<at::Tensor> tensors) {
+    tensors.erase(
+        tensors.begin(),
+        tensors.begin() + static_cast<std::ptrdiff_t>(weights.size()));
     std::vector<at::Tensor> outputs = function(std::move(tensors));
     for (const Check& check : checks) {
       outputs.push_back(check.condition);
     }
     return outputs;
   };
+  std::vector<at::Tensor> inputs = weights;
+  inputs.insert(inputs.end(), arguments.begin(), arguments.end());
   auto graph =
       record_graph(inputs, with_checks, {.returns_list = true, .where = where});
   check_filled(*graph, where);

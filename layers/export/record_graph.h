@@ -40,11 +40,13 @@ struct Check {
 using Checks = std::vector<Check>;
 
 /// Like record_graph(), but refuses a function that reads values of tensors, or that fills
-/// tensors with values that C++ computes. The graph returns a list: the outputs, and then
-/// the conditions that `function` has appended to `checks`. The tracer would drop an
-/// operator that returns nothing.
+/// tensors with values that C++ computes. The inputs of the graph are the weights, which
+/// `function` uses by itself, and the arguments, which it gets. The graph returns a list:
+/// the outputs, and then the conditions that `function` has appended to `checks`. The
+/// tracer would drop an operator that returns nothing.
 std::shared_ptr<torch::jit::Graph> record_operators(
-    const std::vector<at::Tensor>& inputs,
+    const std::vector<at::Tensor>& weights,
+    const std::vector<at::Tensor>& arguments,
     const TensorFunction& function,
     const Checks& checks,
     const std::string& where);

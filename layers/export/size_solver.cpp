@@ -12,7 +12,10 @@ using pt2::Polynomial;
 
 namespace {
 
+// Points at which all symbols change, beside those at which each changes alone.
 constexpr int kJointPoints = 8;
+// Such points alone. A polynomial has four coefficients at most, so the others confirm it.
+constexpr int kOnlyJointPoints = 12;
 
 double product_at(
     const Polynomial::Product& product,
@@ -77,8 +80,11 @@ std::vector<double> least_squares(
 
 }  // namespace
 
-SizeSolver::SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed)
-    : is_fixed_(std::move(is_fixed)) {
+SizeSolver::SizeSolver(
+    std::vector<int64_t> base,
+    std::vector<bool> is_fixed,
+    Changes changes)
+    : is_fixed_(std::move(is_fixed)), changes_(changes) {
   points_.push_back(std::move(base));
   changed_.emplace_back();
   const std::vector<int64_t> first = points_[0];
@@ -91,9 +97,10 @@ SizeSolver::SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed)
     }
     points_.push_back(std::move(point));
   };
+  const bool is_separate = changes_ == Changes::kSeparate;
   for (size_t changed = 0; changed < first.size(); ++changed) {
     for (const int64_t step : {2, 5}) {
-      if (!is_fixed_[changed]) {
+      if (is_separate && !is_fixed_[changed]) {
         add([&](size_t i) { return first[i] + (i == changed ? step : 0); });
         changed_.emplace_back(changed);
       }
@@ -101,7 +108,8 @@ SizeSolver::SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed)
   }
   std::mt19937 random(
       1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): always the same
-  for (int i = 0; i < kJointPoints; ++i) {
+  const int joint = is_separate ? kJointPoints : kOnlyJointPoints;
+  for (int i = 0; i < joint; ++i) {
     add([&](size_t symbol) {
       return first[symbol] + 1 + static_cast<int64_t>(random() % 12);
     });
@@ -115,10 +123,47 @@ std::optional<Polynomial> SizeSolver::solve(
   if (known != known_.end()) {
     return known->second;
   }
-  return known_.emplace(values, find(values)).first->second;
+  const auto found = known_.emplace(values, find(values)).first;
+  has_failed_ = has_failed_ || !found->second;
+  return found->second;
 }
 
 std::optional<Polynomial> SizeSolver::find(
+    const std::vector<int64_t>& values) const {
+  return changes_ == Changes::kSeparate ? find_by_separate_changes(values)
+                                        : find_by_joint_changes(values);
+}
+
+std::optional<Polynomial> SizeSolver::find_by_joint_changes(
+    const std::vector<int64_t>& values) const {
+  if (auto found = fit({{}}, values)) {
+    return found;
+  }
+  const size_t count = points_[0].size();
+  for (size_t i = 0; i < count; ++i) {
+    if (auto found = fit({{}, {i}}, values)) {
+      return found;
+    }
+  }
+  if (auto found = fit({{}, {0}, {0, 0}}, values)) {  // 0 is the batch size
+    return found;
+  }
+  for (size_t i = 1; i < count; ++i) {
+    if (auto found = fit({{}, {0}, {i}, {0, i}}, values)) {
+      return found;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t j = 1; j < i; ++j) {
+      if (auto found = fit({{}, {j}, {i}}, values)) {
+        return found;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Polynomial> SizeSolver::find_by_separate_changes(
     const std::vector<int64_t>& values) const {
   // The symbols that change the value when they change alone.
   std::vector<size_t> symbols;

@@ -14,9 +14,17 @@ namespace tessera::exporting {
 /// symbols: the batch size, and the number of ids of each feature.
 class SizeSolver {
  public:
-  /// The symbols of several batches. points()[0] is `base`. Among the others, each symbol
-  /// that is not fixed changes alone twice, and some have all of them changed.
-  SizeSolver(std::vector<int64_t> base, std::vector<bool> is_fixed);
+  /// How batches differ from the base.
+  enum class Changes {
+    kSeparate,  // each symbol changes alone twice, and some batches have all changed
+    kJoint  // all symbols change in each of a few batches
+  };
+
+  /// points()[0] is `base`. Symbols that are fixed do not change.
+  SizeSolver(
+      std::vector<int64_t> base,
+      std::vector<bool> is_fixed,
+      Changes changes);
 
   const std::vector<std::vector<int64_t>>& points() const {
     return points_;
@@ -24,16 +32,28 @@ class SizeSolver {
 
   /// The polynomial that has these values, one for each of points(). nullopt if no
   /// polynomial with integer coefficients has them. Products of up to three symbols are
-  /// tried.
+  /// tried. With joint changes, only polynomials of the batch size and one other symbol
+  /// are found, and sums of two symbols.
   std::optional<pt2::Polynomial> solve(const std::vector<int64_t>& values);
+
+  /// Whether solve() has returned nullopt.
+  bool has_failed() const {
+    return has_failed_;
+  }
 
  private:
   std::optional<pt2::Polynomial> find(const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> find_by_separate_changes(
+      const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> find_by_joint_changes(
+      const std::vector<int64_t>& values) const;
   std::optional<pt2::Polynomial> fit(
       const std::vector<pt2::Polynomial::Product>& products,
       const std::vector<int64_t>& values) const;
 
   std::vector<bool> is_fixed_;
+  Changes changes_;
+  bool has_failed_ = false;
   std::vector<std::vector<int64_t>> points_;
   // The only symbol that a point changes. nullopt if it changes none or several.
   std::vector<std::optional<size_t>> changed_;

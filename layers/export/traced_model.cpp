@@ -145,18 +145,10 @@ std::shared_ptr<jit::Graph> TracedModel::record(
     }
     return layer.structure.pack(std::move(activations));
   });
-  std::vector<at::Tensor> inputs = weights;
-  for (const at::Tensor& tensor : flatten(example)) {
-    inputs.push_back(tensor);
-  }
   return record_operators(
-      inputs,
-      [&](std::vector<at::Tensor> tensors) {
-        tensors.erase(
-            tensors.begin(),
-            tensors.begin() + static_cast<std::ptrdiff_t>(weights.size()));
-        return forward(example, tensors);
-      },
+      weights,
+      flatten(example),
+      [&](const auto& tensors) { return forward(example, tensors); },
       checks,
       where_);
 }

@@ -290,9 +290,11 @@ void TableUpdater::choose_buckets(
   workspace.row_bits = static_cast<int>(
       std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
   workspace.bucket_bits = bucket_bits_for(ids_of(update), ids_per_bucket);
-  workspace.bucket_shift = std::min(
-      row_bits_of_line(update.table->parameters),
-      std::max(workspace.row_bits - workspace.bucket_bits, 0));
+  workspace.bucket_shift = workspace.bucket_bits == 0
+      ? 0
+      : std::min(
+            row_bits_of_line(update.table->parameters),
+            std::max(workspace.row_bits - workspace.bucket_bits, 0));
   if (update.rows.sweep) {
     workspace.bucket_bits = std::min(
         {workspace.row_bits,

@@ -65,7 +65,8 @@ class TableUpdater {
   // Ids are spread over 2^bucket_bits buckets, and each bucket is one task. Low bits of an
   // id select its bucket, so that neighbouring frequent rows get different tasks. Narrow
   // rows that share a cache line get the same task, because two threads would wait for
-  // each other. In a sweep, the high bits do, because each bucket must be a range of rows.
+  // each other. In a sweep, the high bits select the bucket, because each bucket must be a
+  // range of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;

@@ -12,7 +12,7 @@ HWY_INLINE void PrefetchLine(const void* from) {
 }
 
 template <int kLines, CacheLevel kLevel>
-HWY_INLINE void PrefetchSomeLines(const char* line) {
+HWY_INLINE void PrefetchConsecutiveLines(const char* line) {
   for (int64_t i = 0; i < kLines; ++i) {
     PrefetchLine<kLevel>(line + i * kLineBytes);
   }
@@ -24,14 +24,14 @@ template <CacheLevel kLevel = CacheLevel::kFirst>
 HWY_INLINE void PrefetchLines(const void* from, int64_t bytes) {
   const char* line = static_cast<const char*>(from);
   int64_t lines = bytes / kLineBytes;
-  // In loops of one line or four lines, lookups of rows of 512 bytes took up to 1.5 times
-  // as long.
+  // With one line or four lines per pass of the loop, lookups of rows of 512 bytes took up
+  // to 1.5 times as long.
   for (; lines >= 8; lines -= 8) {
-    PrefetchSomeLines<8, kLevel>(line);
+    PrefetchConsecutiveLines<8, kLevel>(line);
     line += 8 * kLineBytes;
   }
   if (lines >= 4) {
-    PrefetchSomeLines<4, kLevel>(line);
+    PrefetchConsecutiveLines<4, kLevel>(line);
     line += 4 * kLineBytes;
     lines -= 4;
   }

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace tessera::kernels {
 
@@ -39,31 +38,21 @@ void insertion_sort(Contribution* contributions, int64_t count) {
   }
 }
 
-// Removes the bits in which all rows are equal. The order of rows stays the same.
-struct WithoutBits {
-  RowBits removed;
-
-  uint32_t operator()(uint32_t row) const {
-    const auto high = static_cast<uint32_t>(uint64_t{row} >> removed.end)
-        << removed.begin;
-    return high | (row & ((1U << removed.begin) - 1));
-  }
-};
-
-// Sorts by the bits of key_of(row).
-template <class KeyOf>
-Contribution* sort_by_key(
+// Sorts by some bits of the row. Returns the array that has the result.
+Contribution* sort_by_bits(
     Contribution* from,
     Contribution* to,
     int64_t count,
-    RowBits key,
-    KeyOf key_of) {
+    RowBits key) {
+  if (key.begin == key.end) {
+    return from;
+  }
   std::array<uint32_t, size_t{1} << kMaxDigitBits> next;
   const int bits = digit_bits(key.end - key.begin, count);
   const uint32_t mask = (1U << bits) - 1;
   for (int shift = key.begin; shift < key.end; shift += bits) {
     const auto digit_of = [&](const Contribution& contribution) {
-      return (key_of(contribution.row) >> shift) & mask;
+      return (contribution.row >> shift) & mask;
     };
     std::fill_n(next.begin(), mask + 1, 0);
     for (int64_t i = 0; i < count; ++i) {
@@ -97,16 +86,10 @@ Contribution* sort_by_row(
     insertion_sort(contributions, count);
     return contributions;
   }
-  const int key_bits = row_bits - (equal.end - equal.begin);
-  if (key_bits == 0) {
-    return contributions;
-  }
-  if (equal.begin == 0) {  // the usual case, which takes fewer instructions
-    return sort_by_key(
-        contributions, scratch, count, {equal.end, row_bits}, std::identity{});
-  }
-  return sort_by_key(
-      contributions, scratch, count, {0, key_bits}, WithoutBits{equal});
+  Contribution* const sorted =
+      sort_by_bits(contributions, scratch, count, {0, equal.begin});
+  Contribution* const other = sorted == contributions ? scratch : contributions;
+  return sort_by_bits(sorted, other, count, {equal.end, row_bits});
 }
 
 }  // namespace tessera::kernels

@@ -15,7 +15,7 @@ struct RowBits {
 
 /// Sorts by the lowest `row_bits` bits of the row, without the `equal` ones. The sort is a
 /// stable radix sort. Returns the array that has the result, `contributions` or `scratch`.
-/// The other one has no use any more.
+/// The contents of the other one are unspecified.
 ///
 /// Shapes:  contributions, scratch [count].
 /// Range:   all rows have the same `equal` bits, and the same bits from `row_bits` on.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares four ways to serve a click model: Tessera, TorchScript, Pt2Program, and a package of AOTInductor.
+"""Compares four runtimes that serve a click model: Tessera, TorchScript, Pt2Program, and AOTInductor.
 
 The program serving_benchmark writes the model. AOTInductor compiles its .pt2 file for each number of threads. The
-program then times all ways in turns, with a new batch in each call. Needs torch and a C++ compiler.
+program then times all runtimes in turns. 32 batches take turns, too. Needs torch and a C++ compiler.
 """
 import argparse
 import json
@@ -13,7 +13,14 @@ import sys
 import tempfile
 import warnings
 
-WAYS = {"tessera": "Tessera", "torchscript": "TorchScript", "pt2_program": "Pt2Program", "aotinductor": "AOTInductor"}
+RUNTIMES = {"tessera": "Tessera", "torchscript": "TorchScript", "pt2_program": "Pt2Program", "aotinductor": "AOTInductor"}
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, but got {text}")
+    return value
 
 
 def compile_package(folder, threads):
@@ -37,14 +44,14 @@ def measure(program, folder, threads, extra):
 
 def print_table(results, threads):
     print(f"\nWith {threads} thread{'s' if threads > 1 else ''}, p50 / p99 in us, and examples per second:\n")
-    ways = [way for way in WAYS if any(line["way"] == way for line in results)]
-    print("| batch | " + " | ".join(WAYS[way] for way in ways) + " |")
-    print("|---:|" + "---:|" * len(ways))
+    runtimes = [runtime for runtime in RUNTIMES if any(line["runtime"] == runtime for line in results)]
+    print("| batch | " + " | ".join(RUNTIMES[runtime] for runtime in runtimes) + " |")
+    print("|---:|" + "---:|" * len(runtimes))
     for batch in sorted({line["batch"] for line in results}):
-        of_batch = {line["way"]: line for line in results if line["batch"] == batch}
+        of_batch = {line["runtime"]: line for line in results if line["batch"] == batch}
         cells = [
-            f"{of_batch[way]['p50_us']:.0f} / {of_batch[way]['p99_us']:.0f}, {of_batch[way]['examples_per_s']:,.0f}"
-            for way in ways
+            f"{of_batch[runtime]['p50_us']:.0f} / {of_batch[runtime]['p99_us']:.0f}, {of_batch[runtime]['examples_per_s']:,.0f}"
+            for runtime in runtimes
         ]
         print(f"| {batch} | " + " | ".join(cells) + " |")
 
@@ -52,11 +59,11 @@ def print_table(results, threads):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True, help="the serving_benchmark program; ./run names it")
-    parser.add_argument("--rows", type=int, default=100_000, help="rows of each of the 26 tables; default: 100000")
+    parser.add_argument("--rows", type=positive, default=100_000, help="rows of each of the 26 tables; default: 100000")
     parser.add_argument("--only-pt2", action="store_true", help="without TorchScript, for tables of many GB")
-    parser.add_argument("--threads", type=int, action="append", help="default: 1 and 2")
-    parser.add_argument("--calls", type=int, default=1000, help="timed calls in each round; default: 1000")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--threads", type=positive, action="append", help="default: 1 and 2")
+    parser.add_argument("--calls", type=positive, default=1000, help="timed calls in each round; default: 1000")
+    parser.add_argument("--rounds", type=positive, default=3, help="default: 3")
     options = parser.parse_args()
     model = ["--rows", str(options.rows), *(["--only-pt2"] if options.only_pt2 else [])]
     extra = [*model, "--calls", str(options.calls), "--rounds", str(options.rounds)]
@@ -71,4 +78,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"compare_serving: {error}")  # the program has printed the reason

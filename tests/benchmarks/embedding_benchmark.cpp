@@ -420,9 +420,12 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--warmup", options.warmup, "untimed runs")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--reps", options.repetitions, "least number of timed runs")
+  app.add_option("--reps", options.repetitions, "minimum number of timed runs")
       ->check(CLI::PositiveNumber);
-  app.add_option("--min-ms", options.min_ms, "least total of timed runs in ms")
+  app.add_option(
+         "--min-ms",
+         options.min_ms,
+         "minimum total time of the timed runs in ms")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed, "seed of the ids");
   app.add_option("--batches", options.batches, "batches that take turns")

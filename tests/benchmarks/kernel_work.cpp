@@ -220,6 +220,11 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static ProductWork product;
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);
+  // All rows have the same bits [2, 6).
+  static std::vector<Contribution> of_bucket = wide.contributions;
+  for (Contribution& contribution : of_bucket) {
+    contribution.row &= ~0x3CU;
+  }
   constexpr Storage kFloat = Storage::kFloat32;
   constexpr float kRate = 0.01F;
   return {
@@ -237,6 +242,10 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"sort_by_row",
        [] {
          (void)sort_by_row(wide.contributions.data(), scratch.data(), kIds, 32);
+       }},
+      {"sort_bucket_of_lines",
+       [] {
+         (void)sort_by_row(of_bucket.data(), scratch.data(), kIds, 17, {2, 6});
        }},
       {"fill_normal_128",
        [&] {

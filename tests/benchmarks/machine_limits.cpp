@@ -191,7 +191,7 @@ std::optional<Loops> loops_for(int64_t dim) {
   }
 }
 
-// The least total of the timed runs with one prefetch distance.
+// The timed runs with one prefetch distance take at least this long in total.
 constexpr double kMinMs = 20.0;
 
 // Returns the least median of run(batch, distance) in ms over several distances.

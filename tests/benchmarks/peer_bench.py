@@ -222,8 +222,8 @@ def main():
     parser.add_argument("--op", action="append", help="only these operations")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--reps", type=int, default=32, help="least number of timed runs")
-    parser.add_argument("--min-ms", type=float, default=100.0, help="least total of timed runs in ms")
+    parser.add_argument("--reps", type=int, default=32, help="minimum number of timed runs")
+    parser.add_argument("--min-ms", type=float, default=100.0, help="minimum total time of the timed runs in ms")
     parser.add_argument("--ids", required=True, help="folder with the ids [batches, tables, batch * bag] as NAME.npy")
     options = parser.parse_args()
     for workload in json.loads((pathlib.Path(__file__).parent / "workloads.json").read_text()):

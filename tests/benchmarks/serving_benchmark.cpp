@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times one click model in four ways: Tessera's own forward(), the TorchScript file,
+// Times one click model in four runtimes: Tessera's own forward(), the TorchScript file,
 // Pt2Program, and the package that AOTInductor compiled.
-//   serving_benchmark --write FOLDER     writes the model for compile_serving.py
+//   serving_benchmark --write FOLDER     writes the model for compare_serving.py
 //   serving_benchmark FOLDER --threads N
-// Prints one JSON line per way and batch size.
+// Prints one JSON line per runtime and batch size.
 #include <tessera/features/feature_config.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/export_pt2.h>
@@ -31,6 +31,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <stdexcept>
@@ -122,47 +123,52 @@ ClickBatch make_batch(int64_t size, int64_t rows) {
 
 using Serve = std::function<at::Tensor(const ClickBatch&)>;
 
-struct Way {
+struct Runtime {
   std::string name;
   Serve serve;
   std::vector<double> microseconds = {};
 };
 
-void check_equal(const std::vector<Way>& ways, const ClickBatch& batch) {
-  const at::Tensor expected = ways[0].serve(batch);
-  for (const Way& way : ways) {
-    if (!at::allclose(way.serve(batch), expected, 1e-4, 1e-6)) {
+void check_equal(
+    const std::vector<Runtime>& runtimes,
+    const ClickBatch& batch) {
+  const at::Tensor expected = runtimes[0].serve(batch);
+  for (const Runtime& runtime : runtimes) {
+    if (!at::allclose(runtime.serve(batch), expected, 1e-4, 1e-6)) {
       throw std::runtime_error(fmt::format(
-          "[serving_benchmark] {} must give what tessera gives, but its outputs differ. Write the folder again with --write.",
-          way.name));
+          "[serving_benchmark] {} must give what tessera gives, but its outputs differ. Run ./run bench --serving again.",
+          runtime.name));
     }
   }
 }
 
-// Calls all ways in turns, so that a slow moment of the machine hits all of them.
-void measure(std::vector<Way>& ways, int64_t size, const Options& options) {
+// Calls all runtimes in turns, so that a slow moment of the machine hits all of them.
+void measure(
+    std::vector<Runtime>& runtimes,
+    int64_t size,
+    const Options& options) {
   std::vector<ClickBatch> batches;
   for (size_t i = 0; i < kBatches; ++i) {
     batches.push_back(make_batch(size, options.rows));
   }
-  check_equal(ways, batches[0]);
+  check_equal(runtimes, batches[0]);
   for (int round = 0; round < options.rounds; ++round) {
-    for (Way& way : ways) {
+    for (Runtime& runtime : runtimes) {
       for (int64_t call = -20; call < options.calls; ++call) {
         const ClickBatch& batch =
             batches[static_cast<size_t>(call + 20) % kBatches];
         const auto begin = std::chrono::steady_clock::now();
-        const at::Tensor scores = way.serve(batch);
+        const at::Tensor scores = runtime.serve(batch);
         const std::chrono::duration<double, std::micro> elapsed =
             std::chrono::steady_clock::now() - begin;
         if (call >= 0) {
-          way.microseconds.push_back(elapsed.count());
+          runtime.microseconds.push_back(elapsed.count());
         }
       }
     }
   }
-  for (Way& way : ways) {
-    std::vector<double>& times = way.microseconds;
+  for (Runtime& runtime : runtimes) {
+    std::vector<double>& times = runtime.microseconds;
     double total = 0.0;
     for (const double time : times) {
       total += time;
@@ -172,7 +178,7 @@ void measure(std::vector<Way>& ways, int64_t size, const Options& options) {
       return times[static_cast<size_t>(
           share * static_cast<double>(times.size() - 1))];
     };
-    std::cout << Json{{"way", way.name},
+    std::cout << Json{{"runtime", runtime.name},
                       {"threads", at::get_num_threads()},
                       {"batch", size},
                       {"p50_us", percentile(0.5)},
@@ -224,28 +230,34 @@ void run(const Options& options) {
   ClickModel model = make_model(options);
   const Pt2Program program(options.folder + "/click.pt2");
   // The package fixes the number of threads.
-  torch::inductor::AOTIModelPackageLoader package(
-      fmt::format("{}/click.{}.aoti.pt2", options.folder, options.threads));
-  std::vector<Way> ways;
-  ways.push_back({"tessera", [&](const ClickBatch& batch) {
-                    return model->forward(batch.features, batch.numbers);
-                  }});
+  const std::string file =
+      fmt::format("{}/click.{}.aoti.pt2", options.folder, options.threads);
+  if (!std::filesystem::is_regular_file(file)) {
+    throw std::runtime_error(fmt::format(
+        "[serving_benchmark] expected the package {}, but there is none. Run ./run bench --serving, which compiles it.",
+        file));
+  }
+  torch::inductor::AOTIModelPackageLoader package(file);
+  std::vector<Runtime> runtimes;
+  runtimes.push_back({"tessera", [&](const ClickBatch& batch) {
+                        return model->forward(batch.features, batch.numbers);
+                      }});
   torch::jit::Module script("none");
   if (!options.only_pt2) {
     script = torch::jit::load(options.folder + "/click.pt");
-    ways.push_back(
+    runtimes.push_back(
         {"torchscript", [&](const ClickBatch& batch) {
            return script.forward({batch.by_name, batch.numbers}).toTensor();
          }});
   }
-  ways.push_back({"pt2_program", [&](const ClickBatch& batch) {
-                    return program.run(batch.tensors)[0];
-                  }});
-  ways.push_back({"aotinductor", [&](const ClickBatch& batch) {
-                    return package.run(batch.tensors)[0];
-                  }});
+  runtimes.push_back({"pt2_program", [&](const ClickBatch& batch) {
+                        return program.run(batch.tensors)[0];
+                      }});
+  runtimes.push_back({"aotinductor", [&](const ClickBatch& batch) {
+                        return package.run(batch.tensors)[0];
+                      }});
   for (const int64_t size : {1, 16, 256}) {
-    measure(ways, size, options);
+    measure(runtimes, size, options);
   }
 }
 
@@ -263,18 +275,21 @@ int main(int argc, char** argv) {
       "--write", writes, "write click.pt and click.pt2, and time nothing");
   app.add_flag("--only-pt2", options.only_pt2, "no TorchScript file");
   app.add_option("--rows", options.rows, "rows of each of the 26 tables")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--dtype", options.dtype, "of the tables in click.pt2")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
   app.add_option("--threads", options.threads, "threads of one call")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1'000'000'000))
       ->capture_default_str();
   app.add_option("--calls", options.calls, "timed calls in each round")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1'000'000'000))
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "the ways take turns")
-      ->check(CLI::PositiveNumber)
+  app.add_option(
+         "--rounds",
+         options.rounds,
+         "number of rounds, in each of which all runtimes are timed")
+      ->check(CLI::Range(1, 1'000'000'000))
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {

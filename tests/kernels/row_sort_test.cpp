@@ -65,8 +65,8 @@ TEST(RowSortTest, SortsRowsAndKeepsTheOrderOfEqualOnes) {
 TEST(RowSortTest, SkipsEqualBits) {
   std::mt19937 random(2);
   for (const size_t count : kCounts) {
-    for (int begin = 0; begin <= 32; begin += 3) {
-      for (int end = begin; end <= 32; end += 5) {
+    for (const int begin : {0, 1, 2, 3, 6, 9, 15, 21, 30, 31, 32}) {
+      for (int end = begin; end <= 32; end += end == 31 ? 1 : 5) {
         for (int row_bits = end; row_bits <= 32; row_bits += 7) {
           SCOPED_TRACE(
               std::to_string(begin) + " to " + std::to_string(end) + " of " +

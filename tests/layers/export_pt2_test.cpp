@@ -277,7 +277,7 @@ TEST(ExportPt2Test, ConvertedTablesTakeTheMemoryOfOne) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
     SCOPED_TRACE(c10::toString(dtype));
     const std::string path = test::new_file();
-    export_pt2(layer, path, example);  // takes what later calls use again
+    export_pt2(layer, path, example);  // fills caches that later calls reuse
     test::PeakMemory peak;
     export_pt2(layer, path, example, {.dtype = dtype});
     const int64_t converted =
@@ -288,6 +288,80 @@ TEST(ExportPt2Test, ConvertedTablesTakeTheMemoryOfOne) {
     EXPECT_EQ(rows.scalar_type(), dtype);
     EXPECT_FALSE(at::equal(rows[0], rows[1]));
   }
+}
+
+// A model with many ragged features. It returns `head` of all their activations and ids.
+struct ManyFeaturesImpl : torch::nn::Module {
+  using Head = std::function<at::Tensor(
+      const std::vector<at::Tensor>&,
+      const std::vector<at::Tensor>&)>;
+
+  ManyFeaturesImpl(int64_t count, Head head) : head_(std::move(head)) {
+    const auto table =
+        make_table({.name = "t", .vocabulary_size = 9, .dim = 2});
+    Nest<FeatureConfig>::Map features;
+    for (int64_t i = 0; i < count; ++i) {
+      features.emplace_back(
+          "f" + std::to_string(i), FeatureConfig{.table = table});
+    }
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features = Nest<FeatureConfig>::map(std::move(features)),
+            .optimizer = optim::SGD{}}));
+  }
+  at::Tensor forward(const Features& features) {
+    std::vector<at::Tensor> ids;
+    for (const Feature& feature : features.flatten()) {
+      ids.push_back(std::get<RaggedFeature>(feature).values);
+    }
+    return head_(embedding->forward(features).flatten(), ids);
+  }
+
+  TPUEmbedding embedding{nullptr};
+  Head head_;
+};
+
+void expect_many_features_agree(ManyFeaturesImpl::Head head) {
+  constexpr int64_t kCount = 30;
+  const auto model =
+      std::make_shared<ManyFeaturesImpl>(kCount, std::move(head));
+  const auto batch_of = [](int64_t shift) {
+    Features::Map features;
+    for (int64_t i = 0; i < kCount; ++i) {
+      std::vector<std::vector<int64_t>> rows(2 + shift);
+      for (int64_t j = 0; j < 1 + (i + shift) % 5; ++j) {
+        rows[j % rows.size()].push_back(j);
+      }
+      features.emplace_back("f" + std::to_string(i), ragged(rows));
+    }
+    return Features::map(std::move(features));
+  };
+  const std::string path = test::new_file();
+  export_pt2(model, path, {.features = batch_of(0)});
+  std::vector<at::Tensor> arguments;
+  for (const Feature& feature : batch_of(3).flatten()) {
+    for (const at::Tensor& part : test::parts_of(feature)) {
+      arguments.push_back(part);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  test::expect_close(
+      Pt2Program(path).run(arguments)[0], model->forward(batch_of(3)));
+}
+
+TEST(ExportPt2ModelTest, ManyNumbersOfIds) {
+  expect_many_features_agree([](const auto& activations, const auto& ids) {
+    return at::cat(activations, 1) + ids[3].view({-1, 1}).sum() +
+        ids[7].repeat({activations[0].size(0)}).sum();
+  });
+}
+
+// The size of the joined ids depends on all features.
+TEST(ExportPt2ModelTest, ManyNumbersOfIdsInOneSize) {
+  expect_many_features_agree([](const auto& activations, const auto& ids) {
+    return activations[0] + at::cat(ids).cumsum(0).sum();
+  });
 }
 
 TEST(ExportPt2Test, AConversionThatFailsLeavesNoFile) {
@@ -670,7 +744,7 @@ std::string& find_record(Records& records, const std::string& name) {
   throw std::runtime_error("no record " + name);
 }
 
-// Writes records whose checksums agree, as a program of an attacker would.
+// Writes records whose checksums agree, as an attacker could.
 void write_records(Records records, const std::string& path) {
   std::string& values = find_record(records, "extra/tessera.json");
   Json json = Json::parse(values);

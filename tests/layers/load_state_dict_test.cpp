@@ -132,15 +132,15 @@ void expect_refused(
 TEST(LoadStateDictTest, ChangesNothingIfSomethingIsWrong) {
   expect_refused(
       [](NamedTensors& state) { state.tensors.pop_back(); },
-      "are missing and [] are not in the model");
+      "expected all weights of the model, but [");
   expect_refused(
       [](NamedTensors& state) { state.tensors.clear(); },
-      "[embedding.table_0, embedding.table_1, tower.1.bias, tower.1.weight, ");
+      "but [embedding.table_0, embedding.table_1, tower.1.bias, tower.1.weight, ");
   expect_refused(
       [](NamedTensors& state) {
         state.tensors.emplace_back("tower.9.weight", at::ones({1}));
       },
-      "[] are missing and [tower.9.weight] are not in the model");
+      "but it has no [tower.9.weight]");
   expect_refused(
       [](NamedTensors& state) { state.tensors.push_back(state.tensors[0]); },
       "each name must occur once");
@@ -157,11 +157,63 @@ TEST(LoadStateDictTest, ChangesNothingIfSomethingIsWrong) {
           }
         }
       },
-      "the tensor 'embedding.table_1' must have numbers like Float, but has "
-      "Char");
+      "the tensor 'embedding.table_1' must have a dtype of the same kind as the "
+      "model's Float, but has Char");
   expect_refused(
       [](NamedTensors& state) { state.tensors[0].second = at::Tensor(); },
-      "must be defined");
+      "must be a dense tensor on the cpu, but is undefined");
+  for (size_t i : {0, 3}) {
+    expect_refused(
+        [i](NamedTensors& state) {
+          state.tensors[i].second = state.tensors[i].second.to_sparse();
+        },
+        "must be a dense tensor on the cpu, but is cpu Sparse");
+    expect_refused(
+        [i](NamedTensors& state) {
+          state.tensors[i].second = state.tensors[i].second.to(at::kMeta);
+        },
+        "must be a dense tensor on the cpu, but is meta Strided");
+  }
+}
+
+// Two modules share a weight, and a third one has it swapped with its own.
+struct SharedImpl : torch::nn::Module {
+  SharedImpl() {
+    first = register_module("first", torch::nn::Linear(2, 2));
+    register_module("second", first);
+    other = register_module("other", torch::nn::Linear(2, 2));
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Linear other{nullptr};
+};
+
+TEST(LoadStateDictTest, SharedWeightsAndViewsOfTheModelsOwn) {
+  SharedImpl model;
+  const at::NoGradGuard no_grad;
+  const at::Tensor weight = model.first->weight.clone();
+  const at::Tensor other = model.other->weight.clone();
+  NamedTensors state{
+      .tensors = {
+          {"first.weight", model.other->weight.t()},
+          {"first.bias", model.first->bias},
+          {"other.weight", model.first->weight},
+          {"other.bias", model.other->bias}}};
+  load_state_dict(model, state);
+  EXPECT_TRUE(at::equal(model.first->weight, other.t()));
+  EXPECT_TRUE(at::equal(model.other->weight, weight));
+  state.tensors[0].second = at::ones({2, 2});
+  state.tensors.emplace_back("second.weight", at::ones({2, 2}));
+  load_state_dict(model, state);
+  EXPECT_TRUE(at::equal(model.first->weight, at::ones({2, 2})));
+}
+
+TEST(LoadStateDictTest, RefusesWeightsWithoutMemoryOfTheirOwn) {
+  SharedImpl model;
+  model.register_buffer("spread", at::ones({1}).expand({3}));
+  EXPECT_VALUE_ERROR(
+      load_state_dict(model, {.tensors = {{"spread", at::ones({3})}}}),
+      "[load_state_dict] the model's weight 'spread' must be a dense tensor "
+      "whose elements have memory of their own");
 }
 
 TEST(LoadStateDictTest, TakesTheTablesOfAnEngine) {

@@ -7,19 +7,23 @@
 namespace tessera {
 
 // snippet: tests/docs/reference_layers_test.cpp load_state_dict
-/// Replaces the weights of a model by those of a Python model with the same names.
+/// Replaces the weights of a model with those of a Python model that has the same names.
 ///
 ///   load_state_dict(*ranker, load_safetensors("trained.safetensors"));
 ///
 /// The names are those of a `.pt2` file: a parameter or buffer has the name that it has in
 /// named_parameters(), and the rows of a table are `<path of the layer>.table_0`, and so
-/// on. In Python, `safetensors.torch.save_file(model.state_dict(), "trained.safetensors")`
-/// writes such a file. A tensor that several modules share needs only its first name.
-/// Values are converted to the dtype of the model. Slots and steps of optimizers do not
-/// change.
+/// on. All weights must be there, also tables that forward() does not use. A tensor that
+/// several modules share needs only its first name. Layers such as MLP have weights after
+/// build() or the first forward(). In Python, `safetensors.torch.save_file(
+/// model.state_dict(), "trained.safetensors")` writes such a file.
+///
+/// Values are converted to the dtype of the model, as copy_() does. Slots and steps of
+/// optimizers do not change. No other thread may use the model meanwhile.
 /// Errors:  c10::ValueError for a name that is missing or that the model does not have,
-///          and for other sizes; c10::TypeError for numbers of another kind. Then no weight
-///          has changed.
+///          for other sizes, and for tensors that are not dense or not on the CPU;
+///          c10::TypeError for a dtype of another kind, such as int8 for float32. Then no
+///          weight has changed.
 void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict);
 
 }  // namespace tessera
