@@ -17,14 +17,13 @@ namespace {
 constexpr int kMaxDigitBits = 11;
 constexpr int64_t kInsertionSortBelow = 32;
 
-// The bits of each digit, if `bits` bits are sorted in equal digits.
-int digit_bits(int bits, int64_t count) {
+// The number of passes over `count` contributions that sort by `bits` bits.
+int passes_for(int bits, int64_t count) {
   const int widest = std::clamp(
       static_cast<int>(std::bit_width(static_cast<uint64_t>(count))),
       4,
       kMaxDigitBits);
-  const int passes = (bits + widest - 1) / widest;
-  return (bits + passes - 1) / passes;
+  return (bits + widest - 1) / widest;
 }
 
 void insertion_sort(Contribution* contributions, int64_t count) {
@@ -48,7 +47,8 @@ Contribution* sort_by_bits(
     return from;
   }
   std::array<uint32_t, size_t{1} << kMaxDigitBits> next;
-  const int bits = digit_bits(key.end - key.begin, count);
+  const int passes = passes_for(key.end - key.begin, count);
+  const int bits = (key.end - key.begin + passes - 1) / passes;
   const uint32_t mask = (1U << bits) - 1;
   for (int shift = key.begin; shift < key.end; shift += bits) {
     const auto digit_of = [&](const Contribution& contribution) {
@@ -85,6 +85,11 @@ Contribution* sort_by_row(
   if (count < kInsertionSortBelow) {
     insertion_sort(contributions, count);
     return contributions;
+  }
+  const int passes_around_equal =
+      passes_for(equal.begin, count) + passes_for(row_bits - equal.end, count);
+  if (passes_for(row_bits, count) < passes_around_equal) {
+    return sort_by_bits(contributions, scratch, count, {0, row_bits});
   }
   Contribution* const sorted =
       sort_by_bits(contributions, scratch, count, {0, equal.begin});
