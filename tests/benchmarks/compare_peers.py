@@ -137,7 +137,7 @@ def draw(results, path):
         axis.set_ylabel("fastest peer / tessera")
         axis.set_title(f"{count_threads(threads)}: above 1 Tessera is faster")
         if ratios:
-            axis.legend(ncols=4, fontsize="small")
+            axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")  # covers no bar
     charts.describe(figure, results.description())
     charts.save(figure, path, "chart")
 

@@ -118,7 +118,7 @@ class Results:
         failed = f" Failed: {', '.join(settings['failed'])}." if settings["failed"] else ""
         return (
             f"{settings['cpu']}, {counted(settings['cores'], 'core')}. Instruction sets: {sets}. {batches} "
-            f"Medians of {counted(settings['rounds'], 'round')} of {counted(settings['reps'], 'step')}.{failed}"
+            f"Medians of {counted(settings['rounds'], 'round')} of at least {counted(settings['reps'], 'step')}.{failed}"
         )
 
     def write(self, path):
