@@ -36,7 +36,7 @@ class SizeSolver {
   /// are found, and sums of two symbols.
   std::optional<pt2::Polynomial> solve(const std::vector<int64_t>& values);
 
-  /// Whether solve() has returned nullopt.
+  /// Returns true once solve() has returned nullopt.
   bool has_failed() const {
     return has_failed_;
   }

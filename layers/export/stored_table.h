@@ -14,7 +14,7 @@ struct StoredTable {
   at::Tensor rows = {};  // [vocab, dim]
   at::Tensor scales = {};  // [vocab], undefined unless int8
   at::Tensor offsets = {};  // [vocab], undefined unless int8
-  /// Whether the tensors are placeholders, whose values are zeros.
+  /// True if the tensors are placeholders, whose values are zeros.
   bool is_placeholder = false;
 };
 

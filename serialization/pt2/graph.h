@@ -105,7 +105,7 @@ struct Graph {
   std::vector<std::string> inputs = {};
   std::vector<Node> nodes = {};
   std::vector<std::string> outputs = {};
-  /// Whether a call returns a list. If not, the only output is returned alone.
+  /// True if a call returns a list. If not, the only output is returned alone.
   bool returns_list = false;
 
   /// The values of the symbols in the example.

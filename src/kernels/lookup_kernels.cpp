@@ -86,8 +86,8 @@ HWY_INLINE hn::Vec<D> WeightOf(D d, const CombineArgs& args, int64_t i) {
   }
 }
 
-// What the loop over columns [column, column + kVectors * lanes) prefetches: nothing, rows
-// that have only these columns, or rows with more columns.
+// The rows that the loop over columns [column, column + kVectors * lanes) prefetches: none,
+// rows that have only these columns, or rows with more columns.
 enum class Prefetched { kNothing, kRowsOfVectors, kWiderRows };
 
 // Sums columns [column, column + kVectors * lanes) of one bag in registers.

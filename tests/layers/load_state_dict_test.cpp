@@ -110,7 +110,8 @@ TEST(LoadStateDictTest, AnEmbeddingAloneHasNoPrefix) {
       source->embedding->read_rows("users", 0, 10));
 }
 
-// What is wrong with a state_dict, and how the error begins.
+// Checks that load_state_dict() refuses the changed state_dict with an error that contains
+// `message`, and that no weight changes.
 void expect_refused(
     const std::function<void(NamedTensors&)>& change,
     const std::string& message) {
