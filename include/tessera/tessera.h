@@ -10,6 +10,7 @@
 #include <tessera/common/thread_spins.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
+#include <tessera/data/example_source.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
