@@ -7,6 +7,7 @@
 
 #include "layers/export/exported_layer.h"
 #include "layers/table_module.h"
+#include "layers/visit_weights.h"
 #include "src/common/check.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -35,20 +36,19 @@ struct Destination {
 
 class DestinationList {
  public:
-  void add_module(torch::nn::Module& module, const std::string& prefix) {
-    if (const auto tables = TableModule::of(module)) {
-      add_tables(module, *tables->state, prefix);
-      return;
-    }
-    for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
-      add(prefix + entry.key(), entry.value());
-    }
-    for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
-      add(prefix + entry.key(), entry.value());
-    }
-    for (const auto& entry : module.named_children()) {
-      add_module(*entry.value(), prefix + entry.key() + ".");
-    }
+  explicit DestinationList(torch::nn::Module& model) {
+    visit_weights(
+        model,
+        "",
+        [this](const std::string& name, const at::Tensor& tensor, WeightKind) {
+          add(name, tensor);
+        },
+        [this](
+            torch::nn::Module& module,
+            const TableModule& tables,
+            const std::string& prefix) {
+          add_tables(module, *tables.state, prefix);
+        });
   }
 
   const std::map<std::string, Destination>& all() const {
@@ -142,8 +142,7 @@ void check(
 }  // namespace
 
 void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict) {
-  DestinationList list;
-  list.add_module(model, "");
+  const DestinationList list(model);
   std::vector<std::pair<const Destination*, at::Tensor>> assignments;
   std::set<std::string> found;
   std::vector<std::string> unknown;

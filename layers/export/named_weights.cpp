@@ -5,74 +5,24 @@
 #include <set>
 #include <utility>
 
-#include "layers/table_module.h"
+#include "layers/visit_weights.h"
 #include "src/common/check.h"
 
 namespace tessera::exporting {
 
 namespace {
 
-class WeightList {
- public:
-  WeightList(const TracedModel::Layers& layers, const std::string& where)
-      : layers_(layers), where_(where) {}
-
-  void add_module(const torch::nn::Module& module, const std::string& prefix) {
-    if (const auto tables = TableModule::of(module)) {
-      const auto layer = layers_.find(tables->state);
-      if (layer != layers_.end() && found_.insert(tables->state).second) {
-        for (size_t i = 0; i < layer->second.tables.size(); ++i) {
-          add_table_weights(layer->second, i, prefix, weights_);
-        }
-      }
-      return;
-    }
-    for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
-      add(prefix + entry.key(), entry.value(), /*is_parameter=*/true);
-    }
-    for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
-      add(prefix + entry.key(), entry.value(), /*is_parameter=*/false);
-    }
-    for (const auto& entry : module.named_children()) {
-      add_module(*entry.value(), prefix + entry.key() + ".");
-    }
-  }
-
-  bool has(const EmbeddingState* state) const {
-    return found_.count(state) > 0;
-  }
-  std::vector<pt2::Weight> take() {
-    return std::move(weights_);
-  }
-
- private:
-  void add(
-      const std::string& name,
-      const at::Tensor& tensor,
-      bool is_parameter) {
-    TESSERA_CHECK_VALUE(
-        !tensor.defined() ||
-            (tensor.is_cpu() && tensor.layout() == at::kStrided),
-        "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
-        where_,
-        name,
-        tensor.device());
-    if (tensor.defined() &&
-        tensors_.insert(tensor.unsafeGetTensorImpl()).second) {
-      weights_.push_back(
-          {.name = name,
-           .tensor = tensor,
-           .is_parameter =
-               is_parameter && at::isFloatingType(tensor.scalar_type())});
-    }
-  }
-
-  const TracedModel::Layers& layers_;
-  const std::string& where_;
-  std::set<const EmbeddingState*> found_;
-  std::set<const void*> tensors_;
-  std::vector<pt2::Weight> weights_;
-};
+void check_dense(
+    const std::string& name,
+    const at::Tensor& tensor,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      tensor.is_cpu() && tensor.layout() == at::kStrided,
+      "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
+      where,
+      name,
+      tensor.device());
+}
 
 }  // namespace
 
@@ -120,15 +70,42 @@ std::vector<pt2::Weight> named_weights(
     const torch::nn::Module& model,
     const TracedModel::Layers& layers,
     const std::string& where) {
-  WeightList list(layers, where);
-  list.add_module(model, "");
+  std::vector<pt2::Weight> weights;
+  std::set<const EmbeddingState*> found;
+  std::set<const void*> tensors;
+  visit_weights(
+      model,
+      "",
+      [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
+        if (!tensor.defined()) {
+          return;
+        }
+        check_dense(name, tensor, where);
+        if (tensors.insert(tensor.unsafeGetTensorImpl()).second) {
+          weights.push_back(
+              {.name = name,
+               .tensor = tensor,
+               .is_parameter = kind == WeightKind::kParameter &&
+                   at::isFloatingType(tensor.scalar_type())});
+        }
+      },
+      [&](const torch::nn::Module&,
+          const TableModule& tables,
+          const std::string& prefix) {
+        const auto layer = layers.find(tables.state);
+        if (layer != layers.end() && found.insert(tables.state).second) {
+          for (size_t i = 0; i < layer->second.tables.size(); ++i) {
+            add_table_weights(layer->second, i, prefix, weights);
+          }
+        }
+      });
   for (const auto& [state, layer] : layers) {
     TESSERA_CHECK_VALUE(
-        list.has(state),
+        found.count(state) > 0,
         "{} every TPUEmbedding and EmbeddingEngine that forward() calls must be a submodule of the model, but one is not. Register it with register_module(). An EmbeddingEngine must be an EmbeddingEngineModule for that.",
         where);
   }
-  return list.take();
+  return weights;
 }
 
 }  // namespace tessera::exporting
