@@ -27,7 +27,7 @@ namespace {
 constexpr double kEulerGamma = 0.57721566490153286061;
 
 // Checks ids or probabilities, which have one row for the batch or one for each example.
-at::Tensor rows_of(
+at::Tensor checked_rows(
     const at::Tensor& values,
     const char* name,
     const at::Tensor& negative,
@@ -89,7 +89,7 @@ at::Tensor accidental_hits(
       scores.positive,
       scores.positive.sizes(),
       where);
-  return rows_of(negative, "negative_ids", scores.negative, where)
+  return checked_rows(negative, "negative_ids", scores.negative, where)
       .eq(positive.unsqueeze(1));
 }
 
@@ -242,7 +242,8 @@ at::Tensor sampled_softmax_loss(
     positive = corrected(positive, of_positive, "positive_probability", where);
     negative = corrected(
         negative,
-        rows_of(of_negative, "negative_probability", scores.negative, where),
+        checked_rows(
+            of_negative, "negative_probability", scores.negative, where),
         "negative_probability",
         where);
   }

@@ -10,7 +10,7 @@ namespace tessera::training {
 
 namespace {
 
-constexpr int64_t kHalf = int64_t{1} << 32;
+constexpr int64_t kIdBase = int64_t{1} << 32;
 
 }  // namespace
 
@@ -37,12 +37,12 @@ std::vector<double> read_state(
 
 void append_id(std::vector<double>& numbers, int64_t id) {
   // The remainder has the sign of the id, so that both are exact.
-  numbers.push_back(static_cast<double>(id / kHalf));
-  numbers.push_back(static_cast<double>(id % kHalf));
+  numbers.push_back(static_cast<double>(id / kIdBase));
+  numbers.push_back(static_cast<double>(id % kIdBase));
 }
 
 int64_t id_at(const std::vector<double>& numbers, size_t position) {
-  return static_cast<int64_t>(numbers[position]) * kHalf +
+  return static_cast<int64_t>(numbers[position]) * kIdBase +
       static_cast<int64_t>(numbers[position + 1]);
 }
 
