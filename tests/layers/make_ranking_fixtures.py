@@ -211,7 +211,10 @@ def sampled_softmax_cases():
         vectors = np.round(random.normal(size=(classes, dim)), 3)
         queries = np.round(random.normal(size=(batch, dim)), 3)
         labels = random.integers(0, classes, batch)
-        negatives = np.concatenate([labels[:2], random.permutation(classes)[:sampled - 2]])
+        # Different ids, because TensorFlow removes only one of equal ones.
+        hits = np.unique(labels[:3])
+        others = np.setdiff1d(random.permutation(classes), hits)
+        negatives = random.permutation(np.concatenate([hits, others[:sampled - len(hits)]]))
         of_labels = np.round(0.05 + random.random(batch) / 2, 3)
         of_negatives = np.round(0.05 + random.random(sampled) / 2, 3)
         variable = tf.Variable(queries)
