@@ -48,13 +48,18 @@
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/ranking_losses.h>
 #include <tessera/layers/retrieval.h>
+#include <tessera/layers/sampled_losses.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/batch_source.h>
+#include <tessera/layers/training/calibration_metrics.h>
 #include <tessera/layers/training/callback.h>
 #include <tessera/layers/training/checkpoint.h>
+#include <tessera/layers/training/classification_metrics.h>
+#include <tessera/layers/training/corpus_evaluation.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history.h>
@@ -66,6 +71,8 @@
 #include <tessera/layers/training/predict.h>
 #include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>
+#include <tessera/layers/training/ranking_metrics.h>
+#include <tessera/layers/training/retrieval_metrics.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>

@@ -3,12 +3,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 
 namespace tessera::training {
 
 namespace {
+
+// The machine epsilon of a dtype; for integers that of float64.
+double epsilon_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return std::numeric_limits<float>::epsilon();
+    case at::kHalf:
+      return std::ldexp(1.0, -10);
+    case at::kBFloat16:
+      return std::ldexp(1.0, -7);
+    default:
+      return std::numeric_limits<double>::epsilon();
+  }
+}
 
 void check_dense(
     const at::Tensor& values,
@@ -74,6 +91,18 @@ void check_column(
       values.sizes());
 }
 
+void check_weights(
+    const std::vector<double>& weights,
+    const std::string& where) {
+  for (const double weight : weights) {
+    TESSERA_CHECK_VALUE(
+        weight >= 0.0 && std::isfinite(weight),
+        "{} weights must be finite and >= 0, but got {}. Correct the weights.",
+        where,
+        weight);
+  }
+}
+
 // Ids stay int64, because doubles would round large ones.
 std::vector<int64_t> read_integers(
     const at::Tensor& values,
@@ -115,13 +144,7 @@ std::vector<double> read_weights(
       where,
       size,
       numbers.size());
-  for (const double number : numbers) {
-    TESSERA_CHECK_VALUE(
-        number >= 0.0 && std::isfinite(number),
-        "{} weights must be finite and >= 0, but got {}. Correct the weights.",
-        where,
-        number);
-  }
+  check_weights(numbers, where);
   return numbers;
 }
 
@@ -134,6 +157,7 @@ MetricInputs read_scores(
       .labels = read_column(labels, "labels", where)};
   check_sizes(
       inputs.size(), static_cast<int64_t>(inputs.predictions.size()), where);
+  inputs.epsilon = epsilon_of(predictions.scalar_type());
   return inputs;
 }
 
@@ -147,7 +171,8 @@ MetricInputs read_classes(
     inputs = {
         .predictions = read_values(predictions, "predictions", where),
         .labels = read_column(labels, "labels", where),
-        .classes = predictions.size(1)};
+        .classes = predictions.size(1),
+        .epsilon = epsilon_of(predictions.scalar_type())};
     check_sizes(inputs.size(), predictions.size(0), where);
   } else {
     inputs = read_scores(predictions, labels, where);
@@ -165,29 +190,125 @@ MetricInputs read_classes(
   return inputs;
 }
 
-RetrievedIds read_ids(
+MetricInputs read_two_classes(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      predictions.defined() && predictions.dim() == 2,
+      !predictions.defined() || predictions.dim() < 2 ||
+          predictions.size(1) == 1,
+      "{} predictions must have shape [n] or [n, 1], but got {}. Give the scores of one class.",
+      where,
+      predictions.sizes());
+  return read_classes(predictions, labels, where);
+}
+
+ScoreLists read_score_lists(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      predictions.defined() && predictions.dim() == 2 && labels.defined() &&
+          labels.sizes() == predictions.sizes(),
+      "{} predictions and labels must be lists of shape [queries, list], but got {} and {}. Pass one label for each score; -1 leaves an item out.",
+      where,
+      describe(predictions),
+      describe(labels));
+  ScoreLists lists{
+      .scores = read_values(predictions, "predictions", where),
+      .labels = read_values(labels, "labels", where),
+      .queries = static_cast<size_t>(predictions.size(0)),
+      .list = static_cast<size_t>(predictions.size(1))};
+  for (const double label : lists.labels) {
+    TESSERA_CHECK_VALUE(
+        std::isfinite(label),
+        "{} labels must be finite, but got {}. Correct the labels.",
+        where,
+        label);
+  }
+  if (!weights.defined()) {
+    return lists;
+  }
+  const bool is_per_query =
+      weights.dim() == 1 && weights.size(0) == predictions.size(0);
+  TESSERA_CHECK_VALUE(
+      is_per_query || weights.sizes() == predictions.sizes(),
+      "{} weights must have shape [{}] or {}, but got {}. Pass one weight per query or per item.",
+      where,
+      lists.queries,
+      predictions.sizes(),
+      weights.sizes());
+  const std::vector<double> numbers = read_values(weights, "weights", where);
+  check_weights(numbers, where);
+  lists.weights.resize(lists.scores.size());
+  for (size_t i = 0; i < lists.scores.size(); ++i) {
+    lists.weights[i] = numbers[is_per_query ? i / lists.list : i];
+  }
+  return lists;
+}
+
+std::vector<int64_t> read_id_rows(
+    const at::Tensor& ids,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      ids.defined() && ids.dim() == 2,
       "{} predictions must be ids of shape [n, retrieved], but got {}. Pass one row of retrieved ids for each example.",
       where,
-      predictions.defined() ? c10::str("shape ", predictions.sizes())
-                            : "an undefined tensor");
+      ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
+  return read_integers(ids, "predictions", where);
+}
+
+RetrievedIds read_retrieved_ids(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& splits,
+    const std::string& where) {
+  RetrievedIds ids{.ids = read_id_rows(predictions, where)};
+  const int64_t queries = predictions.size(0);
+  ids.per_query = static_cast<size_t>(predictions.size(1));
   check_column(labels, "labels", where);
-  RetrievedIds ids{
-      .ids = read_integers(predictions, "predictions", where),
-      .labels = read_integers(labels, "labels", where),
-      .per_example = predictions.size(1)};
-  check_sizes(ids.labels.size(), predictions.size(0), where);
-  for (const int64_t label : ids.labels) {
+  ids.relevant = read_integers(labels, "labels", where);
+  if (splits.defined()) {
+    check_column(splits, "label_splits", where);
+    ids.splits = read_integers(splits, "label_splits", where);
+    TESSERA_CHECK_VALUE(
+        static_cast<int64_t>(ids.splits.size()) == queries + 1 &&
+            ids.splits.front() == 0 &&
+            ids.splits.back() == static_cast<int64_t>(ids.relevant.size()) &&
+            std::is_sorted(ids.splits.begin(), ids.splits.end()),
+        "{} label_splits must have {} numbers, begin with 0, not decrease, and end with the number of labels, {}, but got {} numbers. Make the bags with RaggedFeature::from_lengths().",
+        where,
+        queries + 1,
+        ids.relevant.size(),
+        ids.splits.size());
+  } else {
+    check_sizes(ids.relevant.size(), queries, where);
+    ids.splits.resize(static_cast<size_t>(queries) + 1);
+    std::iota(ids.splits.begin(), ids.splits.end(), 0);
+  }
+  for (const int64_t label : ids.relevant) {
     TESSERA_CHECK_VALUE(
         label >= 0,
         "{} labels must be ids >= 0, but got {}. Correct the labels.",
         where,
         label);
   }
+  return ids;
+}
+
+std::vector<int64_t> read_groups(
+    const at::Tensor& groups,
+    size_t size,
+    const std::string& where) {
+  check_column(groups, "groups", where);
+  std::vector<int64_t> ids = read_integers(groups, "groups", where);
+  TESSERA_CHECK_VALUE(
+      ids.size() == size,
+      "{} expected a group for each of {} examples, but got {}. Pass the user or query of each example.",
+      where,
+      size,
+      ids.size());
   return ids;
 }
 

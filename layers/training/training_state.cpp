@@ -49,6 +49,9 @@ int64_t examples_of(const StepResult& result) {
   if (result.examples > 0) {
     return result.examples;
   }
+  if (result.label_splits.defined() && result.label_splits.dim() == 1) {
+    return std::max<int64_t>(0, result.label_splits.size(0) - 1);
+  }
   for (const at::Tensor* tensor : {&result.labels, &result.predictions}) {
     if (tensor->defined() && tensor->dim() > 0) {
       return tensor->size(0);
@@ -67,7 +70,12 @@ void update_metrics(
       where);
   const ProfileScope scope("tessera::metrics");
   for (const auto& metric : metrics) {
-    metric->update(result.predictions, result.labels, result.weights);
+    metric->update_batch(
+        {.predictions = result.predictions,
+         .labels = result.labels,
+         .weights = result.weights,
+         .label_splits = result.label_splits,
+         .groups = result.groups});
   }
 }
 
@@ -98,7 +106,7 @@ void set_log_names(
   }
   for (const auto& callback : state.callbacks) {
     for (const std::string& name : callback->log_names()) {
-      add_log_name(name, Better::kUnknown);
+      add_log_name(name, callback->better(name));
     }
   }
 }

@@ -4,7 +4,6 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
-#include <tessera/layers/top_k_index.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
@@ -462,18 +461,6 @@ TEST_F(TrainingReferenceTest, TopKAccuracy) {
   // end snippet
   EXPECT_EQ(share, 0.5);
   EXPECT_EQ(accuracy.name(), "top_2_accuracy");
-}
-
-TEST_F(TrainingReferenceTest, RecallAtK) {
-  const auto index = make_exact_index(torch::eye(20));
-  const auto queries = torch::eye(20).narrow(0, 0, 2);
-  const auto next_movies = torch::tensor({0, 19});
-  // snippet: RecallAtK
-  RecallAtK recall({.k = 10});
-  recall.update(index->search(queries, 10).ids, next_movies);
-  const double share = recall.result();
-  // end snippet
-  EXPECT_EQ(share, 0.5);
 }
 
 TEST_F(TrainingReferenceTest, Mean) {

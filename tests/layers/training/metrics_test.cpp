@@ -176,45 +176,6 @@ TEST(MetricsTest, LogLossOfLargeLogitsIsFiniteAndExact) {
   EXPECT_DOUBLE_EQ(metric.result(), 2000.0);
 }
 
-TEST(MetricsTest, RecallAtKCountsTheLabelsAmongTheFirstKIds) {
-  const auto large = int64_t{1} << 60;  // large + 1 rounds to it as a double
-  const at::Tensor ids =
-      at::tensor({large, int64_t{7}, large + 1, int64_t{7}, int64_t{7}, -1L})
-          .view({3, 2});
-  const at::Tensor labels = int64s({large, 7, 3}).view({3, 1});
-  RecallAtK first({.k = 1});
-  RecallAtK all;
-  for (RecallAtK* metric : {&first, &all}) {
-    metric->update(ids, labels);
-  }
-  EXPECT_EQ(first.name(), "recall_at_1");
-  EXPECT_DOUBLE_EQ(first.result(), 1.0 / 3.0);
-  EXPECT_DOUBLE_EQ(all.result(), 2.0 / 3.0);
-  all.update(
-      int64s({1, 2}).view({2, 1}).to(at::kInt), int64s({1, 1}), floats({4, 1}));
-  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);
-  all.update(at::empty({0, 5}, at::kLong), at::empty({0}, at::kLong));
-  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);
-  EXPECT_EQ(all.make_empty()->name(), "recall_at_10");
-  EXPECT_EQ(all.better(), Better::kHigher);
-
-  EXPECT_VALUE_ERROR(RecallAtK({.k = 0}), "k must be >= 1, but got 0");
-  EXPECT_VALUE_ERROR(all.update({}, labels), "but got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      all.update(ids.to_sparse(), labels),
-      "predictions must be a dense tensor");
-  EXPECT_VALUE_ERROR(
-      all.update(ids.to(at::kMeta), labels), "predictions must be a dense");
-  EXPECT_VALUE_ERROR(all.update(labels[0], labels), "shape [n, retrieved]");
-  EXPECT_VALUE_ERROR(all.update(ids, {}), "labels, but got an undefined");
-  EXPECT_VALUE_ERROR(all.update(ids, int64s({1})), "got 3 predictions and 1");
-  EXPECT_VALUE_ERROR(
-      all.update(ids.to(at::kFloat), labels), "ids of dtype int32 or int64");
-  EXPECT_VALUE_ERROR(
-      all.update(ids, int64s({1, -1, 2})), "ids >= 0, but got -1");
-  EXPECT_DOUBLE_EQ(all.result(), 6.0 / 8.0);  // refused batches don't count
-}
-
 TEST(MetricsTest, TakeColumnsAndEveryDtype) {
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kLong, at::kInt}) {
     RMSE metric;
@@ -246,7 +207,7 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   EXPECT_EQ(auc.state().numel(), 2);
   LogLoss log_loss;
   EXPECT_VALUE_ERROR(
-      log_loss.update(floats({1.5F}), int64s({1})), "Set LogLossOptions");
+      log_loss.update(floats({1.5F}), int64s({1})), "set the option `scores`");
   EXPECT_VALUE_ERROR(
       log_loss.update(floats({0.1F, 0.2F, 0.3F}).view({1, 3}), int64s({1})),
       "must sum to 1");
@@ -263,7 +224,7 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
       "a float64 tensor [n], but got Float of shape [1]");
   EXPECT_VALUE_ERROR(
       auc.load_state(at::tensor({5.0, 0.0, 1.0}, at::kDouble)),
-      "the state of an AUC");
+      "the state of scores of two classes");
 }
 
 }  // namespace metrics_test

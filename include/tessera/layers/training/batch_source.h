@@ -227,6 +227,34 @@ class SourcePass : public Pass {
   std::optional<Reader> reader_;
 };
 
+/// Converts the batches of a source. Each call opens the source again.
+template <class Source, class Convert>
+class ConvertedSource {
+  using Opened =
+      decltype(open_source(std::declval<Source&>(), std::declval<int64_t>()));
+  using Epoch = std::remove_reference_t<Opened>;
+  using Reader =
+      std::conditional_t<HasNext<Epoch>, NextReader<Epoch>, RangeReader<Epoch>>;
+
+ public:
+  ConvertedSource(Source source, Convert convert)
+      : source_(std::forward<Source>(source)), convert_(std::move(convert)) {}
+
+  template <class Use>
+  void for_each(const Use& use) {
+    auto&& epoch = open_source(source_, int64_t{0});
+    Reader reader(epoch);
+    while (reader.read([&](auto&& batch) {
+      use(convert_(std::forward<decltype(batch)>(batch)));
+    })) {
+    }
+  }
+
+ private:
+  Source source_;
+  Convert convert_;
+};
+
 }  // namespace detail
 
 /// Combines `source` and `step` to a Pass. `source` is one of these:

@@ -136,6 +136,10 @@ class Callback {
   virtual std::vector<std::string> log_names() const {
     return {};
   }
+  /// Which values are better of one that this callback logs.
+  virtual Better better(const std::string& /*log_name*/) const {
+    return Better::kUnknown;
+  }
 
   /// The directory into which this callback saves models; nothing else may use it. Empty:
   /// none.

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,19 @@ namespace tessera::training {
 
 /// Whether a higher or a lower value of a metric is better.
 enum class Better { kHigher, kLower, kUnknown };
+
+/// What a metric may use of one batch. fit() makes it from a StepResult.
+struct MetricBatch {
+  at::Tensor predictions = {};
+  at::Tensor labels = {};
+  at::Tensor weights = {};
+  /// If the labels are bags of ids, those of example i are
+  /// labels[label_splits[i] : label_splits[i + 1]]. Undefined: row i has them.
+  at::Tensor label_splits = {};  // [n + 1] int32 or int64
+  /// The group of each example, such as its user, for GAUC.
+  at::Tensor groups = {};  // [n] int32 or int64
+};
+static_assert(std::is_aggregate_v<MetricBatch>);
 
 // snippet: tests/docs/reference_training_test.cpp Metric
 /// A value over all examples since the last reset(). It does not depend on how they were
@@ -40,6 +55,10 @@ class Metric {
       const at::Tensor& predictions,
       const at::Tensor& labels,
       const at::Tensor& weights = {}) = 0;
+  /// Also takes what only some metrics need. The others ignore `groups`.
+  /// Errors:  as update(); c10::ValueError for `label_splits` if the metric does not
+  ///          take bags of labels.
+  virtual void update_batch(const MetricBatch& batch);
   virtual double result() const = 0;
   virtual void reset() = 0;
 
@@ -51,6 +70,12 @@ class Metric {
   /// Whether result() is cheap enough to call it after each step.
   virtual bool is_cheap() const {
     return true;
+  }
+
+  /// The number of retrieved ids of an example that the metric uses. Unset: it takes no
+  /// retrieved ids, or all of them.
+  virtual std::optional<int64_t> depth() const {
+    return std::nullopt;
   }
 
   /// The state for a checkpoint in the middle of an epoch: float64 `[n]`.
@@ -66,34 +91,96 @@ class Metric {
   std::string name_;
 };
 
-/// A metric that is a function of sum(weight * value) / sum(weight).
-class MeanMetric : public Metric {
+/// A metric whose state is a fixed number of sums.
+class SumMetric : public Metric {
  public:
-  double result() const override;
   void reset() override;
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
 
  protected:
-  using Metric::Metric;
+  SumMetric(std::string name, size_t count)
+      : Metric(std::move(name)), sums_(count, 0.0) {}
+
+  std::vector<double>& sums() {
+    return sums_;
+  }
+  const std::vector<double>& sums() const {
+    return sums_;
+  }
+
+ private:
+  std::vector<double> sums_;
+};
+
+/// A metric that is a function of sum(weight * value) / sum(weight).
+class MeanMetric : public SumMetric {
+ public:
+  double result() const override;
+
+ protected:
+  explicit MeanMetric(std::string name) : SumMetric(std::move(name), 2) {}
 
   /// Adds the values with their weights; without weights, each weight is 1.
   void add(const std::vector<double>& values, const at::Tensor& weights);
   virtual double result_of(double mean) const {
     return mean;
   }
+};
+
+/// Scores with their weights.
+struct WeightedScores {
+  std::vector<double> values = {};
+  std::vector<double> weights = {};  // empty: all 1
+
+  double weight(size_t i) const {
+    return weights.empty() ? 1.0 : weights[i];
+  }
+  double total_weight() const;
+  /// Ascending. Equal scores are sorted by weight, so that sums do not depend on the
+  /// order of batches.
+  void sort();
+};
+
+/// A metric of all scores of the two classes. It is exact, so it stores every score, with
+/// 8 bytes per example, or 16 once weights were given. result() sorts them.
+///
+/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
+class TwoClassMetric : public Metric {
+ public:
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  double result() const override;
+  void reset() override;
+  bool is_cheap() const override {
+    return false;
+  }
+  Better better() const override {
+    return Better::kHigher;
+  }
+  at::Tensor state() const override;
+  void load_state(const at::Tensor& state) override;
+
+ protected:
+  using Metric::Metric;
+
+  /// The result for sorted scores.
+  virtual double result_of(
+      const WeightedScores& positives,
+      const WeightedScores& negatives) const = 0;
 
  private:
-  double total_ = 0.0;
-  double weight_ = 0.0;
+  // Mutable because result() sorts them.
+  mutable WeightedScores positives_;
+  mutable WeightedScores negatives_;
+  bool has_weights_ = false;
 };
 
 // snippet: tests/docs/reference_training_test.cpp AUC
 /// The area under the ROC curve: how often a positive example has a higher score than a
-/// negative one. Equal scores count half.
-///
-/// It is exact, so it stores every score, with 8 bytes per example, or 16 once weights
-/// were given. result() sorts them. NaN if all examples have the same class.
+/// negative one. Equal scores count half. NaN if all examples have the same class.
 ///
 ///   AUC auc;
 ///   auc.update(scores, clicks);
@@ -101,41 +188,16 @@ class MeanMetric : public Metric {
 ///
 /// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
 /// Source:  scikit-learn's roc_auc_score.
-class AUC : public Metric {
+class AUC : public TwoClassMetric {
  public:
-  explicit AUC(std::string name = "auc") : Metric(std::move(name)) {}
+  explicit AUC(std::string name = "auc") : TwoClassMetric(std::move(name)) {}
 
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  double result() const override;
-  void reset() override;
   std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kHigher;
-  }
-  bool is_cheap() const override {
-    return false;
-  }
-  at::Tensor state() const override;
-  void load_state(const at::Tensor& state) override;
 
- private:
-  struct Scores {
-    std::vector<double> values;
-    std::vector<double> weights;  // empty: all 1
-
-    void sort();
-    double weight(size_t i) const {
-      return weights.empty() ? 1.0 : weights[i];
-    }
-  };
-
-  // Mutable because result() sorts them.
-  mutable Scores positives_;
-  mutable Scores negatives_;
-  bool has_weights_ = false;
+ protected:
+  double result_of(
+      const WeightedScores& positives,
+      const WeightedScores& negatives) const override;
 };
 
 /// What the predictions of a classifier are.
@@ -272,42 +334,6 @@ class TopKAccuracy : public MeanMetric {
 
  private:
   TopKAccuracyOptions options_;
-};
-
-/// The number of retrieved ids that a RecallAtK compares, and its name in logs.
-struct RecallAtKOptions {
-  int64_t k = 10;
-  /// Empty: "recall_at_10", with the value of k.
-  std::string name = "";
-};
-
-// snippet: tests/docs/reference_training_test.cpp RecallAtK
-/// How often the label, the one correct id of an example, is among the first k ids that
-/// were retrieved for it.
-///
-///   RecallAtK recall({.k = 10});
-///   recall.update(index->search(queries, 10).ids, next_movies);
-///   const double share = recall.result();
-///
-/// Shapes:  predictions [n, retrieved] int32 or int64, best first, like TopK::ids;
-///          -1 means no id. Labels [n] or [n, 1], ids >= 0, int32 or int64.
-/// Source:  tfrs.metrics.FactorizedTopK, for one k.
-class RecallAtK : public MeanMetric {
- public:
-  /// Errors:  c10::ValueError for k < 1.
-  explicit RecallAtK(RecallAtKOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kHigher;
-  }
-
- private:
-  RecallAtKOptions options_;
 };
 
 // snippet: tests/docs/reference_training_test.cpp Mean

@@ -27,6 +27,10 @@ struct StepResult {
   at::Tensor predictions = {};
   at::Tensor labels = {};
   at::Tensor weights = {};
+  /// As in MetricBatch: for labels that are bags of ids.
+  at::Tensor label_splits = {};
+  /// As in MetricBatch: the group of each example, such as its user.
+  at::Tensor groups = {};
   /// The number of examples in this batch. 0: as many as labels or predictions. The loss
   /// of an epoch is the mean over examples.
   int64_t examples = 0;
