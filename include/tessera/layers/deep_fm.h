@@ -44,6 +44,9 @@ static_assert(std::is_aggregate_v<DeepFMOptions>);
 ///
 /// FactorizationMachine describes the rows of the tables.
 ///
+///   DeepFM model(DeepFMOptions{.hidden_units = {64, 32}});
+///   const auto logits = model->forward(embedding->forward(features));
+///
 /// Parameters:  those of an MLP, `mlp.linear_0.weight` [hidden_units[0], n dim] and so
 ///          on. The bias of its last layer is the bias of the model.
 /// Shapes:  as for a FactorizationMachine. Once the layer is built, forward() needs the

@@ -38,6 +38,12 @@ static_assert(std::is_aggregate_v<DiceOptions>);
 /// running means over the batches of the training. A batch with fewer than two rows has
 /// no useful variance, so it uses the running statistics and does not change them.
 ///
+///   torch::nn::Sequential tower(
+///       torch::nn::Linear(8, 4),
+///       Dice(DiceOptions{.momentum = 0.01}),
+///       torch::nn::Linear(4, 1));
+///   const auto logits = tower->forward(x);
+///
 /// Parameters:  `alpha` [dim], 0 at first. The buffers `running_mean` and `running_var`
 ///          [dim] are 0 and 1 at first. build() or the first forward() creates them.
 /// Shapes:  x and the result [batch, ..., dim]. All dimensions but the last one count as

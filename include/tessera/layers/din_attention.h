@@ -80,6 +80,14 @@ at::Tensor history_lengths(const Feature& feature);
 /// lengths say which positions are not padding. These positions alone enter the MLP, and
 /// the statistics of Dice. A history of length 0 gives zeros, also with softmax.
 ///
+///   DINAttention attention(
+///       DINAttentionOptions{.activation = DINActivation::kPRelu});
+///   const auto rows = embedding->forward(features);
+///   const auto interest = attention->forward(
+///       rows["movie"],
+///       rows["history"],  // [batch, 20, dim]
+///       history_lengths(features["history"]));
+///
 /// The first layer multiplies with q once for each example, and not once for each
 /// position. In an exported model, the MLP also computes the padding, whose weights are
 /// then discarded.

@@ -39,6 +39,11 @@ static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
 ///
 ///   sum_{i < j} dot(v_i, v_j) = (|sum_i v_i|² - sum_i |v_i|²) / 2
 ///
+///   torch::nn::Sequential model(
+///       embedding,  // its tables have the dim 1 + 16
+///       FactorizationMachine(FactorizationMachineOptions{.use_bias = true}));
+///   const auto logits = model->forward(features);  // [batch, 1]
+///
 /// A number x is a feature whose id is always the same and has the weight x, with
 /// Combiner::kSum. A feature of several ids counts as one feature, so its ids form no
 /// pairs with each other. In a sequence feature, they do.

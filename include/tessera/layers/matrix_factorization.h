@@ -36,8 +36,17 @@ static_assert(std::is_aggregate_v<MatrixFactorizationOptions>);
 /// A row of a table holds the bias and, after it, the factors, so that one lookup gives
 /// both.
 ///
-///   const auto users = make_table(
-///       {.name = "users", .vocabulary_size = 1000, .dim = 1 + 16});
+///   const auto users =
+///       make_table({.name = "users", .vocabulary_size = 1000, .dim = 1 + 16});
+///   const auto movies =
+///       make_table({.name = "movies", .vocabulary_size = 500, .dim = 1 + 16});
+///   torch::nn::Sequential model(
+///       TPUEmbedding(TPUEmbeddingOptions{
+///           .features =
+///               {{"user", FeatureConfig{.table = users}},
+///                {"movie", FeatureConfig{.table = movies}}}}),
+///       MatrixFactorization(MatrixFactorizationOptions{.global_mean = 3.5}));
+///   const auto stars = model->forward(pairs);  // [batch, 1]
 ///
 /// Parameters:  `global_mean` [1]. The constructor creates it.
 /// Shapes:  two inputs, user and item, of the same shape [batch, ..., 1 + dim], or

@@ -50,6 +50,16 @@ static_assert(std::is_aggregate_v<MMoEOptions>);
 ///   gates_k  = softmax(x G_k)  // one weight per expert
 ///   output_k = tower_k(sum_e gates_ke expert_e(x))
 ///
+///   MMoE model(MMoEOptions{
+///       .tasks = {"click", "purchase"},
+///       .num_experts = 8,
+///       .expert_units = {64, 32},
+///       .tower_units = {16, 1}});
+///   const auto logits = model->forward(x);
+///   const auto loss =
+///       torch::binary_cross_entropy_with_logits(logits["click"], clicks) +
+///       torch::binary_cross_entropy_with_logits(logits["purchase"], purchases);
+///
 /// Several inputs are joined along the last axis, as in MLP. The experts and towers are
 /// MLPs.
 ///
