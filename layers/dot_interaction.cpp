@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dot_interaction.h>
 
-#include <tessera/common/shorten.h>
-
-#include <tessera/layers/input_checks.h>
-#include "src/common/check.h"
+#include "layers/feature_stack.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/tables/active_kernels.h"
@@ -13,13 +10,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/resource_guard.h>
@@ -27,7 +22,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -37,39 +31,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-std::string where(const std::string& path) {
-  return path.empty() ? "[DotInteraction] "
-                      : c10::str("[DotInteraction '", shorten(path), "'] ");
-}
-
-// Sets `known` to `size` if it is not known yet, and checks that both agree.
-void merge(
-    std::optional<int64_t>& known,
-    const std::optional<int64_t>& size,
-    const char* name,
-    const std::string& path) {
-  TESSERA_CHECK_VALUE(
-      !known || !size || *known == *size,
-      "{}all features must have the same {}, but this one has {} and an earlier one {}. Project them to the same size, or correct the batch.",
-      where(path),
-      name,
-      size.value_or(0),
-      known.value_or(0));
-  known = known ? known : size;
-}
-
-// The number of features in all leaves, which have rank 2 or 3. Unknown if one of them
-// has an unknown number.
-std::optional<int64_t> count_of_features(const Nest<PartialShape>& shapes) {
-  std::optional<int64_t> count = 0;
-  shapes.for_each([&](const std::string&, const PartialShape& shape) {
-    const std::optional<int64_t> own =
-        shape.size() == 2 ? std::optional<int64_t>(1) : shape[1];
-    count = count && own ? std::optional(*count + *own) : std::nullopt;
-  });
-  return count;
-}
 
 int64_t count_of_pairs(int64_t features, const DotInteractionOptions& options) {
   if (options.skip_gather) {
@@ -120,19 +81,10 @@ int64_t count_of_leaf(const at::Tensor& leaf) {
   return leaf.dim() == 2 ? 1 : leaf.size(1);
 }
 
-// [batch, features, dim]
-at::Tensor joined(at::TensorList leaves) {
-  std::vector<at::Tensor> blocks;
-  for (const at::Tensor& leaf : leaves) {
-    blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
-  }
-  return blocks.size() == 1 ? blocks[0] : at::cat(blocks, 1);
-}
-
 at::Tensor dots_by_operators(
     at::TensorList leaves,
     const DotInteractionOptions& options) {
-  const at::Tensor x = joined(leaves);
+  const at::Tensor x = joined_features(leaves);
   const at::Tensor dots = at::bmm(x, x.transpose(1, 2));
   return options.skip_gather
       ? dots.tril(options.self_interaction ? 0 : -1).flatten(1)
@@ -146,7 +98,7 @@ std::vector<at::Tensor> gradients_by_operators(
     at::TensorList leaves,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
-  const at::Tensor x = joined(leaves);
+  const at::Tensor x = joined_features(leaves);
   const int64_t features = x.size(1);
   const auto split = [&](const at::Tensor& all) {
     std::vector<at::Tensor> gradients;
@@ -297,48 +249,16 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
 
 Nest<PartialShape> DotInteractionImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  std::optional<int64_t> batch;
-  std::optional<int64_t> dim;
-  input_shapes.for_each([&](const std::string& path,
-                            const PartialShape& shape) {
-    TESSERA_CHECK_VALUE(
-        shape.size() == 2 || shape.size() == 3,
-        "{}expected a feature [batch, dim] or features [batch, n, dim], but got {}. Reshape it.",
-        where(path),
-        to_string(shape));
-    merge(batch, shape.front(), "batch size", path);
-    merge(dim, shape.back(), "dim", path);
-  });
-  const std::optional<int64_t> features = count_of_features(input_shapes);
-  TESSERA_CHECK_VALUE(
-      features != 0,
-      "[DotInteraction] expected one feature or more, but got none. Pass at least one.");
+  const PartialShape shape = shape_of_features(input_shapes, kClassName);
   return PartialShape{
-      batch,
-      features ? std::optional(count_of_pairs(*features, options()))
+      shape[0],
+      shape[1] ? std::optional(count_of_pairs(*shape[1], options()))
                : std::nullopt};
 }
 
 at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
-  std::vector<at::Tensor> leaves;
-  std::vector<PartialShape> shapes;
-  features.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    require_floating(
-        leaf, c10::str("feature '", shorten(path), "'"), kClassName);
-    shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
-    // A tensor of inference mode can't be saved for the backward pass.
-    const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
-    leaves.push_back(is_frozen ? leaf.clone() : leaf);
-    TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == leaves[0].scalar_type(),
-        "{}all features must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
-        where(path),
-        leaf.scalar_type(),
-        leaves[0].scalar_type());
-  });
-  compute_output_shape(features.pack(std::move(shapes)));
+  const std::vector<at::Tensor> leaves = checked_features(features, kClassName);
   build_on_first_call(features);
-
   return PairwiseDots::apply(at::TensorList(leaves), options());
 }
 

@@ -8,8 +8,14 @@
 #include <tessera/common/shorten.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
+#include <tessera/layers/deep_fm.h>
+#include <tessera/layers/dice.h>
+#include <tessera/layers/din_attention.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
+#include <tessera/layers/factorization_machine.h>
+#include <tessera/layers/matrix_factorization.h>
+#include <tessera/layers/mixture_of_experts.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
@@ -82,9 +88,15 @@ class Registry {
     std::vector<detail::LayerClass> known = stock_layer_classes();
     known.push_back(detail::layer_class<Concatenate>());
     known.push_back(detail::layer_class<Cross>());
+    known.push_back(detail::layer_class<DINAttention>());
+    known.push_back(detail::layer_class<DeepFM>());
+    known.push_back(detail::layer_class<Dice>());
     known.push_back(detail::layer_class<DotInteraction>());
     known.push_back(detail::layer_class<EmbedReduce>());
+    known.push_back(detail::layer_class<FactorizationMachine>());
     known.push_back(detail::layer_class<MLP>());
+    known.push_back(detail::layer_class<MMoE>());
+    known.push_back(detail::layer_class<MatrixFactorization>());
     known.push_back(detail::layer_class<MultiLayerDCN>());
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
     known.push_back(detail::layer_class<Retrieval>());
@@ -267,11 +279,20 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
 template Json LayerImpl<ConcatenateImpl, ConcatenateOptions>::get_config()
     const;
 template Json LayerImpl<CrossImpl, CrossOptions>::get_config() const;
+template Json LayerImpl<DINAttentionImpl, DINAttentionOptions>::get_config()
+    const;
+template Json LayerImpl<DeepFMImpl, DeepFMOptions>::get_config() const;
+template Json LayerImpl<DiceImpl, DiceOptions>::get_config() const;
 template Json LayerImpl<DotInteractionImpl, DotInteractionOptions>::get_config()
     const;
 template Json LayerImpl<EmbedReduceImpl, EmbedReduceOptions>::get_config()
     const;
+template Json LayerImpl<FactorizationMachineImpl, FactorizationMachineOptions>::
+    get_config() const;
 template Json LayerImpl<MLPImpl, MLPOptions>::get_config() const;
+template Json LayerImpl<MMoEImpl, MMoEOptions>::get_config() const;
+template Json LayerImpl<MatrixFactorizationImpl, MatrixFactorizationOptions>::
+    get_config() const;
 template Json LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions>::get_config()
     const;
 template Json LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>::

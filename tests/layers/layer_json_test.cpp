@@ -406,10 +406,12 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
       JsonValue<Nest<FeatureConfig>>::write(shared_features());
   const std::map<std::string, Json> configs{
       {"BatchNorm1d", {{"num_features", 2}}},
+      {"DeepFM", {{"hidden_units", {2}}}},
       {"EmbedReduce", {{"input_dim", 5}, {"output_dim", 2}}},
       {"LayerNorm", {{"normalized_shape", {2}}}},
       {"Linear", {{"in_features", 2}, {"out_features", 1}}},
       {"MLP", {{"units", {2}}}},
+      {"MMoE", {{"tasks", {"click"}}, {"expert_units", {2}}}},
       {"PartialTPUEmbedding", {{"features", features}}},
       {"Ranker", {{"features", features}}},
       {"Sequential", {{"layers", Json::array()}}},

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/models/click_data.h"
+
+#include <torch/types.h>
+
+#include "examples/common/movielens_data.h"
+
+namespace {
+
+constexpr int64_t kBatch = 512;
+constexpr int64_t kCategories = 10;
+
+tessera::Features features_of(
+    const at::Tensor& user,
+    const at::Tensor& item,
+    const at::Tensor& history,
+    const at::Tensor& lengths) {
+  return {
+      {"user", user},
+      {"item", item},
+      {"history", tessera::RaggedFeature::from_lengths(history, lengths)}};
+}
+
+// The hidden truth.
+struct World {
+  at::Tensor tastes = torch::randn({1000, 4});
+  at::Tensor biases = 0.3 * torch::randn({1000});
+  at::Tensor properties = 0.5 * torch::randn({300, 4});
+  at::Tensor popularity = 0.5 * torch::randn({300});
+};
+
+Batch draw_batch(const World& world) {
+  const auto user = torch::randint(1000, {kBatch});
+  const auto item = torch::randint(300, {kBatch});
+  const auto lengths = torch::randint(kHistory + 1, {kBatch});
+  const auto history = torch::randint(300, {lengths.sum().item<int64_t>()});
+  const auto example = torch::repeat_interleave(torch::arange(kBatch), lengths);
+  const auto matches =
+      (history % kCategories == item.index_select(0, example) % kCategories)
+          .to(torch::kFloat);
+  const auto has_match =
+      torch::zeros({kBatch}).index_add(0, example, matches).gt(0);
+
+  const auto affinity =
+      (world.tastes.index({user}) * world.properties.index({item})).sum(1);
+  const auto popularity = world.popularity.index({item});
+  const auto stars = 3.5 + world.biases.index({user}) + popularity + affinity +
+      0.3 * torch::randn({kBatch});
+  const auto click =
+      torch::sigmoid(popularity - 1.5 + 3.0 * has_match).bernoulli();
+  const auto like = torch::sigmoid(popularity + 2.0 * affinity).bernoulli();
+  return {
+      features_of(user, item, history, lengths),
+      torch::stack({stars, click, like}, 1)};
+}
+
+}  // namespace
+
+ClickData generate_clicks(int64_t seed) {
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  const World world;
+  ClickData data{.users = 1000, .items = 300};
+  for (int i = 0; i < 120; ++i) {
+    (i < 100 ? data.training : data.test).push_back(draw_batch(world));
+  }
+  return data;
+}
+
+ClickData read_ratings(const std::string& folder, int64_t seed) {
+  const MovieLens movielens = load_movielens(folder);
+  const auto count = static_cast<int64_t>(movielens.ratings.size());
+  const auto ids = torch::empty({2, count}, torch::kLong);
+  const auto stars = torch::empty({count, 1});
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& rating = movielens.ratings[static_cast<size_t>(i)];
+    ids[0][i] = rating.user;
+    ids[1][i] = rating.movie;
+    stars[i] = rating.stars;
+  }
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  ClickData data{
+      .users = static_cast<int64_t>(movielens.users.size()),
+      .items = static_cast<int64_t>(movielens.movies.size())};
+  for (const at::Tensor& rows : torch::randperm(count).split(kBatch)) {
+    const auto chosen = ids.index_select(1, rows);
+    const auto none = torch::empty({0}, torch::kLong);
+    auto& batches = data.training.size() < 9 * (data.test.size() + 1)
+        ? data.training
+        : data.test;
+    batches.push_back(
+        {features_of(
+             chosen[0],
+             chosen[1],
+             none,
+             torch::zeros({rows.size(0)}, torch::kLong)),
+         stars.index_select(0, rows)});
+  }
+  return data;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/features/nest.h>
+#include <tessera/layers/layer.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/pimpl.h>
+
+#include <type_traits>
+
+namespace tessera {
+
+/// The config of a FactorizationMachine layer.
+struct FactorizationMachineOptions {
+  /// Whether the first column of a row is the weight of its feature. Set it to false to
+  /// compute the pairs only, and add weights from other tables yourself.
+  bool use_first_order = true;
+  bool use_bias = true;
+
+  bool operator==(const FactorizationMachineOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("use_first_order", self.use_first_order);
+    visit("use_bias", self.use_bias);
+  }
+};
+static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
+
+// snippet: tests/docs/reference_models_test.cpp FactorizationMachineImpl
+/// A factorization machine: a linear model with the dot products of all pairs of
+/// features.
+///
+///   score = bias + sum_i w_i + sum_{i < j} dot(v_i, v_j)
+///
+/// A row of a table holds the weight w and, after it, the vector v, so that one lookup
+/// gives both. The sum over pairs takes one pass over the features:
+///
+///   sum_{i < j} dot(v_i, v_j) = (|sum_i v_i|² - sum_i |v_i|²) / 2
+///
+///   torch::nn::Sequential model(
+///       embedding,  // its tables have the dim 1 + 16
+///       FactorizationMachine(FactorizationMachineOptions{.use_bias = true}));
+///   const auto logits = model->forward(features);  // [batch, 1]
+///
+/// A number x is a feature whose id is always the same and has the weight x, with
+/// Combiner::kSum. A feature of several ids counts as one feature, so its ids form no
+/// pairs with each other. In a sequence feature, they do.
+///
+/// Parameters:  `bias` [1], 0 at first. The constructor creates it.
+/// Shapes:  A leaf [batch, 1 + dim] is one feature, a leaf [batch, n, 1 + dim] is n
+///          features. The nest may be a single tensor. Without first order, rows have the
+///          width dim. The result is [batch, 1].
+/// Errors:  c10::ValueError naming the path, for an empty nest and for different batch
+///          sizes or dims, and for rows without a vector; c10::TypeError for different
+///          dtypes or integers.
+/// Source:  Rendle 2010, with degree 2.
+class FactorizationMachineImpl
+    : public LayerImpl<FactorizationMachineImpl, FactorizationMachineOptions> {
+ public:
+  static constexpr const char* kClassName = "FactorizationMachine";
+
+  explicit FactorizationMachineImpl(FactorizationMachineOptions options = {});
+
+  at::Tensor forward(const Nest<at::Tensor>& features);
+
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+
+  void reset() override;
+
+ private:
+  at::Tensor bias_;  // [1] or undefined
+};
+
+TORCH_MODULE(FactorizationMachine);
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Features of the same dim, which interact with each other.
+
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Returns [batch, features, dim] for leaves [batch, dim] and [batch, n, dim]. Sizes that
+/// no leaf knows are unknown.
+/// Errors:  c10::ValueError naming the path, for another rank, and for different batch
+///          sizes or dims; c10::ValueError for an empty nest and if there are no
+///          features. Messages begin with `class_name`.
+PartialShape shape_of_features(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name);
+
+/// Checks that the rows of features [batch, features, dim] have a column or more besides
+/// the weight of the feature, which is their first column `with_weight`.
+/// Errors:  c10::ValueError unless they have.
+void require_vectors(
+    const PartialShape& features,
+    bool with_weight,
+    const std::string& class_name);
+
+/// Returns the leaves, which shape_of_features() accepts. A tensor of inference mode is
+/// copied, so that it can be saved for the backward pass.
+/// Errors:  those of shape_of_features(); c10::ValueError for an undefined tensor;
+///          c10::TypeError for different dtypes or integers.
+std::vector<at::Tensor> checked_features(
+    const Nest<at::Tensor>& features,
+    const std::string& class_name);
+
+/// Joins leaves [batch, dim] and [batch, n, dim] to [batch, features, dim].
+at::Tensor joined_features(at::TensorList leaves);
+
+}  // namespace tessera

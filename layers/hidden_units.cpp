@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/hidden_units.h"
+
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace tessera {
+
+void check_hidden_units(
+    const std::vector<int64_t>& hidden_units,
+    const std::string& class_name) {
+  constexpr size_t kMaxHiddenLayers = 1023;
+  TESSERA_CHECK_VALUE(
+      !hidden_units.empty() && hidden_units.size() <= kMaxHiddenLayers,
+      "[{}] hidden_units must have 1 to {} sizes, but got {}. Set them to the widths of the hidden layers.",
+      class_name,
+      kMaxHiddenLayers,
+      hidden_units.size());
+  const auto smallest =
+      std::min_element(hidden_units.begin(), hidden_units.end());
+  TESSERA_CHECK_VALUE(
+      *smallest >= 1,
+      "[{}] hidden_units[{}] must be >= 1, but got {}. Set it to the width of that layer.",
+      class_name,
+      smallest - hidden_units.begin(),
+      *smallest);
+}
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The examples in the docstrings of the layers of well-known models, which
+// check_docs.cmake compares with them.
+#include <tessera/layers/deep_fm.h>
+#include <tessera/layers/dice.h>
+#include <tessera/layers/din_attention.h>
+#include <tessera/layers/factorization_machine.h>
+#include <tessera/layers/matrix_factorization.h>
+#include <tessera/layers/mixture_of_experts.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace reference_models_test {
+
+class ModelsReferenceTest : public testing::Test {
+ protected:
+  TPUEmbedding embedding_of(int64_t dim) {
+    const auto users =
+        make_table({.name = "users", .vocabulary_size = 1000, .dim = dim});
+    const auto movies =
+        make_table({.name = "movies", .vocabulary_size = 500, .dim = dim});
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = {
+            {"user", FeatureConfig{.table = users}},
+            {"movie", FeatureConfig{.table = movies}},
+            {"history",
+             FeatureConfig{.table = movies, .max_sequence_length = 20}}}});
+  }
+
+  const Features features{
+      {"user", test::int64s({1, 2})},
+      {"movie", test::int64s({3, 4})},
+      {"history",
+       RaggedFeature::from_lengths(
+           test::int64s({5, 6, 7}),
+           test::int64s({2, 1}))}};
+  const std::vector<int64_t> one_column{2, 1};
+};
+
+TEST_F(ModelsReferenceTest, MatrixFactorization) {
+  const Features pairs{
+      {"user", test::int64s({1, 2})}, {"movie", test::int64s({3, 4})}};
+  // snippet: MatrixFactorizationImpl
+  const auto users =
+      make_table({.name = "users", .vocabulary_size = 1000, .dim = 1 + 16});
+  const auto movies =
+      make_table({.name = "movies", .vocabulary_size = 500, .dim = 1 + 16});
+  torch::nn::Sequential model(
+      TPUEmbedding(TPUEmbeddingOptions{
+          .features =
+              {{"user", FeatureConfig{.table = users}},
+               {"movie", FeatureConfig{.table = movies}}}}),
+      MatrixFactorization(MatrixFactorizationOptions{.global_mean = 3.5}));
+  const auto stars = model->forward(pairs);  // [batch, 1]
+  // end snippet
+  EXPECT_EQ(stars.sizes(), one_column);
+}
+
+TEST_F(ModelsReferenceTest, FactorizationMachine) {
+  const TPUEmbedding embedding = embedding_of(17);
+  // snippet: FactorizationMachineImpl
+  torch::nn::Sequential model(
+      embedding,  // its tables have the dim 1 + 16
+      FactorizationMachine(FactorizationMachineOptions{.use_bias = true}));
+  const auto logits = model->forward(features);  // [batch, 1]
+  // end snippet
+  EXPECT_EQ(logits.sizes(), one_column);
+}
+
+TEST_F(ModelsReferenceTest, DeepFM) {
+  TPUEmbedding embedding = embedding_of(17);
+  // snippet: DeepFMImpl
+  DeepFM model(DeepFMOptions{.hidden_units = {64, 32}});
+  const auto logits = model->forward(embedding->forward(features));
+  // end snippet
+  EXPECT_EQ(logits.sizes(), one_column);
+}
+
+TEST_F(ModelsReferenceTest, Dice) {
+  const auto x = torch::randn({2, 8});
+  // snippet: DiceImpl
+  torch::nn::Sequential tower(
+      torch::nn::Linear(8, 4),
+      Dice(DiceOptions{.momentum = 0.01}),
+      torch::nn::Linear(4, 1));
+  const auto logits = tower->forward(x);
+  // end snippet
+  EXPECT_EQ(logits.sizes(), one_column);
+}
+
+TEST_F(ModelsReferenceTest, DINAttention) {
+  TPUEmbedding embedding = embedding_of(16);
+  // snippet: DINAttentionImpl
+  DINAttention attention(
+      DINAttentionOptions{.activation = DINActivation::kPRelu});
+  const auto rows = embedding->forward(features);
+  const auto interest = attention->forward(
+      rows["movie"],
+      rows["history"],  // [batch, 20, dim]
+      history_lengths(features["history"]));
+  // end snippet
+  EXPECT_EQ(interest.sizes(), (std::vector<int64_t>{2, 16}));
+}
+
+TEST_F(ModelsReferenceTest, MMoE) {
+  const auto x = torch::randn({2, 8});
+  const auto clicks = torch::ones({2, 1});
+  const auto purchases = torch::zeros({2, 1});
+  // snippet: MMoEImpl
+  MMoE model(MMoEOptions{
+      .tasks = {"click", "purchase"},
+      .num_experts = 8,
+      .expert_units = {64, 32},
+      .tower_units = {16, 1}});
+  const auto logits = model->forward(x);
+  const auto loss =
+      torch::binary_cross_entropy_with_logits(logits["click"], clicks) +
+      torch::binary_cross_entropy_with_logits(logits["purchase"], purchases);
+  // end snippet
+  EXPECT_EQ(loss.dim(), 0);
+}
+
+}  // namespace reference_models_test
+}  // namespace tessera

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of well-known models after a TPUEmbedding: training, copies, export.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/deep_fm.h>
+#include <tessera/layers/din_attention.h>
+#include <tessera/layers/export_pt2.h>
+#include <tessera/layers/export_torchscript.h>
+#include <tessera/layers/factorization_machine.h>
+#include <tessera/layers/matrix_factorization.h>
+#include <tessera/layers/mixture_of_experts.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/export_test_util.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace tessera {
+namespace models_in_use_test {
+
+using test::int64s;
+using test::ragged;
+
+TPUEmbedding make_embedding() {
+  const auto users = make_table({.vocabulary_size = 20, .dim = 5});
+  const auto items = make_table({.vocabulary_size = 30, .dim = 5});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"user", FeatureConfig{.table = users}},
+           {"item", FeatureConfig{.table = items}},
+           {"history",
+            FeatureConfig{.table = items, .max_sequence_length = 3}}},
+      .optimizer = optim::SGD{.learning_rate = 0.1}});
+}
+
+Features make_features() {
+  return {
+      {"user", int64s({1, 2, 3})},
+      {"item", int64s({4, 5, 29})},
+      {"history", ragged({{7, 8}, {}, {10, 3, 4, 5}})}};
+}
+
+Features other_features() {
+  return {
+      {"user", int64s({9, 8, 7, 6, 5})},
+      {"item", int64s({0, 1, 2, 3, 4})},
+      {"history", ragged({{}, {1, 2}, {5}, {6}, {7, 7, 7, 7}})}};
+}
+
+void expect_learns(torch::nn::Sequential model, const Features& features) {
+  const auto loss_of = [&] {
+    return (model->forward(features) - 1).square().mean();
+  };
+  const at::Tensor before = loss_of();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  for (int i = 0; i < 20; ++i) {
+    optimizer.zero_grad();
+    loss_of().backward();
+    optimizer.step();
+  }
+  EXPECT_LT(loss_of().item<float>(), 0.9 * before.item<float>());
+  auto copy =
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
+  EXPECT_TRUE(at::equal(
+      copy->forward<at::Tensor>(features),
+      model->forward<at::Tensor>(features)));
+}
+
+TEST(ModelsInUseTest, ModelsLearnAfterTPUEmbedding) {
+  expect_learns(
+      torch::nn::Sequential(make_embedding(), FactorizationMachine()),
+      make_features());
+  expect_learns(
+      torch::nn::Sequential(
+          make_embedding(), DeepFM(DeepFMOptions{.hidden_units = {8}})),
+      make_features());
+  const auto users = make_table({.vocabulary_size = 20, .dim = 5});
+  const auto items = make_table({.vocabulary_size = 30, .dim = 5});
+  expect_learns(
+      torch::nn::Sequential(
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features =
+                  {{"user", FeatureConfig{.table = users}},
+                   {"item", FeatureConfig{.table = items}}},
+              .optimizer = optim::SGD{.learning_rate = 0.1}}),
+          MatrixFactorization()),
+      {{"user", int64s({1, 2, 3})}, {"item", int64s({4, 5, 29})}});
+}
+
+// A model with all layers.
+struct RankerImpl : torch::nn::Module {
+  explicit RankerImpl(const DINAttentionOptions& options) : attention(options) {
+    register_module("embedding", embedding);
+    register_module("factors", factors);
+    register_module("fm", fm);
+    register_module("deep", deep);
+    register_module("attention", attention);
+    register_module("experts", experts);
+  }
+
+  std::vector<at::Tensor> forward(const Features& features) {
+    const Nest<at::Tensor> rows = embedding->forward(features);
+    const at::Tensor interest = attention->forward(
+        rows["item"], rows["history"], history_lengths(features["history"]));
+    const Nest<at::Tensor> tasks = experts->forward(
+        {{"user", rows["user"]}, {"item", rows["item"]}, {"own", interest}});
+    return {
+        factors->forward({{"user", rows["user"]}, {"item", rows["item"]}}),
+        fm->forward(rows),
+        deep->forward(rows),
+        interest,
+        tasks["click"],
+        tasks["buy"]};
+  }
+
+  TPUEmbedding embedding = make_embedding();
+  MatrixFactorization factors{MatrixFactorizationOptions{.global_mean = 3.5}};
+  FactorizationMachine fm;
+  DeepFM deep{DeepFMOptions{.hidden_units = {6}}};
+  DINAttention attention;
+  MMoE experts{MMoEOptions{
+      .tasks = {"click", "buy"},
+      .num_experts = 2,
+      .expert_units = {4}}};
+};
+TORCH_MODULE(Ranker);
+
+// In training mode, so that the running statistics of Dice differ from the first ones.
+Ranker make_ranker(const DINAttentionOptions& options) {
+  Ranker model(options);
+  model->forward(make_features());
+  return model;
+}
+
+// Relu and sigmoid are single operators.
+std::vector<DINAttentionOptions> attention_options() {
+  return {
+      {.hidden_units = {6, 4}, .activation = DINActivation::kPRelu},
+      {.hidden_units = {6},
+       .activation = DINActivation::kDice,
+       .use_softmax = true}};
+}
+
+TEST(ModelsInUseTest, TorchScriptGivesTheSameScores) {
+  for (const DINAttentionOptions& options : attention_options()) {
+    SCOPED_TRACE(to_string(options.activation));
+    Ranker model = make_ranker(options);
+    const std::string path = test::new_file();
+    export_torchscript(model, path, {.features = make_features()});
+    torch::jit::Module loaded = torch::jit::load(path);
+    const at::NoGradGuard no_grad;
+    model->eval();
+    const auto actual =
+        loaded.forward({test::to_dict(test::all_parts_of(other_features()))})
+            .toTensorVector();
+    const auto expected = model->forward(other_features());
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      test::expect_close(actual[i], expected[i]);
+    }
+  }
+}
+
+TEST(ModelsInUseTest, Pt2GivesTheSameScores) {
+  for (const DINAttentionOptions& options : attention_options()) {
+    SCOPED_TRACE(to_string(options.activation));
+    Ranker model = make_ranker(options);
+    const std::string path = test::new_file();
+    export_pt2(model, path, {.features = make_features()});
+    const Pt2Program program(path);
+    std::vector<at::Tensor> arguments;
+    for (const Feature& feature : other_features().flatten()) {
+      for (const at::Tensor& part : test::parts_of(feature)) {
+        arguments.push_back(part);
+      }
+    }
+    const at::NoGradGuard no_grad;
+    model->eval();
+    const auto actual = program.run(arguments);
+    const auto expected = model->forward(other_features());
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      test::expect_close(actual[i], expected[i]);
+    }
+  }
+}
+
+}  // namespace models_in_use_test
+}  // namespace tessera
