@@ -136,16 +136,16 @@ uint32_t masked_checksum(std::string_view bytes) {
   return std::rotr(checksum, 15) + 0xa282ead8U;
 }
 
-constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr std::string_view kFilePrefix = "events.out.tfevents.";
 
 // The seconds in a name that EventFile or TensorFlow gave a file; 0 for other names.
 int64_t seconds_of(const std::string& name) {
-  if (name.rfind(kPrefix, 0) != 0) {
+  if (name.rfind(kFilePrefix, 0) != 0) {
     return 0;
   }
   int64_t seconds = 0;
   constexpr size_t kMaxDigits = 12;
-  for (const char digit : name.substr(kPrefix.size(), kMaxDigits)) {
+  for (const char digit : name.substr(kFilePrefix.size(), kMaxDigits)) {
     if (digit < '0' || digit > '9') {
       break;
     }
@@ -176,7 +176,7 @@ std::pair<FileDescriptor, std::string> create_event_file(
   // Another process may create a file of the same name at the same time.
   for (int64_t seconds = next_seconds(folder);; ++seconds) {
     std::string path = (std::filesystem::path(folder) /
-                        fmt::format("{}{:010}.tessera", kPrefix, seconds))
+                        fmt::format("{}{:010}.tessera", kFilePrefix, seconds))
                            .string();
     FileDescriptor file(::open(path.c_str(), kFlags, 0666));
     if (file.is_open() || errno != EEXIST) {

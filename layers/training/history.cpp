@@ -21,7 +21,7 @@ namespace tessera::training {
 
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 std::string joined(const std::vector<std::string>& names) {
   return names.empty() ? "(none)" : shorten_all(names);
@@ -41,7 +41,7 @@ double number_from_json(const Json& json, const std::string& where) {
     return json.get<double>();
   }
   for (const double number :
-       {kNan,
+       {kNoNumber,
         std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity()}) {
     if (json == number_to_json(number)) {
@@ -49,7 +49,7 @@ double number_from_json(const Json& json, const std::string& where) {
     }
   }
   require_kind(/*is_valid=*/false, json, "a number", where);
-  return kNan;
+  return kNoNumber;
 }
 
 template <class Record>
@@ -260,7 +260,7 @@ std::vector<double> History::operator[](std::string_view name) const {
   std::vector<double> values;
   for (const EpochRecord& record : epochs) {
     const double* value = record.logs.find(name);
-    values.push_back(value == nullptr ? kNan : *value);
+    values.push_back(value == nullptr ? kNoNumber : *value);
   }
   return values;
 }

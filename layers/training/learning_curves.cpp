@@ -320,6 +320,17 @@ void for_each_tick(const Axis& axis, Visit visit) {
   }
 }
 
+// Writes many epochs or steps as "50k" or "1.5M", because longer numbers would overlap.
+std::string count_text(double value, double step) {
+  constexpr double kThousand = 1e3;
+  constexpr double kMillion = 1e6;
+  if (value >= 1e10 || step < kThousand || value < kThousand) {
+    return fmt::format("{:.0f}", value);
+  }
+  return value >= kMillion ? fmt::format("{:.5g}M", value / kMillion)
+                           : fmt::format("{:.5g}k", value / kThousand);
+}
+
 std::string draw_axes(const Frame& frame, const char* label) {
   std::string svg;
   for_each_tick(frame.y, [&](double value) {
@@ -332,7 +343,7 @@ std::string draw_axes(const Frame& frame, const char* label) {
     const Point at = frame.to_pixels({value, frame.y.low});
     svg += line(at, {at.x, at.y + 4.0}, kAxisColor);
     svg += text_at(
-        {at.x, at.y + 17.0, "middle", 11}, fmt::format("{:.0f}", value));
+        {at.x, at.y + 17.0, "middle", 11}, count_text(value, frame.x.step));
   });
   svg +=
       line({frame.left, frame.top}, {frame.left, frame.bottom()}, kAxisColor);
@@ -507,13 +518,19 @@ std::string draw_best(
     }
   }
   const bool is_left = top.x < frame.left + frame.width / 2.0;
-  return svg +
-      text_at(
-             {top.x + (is_left ? 5.0 : -5.0),
-              frame.top + 10.0,
-              is_left ? "start" : "end",
-              10},
-             fmt::format("best: {:.0f}", shown_epoch(best)));
+  const std::string text = fmt::format("best: {:.0f}", shown_epoch(best));
+  // A white outline below the text makes it readable on curves.
+  for (const char* outline :
+       {" stroke=\"#ffffff\" stroke-width=\"4\" aria-hidden=\"true\"", ""}) {
+    svg += text_at(
+        {top.x + (is_left ? 6.0 : -6.0),
+         frame.top + 10.0,
+         is_left ? "start" : "end",
+         10,
+         outline},
+        text);
+  }
+  return svg;
 }
 
 // Makes a long title smaller, and then cuts it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The output of callbacks: progress bars, history files and learning curves.
+#include <tessera/common/json_text.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
@@ -661,6 +662,7 @@ TEST(LearningCurvesTest, DrawsTheStepsOfOneEpoch) {
   expect_xml(svg);
   EXPECT_EQ(count(svg, ">step</text>"), 3);
   EXPECT_EQ(count(svg, ">epoch</text>"), 0);
+  EXPECT_EQ(count(svg, ">50k</text>"), 3);
   EXPECT_EQ(count(svg, "<polyline"), 1);
   EXPECT_EQ(count(svg, "best: "), 0);
   // 5,000 points are drawn as 1,000, and each other value as a dot.
@@ -694,15 +696,15 @@ TEST(LearningCurvesTest, MarksTheBestEpoch) {
   history.epochs[4].logs.set("val_loss", kNan);
   const std::string lowest = learning_curves_svg(history);
   expect_xml(lowest);
-  EXPECT_EQ(count(lowest, ">best: 12</text>"), 3);
+  EXPECT_EQ(count(lowest, "\">best: 12</text>"), 2 * 3);  // with outlines
   EXPECT_EQ(
       count(
           learning_curves_svg(
               history, {.monitor = "val_auc", .better = Better::kHigher}),
           ">best: 20</text>"),
-      3);
+      2 * 3);
   history.restored = RestoredEpoch{.epoch = 6, .monitor = "x", .value = 0.0};
-  EXPECT_EQ(count(learning_curves_svg(history), ">best: 7</text>"), 3);
+  EXPECT_EQ(count(learning_curves_svg(history), ">best: 7</text>"), 2 * 3);
   EXPECT_EQ(count(learning_curves_svg(sample(1)), "best: "), 0);
   History of_nan = sample(3);
   for (EpochRecord& record : of_nan.epochs) {
