@@ -133,7 +133,7 @@ TEST(ProgressBarTest, WorksWithoutFitAndWithoutANumberOfSteps) {
         {{"loss", 0.123456}, {"auc", kNan}});
   });
   EXPECT_EQ(text.find("\repoch  1/12  step 1  "), 0U) << text;
-  EXPECT_EQ(count(text, "steps/s  loss 0.1235  auc   nan"), 1) << text;
+  EXPECT_EQ(count(text, "steps/s  loss 0.1235  auc nan"), 1) << text;
   EXPECT_EQ(count(text, "ETA"), 0) << text;
   EXPECT_EQ(text.back(), '\n');  // the destructor ends the line
 }
