@@ -27,8 +27,8 @@ struct TensorBoardOptions {
   std::function<Logs()> step_values = {};
   /// The model whose histograms are written. Unset: no histograms.
   std::shared_ptr<torch::nn::Module> histograms_of = {};
-  /// Histograms are written at the end of every n-th epoch, >= 1. Reading the norms of
-  /// all rows takes about as long as reading the tables from memory.
+  /// Histograms are written at the end of every n-th epoch, >= 1. Each reads all rows of
+  /// the tables.
   int64_t histogram_epochs = 1;
   /// The seconds after which values of steps are in the file, >= 0. Those of an epoch are
   /// there when it ends.
