@@ -19,6 +19,7 @@ namespace tessera::training {
 namespace {
 
 constexpr int64_t kBarWidth = 24;
+constexpr const char* kSpeed = "speed";
 
 // Formats 1234567 as "1,234,567".
 std::string with_commas(double number) {
@@ -149,6 +150,10 @@ std::string ProgressBar::aligned(
     const std::string& column,
     const std::string& text) {
   int64_t& width = widths_[column];
+  if (width == 0 && column == kSpeed) {
+    // The speed of the first epochs often changes its number of digits.
+    width = display_width("123,456 examples/s");
+  }
   width = std::max(width, display_width(text));
   return spaces(width - display_width(text)) + text;
 }
@@ -241,7 +246,7 @@ void ProgressBar::show(const Progress& progress, const Logs& logs) {
   }
   for (const auto& [name, text, left_out] :
        {std::tuple("time left", time_left(progress), 3),
-        std::tuple("speed", speed(progress), 4)}) {
+        std::tuple(kSpeed, speed(progress), 4)}) {
     if (!text.empty()) {
       columns.push_back({aligned(name, text), left_out});
     }
@@ -260,7 +265,7 @@ void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {
   // A column without a value stays, so that those after it are aligned.
   columns.push_back(
       {aligned("time left", has_more ? time_left(progress) : ""), 5});
-  columns.push_back({aligned("speed", speed(progress)), 4});
+  columns.push_back({aligned(kSpeed, speed(progress)), 4});
   std::erase_if(
       columns, [](const Column& column) { return column.text.empty(); });
   draw(line_of(std::move(columns), logs), /*is_last=*/true);
