@@ -125,6 +125,10 @@ bool Training::is_stopping() const {
   return state_.is_stopping;
 }
 
+void Training::set_restored(RestoredEpoch restored) {
+  state_.history.restored = std::move(restored);
+}
+
 void Training::keep(std::shared_ptr<void> resource) {
   state_.kept.push_back(std::move(resource));
 }
@@ -133,6 +137,11 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
   const LossMean& mean = state_.loss_mean;
   archive.write(
       "loss", at::tensor({mean.total, mean.weight, state_.loss}), true);
+  archive.write(
+      "logged_loss",
+      at::tensor(
+          {state_.logged_loss.total, state_.logged_loss.weight}, at::kDouble),
+      true);
   Saved saved{.progress = state_.progress, .metrics = names_of(state_.metrics)};
   const bool is_in_epoch = state_.progress.step_in_epoch > 0;
   for (size_t i = 0; is_in_epoch && i < state_.metrics.size(); ++i) {
@@ -183,7 +192,7 @@ void Training::load(torch::serialize::InputArchive& archive) {
       saved.progress.step_in_epoch,
       steps_per_epoch.value_or(0));
   std::vector<at::Tensor> metrics(is_in_epoch ? names.size() : 0);
-  at::Tensor loss, generator, epoch_generator;
+  at::Tensor loss, logged_loss, generator, epoch_generator;
   for (size_t i = 0; i < metrics.size(); ++i) {
     archive.read(fmt::format("metric_{}", i), metrics[i], true);
     // Raises for the state of another metric, before anything is changed.
@@ -194,11 +203,19 @@ void Training::load(torch::serialize::InputArchive& archive) {
   }
   archive.read("loss", loss, true);
   archive.read("generator", generator, true);
+  // Checkpoints written before steps could be logged have none.
+  const bool has_logged_loss =
+      archive.try_read("logged_loss", logged_loss, true);
 
   for (size_t i = 0; i < metrics.size(); ++i) {
     state_.metrics[i]->load_state(metrics[i]);
   }
   state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
+  state_.logged_loss = {};
+  if (has_logged_loss) {
+    state_.logged_loss = {
+        logged_loss[0].item<double>(), logged_loss[1].item<double>()};
+  }
   state_.loss = loss[2].item<double>();
   state_.is_loss_finite = std::isfinite(state_.loss);
   state_.loaded_generator = std::move(generator);

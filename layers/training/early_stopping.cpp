@@ -140,10 +140,18 @@ bool EarlyStopping::update(int64_t epoch, double value) {
   return is_best;
 }
 
+RestoredEpoch EarlyStopping::best_record() const {
+  return {.epoch = best_epoch_, .monitor = options_.monitor, .value = best_};
+}
+
 void EarlyStopping::stop_if_done(Training& training) const {
   if (is_done()) {
-    training.stop(fmt::format(
-        "{} has not improved for {} epochs", options_.monitor, waited_));
+    std::string reason = fmt::format(
+        "{} has not improved for {} epochs", options_.monitor, waited_);
+    if (options_.restore_best != nullptr && best_epoch_ >= 0) {
+      reason += ", " + to_text(best_record());
+    }
+    training.stop(reason);
   }
 }
 
@@ -185,7 +193,7 @@ void EarlyStopping::keep_best(const Training& training) {
   }
 }
 
-void EarlyStopping::on_train_end(Training& training) {
+void EarlyStopping::on_last_step(Training& training) {
   const bool is_last = best_epoch_ + 1 == training.progress().epoch &&
       training.progress().step_in_epoch == 0;
   if (options_.restore_best == nullptr || best_epoch_ < 0 || is_last) {
@@ -209,6 +217,7 @@ void EarlyStopping::on_train_end(Training& training) {
       refuse(options_.directory, {}, {best_epoch_, best_});
     }
   }
+  training.set_restored(best_record());
 }
 
 std::string EarlyStopping::state_name() const {

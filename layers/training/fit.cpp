@@ -105,9 +105,11 @@ class TrainingLoop {
     // If a resumed training has no epochs left, the history keeps its stop reason.
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
+      state_.history.restored.reset();
       run_epochs();
       state_.history.stop_reason = state_.stop_reason;
     }
+    for_each(&Callback::on_last_step);
     for_each(&Callback::on_train_end);
     modes_.reset();
     return state_.history;
@@ -174,6 +176,22 @@ class TrainingLoop {
     ++progress.step_in_epoch;
     ++progress.step;
     progress.examples += examples_of(result);
+    if (options_.log_every_steps > 0) {
+      log_step();
+    }
+  }
+
+  void log_step() {
+    const Progress& progress = state_.progress;
+    state_.logged_loss.total += state_.loss;
+    state_.logged_loss.weight += 1.0;
+    if (progress.step % options_.log_every_steps == 0) {
+      Logs logs = training_.logs();
+      logs.set("loss", state_.logged_loss.result());
+      state_.history.steps.push_back(
+          {progress.step, progress.epoch, std::move(logs)});
+      state_.logged_loss = {};
+    }
   }
 
   void end_step() {

@@ -130,6 +130,10 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
       !options.steps_per_epoch || *options.steps_per_epoch >= 1,
       "[fit] steps_per_epoch must be >= 1, but got {}. Leave it unset to read each epoch to its end.",
       options.steps_per_epoch.value_or(0));
+  TESSERA_CHECK_VALUE(
+      options.log_every_steps >= 0,
+      "[fit] log_every_steps must be >= 0, but got {}. Set it to 0 to log no steps.",
+      options.log_every_steps);
   check_metrics(options.metrics, "[fit]");
   check_validation(options);
   check_strategy(options);

@@ -7,9 +7,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "src/common/check.h"
 
@@ -17,7 +21,7 @@ namespace tessera::training {
 
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 std::string joined(const std::vector<std::string>& names) {
   return names.empty() ? "(none)" : shorten_all(names);
@@ -37,7 +41,7 @@ double number_from_json(const Json& json, const std::string& where) {
     return json.get<double>();
   }
   for (const double number :
-       {kNan,
+       {kNoNumber,
         std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity()}) {
     if (json == number_to_json(number)) {
@@ -45,7 +49,20 @@ double number_from_json(const Json& json, const std::string& where) {
     }
   }
   require_kind(/*is_valid=*/false, json, "a number", where);
-  return kNan;
+  return kNoNumber;
+}
+
+template <class Record>
+std::vector<std::string> names_in(const std::vector<Record>& records) {
+  std::vector<std::string> names;
+  for (const Record& record : records) {
+    for (const auto& [name, value] : record.logs.entries()) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
+    }
+  }
+  return names;
 }
 
 // Quotes a field that has a separator, a quote or a line break.
@@ -61,6 +78,113 @@ std::string csv_field(const std::string& text) {
     }
   }
   return quoted + "\"";
+}
+
+std::string csv_head(std::string head, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    head.append(",").append(csv_field(name));
+  }
+  return head + "\n";
+}
+
+// The values of a line, each after a comma.
+std::string csv_values(
+    const Logs& logs,
+    const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const double* value = logs.find(name);
+    text += ',';
+    if (value != nullptr) {
+      text += number_text(*value);
+    }
+  }
+  return text + "\n";
+}
+
+// Splits a text that to_csv() has made into fields.
+class CsvReader {
+ public:
+  explicit CsvReader(std::string_view text) : rest_(text) {}
+
+  bool is_done() const {
+    return rest_.empty();
+  }
+  std::string where() const {
+    return fmt::format("[history_from_csv] row {}:", row_);
+  }
+
+  std::vector<std::string> next_row() {
+    ++row_;
+    std::vector<std::string> fields(1);
+    bool is_quoted = false;
+    while (!rest_.empty()) {
+      const char character = rest_.front();
+      rest_.remove_prefix(1);
+      if (character == '"') {
+        // Two quotes within quotes stand for one.
+        if (is_quoted && !rest_.empty() && rest_.front() == '"') {
+          fields.back() += '"';
+          rest_.remove_prefix(1);
+        } else {
+          is_quoted = !is_quoted;
+        }
+      } else if (is_quoted) {
+        fields.back() += character;
+      } else if (character == ',') {
+        fields.emplace_back();
+      } else if (character == '\n') {
+        return fields;
+      } else if (character != '\r') {
+        fields.back() += character;
+      }
+    }
+    TESSERA_CHECK_VALUE(
+        !is_quoted,
+        "{} a quoted field does not end. Pass the whole text of to_csv().",
+        where());
+    return fields;
+  }
+
+ private:
+  std::string_view rest_;
+  int64_t row_ = 0;  // counted from 1, with the head
+};
+
+template <class Number, class Where>
+Number parsed(const std::string& text, const Where& where) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  TESSERA_CHECK_VALUE(
+      result.ec == std::errc() && result.ptr == end,
+      "{} expected a number, but got '{}'. Pass a text that to_csv() has made.",
+      where(),
+      shorten(text));
+  return number;
+}
+
+int64_t int_from_json(
+    const Json& json,
+    const char* key,
+    const std::string& where) {
+  return JsonValue<int64_t>::read(
+      require_key(json, key, where), where + "." + key);
+}
+
+StepRecord step_from_json(const Json& json) {
+  constexpr const char* kWhere = "History.steps";
+  StepRecord record{
+      .step = int_from_json(json, "step", kWhere),
+      .epoch = int_from_json(json, "epoch", kWhere),
+      .logs = {}};
+  const Json& logs = require_key(json, "logs", kWhere);
+  require_kind(logs.is_object(), logs, "an object", "History.steps.logs");
+  for (const auto& [name, value] : logs.items()) {
+    record.logs.set(
+        name, number_from_json(value, "History.steps." + shorten(name)));
+  }
+  return record;
 }
 
 }  // namespace
@@ -110,16 +234,20 @@ int History::stop_signal() const {
                                  : 0;
 }
 
+std::string to_text(const RestoredEpoch& restored) {
+  return fmt::format(
+      "restored epoch {} ({} {:.4g})",
+      restored.epoch + 1,
+      restored.monitor,
+      restored.value);
+}
+
 std::vector<std::string> History::names() const {
-  std::vector<std::string> names;
-  for (const EpochRecord& record : epochs) {
-    for (const auto& [name, value] : record.logs.entries()) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) {
-        names.push_back(name);
-      }
-    }
-  }
-  return names;
+  return names_in(epochs);
+}
+
+std::vector<std::string> History::step_names() const {
+  return names_in(steps);
 }
 
 std::vector<double> History::operator[](std::string_view name) const {
@@ -132,7 +260,7 @@ std::vector<double> History::operator[](std::string_view name) const {
   std::vector<double> values;
   for (const EpochRecord& record : epochs) {
     const double* value = record.logs.find(name);
-    values.push_back(value == nullptr ? kNan : *value);
+    values.push_back(value == nullptr ? kNoNumber : *value);
   }
   return values;
 }
@@ -146,12 +274,35 @@ Json to_json(const History& history) {
     }
     epochs.push_back(std::move(entry));
   }
-  return {{"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
+  Json json = {
+      {"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
+  if (!history.steps.empty()) {
+    Json steps = Json::array();
+    for (const StepRecord& record : history.steps) {
+      Json logs = Json::object();
+      for (const auto& [name, value] : record.logs.entries()) {
+        logs[name] = number_to_json(value);
+      }
+      steps.push_back(
+          {{"step", record.step},
+           {"epoch", record.epoch},
+           {"logs", std::move(logs)}});
+    }
+    json["steps"] = std::move(steps);
+  }
+  if (history.restored) {
+    json["restored"] = {
+        {"epoch", history.restored->epoch},
+        {"monitor", history.restored->monitor},
+        {"value", number_to_json(history.restored->value)}};
+  }
+  return json;
 }
 
 History history_from_json(const Json& json) {
   check_depth(json, "History");
-  require_known_keys(json, {"epochs", "stop_reason"}, "History");
+  require_known_keys(
+      json, {"epochs", "stop_reason", "steps", "restored"}, "History");
   const Json& epochs = require_key(json, "epochs", "History");
   require_kind(epochs.is_array(), epochs, "a list", "History.epochs");
   History history;
@@ -161,8 +312,7 @@ History history_from_json(const Json& json) {
   }
   for (const Json& entry : epochs) {
     EpochRecord record;
-    record.epoch = JsonValue<int64_t>::read(
-        require_key(entry, "epoch", "History.epochs"), "History.epochs.epoch");
+    record.epoch = int_from_json(entry, "epoch", "History.epochs");
     for (const auto& [name, value] : entry.items()) {
       if (name != "epoch") {
         record.logs.set(
@@ -171,28 +321,85 @@ History history_from_json(const Json& json) {
     }
     history.epochs.push_back(std::move(record));
   }
+  if (json.contains("steps")) {
+    const Json& steps = json["steps"];
+    require_kind(steps.is_array(), steps, "a list", "History.steps");
+    for (const Json& entry : steps) {
+      history.steps.push_back(step_from_json(entry));
+    }
+  }
+  if (json.contains("restored")) {
+    constexpr const char* kWhere = "History.restored";
+    const Json& restored = json["restored"];
+    history.restored = RestoredEpoch{
+        .epoch = int_from_json(restored, "epoch", kWhere),
+        .monitor = JsonValue<std::string>::read(
+            require_key(restored, "monitor", kWhere),
+            "History.restored.monitor"),
+        .value = number_from_json(
+            require_key(restored, "value", kWhere), "History.restored.value")};
+  }
   return history;
 }
 
-std::string to_csv(const History& history) {
-  const std::vector<std::string> names = history.names();
-  std::string text = "epoch";
-  for (const std::string& name : names) {
-    text.append(",").append(csv_field(name));
-  }
-  text += '\n';
-  for (const EpochRecord& record : history.epochs) {
-    text += std::to_string(record.epoch);
-    for (const std::string& name : names) {
-      const double* value = record.logs.find(name);
-      text += ',';
-      if (value != nullptr) {
-        text += number_text(*value);
-      }
+std::string to_csv(const History& history, HistoryRows rows) {
+  check_enumerator(
+      rows, HistoryRows::kSteps, "[to_csv]", "rows", "kEpochs or kSteps");
+  std::string text;
+  if (rows == HistoryRows::kEpochs) {
+    const std::vector<std::string> names = history.names();
+    text = csv_head("epoch", names);
+    for (const EpochRecord& record : history.epochs) {
+      text += std::to_string(record.epoch) + csv_values(record.logs, names);
     }
-    text += '\n';
+  } else {
+    const std::vector<std::string> names = history.step_names();
+    text = csv_head("step,epoch", names);
+    for (const StepRecord& record : history.steps) {
+      text += fmt::format("{},{}", record.step, record.epoch) +
+          csv_values(record.logs, names);
+    }
   }
   return text;
+}
+
+History history_from_csv(const std::string& text) {
+  CsvReader reader(text);
+  const std::vector<std::string> head = reader.next_row();
+  const bool has_steps = !head.empty() && head.front() == "step";
+  TESSERA_CHECK_VALUE(
+      has_steps ? head.size() >= 2 && head[1] == "epoch"
+                : !head.empty() && head.front() == "epoch",
+      "[history_from_csv] the first line must begin with epoch, or with step,epoch, but got '{}'. Pass a text that to_csv() has made.",
+      shorten_all(head));
+  const size_t first_value = has_steps ? 2 : 1;
+  History history;
+  while (!reader.is_done()) {
+    const std::vector<std::string> row = reader.next_row();
+    const auto where = [&] { return reader.where(); };
+    TESSERA_CHECK_VALUE(
+        row.size() == head.size(),
+        "{} expected {} fields, but got {}. Pass a text that to_csv() has made.",
+        where(),
+        head.size(),
+        row.size());
+    Logs logs;
+    for (size_t i = first_value; i < row.size(); ++i) {
+      if (!row[i].empty()) {
+        logs.set(head[i], parsed<double>(row[i], where));
+      }
+    }
+    if (has_steps) {
+      history.steps.push_back(
+          {parsed<int64_t>(row[0], where),
+           parsed<int64_t>(row[1], where),
+           std::move(logs)});
+    } else {
+      history.epochs.push_back(
+          {parsed<int64_t>(row[0], where), std::move(logs)});
+    }
+  }
+  return history;
 }
 
 }  // namespace tessera::training

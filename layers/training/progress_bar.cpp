@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/progress_bar.h>
 
+#include "layers/training/display_text.h"
 #include "src/common/check.h"
 
 #include <fmt/format.h>
@@ -9,12 +10,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <tuple>
+#include <utility>
 
 namespace tessera::training {
 
 namespace {
 
-constexpr int64_t kWidth = 24;  // characters of the bar
+constexpr int64_t kBarWidth = 24;
+constexpr const char* kSpeed = "speed";
 
 // Formats 1234567 as "1,234,567".
 std::string with_commas(double number) {
@@ -38,23 +43,20 @@ std::string clock_time(double seconds) {
                    : fmt::format("{}:{:02}", minutes, whole % 60);
 }
 
-std::string numbers(const Logs& logs) {
-  std::string text;
-  for (const auto& [name, value] : logs.entries()) {
-    text += fmt::format("  {} {:.4g}", name, value);
-  }
-  return text;
-}
-
 std::string bar(int64_t done, int64_t steps) {
   const double part = static_cast<double>(done) / static_cast<double>(steps);
-  const auto filled = static_cast<int64_t>(std::clamp(part, 0.0, 1.0) * kWidth);
-  std::string text(static_cast<size_t>(kWidth), '.');
+  const auto filled =
+      static_cast<int64_t>(std::clamp(part, 0.0, 1.0) * kBarWidth);
+  std::string text(static_cast<size_t>(kBarWidth), '.');
   std::fill_n(text.begin(), filled, '=');
-  if (filled < kWidth) {
+  if (filled < kBarWidth) {
     text[static_cast<size_t>(filled)] = '>';
   }
-  return text;
+  return "[" + text + "]";
+}
+
+std::string spaces(int64_t count) {
+  return std::string(static_cast<size_t>(std::max<int64_t>(0, count)), ' ');
 }
 
 std::string epoch_of(const Progress& progress) {
@@ -64,6 +66,13 @@ std::string epoch_of(const Progress& progress) {
 }
 
 }  // namespace
+
+// A part of a line. If the line is too long, the parts with the highest numbers are left
+// out first.
+struct ProgressBar::Column {
+  std::string text = {};
+  int left_out = 0;
+};
 
 ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
   TESSERA_CHECK_VALUE(
@@ -118,9 +127,8 @@ std::string ProgressBar::speed(const Progress& progress) const {
   if (!(elapsed > 0.0) || steps <= 0.0) {
     return "";
   }
-  return examples > 0.0
-      ? fmt::format("  {} examples/s", with_commas(examples / elapsed))
-      : fmt::format("  {:.3g} steps/s", steps / elapsed);
+  return examples > 0.0 ? with_commas(examples / elapsed) + " examples/s"
+                        : fmt::format("{:#.3g} steps/s", steps / elapsed);
 }
 
 std::string ProgressBar::time_left(const Progress& progress) const {
@@ -132,22 +140,83 @@ std::string ProgressBar::time_left(const Progress& progress) const {
   }
   const int64_t left = (progress.epochs - progress.epoch) * *steps_per_epoch -
       progress.step_in_epoch;
-  return fmt::format(
-      "  ETA {}",
-      clock_time(
-          seconds() / done * static_cast<double>(std::max<int64_t>(0, left))));
+  const double seconds_left =
+      seconds() / done * static_cast<double>(std::max<int64_t>(0, left));
+  return "ETA " + clock_time(seconds_left);
+}
+
+// Pads the text to the widest one that this column has had.
+std::string ProgressBar::aligned(
+    const std::string& column,
+    const std::string& text) {
+  int64_t& width = widths_[column];
+  if (width == 0 && column == kSpeed) {
+    // The speed of the first epochs often changes its number of digits.
+    width = display_width("123,456 examples/s");
+  }
+  width = std::max(width, display_width(text));
+  return spaces(width - display_width(text)) + text;
+}
+
+std::optional<int64_t> ProgressBar::line_limit() const {
+  struct winsize size {};
+  if (::ioctl(::fileno(options_.stream), TIOCGWINSZ, &size) != 0 ||
+      size.ws_col <= 1) {
+    return std::nullopt;
+  }
+  // A character in the last column would move the cursor of some terminals to the next
+  // line, and '\r' can redraw only the current one.
+  return size.ws_col - 1;
+}
+
+std::string ProgressBar::line_of(
+    std::vector<Column> columns,
+    const Logs& logs) {
+  constexpr int kValue = 1;
+  for (const auto& [name, value] : logs.entries()) {
+    const std::string shown = display_text(name);
+    columns.push_back(
+        {shown + " " + aligned(shown + " ", fmt::format("{:#.4g}", value)),
+         kValue});
+  }
+  const auto joined = [&] {
+    std::string line;
+    for (const Column& column : columns) {
+      line += (line.empty() ? "" : "  ") + column.text;
+    }
+    return line;
+  };
+  const std::optional<int64_t> limit = line_limit();
+  std::string line = joined();
+  bool lacks_values = false;
+  while (limit && columns.size() > 1 &&
+         display_width(line) + (lacks_values ? 2 : 0) > *limit) {
+    // The last one of several equal columns is left out first.
+    const auto next = std::max_element(
+        columns.rbegin(),
+        columns.rend() - 1,
+        [](const Column& one, const Column& other) {
+          return one.left_out < other.left_out;
+        });
+    lacks_values = lacks_values || next->left_out == kValue;
+    columns.erase(std::next(next).base());
+    line = joined();
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  line += lacks_values ? " \xe2\x80\xa6" : "";
+  return line;
 }
 
 void ProgressBar::draw(std::string line, bool is_last) {
+  const std::optional<int64_t> limit = line_limit();
+  if (limit) {
+    line = cut_to_width(line, *limit);
+  }
   if (is_redrawn()) {
-    struct winsize size {};
-    if (!is_last &&
-        ::ioctl(::fileno(options_.stream), TIOCGWINSZ, &size) == 0 &&
-        size.ws_col > 1) {  // '\r' can only redraw one line of the terminal
-      line.resize(std::min<size_t>(line.size(), size.ws_col - 1U));
-    }
-    const size_t width = line.size();
-    line.resize(std::max(width, drawn_width_), ' ');
+    const int64_t width = display_width(line);
+    // Overwrites the rest of a longer line.
+    line +=
+        spaces(std::min(drawn_width_, limit.value_or(drawn_width_)) - width);
     std::fputc('\r', options_.stream);
     drawn_width_ = is_last ? 0 : width;
   }
@@ -166,37 +235,47 @@ void ProgressBar::show(const Progress& progress, const Logs& logs) {
   }
   const auto steps =
       progress.steps_per_epoch ? progress.steps_per_epoch : steps_seen_;
-  std::string line = epoch_of(progress);
-  line += steps && *steps > 0
-      ? fmt::format(
-            " [{}] {}/{}",
-            bar(progress.step_in_epoch, *steps),
-            progress.step_in_epoch,
-            *steps)
-      : fmt::format("  step {}", progress.step_in_epoch);
-  draw(
-      line + time_left(progress) + speed(progress) + numbers(logs),
-      /*is_last=*/!is_redrawn());
+  std::vector<Column> columns{{epoch_of(progress)}};
+  if (steps && *steps > 0) {
+    columns.push_back({bar(progress.step_in_epoch, *steps), 5});
+    const std::string all = std::to_string(*steps);
+    columns.push_back(
+        {fmt::format("{:>{}}/{}", progress.step_in_epoch, all.size(), all), 2});
+  } else {
+    columns.push_back({fmt::format("step {}", progress.step_in_epoch), 2});
+  }
+  for (const auto& [name, text, left_out] :
+       {std::tuple("time left", time_left(progress), 3),
+        std::tuple(kSpeed, speed(progress), 4)}) {
+    if (!text.empty()) {
+      columns.push_back({aligned(name, text), left_out});
+    }
+  }
+  draw(line_of(std::move(columns), logs), /*is_last=*/!is_redrawn());
 }
 
 void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {
   record(progress);
   steps_seen_ = progress.step_in_epoch;
-  draw(
-      fmt::format(
-          "{}  {} steps  {}",
-          epoch_of(progress),
-          progress.step_in_epoch,
-          clock_time(seconds())) +
-          (progress.epoch + 1 < progress.epochs ? time_left(progress) : "") +
-          speed(progress) + numbers(logs),
-      true);
+  const bool has_more = progress.epoch + 1 < progress.epochs;
+  std::vector<Column> columns{{epoch_of(progress)}};
+  columns.push_back(
+      {aligned("steps", fmt::format("{} steps", progress.step_in_epoch)), 3});
+  columns.push_back({aligned("seconds", clock_time(seconds())), 2});
+  // A column without a value stays, so that those after it are aligned.
+  columns.push_back(
+      {aligned("time left", has_more ? time_left(progress) : ""), 5});
+  columns.push_back({aligned(kSpeed, speed(progress)), 4});
+  std::erase_if(
+      columns, [](const Column& column) { return column.text.empty(); });
+  draw(line_of(std::move(columns), logs), /*is_last=*/true);
 }
 
 void ProgressBar::on_train_begin(Training& /*training*/) {
   begin_ = Clock::now();
   first_.reset();
   steps_seen_.reset();
+  widths_.clear();
 }
 
 void ProgressBar::on_epoch_begin(Training& training) {
@@ -230,8 +309,16 @@ void ProgressBar::on_train_end(Training& training) {
     std::fputc('\n', options_.stream);
     drawn_width_ = 0;
   }
-  if (!training.history().stop_reason.empty()) {
-    draw("stopped: " + training.history().stop_reason, true);
+  const History& history = training.history();
+  if (!history.stop_reason.empty()) {
+    draw("stopped: " + display_text(history.stop_reason), true);
+  }
+  // The reason of an EarlyStopping has this already.
+  if (history.restored) {
+    const std::string restored = to_text(*history.restored);
+    if (history.stop_reason.find(restored) == std::string::npos) {
+      draw(display_text(restored), true);
+    }
   }
 }
 

@@ -43,6 +43,8 @@ struct TrainingState {
   std::vector<std::shared_ptr<void>> kept = {};
 
   LossMean loss_mean = {};
+  /// The mean over the steps since the last StepRecord.
+  LossMean logged_loss = {};
   double loss = std::numeric_limits<double>::quiet_NaN();
   /// Whether the loss of the last step is finite on all ranks.
   bool is_loss_finite = false;

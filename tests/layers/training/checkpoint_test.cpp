@@ -118,7 +118,8 @@ class Trainer {
          .validation = Validation{.pass = make_pass(held_out_, run.loss_of())},
          .callbacks = callbacks,
          .checkpoint = std::make_shared<Checkpoint>(
-             directory_, run.model.ptr(), run.optimizer, case_.options)});
+             directory_, run.model.ptr(), run.optimizer, case_.options),
+         .log_every_steps = 2});
   }
 
   std::string csv() const {

@@ -6,6 +6,7 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>
@@ -24,6 +25,7 @@
 #include <signal.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -454,6 +456,43 @@ TEST(ShardedTrainingTest, AModelWithoutShardsIsSavedByRankZero) {
     EXPECT_TRUE(at::equal(
         train_replicated(folder / (kind + "parts"), has_layer, 3),
         uninterrupted));
+  }
+}
+
+TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
+  const SharedFolder folder;
+  ShardedRun run;
+  int64_t calls = 0;
+  fit(own_batches(),
+      run.train_step(),
+      run.options(
+          2,
+          {std::make_shared<TensorBoard>(TensorBoardOptions{
+              .directory = folder / "logs",
+              .every_steps = 1,
+              .step_values =
+                  [&] {
+                    ++calls;
+                    return Logs{{"rank", static_cast<double>(rank())}};
+                  },
+              .histograms_of = run.model.ptr()})}));
+  EXPECT_EQ(calls > 0, rank() == 0);
+  if (rank() == 0) {
+    std::vector<std::string> files;
+    for (const auto& file :
+         std::filesystem::directory_iterator(folder / "logs/train")) {
+      files.push_back(file.path().string());
+    }
+    ASSERT_EQ(files.size(), 1);
+    const std::string text = test::read_text(files[0]);
+    for (const char* tag :
+         {"step/rank",
+          "row_norms/partial/",
+          "/users",
+          "row_norms/whole/biases",
+          "gradients/tower.weight"}) {
+      EXPECT_NE(text.find(tag), std::string::npos) << tag;
+    }
   }
 }
 

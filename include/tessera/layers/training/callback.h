@@ -81,6 +81,8 @@ class Training {
   /// than once, the first reason is kept.
   void stop(const std::string& reason);
   bool is_stopping() const;
+  /// Records in the history whose weights the model has now.
+  void set_restored(RestoredEpoch restored);
 
   /// Keeps `resource` until fit() ends, also if an exception ends it. The destructor of
   /// `resource` can undo what a callback did in on_train_begin().
@@ -128,6 +130,9 @@ class Callback {
   virtual void on_epoch_begin(Training& /*training*/) {}
   virtual void on_step_end(Training& /*training*/) {}
   virtual void on_epoch_end(Training& /*training*/) {}
+  /// Called after the last step, before on_train_end() of any callback. Change the model
+  /// here, so that the others see it as it stays.
+  virtual void on_last_step(Training& /*training*/) {}
   /// Called at the end and after a stop, but not after an exception. Use Training::keep()
   /// for what must be undone in every case.
   virtual void on_train_end(Training& /*training*/) {}

@@ -92,13 +92,15 @@ class EarlyStopping : public Callback {
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
   void on_epoch_end(Training& training) override;
-  void on_train_end(Training& training) override;
+  /// Restores the weights of the best epoch, and tells Training::set_restored().
+  void on_last_step(Training& training) override;
   std::string state_name() const override;
   void save_state(torch::serialize::OutputArchive& archive) const override;
   void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
   void check_better() const;
+  RestoredEpoch best_record() const;
   void stop_if_done(Training& training) const;
   void keep_best(const Training& training);
 

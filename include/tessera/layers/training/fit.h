@@ -66,6 +66,8 @@ struct FitOptions {
   /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
   /// the first one that stops.
   Strategy strategy = Strategy::engine();
+  /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
+  int64_t log_every_steps = 0;
 };
 static_assert(std::is_aggregate_v<FitOptions>);
 
@@ -105,7 +107,7 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// With a sharded strategy, every rank calls it with the same number of training and
 /// validation batches, and each rank logs its own values. Pass callbacks that print or
 /// write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves) on rank 0 only, and
-/// Checkpoint, EarlyStopping and TerminateOnNonFinite on all ranks.
+/// Checkpoint, EarlyStopping, TensorBoard and TerminateOnNonFinite on all ranks.
 ///
 /// Errors:  c10::ValueError for options, before the training starts; for an epoch
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,29 @@ struct EpochRecord {
   Logs logs = {};
 };
 
+/// A step of a History, which FitOptions::log_every_steps asks for.
+struct StepRecord {
+  /// Steps since the training began; 1 is the first step.
+  int64_t step = 0;
+  /// Counted from 0.
+  int64_t epoch = 0;
+  /// "loss", the mean over the steps since the record before, and the cheap metrics of
+  /// the epoch so far.
+  Logs logs = {};
+};
+
+/// The epoch whose weights an EarlyStopping restored.
+struct RestoredEpoch {
+  /// Counted from 0.
+  int64_t epoch = 0;
+  /// The value that was monitored, and its name.
+  std::string monitor = {};
+  double value = 0.0;
+};
+
+/// "restored epoch 24 (val_auc 0.9996)", where epochs are counted from 1.
+std::string to_text(const RestoredEpoch& restored);
+
 // snippet: tests/docs/reference_training_test.cpp History
 /// The logs of all epochs, including those before a resume.
 ///
@@ -59,25 +83,42 @@ struct History {
   std::vector<EpochRecord> epochs = {};
   /// Why the training ended before all epochs were done. Empty: it did not.
   std::string stop_reason = {};
+  /// Every n-th step, with FitOptions::log_every_steps.
+  std::vector<StepRecord> steps = {};
+  /// Unset: the model has the weights of the last epoch.
+  std::optional<RestoredEpoch> restored = {};
 
   /// The number of the signal that ended the training in this process. The stop_reason is
   /// the name of the signal then, "SIGINT" or "SIGTERM". 0: no signal ended it.
   int stop_signal() const;
-  /// All names, in the order of their first appearance.
+  /// All names of epochs, in the order of their first appearance.
   std::vector<std::string> names() const;
+  /// All names of steps.
+  std::vector<std::string> step_names() const;
   /// One value per epoch; NaN for epochs that have no such value.
   /// Errors:  c10::ValueError listing the known names.
   std::vector<double> operator[](std::string_view name) const;
 };
 
-/// {"epochs": [{"epoch": 0, "loss": 0.5, ...}, ...], "stop_reason": ""}; numbers that are
-/// not finite are written as "nan", "inf" and "-inf".
+/// {"epochs": [{"epoch": 0, "loss": 0.5, ...}, ...], "stop_reason": ""}, and if there are
+/// any, "steps": [{"step": 1, "epoch": 0, "logs": {"loss": 0.7, ...}}, ...] and
+/// "restored": {"epoch": 0, "monitor": "loss", "value": 0.5}. Numbers that are not finite
+/// are written as "nan", "inf" and "-inf".
 Json to_json(const History& history);
 /// Errors:  c10::ValueError naming what is wrong.
 History history_from_json(const Json& json);
 
-/// A line "epoch,loss,auc,...", then one line per epoch. Numbers have full precision. The
-/// field of a missing value is empty.
-std::string to_csv(const History& history);
+/// What the lines of a CSV file are.
+enum class HistoryRows { kEpochs, kSteps };
+
+/// A line "epoch,loss,auc,...", then one line per epoch; with kSteps, "step,epoch,loss,..."
+/// and one line per step. Numbers have full precision. The field of a missing value is
+/// empty.
+std::string to_csv(
+    const History& history,
+    HistoryRows rows = HistoryRows::kEpochs);
+/// Reads either kind of CSV, which its first line tells.
+/// Errors:  c10::ValueError naming the line and what is wrong.
+History history_from_csv(const std::string& text);
 
 }  // namespace tessera::training

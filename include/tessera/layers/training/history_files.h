@@ -3,13 +3,14 @@
 
 #include <tessera/layers/training/callback.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 namespace tessera::training {
 
-/// Writes the history to a file after each epoch. It writes a temporary file beside it
-/// and renames that, so the file is always complete. After a resume, the file also has
+/// Writes the history to a file after each epoch, and each minute if it has steps. It
+/// writes a temporary file beside it and renames that, so the file is always complete. After a resume, the file also has
 /// the epochs before the resume, each once. The first epoch replaces an older file.
 /// Errors:  before the training starts, c10::ValueError or c10::Error naming the path
 ///          if the file cannot be written.
@@ -19,6 +20,7 @@ class HistoryFile : public Callback {
     return path_;
   }
   void on_train_begin(Training& training) override;
+  void on_step_end(Training& training) override;
   void on_epoch_end(Training& training) override;
   void on_train_end(Training& training) override;
 
@@ -29,10 +31,11 @@ class HistoryFile : public Callback {
   virtual std::string text_of(const History& history) const = 0;
 
  private:
-  void write(const History& history) const;
+  void write(const History& history);
 
   std::string where_;
   std::string path_;
+  std::chrono::steady_clock::time_point written_ = {};
 };
 
 // snippet: tests/docs/reference_training_test.cpp CsvHistory
@@ -42,11 +45,15 @@ class HistoryFile : public Callback {
 ///   const History history = fit(batches, step, {.epochs = 3, .callbacks = {csv}});
 class CsvHistory : public HistoryFile {
  public:
-  explicit CsvHistory(std::string path)
-      : HistoryFile("[CsvHistory]", std::move(path)) {}
+  explicit CsvHistory(
+      std::string path,
+      HistoryRows rows = HistoryRows::kEpochs);
 
  protected:
   std::string text_of(const History& history) const override;
+
+ private:
+  HistoryRows rows_;
 };
 
 // snippet: tests/docs/reference_training_test.cpp JsonHistory

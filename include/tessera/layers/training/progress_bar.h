@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::training {
 
@@ -34,7 +36,12 @@ struct ProgressBarOptions {
 /// Shows the progress of a training: steps, throughput, the time left for all epochs,
 /// loss and metrics.
 ///
-///   epoch  3/10 [=======>......]  45/90  ETA 0:12  8,450 examples/s  loss 0.43
+///   epoch  2/10  90 steps  0:03  ETA 0:14  8,437 examples/s  loss 0.4921
+///   epoch  3/10  [=======>......]  45/90  ETA 0:12  8,450 examples/s  loss 0.4312
+///
+/// Each epoch leaves one line, and these lines have the same columns. On a terminal, a
+/// line never wraps: it has only those columns that fit, and ends with "…" if logged
+/// values are left out.
 ///
 /// It also works without fit(), in your own loop:
 ///
@@ -80,6 +87,11 @@ class ProgressBar : public Callback {
   void record(const Progress& progress);
   std::string speed(const Progress& progress) const;
   std::string time_left(const Progress& progress) const;
+  struct Column;
+  std::string aligned(const std::string& column, const std::string& text);
+  std::string line_of(std::vector<Column> columns, const Logs& logs);
+  /// The columns of the terminal that a line may use; unset if there is no terminal.
+  std::optional<int64_t> line_limit() const;
   void draw(std::string line, bool is_last);
 
   ProgressBarOptions options_;
@@ -90,7 +102,9 @@ class ProgressBar : public Callback {
   std::optional<Progress> first_;
   int64_t last_examples_ = 0;  // the last value of Progress::examples
   std::optional<int64_t> steps_seen_;  // steps of the last complete epoch
-  size_t drawn_width_ = 0;  // 0: there is no unfinished line
+  int64_t drawn_width_ = 0;  // 0: there is no unfinished line
+  /// The widest text of each column so far, to which others are padded.
+  std::map<std::string, int64_t> widths_;
 };
 
 }  // namespace tessera::training

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The example in the docstring of include/tessera/layers/training/tensorboard.h, which
+// check_docs.cmake compares with it.
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/learning_rate_log.h>
+#include <tessera/layers/training/tensorboard.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+
+#include "tests/docs/pages_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+namespace tessera::training {
+namespace reference_tensorboard_test {
+
+class TensorBoardReferenceTest : public test::PagesTest {};
+
+TEST_F(TensorBoardReferenceTest, TensorBoard) {
+  TPUEmbedding embedding(
+      {{"user",
+        FeatureConfig{
+            .table = make_table(
+                {.name = "users", .vocabulary_size = 20, .dim = 4})}}},
+      optim::Adagrad{.learning_rate = 0.5});
+  torch::nn::Sequential model(
+      embedding, Concatenate(), torch::nn::Linear(4, 1));
+  torch::optim::Adam optimizer(model->parameters(), 0.05);
+  const std::vector<Features> batches(4, Features{{"user", torch::arange(8)}});
+  const auto step = make_train_step(optimizer, [&](const Features& features) {
+    return StepResult{
+        .loss = model->forward(features).square().mean(), .examples = 8};
+  });
+  // snippet: TensorBoard
+  const auto board = std::make_shared<TensorBoard>(TensorBoardOptions{
+      .directory = "run/logs",
+      .every_steps = 2,
+      .step_values = [&] { return learning_rates(optimizer, {embedding}); },
+      .histograms_of = model.ptr()});
+  fit(batches, step, {.epochs = 3, .callbacks = {board}});
+  // end snippet
+  EXPECT_FALSE(std::filesystem::is_empty("run/logs/train"));
+}
+
+}  // namespace reference_tensorboard_test
+}  // namespace tessera::training
