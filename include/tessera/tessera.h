@@ -27,6 +27,7 @@
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/activation.h>
+#include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
@@ -42,6 +43,7 @@
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/linear_cross_entropy.h>
 #include <tessera/layers/load_state_dict.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
@@ -50,6 +52,7 @@
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
+#include <tessera/layers/sasrec.h>
 #include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/batch_source.h>
@@ -69,6 +72,7 @@
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
+#include <tessera/layers/transformer_block.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
