@@ -412,6 +412,7 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
       {"MLP", {{"units", {2}}}},
       {"PartialTPUEmbedding", {{"features", features}}},
       {"Ranker", {{"features", features}}},
+      {"SASRec", {{"num_items", 5}}},
       {"Sequential", {{"layers", Json::array()}}},
       {"Softmax", {{"dim", 1}}},
       {"TPUEmbedding", {{"features", features}}}};
