@@ -50,6 +50,7 @@ tessera::SASRecOptions model_options(
           optim::Adam{
               .learning_rate = options.learning_rate,
               .epsilon = 1e-8,
+              .lazy_adam = false,
               .sum_inside_sqrt = false,
               .bias_correction = true},
       .seed = static_cast<uint64_t>(seed)};

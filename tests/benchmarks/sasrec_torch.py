@@ -118,9 +118,7 @@ class Trainer:
         self.train = [sequence for sequence in self.train if len(sequence) >= 2]
         self.random = np.random.default_rng(options.seed)
         self.model = SASRec(num_items, options)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=options.learning_rate, betas=(0.9, options.beta2), fused=True
-        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=options.learning_rate, fused=True)
         self.loss = self.model.softmax_loss if options.loss == "softmax" else self.model.binary_loss
         if options.compile:
             self.loss = torch.compile(self.loss, dynamic=True)
@@ -129,7 +127,7 @@ class Trainer:
         ids, positions = pad([self.train[user][:-1] for user in users])
         targets = np.concatenate([self.train[user][1:] for user in users])
         arguments = [torch.from_numpy(targets)]
-        if self.options.loss == "bce":
+        if self.options.loss == "binary":
             arguments.append(torch.from_numpy(self.negatives(users, targets)))
         self.optimizer.zero_grad()
         loss = self.loss(ids, positions, *arguments)
@@ -146,7 +144,7 @@ class Trainer:
         return result
 
     def warm_up(self):
-        if self.options.loss == "bce":
+        if self.options.loss == "binary":
             self.is_seen = np.zeros((len(self.train), self.num_items), dtype=bool)
             for user, sequence in enumerate(self.train):
                 self.is_seen[user, sequence] = True
@@ -231,13 +229,12 @@ def main():
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--max-length", type=int, default=200)
-    parser.add_argument("--dropout", type=float, default=0.2)
-    parser.add_argument("--learning-rate", type=float, default=0.001)
-    parser.add_argument("--beta2", type=float, default=0.999)
-    parser.add_argument("--batch", type=int, default=128, help="users per step")
-    parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--patience", type=int, default=20)
-    parser.add_argument("--loss", choices=["softmax", "bce"], default="softmax")
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--learning-rate", type=float, default=0.003)
+    parser.add_argument("--batch", type=int, default=32, help="users per step")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--patience", type=int, default=10)
+    parser.add_argument("--loss", choices=["softmax", "binary"], default="softmax")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--verbose", action="store_true")

@@ -32,7 +32,9 @@ static_assert(std::is_aggregate_v<CausalSelfAttentionOptions>);
 // snippet: tests/docs/reference_sasrec_test.cpp CausalSelfAttentionImpl
 /// Self-attention over the earlier positions of each sequence of a jagged batch.
 ///
-///   placeholder
+///   CausalSelfAttention attention(CausalSelfAttentionOptions{.num_heads = 2});
+///   const auto x = torch::randn({5, 8});  // two sequences, of 3 and 2 positions
+///   const auto attended = attention->forward(x, torch::tensor({0, 3, 5}));
 ///
 /// Sequences lie one after the other, without padding, so no work is done for positions
 /// that are not there. Position i of a sequence attends to its positions 0 to i:

@@ -11,9 +11,13 @@ namespace tessera {
 ///
 ///   loss = mean over i of  log(sum over c of exp(states[i] rows[c])) - states[i] rows[t]
 ///
-///   placeholder
+/// with t = targets[i].
 ///
-/// with t = targets[i]. In float32 on the CPU, the scores [n, classes] are never in
+///   const auto loss =
+///       linear_cross_entropy(states, rows, torch::tensor({7, 0, 9}));
+///   loss.backward();
+///
+/// In float32 on the CPU, the scores [n, classes] are never in
 /// memory. A thread computes those of a few states, and at once their gradients, while
 /// they are in its cache. Use it for up to some ten thousand classes. With more, the
 /// products take too long: sample some of them, as Retrieval does.

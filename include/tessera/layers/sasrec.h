@@ -55,13 +55,30 @@ static_assert(std::is_aggregate_v<SASRecOptions>);
 // snippet: tests/docs/reference_sasrec_test.cpp SASRecImpl
 /// SASRec: predicts the next item of each sequence with a causal transformer.
 ///
-///   placeholder
+///   SASRec model(SASRecOptions{
+///       .num_items = 1000,
+///       .dim = 16,
+///       .max_length = 50,
+///       .block = {.num_heads = 2, .dropout = 0.2},
+///       .optimizer = optim::Adam{.learning_rate = 0.003}});
+///   torch::optim::Adam optimizer(model->parameters(), 0.003);
+///   // Two users: 7, 8, 9, then 10, and 3, then 5.
+///   const RaggedFeature sequences{
+///       .values = torch::tensor({7, 8, 9, 3}),
+///       .row_splits = torch::tensor({0, 3, 4})};
+///   const auto targets = torch::tensor({8, 9, 10, 5});
+///
+///   model->softmax_loss(sequences, targets).backward();  // updates the items
+///   optimizer.step();
+///
+///   const auto index = make_exact_index(model->item_vectors());
+///   const TopK next = index->search(model->queries(sequences), 10, sequences);
 ///
 /// The state of a position is computed from the items up to it:
 ///
 ///   x      = dropout(items[id] + positions[i])    with i = 0, 1, ... in each sequence
 ///   x      = block(x)                             num_blocks times
-///   state  = norm(x)                              as it is with NormOrder::kPost
+///   state  = norm(x)                              only x with NormOrder::kPost
 ///   score  = state . items[candidate]
 ///
 /// The table of items is shared by sequences and candidates. backward() updates it. All

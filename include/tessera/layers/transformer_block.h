@@ -61,7 +61,10 @@ static_assert(std::is_aggregate_v<TransformerBlockOptions>);
 /// A block of a transformer on a jagged batch: causal self-attention, then a feed-forward
 /// network for each position.
 ///
-///   placeholder
+///   TransformerBlock block(
+///       TransformerBlockOptions{.num_heads = 2, .dropout = 0.2});
+///   const auto x = torch::randn({5, 8});  // two sequences, of 3 and 2 positions
+///   const auto y = block->forward(x, torch::tensor({0, 3, 5}));
 ///
 /// With NormOrder::kPre, as in SASRec:
 ///
