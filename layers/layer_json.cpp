@@ -6,6 +6,7 @@
 #include "src/common/names.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/deep_fm.h>
@@ -21,7 +22,9 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
+#include <tessera/layers/sasrec.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/transformer_block.h>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -86,6 +89,7 @@ class Registry {
  private:
   Registry() {
     std::vector<detail::LayerClass> known = stock_layer_classes();
+    known.push_back(detail::layer_class<CausalSelfAttention>());
     known.push_back(detail::layer_class<Concatenate>());
     known.push_back(detail::layer_class<Cross>());
     known.push_back(detail::layer_class<DINAttention>());
@@ -101,7 +105,9 @@ class Registry {
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
     known.push_back(detail::layer_class<Retrieval>());
     known.push_back(detail::layer_class<SamplingProbability>());
+    known.push_back(detail::layer_class<SASRec>());
     known.push_back(detail::layer_class<TPUEmbedding>());
+    known.push_back(detail::layer_class<TransformerBlock>());
     for (detail::LayerClass& layer_class : known) {
       classes_.emplace(layer_class.name, layer_class);
     }
@@ -276,6 +282,8 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
 }
 
 // Instantiated here, so that programs need not include layer_json.h for these layers.
+template Json LayerImpl<CausalSelfAttentionImpl, CausalSelfAttentionOptions>::
+    get_config() const;
 template Json LayerImpl<ConcatenateImpl, ConcatenateOptions>::get_config()
     const;
 template Json LayerImpl<CrossImpl, CrossOptions>::get_config() const;
@@ -299,6 +307,9 @@ template Json LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>::
     get_config() const;
 template Json LayerImpl<RetrievalImpl, RetrievalOptions>::get_config() const;
 template Json LayerImpl<SamplingProbabilityImpl, SamplingProbabilityOptions>::
+    get_config() const;
+template Json LayerImpl<SASRecImpl, SASRecOptions>::get_config() const;
+template Json LayerImpl<TransformerBlockImpl, TransformerBlockOptions>::
     get_config() const;
 
 }  // namespace tessera

@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "benchmarks"))
 import alternate_rounds
 import compare_dlrm
 import compare_peers
+import compare_sasrec
 import round_results
 import thread_sweep
 
@@ -57,6 +58,25 @@ if arguments[0].endswith(".py"):
 else:
     report.update(bayes_auc=0.785, examples_per_second=300.0)
 print(json.dumps(report))
+"""
+
+# Prints the report of sasrec, or of sasrec_torch.py.
+SASREC_PROGRAM = """#!{python}
+import json, os, sys
+arguments = sys.argv[1:]
+seed = int(arguments[arguments.index("--seed") + 1])
+report = {{"hit_rate": 0.2 + 0.01 * seed, "ndcg": 0.1 + 0.01 * seed, "best_epoch": 30}}
+machine = {{"isa": "avx2", "threads": int(os.environ["OMP_NUM_THREADS"])}}
+if not arguments[0].endswith(".py"):
+    report["examples_per_second"] = 300.0
+    report["ndcg"] += float(os.environ.get("DIFFERENCE", "0"))
+    simple = {{"hit_rate": 0.1, "ndcg": 0.15}}
+    report = {{"popularity": simple, "item_knn": simple, "runs": [report]}}
+elif "--compile" in arguments and "NO_COMPILER" in os.environ:
+    sys.exit("no compiler")
+else:
+    report.update(torch="2.14.1", examples_per_second=100.0 if "--compile" in arguments else 120.0)
+print(json.dumps({{**report, **machine}}))
 """
 
 
@@ -208,6 +228,32 @@ class BenchmarkScriptsTest(unittest.TestCase):
             "expected the same number of threads in all programs, but tessera has 2 and torch plain has 1. "
             "Set it with --threads.",
         )
+
+    def compare_sasrec(self, **environment):
+        """Returns what compare_sasrec prints, and its exit status."""
+        program = self.make_program(self.folder / "sasrec", SASREC_PROGRAM)
+        arguments = ["--program", str(program), "--python", str(program), "--data", "nowhere", "--threads", "2"]
+        out = io.StringIO()
+        with mock.patch.dict(os.environ, environment), mock.patch.object(sys, "argv", ["compare_sasrec", *arguments]):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+                result = compare_sasrec.main()
+        return out.getvalue(), result
+
+    def test_sasrec_has_qualities_and_speeds_of_both_sides(self):
+        out, result = self.compare_sasrec()
+        self.assertEqual(result, 0)
+        self.assertIn("  tessera: 2 threads, avx2\n  torch 2.14.1: 2 threads, avx2\n", out)
+        self.assertIn("  tessera          0.2100 +- 0.0100  0.1100 +- 0.0100          30         300\n", out)
+        self.assertIn("times as fast as torch eager, the fastest: 2.50, between 2.50 and 2.50", out)
+        self.assertIn("equal to every variant within noise: yes", out)
+        self.assertIn("NDCG@10 of tessera better than item-kNN: NO", out)
+
+    def test_sasrec_says_if_the_quality_differs(self):
+        out, result = self.compare_sasrec(DIFFERENCE="0.06", NO_COMPILER="1")
+        self.assertEqual(result, 1)
+        self.assertIn("equal to every variant within noise: NO", out)
+        self.assertIn("NDCG@10 of tessera better than item-kNN: yes", out)
+        self.assertNotIn("torch compile", out)
 
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":

@@ -27,6 +27,7 @@
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/activation.h>
+#include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
@@ -46,6 +47,7 @@
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
+#include <tessera/layers/linear_cross_entropy.h>
 #include <tessera/layers/load_state_dict.h>
 #include <tessera/layers/matrix_factorization.h>
 #include <tessera/layers/mixture_of_experts.h>
@@ -58,6 +60,7 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampled_losses.h>
 #include <tessera/layers/sampling_probability.h>
+#include <tessera/layers/sasrec.h>
 #include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/batch_source.h>
@@ -83,6 +86,7 @@
 #include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
+#include <tessera/layers/transformer_block.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>

@@ -34,6 +34,7 @@ std::vector<KernelTable> collect() {
     add_lookup_kernels(table);
     add_product_kernels(table);
     add_random_kernels(table);
+    add_sequence_kernels(table);
     add_update_kernels(table);
     tables.push_back(std::move(table));
   }

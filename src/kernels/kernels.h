@@ -232,6 +232,48 @@ struct ProductArgs {
   float* crossed = nullptr;  // nullptr: no cross; may be x
 };
 
+/// The softmax of each row, in place:
+///
+///   for r in 0 .. rows:
+///     length = min(columns, length + r * length_step)
+///     values[r, c] = exp(scale * values[r, c]) / sum   for c in 0 .. length, else 0
+///     log_sums[r] = log(sum of exp(scale * values[r, c]))
+///
+/// Its gradient, in place, where `values` has the result:
+///
+///     mean = sum of values[r, c] * gradients[r, c]     for c in 0 .. length
+///     gradients[r, c] = scale * values[r, c] * (gradients[r, c] - mean), else 0
+///
+/// Rows have space for `columns` rounded up to a multiple of 16. NaN makes the row NaN.
+struct SoftmaxArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;  // of values and gradients
+  int64_t length = 0;  // >= 1
+  int64_t length_step = 0;
+  float scale = 1.0F;  // > 0
+  float* values = nullptr;
+  float* log_sums = nullptr;  // [rows]; nullptr: not computed
+  float* gradients = nullptr;
+};
+
+/// Dropout of some rows of a matrix, and the sum with another one:
+///
+///   for r in begin_row .. end_row, for c in 0 .. dim:
+///     kept = random bits of (key, r, c) < threshold ? 0 : scale * x[r, c]
+///     out[r, c] = kept + addend[r, c]
+struct DropoutArgs {
+  int64_t begin_row = 0;
+  int64_t end_row = 0;
+  int64_t dim = 0;
+  uint64_t key = 0;
+  uint32_t threshold = 0;  // the share that is dropped, times 2^32
+  float scale = 1.0F;
+  const float* x = nullptr;  // [rows, dim], like all
+  const float* addend = nullptr;  // nullptr: zeros
+  float* out = nullptr;
+};
+
 /// The kernels of one instruction set.
 struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or Highway's name of the target in lower case.
@@ -265,6 +307,9 @@ struct KernelTable {
   void (*product)(const ProductArgs&) = nullptr;
   void (*cross)(const CrossArgs&) = nullptr;
   void (*cross_gradient)(const CrossArgs&) = nullptr;
+  void (*softmax)(const SoftmaxArgs&) = nullptr;
+  void (*softmax_gradient)(const SoftmaxArgs&) = nullptr;
+  void (*dropout)(const DropoutArgs&) = nullptr;
 
   void update(const UpdateArgs& args, const RowRule& rule) const {
     std::visit(

@@ -414,6 +414,7 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
       {"MMoE", {{"tasks", {"click"}}, {"expert_units", {2}}}},
       {"PartialTPUEmbedding", {{"features", features}}},
       {"Ranker", {{"features", features}}},
+      {"SASRec", {{"num_items", 5}}},
       {"Sequential", {{"layers", Json::array()}}},
       {"Softmax", {{"dim", 1}}},
       {"TPUEmbedding", {{"features", features}}}};

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/sasrec/options.h"
+
+#include "examples/common/command_line.h"
+
+std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
+  CLI::App app(
+      "Trains SASRec on MovieLens 100K, and compares it with popularity and item-kNN.");
+  app.add_option("--data", options.data, "folder of MovieLens 100K")
+      ->capture_default_str();
+  app.add_option(
+         "--loss",
+         options.loss,
+         "softmax over all movies, or binary cross entropy with one negative")
+      ->check(CLI::IsMember({"softmax", "binary"}))
+      ->capture_default_str();
+  add_seed(app, options.seed, "seed of the first run");
+  add_count(app, "--runs", options.runs, "runs with different seeds", 1000);
+  add_count(app, "--epochs", options.epochs, "most passes over the users");
+  add_count(
+      app,
+      "--patience",
+      options.patience,
+      "epochs without a better validation before the training stops");
+  add_count(app, "--batch", options.batch, "users per step");
+  add_count(app, "--dim", options.dim, "width of an embedding", 4096);
+  add_count(app, "--blocks", options.blocks, "transformer blocks", 100);
+  add_count(app, "--heads", options.heads, "attention heads, a divisor of dim");
+  add_count(
+      app,
+      "--max-length",
+      options.max_length,
+      "latest movies of a user",
+      10'000);
+  app.add_option(
+         "--dropout", options.dropout, "share of activations that are dropped")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
+  app.add_option(
+         "--learning-rate", options.learning_rate, "learning rate of Adam")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--json", options.json, "print the report as JSON");
+  CLI11_PARSE(app, argc, argv);
+  return std::nullopt;
+}

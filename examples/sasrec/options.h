@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+/// The command line of sasrec. The defaults have the best NDCG@10 on the validation items.
+struct Options {
+  std::string data = ".deps/data/ml-100k";
+  std::string loss = "softmax";
+  int64_t seed = 0;
+  int64_t runs = 3;
+  int64_t epochs = 100;
+  int64_t patience = 10;
+  int64_t batch = 32;
+  int64_t dim = 64;
+  int64_t blocks = 2;
+  int64_t heads = 2;
+  int64_t max_length = 200;
+  double dropout = 0.5;
+  double learning_rate = 0.003;
+  bool json = false;
+};
+
+/// Reads the command line into `options`. Returns the exit status if the program must end
+/// now: after --help, and for wrong arguments.
+std::optional<int> parse_arguments(int argc, char** argv, Options& options);

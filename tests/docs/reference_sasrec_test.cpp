@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The examples in the docstrings of the sequence models, which check_docs.cmake compares
+// with them.
+#include <tessera/layers/causal_self_attention.h>
+#include <tessera/layers/linear_cross_entropy.h>
+#include <tessera/layers/sasrec.h>
+#include <tessera/layers/top_k_index.h>
+#include <tessera/layers/transformer_block.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace reference_sasrec_test {
+
+TEST(SASRecReferenceTest, CausalSelfAttentionImpl) {
+  // snippet: CausalSelfAttentionImpl
+  CausalSelfAttention attention(CausalSelfAttentionOptions{.num_heads = 2});
+  const auto x = torch::randn({5, 8});  // two sequences, of 3 and 2 positions
+  const auto attended = attention->forward(x, torch::tensor({0, 3, 5}));
+  // end snippet
+  EXPECT_EQ(attended.sizes(), x.sizes());
+}
+
+TEST(SASRecReferenceTest, TransformerBlockImpl) {
+  // snippet: TransformerBlockImpl
+  TransformerBlock block(
+      TransformerBlockOptions{.num_heads = 2, .dropout = 0.2});
+  const auto x = torch::randn({5, 8});  // two sequences, of 3 and 2 positions
+  const auto y = block->forward(x, torch::tensor({0, 3, 5}));
+  // end snippet
+  EXPECT_EQ(y.sizes(), x.sizes());
+}
+
+TEST(SASRecReferenceTest, LinearCrossEntropy) {
+  const auto states = torch::randn({3, 4}).requires_grad_();
+  const auto rows = torch::randn({10, 4}).requires_grad_();
+  // snippet: linear_cross_entropy
+  const auto loss =
+      linear_cross_entropy(states, rows, torch::tensor({7, 0, 9}));
+  loss.backward();
+  // end snippet
+  test::expect_close(
+      loss,
+      torch::nn::functional::cross_entropy(
+          states.matmul(rows.t()), torch::tensor({7, 0, 9})));
+}
+
+TEST(SASRecReferenceTest, SASRecImpl) {
+  // snippet: SASRecImpl
+  SASRec model(SASRecOptions{
+      .num_items = 1000,
+      .dim = 16,
+      .max_length = 50,
+      .block = {.num_heads = 2, .dropout = 0.2},
+      .optimizer = optim::Adam{.learning_rate = 0.003}});
+  torch::optim::Adam optimizer(model->parameters(), 0.003);
+  // Two users: 7, 8, 9, then 10, and 3, then 5.
+  const RaggedFeature sequences{
+      .values = torch::tensor({7, 8, 9, 3}),
+      .row_splits = torch::tensor({0, 3, 4})};
+  const auto targets = torch::tensor({8, 9, 10, 5});
+
+  model->softmax_loss(sequences, targets).backward();  // updates the items
+  optimizer.step();
+
+  const auto index = make_exact_index(model->item_vectors());
+  const TopK next = index->search(model->queries(sequences), 10, sequences);
+  // end snippet
+  EXPECT_EQ(next.ids.sizes(), torch::IntArrayRef({2, 10}));
+}
+
+}  // namespace reference_sasrec_test
+}  // namespace tessera

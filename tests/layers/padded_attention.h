@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+/// The lengths of sequences with every case: empty, short, and several blocks of queries.
+inline const std::vector<int64_t> kLengths{3, 0, 1, 70, 32, 33, 2, 0};
+
+inline int64_t sum_of(const std::vector<int64_t>& lengths) {
+  int64_t sum = 0;
+  for (const int64_t length : lengths) {
+    sum += length;
+  }
+  return sum;
+}
+
+inline at::Tensor splits_of(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> splits{0};
+  for (const int64_t length : lengths) {
+    splits.push_back(splits.back() + length);
+  }
+  return at::tensor(splits, at::kLong);
+}
+
+/// [batch, longest, ...] with zeros at the end of each sequence.
+inline at::Tensor padded(
+    const at::Tensor& packed,
+    const std::vector<int64_t>& lengths) {
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<at::Tensor> rows;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    std::vector<int64_t> shape = packed.sizes().vec();
+    shape[0] = longest - length;
+    rows.push_back(at::cat(
+        {packed.narrow(0, begin, length), at::zeros(shape, packed.options())}));
+    begin += length;
+  }
+  return at::stack(rows);
+}
+
+/// The inverse of padded().
+inline at::Tensor packed(
+    const at::Tensor& padded,
+    const std::vector<int64_t>& lengths) {
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    rows.push_back(
+        padded.select(0, static_cast<int64_t>(i)).narrow(0, 0, lengths[i]));
+  }
+  return at::cat(rows);
+}
+
+/// CausalSelfAttention by LibTorch's attention on a padded batch, with the layer's
+/// parameters. `prefix` is the path of the layer in the module.
+inline at::Tensor attention_on_padded(
+    const torch::nn::Module& module,
+    const std::string& prefix,
+    int64_t num_heads,
+    const at::Tensor& x) {
+  const auto parameters = module.named_parameters();
+  const auto linear = [&](const at::Tensor& input, const std::string& name) {
+    return at::linear(
+        input,
+        parameters[prefix + name + ".weight"],
+        parameters[prefix + name + ".bias"]);
+  };
+  const int64_t batch = x.size(0);
+  const int64_t length = x.size(1);
+  const int64_t dim = x.size(2);
+  const at::Tensor heads =
+      linear(x, "in_projection")
+          .view({batch, length, 3, num_heads, dim / num_heads})
+          .permute({2, 0, 3, 1, 4});
+  const at::Tensor attended = at::scaled_dot_product_attention(
+      heads[0], heads[1], heads[2], {}, 0.0, /*is_causal=*/true);
+  return linear(
+      attended.transpose(1, 2).reshape({batch, length, dim}), "out_projection");
+}
+
+}  // namespace tessera::test
