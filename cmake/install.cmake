@@ -19,4 +19,5 @@ write_basic_package_version_file(
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
               "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/FindLibTorch.cmake
+              cmake/FindTesseraArrow.cmake
         DESTINATION "${package_folder}")
