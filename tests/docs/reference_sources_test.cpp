@@ -104,7 +104,8 @@ TEST_F(SourcesReferenceTest, ParquetOptions) {
   const auto last_two = source->open(*source->size() - 2);
   // end snippet
   EXPECT_EQ(
-      test::show_rest(*last_two), (Texts{"user text: 9 7", "price float32: _ 2"}));
+      test::show_rest(*last_two),
+      (Texts{"user text: 9 7", "price float32: _ 2"}));
 }
 
 TEST_F(SourcesReferenceTest, FeatherOptions) {
@@ -114,8 +115,7 @@ TEST_F(SourcesReferenceTest, FeatherOptions) {
   const Column& items = examples->at("item");
   // end snippet
   EXPECT_EQ(
-      std::get<std::vector<std::string>>(items.values),
-      (Texts{"a", "b", "a"}));
+      std::get<std::vector<std::string>>(items.values), (Texts{"a", "b", "a"}));
 }
 
 TEST_F(SourcesReferenceTest, CriteoSource) {
