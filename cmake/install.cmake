@@ -20,4 +20,5 @@ write_basic_package_version_file(
 install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
               "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/FindLibTorch.cmake
               cmake/FindISAL.cmake cmake/Findutf8proc.cmake
+              cmake/FindTesseraArrow.cmake
         DESTINATION "${package_folder}")

@@ -53,7 +53,8 @@ CriteoBlocks::CriteoBlocks(const CriteoReaderOptions& options)
            .block_bytes = static_cast<size_t>(options.block_bytes),
            .max_line_bytes = static_cast<size_t>(options.max_line_bytes),
            .padding = kCriteoPadding,
-           .start_line = options.start_line}),
+           .start_line = options.start_line,
+           .reader = "CriteoReader"}),
       slots_(static_cast<size_t>(options.queue_blocks)) {
   try {
     threads_.emplace_back([this] { read_blocks(); });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/line_source.h>
 #include "src/data/criteo_line.h"
-#include "src/data/line_source.h"
 
 #include <tessera/data/criteo_reader.h>
 

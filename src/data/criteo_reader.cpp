@@ -58,7 +58,7 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
         "[CriteoReader] max_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
   }
   for (const std::string& file : options.files) {
-    check_readable(file);
+    check_readable(file, "CriteoReader");
   }
   if (options.threads == 0) {
     const auto cores =
@@ -87,6 +87,10 @@ void check_shape(
 }
 
 }  // namespace
+
+void validate(const CriteoReaderOptions& options) {
+  validated(options);
+}
 
 Columns to_columns(const CriteoBatch& batch) {
   TESSERA_CHECK_VALUE(
@@ -206,6 +210,8 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
 bool CriteoReader::Batches::take_block(int64_t examples) {
   try {
     block_ = blocks_.next();
+  } catch (const StartAfterEnd&) {
+    throw;
   } catch (const c10::ValueError& error) {
     TESSERA_CHECK_VALUE(
         false,

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/data/file_bytes.h"
+#include <tessera/data/file_bytes.h>
+
+#include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/file_advice.h"
+#include "src/common/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace tessera::data {
 
@@ -22,9 +28,39 @@ constexpr char kMagic[] = {'\x1f', '\x8b'};
 
 }  // namespace
 
-FileBytes::FileBytes(std::string path)
-    : path_(std::move(path)), raw_(kRawBytes) {
-  check_path(path_, "[CriteoReader]");
+class FileBytes::Stream {
+ public:
+  Stream(std::string path, const std::string& reader);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  size_t read(char* to, size_t size);
+
+ private:
+  size_t read_raw(char* to, size_t size);
+  void fetch();
+  bool begins_member() const;
+  size_t inflate_some(char* to, size_t size);
+  void begin_member();
+  [[noreturn]] void fail(const std::string& problem, const char* advice) const;
+
+  std::string where_;  // such as "[CriteoReader]"
+  std::string path_;
+  FileDescriptor file_;
+  bool is_gzip_ = false;
+  bool is_between_members_ = false;
+  bool is_damaged_ = false;
+  bool is_ended_ = false;
+  std::vector<char> raw_;  // bytes [raw_begin_, raw_end_) are not used yet
+  size_t raw_begin_ = 0;
+  size_t raw_end_ = 0;
+  z_stream stream_ = {};
+};
+
+FileBytes::Stream::Stream(std::string path, const std::string& reader)
+    : where_("[" + reader + "]"), path_(std::move(path)), raw_(kRawBytes) {
+  check_path(path_, where_);
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file_.is_open()) {
     const int number = errno;
@@ -47,18 +83,19 @@ FileBytes::FileBytes(std::string path)
   }
 }
 
-FileBytes::~FileBytes() {
+FileBytes::Stream::~Stream() {
   if (is_gzip_) {
     inflateEnd(&stream_);
   }
 }
 
-void FileBytes::fail(const std::string& problem, const char* advice) const {
+void FileBytes::Stream::fail(const std::string& problem, const char* advice)
+    const {
   TESSERA_CHECK_VALUE(
-      false, "[CriteoReader] '{}' {}. {}", path_, problem, advice);
+      false, "{} '{}' {}. {}", where_, shorten(path_), problem, advice);
 }
 
-size_t FileBytes::read_raw(char* to, size_t size) {
+size_t FileBytes::Stream::read_raw(char* to, size_t size) {
   ssize_t count = 0;
   do {
     count = ::read(file_.number(), to, size);
@@ -72,7 +109,7 @@ size_t FileBytes::read_raw(char* to, size_t size) {
   return static_cast<size_t>(count);
 }
 
-void FileBytes::fetch() {
+void FileBytes::Stream::fetch() {
   if (raw_begin_ == raw_end_) {
     raw_begin_ = 0;
     raw_end_ = 0;
@@ -80,12 +117,12 @@ void FileBytes::fetch() {
   }
 }
 
-bool FileBytes::begins_member() const {
+bool FileBytes::Stream::begins_member() const {
   return raw_end_ - raw_begin_ >= sizeof(kMagic) &&
       std::memcmp(raw_.data() + raw_begin_, kMagic, sizeof(kMagic)) == 0;
 }
 
-size_t FileBytes::read(char* to, size_t size) {
+size_t FileBytes::Stream::read(char* to, size_t size) {
   if (is_gzip_) {
     size_t count = 0;
     while (count == 0 && !is_ended_ && size > 0) {
@@ -103,7 +140,7 @@ size_t FileBytes::read(char* to, size_t size) {
 }
 
 // May return 0 before the end.
-size_t FileBytes::inflate_some(char* to, size_t size) {
+size_t FileBytes::Stream::inflate_some(char* to, size_t size) {
   if (is_damaged_) {
     fail(
         c10::str(
@@ -136,7 +173,7 @@ size_t FileBytes::inflate_some(char* to, size_t size) {
 }
 
 // After a member comes another one, zeros as padding of a tape block, or the end.
-void FileBytes::begin_member() {
+void FileBytes::Stream::begin_member() {
   is_between_members_ = false;
   fetch();
   if (raw_end_ - raw_begin_ == 1) {
@@ -157,6 +194,32 @@ void FileBytes::begin_member() {
     fetch();
   }
   is_ended_ = true;
+}
+
+FileBytes::FileBytes(std::string path, std::string reader)
+    : stream_(std::make_unique<Stream>(std::move(path), reader)) {}
+
+FileBytes::FileBytes(FileBytes&&) noexcept = default;
+FileBytes& FileBytes::operator=(FileBytes&&) noexcept = default;
+FileBytes::~FileBytes() = default;
+
+size_t FileBytes::read(char* to, size_t size) {
+  return stream_->read(to, size);
+}
+
+void check_readable(const std::string& path, const std::string& reader) {
+  struct stat status = {};
+  const int failed = ::stat(path.c_str(), &status);
+  const char* problem = failed != 0                    ? std::strerror(errno)
+      : S_ISDIR(status.st_mode)                        ? "it is a folder"
+      : S_ISREG(status.st_mode) && status.st_size == 0 ? "it is empty"
+                                                       : nullptr;
+  TESSERA_CHECK_VALUE(
+      problem == nullptr,
+      "[{}] expected a file with examples, but got '{}': {}. Correct its path in `files`.",
+      reader,
+      shorten(path),
+      problem);
 }
 
 }  // namespace tessera::data

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/data/line_source.h"
+#include <tessera/data/line_source.h>
 
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/data/file_bytes.h"
-
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -26,36 +22,23 @@ char* after_newline(char* begin, const char* end) {
 
 }  // namespace
 
-void check_readable(const std::string& path) {
-  struct stat status = {};
-  const int failed = ::stat(path.c_str(), &status);
-  const char* problem = failed != 0                    ? std::strerror(errno)
-      : S_ISDIR(status.st_mode)                        ? "it is a folder"
-      : S_ISREG(status.st_mode) && status.st_size == 0 ? "it is empty"
-                                                       : nullptr;
-  TESSERA_CHECK_VALUE(
-      problem == nullptr,
-      "[CriteoReader] expected a file with examples, but got '{}': {}. Correct CriteoReaderOptions::files.",
-      shorten(path),
-      problem);
-}
-
 LineSource::LineSource(LineSourceOptions options)
     : options_(std::move(options)) {}
 
 LineSource::~LineSource() = default;
 
 void LineSource::open_file() {
-  check_readable(options_.files[file_]);
-  bytes_ = std::make_unique<FileBytes>(options_.files[file_]);
+  check_readable(options_.files[file_], options_.reader);
+  bytes_ = std::make_unique<FileBytes>(options_.files[file_], options_.reader);
   line_of_file_ = 0;
 }
 
 void LineSource::close_file() {
   TESSERA_CHECK_VALUE(
       line_of_file_ > 0,
-      "[CriteoReader] expected a file with examples, but got '{}': it is empty. Correct CriteoReaderOptions::files.",
-      options_.files[file_]);
+      "[{}] expected a file with examples, but got '{}': it is empty. Correct its path in `files`.",
+      options_.reader,
+      shorten(options_.files[file_]));
   bytes_.reset();
   ++file_;
 }
@@ -76,11 +59,14 @@ bool LineSource::next(LineBlock& block) {
       fill(block);
       return true;
     }
-    TESSERA_CHECK_VALUE(
-        line_ >= options_.start_line,
-        "[CriteoReader] start_line must be at most the number of lines, {}, but got {}. Pass the files of the reader that gave this line.",
-        line_,
-        options_.start_line);
+    if (line_ < options_.start_line) {
+      checks::fail<StartAfterEnd>(
+          {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+          "[{}] start_line must be at most the number of lines, {}, but got {}. Pass the files of the reader that gave this line.",
+          options_.reader,
+          line_,
+          options_.start_line);
+    }
   } catch (...) {
     error_ = std::current_exception();
     throw;

@@ -287,7 +287,7 @@ TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_VALUE_ERROR(
       open(folder / "missing"),
       "expected a file with examples, but got '" + (folder / "missing") +
-          "': No such file or directory. Correct CriteoReaderOptions::files.");
+          "': No such file or directory. Correct its path in `files`.");
   std::filesystem::create_directory(folder / "folder");
   EXPECT_VALUE_ERROR(open(folder / "folder"), "folder': it is a folder.");
   EXPECT_VALUE_ERROR(open(folder.write("empty", "")), "empty': it is empty.");
@@ -295,7 +295,7 @@ TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
       test::read_all(
           {.files = {good, folder.write("no_lines", make_gzip(""))},
            .batch_size = 5}),
-      "no_lines': it is empty. Correct CriteoReaderOptions::files. The reader "
+      "no_lines': it is empty. Correct its path in `files`. The reader "
       "gave 5 examples before this error.");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/criteo_reader.h>
+#include <tessera/data/line_source.h>
 
 #include "tests/data/criteo_files.h"
 #include "tests/temporary_folder.h"
@@ -263,9 +264,10 @@ TEST(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
   ASSERT_TRUE(reader.next().has_value());
   EXPECT_EQ(reader.next_line(), 8);
   EXPECT_TRUE(read_all({.files = {path}, .start_line = 8}).empty());
-  EXPECT_VALUE_ERROR(
+  EXPECT_RAISES(
+      StartAfterEnd,
       read_all({.files = {path}, .start_line = 9}),
-      "start_line must be at most the number of lines, 8, but got 9");
+      "[CriteoReader] start_line must be at most the number of lines, 8, but got 9");
 }
 
 TEST(CriteoReaderTest, EachShardGetsEveryNthLine) {

@@ -157,57 +157,6 @@ TEST_F(DataReferenceTest, APipelineGivesFeaturesAndNumbers) {
   EXPECT_EQ(pipeline.vocabulary_size("site"), 100'000);
 }
 
-TEST_F(DataReferenceTest, LinesOfAnotherFormatBecomeColumns) {
-  std::istringstream file("u1,i3,i5|i8,9.5\nu2,i8,,1\n");
-  // snippet: own_format
-  // Lines such as u1,i3,i5|i8,9.5: a user, an item, recent items and a price.
-  std::vector<std::string> users;
-  std::vector<std::string> items;
-  std::vector<std::string> recent;
-  std::vector<int64_t> splits{0};
-  std::vector<float> prices;
-  for (std::string line, field; std::getline(file, line);) {
-    std::istringstream fields(line);
-    std::getline(fields, users.emplace_back(), ',');
-    std::getline(fields, items.emplace_back(), ',');
-    std::getline(fields, field, ',');
-    std::istringstream list(field);
-    while (std::getline(list, field, '|')) {
-      recent.push_back(field);
-    }
-    splits.push_back(static_cast<int64_t>(recent.size()));
-    std::getline(fields, field);
-    prices.push_back(std::stof(field));
-  }
-  Columns columns;
-  columns.add("user", {.values = users});
-  columns.add("item", {.values = items});
-  columns.add(
-      "recent", {.values = recent, .row_splits = torch::tensor(splits)});
-  columns.add("price", {.values = torch::tensor(prices)});
-
-  // "item" and "recent" share one vocabulary, so that they can share one table.
-  VocabularyBuilder builder("item");
-  builder.add(columns.at("item"));
-  builder.add(columns.at("recent"));
-  const transforms::Vocabulary known_items = builder.finish({.min_count = 1});
-  const FeaturePipeline pipeline(
-      {{.name = "user",
-        .columns = {"user"},
-        .transform = transforms::Hash{.num_bins = 1000}},
-       {.name = "item", .columns = {"item"}, .transform = known_items},
-       {.name = "recent", .columns = {"recent"}, .transform = known_items},
-       {.name = "price",
-        .columns = {"price"},
-        .transform = transforms::Log1p{}}});
-  const PipelineBatch inputs = pipeline.apply(columns);
-  // end snippet
-  EXPECT_EQ(inputs.features.paths(), (Texts{"user", "item", "recent"}));
-  EXPECT_EQ(
-      pipeline.vocabulary_size("item"), pipeline.vocabulary_size("recent"));
-  expect_close(inputs.dense, test::floats({9.5, 1}).log1p().unsqueeze(1));
-}
-
 TEST_F(DataReferenceTest, AHashNeedsNoVocabulary) {
   // snippet: Hash
   const PipelineOutput site{

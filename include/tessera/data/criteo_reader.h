@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/data/columns.h>
+#include <tessera/data/malformed_lines.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -32,9 +33,6 @@ struct CriteoBatch {
 /// that a reader has returned.
 /// Errors:  c10::ValueError for other shapes or types.
 Columns to_columns(const CriteoBatch& batch);
-
-/// The reader fails at a line that is not an example, or skips the line.
-enum class MalformedLines { kError, kSkip };
 
 // snippet: tests/docs/reference_data_test.cpp CriteoShard
 /// Shares files between `count` readers. A reader gets the lines with
@@ -81,26 +79,12 @@ struct CriteoReaderOptions {
   bool operator==(const CriteoReaderOptions&) const = default;
 };
 
-// snippet: tests/docs/reference_data_test.cpp CriteoReport
-/// Counts what a reader has read so far.
-///
-///   CriteoReader reader(
-///       {.files = {"day_0.gz", "day_1.gz"},
-///        .malformed_lines = MalformedLines::kSkip});
-///   for (CriteoBatch& batch : reader) {
-///     train(to_columns(batch));
-///   }
-///   const CriteoReport& report = reader.report();
-///   std::cout << report.examples << " examples, " << report.malformed_lines
-///             << " malformed lines\n";
-struct CriteoReport {
-  int64_t examples = 0;
-  /// The bytes of inflated text in the blocks that were taken.
-  int64_t bytes = 0;
-  int64_t malformed_lines = 0;
-  /// The file, the line number and the problem of the first ten malformed lines.
-  std::vector<std::string> first_malformed_lines = {};
-};
+/// Errors:  c10::ValueError for options out of range, and for files that are missing or
+///          empty.
+void validate(const CriteoReaderOptions& options);
+
+/// Counts what a CriteoReader has read so far.
+using CriteoReport = ReadReport;
 
 // snippet: tests/docs/reference_data_test.cpp CriteoReader
 /// Reads batches from the Criteo click logs, with its own threads:

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/file_bytes.h>
+
+#include <c10/util/Exception.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -22,23 +26,43 @@ struct LineBlock {
   int64_t first_line_of_file = 0;
 };
 
+/// The options of a LineSource.
 struct LineSourceOptions {
+  /// Text or gzip files, recognised by their first bytes. They are read one after the
+  /// other.
   std::vector<std::string> files = {};
-  size_t block_bytes = 0;
-  size_t max_line_bytes = 0;
+  /// The number of bytes that each next() reads.
+  size_t block_bytes = size_t{1} << 18;
+  /// The maximum length of a line that is returned completely.
+  size_t max_line_bytes = 4096;
   /// The number of readable bytes after a block's end.
   size_t padding = 0;
+  /// The number of lines to skip at the beginning, counted over all files.
   int64_t start_line = 0;
+  /// Messages begin with this name.
+  std::string reader = "LineSource";
+
+  bool operator==(const LineSourceOptions&) const = default;
 };
 
-class FileBytes;
+/// The error of a LineSource with fewer lines than start_line.
+class StartAfterEnd : public c10::ValueError {
+ public:
+  using c10::ValueError::ValueError;
+};
 
-/// Checks that a path is a file that is not empty.
-/// Errors:  c10::ValueError for a path that is missing, a folder or empty.
-void check_readable(const std::string& path);
-
-/// Reads the lines of several files, plain text or gzip. If a line is longer than
-/// max_line_bytes, only its first max_line_bytes + 1 bytes are kept.
+// snippet: tests/docs/reference_sources_test.cpp LineSource
+/// Reads the lines of several files in blocks, plain text or gzip. If a line is longer
+/// than max_line_bytes, only its first max_line_bytes + 1 bytes are kept.
+///
+///   LineSource source({.files = {"day_0.gz"}, .start_line = 1});
+///   for (LineBlock block; source.next(block);) {
+///     const std::string_view text(
+///         block.text.data() + block.begin, block.end - block.begin);
+///     lines += std::count(text.begin(), text.end(), '\n');
+///   }
+///
+/// Not thread safe.
 class LineSource {
  public:
   explicit LineSource(LineSourceOptions options);
@@ -48,7 +72,7 @@ class LineSource {
   /// after the last block. All whole lines before an error are returned before it is
   /// raised.
   /// Errors:  c10::ValueError for a file that can't be read, is empty, damaged or
-  ///          cut off, and when there are fewer lines than start_line.
+  ///          cut off; StartAfterEnd if there are fewer lines than start_line.
   bool next(LineBlock& block);
 
  private:

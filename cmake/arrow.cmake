@@ -1,0 +1,14 @@
+# Finds Arrow C++. Without it, Tessera is built without the readers of CSV, Parquet and Feather files.
+#
+#   TESSERA_HAS_ARROW  whether Arrow was found
+set(TESSERA_HAS_ARROW OFF)
+if(TESSERA_WITH_ARROW)
+  set(TesseraArrow_FALLBACK_DIR "${PROJECT_SOURCE_DIR}/.deps/arrow")
+  find_package(TesseraArrow 24 MODULE QUIET)
+  if(TARGET TesseraArrow::TesseraArrow)
+    set(TESSERA_HAS_ARROW ON)
+  else()
+    message(STATUS "Tessera is built without Arrow: run ./run setup for make_csv_source, make_parquet_source and"
+                   " make_feather_source")
+  endif()
+endif()

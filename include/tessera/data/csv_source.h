@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/column_type.h>
+#include <tessera/data/example_source.h>
+#include <tessera/data/malformed_lines.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+// snippet: tests/docs/reference_sources_test.cpp CsvOptions
+/// The options of make_csv_source().
+///
+///   const auto source = make_csv_source(
+///       {.files = {"clicks.csv"},
+///        .columns = {"user", "recent", "price"},
+///        .types = {{"price", ColumnType::kFloat32}},
+///        .list_delimiters = {{"recent", '|'}}});
+///   const auto reader = source->open();
+///   while (const auto examples = reader->next()) {
+///     output << examples->batch_size() << " examples\n";
+///   }
+struct CsvOptions {
+  /// Text, gzip or zstd files, recognised by their first bytes. They are read one after
+  /// the other.
+  std::vector<std::string> files = {};
+  /// The columns to read, in this order. If empty, all columns of the first file are
+  /// read. The other files must have them, too, in any order.
+  std::vector<std::string> columns = {};
+  /// The types of columns. The other types are inferred from the first block of the first
+  /// file: kInt64 if all values are integers or booleans, otherwise kFloat32 if all are
+  /// numbers, otherwise kText. Integers that do not fit into int64 are text.
+  std::map<std::string, ColumnType> types = {};
+  /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
+  /// empty field is an empty list. The types are those of the values.
+  std::map<std::string, char> list_delimiters = {};
+  /// The names of all columns, if the files have no header. If empty, the first row of
+  /// each file has the names.
+  std::vector<std::string> names = {};
+  char delimiter = ',';
+  /// The character around fields that contain delimiters or newlines. A quote in such a
+  /// field is written twice. '\0' means that there are no quotes.
+  char quote = '"';
+  /// Fields that stand for a missing number. In text columns only the empty field does,
+  /// because NA can be a word.
+  std::vector<std::string> missing_values =
+      {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
+  /// What happens at rows with too many or too few fields, with values of another type,
+  /// or with text that is not UTF-8.
+  MalformedLines malformed_lines = MalformedLines::kError;
+  /// The number of malformed rows that kSkip allows. One more is an error. If unset,
+  /// there is no limit.
+  std::optional<int64_t> max_malformed_lines = {};
+  /// The number of threads that read and parse. 0 means one per core, but at most four.
+  int64_t threads = 0;
+  /// The size of the text that a thread parses at once, in bytes.
+  int64_t block_bytes = int64_t{1} << 20;
+  /// Longer rows are an error. They usually have a quote that is not closed.
+  int64_t max_row_bytes = int64_t{1} << 24;
+
+  bool operator==(const CsvOptions&) const = default;
+};
+
+// snippet: tests/docs/reference_sources_test.cpp CsvSource
+/// Examples in CSV files, as make_csv_source() makes them.
+///
+///   const auto source = make_csv_source(
+///       {.files = {"clicks.csv"}, .malformed_lines = MalformedLines::kSkip});
+///   const auto reader = source->open();
+///   while (const auto examples = reader->next()) {
+///   }
+///   output << source->report().malformed_lines << " malformed line: "
+///          << source->report().first_malformed_lines.front() << "\n";
+class CsvSource : public ExampleSource {
+ public:
+  /// Counts what the reader that was opened last has read so far, with the rows that it
+  /// skipped. Several threads may call it.
+  virtual ReadReport report() const = 0;
+};
+
+/// Examples in CSV files. Blocks of rows are parsed in parallel, and threads do not change
+/// the result. Empty lines are skipped. open() reads the rows before the first example,
+/// because their number is not known, and so size() is unset.
+///
+/// Memory:  at most 2 * threads + 2 parsed blocks.
+/// Errors:  c10::ValueError for options out of range; for files that are missing, empty,
+///          damaged, cut off or changed since this call; for missing columns; for
+///          malformed rows see `malformed_lines`. The message names file, line and
+///          column. next() first returns the examples before the error.
+///          c10::NotImplementedError if Tessera was built without Arrow.
+std::unique_ptr<CsvSource> make_csv_source(const CsvOptions& options);
+
+/// Whether this Tessera was built with Arrow, which make_csv_source(),
+/// make_parquet_source() and make_feather_source() need.
+bool has_arrow();
+
+}  // namespace tessera::data

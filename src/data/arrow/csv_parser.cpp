@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/data/arrow/csv_parser.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+#include "src/data/arrow/csv_value.h"
+#include "src/data/utf8.h"
+
+#include <ATen/ops/empty.h>
+#include <arrow/csv/parser.h>
+#include <arrow/memory_pool.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace tessera::data {
+
+namespace {
+
+// A field for a message. Bytes that are no printable ASCII are escaped.
+std::string shown_field(std::string_view field) {
+  constexpr size_t kMaxBytes = 60;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "'";
+  for (const char c : field.substr(0, kMaxBytes)) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      text += c;
+    } else {
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return text + (field.size() > kMaxBytes ? "...'" : "'");
+}
+
+// The lines, counted from 0, at which the rows begin. It splits rows as Arrow does: empty
+// lines are no rows, and a field that begins with a quote may have newlines.
+std::vector<int64_t> lines_of_rows(
+    std::string_view text,
+    char delimiter,
+    char quote) {
+  std::vector<int64_t> lines;
+  int64_t line = 0;
+  size_t i = 0;
+  while (i < text.size()) {
+    if (text[i] == '\n' || text[i] == '\r') {
+      line += text[i] == '\n' ? 1 : 0;
+      ++i;
+      continue;
+    }
+    lines.push_back(line);
+    bool is_field_begin = true;
+    bool is_quoted = false;
+    for (; i < text.size(); ++i) {
+      const char c = text[i];
+      if (is_quoted) {
+        line += c == '\n' ? 1 : 0;
+        is_quoted = c != quote;
+      } else if (c == '\n' || c == '\r') {
+        break;
+      } else {
+        // The second quote of a pair begins a quoted part again.
+        const bool is_pair = i > 0 && text[i - 1] == quote && !is_field_begin;
+        is_quoted = quote != '\0' && c == quote && (is_field_begin || is_pair);
+        is_field_begin = c == delimiter;
+      }
+    }
+  }
+  return lines;
+}
+
+// A row that has the wrong number of fields.
+struct RaggedRow {
+  int64_t row = 0;  // in the block, counted from 0 with the other ragged rows
+  int32_t expected = 0;
+  int32_t actual = 0;
+};
+
+// The rows of a block, split into fields by Arrow.
+struct FieldRows {
+  std::vector<std::unique_ptr<arrow::csv::BlockParser>> parts = {};
+  std::vector<RaggedRow> ragged = {};
+  int64_t rows = 0;  // without the ragged ones
+  bool has_open_quote = false;
+};
+
+FieldRows split_rows(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const CsvBlock& block) {
+  FieldRows result;
+  arrow::csv::ParseOptions parse = parse_options_of(options);
+  int64_t rows_before = 0;  // of the current part
+  parse.invalid_row_handler = [&](const arrow::csv::InvalidRow& row) {
+    result.ragged.push_back(
+        {.row = rows_before + row.number,
+         .expected = row.expected_columns,
+         .actual = row.actual_columns});
+    return arrow::csv::InvalidRowResult::Skip;
+  };
+  std::string_view text = std::string_view(block.text).substr(block.begin);
+  while (!text.empty()) {
+    auto parser = std::make_unique<arrow::csv::BlockParser>(
+        arrow::default_memory_pool(),
+        parse,
+        static_cast<int32_t>(file.names.size()),
+        /*first_row=*/0);
+    uint32_t parsed = 0;
+    const arrow::Status status = parser->ParseFinal(text, &parsed);
+    if (!status.ok() || parsed == 0) {
+      result.has_open_quote = true;
+      break;
+    }
+    rows_before += parser->total_num_rows();
+    result.rows += parser->num_rows();
+    text.remove_prefix(parsed);
+    result.parts.push_back(std::move(parser));
+  }
+  return result;
+}
+
+// Calls visit(row, field) for a column. Ragged rows do not count.
+template <class Visit>
+void visit_fields_of(const FieldRows& rows, int column, Visit&& visit) {
+  int64_t row = 0;
+  for (const auto& part : rows.parts) {
+    const arrow::Status ignored = part->VisitColumn(
+        column, [&](const uint8_t* data, uint32_t size, bool, bool) {
+          visit(
+              row++,
+              std::string_view(reinterpret_cast<const char*>(data), size));
+          return arrow::Status::OK();
+        });
+    static_cast<void>(ignored);  // the visitor does not fail
+  }
+}
+
+// Calls visit(value) for each value of a field.
+template <class Visit>
+void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
+  if (delimiter == '\0') {
+    visit(field);
+    return;
+  }
+  if (field.empty()) {
+    return;
+  }
+  while (true) {
+    const size_t end = field.find(delimiter);
+    visit(field.substr(0, end));
+    if (end == std::string_view::npos) {
+      return;
+    }
+    field.remove_prefix(end + 1);
+  }
+}
+
+// The problems of rows. Each row keeps that of its first column.
+using Problems = std::map<int64_t, std::string>;
+
+// Converts the fields of a column, without rows that have a problem. It adds the rows
+// whose values are of another type.
+class ColumnParser {
+ public:
+  ColumnParser(
+      const CsvOptions& options,
+      const ColumnRequest& request,
+      Problems& problems,
+      int64_t rows)
+      : options_(options),
+        request_(request),
+        problems_(problems),
+        is_list_(request.list_delimiter != '\0') {
+    for (const auto& [row, problem] : problems) {
+      skipped_.push_back(row);
+    }
+    if (is_list_) {
+      splits_.reserve(static_cast<size_t>(rows + 1));
+      splits_.push_back(0);
+    }
+    const auto size = static_cast<size_t>(rows);
+    switch (request.type) {
+      case ColumnType::kInt64:
+        integers_.reserve(size);
+        break;
+      case ColumnType::kFloat32:
+        floats_.reserve(size);
+        break;
+      case ColumnType::kText:
+        texts_.reserve(size);
+        break;
+    }
+  }
+
+  void add(int64_t row, std::string_view field) {
+    if (next_skipped_ < skipped_.size() && skipped_[next_skipped_] == row) {
+      ++next_skipped_;
+      return;
+    }
+    switch (request_.type) {
+      case ColumnType::kInt64:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          int64_t number = kMissing;
+          if (!parse_csv_integer(value, number)) {
+            number = kMissing;
+            check_missing(row, value, "an integer above -2^63 and below 2^63");
+          }
+          integers_.push_back(number);
+        });
+        break;
+      case ColumnType::kFloat32:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          float number = 0;
+          if (!parse_csv_float(value, number)) {
+            number = std::numeric_limits<float>::quiet_NaN();
+            check_missing(row, value, "a number in the range of float32");
+          }
+          floats_.push_back(number);
+        });
+        break;
+      case ColumnType::kText:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          if (!is_utf8(value)) {
+            refuse(row, value, "UTF-8");
+          }
+          texts_.emplace_back(value);
+        });
+        break;
+    }
+    if (is_list_) {
+      splits_.push_back(static_cast<int64_t>(
+          integers_.size() + floats_.size() + texts_.size()));
+    }
+  }
+
+  Column finish() {
+    Column column;
+    const auto copy = [](const auto& values, at::ScalarType type) {
+      using Value = typename std::decay_t<decltype(values)>::value_type;
+      at::Tensor tensor =
+          at::empty({static_cast<int64_t>(values.size())}, type);
+      std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<Value>());
+      return tensor;
+    };
+    switch (request_.type) {
+      case ColumnType::kInt64:
+        column.values = copy(integers_, at::kLong);
+        break;
+      case ColumnType::kFloat32:
+        column.values = copy(floats_, at::kFloat);
+        break;
+      case ColumnType::kText:
+        column.values = std::move(texts_);
+        break;
+    }
+    if (is_list_) {
+      column.row_splits = copy(splits_, at::kLong);
+    }
+    return column;
+  }
+
+ private:
+  void check_missing(
+      int64_t row,
+      std::string_view value,
+      const char* expected) {
+    if (!is_missing_number(value, options_.missing_values)) {
+      refuse(row, value, expected);
+    }
+  }
+
+  void refuse(int64_t row, std::string_view value, const char* expected) {
+    problems_.emplace(
+        row,
+        c10::str(
+            "column '",
+            shorten(request_.name),
+            "' must be ",
+            expected,
+            ", but got ",
+            shown_field(value)));
+  }
+
+  const CsvOptions& options_;
+  const ColumnRequest& request_;
+  Problems& problems_;
+  bool is_list_;
+  std::vector<int64_t> skipped_;
+  size_t next_skipped_ = 0;
+  std::vector<int64_t> integers_;
+  std::vector<float> floats_;
+  std::vector<std::string> texts_;
+  std::vector<int64_t> splits_;
+};
+
+Columns parse_columns(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const FieldRows& rows,
+    Problems& problems) {
+  const bool is_second_pass = !problems.empty();
+  Columns columns;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Problems none;
+    ColumnParser parser(
+        options, requests[i], is_second_pass ? problems : none, rows.rows);
+    visit_fields_of(
+        rows, file.positions[i], [&](int64_t row, std::string_view field) {
+          parser.add(row, field);
+        });
+    problems.merge(none);  // keeps the problem of an earlier column
+    Column column = parser.finish();
+    if (is_second_pass || problems.empty()) {
+      columns.add(requests[i].name, std::move(column));
+    }
+  }
+  return columns;
+}
+
+// Joins ragged rows and rows with other problems, in the order of the file.
+std::vector<MalformedRow> malformed_rows(
+    const CsvOptions& options,
+    const CsvBlock& block,
+    const FieldRows& rows,
+    const Problems& problems) {
+  std::vector<MalformedRow> malformed;
+  if (rows.ragged.empty() && problems.empty() && !rows.has_open_quote) {
+    return malformed;
+  }
+  const std::vector<int64_t> lines = lines_of_rows(
+      std::string_view(block.text).substr(block.begin),
+      options.delimiter,
+      options.quote);
+  const auto line_of = [&](int64_t row) {
+    return lines.empty()
+        ? 0
+        : lines[std::min(static_cast<size_t>(row), lines.size() - 1)];
+  };
+  auto ragged = rows.ragged.begin();
+  auto problem = problems.begin();
+  int64_t bad_before = 0;  // rows with problems
+  int64_t ragged_before = 0;
+  while (ragged != rows.ragged.end() || problem != problems.end()) {
+    // Row numbers of problems do not count ragged rows.
+    const bool is_ragged = ragged != rows.ragged.end() &&
+        (problem == problems.end() ||
+         ragged->row <= problem->first + ragged_before);
+    if (is_ragged) {
+      malformed.push_back(
+          {.example = ragged->row - ragged_before - bad_before,
+           .line = line_of(ragged->row),
+           .problem = c10::str(
+               "expected ",
+               ragged->expected,
+               " fields, but got ",
+               ragged->actual)});
+      ++ragged_before;
+      ++ragged;
+    } else {
+      malformed.push_back(
+          {.example = problem->first - bad_before,
+           .line = line_of(problem->first + ragged_before),
+           .problem = problem->second});
+      ++bad_before;
+      ++problem;
+    }
+  }
+  if (rows.has_open_quote) {
+    malformed.push_back(
+        {.example = rows.rows - bad_before,
+         .line = line_of(rows.rows + ragged_before),
+         .problem = "a quote is not closed"});
+  }
+  return malformed;
+}
+
+}  // namespace
+
+ParsedBlock parse_csv_block(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const CsvBlock& block) {
+  const FieldRows rows = split_rows(options, file, block);
+  Problems problems;
+  Columns columns = parse_columns(options, file, requests, rows, problems);
+  if (!problems.empty()) {
+    columns = parse_columns(options, file, requests, rows, problems);
+  }
+  return {
+      .columns = std::move(columns),
+      .examples = rows.rows - static_cast<int64_t>(problems.size()),
+      .malformed = malformed_rows(options, block, rows, problems),
+      .bytes = static_cast<int64_t>(block.text.size() - block.begin),
+      .lines = static_cast<int64_t>(std::count(
+          block.text.begin() + static_cast<int64_t>(block.begin),
+          block.text.end(),
+          '\n'))};
+}
+
+std::vector<ColumnType> infer_types(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const CsvBlock& block) {
+  const FieldRows rows = split_rows(options, file, block);
+  std::vector<ColumnType> types;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    bool are_integers = true;
+    bool are_numbers = true;
+    bool is_any = false;
+    visit_fields_of(
+        rows, file.positions[i], [&](int64_t, std::string_view field) {
+          if (!are_numbers) {
+            return;
+          }
+          visit_values_of(
+              field, requests[i].list_delimiter, [&](std::string_view value) {
+                int64_t integer = 0;
+                float number = 0;
+                if (is_missing_number(value, options.missing_values)) {
+                  return;
+                }
+                is_any = true;
+                if (are_integers && parse_csv_integer(value, integer)) {
+                  return;
+                }
+                are_integers = false;
+                // Digits that are no int64 are an id, which float32 would change.
+                const bool is_id = has_only_digits(value) &&
+                    !parse_csv_integer(value, integer);
+                are_numbers =
+                    are_numbers && !is_id && parse_csv_float(value, number);
+              });
+        });
+    types.push_back(
+        !is_any || !are_numbers ? ColumnType::kText
+            : are_integers      ? ColumnType::kInt64
+                                : ColumnType::kFloat32);
+  }
+  return types;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/columns.h>
+#include <tessera/data/csv_source.h>
+
+#include "src/data/arrow/column_request.h"
+#include "src/data/arrow/csv_blocks.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// A row that is no example.
+struct MalformedRow {
+  int64_t example = 0;  // the number of examples before it in its block
+  int64_t line = 0;  // in its block, counted from 0
+  std::string problem = {};
+};
+
+/// The examples of a block.
+struct ParsedBlock {
+  Columns columns = {};
+  int64_t examples = 0;
+  std::vector<MalformedRow> malformed = {};
+  int64_t bytes = 0;
+  int64_t lines = 0;
+  size_t file = 0;
+  int64_t header_lines = 0;  // before the block, if it is the first of its file
+  int64_t size = 0;  // for OrderedTasks
+};
+
+/// Parses the rows of a block of this file.
+ParsedBlock parse_csv_block(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const CsvBlock& block);
+
+/// Infers the types of columns from the well-formed rows of a block. The requests have
+/// the names and list delimiters.
+std::vector<ColumnType> infer_types(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const CsvBlock& block);
+
+}  // namespace tessera::data

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <arrow/io/file.h>
+#include <arrow/status.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tessera::data {
+
+/// The state of a file when a source was made. A reader compares it with that of the file
+/// that it reads.
+struct FileStamp {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t bytes = 0;
+  int64_t changed = 0;  // in nanoseconds
+
+  bool operator==(const FileStamp&) const = default;
+};
+
+/// The beginning of messages about a file: "[reader] 'path'".
+std::string where_of_file(const std::string& reader, const std::string& path);
+
+/// The state of a file that is not empty.
+/// Errors:  c10::ValueError for a path that is missing, a folder, empty or no regular
+///          file.
+FileStamp stamp_of(const std::string& reader, const std::string& path);
+
+/// Errors:  c10::ValueError that begins with `where` if the file has changed.
+void check_unchanged(
+    const std::string& where,
+    const FileStamp& expected,
+    const FileStamp& actual);
+
+/// Opens a file that has not changed.
+std::shared_ptr<arrow::io::ReadableFile> open_input(
+    const std::string& reader,
+    const std::string& path,
+    const FileStamp& expected);
+
+/// Errors:  c10::ValueError that begins with `where` if Arrow has failed.
+void check_status(const arrow::Status& status, const std::string& where);
+
+}  // namespace tessera::data

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/parquet_source.h>
+
+#include "tests/data/arrow_files.h"
+#include "tests/data/source_examples.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+namespace parquet_source_test {
+
+using test::array_of;
+using test::count_rest;
+using test::numbered_table;
+using test::show_all;
+using test::table_of;
+using test::TemporaryFolder;
+using test::write_parquet;
+
+using Texts = std::vector<std::string>;
+
+class ParquetSourceTest : public testing::Test {
+ protected:
+  // A source of a file with these columns.
+  std::unique_ptr<ExampleSource> source_of(
+      const std::vector<test::NamedArray>& columns,
+      ParquetOptions options = {}) {
+    path_ = folder_ / "a.parquet";
+    write_parquet(path_, table_of(columns));
+    options.files = {path_};
+    return make_parquet_source(options);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_;
+};
+
+TEST_F(ParquetSourceTest, EveryTypeBecomesAColumn) {
+  const auto source = source_of(
+      {{"bool", array_of(arrow::boolean(), "[true, false, null]")},
+       {"int8", array_of(arrow::int8(), "[-128, 127, null]")},
+       {"uint8", array_of(arrow::uint8(), "[0, 255, null]")},
+       {"int16", array_of(arrow::int16(), "[-32768, 1, null]")},
+       {"uint16", array_of(arrow::uint16(), "[65535, 1, null]")},
+       {"int32", array_of(arrow::int32(), "[-2147483648, 1, null]")},
+       {"uint32", array_of(arrow::uint32(), "[4294967295, 1, null]")},
+       {"int64", array_of(arrow::int64(), "[-9223372036854775807, 1, null]")},
+       {"uint64", array_of(arrow::uint64(), "[9223372036854775807, 1, null]")},
+       {"date", array_of(arrow::date32(), "[1, 20000, null]")},
+       {"time",
+        array_of(arrow::timestamp(arrow::TimeUnit::MILLI), "[5, 6, null]")},
+       {"float", array_of(arrow::float32(), "[0.5, 1e38, null]")},
+       {"double", array_of(arrow::float64(), "[0.25, -1.5, null]")},
+       {"text", array_of(arrow::utf8(), R"(["a", "", null])")},
+       {"large", array_of(arrow::large_utf8(), R"(["a", "b\u00e9", null])")},
+       {"binary", array_of(arrow::binary(), R"(["a", "b", null])")}});
+  EXPECT_EQ(
+      show_all(*source),
+      (Texts{
+          "bool int64: 1 0 _",
+          "int8 int64: -128 127 _",
+          "uint8 int64: 0 255 _",
+          "int16 int64: -32768 1 _",
+          "uint16 int64: 65535 1 _",
+          "int32 int64: -2147483648 1 _",
+          "uint32 int64: 4294967295 1 _",
+          "int64 int64: -9223372036854775807 1 _",
+          "uint64 int64: 9223372036854775807 1 _",
+          "date int64: 1 20000 _",
+          "time int64: 5 6 _",
+          "float float32: 0.5 1e+38 _",
+          "double float32: 0.25 -1.5 _",
+          "text text: a _ _",
+          "large text: a b\xc3\xa9 _",
+          "binary text: a b _"}));
+  EXPECT_EQ(source->size(), 3);
+}
+
+TEST_F(ParquetSourceTest, ListsAndDictionariesBecomeTheirValues) {
+  const auto dictionary = test::value_of(arrow::json::DictArrayFromJSONString(
+      arrow::dictionary(arrow::int8(), arrow::utf8()),
+      "[1, 0, null, 1]",
+      R"(["x", "y"])"));
+  const auto source = source_of(
+      {{"ids",
+        array_of(arrow::list(arrow::int32()), "[[1, null], [], null, [4]]")},
+       {"large",
+        array_of(
+            arrow::large_list(arrow::float64()), "[[1.5], [2, 3], [], null]")},
+       {"pair",
+        array_of(
+            arrow::fixed_size_list(arrow::int64(), 2),
+            "[[1, 2], [3, 4], [5, 6], [7, 8]]")},
+       {"words",
+        array_of(arrow::list(arrow::utf8()), R"([["a", "b"], [], [""], []])")},
+       {"kind", dictionary}});
+  EXPECT_EQ(
+      show_all(*source),
+      (Texts{
+          "ids int64: [1 _] [] [] [4]",
+          "large float32: [1.5] [2 3] [] []",
+          "pair int64: [1 2] [3 4] [5 6] [7 8]",
+          "words text: [a b] [] [_] []",
+          "kind text: y x _ y"}));
+}
+
+TEST_F(ParquetSourceTest, ReadsTheRequestedColumnsAsTheRequestedTypes) {
+  const std::vector<test::NamedArray> columns{
+      {"a", array_of(arrow::int64(), "[1, null]")},
+      {"b", array_of(arrow::list(arrow::utf8()), R"([["x"], []])")},
+      {"c", array_of(arrow::uint64(), "[18446744073709551615, 1]")},
+      {"d", array_of(arrow::boolean(), "[true, null]")}};
+  const auto source = source_of(
+      columns,
+      {.columns = {"d", "c", "a"},
+       .types = {
+           {"c", ColumnType::kText},
+           {"d", ColumnType::kFloat32},
+           {"a", ColumnType::kText}}});
+  EXPECT_EQ(
+      show_all(*source),
+      (Texts{
+          "d float32: 1 _", "c text: 18446744073709551615 1", "a text: 1 _"}));
+}
+
+TEST_F(ParquetSourceTest, ThreadsAndRowGroupsDoNotChangeTheExamples) {
+  const auto table = numbered_table(1000);
+  Texts expected;
+  for (const int64_t row_group : {1000, 1, 7, 333}) {
+    const std::string path = folder_ / "a.parquet";
+    const std::string second = folder_ / "b.parquet";
+    write_parquet(path, table, row_group);
+    write_parquet(second, numbered_table(10), 3);
+    for (const int64_t threads : {1, 2, 5}) {
+      for (const int64_t queue_examples : {1, 100, 0}) {
+        const auto source = make_parquet_source(
+            {.files = {path, second},
+             .threads = threads,
+             .queue_examples = queue_examples});
+        const Texts shown = show_all(*source);
+        if (expected.empty()) {
+          expected = shown;
+          EXPECT_NE(shown[0].find(" 998 999 0 1 2"), std::string::npos);
+          EXPECT_EQ(
+              shown[1].substr(0, 40),
+              "score float32: _ 0.25 0.5 0.75 1 _ 1.5 1");
+        }
+        EXPECT_EQ(shown, expected) << row_group << " " << threads;
+        EXPECT_EQ(source->size(), 1010);
+      }
+    }
+  }
+}
+
+TEST_F(ParquetSourceTest, LargeRowGroupsAreDecodedInParts) {
+  const std::string path = folder_ / "a.parquet";
+  write_parquet(path, numbered_table(200'000), 150'000);
+  const auto source = make_parquet_source(
+      {.files = {path}, .columns = {"id", "tags"}, .queue_examples = 1});
+  for (const int64_t first : {0, 65'535, 65'536, 149'999, 150'001, 199'999}) {
+    const auto reader = source->open(first);
+    int64_t next = first;
+    while (const auto examples = reader->next()) {
+      EXPECT_LE(examples->batch_size(), 65'536);
+      const auto& ids = std::get<at::Tensor>(examples->at("id").values);
+      const auto& tags = examples->at("tags").row_splits;
+      for (int64_t i = 0; i < ids.numel(); ++i, ++next) {
+        ASSERT_EQ(ids.const_data_ptr<int64_t>()[i], next);
+        const auto* splits = tags.const_data_ptr<int64_t>();
+        ASSERT_EQ(splits[i + 1] - splits[i], next % 4);
+      }
+    }
+    EXPECT_EQ(next, 200'000);
+  }
+}
+
+TEST_F(ParquetSourceTest, OpensAtAnyExample) {
+  const std::string first = folder_ / "a.parquet";
+  const std::string second = folder_ / "b.parquet";
+  write_parquet(first, numbered_table(20), 6);
+  write_parquet(second, numbered_table(9), 4);
+  const auto source = make_parquet_source(
+      {.files = {first, second}, .columns = {"id"}, .threads = 2});
+  std::string all = "id int64:";
+  std::vector<std::string> ids;
+  for (int i = 0; i < 29; ++i) {
+    ids.push_back(" " + std::to_string(i < 20 ? i : i - 20));
+  }
+  for (int64_t start = 0; start < 29; ++start) {
+    std::string expected = "id int64:";
+    for (size_t i = start; i < ids.size(); ++i) {
+      expected += ids[i];
+    }
+    EXPECT_EQ(show_all(*source, start), Texts{expected});
+  }
+  EXPECT_EQ(source->open(29)->next(), std::nullopt);
+  EXPECT_EQ(source->open(1000)->next(), std::nullopt);
+  EXPECT_VALUE_ERROR(source->open(-1), "first must be >= 0, but got -1");
+}
+
+TEST_F(ParquetSourceTest, ReadersMayLiveLongerThanTheSource) {
+  const std::string path = folder_ / "a.parquet";
+  write_parquet(path, numbered_table(1000), 10);
+  auto source = make_parquet_source({.files = {path}, .queue_examples = 1});
+  const auto reader = source->open();
+  source = nullptr;
+  EXPECT_EQ(count_rest(*reader), 1000);
+  // A reader may be dropped before its end.
+  make_parquet_source({.files = {path}, .queue_examples = 1})->open()->next();
+}
+
+TEST_F(ParquetSourceTest, FilesMayHaveOtherOrdersOfColumns) {
+  const std::string first = folder_ / "a.parquet";
+  const std::string second = folder_ / "b.parquet";
+  write_parquet(
+      first,
+      table_of(
+          {{"a", array_of(arrow::int64(), "[1]")},
+           {"b", array_of(arrow::float64(), "[0.5]")}}));
+  write_parquet(
+      second,
+      table_of(
+          {{"c", array_of(arrow::utf8(), R"(["x"])")},
+           {"b", array_of(arrow::int8(), "[2]")},
+           {"a", array_of(arrow::int32(), "[3]")}}));
+  EXPECT_EQ(
+      show_all(*make_parquet_source({.files = {first, second}})),
+      (Texts{"a int64: 1 3", "b float32: 0.5 2"}));
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {second, first}}),
+      "a.parquet' has no column 'c'. Its columns are: a, b.");
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {second, first}, .columns = {"b"}}),
+      "a.parquet' column 'b' is of the type double, which can't be read as "
+      "int64. Set its type to float32 in `types`");
+}
+
+TEST_F(ParquetSourceTest, NamesMissingColumnsAndOtherTypes) {
+  const std::vector<test::NamedArray> columns{
+      {"user_id", array_of(arrow::int64(), "[1]")},
+      {"item", array_of(arrow::utf8(), R"(["x"])")},
+      {"money", array_of(arrow::decimal128(5, 2), R"(["1.25"])")},
+      {"pair",
+       array_of(
+           arrow::struct_({arrow::field("x", arrow::int8())}),
+           R"([{"x": 1}])")}};
+  EXPECT_VALUE_ERROR(
+      source_of(columns, {.columns = {"userid"}}),
+      "a.parquet' has no column 'userid'. Similar columns are: user_id.");
+  EXPECT_VALUE_ERROR(
+      source_of(columns, {.columns = {"price"}}),
+      "Its columns are: user_id, item, money, pair.");
+  EXPECT_VALUE_ERROR(
+      source_of(columns),
+      "column 'money' is of the type decimal128(5, 2), which a column can't "
+      "have. Leave it out of `columns`");
+  EXPECT_VALUE_ERROR(
+      source_of(columns, {.columns = {"pair"}}), "the type struct<x: int8>");
+  EXPECT_VALUE_ERROR(
+      source_of(
+          columns,
+          {.columns = {"item"}, .types = {{"item", ColumnType::kInt64}}}),
+      "column 'item' is of the type string, which can't be read as int64");
+  EXPECT_VALUE_ERROR(
+      source_of(
+          columns,
+          {.columns = {"item"}, .types = {{"user_id", ColumnType::kText}}}),
+      "`types` has the column 'user_id', which is not read");
+  EXPECT_VALUE_ERROR(
+      source_of(columns, {.columns = {"item", "item"}}), "'item' twice");
+  EXPECT_VALUE_ERROR(
+      source_of(
+          {{"a", array_of(arrow::int8(), "[1]")},
+           {"a", array_of(arrow::int8(), "[2]")}}),
+      "has several columns 'a'");
+}
+
+TEST_F(ParquetSourceTest, NamesTheRowOfAValueThatDoesNotFit) {
+  EXPECT_VALUE_ERROR(
+      show_all(*source_of(
+          {{"a", array_of(arrow::uint64(), "[1, 9223372036854775808]")}})),
+      "a.parquet' row 2: column 'a' is 9223372036854775808, which does not "
+      "fit into int64. Read the column as text");
+  EXPECT_VALUE_ERROR(
+      show_all(*source_of(
+          {{"a", array_of(arrow::int64(), "[1, -9223372036854775808]")}})),
+      "row 2: column 'a' is -2^63, which stands for a missing integer");
+  EXPECT_VALUE_ERROR(
+      show_all(*source_of({{"a", array_of(arrow::float64(), "[1, 1e39]")}})),
+      "row 2: column 'a' is 1e+39, which is too large for float32");
+  arrow::BinaryBuilder builder;
+  test::check_arrow(builder.Append("good"));
+  test::check_arrow(builder.Append("\xc3("));
+  EXPECT_VALUE_ERROR(
+      show_all(*source_of({{"a", test::value_of(builder.Finish())}})),
+      "row 2: column 'a' is no UTF-8");
+  const auto lists = source_of(
+      {{"a",
+        array_of(
+            arrow::list(arrow::float64()), "[[], [1, 2], null, [3, 1e39]]")}});
+  EXPECT_VALUE_ERROR(show_all(*lists), "row 4: column 'a' is 1e+39");
+  EXPECT_VALUE_ERROR(show_all(*lists, 3), "row 4: column 'a' is 1e+39");
+}
+
+TEST_F(ParquetSourceTest, ReturnsTheExamplesBeforeAnError) {
+  const std::string good = folder_ / "a.parquet";
+  const std::string bad = folder_ / "b.parquet";
+  write_parquet(good, table_of({{"a", array_of(arrow::float64(), "[1, 2]")}}));
+  write_parquet(bad, table_of({{"a", array_of(arrow::float64(), "[1e39]")}}));
+  const auto source = make_parquet_source({.files = {good, bad}, .threads = 3});
+  const auto reader = source->open();
+  EXPECT_EQ(reader->next()->batch_size(), 2);
+  EXPECT_VALUE_ERROR(reader->next(), "b.parquet' row 1");
+  EXPECT_VALUE_ERROR(reader->next(), "b.parquet' row 1");
+}
+
+TEST_F(ParquetSourceTest, RefusesDamagedFiles) {
+  const std::string path = folder_ / "a.parquet";
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {path}}),
+      "[make_parquet_source] expected a file with examples, but got '" + path +
+          "': No such file or directory");
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {folder_.path()}}), "it is a folder");
+  folder_.write("a.parquet", "");
+  EXPECT_VALUE_ERROR(make_parquet_source({.files = {path}}), "it is empty");
+  folder_.write("a.parquet", "a,b\n1,2\n");
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {path}}),
+      "[make_parquet_source] '" + path +
+          "' can't be read: Parquet magic bytes");
+  write_parquet(path, numbered_table(5000), 1000);
+  const std::string bytes = test::read_text(path);
+  // Every truncated file is refused, and damaged bytes never crash the reader.
+  for (size_t size = 1; size < bytes.size(); size += bytes.size() / 20) {
+    folder_.write("b.parquet", bytes.substr(0, size));
+    EXPECT_VALUE_ERROR(
+        make_parquet_source({.files = {folder_ / "b.parquet"}}),
+        "b.parquet' can't be read: ");
+  }
+  int64_t refused = 0;
+  for (size_t i = 4; i < bytes.size(); i += bytes.size() / 100) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x55);
+    folder_.write("b.parquet", damaged);
+    try {
+      count_rest(
+          *make_parquet_source({.files = {folder_ / "b.parquet"}})->open());
+    } catch (const c10::ValueError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 50);
+}
+
+TEST_F(ParquetSourceTest, RefusesFilesThatChange) {
+  const std::string path = folder_ / "a.parquet";
+  write_parquet(path, numbered_table(100), 10);
+  const auto source = make_parquet_source({.files = {path}});
+  write_parquet(path, numbered_table(101), 10);
+  EXPECT_VALUE_ERROR(
+      source->open()->next(),
+      "a.parquet' has changed since the source was made");
+  std::filesystem::remove(path);
+  EXPECT_VALUE_ERROR(source->open()->next(), "No such file or directory");
+}
+
+TEST_F(ParquetSourceTest, FilesWithoutRowsHaveNoExamples) {
+  const auto source =
+      source_of({{"a", array_of(arrow::int64(), "[]")}}, {.threads = 2});
+  EXPECT_EQ(source->size(), 0);
+  EXPECT_EQ(source->open()->next(), std::nullopt);
+}
+
+TEST_F(ParquetSourceTest, RefusesOptionsOutOfRange) {
+  EXPECT_VALUE_ERROR(make_parquet_source({}), "files is empty");
+  const std::string path = folder_ / "a.parquet";
+  write_parquet(path, numbered_table(1));
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {path}, .threads = -1}),
+      "threads must be in [0, 1024], but got -1");
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {path}, .queue_examples = -1}),
+      "queue_examples must be in");
+}
+
+TEST_F(ParquetSourceTest, TooManyColumnsMustBeChosen) {
+  std::vector<test::NamedArray> columns;
+  const auto array = array_of(arrow::int8(), "[7]");
+  for (int i = 0; i < 20'000; ++i) {
+    columns.emplace_back("c" + std::to_string(i), array);
+  }
+  EXPECT_VALUE_ERROR(
+      source_of(columns),
+      "would give 20000 columns, but a reader can handle 10000. Name those "
+      "that you need in `columns`.");
+  EXPECT_EQ(
+      show_all(*make_parquet_source(
+          {.files = {path_}, .columns = {"c19999", "c3"}})),
+      (Texts{"c19999 int64: 7", "c3 int64: 7"}));
+}
+
+}  // namespace parquet_source_test
+}  // namespace tessera::data
