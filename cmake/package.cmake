@@ -15,13 +15,13 @@ set(CPACK_THREADS 0) # compresses with all cores
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
-    "Embedding layers with fused optimizers for LibTorch
- Tessera is a C++20 library for recommender, ranking and retrieval models.
- This package has its headers, its static libraries and its CMake package.
- .
- LibTorch ${LibTorch_MINOR_VERSION} is needed, too, but is not a Debian package.
- Give its folder in CMAKE_PREFIX_PATH, or unpack it into /opt/libtorch.")
+    "Tessera is a C++20 library for recommender, ranking and retrieval models.
+This package has its headers, its static libraries and its CMake package.
+
+LibTorch ${LibTorch_MINOR_VERSION} is needed, too, but is not a Debian package. Give its
+folder in CMAKE_PREFIX_PATH, or unpack it into /opt/libtorch.")
 set(depends "g++ (>= 4:12)" libhwy-dev nlohmann-json3-dev zlib1g-dev)
 if(TESSERA_HAS_FAISS)
   list(APPEND depends libfaiss-dev)

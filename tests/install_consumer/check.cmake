@@ -29,13 +29,13 @@ math(EXPR next_major "${major} + 1")
 
 foreach(version IN ITEMS "${minor_version}.0" "${minor_version}.97")
   make_libtorch("${version}")
-  configure("${CMAKE_CURRENT_LIST_DIR}" "configure-${version}" -D
-            "CMAKE_PREFIX_PATH=${SCRATCH}/prefix;${SCRATCH}/libtorch-${version}")
+  configure("${CMAKE_CURRENT_LIST_DIR}" "configure-${version}" -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix" -D
+            "LibTorch_ROOT=${SCRATCH}/libtorch-${version}")
 endforeach()
 foreach(version IN ITEMS "${major}.${next}.0" "${major}.${previous}.97" "${next_major}.${CMAKE_MATCH_2}.1")
   make_libtorch("${version}")
   expect_refusal(
     "configure-${version}"
     "expected LibTorch ${minor_version}, with any patch release, because this Tessera was built with ${VERSION}, but got ${version} in ${SCRATCH}/libtorch-${version}. Configure with -DCMAKE_PREFIX_PATH=<folder of LibTorch ${minor_version}>, or build Tessera with LibTorch ${version}."
-    -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix;${SCRATCH}/libtorch-${version}")
+    -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix" -D "LibTorch_ROOT=${SCRATCH}/libtorch-${version}")
 endforeach()

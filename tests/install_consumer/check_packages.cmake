@@ -32,7 +32,7 @@ function(check_package name prefix)
     expect_refusal("${name}-without-libtorch" "but none of these is one: ${prefix} /opt/libtorch" -D
                    "CMAKE_PREFIX_PATH=${prefix}")
   endif()
-  consume("${name}-build" -D "CMAKE_PREFIX_PATH=${prefix};${LIBTORCH}")
+  consume("${name}-build" -D "CMAKE_PREFIX_PATH=${prefix}" -D "LibTorch_ROOT=${LIBTORCH}")
 endfunction()
 
 file(GLOB archive "${SCRATCH}/packages/tessera-*.tar.gz")

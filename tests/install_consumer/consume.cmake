@@ -1,4 +1,5 @@
 # Functions of the tests in this folder.
+cmake_minimum_required(VERSION 3.25)
 
 foreach(variable IN LISTS required)
   if(NOT DEFINED ${variable})

@@ -1,5 +1,6 @@
 # Runs the port of vcpkg, without vcpkg: these functions stand for vcpkg's, and configure like them, but build nothing.
 # PORT is the folder of the port, and FEATURES are those that the user asked for.
+cmake_minimum_required(VERSION 3.25)
 
 function(vcpkg_check_linkage)
 endfunction()
@@ -25,9 +26,10 @@ function(vcpkg_cmake_configure)
   endif()
   execute_process(
     COMMAND
-      "${CMAKE_COMMAND}" -S "${arg_SOURCE_PATH}" -B "${SCRATCH}/build" -G "${GENERATOR}" -D CMAKE_BUILD_TYPE=Release -D
-      CMAKE_ERROR_ON_ABSOLUTE_INSTALL_DESTINATION=ON -D CMAKE_INSTALL_LIBDIR=lib --warn-unused-cli ${arg_OPTIONS}
+      "${CMAKE_COMMAND}" -S "${arg_SOURCE_PATH}" -B "${SCRATCH}/build" -G "${GENERATOR}" -D CMAKE_BUILD_TYPE=Release
+      -D CMAKE_INSTALL_LIBDIR=lib ${arg_OPTIONS}
     ERROR_VARIABLE errors
+    ECHO_ERROR_VARIABLE
     COMMAND_ERROR_IS_FATAL ANY)
   if(errors MATCHES "not used by the project") # vcpkg makes this an error, too
     message(FATAL_ERROR "expected options that Tessera has, but got:\n${errors}")
