@@ -2,8 +2,9 @@
 # installation, or in .deps, where `./run setup` puts them. LibTorch's own find_package(Torch) requires a
 # CUDA toolkit if LibTorch was built with CUDA. The two libraries that are used here need none.
 #
-#   LibTorch::LibTorch                   headers, libtorch_cpu and libc10
+#   LibTorch::LibTorch                   headers, libtorch_cpu and libc10; needs C++20, as the headers do
 #   LibTorch_ROOT_DIR, LibTorch_VERSION  the folder that was found, and its version
+#   LibTorch_PROBLEM                     what to do if LibTorch was not found, or has another version
 #
 # It searches LibTorch_ROOT, then CMAKE_PREFIX_PATH (first the variables, then the environment), then
 # LibTorch_FALLBACK_DIR. A folder may be LibTorch itself, its share/cmake, or a site-packages folder.
@@ -26,7 +27,7 @@ function(_libtorch_find_root result)
     endforeach()
   endforeach()
   list(JOIN folders "\n    " folders)
-  set(_libtorch_problem
+  set(LibTorch_PROBLEM
       "expected a folder with include/ATen and lib/libtorch_cpu.so, but none of these is one:\n\
     ${folders}\n  Run ./run setup, which downloads LibTorch, or configure with\
  -DCMAKE_PREFIX_PATH=<the libtorch or site-packages/torch folder>."
@@ -48,11 +49,11 @@ endfunction()
 
 unset(LibTorch_ROOT_DIR)
 unset(LibTorch_VERSION)
-unset(_libtorch_problem)
+unset(LibTorch_PROBLEM)
 _libtorch_find_root(LibTorch_ROOT_DIR)
 if(LibTorch_ROOT_DIR)
   _libtorch_read_version("${LibTorch_ROOT_DIR}" LibTorch_VERSION)
-  set(_libtorch_problem "found in ${LibTorch_ROOT_DIR}. Give another one with -DCMAKE_PREFIX_PATH=<folder>.")
+  set(LibTorch_PROBLEM "found in ${LibTorch_ROOT_DIR}. Give another one with -DCMAKE_PREFIX_PATH=<folder>.")
 endif()
 
 include(FindPackageHandleStandardArgs)
@@ -60,7 +61,8 @@ find_package_handle_standard_args(
   LibTorch
   REQUIRED_VARS LibTorch_ROOT_DIR
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "${_libtorch_problem}")
+  HANDLE_VERSION_RANGE
+  REASON_FAILURE_MESSAGE "${LibTorch_PROBLEM}")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   foreach(_libtorch_library IN ITEMS c10 torch_cpu)
@@ -74,4 +76,5 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   # libtorch.so is left out, because it only links libtorch_cpu and libtorch_cuda.
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)
   target_link_libraries(LibTorch::LibTorch INTERFACE LibTorch::torch_cpu LibTorch::c10)
+  target_compile_features(LibTorch::LibTorch INTERFACE cxx_std_20)
 endif()

@@ -1,15 +1,23 @@
-# Installs the headers, the libraries and the package for find_package(tessera).
+# Installs the headers, the libraries, the license and the package for find_package(tessera).
 
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
 
-get_property(layers GLOBAL PROPERTY TESSERA_LAYERS)
+get_property(layers DIRECTORY PROPERTY TESSERA_LAYERS)
 install(
   TARGETS tessera ${layers}
   EXPORT tesseraTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION "${package_folder}")
 install(DIRECTORY include/tessera DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/libtessera-dev" RENAME copyright)
+
+# The package accepts a LibTorch in [2.14.0, 2.15) if this one is 2.14.1.
+string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\\1" LibTorch_MINOR_VERSION "${LibTorch_VERSION}")
+string(REGEX REPLACE "^([0-9]+)\\.([0-9]+).*" "\\2" minor "${LibTorch_VERSION}")
+math(EXPR minor "${minor} + 1")
+string(REGEX REPLACE "^([0-9]+).*" "\\1.${minor}" LibTorch_NEXT_MINOR_VERSION "${LibTorch_VERSION}")
 
 configure_package_config_file(
   cmake/tesseraConfig.cmake.in "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"

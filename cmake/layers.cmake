@@ -25,5 +25,8 @@ function(tessera_layer name)
     ${target} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
                      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
-  set_property(GLOBAL APPEND PROPERTY TESSERA_LAYERS ${target}) # install.cmake installs them
+  if(TESSERA_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY TESSERA_LAYERS ${target}) # install.cmake installs them
 endfunction()

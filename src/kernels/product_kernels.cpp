@@ -15,8 +15,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
-// registers: there are 32 with AVX-512, and 16 with AVX2 and SSE.
-#if HWY_TARGET <= HWY_AVX3
+// registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr int kTileRows = 8;
 #else
 constexpr int kTileRows = 6;

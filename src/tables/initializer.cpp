@@ -29,8 +29,8 @@ constexpr float kTruncation = 2.0F;
 constexpr float kTruncatedMass = 0.95449973610364158F;
 
 void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
-  // 2 MiB are a huge page. If two threads touched a new one at the same time, the system
-  // would clear it twice.
+  // 2 MiB are a huge page of most systems. If two threads touched a new one at the same
+  // time, the system would clear it twice.
   constexpr int64_t kMaxFloatsPerTask = int64_t{1} << 19;
   constexpr int64_t kMinFloatsPerTask = int64_t{1} << 16;
   const int64_t count = rows.size(0);

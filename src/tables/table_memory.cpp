@@ -9,7 +9,9 @@
 #include <sys/mman.h>
 #endif
 
+#include <bit>
 #include <cstdlib>
+#include <fstream>
 
 #include "src/common/check.h"
 
@@ -17,7 +19,24 @@ namespace tessera {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kDefaultHugePage = size_t{2} << 20;
+// With pages of 64 KiB, a huge page has 512 MiB, which is too much to round up to.
+constexpr size_t kMaxHugePage = size_t{32} << 20;
+
+size_t read_huge_page_bytes() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+  size_t bytes = 0;
+  file >> bytes;
+  return std::has_single_bit(bytes) && bytes >= kDefaultHugePage &&
+          bytes <= kMaxHugePage
+      ? bytes
+      : kDefaultHugePage;
+}
+
+size_t huge_page_bytes() {
+  static const size_t bytes = read_huge_page_bytes();
+  return bytes;
+}
 
 kernels::Storage storage_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -36,11 +55,12 @@ kernels::Storage storage_of(at::ScalarType dtype) {
 at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
   const size_t bytes =
       static_cast<size_t>(rows * dim) * c10::elementSize(dtype);
-  if (bytes < kHugePage) {
+  const size_t huge_page = huge_page_bytes();
+  if (bytes < huge_page) {
     return at::empty({rows, dim}, dtype);  // LibTorch aligns to 64 bytes.
   }
-  const size_t padded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* memory = std::aligned_alloc(kHugePage, padded);
+  const size_t padded = (bytes + huge_page - 1) / huge_page * huge_page;
+  void* memory = std::aligned_alloc(huge_page, padded);
   TESSERA_CHECK(
       memory != nullptr,
       "[TableConfig] a table of {} rows of {} values needs {} MiB of memory, but the system can't provide them. Make the table smaller.",

@@ -1,17 +1,41 @@
-# Installs BUILD into SCRATCH, then configures, builds and runs the consumer against it.
-foreach(variable IN ITEMS BUILD GENERATOR SCRATCH)
-  if(NOT DEFINED ${variable})
-    message(FATAL_ERROR "check.cmake needs -D ${variable}=...")
-  endif()
-endforeach()
-
-function(run)
-  execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
-endfunction()
+# Installs BUILD into SCRATCH, then configures, builds and runs the consumer against it. Then it configures the
+# consumer with other versions of LibTorch than VERSION.
+set(required BUILD GENERATOR SCRATCH VERSION)
+include("${CMAKE_CURRENT_LIST_DIR}/consume.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}") # files of an earlier install must not help
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
-run("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${SCRATCH}/build" -G "${GENERATOR}"
-    -D CMAKE_BUILD_TYPE=Release -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")
-run("${CMAKE_COMMAND}" --build "${SCRATCH}/build")
-run("${SCRATCH}/build/consumer")
+consume(build -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")
+
+# make_libtorch(VERSION): makes a folder that find_package takes for this version of LibTorch.
+function(make_libtorch version)
+  string(REPLACE "." ";" numbers "${version}")
+  list(GET numbers 0 major)
+  list(GET numbers 1 minor)
+  list(GET numbers 2 patch)
+  set(folder "${SCRATCH}/libtorch-${version}")
+  file(WRITE "${folder}/include/torch/headeronly/version.h"
+       "#define TORCH_VERSION_MAJOR ${major}\n#define TORCH_VERSION_MINOR ${minor}\n#define TORCH_VERSION_PATCH ${patch}\n")
+  foreach(file IN ITEMS include/ATen/core/Tensor.h lib/libtorch_cpu.so lib/libc10.so)
+    file(WRITE "${folder}/${file}" "")
+  endforeach()
+endfunction()
+
+string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" minor_version "${VERSION}")
+set(major "${CMAKE_MATCH_1}")
+math(EXPR next "${CMAKE_MATCH_2} + 1")
+math(EXPR previous "${CMAKE_MATCH_2} - 1")
+math(EXPR next_major "${major} + 1")
+
+foreach(version IN ITEMS "${minor_version}.0" "${minor_version}.97")
+  make_libtorch("${version}")
+  configure("${CMAKE_CURRENT_LIST_DIR}" "configure-${version}" -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix" -D
+            "LibTorch_ROOT=${SCRATCH}/libtorch-${version}")
+endforeach()
+foreach(version IN ITEMS "${major}.${next}.0" "${major}.${previous}.97" "${next_major}.${CMAKE_MATCH_2}.1")
+  make_libtorch("${version}")
+  expect_refusal(
+    "configure-${version}"
+    "expected LibTorch ${minor_version}, with any patch release, because this Tessera was built with ${VERSION}, but got ${version} in ${SCRATCH}/libtorch-${version}. Configure with -DCMAKE_PREFIX_PATH=<folder of LibTorch ${minor_version}>, or build Tessera with LibTorch ${version}."
+    -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix" -D "LibTorch_ROOT=${SCRATCH}/libtorch-${version}")
+endforeach()

@@ -1,0 +1,36 @@
+# The project() of a consumer includes this. At the end of its CMakeLists.txt, it checks what Tessera has changed in it.
+
+function(subproject_state result)
+  set(state "")
+  foreach(variable IN ITEMS CMAKE_BUILD_TYPE CMAKE_CXX_FLAGS CMAKE_CXX_STANDARD CMAKE_MODULE_PATH CMAKE_UNITY_BUILD
+                            CMAKE_POSITION_INDEPENDENT_CODE BUILD_TESTING CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
+    list(APPEND state "${variable}=${${variable}}")
+  endforeach()
+  foreach(property IN ITEMS COMPILE_OPTIONS COMPILE_DEFINITIONS INCLUDE_DIRECTORIES LINK_OPTIONS TESTS)
+    get_property(value DIRECTORY PROPERTY ${property})
+    list(APPEND state "${property}=${value}")
+  endforeach()
+  get_property(value GLOBAL PROPERTY TESSERA_LAYERS)
+  list(APPEND state "TESSERA_LAYERS=${value}")
+  set(${result} "${state}" PARENT_SCOPE)
+endfunction()
+
+function(subproject_check)
+  subproject_state(state)
+  get_property(before DIRECTORY PROPERTY subproject_state_before)
+  if(NOT state STREQUAL before)
+    message(FATAL_ERROR "expected Tessera to leave this project as it was:\n  ${before}\nbut got:\n  ${state}")
+  endif()
+  # The names of targets, tests and cache entries of a subproject are also those of the whole project.
+  get_property(targets DIRECTORY "${tessera_SOURCE_DIR}" PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(tests DIRECTORY "${tessera_SOURCE_DIR}" PROPERTY TESTS)
+  get_property(folders DIRECTORY "${tessera_SOURCE_DIR}" PROPERTY SUBDIRECTORIES)
+  list(FILTER targets EXCLUDE REGEX "^tessera(_|$)")
+  if(targets OR tests OR folders)
+    message(FATAL_ERROR "expected only targets with the prefix tessera, but got '${targets}${tests}${folders}'")
+  endif()
+endfunction()
+
+subproject_state(state)
+set_property(DIRECTORY PROPERTY subproject_state_before "${state}")
+cmake_language(DEFER CALL subproject_check)
