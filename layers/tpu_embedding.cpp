@@ -275,7 +275,7 @@ std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
   return strategy_->pending();
 }
 
-at::Tensor& TPUEmbeddingImpl::virtual_variable() {
+at::Tensor& TPUEmbeddingImpl::virtual_variable() & {
   at::Tensor* variable = parameters_.find("virtual_variable");
   TESSERA_CHECK(
       variable != nullptr,

@@ -3,12 +3,12 @@
 
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -105,11 +105,11 @@ class PartialTPUEmbeddingImpl
       const Nest<PartialShape>& input_shapes) const override;
 
   /// The large tables. Empty if there are none.
-  const TPUEmbedding& tpu_embedding() const {
+  TPUEmbedding tpu_embedding() const {
     return tpu_;
   }
   /// The small tables, on Strategy::host(). Empty if there are none.
-  const TPUEmbedding& dense_embedding() const {
+  TPUEmbedding dense_embedding() const {
     return dense_;
   }
 
@@ -154,6 +154,9 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding dense_{nullptr};
 };
 
-TORCH_MODULE(PartialTPUEmbedding);
+class PartialTPUEmbedding : public LayerHolder<PartialTPUEmbeddingImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -8,11 +8,11 @@
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
 #include <cstddef>
@@ -238,9 +238,10 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
     return input_shapes_;
   }
 
-  const TPUEmbeddingOptions& options() const {
+  const TPUEmbeddingOptions& options() const& {
     return options_;
   }
+  const TPUEmbeddingOptions& options() const&& = delete;
   std::string class_name() const override {
     return kClassName;
   }
@@ -249,7 +250,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// The engine's parameter [1] that stands for all tables.
   /// Errors:  c10::Error on a strategy without it.
-  at::Tensor& virtual_variable();
+  at::Tensor& virtual_variable() &;
 
   /// The tables as tensors that share the layer's memory: writing to them changes the
   /// layer. Don't write between begin_forward() and finish_forward(), or in a prefetch()
@@ -402,10 +403,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 ///
 ///   TPUEmbedding embedding(
 ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
-class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
+class TPUEmbedding : public LayerHolder<TPUEmbeddingImpl> {
  public:
-  using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;
-  using Impl = TPUEmbeddingImpl;
+  using LayerHolder::LayerHolder;
 
   /// The short form, with default values for all other options. Features may be given in
   /// braces:
@@ -413,7 +413,7 @@ class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
   ///   TPUEmbedding embedding(
   ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
   TPUEmbedding(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
-      : ModuleHolder(std::make_shared<TPUEmbeddingImpl>(
+      : LayerHolder(std::make_shared<TPUEmbeddingImpl>(
             std::move(features),
             std::move(optimizer))) {}
 };

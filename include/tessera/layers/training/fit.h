@@ -120,6 +120,10 @@ History fit(Source&& source, Step step, FitOptions options) {
       std::move(options));
 }
 
+// This one catches braces that are no FitOptions, so that the error has few lines.
+template <class Source, class Step>
+History fit(Source&&, Step, ...) = delete;  // is a field misspelt?
+
 /// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
 /// Errors:  c10::ValueError if it has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
