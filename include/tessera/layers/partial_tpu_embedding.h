@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -95,6 +96,11 @@ class PartialTPUEmbeddingImpl
       const Features& features,
       const Weights& weights = {});
 
+  /// See TPUEmbedding::forward_partial().
+  Nest<at::Tensor> forward_partial(
+      const Features& features,
+      const Weights& weights = {});
+
   /// For prefetch(). See TPUEmbedding::begin_forward() and finish_forward().
   PartialPendingForward begin_forward(
       const Features& features,
@@ -135,8 +141,15 @@ class PartialTPUEmbeddingImpl
     Halves<std::optional<Feature>> weights = {};
     Part part = {};
   };
-  FeatureHalves split_batch(const Features& features, const Weights& weights)
-      const;
+  FeatureHalves split_batch(
+      const Features& features,
+      const Weights& weights,
+      Part part) const;
+  using Forward = Nest<at::Tensor> (
+      TPUEmbeddingImpl::*)(const Features&, const Weights&);
+  Nest<at::Tensor> forward_halves(
+      const std::function<FeatureHalves()>& split,
+      Forward forward);
   template <class Work>
   auto run_or_abort(Work work);
   template <class T>

@@ -187,6 +187,22 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const Features& features,
       const Weights& weights = {});
 
+  /// Like forward(), but `features` may hold only some of the features, also in training.
+  /// Two towers can share one layer this way: each of them looks up only its own
+  /// features, and an index of all items needs none of the users' features.
+  ///
+  ///   const auto queries = embedding->forward_partial({{"user", user_ids}});
+  ///   const auto movies = embedding->forward_partial({{"movie", movie_ids}});
+  ///   loss_of(queries["user"], movies["movie"]).backward();  // one update
+  ///
+  /// forward() refuses such a batch in training, because a forgotten feature would not be
+  /// trained. On a sharded strategy, each rank may pass other features. An exported model
+  /// can't call it with some of the features.
+  /// Errors:  as for forward(); an unknown feature is named with the known ones.
+  Nest<at::Tensor> forward_partial(
+      const Features& features,
+      const Weights& weights = {});
+
   /// The first part of forward(). With it, one batch is looked up while the model
   /// computes on another; see prefetch(). On the engine, in training, the lookup runs in
   /// the background. It reads the tables as they are at this call, and an update waits
@@ -366,13 +382,21 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const TPUEmbedding& layer);
   struct Copy {};
   struct Request;
+  enum class Absent { kRefusedInTraining, kAllowed };
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
   /// nullptr unless the strategy is an engine with Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
-  Request read(const Features& features, const Weights& weights);
+  Request read(
+      const Features& features,
+      const Weights& weights,
+      Absent absent = Absent::kRefusedInTraining);
+  Nest<at::Tensor> forward_part(
+      const Features& features,
+      const Weights& weights,
+      Absent absent);
   /// Packs `activations`, one per feature, into the nest of the requested features.
   Nest<at::Tensor> pack(
       std::vector<at::Tensor> activations,
