@@ -40,6 +40,7 @@
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/load_state_dict.h>
@@ -67,6 +68,7 @@
 #include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>
 #include <tessera/layers/training/stop_signal.h>
+#include <tessera/layers/training/table_activity.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
 #include <tessera/optim/keras.h>

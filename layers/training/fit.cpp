@@ -8,6 +8,7 @@
 #include "layers/training/epoch_batches.h"
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
+#include "layers/training/movement_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -105,6 +106,10 @@ class TrainingLoop {
     // If a resumed training has no epochs left, the history keeps its stop reason.
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
+      if (options_.model != nullptr &&
+          options_.movement_warning == MovementWarning::kOn) {
+        movement_.begin(*options_.model);
+      }
       run_epochs();
       state_.history.stop_reason = state_.stop_reason;
     }
@@ -177,6 +182,7 @@ class TrainingLoop {
   }
 
   void end_step() {
+    movement_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
     stop_.agree_on_step();
@@ -283,6 +289,7 @@ class TrainingLoop {
   EpochBatches batches_;
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
+  MovementCheck movement_;
 };
 
 }  // namespace
