@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-const PartialShape& require_rows(
+PartialShape require_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(

@@ -168,24 +168,47 @@ auto PartialTPUEmbeddingImpl::run_or_abort(Work work) {
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
+  return forward_halves(
+      [&] {
+        return split_batch(
+            features, weights, part_of(options().features, features));
+      },
+      &TPUEmbeddingImpl::forward);
+}
+
+Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_partial(
+    const Features& features,
+    const Weights& weights) {
+  return forward_halves(
+      [&] {
+        return split_batch(
+            features, weights, some_part_of(options().features, features));
+      },
+      &TPUEmbeddingImpl::forward_partial);
+}
+
+Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
+    const std::function<FeatureHalves()>& split,
+    Forward forward) {
   FeatureHalves halves;
   Nest<at::Tensor> dense = run_or_abort([&] {
-    halves = split_batch(features, weights);
+    halves = split();
     return dense_.is_empty()
         ? Nest<at::Tensor>()
-        : dense_->forward(halves.features.dense, halves.weights.dense);
+        : ((*dense_).*forward)(halves.features.dense, halves.weights.dense);
   });
   Nest<at::Tensor> tpu;
   if (!tpu_.is_empty()) {
-    tpu = tpu_->forward(halves.features.tpu, halves.weights.tpu);
+    tpu = ((*tpu_).*forward)(halves.features.tpu, halves.weights.tpu);
   }
   return merge(tpu, dense, halves.part);
 }
 
 PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
     const Features& features,
-    const Weights& weights) const {
-  FeatureHalves halves{.part = part_of(options().features, features)};
+    const Weights& weights,
+    Part part) const {
+  FeatureHalves halves{.part = std::move(part)};
   halves.features = split(features, "features", halves.part);
   const bool has_none = halves.part
       ? has_no_weights(weights, *halves.part)
@@ -202,7 +225,8 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   FeatureHalves halves;
   PartialPendingForward pending;
   run_or_abort([&] {
-    halves = split_batch(features, weights);
+    halves = split_batch(
+        features, weights, part_of(options().features, features));
     if (!dense_.is_empty()) {
       pending.dense_ =
           dense_->begin_forward(halves.features.dense, halves.weights.dense);

@@ -118,6 +118,19 @@ void TPUEmbeddingImpl::copy_from(const TPUEmbeddingImpl& source) {
 Nest<at::Tensor> TPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
+  return forward_part(features, weights, Absent::kRefusedInTraining);
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::forward_partial(
+    const Features& features,
+    const Weights& weights) {
+  return forward_part(features, weights, Absent::kAllowed);
+}
+
+Nest<at::Tensor> TPUEmbeddingImpl::forward_part(
+    const Features& features,
+    const Weights& weights,
+    Absent absent) {
   if (const auto* interception = ForwardInterception::current()) {
     TESSERA_CHECK_VALUE(
         activation_device_.is_cpu(),
@@ -126,7 +139,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::forward(
     return converted(
         interception->handle(*state_, options_.features, features, weights));
   }
-  Request request = read(features, weights);
+  Request request = read(features, weights, absent);
   auto activations = strategy_->forward(std::move(request.batch));
   set_ragged_rows(*state_, request.ragged_rows);
   return converted(pack(std::move(activations), request.part));
@@ -150,14 +163,17 @@ Nest<at::Tensor> TPUEmbeddingImpl::converted(
 
 TPUEmbeddingImpl::Request TPUEmbeddingImpl::read(
     const Features& features,
-    const Weights& weights) {
+    const Weights& weights,
+    Absent absent) {
   const ProfileScope scope("tessera::read_batch");
   try {
     Request request;
     if (reader_->read(features, weights, request.batch)) {
       return request;
     }
-    request.part = part_of(options_.features, features);
+    request.part = absent == Absent::kAllowed
+        ? some_part_of(options_.features, features)
+        : part_of(options_.features, features);
     request.batch = request.part
         ? read_part(*request.part, state_->features, features, weights)
         : read_batch(options_.features, state_->features, features, weights);
@@ -275,7 +291,7 @@ std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
   return strategy_->pending();
 }
 
-at::Tensor& TPUEmbeddingImpl::virtual_variable() {
+at::Tensor& TPUEmbeddingImpl::virtual_variable() & {
   at::Tensor* variable = parameters_.find("virtual_variable");
   TESSERA_CHECK(
       variable != nullptr,

@@ -39,10 +39,9 @@ LearningRate LearningRate::placeholder(std::string name) {
   return learning_rate;
 }
 
-const std::string& LearningRate::callable_name() const {
-  static const std::string none;
+std::string LearningRate::callable_name() const {
   const Named* named = std::get_if<Named>(&source_);
-  return named == nullptr ? none : named->name;
+  return named == nullptr ? "" : named->name;
 }
 
 double LearningRate::value(int64_t step, const std::string& where) const {

@@ -48,8 +48,12 @@ const void* OptimizerSpec::find(const std::type_info& type) const {
       *spec_);
 }
 
-const OptimizerVariant& OptimizerSpec::variant() const {
+const OptimizerVariant& OptimizerSpec::variant() const& {
   return *spec_;
+}
+
+OptimizerVariant OptimizerSpec::variant() && {
+  return *spec_;  // copies of the OptimizerSpec share it
 }
 
 bool OptimizerSpec::operator==(const OptimizerSpec& other) const {

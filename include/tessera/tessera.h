@@ -53,6 +53,7 @@
 #include <tessera/layers/faiss_index.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/linear_cross_entropy.h>
@@ -92,6 +93,7 @@
 #include <tessera/layers/training/retrieval_metrics.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/tensorboard.h>
+#include <tessera/layers/training/table_activity.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
 #include <tessera/layers/transformer_block.h>

@@ -8,6 +8,7 @@
 #include "layers/training/epoch_batches.h"
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
+#include "layers/training/movement_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -106,6 +107,10 @@ class TrainingLoop {
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
       state_.history.restored.reset();
+      if (options_.model != nullptr &&
+          options_.movement_warning == MovementWarning::kOn) {
+        movement_.begin(*options_.model);
+      }
       run_epochs();
       state_.history.stop_reason = state_.stop_reason;
     }
@@ -195,6 +200,7 @@ class TrainingLoop {
   }
 
   void end_step() {
+    movement_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
     stop_.agree_on_step();
@@ -301,6 +307,7 @@ class TrainingLoop {
   EpochBatches batches_;
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
+  MovementCheck movement_;
 };
 
 }  // namespace

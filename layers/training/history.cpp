@@ -205,7 +205,7 @@ void Logs::set(const std::string& name, double value) {
   entries_.emplace_back(name, value);
 }
 
-const double* Logs::find(std::string_view name) const {
+const double* Logs::find(std::string_view name) const& {
   for (const Entry& entry : entries_) {
     if (entry.first == name) {
       return &entry.second;

@@ -104,7 +104,7 @@ bool Columns::contains(std::string_view name) const {
   });
 }
 
-const Column& Columns::at(std::string_view name) const {
+const Column& Columns::at(std::string_view name) const& {
   for (const auto& [other, column] : entries_) {
     if (other == name) {
       return column;
@@ -117,6 +117,10 @@ const Column& Columns::at(std::string_view name) const {
       "[Columns] there is no column '{}'. Known: {}.",
       shorten(name),
       known.empty() ? "(none)" : known);
+}
+
+Column Columns::at(std::string_view name) && {
+  return std::as_const(*this).at(name);
 }
 
 int64_t Columns::batch_size() const {

@@ -344,7 +344,7 @@ int64_t CriteoReader::next_line() const {
   return batches().next_line();
 }
 
-const CriteoReport& CriteoReader::report() const {
+const CriteoReport& CriteoReader::report() const& {
   return batches().report();
 }
 

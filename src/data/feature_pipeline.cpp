@@ -181,8 +181,12 @@ PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   return {.features = Features::map(std::move(features)), .dense = dense};
 }
 
-const std::vector<PipelineOutput>& FeaturePipeline::outputs() const {
+const std::vector<PipelineOutput>& FeaturePipeline::outputs() const& {
   return state_->outputs;
+}
+
+std::vector<PipelineOutput> FeaturePipeline::outputs() && {
+  return state_->outputs;  // copies of the pipeline share them
 }
 
 int64_t FeaturePipeline::num_dense() const {

@@ -607,7 +607,7 @@ int64_t EmbeddingEngine::out_of_range_count() const {
   return impl_->out_of_range_count();
 }
 
-const EmbeddingEngineOptions& EmbeddingEngine::options() const {
+const EmbeddingEngineOptions& EmbeddingEngine::options() const& {
   return impl_->options();
 }
 

@@ -172,10 +172,16 @@ void TableEngine::warn_of_missing_gradients(
     if (!state_->tables[state_->features[i].table].optimizer) {
       continue;  // not updated at all
     }
-    has_warned_ = std::none_of(
+    // A feature that forward_partial() left out has no ids.
+    const bool has_ids = std::any_of(
         lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
-          return lookup.gradients[i].defined();
+          return (*lookup.bags)[i].nnz() > 0;
         });
+    has_warned_ = has_ids &&
+        std::none_of(
+            lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
+              return lookup.gradients[i].defined();
+            });
     if (has_warned_) {
       TORCH_WARN(
           "[feature '",

@@ -124,19 +124,27 @@ Batch read_batch(
 std::optional<Nest<size_t>> part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features) {
-  const size_t count = count_leaves(structure);
-  if (count_leaves(features) >= count) {
-    return std::nullopt;
-  }
-  if (at::GradMode::is_enabled()) {
+  if (at::GradMode::is_enabled() &&
+      count_leaves(features) < count_leaves(structure)) {
     try {
       leaves_like(structure, features, "features");
     } catch (c10::Error& error) {
       error.add_context(
           "With gradients on, a batch must have all of the features. Under "
-          "torch::NoGradGuard, some of them are enough.");
+          "torch::NoGradGuard, some of them are enough. forward_partial() takes "
+          "some of them in training, too.");
       throw;
     }
+  }
+  return some_part_of(structure, features);
+}
+
+std::optional<Nest<size_t>> some_part_of(
+    const Nest<FeatureConfig>& structure,
+    const Features& features) {
+  const size_t count = count_leaves(structure);
+  if (count_leaves(features) >= count) {
+    return std::nullopt;
   }
   std::vector<size_t> indices(count);
   std::iota(indices.begin(), indices.end(), size_t{0});

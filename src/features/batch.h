@@ -54,6 +54,11 @@ std::optional<Nest<size_t>> part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features);
 
+/// Like part_of(), but gradients make no difference.
+std::optional<Nest<size_t>> some_part_of(
+    const Nest<FeatureConfig>& structure,
+    const Features& features);
+
 /// Like read_batch(), but reads only the features in `part`. The others have no bags.
 Batch read_part(
     const Nest<size_t>& part,

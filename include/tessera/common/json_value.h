@@ -46,6 +46,10 @@ const Json& require_key(
     const Json& json,
     const char* key,
     const std::string& where);
+const Json& require_key(
+    const Json&& json,
+    const char* key,
+    const std::string& where) = delete;
 
 template <>
 struct JsonValue<bool> {

@@ -59,12 +59,16 @@ class Columns {
 
   bool contains(std::string_view name) const;
   /// Errors:  c10::ValueError naming the column and listing the existing ones.
-  const Column& at(std::string_view name) const;
+  const Column& at(std::string_view name) const&;
+  Column at(std::string_view name) &&;
 
   /// The number of examples. 0 if there are no columns.
   int64_t batch_size() const;
-  const std::vector<Entry>& entries() const {
+  const std::vector<Entry>& entries() const& {
     return entries_;
+  }
+  std::vector<Entry> entries() && {
+    return std::move(entries_);
   }
 
  private:

@@ -128,7 +128,8 @@ class CriteoReader {
   /// no example for this reader. Examples that were read but not returned, because of an
   /// error or drop_last, come after it.
   int64_t next_line() const;
-  const CriteoReport& report() const;
+  const CriteoReport& report() const&;
+  const CriteoReport& report() const&& = delete;
 
   class Iterator {
    public:
@@ -159,7 +160,7 @@ class CriteoReader {
   };
 
   /// Iterates over the remaining batches.
-  Iterator begin() {
+  Iterator begin() & {
     return Iterator(*this);
   }
   std::default_sentinel_t end() const {

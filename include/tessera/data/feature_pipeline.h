@@ -84,7 +84,8 @@ class FeaturePipeline {
   ///          c10::IndexError for a value out of range.
   PipelineBatch apply(const Columns& columns) const;
 
-  const std::vector<PipelineOutput>& outputs() const;
+  const std::vector<PipelineOutput>& outputs() const&;
+  std::vector<PipelineOutput> outputs() &&;
   /// The number of columns of PipelineBatch::dense.
   int64_t num_dense() const;
   /// The number of rows that the feature's table needs.

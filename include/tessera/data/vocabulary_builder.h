@@ -52,7 +52,7 @@ class VocabularyBuilder {
   /// Errors:  c10::TypeError if one has text and the other integers.
   void merge(const VocabularyBuilder& other);
 
-  const std::string& column() const {
+  std::string column() const {
     return column_;
   }
   /// The number of different values so far.

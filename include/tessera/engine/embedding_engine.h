@@ -265,7 +265,8 @@ class EmbeddingEngine {
   /// Source:  TensorFlow's TPUEmbeddingConfiguration message.
   Json config() const;
 
-  const EmbeddingEngineOptions& options() const;
+  const EmbeddingEngineOptions& options() const&;
+  const EmbeddingEngineOptions& options() const&& = delete;
 
   /// Ends the engine. Calls that wait, and later calls that need the tables or the
   /// queue, raise c10::Error.

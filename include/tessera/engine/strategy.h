@@ -88,8 +88,11 @@ class Strategy {
     return Strategy(std::move(options));
   }
 
-  const std::variant<Engine, Host, Dense, Sharded>& options() const {
+  const std::variant<Engine, Host, Dense, Sharded>& options() const& {
     return options_;
+  }
+  std::variant<Engine, Host, Dense, Sharded> options() && {
+    return std::move(options_);
   }
   /// Whether the tables are in an engine, and not among the layer's parameters.
   bool is_engine() const {

@@ -116,7 +116,7 @@ class Nest {
   }
 
   /// The children of a map with their keys, in the order of insertion.
-  const Map& entries() const {
+  const Map& entries() const& {
     TORCH_CHECK_VALUE(
         is_map(),
         "[Nest] expected a map, but got ",
@@ -124,8 +124,11 @@ class Nest {
         ". Use entries() for maps only.");
     return std::get<Keyed>(value_).entries;
   }
+  Map entries() && {
+    return std::as_const(*this).entries();
+  }
   /// The children of a list.
-  const List& items() const {
+  const List& items() const& {
     TORCH_CHECK_VALUE(
         is_list(),
         "[Nest] expected a list, but got ",
@@ -133,8 +136,11 @@ class Nest {
         ". Use items() and indices for lists only.");
     return std::get<List>(value_);
   }
+  List items() && {
+    return std::as_const(*this).items();
+  }
 
-  const T& leaf() const {
+  const T& leaf() const& {
     TORCH_CHECK_VALUE(
         is_leaf(),
         "[Nest] expected a single value, but got ",
@@ -142,15 +148,18 @@ class Nest {
         ". Use at() to reach the values in it.");
     return std::get<T>(value_);
   }
-  T& leaf() {
+  T& leaf() & {
     return const_cast<T&>(std::as_const(*this).leaf());
+  }
+  T leaf() && {
+    return std::move(leaf());
   }
 
   bool contains(std::string_view key) const {
     return is_map() && find(key) != nullptr;
   }
 
-  const Nest& at(std::string_view key) const {
+  const Nest& at(std::string_view key) const& {
     const Nest* child = is_map() ? find(key) : nullptr;
     TORCH_CHECK_VALUE(
         child != nullptr,
@@ -163,7 +172,7 @@ class Nest {
         ". Correct the key.");
     return *child;
   }
-  const Nest& at(size_t index) const {
+  const Nest& at(size_t index) const& {
     TORCH_CHECK_INDEX(
         index < items().size(),
         "[Nest] list index must be < ",
@@ -173,12 +182,24 @@ class Nest {
         ". Correct the index.");
     return items()[index];
   }
+  Nest at(std::string_view key) && {
+    return std::as_const(*this).at(key);
+  }
+  Nest at(size_t index) && {
+    return std::as_const(*this).at(index);
+  }
 
-  const T& operator[](std::string_view key) const {
+  const T& operator[](std::string_view key) const& {
     return at(key).leaf();
   }
-  const T& operator[](size_t index) const {
+  const T& operator[](size_t index) const& {
     return at(index).leaf();
+  }
+  T operator[](std::string_view key) && {
+    return std::as_const(*this)[key];
+  }
+  T operator[](size_t index) && {
+    return std::as_const(*this)[index];
   }
 
   /// Iterates over the leaves and their paths, such as "user/history/0". The
@@ -198,9 +219,10 @@ class Nest {
       }
     }
 
-    value_type operator*() const {
+    value_type operator*() const& {
       return {path_, *leaf_};
     }
+    value_type operator*() const&& = delete;  // the path is in the iterator
     LeafIterator& operator++() {
       leaf_ = nullptr;
       while (leaf_ == nullptr && !levels_.empty()) {
@@ -240,9 +262,10 @@ class Nest {
   };
 
   /// Iterates over all leaves, in order.
-  LeafIterator begin() const {
+  LeafIterator begin() const& {
     return LeafIterator(*this);
   }
+  LeafIterator begin() const&& = delete;
   std::default_sentinel_t end() const {
     return {};
   }
@@ -545,7 +568,7 @@ void collect_like(
 }  // namespace detail
 
 /// Returns the leaves of `value` in the order of `structure`. Entries of maps are matched
-/// by key. The pointers are valid as long as `value`.
+/// by key. The pointers are valid as long as `value`, so it can't be a temporary.
 /// Errors:  c10::ValueError naming the path where the nests differ.
 template <class T, class U>
 std::vector<const U*> leaves_like(
@@ -558,6 +581,11 @@ std::vector<const U*> leaves_like(
       structure, value, what, {}, detail::MissingEntries::kRefuse, leaves);
   return leaves;
 }
+template <class T, class U>
+std::vector<const U*> leaves_like(
+    const Nest<T>& structure,
+    const Nest<U>&& value,
+    const std::string& what) = delete;
 
 /// Like leaves_like(), but maps of `value` may lack entries. The pointers to the leaves
 /// of these entries are nullptr.
@@ -572,6 +600,11 @@ std::vector<const U*> some_leaves_like(
       structure, value, what, {}, detail::MissingEntries::kAreNull, leaves);
   return leaves;
 }
+template <class T, class U>
+std::vector<const U*> some_leaves_like(
+    const Nest<T>& structure,
+    const Nest<U>&& value,
+    const std::string& what) = delete;
 
 namespace detail {
 

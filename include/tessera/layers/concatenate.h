@@ -3,9 +3,9 @@
 
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <type_traits>
 
@@ -42,6 +42,9 @@ class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 };
 
-TORCH_MODULE(Concatenate);
+class Concatenate : public LayerHolder<ConcatenateImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

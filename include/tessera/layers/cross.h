@@ -3,12 +3,12 @@
 
 #include <tessera/layers/activation.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/tables/initializer.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <optional>
@@ -88,6 +88,9 @@ class CrossImpl : public LayerImpl<CrossImpl, CrossOptions> {
   at::Tensor bias_;  // [dim] or undefined
 };
 
-TORCH_MODULE(Cross);
+class Cross : public LayerHolder<CrossImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <type_traits>
 
@@ -64,6 +64,9 @@ class DotInteractionImpl
       const Nest<PartialShape>& input_shapes) const override;
 };
 
-TORCH_MODULE(DotInteraction);
+class DotInteraction : public LayerHolder<DotInteractionImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

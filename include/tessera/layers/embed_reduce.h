@@ -3,13 +3,13 @@
 
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/table_config.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <optional>
@@ -92,6 +92,9 @@ class EmbedReduceImpl : public LayerImpl<EmbedReduceImpl, EmbedReduceOptions> {
   at::Tensor embeddings_;  // [input_dim, output_dim]
 };
 
-TORCH_MODULE(EmbedReduce);
+class EmbedReduce : public LayerHolder<EmbedReduceImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

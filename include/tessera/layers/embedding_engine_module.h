@@ -3,8 +3,8 @@
 
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/layers/layer_holder.h>
 #include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
 #include <iosfwd>
@@ -38,6 +38,8 @@ namespace tessera {
 class EmbeddingEngineModuleImpl : public torch::nn::Module,
                                   public EmbeddingEngine {
  public:
+  using Options = EmbeddingEngineOptions;
+
   /// Errors:  c10::ValueError for unusable options, naming the table or the feature.
   explicit EmbeddingEngineModuleImpl(EmbeddingEngineOptions options);
 
@@ -73,6 +75,9 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
       const std::optional<torch::Device>& device) override;
 };
 
-TORCH_MODULE(EmbeddingEngineModule);
+class EmbeddingEngineModule : public LayerHolder<EmbeddingEngineModuleImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ namespace tessera {
 /// Returns the only shape of `input_shapes`, [batch, ..., dim].
 /// Errors:  c10::ValueError unless there is one shape, of rank 2 or more and with a dim
 ///          that is >= 1 or unknown. Messages begin with `class_name`.
-const PartialShape& require_rows(
+PartialShape require_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 

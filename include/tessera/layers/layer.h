@@ -169,9 +169,10 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
             std::string("tessera::").append(Derived::kClassName)),
         options_(std::move(options)) {}
 
-  const Options& options() const {
+  const Options& options() const& {
     return options_;
   }
+  const Options& options() const&& = delete;
 
   std::string class_name() const override {
     return Derived::kClassName;

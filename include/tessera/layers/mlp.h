@@ -4,10 +4,10 @@
 #include <tessera/features/nest.h>
 #include <tessera/layers/activation.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -85,6 +85,9 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
   std::vector<torch::nn::Linear> layers_;
 };
 
-TORCH_MODULE(MLP);
+class MLP : public LayerHolder<MLPImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

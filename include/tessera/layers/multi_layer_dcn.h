@@ -3,9 +3,9 @@
 
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -70,6 +70,9 @@ class MultiLayerDCNImpl
   std::vector<Cross> layers_;
 };
 
-TORCH_MODULE(MultiLayerDCN);
+class MultiLayerDCN : public LayerHolder<MultiLayerDCNImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -3,15 +3,16 @@
 
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -95,6 +96,11 @@ class PartialTPUEmbeddingImpl
       const Features& features,
       const Weights& weights = {});
 
+  /// See TPUEmbedding::forward_partial().
+  Nest<at::Tensor> forward_partial(
+      const Features& features,
+      const Weights& weights = {});
+
   /// For prefetch(). See TPUEmbedding::begin_forward() and finish_forward().
   PartialPendingForward begin_forward(
       const Features& features,
@@ -105,11 +111,11 @@ class PartialTPUEmbeddingImpl
       const Nest<PartialShape>& input_shapes) const override;
 
   /// The large tables. Empty if there are none.
-  const TPUEmbedding& tpu_embedding() const {
+  TPUEmbedding tpu_embedding() const {
     return tpu_;
   }
   /// The small tables, on Strategy::host(). Empty if there are none.
-  const TPUEmbedding& dense_embedding() const {
+  TPUEmbedding dense_embedding() const {
     return dense_;
   }
 
@@ -135,8 +141,15 @@ class PartialTPUEmbeddingImpl
     Halves<std::optional<Feature>> weights = {};
     Part part = {};
   };
-  FeatureHalves split_batch(const Features& features, const Weights& weights)
-      const;
+  FeatureHalves split_batch(
+      const Features& features,
+      const Weights& weights,
+      Part part) const;
+  using Forward = Nest<at::Tensor> (
+      TPUEmbeddingImpl::*)(const Features&, const Weights&);
+  Nest<at::Tensor> forward_halves(
+      const std::function<FeatureHalves()>& split,
+      Forward forward);
   template <class Work>
   auto run_or_abort(Work work);
   template <class T>
@@ -154,6 +167,9 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding dense_{nullptr};
 };
 
-TORCH_MODULE(PartialTPUEmbedding);
+class PartialTPUEmbedding : public LayerHolder<PartialTPUEmbeddingImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

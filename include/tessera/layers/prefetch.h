@@ -3,13 +3,73 @@
 
 #include <tessera/layers/tpu_embedding.h>
 
+#include <concepts>
+#include <cstddef>
 #include <exception>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
 namespace tessera {
+
+namespace detail {
+
+/// A layer whose forward() has two halves.
+template <class T>
+concept HasPendingForward = requires(T& layer, const Features& features) {
+  layer->finish_forward(layer->begin_forward(features));
+};
+
+template <class T>
+concept IsBatchRange = requires(T& source) {
+  *std::begin(source);
+  std::begin(source) != std::end(source);
+};
+
+/// `T` is what features_of() returns: features, or a pair of features and weights.
+template <class T>
+concept HasFeatures = std::convertible_to<T, Features> || requires(T inputs) {
+  requires std::convertible_to<decltype(inputs.first), Features>;
+  requires std::convertible_to<decltype(inputs.second), Weights>;
+};
+
+template <class T>
+using ElementOf =
+    std::remove_cvref_t<decltype(*std::begin(std::declval<T&>()))>;
+
+/// Checks the arguments of prefetch(). Each mistake gives one error, because the code
+/// that needs correct arguments is not compiled then.
+template <class Source, class Embedding, class FeaturesOf>
+constexpr bool check_prefetch() {
+  constexpr bool is_source = IsBatchRange<Source>;
+  constexpr bool is_layer = HasPendingForward<Embedding>;
+  static_assert(
+      is_source,
+      "[prefetch] the source is no range. Pass batches that a range-based for loop can read.");
+  static_assert(
+      is_layer,
+      "[prefetch] the layer has no begin_forward(). Pass a TPUEmbedding or a PartialTPUEmbedding.");
+  if constexpr (is_source && is_layer) {
+    constexpr bool is_callable =
+        std::invocable<FeaturesOf&, ElementOf<Source>&>;
+    static_assert(
+        is_callable,
+        "[prefetch] features_of can't be called with a batch of the source. Pass a function whose only parameter is a batch, such as [](const Batch& batch) { ... }.");
+    if constexpr (is_callable) {
+      constexpr bool has_features =
+          HasFeatures<std::invoke_result_t<FeaturesOf&, ElementOf<Source>&>>;
+      static_assert(
+          has_features,
+          "[prefetch] features_of returns something else than Features, or a pair of Features and Weights. Return for example Features{{\"user\", batch.users}}.");
+      return has_features;
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
 
 /// A range over the batches of `source` with their activations. While the loop body
 /// processes a batch, the rows of the next batch are looked up.
@@ -113,7 +173,7 @@ class Prefetch {
   };
 
   /// Reads the first two batches. Call it once.
-  Iterator begin() {
+  Iterator begin() & {
     return Iterator(*this);
   }
   std::default_sentinel_t end() const {
@@ -143,13 +203,15 @@ class Prefetch {
 /// up before the update of the previous batch. An rvalue `source` is moved into the
 /// range; any other must outlive the loop. `layer` is a TPUEmbedding or a
 /// PartialTPUEmbedding.
+/// Returns a Prefetch<Source, Embedding, FeaturesOf>.
 template <class Source, class Embedding, class FeaturesOf>
-Prefetch<Source, Embedding, FeaturesOf> prefetch(
-    Source&& source,
-    Embedding layer,
-    FeaturesOf features_of) {
-  return {
-      std::forward<Source>(source), std::move(layer), std::move(features_of)};
+auto prefetch(Source&& source, Embedding layer, FeaturesOf features_of) {
+  if constexpr (detail::check_prefetch<Source, Embedding, FeaturesOf>()) {
+    return Prefetch<Source, Embedding, FeaturesOf>(
+        std::forward<Source>(source), std::move(layer), std::move(features_of));
+  } else {
+    return std::initializer_list<std::pair<int, Nest<at::Tensor>>>{};
+  }
 }
 
 }  // namespace tessera

@@ -3,11 +3,11 @@
 
 #include <tessera/common/json.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <optional>
@@ -112,6 +112,9 @@ class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(RetrievalBatch{})})
 };
 
-TORCH_MODULE(Retrieval);
+class Retrieval : public LayerHolder<RetrievalImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <span>
@@ -83,6 +83,9 @@ class SamplingProbabilityImpl
   at::Tensor average_gap_;  // [num_hashes, num_buckets] float32
 };
 
-TORCH_MODULE(SamplingProbability);
+class SamplingProbability : public LayerHolder<SamplingProbabilityImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

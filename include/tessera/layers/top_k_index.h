@@ -64,7 +64,7 @@ class TopKIndex {
     return dim_;
   }
   /// The id of each vector, [size] int64.
-  const at::Tensor& ids() const {
+  at::Tensor ids() const {
     return ids_;
   }
 

@@ -8,11 +8,11 @@
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/pimpl.h>
 #include <torch/serialize/archive.h>
 
 #include <cstddef>
@@ -187,6 +187,22 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const Features& features,
       const Weights& weights = {});
 
+  /// Like forward(), but `features` may hold only some of the features, also in training.
+  /// Two towers can share one layer this way: each of them looks up only its own
+  /// features, and an index of all items needs none of the users' features.
+  ///
+  ///   const auto queries = embedding->forward_partial({{"user", user_ids}});
+  ///   const auto movies = embedding->forward_partial({{"movie", movie_ids}});
+  ///   loss_of(queries["user"], movies["movie"]).backward();  // one update
+  ///
+  /// forward() refuses such a batch in training, because a forgotten feature would not be
+  /// trained. On a sharded strategy, each rank may pass other features. An exported model
+  /// can't call it with some of the features.
+  /// Errors:  as for forward(); an unknown feature is named with the known ones.
+  Nest<at::Tensor> forward_partial(
+      const Features& features,
+      const Weights& weights = {});
+
   /// The first part of forward(). With it, one batch is looked up while the model
   /// computes on another; see prefetch(). On the engine, in training, the lookup runs in
   /// the background. It reads the tables as they are at this call, and an update waits
@@ -238,9 +254,10 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
     return input_shapes_;
   }
 
-  const TPUEmbeddingOptions& options() const {
+  const TPUEmbeddingOptions& options() const& {
     return options_;
   }
+  const TPUEmbeddingOptions& options() const&& = delete;
   std::string class_name() const override {
     return kClassName;
   }
@@ -249,7 +266,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   /// The engine's parameter [1] that stands for all tables.
   /// Errors:  c10::Error on a strategy without it.
-  at::Tensor& virtual_variable();
+  at::Tensor& virtual_variable() &;
 
   /// The tables as tensors that share the layer's memory: writing to them changes the
   /// layer. Don't write between begin_forward() and finish_forward(), or in a prefetch()
@@ -365,13 +382,21 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const TPUEmbedding& layer);
   struct Copy {};
   struct Request;
+  enum class Absent { kRefusedInTraining, kAllowed };
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
   /// nullptr unless the strategy is an engine with Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
-  Request read(const Features& features, const Weights& weights);
+  Request read(
+      const Features& features,
+      const Weights& weights,
+      Absent absent = Absent::kRefusedInTraining);
+  Nest<at::Tensor> forward_part(
+      const Features& features,
+      const Weights& weights,
+      Absent absent);
   /// Packs `activations`, one per feature, into the nest of the requested features.
   Nest<at::Tensor> pack(
       std::vector<at::Tensor> activations,
@@ -402,10 +427,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 ///
 ///   TPUEmbedding embedding(
 ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
-class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
+class TPUEmbedding : public LayerHolder<TPUEmbeddingImpl> {
  public:
-  using torch::nn::ModuleHolder<TPUEmbeddingImpl>::ModuleHolder;
-  using Impl = TPUEmbeddingImpl;
+  using LayerHolder::LayerHolder;
 
   /// The short form, with default values for all other options. Features may be given in
   /// braces:
@@ -413,7 +437,7 @@ class TPUEmbedding : public torch::nn::ModuleHolder<TPUEmbeddingImpl> {
   ///   TPUEmbedding embedding(
   ///       {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
   TPUEmbedding(Nest<FeatureConfig> features, optim::OptimizerSpec optimizer)
-      : ModuleHolder(std::make_shared<TPUEmbeddingImpl>(
+      : LayerHolder(std::make_shared<TPUEmbeddingImpl>(
             std::move(features),
             std::move(optimizer))) {}
 };

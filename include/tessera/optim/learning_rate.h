@@ -97,12 +97,13 @@ class LearningRate {
     return std::holds_alternative<double>(source_);
   }
   /// The schedule, or nullptr if this is a number or a callable.
-  const Schedule* schedule() const {
+  const Schedule* schedule() const& {
     return std::get_if<Schedule>(&source_);
   }
+  const Schedule* schedule() const&& = delete;
   /// The callable's name. It is empty for callables without a name, numbers and
   /// schedules.
-  const std::string& callable_name() const;
+  std::string callable_name() const;
 
   /// The learning rate at step 0, 1, ... of the layer.
   /// Errors:  c10::ValueError if the rate is negative or not finite, if a placeholder

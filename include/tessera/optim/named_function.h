@@ -23,7 +23,7 @@ class NamedFunction {
       : name_(std::move(name)),
         function_(std::make_shared<const Function>(std::move(function))) {}
 
-  const std::string& name() const {
+  std::string name() const {
     return name_;
   }
   /// False only if it was default-constructed.
@@ -31,9 +31,10 @@ class NamedFunction {
     return !name_.empty() || function_ != nullptr;
   }
   /// The function, or nullptr for a placeholder.
-  const Function* function() const {
+  const Function* function() const& {
     return function_ != nullptr && *function_ ? function_.get() : nullptr;
   }
+  const Function* function() const&& = delete;
 
   bool operator==(const NamedFunction&) const = default;
 

@@ -81,13 +81,17 @@ class OptimizerSpec {
   /// The spec inside, or nullptr if it is of another type.
   template <class Spec>
   requires detail::kIsAlternative<Spec, OptimizerVariant>
-  const Spec* get_if() const {
+  const Spec* get_if() const& {
     return static_cast<const Spec*>(find(typeid(Spec)));
   }
+  template <class Spec>
+  requires detail::kIsAlternative<Spec, OptimizerVariant>
+  const Spec* get_if() const&& = delete;  // points into this OptimizerSpec
 
   /// The spec inside, for std::visit(). This needs optim/optimizers.h, which also has
   /// modify(), to change a spec.
-  const OptimizerVariant& variant() const;
+  const OptimizerVariant& variant() const&;
+  OptimizerVariant variant() &&;
 
   bool operator==(const OptimizerSpec& other) const;
 

@@ -40,12 +40,14 @@ class EmbeddingTables {
   size_t size() const {
     return entries_.size();
   }
-  auto begin() const {
+  auto begin() const& {
     return entries_.begin();
   }
-  auto end() const {
+  auto end() const& {
     return entries_.end();
   }
+  auto begin() const&& = delete;
+  auto end() const&& = delete;
 
  private:
   std::vector<Entry> entries_;

@@ -65,6 +65,13 @@ concept HasOptionalSize = requires(const T& source) {
   { source.size() } -> std::convertible_to<std::optional<int64_t>>;
 };
 
+/// Batches can be read with a range-based for loop.
+template <class T>
+concept IsRange = requires(T& source) {
+  *std::begin(source);
+  std::begin(source) != std::end(source);
+};
+
 template <class Source>
 decltype(auto) open_source(Source& source, int64_t epoch) {
   if constexpr (std::invocable<Source&, int64_t>) {
@@ -75,6 +82,27 @@ decltype(auto) open_source(Source& source, int64_t epoch) {
     return (source);
   }
 }
+
+/// What open_source() returns: the batches of one epoch.
+template <class Source>
+using EpochOf = std::remove_reference_t<decltype(open_source(
+    std::declval<Source&>(),
+    std::declval<int64_t>()))>;
+
+template <HasNext Epoch>
+decltype(auto) first_of(Epoch& epoch) {
+  decltype(epoch.next())* batch = nullptr;
+  return **batch;
+}
+template <class Epoch>
+requires(!HasNext<Epoch>) decltype(auto) first_of(Epoch& epoch) {
+  return *std::begin(epoch);
+}
+
+template <class Result>
+concept IsStepResult = requires(Result&& result) {
+  to_step_result(std::forward<Result>(result));
+};
 
 template <class T>
 std::optional<int64_t> size_of(const T& source) {
@@ -257,6 +285,49 @@ class ConvertedSource {
 
 }  // namespace detail
 
+/// The sources of make_pass().
+template <class T>
+concept BatchSource =
+    detail::HasNext<detail::EpochOf<T>> || detail::IsRange<detail::EpochOf<T>>;
+
+/// What a step function gets as its argument: the type of `*next()` or of an element.
+template <BatchSource Source>
+using BatchOf = decltype(detail::first_of(
+    std::declval<detail::EpochOf<Source>&>()));
+
+/// A function of one batch. It returns a StepResult or only the loss.
+template <class Step, class Batch>
+concept StepFunction = std::invocable<Step&, Batch> &&
+    detail::IsStepResult<std::invoke_result_t<Step&, Batch>>;
+
+namespace detail {
+
+/// Checks the arguments of make_pass(). Each mistake gives one error, because the code
+/// that needs correct arguments is not compiled then.
+template <class Source, class Step>
+constexpr bool check_pass() {
+  constexpr bool is_source = BatchSource<Source>;
+  static_assert(
+      is_source,
+      "[make_pass] the source is none. Pass a range of batches, a function () or (int64_t epoch) that returns one, or an object with std::optional<Batch> next().");
+  if constexpr (is_source) {
+    constexpr bool is_callable = std::invocable<Step&, BatchOf<Source>>;
+    static_assert(
+        is_callable,
+        "[make_pass] the step can't be called with a batch of the source. Pass a function whose only parameter is a batch, such as [&](const Batch& batch) { ... }.");
+    if constexpr (is_callable) {
+      constexpr bool is_step = StepFunction<Step, BatchOf<Source>>;
+      static_assert(
+          is_step,
+          "[make_pass] the step returns something else than a StepResult or the loss. Return the loss as a tensor with one number, not as a double, or a StepResult.");
+      return is_step;
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
+
 /// Combines `source` and `step` to a Pass. `source` is one of these:
 ///
 ///   a range of batches, such as std::vector<Batch>, which is read in each epoch;
@@ -274,8 +345,12 @@ class ConvertedSource {
 /// moved into the pass. `step` takes a batch and returns a StepResult or only the loss.
 template <class Source, class Step>
 std::shared_ptr<Pass> make_pass(Source&& source, Step step) {
-  return std::make_shared<detail::SourcePass<Source, Step>>(
-      std::forward<Source>(source), std::move(step));
+  if constexpr (detail::check_pass<Source, Step>()) {
+    return std::make_shared<detail::SourcePass<Source, Step>>(
+        std::forward<Source>(source), std::move(step));
+  } else {
+    return nullptr;
+  }
 }
 
 }  // namespace tessera::training

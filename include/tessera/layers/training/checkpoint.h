@@ -89,7 +89,7 @@ class Checkpoint {
       torch::optim::Optimizer& optimizer,
       TrainingCheckpointOptions options = {});
 
-  const std::string& directory() const {
+  std::string directory() const {
     return directory_;
   }
 

@@ -44,6 +44,16 @@ enum class Signals {
   kLeave
 };
 
+/// Whether fit() warns about tables that do not learn: after 100 updates, half of the
+/// touched rows have moved by less than 0.1 % of their length, and the accumulators of
+/// their optimizer have hardly grown; or they have moved by less than 0.001 %.
+///
+/// fit() compares at most 4096 rows of each table, once. It leaves out tables that were
+/// trained or loaded before, frozen tables, tables with few touched rows, and those whose
+/// learning rate is 0 or your own function. While a schedule raises the learning rate, it
+/// waits. FitOptions::model must be set, and the tables must be on an engine.
+enum class MovementWarning { kOn, kOff };
+
 /// What fit() does in addition to the steps.
 struct FitOptions {
   /// The number of epochs, >= 0, including those before a resume.
@@ -62,6 +72,7 @@ struct FitOptions {
   /// Saves and resumes the training. Unset: no checkpoints.
   std::shared_ptr<Checkpoint> checkpoint = {};
   Signals signals = Signals::kStop;
+  MovementWarning movement_warning = MovementWarning::kOn;
   /// The strategy of the model's tables. If no table is sharded but gradients are summed
   /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
   /// the first one that stops.
@@ -121,6 +132,10 @@ History fit(Source&& source, Step step, FitOptions options) {
       make_pass(std::forward<Source>(source), std::move(step)),
       std::move(options));
 }
+
+// This one catches braces that are no FitOptions, so that the error has few lines.
+template <class Source, class Step>
+History fit(Source&&, Step, ...) = delete;  // is a field misspelt?
 
 /// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
 /// Errors:  c10::ValueError if it has no batch.

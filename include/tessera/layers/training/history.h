@@ -28,11 +28,17 @@ class Logs {
 
   void set(const std::string& name, double value);
   /// nullptr if there is no value with this name.
-  const double* find(std::string_view name) const;
+  const double* find(std::string_view name) const&;
+  const double* find(std::string_view name) const&& = delete;
   /// Errors:  c10::ValueError listing the known names.
   double operator[](std::string_view name) const;
-  const std::vector<Entry>& entries() const {
+  const std::vector<Entry>& entries() const& {
     return entries_;
+  }
+  /// A loop over `learning_rates(optimizer).entries()` needs the entries themselves: a
+  /// reference would point into a value that is gone.
+  std::vector<Entry> entries() && {
+    return std::move(entries_);
   }
 
  private:

@@ -16,7 +16,7 @@ namespace tessera::training {
 ///          if the file cannot be written.
 class HistoryFile : public Callback {
  public:
-  const std::string& path() const {
+  std::string path() const {
     return path_;
   }
   void on_train_begin(Training& training) override;

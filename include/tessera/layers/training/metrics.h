@@ -48,7 +48,7 @@ class Metric {
  public:
   virtual ~Metric() = default;
 
-  const std::string& name() const {
+  std::string name() const {
     return name_;
   }
   virtual void update(

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,30 @@ inline StepResult to_step_result(at::Tensor loss) {
   return {.loss = std::move(loss)};
 }
 
+namespace detail {
+
+/// Checks the loss function of make_train_step(), as make_pass() checks a step.
+template <class LossOf, class Batch>
+constexpr bool check_loss_function() {
+  constexpr bool is_callable = std::invocable<LossOf&, Batch>;
+  static_assert(
+      is_callable,
+      "[make_train_step] loss_of can't be called with a batch. Pass a function whose only parameter is a batch, such as [&](const Batch& batch) { ... }.");
+  if constexpr (is_callable) {
+    constexpr bool has_loss =
+        requires(std::invoke_result_t<LossOf&, Batch> result) {
+      to_step_result(std::move(result));
+    };
+    static_assert(
+        has_loss,
+        "[make_train_step] loss_of returns something else than a StepResult or the loss. Return the loss as a tensor with one number, not as a double, or a StepResult.");
+    return has_loss;
+  }
+  return false;
+}
+
+}  // namespace detail
+
 /// Whether the loss is finite.
 /// Errors:  c10::ValueError beginning with `where` if it is undefined or not one real
 ///          number.
@@ -112,11 +137,13 @@ auto make_train_step(
           loss_of = std::move(loss_of),
           options = std::move(options)](auto&& batch) mutable -> StepResult {
     StepResult result;
-    {
-      const ProfileScope scope("tessera::forward");
-      result = to_step_result(loss_of(std::forward<decltype(batch)>(batch)));
+    if constexpr (detail::check_loss_function<LossOf, decltype(batch)>()) {
+      {
+        const ProfileScope scope("tessera::forward");
+        result = to_step_result(loss_of(std::forward<decltype(batch)>(batch)));
+      }
+      apply_update(optimizer, result, options);
     }
-    apply_update(optimizer, result, options);
     return result;
   };
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace tessera {
+
+// snippet: tests/docs/reference_traps_test.cpp LayerHolder
+/// The base class of the holders of Tessera's layers, such as Cross for a CrossImpl. It is
+/// a torch::nn::ModuleHolder that also takes the options of the layer in braces:
+///
+///   MLP tower({.units = {64, 1}});
+///
+/// With TORCH_MODULE(Cross), the same line gives hundreds of lines of compiler errors.
+template <class ImplType>
+class LayerHolder : public torch::nn::ModuleHolder<ImplType> {
+  using Holder = torch::nn::ModuleHolder<ImplType>;
+
+ public:
+  using Impl = ImplType;
+
+  /// Makes a layer with default options.
+  LayerHolder() = default;
+  /// An empty holder. Assign a layer to it before use.
+  LayerHolder(std::nullptr_t) : Holder(nullptr) {}  // NOLINT: implicit
+  LayerHolder(std::shared_ptr<Impl> layer)  // NOLINT: implicit
+      : Holder(std::move(layer)) {}
+  explicit LayerHolder(typename Impl::Options options)
+      : Holder(std::make_shared<Impl>(std::move(options))) {}
+
+  // This one catches braces that are no options, so that the error has few lines. It is
+  // a template, because it would otherwise be a second default constructor.
+  template <class = void>
+  explicit LayerHolder(...) = delete;  // is a field misspelt or out of order?
+
+  /// Makes a layer from other arguments of its constructors.
+  template <class First, class... Rest>
+  requires(
+      !std::derived_from<std::remove_cvref_t<First>, Holder> &&
+      !std::convertible_to<First, std::shared_ptr<Impl>>)
+  explicit LayerHolder(First&& first, Rest&&... rest)
+      : Holder(make(std::forward<First>(first), std::forward<Rest>(rest)...)) {}
+
+ private:
+  template <class... Args>
+  static std::shared_ptr<Impl> make(Args&&... args) {
+    constexpr bool can_make = std::constructible_from<Impl, Args...>;
+    static_assert(
+        can_make,
+        "The layer has no constructor with these arguments. Pass its options, "
+        "such as Cross(CrossOptions{...}) or Cross({...}).");
+    if constexpr (can_make) {
+      return std::make_shared<Impl>(std::forward<Args>(args)...);
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The movement of rows: TableActivity, and the warning of fit().
+#include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/table_activity.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/layers/layer_test_util.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::training {
+namespace table_activity_test {
+
+constexpr int64_t kRows = 200;
+constexpr int64_t kBatch = 1024;
+
+TPUEmbedding make_layer(
+    const optim::OptimizerSpec& optimizer,
+    Initializer initializer = initializers::TruncatedNormal{.stddev = 0.5}) {
+  const auto table = make_table(
+      {.name = "users",
+       .vocabulary_size = kRows,
+       .dim = 4,
+       .initializer = std::move(initializer)});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = {{"user", FeatureConfig{.table = table}}},
+      .optimizer = optimizer});
+}
+
+class WarningList : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+
+  std::vector<std::string> texts;
+};
+
+struct RunOptions {
+  int64_t steps = 120;
+  int64_t ids = kRows;  // ids are drawn from [0, ids)
+  // Of the loss. The default gives the gradients of a batch of 100,000.
+  double factor = 0.01;
+  MovementWarning warning = MovementWarning::kOn;
+  Callbacks callbacks = {};
+};
+
+// Trains with a mean loss, and returns the warnings.
+std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
+  at::manual_seed(1);
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(
+      [&](int64_t) {
+        return std::vector<at::Tensor>(
+            options.steps, at::randint(options.ids, {kBatch}, at::kLong));
+      },
+      make_train_step(
+          optimizer,
+          [&](const at::Tensor& ids) {
+            const auto rows = layer->forward({{"user", ids}})["user"];
+            return (rows - 1.0).square().mean() * options.factor;
+          }),
+      {.model = layer.ptr(),
+       .callbacks = options.callbacks,
+       .movement_warning = options.warning});
+  return warnings.texts;
+}
+
+const optim::Adagrad kDefaultStart{.learning_rate = 0.01};
+
+TEST(MovementWarningTest, AdagradsDefaultStartUnderAMeanLossWarnsOnce) {
+  const auto texts = train(make_layer(kDefaultStart), {.steps = 400});
+  ASSERT_EQ(texts.size(), 1);
+  for (const char* part :
+       {"[fit] the rows of table 'users' hardly move: after 100 updates",
+        "initial_accumulator_value",
+        "mean loss over a batch",
+        "1e-6",
+        "larger learning rate",
+        "sum of the loss",
+        "docs/optimizers.md",
+        "FitOptions::movement_warning"}) {
+    EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+  }
+}
+
+TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {
+  optim::Adagrad small_start = kDefaultStart;
+  small_start.initial_accumulator_value = 1e-6;
+  EXPECT_TRUE(train(make_layer(small_start)).empty());
+  optim::Adagrad fast = kDefaultStart;
+  fast.learning_rate = 10.0;
+  EXPECT_TRUE(train(make_layer(fast)).empty());
+  const double all = kBatch * 4;
+  EXPECT_TRUE(train(make_layer(kDefaultStart), {.factor = all}).empty());
+  EXPECT_TRUE(train(make_layer(optim::Adam{.learning_rate = 0.001})).empty());
+}
+
+TEST(MovementWarningTest, OtherOptimizersWarnOnlyOfTinySteps) {
+  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.1})).empty());
+  const auto texts = train(make_layer(optim::SGD{.learning_rate = 1e-5}));
+  ASSERT_EQ(texts.size(), 1);
+  EXPECT_NE(texts[0].find("Use Adam or Adagrad"), std::string::npos);
+}
+
+TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
+  EXPECT_TRUE(train(make_layer(kDefaultStart), {.steps = 99}).empty());
+  // Few touched rows.
+  EXPECT_TRUE(train(make_layer(kDefaultStart), {.ids = 15}).empty());
+  EXPECT_FALSE(train(make_layer(kDefaultStart), {.ids = 16}).empty());
+  EXPECT_TRUE(
+      train(make_layer(kDefaultStart), {.warning = MovementWarning::kOff})
+          .empty());
+  optim::Adagrad still = kDefaultStart;
+  still.learning_rate = 0.0;
+  EXPECT_TRUE(train(make_layer(still)).empty());
+  still.learning_rate = [] { return 0.01; };
+  EXPECT_TRUE(train(make_layer(still)).empty());
+  auto frozen = make_layer(kDefaultStart);
+  frozen->virtual_variable().requires_grad_(false);
+  const auto before = test::tables_of(frozen);
+  torch::optim::SGD optimizer(frozen->parameters(), 0.1);
+  fit(std::vector<at::Tensor>(120, at::full({4}, 1, at::kLong)),
+      [&](const at::Tensor& ids) {
+        return frozen->forward({{"user", ids}})["user"].sum();
+      },
+      {.model = frozen.ptr()});
+  test::expect_same_tables(frozen, before);
+  // Rows that start at zero have no length to compare with.
+  EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
+}
+
+TEST(MovementWarningTest, TablesThatWereTrainedBeforeGiveNoWarning) {
+  auto layer = make_layer(kDefaultStart);
+  EXPECT_TRUE(train(layer, {.steps = 1}).empty());
+  EXPECT_TRUE(train(layer).empty());
+}
+
+TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
+  // The rate rises from 0. Then it falls slowly.
+  const auto warm_up = [](double steps, double rate) {
+    return optim::Warmup{
+        .steps = steps,
+        .then = optim::ExponentialDecay{
+            .initial_learning_rate = rate, .decay_steps = 1e6}};
+  };
+  // 100 steps are the beginning of the warm-up. Adam's rows move fast at its end.
+  EXPECT_TRUE(
+      train(
+          make_layer(optim::Adam{.learning_rate = warm_up(50'000, 1e-5)}),
+          {.steps = 120})
+          .empty());
+  // After the warm-up, Adagrad's rows still hardly move.
+  optim::Adagrad slow = kDefaultStart;
+  slow.learning_rate = warm_up(300, 0.001);
+  const auto texts = train(make_layer(slow), {.steps = 210});
+  ASSERT_EQ(texts.size(), 1);
+  EXPECT_NE(texts[0].find("after 200 updates"), std::string::npos) << texts[0];
+}
+
+TEST(TableActivityTest, ComparesRowsWithTheStart) {
+  const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"a", FeatureConfig{.table = table}}},
+      .optimizer = optim::Adagrad{
+          .learning_rate = 0.5, .initial_accumulator_value = 0.25}});
+  const auto activity =
+      std::make_shared<TableActivity>(std::vector<TPUEmbedding>{layer});
+  EXPECT_TRUE(activity->measure().empty());
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  const History history =
+      fit(std::vector<at::Tensor>{test::int64s({1, 2, 3})},
+          make_train_step(
+              optimizer,
+              [&](const at::Tensor& ids) {
+                return layer->forward({{"a", ids}})["a"].sum();
+              }),
+          {.epochs = 2, .callbacks = {activity}});
+  // The gradients are 1, so the accumulators become 1.25 and 2.25.
+  const double first = 0.5 / std::sqrt(1.25);
+  const double second = first + 0.5 / std::sqrt(2.25);
+  // The relative movements are those of the rows 1, 2 and 3.
+  EXPECT_NEAR(history["moved_t"][0], first / 2.0, 1e-6);
+  EXPECT_NEAR(history["moved_t"][1], second / 2.0, 1e-6);
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.table, "t");
+  EXPECT_EQ(found.sampled_rows, 4);
+  EXPECT_EQ(found.touched_rows, 3);
+  EXPECT_NEAR(found.accumulator_growth, 8.0, 1e-5);
+  EXPECT_EQ(
+      to_string(activity->measure()),
+      "table  touched  of rows  moved by  accumulators grew by\n"
+      "t            3        4    39.0 %                 800 %\n");
+}
+
+TEST(TableActivityTest, SamplesLargeTablesAndMeasuresOtherOptimizers) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  const auto activity = std::make_shared<TableActivity>(
+      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 10});
+  train(layer, {.steps = 2, .callbacks = {activity}});
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.sampled_rows, 10);
+  EXPECT_EQ(found.touched_rows, 10);
+  EXPECT_GT(found.movement, 0.0);
+  EXPECT_TRUE(std::isnan(found.accumulator_growth));
+}
+
+TEST(TableActivityTest, RefusesUnusableArguments) {
+  auto layer = make_layer(optim::SGD{});
+  EXPECT_VALUE_ERROR(
+      TableActivity({TPUEmbedding(nullptr)}), "but got an empty one");
+  EXPECT_VALUE_ERROR(
+      TableActivity({layer, layer}), "two tables are named 'users'");
+  EXPECT_VALUE_ERROR(
+      TableActivity({layer}, {.max_rows = 0}), "max_rows must be >= 1");
+}
+
+}  // namespace table_activity_test
+}  // namespace tessera::training

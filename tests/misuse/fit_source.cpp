@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: \[make_pass\] the source is none\. Pass a range of batches
+#include <tessera/layers/training/fit.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor clicks;
+};
+
+void train() {
+  tessera::training::fit(
+      42, [](const Batch& batch) { return batch.clicks; }, {});
+}

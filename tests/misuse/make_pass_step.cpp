@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: \[make_pass\] the step can't be called with a batch
+#include <tessera/layers/training/fit.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor clicks;
+};
+
+void train(const std::vector<Batch>& batches) {
+  tessera::training::make_pass(batches, [](double batch) {});
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: \[prefetch\] features_of returns something else than Features
+#include <tessera/layers/prefetch.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor users;
+};
+
+void train(
+    const std::vector<Batch>& batches,
+    const tessera::TPUEmbedding& layer) {
+  for (auto& [batch, activations] :
+       tessera::prefetch(batches, layer, [](const Batch&) { return 42; })) {
+  }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: \[make_train_step\] loss_of returns something else
+#include <tessera/layers/training/fit.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor clicks;
+};
+
+void train(
+    const std::vector<Batch>& batches,
+    torch::optim::Optimizer& optimizer) {
+  tessera::training::fit(
+      batches,
+      tessera::training::make_train_step(
+          optimizer, [](const Batch& batch) { return 0.5; }),
+      {});
+}
