@@ -8,10 +8,14 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/step_memory.h>
 #include <tessera/common/thread_spins.h>
+#include <tessera/data/batches.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
+#include <tessera/data/dataset.h>
+#include <tessera/data/dataset_split.h>
 #include <tessera/data/example_source.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/data/negative_sampling.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
