@@ -10,6 +10,7 @@
 #include "src/data/value_hash.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <limits>
@@ -215,7 +216,7 @@ void check_times(const SplitByTime& by) {
 // Assigns the newest examples by their shares.
 void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
   const auto size = static_cast<int64_t>(parts.size());
-  const auto count_of = [&](double share) {
+  const auto count_of = [&](double share) -> int64_t {
     return std::llround(share * static_cast<double>(size));
   };
   const int64_t test = count_of(by.test);
