@@ -13,6 +13,11 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/criteo_source.h>
 #include <tessera/data/csv_source.h>
+#include <tessera/data/batches.h>
+#include <tessera/data/columns.h>
+#include <tessera/data/criteo_reader.h>
+#include <tessera/data/dataset.h>
+#include <tessera/data/dataset_split.h>
 #include <tessera/data/example_source.h>
 #include <tessera/data/feather_source.h>
 #include <tessera/data/feature_pipeline.h>
@@ -20,6 +25,7 @@
 #include <tessera/data/line_source.h>
 #include <tessera/data/malformed_lines.h>
 #include <tessera/data/parquet_source.h>
+#include <tessera/data/negative_sampling.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/batches.h>
+#include <tessera/data/columns.h>
+#include <tessera/data/example_source.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace tessera::data {
+
+class RowStage;  // private
+struct DatasetAccess;  // private
+
+/// The options of Dataset::shuffle().
+struct ShuffleOptions {
+  /// The number of examples in memory that are shuffled together, >= 1.
+  int64_t buffer = 0;
+  int64_t seed = 0;
+
+  bool operator==(const ShuffleOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<ShuffleOptions>);
+
+// snippet: tests/docs/reference_dataset_test.cpp CacheOptions
+/// The options of Dataset::cache():
+///
+///   const Dataset cached = dataset.cache({.max_bytes = int64_t{1} << 30});
+struct CacheOptions {
+  /// More bytes of values are an error, >= 1.
+  int64_t max_bytes = int64_t{4} << 30;
+
+  bool operator==(const CacheOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<CacheOptions>);
+
+/// The options of Dataset::batch().
+struct BatchOptions {
+  /// The number of examples in a batch, >= 1.
+  int64_t size = 0;
+  /// If true, the last examples are dropped if they do not fill a batch.
+  bool drop_last = false;
+
+  bool operator==(const BatchOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<BatchOptions>);
+
+// snippet: tests/docs/reference_dataset_test.cpp Dataset
+/// Examples in files or in memory, and the steps that turn them into batches. Each step
+/// returns a new Dataset and changes nothing. A copy shares the data.
+///
+///   Columns columns;
+///   columns.add("user", {.values = torch::tensor({1, 1, 2, 3})});
+///   columns.add("price", {.values = torch::tensor({5.0F, 0.5F, 8.0F, 2.0F})});
+///   const Dataset dataset(columns);
+///   const Dataset expensive = dataset.filter([](const Columns& examples) {
+///     return std::get<torch::Tensor>(examples.at("price").values) > 1.0;
+///   });
+///   for (Columns& batch :
+///        expensive.shuffle({.buffer = 1000}).batch({.size = 2})(0)) {
+///     train(batch);
+///   }
+///
+/// Nothing is read before a reader is opened, except where a comment says so. The
+/// examples and their order depend neither on the number of threads nor on how many
+/// examples the source returns at once. Readers of several threads may read one Dataset.
+class Dataset {
+ public:
+  /// Errors:  c10::ValueError if there is no source.
+  explicit Dataset(std::shared_ptr<const ExampleSource> source);
+  /// The tensors are not copied. Do not change them.
+  /// Errors:  c10::ValueError if there are no columns.
+  explicit Dataset(Columns columns);
+  // A move would leave an object without data behind.
+  Dataset(const Dataset&) = default;
+  Dataset& operator=(const Dataset&) = default;
+
+  /// Shuffles blocks of `buffer` consecutive examples. If all examples fit into one
+  /// block, each order has the same probability. Otherwise, the blocks begin elsewhere
+  /// in each epoch. The order depends on seed and epoch only, and a reader can start
+  /// anywhere in it for the price of one block.
+  /// Errors:  c10::ValueError if buffer < 1.
+  Dataset shuffle(const ShuffleOptions& options) const;
+
+  /// The first `count` examples, or all if there are fewer.
+  /// Errors:  c10::ValueError if count < 0.
+  Dataset take(int64_t count) const;
+
+  /// All but the first `count` examples.
+  /// Errors:  c10::ValueError if count < 0.
+  Dataset skip(int64_t count) const;
+
+  /// Keeps the examples for which `predicate` returns true. It gets some consecutive
+  /// examples and returns bool [n] on the CPU. The result for an example must not depend
+  /// on the others. Afterwards, the number of examples is unknown.
+  /// Errors:  c10::ValueError or c10::TypeError for another result, while reading.
+  Dataset filter(std::function<at::Tensor(const Columns&)> predicate) const;
+
+  /// Applies a function to consecutive examples. The function may add, change and remove
+  /// columns. It must return as many examples as it got, and the result for an example
+  /// must not depend on the others, because how many come at once is not defined. See
+  /// Batches::map() for functions of whole batches.
+  /// Errors:  c10::ValueError for another number of examples, or if it returns other
+  ///          columns than before, while reading.
+  template <ColumnsMap Map>
+  Dataset map(Map map) const {
+    return map_with(detail::to_map_function(std::move(map)));
+  }
+
+  /// Keeps the examples of epoch 0 in memory when they are first read. All copies of the
+  /// result share them. Shuffle after it, because a cached order does not change.
+  /// Errors:  c10::ValueError if max_bytes < 1; while reading, if there are more bytes.
+  Dataset cache(const CacheOptions& options = {}) const;
+
+  /// Errors:  c10::ValueError if size < 1.
+  Batches batch(const BatchOptions& options) const;
+
+  /// The number of examples. Unset if it is not known before they are read.
+  std::optional<int64_t> size() const;
+
+  /// A reader of the examples of an epoch, beginning at the example with the number
+  /// `first`. Do not change the tensors that it returns.
+  /// Errors:  c10::ValueError if epoch < 0 or first < 0.
+  std::unique_ptr<ExampleReader> open(int64_t epoch = 0, int64_t first = 0)
+      const;
+
+ private:
+  friend struct DatasetAccess;
+
+  explicit Dataset(std::shared_ptr<const RowStage> stage);
+  Dataset map_with(detail::MapFunction map) const;
+
+  std::shared_ptr<const RowStage> stage_;
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/dataset.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+namespace tessera::data {
+
+/// The parts of a split. Each example is in exactly one of them, and each part has the
+/// order of the examples before the split. A part may be empty.
+struct DatasetSplit {
+  Dataset train;
+  Dataset validation;
+  Dataset test;
+};
+
+/// Assigns each example at random, by a hash of its number and the seed. An example keeps
+/// its part when examples are appended.
+struct SplitByShare {
+  /// The probability of an example to be in `test`, in (0, 1).
+  double test = 0.0;
+  /// The probability to be in `validation`, in [0, 1). The sum is < 1.
+  double validation = 0.0;
+  int64_t seed = 0;
+
+  bool operator==(const SplitByShare&) const = default;
+};
+static_assert(std::is_aggregate_v<SplitByShare>);
+
+/// Puts the newest examples into `test`, those before them into `validation`. Set either
+/// the shares or the times.
+struct SplitByTime {
+  /// The column with the time, one integer or float per example. A missing time is an
+  /// error.
+  std::string column = {};
+  /// The share of the newest examples that are in `test`, in (0, 1). Of two examples
+  /// with the same time, the later one is newer.
+  double test = 0.0;
+  /// The share of the examples before those, in [0, 1). The sum is < 1.
+  double validation = 0.0;
+  /// Examples with a time >= test_from are in `test`.
+  std::optional<double> test_from = {};
+  /// Other examples with a time >= validation_from are in `validation`.
+  std::optional<double> validation_from = {};
+
+  bool operator==(const SplitByTime&) const = default;
+};
+static_assert(std::is_aggregate_v<SplitByTime>);
+
+/// Puts all examples of a user into the same part, by a hash of the user and the seed.
+struct SplitByUser {
+  /// The column with the user, one integer or text per example. A missing user is an
+  /// error.
+  std::string column = {};
+  /// The probability of a user to be in `test`, in (0, 1).
+  double test = 0.0;
+  /// The probability to be in `validation`, in [0, 1). The sum is < 1.
+  double validation = 0.0;
+  int64_t seed = 0;
+
+  bool operator==(const SplitByUser&) const = default;
+};
+static_assert(std::is_aggregate_v<SplitByUser>);
+
+/// Puts the last example of each user into `test`, and the one before it into
+/// `validation`. Of two examples with the same time, the later one is newer.
+struct LeaveOneOut {
+  /// The column with the user, one integer or text per example. A missing user is an
+  /// error.
+  std::string user = {};
+  /// The column with the time, one integer or float per example. A missing time is an
+  /// error.
+  std::string time = {};
+  /// All examples of users with fewer ones are in `train`. >= 3.
+  int64_t min_examples = 3;
+
+  bool operator==(const LeaveOneOut&) const = default;
+};
+static_assert(std::is_aggregate_v<LeaveOneOut>);
+
+// snippet: tests/docs/reference_dataset_test.cpp split
+/// Splits the examples:
+///
+///   const DatasetSplit by_share = split(ratings, SplitByShare{.test = 0.2});
+///   const DatasetSplit by_user =
+///       split(ratings, SplitByUser{.column = "user", .test = 0.2});
+///   const DatasetSplit by_time = split(
+///       ratings, SplitByTime{.column = "time", .test = 0.1, .validation = 0.1});
+///   const DatasetSplit last_of_each_user =
+///       split(ratings, LeaveOneOut{.user = "user", .time = "time"});
+///
+/// Reads all examples once and keeps one byte for each. Therefore, the parts know their
+/// sizes. Split before shuffle(), so that the parts are the same in each epoch.
+/// Errors:  c10::ValueError for shares and times out of range; if the order of the
+///          examples changes with the epoch; for a column that is missing, or has lists
+///          or missing values. c10::TypeError for a column of another kind. Those of the
+///          source.
+DatasetSplit split(const Dataset& dataset, const SplitByShare& by);
+DatasetSplit split(const Dataset& dataset, const SplitByTime& by);
+DatasetSplit split(const Dataset& dataset, const SplitByUser& by);
+DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by);
+
+}  // namespace tessera::data

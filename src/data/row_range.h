@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/columns.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// Consecutive examples of shared columns, whose tensors are contiguous.
+struct RowRange {
+  std::shared_ptr<Columns> columns = {};
+  int64_t first = 0;
+  int64_t count = 0;
+  /// Nobody else uses the columns and their tensors, so that they may be given away.
+  bool is_owned = false;
+
+  bool is_whole() const {
+    return first == 0 && count == columns->batch_size();
+  }
+};
+
+/// A range over columns that nobody else uses.
+RowRange owned_range(Columns columns);
+
+/// The range without the rows before `first` and after `count` more.
+RowRange part_of(const RowRange& range, int64_t first, int64_t count);
+
+/// The same columns with contiguous tensors that have no gradient.
+Columns contiguous(Columns columns);
+
+/// Copies the rows of all ranges, one after the other. There is at least one range, and
+/// they must have the same columns.
+Columns copy_rows(std::span<const RowRange> ranges);
+
+/// The rows as columns that may be changed.
+Columns take_rows(RowRange range);
+
+/// Copies the rows with these numbers, counted from the range's first row.
+Columns gather_rows(const RowRange& range, std::span<const int64_t> rows);
+
+/// The memory of the values and row_splits in a range.
+int64_t bytes_of(const RowRange& range);
+
+/// The names and kinds of columns.
+class ColumnKinds {
+ public:
+  ColumnKinds() = default;
+  explicit ColumnKinds(const Columns& columns);
+
+  /// Remembers the columns of the first call. Later ones must have the same.
+  /// Errors:  c10::ValueError beginning with `where`.
+  void check(const Columns& columns, const std::string& where);
+
+ private:
+  std::vector<std::string> kinds_;
+};
+
+}  // namespace tessera::data
