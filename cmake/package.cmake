@@ -1,7 +1,7 @@
 # Settings of cpack, which makes a .deb and a .tar.gz of the installed tree: cmake --workflow --preset package
 #
 # LibTorch is not a Debian package, so the .deb can't depend on it. The config of the package searches
-# CMAKE_PREFIX_PATH and LibTorch_ROOT, and then /opt/libtorch.
+# CMAKE_PREFIX_PATH and LibTorch_ROOT, and then /opt/libtorch. The same is true for Arrow, TesseraArrow_ROOT and /opt/arrow.
 
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME libtessera-dev)
@@ -13,6 +13,12 @@ set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
 set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/cmake/package_config.cmake")
 set(CPACK_THREADS 0) # compresses with all cores
 
+set(arrow_text "")
+if(TESSERA_HAS_ARROW)
+  set(arrow_text " The same is true for
+Arrow ${TesseraArrow_VERSION}, for example from the pyarrow package of PyPI: give its folder in
+TesseraArrow_ROOT, or unpack it into /opt/arrow.")
+endif()
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
@@ -21,8 +27,8 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
 This package has its headers, its static libraries and its CMake package.
 
 LibTorch ${LibTorch_MINOR_VERSION} is needed, too, but is not a Debian package. Give its
-folder in CMAKE_PREFIX_PATH, or unpack it into /opt/libtorch.")
-set(depends "g++ (>= 4:12)" libhwy-dev nlohmann-json3-dev zlib1g-dev)
+folder in CMAKE_PREFIX_PATH, or unpack it into /opt/libtorch.${arrow_text}")
+set(depends "g++ (>= 4:12)" libhwy-dev libisal-dev libutf8proc-dev nlohmann-json3-dev zlib1g-dev)
 if(TESSERA_HAS_FAISS)
   list(APPEND depends libfaiss-dev)
 endif()

@@ -1,6 +1,7 @@
 # Makes the .tar.gz and, on Debian, the .deb of BUILD, unpacks them in SCRATCH, and configures, builds and runs the
-# consumer against each, with the LibTorch in LIBTORCH. SOURCE is the source folder of Tessera.
-set(required BUILD GENERATOR LIBTORCH SCRATCH SOURCE)
+# consumer against each, with the LibTorch in LIBTORCH and the Arrow in ARROW, which is empty for a Tessera without
+# Arrow. SOURCE is the source folder of Tessera.
+set(required ARROW BUILD GENERATOR LIBTORCH SCRATCH SOURCE)
 include("${CMAKE_CURRENT_LIST_DIR}/consume.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
@@ -18,7 +19,7 @@ function(check_package name prefix)
   file(GLOB_RECURSE scripts "${prefix}/lib*/cmake/tessera/*.cmake")
   foreach(script IN LISTS scripts)
     file(READ "${script}" text)
-    foreach(folder IN ITEMS "${SOURCE}" "${BUILD}" "${LIBTORCH}")
+    foreach(folder IN ITEMS "${SOURCE}" "${BUILD}" "${LIBTORCH}" ${ARROW})
       string(FIND "${text}" "${folder}" position)
       if(NOT position EQUAL -1)
         message(FATAL_ERROR "${script} names ${folder}, which another machine does not have")
@@ -32,7 +33,8 @@ function(check_package name prefix)
     expect_refusal("${name}-without-libtorch" "but none of these is one: ${prefix} /opt/libtorch" -D
                    "CMAKE_PREFIX_PATH=${prefix}")
   endif()
-  consume("${name}-build" -D "CMAKE_PREFIX_PATH=${prefix}" -D "LibTorch_ROOT=${LIBTORCH}")
+  consume("${name}-build" -D "CMAKE_PREFIX_PATH=${prefix}" -D "LibTorch_ROOT=${LIBTORCH}"
+          -D "TesseraArrow_ROOT=${ARROW}")
 endfunction()
 
 file(GLOB archive "${SCRATCH}/packages/tessera-*.tar.gz")
@@ -50,7 +52,7 @@ if(dpkg_deb)
       message(FATAL_ERROR "${archive} has no field ${field}")
     endif()
     message("${field}: ${text}")
-    if(field STREQUAL "Depends" AND NOT text MATCHES "libhwy-dev.*nlohmann-json3-dev.*zlib1g-dev")
+    if(field STREQUAL "Depends" AND NOT text MATCHES "libhwy-dev.*libisal-dev.*libutf8proc-dev.*nlohmann-json3-dev.*zlib1g-dev")
       message(FATAL_ERROR "${archive} does not depend on the packages that its config needs, but on ${text}")
     endif()
   endforeach()

@@ -24,7 +24,7 @@ if(status EQUAL 0 OR NOT errors MATCHES "in the environment variable LibTorch_RO
 endif()
 
 run("${CMAKE_COMMAND}" -E env "LibTorch_ROOT=${LIBTORCH}" ${command})
-file(STRINGS "${SCRATCH}/build/CMakeCache.txt" enabled REGEX "^TESSERA_(WITH_MPI|WITH_FAISS|BUILD_TESTS):BOOL=ON")
+file(STRINGS "${SCRATCH}/build/CMakeCache.txt" enabled REGEX "^TESSERA_(WITH_MPI|WITH_FAISS|WITH_ARROW|BUILD_TESTS):BOOL=ON")
 if(enabled)
-  message(FATAL_ERROR "expected no MPI, faiss and tests without features, but got '${enabled}'")
+  message(FATAL_ERROR "expected no MPI, faiss, Arrow and tests without features, but got '${enabled}'")
 endif()

@@ -14,6 +14,7 @@ endif()
 vcpkg_check_features(
   OUT_FEATURE_OPTIONS features
   FEATURES
+    arrow TESSERA_WITH_ARROW
     faiss TESSERA_WITH_FAISS
     mpi TESSERA_WITH_MPI)
 
