@@ -8,14 +8,12 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/step_memory.h>
 #include <tessera/common/thread_spins.h>
+#include <tessera/data/batches.h>
 #include <tessera/data/column_type.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/criteo_source.h>
 #include <tessera/data/csv_source.h>
-#include <tessera/data/batches.h>
-#include <tessera/data/columns.h>
-#include <tessera/data/criteo_reader.h>
 #include <tessera/data/dataset.h>
 #include <tessera/data/dataset_split.h>
 #include <tessera/data/example_source.h>
@@ -24,8 +22,8 @@
 #include <tessera/data/file_bytes.h>
 #include <tessera/data/line_source.h>
 #include <tessera/data/malformed_lines.h>
-#include <tessera/data/parquet_source.h>
 #include <tessera/data/negative_sampling.h>
+#include <tessera/data/parquet_source.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
@@ -98,8 +96,8 @@
 #include <tessera/layers/training/ranking_metrics.h>
 #include <tessera/layers/training/retrieval_metrics.h>
 #include <tessera/layers/training/stop_signal.h>
-#include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/table_activity.h>
+#include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>
 #include <tessera/layers/transformer_block.h>
