@@ -20,12 +20,14 @@
 #include <tessera/data/feather_source.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/file_bytes.h>
+#include <tessera/data/file_source.h>
 #include <tessera/data/line_source.h>
 #include <tessera/data/malformed_lines.h>
 #include <tessera/data/negative_sampling.h>
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
+#include <tessera/data/user_items.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/sharded_strategy.h>

@@ -123,6 +123,17 @@ Column Columns::at(std::string_view name) && {
   return std::as_const(*this).at(name);
 }
 
+at::Tensor Columns::tensor(std::string_view name) const {
+  const Column& column = at(name);
+  const auto* values = std::get_if<at::Tensor>(&column.values);
+  TESSERA_CHECK_TYPE(
+      values != nullptr && !column.row_splits.defined(),
+      "[Columns] column '{}' must have one number per example, but it has {}. Call at(), which returns all kinds of columns.",
+      shorten(name),
+      values == nullptr ? "text" : "lists");
+  return *values;
+}
+
 int64_t Columns::batch_size() const {
   return entries_.empty() ? 0 : data::batch_size(entries_.front().second);
 }

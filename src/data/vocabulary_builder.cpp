@@ -189,4 +189,16 @@ transforms::Vocabulary VocabularyBuilder::finish(
   return vocabulary;
 }
 
+transforms::Vocabulary learn_vocabulary(
+    const Dataset& dataset,
+    const std::string& column,
+    const VocabularyLimits& limits) {
+  VocabularyBuilder builder(column);
+  const auto reader = dataset.open();
+  while (const std::optional<Columns> examples = reader->next()) {
+    builder.add(examples->at(column));
+  }
+  return builder.finish(limits);
+}
+
 }  // namespace tessera::data

@@ -39,6 +39,23 @@ TEST(ColumnsTest, RefuseOtherBatchSizesAndDuplicateNames) {
   EXPECT_EQ(columns.entries().size(), 1);
 }
 
+TEST(ColumnsTest, TensorGivesOnlyColumnsOfNumbers) {
+  Columns columns;
+  columns.add("age", {.values = torch::tensor({1.0F, 2.0F})});
+  columns.add("site", {.values = std::vector<std::string>{"a", "b"}});
+  columns.add(
+      "tags",
+      {.values = torch::tensor({1, 2, 3}, torch::kLong),
+       .row_splits = torch::tensor({0, 1, 3}, torch::kLong)});
+  EXPECT_TRUE(columns.tensor("age").equal(torch::tensor({1.0F, 2.0F})));
+  EXPECT_TYPE_ERROR(
+      columns.tensor("site"),
+      "[Columns] column 'site' must have one number per example, but it has "
+      "text.");
+  EXPECT_TYPE_ERROR(columns.tensor("tags"), "but it has lists.");
+  EXPECT_VALUE_ERROR(columns.tensor("other"), "there is no column 'other'");
+}
+
 TEST(ColumnsTest, RefuseTensorsOfAnotherKind) {
   Columns columns;
   EXPECT_VALUE_ERROR(columns.add("a", {}), "must be a dense tensor [n]");

@@ -4,6 +4,9 @@
 #include <tessera/data/dataset.h>
 #include <tessera/data/dataset_split.h>
 #include <tessera/data/negative_sampling.h>
+#include <tessera/data/user_items.h>
+#include <tessera/data/vocabulary_builder.h>
+#include <tessera/layers/top_k_index.h>
 #include <torch/types.h>
 
 #include <gtest/gtest.h>
@@ -135,6 +138,34 @@ TEST(DatasetReferenceTest, NegativeSampler) {
   // end snippet
   const Columns batch = *batches(0).next();
   EXPECT_EQ(batch.at("negatives").row_splits[10].item<int64_t>(), 40);
+}
+
+TEST(DatasetReferenceTest, LearnVocabulary) {
+  Columns clicks;
+  clicks.add("item", {.values = torch::tensor({7, 5, 7, 6, 5}, torch::kLong)});
+  const Dataset train(clicks);
+  // snippet: learn_vocabulary
+  const transforms::Vocabulary items =
+      learn_vocabulary(train, "item", {.min_count = 2});
+  // end snippet
+  EXPECT_EQ(
+      std::get<std::vector<int64_t>>(items.values),
+      (std::vector<int64_t>{7, 5}));
+}
+
+TEST(DatasetReferenceTest, UserItems) {
+  Columns clicks;
+  clicks.add("user", {.values = torch::tensor({2, 1, 2}, torch::kLong)});
+  clicks.add("item", {.values = torch::tensor({1, 0, 2}, torch::kLong)});
+  const Dataset train(clicks);
+  const auto index = make_exact_index(torch::eye(3));
+  const auto users = torch::tensor({1, 2}, torch::kLong);
+  const auto user_vectors = torch::ones({2, 3});
+  // snippet: UserItems
+  const UserItems seen(train);
+  const TopK found = index->search(user_vectors, 2, seen.of(users));
+  // end snippet
+  EXPECT_EQ(found.ids[1][0].item<int64_t>(), 0);
 }
 
 }  // namespace reference_dataset_test

@@ -3,9 +3,11 @@
 // check_docs.cmake compares with them.
 #include <tessera/data/criteo_source.h>
 #include <tessera/data/csv_source.h>
+#include <tessera/data/dataset.h>
 #include <tessera/data/feather_source.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/file_bytes.h>
+#include <tessera/data/file_source.h>
 #include <tessera/data/line_source.h>
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/vocabulary_builder.h>
@@ -182,6 +184,32 @@ TEST_F(SourcesReferenceTest, OwnFiles) {
   EXPECT_EQ(inputs.dense.sizes(), (std::vector<int64_t>{3, 1}));
   EXPECT_EQ(
       pipeline.vocabulary_size("item"), pipeline.vocabulary_size("recent"));
+}
+
+TEST_F(SourcesReferenceTest, MakeFileSource) {
+  for (const std::string file :
+       {"clicks.csv", "day_0.parquet", "day_0.arrow"}) {
+    // snippet: make_file_source
+    const Dataset clicks(make_file_source(
+        {.files = {file},
+         .columns = {"user", "item"},
+         .types = {{"user", ColumnType::kText}}}));
+    // end snippet
+    const Columns batch = *clicks.open()->next();
+    EXPECT_EQ(batch.batch_size(), 3) << file;
+    EXPECT_EQ(
+        std::get<Texts>(batch.at("user").values)[0],
+        file == "clicks.csv" ? "u1" : "7");
+  }
+  EXPECT_VALUE_ERROR(
+      make_file_source({}),
+      "[make_file_source] files must have the path of one file or more");
+  EXPECT_VALUE_ERROR(
+      make_file_source({.files = {"clicks.csv", "day_0.parquet"}}),
+      "[make_file_source] all files must have the same format, but "
+      "'clicks.csv' is CSV and 'day_0.parquet' is Parquet.");
+  EXPECT_VALUE_ERROR(
+      make_file_source({.files = {"nowhere.csv"}}), "[make_file_source]");
 }
 
 }  // namespace reference_sources_test

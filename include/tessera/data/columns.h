@@ -61,6 +61,9 @@ class Columns {
   /// Errors:  c10::ValueError naming the column and listing the existing ones.
   const Column& at(std::string_view name) const&;
   Column at(std::string_view name) &&;
+  /// The values of a column of numbers with one value per example, [batch].
+  /// Errors:  as at(); c10::TypeError for text and lists.
+  at::Tensor tensor(std::string_view name) const;
 
   /// The number of examples. 0 if there are no columns.
   int64_t batch_size() const;

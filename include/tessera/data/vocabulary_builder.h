@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/data/columns.h>
+#include <tessera/data/dataset.h>
 #include <tessera/data/transforms.h>
 
 #include <cstdint>
@@ -74,5 +75,18 @@ class VocabularyBuilder {
   std::string column_;
   std::unique_ptr<Counts> counts_;
 };
+
+// snippet: tests/docs/reference_dataset_test.cpp learn_vocabulary
+/// The vocabulary of a column of a dataset, which is read once.
+///
+///   const transforms::Vocabulary items =
+///       learn_vocabulary(train, "item", {.min_count = 2});
+///
+/// Errors:  those of the dataset and of a VocabularyBuilder; c10::ValueError if there is
+///          no such column.
+transforms::Vocabulary learn_vocabulary(
+    const Dataset& dataset,
+    const std::string& column,
+    const VocabularyLimits& limits = {});
 
 }  // namespace tessera::data

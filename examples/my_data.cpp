@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Teaches the way from clicks in CSV or Parquet files to a ranked list for each user.
+#include <tessera/tessera.h>
+#include <iostream>
+#include "examples/common/command_line.h"
+
+using namespace tessera::data;
+using namespace tessera::training;
+using torch::Tensor;
+using Names = std::vector<std::string>;
+
+int run(const Names& files) {
+  // 1. Read the files. The last two clicks of each user are for measuring.
+  const Dataset clicks(make_file_source(
+      {.files = files,
+       .columns = {"user", "item", "time"},
+       .types = {{"user", ColumnType::kText}, {"item", ColumnType::kText}}}));
+  const DatasetSplit parts =
+      split(clicks.cache(), LeaveOneOut{.user = "user", .time = "time"});
+
+  // 2. Number the users and items, those of the test, too.
+  const auto users = learn_vocabulary(clicks, "user");
+  const auto items = learn_vocabulary(clicks, "item");
+  const FeaturePipeline pipeline(
+      {{.name = "user", .columns = {"user"}, .transform = users},
+       {.name = "item", .columns = {"item"}, .transform = items}});
+  const auto to_ids = [&](const Columns& batch) {
+    const auto ids = pipeline.apply(batch).features;
+    Columns result;
+    result.add("user", {.values = std::get<Tensor>(ids["user"])});
+    result.add("item", {.values = std::get<Tensor>(ids["item"])});
+    return result;
+  };
+  const Dataset train = parts.train.map(to_ids);
+  const UserItems seen(train);
+
+  // 3. The model has a vector for each user and item. The loss compares the item of each
+  // click with the other items of the batch.
+  const auto table = [&](const std::string& name) {
+    const auto rows = pipeline.vocabulary_size(name);
+    return tessera::FeatureConfig{
+        .table = tessera::make_table({name, rows, 32})};
+  };
+  tessera::TPUEmbedding model(tessera::TPUEmbeddingOptions{
+      .features = {{"user", table("user")}, {"item", table("item")}},
+      .optimizer = tessera::optim::Adam{.learning_rate = 0.01}});
+  const auto vectors = [&](const std::string& name, const Tensor& ids) {
+    return model->forward_partial({{name, ids}})[name];
+  };
+  tessera::Retrieval retrieval(
+      tessera::RetrievalOptions{.reduction = tessera::LossReduction::kMean});
+  const auto loss_of = [&](const Columns& batch) {
+    return retrieval->forward(
+        vectors("user", batch.tensor("user")),
+        vectors("item", batch.tensor("item")),
+        {.candidate_ids = batch.tensor("item")});
+  };
+
+  // 4. Train. Each epoch ends with a search of all items that a user has not clicked.
+  const Tensor all = torch::arange(2, pipeline.vocabulary_size("item"));
+  const Metrics metrics{
+      std::make_shared<RecallAtK>(), std::make_shared<NDCG>()};
+  const auto search = std::make_shared<CorpusEvaluation>(
+      make_batch_loop<CandidateVectors>(
+          std::vector<Tensor>{all},
+          [&](const Tensor& ids) {
+            return CandidateVectors{vectors("item", ids), ids};
+          }),
+      make_batch_loop<CorpusQueries>(
+          parts.test.map(to_ids).batch({.size = 1024}),
+          [&](const Columns& batch) {
+            return CorpusQueries{
+                .vectors = vectors("user", batch.tensor("user")),
+                .labels = batch.tensor("item"),
+                .seen = seen.of(batch.tensor("user"))};
+          }),
+      CorpusEvaluationOptions{.metrics = metrics});
+  torch::optim::SGD optimizer(model->parameters(), 1.0);
+  fit(train.shuffle({.buffer = 100'000}).batch({.size = 256}),
+      make_train_step(optimizer, loss_of),
+      {.epochs = 10,
+       .model = model.ptr(),
+       .callbacks = {search, std::make_shared<ProgressBar>()}});
+
+  // 5. Print the ten best new items of each user. Ids 0 and 1 stand for other values.
+  const torch::NoGradGuard no_grad;
+  const Tensor ids = torch::arange(2, pipeline.vocabulary_size("user"));
+  const auto index = tessera::make_exact_index(vectors("item", all), all);
+  const auto found = index->search(vectors("user", ids), 10, seen.of(ids)).ids;
+  for (int64_t user = 0; user < ids.size(0); ++user) {
+    std::cout << std::get<Names>(users.values)[user] << ":";
+    for (int64_t rank = 0; rank < found.size(1); ++rank) {
+      const auto id = found[user][rank].item<int64_t>();
+      std::cout << " " << (id < 0 ? "" : std::get<Names>(items.values)[id - 2]);
+    }
+    std::cout << "\n";
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  const Names files(argv + 1, argv + argc);
+  return run_program("my_data", [&] { return run(files); });
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/csv_source.h>
+#include <tessera/data/feather_source.h>
+#include <tessera/data/file_bytes.h>
+#include <tessera/data/file_source.h>
+#include <tessera/data/parquet_source.h>
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+
+#include <string_view>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kFileSource = "make_file_source";
+
+std::string_view format_of(const std::string& file) {
+  check_readable(file, kFileSource);
+  char begin[6] = {};
+  const size_t size = FileBytes(file, kFileSource).read(begin, sizeof(begin));
+  const std::string_view text(begin, size);
+  if (text.starts_with("PAR1")) {
+    return "Parquet";
+  }
+  return text == "ARROW1" ? "Feather" : "CSV";
+}
+
+}  // namespace
+
+std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
+  TESSERA_CHECK_VALUE(
+      !options.files.empty(),
+      "[{}] files must have the path of one file or more, but is empty.",
+      kFileSource);
+  const std::string_view format = format_of(options.files.front());
+  for (const std::string& file : options.files) {
+    const std::string_view other = format_of(file);
+    TESSERA_CHECK_VALUE(
+        other == format,
+        "[{}] all files must have the same format, but '{}' is {} and '{}' is {}. Make a source for each format.",
+        kFileSource,
+        shorten(options.files.front()),
+        format,
+        shorten(file),
+        other);
+  }
+  if (format == "Parquet") {
+    return make_parquet_source(
+        {.files = options.files,
+         .columns = options.columns,
+         .types = options.types});
+  }
+  if (format == "Feather") {
+    return make_feather_source(
+        {.files = options.files,
+         .columns = options.columns,
+         .types = options.types});
+  }
+  return make_csv_source(
+      {.files = options.files,
+       .columns = options.columns,
+       .types = options.types});
+}
+
+}  // namespace tessera::data
