@@ -162,7 +162,7 @@ TEST(DatasetReferenceTest, UserItems) {
   const auto users = torch::tensor({1, 2}, torch::kLong);
   const auto user_vectors = torch::ones({2, 3});
   // snippet: UserItems
-  const UserItems seen(train);
+  const UserItems seen(train, {.user = "user", .item = "item"});
   const TopK found = index->search(user_vectors, 2, seen.of(users));
   // end snippet
   EXPECT_EQ(found.ids[1][0].item<int64_t>(), 0);

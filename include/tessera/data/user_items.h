@@ -29,7 +29,7 @@ static_assert(std::is_aggregate_v<UserItemsOptions>);
 /// The items of each user, such as those that a search must leave out because the user
 /// has seen them.
 ///
-///   const UserItems seen(train);
+///   const UserItems seen(train, {.user = "user", .item = "item"});
 ///   const TopK found = index->search(user_vectors, 2, seen.of(users));
 ///
 /// Making it reads the dataset once. Thread safe.

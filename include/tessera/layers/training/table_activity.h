@@ -42,8 +42,8 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 /// Logs how far the rows of each table have moved since the start of this training, at the
 /// end of each epoch, as "moved_<table>". It shows tables that do not learn.
 ///
-///   const auto activity = std::make_shared<TableActivity>(
-///       std::vector<TPUEmbedding>{embedding});
+///   const auto activity =
+///       std::make_shared<TableActivity>(std::vector<TPUEmbedding>{embedding});
 ///   const History history =
 ///       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
 ///   const double moved = history["moved_users"].back();
