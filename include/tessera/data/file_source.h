@@ -29,10 +29,10 @@ static_assert(std::is_aggregate_v<FileOptions>);
 /// Examples in files, whose format is recognised by their first bytes: those of Parquet
 /// and Feather are known, and other files are CSV, plain or compressed.
 ///
-///   const Dataset clicks(make_file_source({
-///       .files = {file},
-///       .columns = {"user", "item"},
-///       .types = {{"user", ColumnType::kText}}}));
+///   const Dataset clicks(make_file_source(
+///       {.files = {file},
+///        .columns = {"user", "item"},
+///        .types = {{"user", ColumnType::kText}}}));
 ///
 /// Errors:  c10::ValueError if there are no files, if one can't be read, and if their
 ///          formats differ; those of make_csv_source(), make_parquet_source() and
