@@ -53,15 +53,18 @@ class SelectStage::Reader : public RowReader {
     if (row_ < stage.num_rows()) {
       rows_ = stage.input().open(epoch, row_);
     }
+    end_ = row_;
   }
 
   std::optional<RowRange> next(int64_t max_rows) override {
     while (true) {
-      const int64_t end = find_end(max_rows);
-      if (end == row_) {
+      if (row_ == end_ || left_ > max_rows) {
+        find_end(max_rows);
+      }
+      if (left_ == 0) {
         return std::nullopt;
       }
-      const std::optional<RowRange> range = rows_->next(end - row_);
+      const std::optional<RowRange> range = rows_->next(end_ - row_);
       TESSERA_CHECK_VALUE(
           range.has_value(),
           "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",
@@ -73,8 +76,9 @@ class SelectStage::Reader : public RowReader {
           kept.push_back(i);
         }
       }
-      row_ += range->count;
       const auto count = static_cast<int64_t>(kept.size());
+      row_ += range->count;
+      left_ -= count;
       if (count == range->count) {
         return range;
       }
@@ -85,27 +89,25 @@ class SelectStage::Reader : public RowReader {
   }
 
  private:
-  // The end of the rows to read next. They have at most `max_rows` rows of the part, and
-  // end with one. Returns row_ if there is none left.
-  int64_t find_end(int64_t max_rows) const {
-    int64_t end = row_;
-    int64_t kept = 0;
+  // Finds the rows to read next. The last one is of the part.
+  void find_end(int64_t max_rows) {
+    end_ = row_;
+    left_ = 0;
     const int64_t limit = std::max(max_rows, kScanRows);
-    for (int64_t row = row_; row < stage_.num_rows() && kept < max_rows;
+    for (int64_t row = row_; row < stage_.num_rows() && left_ < max_rows &&
+         (left_ == 0 || row - row_ < limit);
          ++row) {
       if (stage_.has(row)) {
-        ++kept;
-        end = row + 1;
-      }
-      if (kept > 0 && row - row_ >= limit) {
-        break;
+        ++left_;
+        end_ = row + 1;
       }
     }
-    return end;
   }
 
   const SelectStage& stage_;
-  int64_t row_ = 0;  // of the input
+  int64_t row_ = 0;  // the next row of the input
+  int64_t end_ = 0;  // the end of the rows to read next, if left_ > 0
+  int64_t left_ = 0;  // how many of them are of the part
   std::unique_ptr<RowReader> rows_;
 };
 

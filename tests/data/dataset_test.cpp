@@ -6,7 +6,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -207,7 +207,7 @@ TEST(DatasetTest, MapsExamplesWithTheirNumbers) {
                        at::kLong)});
               columns.add(
                   "epoch",
-                  {.values = at::ones({size}, at::kLong) * context.epoch});
+                  {.values = at::full({size}, context.epoch, at::kLong)});
               return columns;
             });
     EXPECT_EQ(dataset.size(), 100);
@@ -666,11 +666,11 @@ TEST(DatasetTest, RefusesOptions) {
   EXPECT_VALUE_ERROR(batches(0).skip(-1), "batches >= 0, but got -1");
   EXPECT_VALUE_ERROR(
       Dataset(std::shared_ptr<const ExampleSource>()), "expected a source");
-  EXPECT_VALUE_ERROR(Dataset(Columns()), "expected at least one column");
+  EXPECT_VALUE_ERROR(Dataset{Columns()}, "expected at least one column");
 }
 
 TEST(DatasetTest, RefusesResultsOfFunctions) {
-  const Dataset dataset = row_dataset(30);
+  const Dataset dataset = row_dataset(30, 30);
   const auto filter = [&](const at::Tensor& result) {
     return dataset.filter([=](const Columns&) { return result; });
   };
@@ -684,12 +684,12 @@ TEST(DatasetTest, RefusesResultsOfFunctions) {
   EXPECT_VALUE_ERROR(
       read_rows(dataset.map(
           [](const Columns&) { return one_column("a", integers({1})); })),
-      "got 7 examples, but returned 1");
+      "got 30 examples, but returned 1");
   EXPECT_VALUE_ERROR(
       read_rows(dataset.map([](const Columns&) { return Columns(); })),
       "returned 0");
   const Dataset changing =
-      dataset.map([](Columns columns, const MapContext& context) {
+      row_dataset(30, 7).map([](Columns columns, const MapContext& context) {
         columns.add(
             c10::str("at ", context.first_row == 0),
             {.values = at::zeros({columns.batch_size()})});

@@ -107,7 +107,7 @@ void expect_resumes(const Batches& batches) {
   ASSERT_EQ(expected.size(), 3 * kSteps);
   EXPECT_NE(expected[0], expected[kSteps]);
   // In the middle of an epoch, at its end, and in the last one.
-  for (const int64_t stop_after : {1, 5, 13, 14, 20, 38}) {
+  for (const int64_t stop_after : {5, 13, 38}) {
     SCOPED_TRACE("stopped after step " + std::to_string(stop_after));
     const std::string directory = folder / std::to_string(stop_after);
     std::vector<std::vector<int64_t>> found;
