@@ -247,7 +247,7 @@ std::vector<std::string> shown_on(Terminal& terminal) {
          {"val_loss", 0.7},
          {"val_auc", 0.49},
          {"learning_rate", 1e-3}},
-        {{"loss", 0.4321},
+        {{"loss", 12.34},
          {"auc", 0.81234},
          {"val_loss", 0.5},
          {"val_auc", 0.8},
@@ -317,6 +317,22 @@ TEST(ProgressBarTest, FollowsAChangeOfTheWidth) {
   ASSERT_EQ(lines.size(), 1);
   EXPECT_EQ(lines[0].substr(0, 29).find("epoch 1/2  loss 0.5000 ~"), 0)
       << lines[0];
+}
+
+TEST(ProgressBarTest, CutsALongReasonToTheWidth) {
+  Terminal terminal(40);
+  const auto hooks = std::make_shared<test::Hooks>();
+  hooks->epoch_end = [](Training& training) {
+    training.stop(std::string(100, 'x'));
+  };
+  train(
+      {std::make_shared<ProgressBar>(
+           ProgressBarOptions{.stream = terminal.stream()}),
+       hooks},
+      3);
+  const std::vector<std::string> lines = terminal.lines();
+  ASSERT_EQ(lines.size(), 2);
+  EXPECT_EQ(lines[1], "stopped: " + std::string(29, 'x') + "~");
 }
 
 TEST(ProgressBarTest, AFileHasWholeLines) {

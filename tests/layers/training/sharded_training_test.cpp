@@ -487,7 +487,7 @@ TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
     const std::string text = test::read_text(files[0]);
     for (const char* tag :
          {"step/rank",
-          "row_norms/partial/",
+          "row_norms/partial.",
           "/users",
           "row_norms/whole/biases",
           "gradients/tower.weight"}) {

@@ -49,12 +49,13 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 /// The runs `train` and `validation` have the same tags, so that TensorBoard draws both
 /// curves in one chart. The step of every value is the number of training steps so far.
 ///
-///   epoch/<name>          the logs of an epoch, without the prefix "val_"
-///   step/loss             the mean since the step that was logged before
-///   step/<name>           the cheap metrics of the epoch so far, and step_values
-///   row_norms/<table>     Euclidean norms of the rows of a table of a TPUEmbedding
-///   gradients/<name>      the gradient of a parameter in the last step of the epoch
-///   non_finite/<tag>      how many of these were left out because they are not finite
+///   epoch/<name>               the logs of an epoch, without the prefix "val_"
+///   step/loss                  the mean since the step that was logged before
+///   step/<name>                cheap metrics of the epoch so far, and step_values
+///   row_norms/<layer>/<table>  Euclidean norms of the rows of a TPUEmbedding's table
+///   gradients/<parameter>      its gradient in the last step of the epoch
+///   non_finite/<tag>           how many of these are left out, because they are NaN or
+///                              infinite
 ///
 /// Tables on Strategy::engine() and on sharded strategies have no gradients after
 /// backward(), so only those on host() and dense() have histograms of gradients.
