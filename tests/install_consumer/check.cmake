@@ -16,7 +16,8 @@ function(make_libtorch version)
   set(folder "${SCRATCH}/libtorch-${version}")
   file(WRITE "${folder}/include/torch/headeronly/version.h"
        "#define TORCH_VERSION_MAJOR ${major}\n#define TORCH_VERSION_MINOR ${minor}\n#define TORCH_VERSION_PATCH ${patch}\n")
-  foreach(file IN ITEMS include/ATen/core/Tensor.h lib/libtorch_cpu.so lib/libc10.so)
+  foreach(file IN ITEMS include/ATen/core/Tensor.h include/torch/csrc/api/include/torch/all.h lib/libtorch_cpu.so
+                        lib/libc10.so)
     file(WRITE "${folder}/${file}" "")
   endforeach()
 endfunction()
