@@ -55,29 +55,26 @@ def write(table, format, path, row_group):
         pyarrow.csv.write_csv(table.set_column(position, "recent", pyarrow.array(lists)), path)
 
 
-def read_with_pyarrow(format, path, threads):
+def read_with_pyarrow(pyarrow, format, path, threads):
     """Reads all batches. Returns the number of rows."""
-    import pyarrow
-
-    pyarrow.set_cpu_count(threads)
     if format == "parquet":
-        import pyarrow.parquet
-
         batches = pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=BATCH, use_threads=threads > 1)
         return sum(batch.num_rows for batch in batches)
     if format == "feather":
-        import pyarrow.ipc
-
         reader = pyarrow.ipc.open_file(pyarrow.OSFile(path))
         return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-    import pyarrow.csv
-
     return sum(batch.num_rows for batch in pyarrow.csv.open_csv(path))
 
 
 def time_pyarrow(format, path, threads):
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    pyarrow.set_cpu_count(threads)
     cores, begin = time.process_time(), time.perf_counter()
-    examples = read_with_pyarrow(format, path, threads)
+    examples = read_with_pyarrow(pyarrow, format, path, threads)
     seconds = time.perf_counter() - begin
     print(json.dumps({"examples": examples, "seconds": seconds, "core_seconds": time.process_time() - cores}))
 

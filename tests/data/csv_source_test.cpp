@@ -286,7 +286,8 @@ TEST_F(CsvSourceTest, SkipsAndCountsMalformedRows) {
 TEST_F(CsvSourceTest, NamesMissingColumns) {
   const std::string text = "user_id,item\n1,a\n";
   EXPECT_VALUE_ERROR(
-      source_of(text, {.columns = {"user"}}), "has no column 'user'.");
+      source_of(text, {.columns = {"user"}}),
+      "has no column 'user'. Similar columns are: user_id.");
   EXPECT_VALUE_ERROR(
       source_of(text, {.columns = {"itme"}}), "Similar columns are: item.");
   EXPECT_VALUE_ERROR(

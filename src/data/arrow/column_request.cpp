@@ -52,14 +52,15 @@ std::vector<std::string> similar_names(
   constexpr size_t kMaxShown = 3;
   constexpr size_t kMaxLength = 100;
   std::vector<std::pair<size_t, std::string>> found;
-  const size_t limit = std::max<size_t>(1, name.size() / 3);
+  const size_t limit = name.size() / 2;
   const size_t compared = std::min(names.size(), kMaxComparedNames);
   for (size_t i = 0; i < compared && name.size() <= kMaxLength; ++i) {
-    if (names[i].size() > name.size() + limit) {
+    if (names[i].size() > kMaxLength) {
       continue;
     }
     const size_t distance = edit_distance(name, names[i]);
-    if (distance <= limit) {
+    const bool is_part = name.size() >= 3 && names[i].starts_with(name);
+    if (distance <= limit || is_part) {
       found.emplace_back(distance, names[i]);
     }
   }
