@@ -4,6 +4,7 @@
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
+#include "layers/resting_tables.h"
 #include "layers/text_table.h"
 #include "optim/row_update.h"
 #include "serialization/checkpoint_reader.h"
@@ -126,7 +127,7 @@ std::string summary_of(
           ? ""
           : fmt::format(
                 ", rank {} of {}", state.ranks->rank(), state.ranks->size()));
-  return text;
+  return text + resting_tables(state);
 }
 
 }  // namespace tessera

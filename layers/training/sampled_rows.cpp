@@ -13,13 +13,12 @@ namespace tessera::training {
 
 namespace {
 
+// Returns [rows, dim], or [rows, 1] if there is one number per row.
 at::Tensor copy_rows(const at::Tensor& values, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
-  return values.detach()
-      .index_select(0, rows)
-      .to(at::kFloat)
-      .reshape({rows.numel(), -1})
-      .contiguous();
+  const at::Tensor copy =
+      values.detach().index_select(0, rows).to(at::kFloat).contiguous();
+  return copy.dim() == 1 ? copy.unsqueeze(1) : copy;
 }
 
 at::Tensor copy_accumulators(const TableState& table, const at::Tensor& rows) {

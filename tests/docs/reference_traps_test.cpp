@@ -5,9 +5,10 @@
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/table_activity.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
+#include <torch/types.h>
 
-#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -38,14 +39,38 @@ TEST(ReferenceTrapsTest, TableActivity) {
     return embedding->forward({{"user", ids}})["user"].sum();
   });
   // snippet: TableActivity
-  const auto activity =
-      std::make_shared<TableActivity>(std::vector<TPUEmbedding>{embedding});
+  const auto activity = std::make_shared<TableActivity>(
+      std::vector<TPUEmbedding>{embedding},
+      TableActivityOptions{.max_rows = 1000});
   const History history =
       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
   const double moved = history["moved_users"].back();
-  std::cout << to_string(activity->measure());
+  for (const TableMovement& found : activity->measure()) {
+    std::cout << found.table << " " << found.accumulator_growth << "\n";
+  }
+  std::cout << to_string(activity->measure());  // the same as a table
   // end snippet
   EXPECT_GT(moved, 0.0);
+}
+
+TEST(ReferenceTrapsTest, TwoTowersShareALayer) {
+  const auto table = [](const char* name) {
+    return make_table({.name = name, .vocabulary_size = 50, .dim = 4});
+  };
+  TPUEmbedding embedding(
+      {{"user", FeatureConfig{.table = table("users")}},
+       {"movie", FeatureConfig{.table = table("movies")}}},
+      optim::Adagrad{.learning_rate = 0.1});
+  const at::Tensor user_ids = at::tensor({1, 2}, at::kLong);
+  const at::Tensor movie_ids = at::tensor({3, 4}, at::kLong);
+  // snippet: two_towers
+  const auto users = embedding->forward_partial({{"user", user_ids}})["user"];
+  const auto movies =
+      embedding->forward_partial({{"movie", movie_ids}})["movie"];
+  const auto scores = torch::matmul(users, movies.t());
+  torch::nn::functional::cross_entropy(scores, torch::arange(2)).backward();
+  // end snippet
+  EXPECT_EQ(embedding->iterations(), 1);
 }
 
 }  // namespace reference_traps_test

@@ -176,7 +176,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   ///
   /// Under NoGradGuard, `features` may hold only some of the features, for example in a
   /// server. The result has the same nest. On a sharded strategy, each rank may pass
-  /// other features.
+  /// other features. forward_partial() takes some of them in training, too.
   ///
   ///   torch::NoGradGuard no_grad;
   ///   auto query = embedding->forward({{"user", user_ids}})["user"];
@@ -300,6 +300,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   int64_t out_of_range_count() const;
 
   /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
+  /// After 100 updates, it also names tables whose accumulators have hardly grown.
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 

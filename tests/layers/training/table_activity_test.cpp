@@ -171,6 +171,30 @@ TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
   EXPECT_NE(texts[0].find("after 200 updates"), std::string::npos) << texts[0];
 }
 
+TEST(MovementWarningTest, TheSummaryNamesTheTable) {
+  const std::string text =
+      "table 'users': after 120 updates, the accumulators of its touched rows "
+      "have grown by ";
+  auto layer = make_layer(kDefaultStart);
+  EXPECT_EQ(layer->summary().find(text), std::string::npos);
+  train(layer);
+  EXPECT_NE(layer->summary().find(text), std::string::npos) << layer->summary();
+  EXPECT_NE(layer->summary().find("from their start, 0.1."), std::string::npos);
+  optim::Adagrad small_start = kDefaultStart;
+  small_start.initial_accumulator_value = 1e-6;
+  for (const optim::OptimizerSpec& optimizer :
+       {optim::OptimizerSpec(small_start),
+        optim::OptimizerSpec(optim::Adam{})}) {
+    auto other = make_layer(optimizer);
+    train(other);
+    EXPECT_EQ(other->summary().find("updates"), std::string::npos)
+        << other->summary();
+  }
+  auto few = make_layer(kDefaultStart);
+  train(few, {.ids = 15});
+  EXPECT_EQ(few->summary().find("updates"), std::string::npos);
+}
+
 TEST(TableActivityTest, ComparesRowsWithTheStart) {
   const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
   TPUEmbedding layer(TPUEmbeddingOptions{

@@ -42,12 +42,16 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 /// Logs how far the rows of each table have moved since the start of this training, at the
 /// end of each epoch, as "moved_<table>". It shows tables that do not learn.
 ///
-///   const auto activity =
-///       std::make_shared<TableActivity>(std::vector<TPUEmbedding>{embedding});
+///   const auto activity = std::make_shared<TableActivity>(
+///       std::vector<TPUEmbedding>{embedding},
+///       TableActivityOptions{.max_rows = 1000});
 ///   const History history =
 ///       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
 ///   const double moved = history["moved_users"].back();
-///   std::cout << to_string(activity->measure());
+///   for (const TableMovement& found : activity->measure()) {
+///     std::cout << found.table << " " << found.accumulator_growth << "\n";
+///   }
+///   std::cout << to_string(activity->measure());  // the same as a table
 ///
 /// It copies max_rows rows of each table at the start, and compares them at the end of
 /// each epoch. Steps cost nothing. On a sharded strategy, each rank measures the rows that
