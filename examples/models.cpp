@@ -25,23 +25,28 @@ namespace {
 // The number of factors, and the width of a feature's vector.
 constexpr int64_t kDim = 8;
 
-Nest<FeatureConfig> users_and_items(const ClickData& data, int64_t dim) {
-  const auto users = tessera::make_table(
-      {.name = "users", .vocabulary_size = data.users, .dim = dim});
-  const auto items = tessera::make_table(
-      {.name = "items", .vocabulary_size = data.items, .dim = dim});
-  return {
-      {"user", FeatureConfig{.table = users}},
-      {"item", FeatureConfig{.table = items}}};
+tessera::TablePtr make_rows(const char* name, int64_t rows, int64_t dim) {
+  return tessera::make_table(
+      {.name = name,
+       .vocabulary_size = rows,
+       .dim = dim,
+       .initializer = tessera::initializers::Normal{.stddev = 0.1}});
 }
 
+Nest<FeatureConfig> users_and_items(const ClickData& data, int64_t dim) {
+  return {
+      {"user", FeatureConfig{.table = make_rows("users", data.users, dim)}},
+      {"item", FeatureConfig{.table = make_rows("items", data.items, dim)}}};
+}
+
+// The history has the same table as the item.
 Nest<FeatureConfig> all_features(const ClickData& data, int64_t dim) {
   auto features = users_and_items(data, dim).entries();
-  const auto past_items = tessera::make_table(
-      {.name = "past_items", .vocabulary_size = data.items, .dim = dim});
   features.emplace_back(
       "history",
-      FeatureConfig{.table = past_items, .max_sequence_length = kHistory});
+      FeatureConfig{
+          .table = features[1].second.leaf().table,
+          .max_sequence_length = kHistory});
   return Nest<FeatureConfig>::map(features);
 }
 
@@ -351,6 +356,7 @@ int run(const std::string& folder, int64_t seed, int64_t epochs) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   CLI::App app(
       "Trains well-known models on generated ratings and clicks, and compares them with two baselines.");
   std::string folder;

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kBatch = 512;
 constexpr int64_t kCategories = 10;
+constexpr int64_t kUsers = 200;
+constexpr int64_t kItems = 100;
 
 tessera::Features features_of(
     const at::Tensor& user,
@@ -23,17 +25,17 @@ tessera::Features features_of(
 
 // The hidden truth.
 struct World {
-  at::Tensor tastes = torch::randn({1000, 4});
-  at::Tensor biases = 0.3 * torch::randn({1000});
-  at::Tensor properties = 0.5 * torch::randn({300, 4});
-  at::Tensor popularity = 0.5 * torch::randn({300});
+  at::Tensor tastes = torch::randn({kUsers, 4});
+  at::Tensor biases = 0.3 * torch::randn({kUsers});
+  at::Tensor properties = 0.5 * torch::randn({kItems, 4});
+  at::Tensor popularity = 0.5 * torch::randn({kItems});
 };
 
 Batch draw_batch(const World& world) {
-  const auto user = torch::randint(1000, {kBatch});
-  const auto item = torch::randint(300, {kBatch});
+  const auto user = torch::randint(kUsers, {kBatch});
+  const auto item = torch::randint(kItems, {kBatch});
   const auto lengths = torch::randint(kHistory + 1, {kBatch});
-  const auto history = torch::randint(300, {lengths.sum().item<int64_t>()});
+  const auto history = torch::randint(kItems, {lengths.sum().item<int64_t>()});
   const auto example = torch::repeat_interleave(torch::arange(kBatch), lengths);
   const auto matches =
       (history % kCategories == item.index_select(0, example) % kCategories)
@@ -59,9 +61,9 @@ Batch draw_batch(const World& world) {
 ClickData generate_clicks(int64_t seed) {
   torch::manual_seed(static_cast<uint64_t>(seed));
   const World world;
-  ClickData data{.users = 1000, .items = 300};
-  for (int i = 0; i < 120; ++i) {
-    (i < 100 ? data.training : data.test).push_back(draw_batch(world));
+  ClickData data{.users = kUsers, .items = kItems};
+  for (int i = 0; i < 220; ++i) {
+    (i < 200 ? data.training : data.test).push_back(draw_batch(world));
   }
   return data;
 }
