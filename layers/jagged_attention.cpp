@@ -34,7 +34,7 @@ using torch::autograd::variable_list;
 
 // The rows of queries that are computed together. Their scores stay in the second-level
 // cache for any length up to several thousand.
-constexpr int64_t kQueries = 32;
+constexpr int64_t kBlockQueries = 32;
 
 int64_t padded(int64_t columns) {
   constexpr int64_t kFloats = 16;
@@ -159,15 +159,15 @@ at::Tensor attention_by_kernels(
   sequences.for_each([&](int64_t sequence) {
     const int64_t length = sequences.length(sequence);
     const at::Tensor memory = empty_in_step_memory(
-        {(sequences.head_dim() + kQueries) * padded(length)});
+        {(sequences.head_dim() + kBlockQueries) * padded(length)});
     float* key_memory = memory.mutable_data_ptr<float>();
     float* scores = key_memory + sequences.head_dim() * padded(length);
     for (int64_t head = 0; head < num_heads; ++head) {
       const auto part = sequences.part(in, sequence, head);
       const MutableMatrix own = sequences.head_of(out, sequence, head);
       const ConstMatrix key = transpose_to(key_memory, part.key);
-      for (int64_t first = 0; first < length; first += kQueries) {
-        const int64_t rows = std::min(kQueries, length - first);
+      for (int64_t first = 0; first < length; first += kBlockQueries) {
+        const int64_t rows = std::min(kBlockQueries, length - first);
         const auto shares = compute_shares(
             part.query.row_range(first, rows),
             key,
@@ -197,9 +197,9 @@ void head_gradient(
   const ConstMatrix key = transpose_to(memory, in.key);
   const ConstMatrix value = transpose_to(memory + size, in.value);
   float* score_memory = memory + 2 * size;
-  float* gradient_memory = score_memory + kQueries * padded(length);
-  for (int64_t first = 0; first < length; first += kQueries) {
-    const int64_t rows = std::min(kQueries, length - first);
+  float* gradient_memory = score_memory + kBlockQueries * padded(length);
+  for (int64_t first = 0; first < length; first += kBlockQueries) {
+    const int64_t rows = std::min(kBlockQueries, length - first);
     const ConstMatrix query = in.query.row_range(first, rows);
     const ConstMatrix own = gradient.row_range(first, rows);
     kernels::SoftmaxArgs args =
@@ -247,7 +247,7 @@ at::Tensor gradient_by_kernels(
   const MutableMatrix out = mutable_matrix_of(result);
   sequences.for_each([&](int64_t sequence) {
     const at::Tensor memory = empty_in_step_memory(
-        {2 * (sequences.head_dim() + kQueries) *
+        {2 * (sequences.head_dim() + kBlockQueries) *
          padded(sequences.length(sequence))});
     for (int64_t head = 0; head < num_heads; ++head) {
       head_gradient(

@@ -61,7 +61,7 @@ at::Tensor positions_of(const at::Tensor& splits) {
   return positions;
 }
 
-void check_ids(const at::Tensor& ids, const char* name, int64_t count) {
+void check_items(const at::Tensor& ids, const char* name, int64_t count) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == count,
       "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass the item that follows each position.",
@@ -169,7 +169,7 @@ at::Tensor SASRecImpl::softmax_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets) {
   const at::Tensor splits = checked_splits(sequences);
-  check_ids(targets, "targets", sequences.values.size(0));
+  check_items(targets, "targets", sequences.values.size(0));
   const auto found = items->forward(
       {{"sequence", sequences.values},
        {"candidates", at::arange(options().num_items, at::kLong)}});
@@ -183,8 +183,8 @@ at::Tensor SASRecImpl::binary_loss(
     const at::Tensor& negatives) {
   const at::Tensor splits = checked_splits(sequences);
   const int64_t count = sequences.values.size(0);
-  check_ids(targets, "targets", count);
-  check_ids(negatives, "negatives", count);
+  check_items(targets, "targets", count);
+  check_items(negatives, "negatives", count);
   const auto found = items->forward(
       {{"sequence", sequences.values},
        {"candidates",

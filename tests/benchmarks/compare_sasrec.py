@@ -56,9 +56,8 @@ def measure(options):
         first = seed % len(sides)
         for side in sides[first:] + sides[:first]:
             if side == "tessera":
-                whole = run(
-                    [options.program, "--json", "--runs", 1, "--seed", seed, *shared], environment_of(options)
-                )
+                ours = [options.program, "--json", "--runs", 1, "--seed", seed, *shared]
+                whole = run(ours, environment_of(options))
                 first_report = first_report or whole
                 report = {**whole["runs"][0], "threads": whole["threads"], "isa": whole["isa"]}
             else:
@@ -100,9 +99,7 @@ def print_results(reports, first_report, options):
         print(f"  {name:<15}  {simple['hit_rate']:.4f}            {simple['ndcg']:.4f}")
 
     def print_line(name, of_side):
-        parts = [
-            "{:.4f} +- {:.4f}".format(*mean_and_spread(of_side, key)) for key in ("hit_rate", "ndcg")
-        ]
+        parts = ["{:.4f} +- {:.4f}".format(*mean_and_spread(of_side, key)) for key in ("hit_rate", "ndcg")]
         epoch = median(of_side, "best_epoch")
         print(f"  {name:<15}  {parts[0]}  {parts[1]}  {epoch:10.0f}  {median(of_side, 'examples_per_second'):10.0f}")
 

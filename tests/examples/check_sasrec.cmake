@@ -40,7 +40,8 @@ foreach(loss IN ITEMS softmax binary)
     set(epochs 60) # one negative at a time takes longer
   endif()
   execute_process(
-    COMMAND "${SASREC}" ${small} --loss ${loss} --runs 2 --epochs ${epochs} --patience ${epochs} --learning-rate 0.005 --json
+    COMMAND "${SASREC}" ${small} --loss ${loss} --runs 2 --epochs ${epochs} --patience ${epochs} --learning-rate 0.005
+            --json
     OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
   message("${output}")
   string(JSON test_users GET "${output}" users)
@@ -57,7 +58,7 @@ foreach(loss IN ITEMS softmax binary)
        OR ndcg LESS 0.95
        OR NOT ndcg GREATER neighbors
        OR NOT ndcg GREATER popularity)
-      message(FATAL_ERROR "expected seed ${run} and an NDCG@10 of 0.95 or more, better than ${neighbors} and ${popularity}")
+      message(FATAL_ERROR "expected seed ${run} and an NDCG@10 of 0.95 or more, above ${neighbors} and ${popularity}")
     endif()
   endforeach()
 endforeach()
@@ -75,5 +76,6 @@ if(NOT output MATCHES "--max-length")
 endif()
 expect_message(1 "num_heads must divide dim" "${SASREC}" --data "${data}" --dim 10 --heads 4)
 expect_error_when_output_is_full("${SASREC}" ${small} --runs 1 --epochs 1)
-expect_message_when_stopped(INT 130 "stopped by SIGINT, without a result" "/1000000" "${SASREC}" ${small} --runs 1 --epochs
-                            1000000 --patience 1000000)
+expect_message_when_stopped(
+  INT 130 "stopped by SIGINT, without a result" "/1000000" "${SASREC}" ${small} --runs 1 --epochs 1000000 --patience
+  1000000)
