@@ -225,8 +225,8 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   FeatureHalves halves;
   PartialPendingForward pending;
   run_or_abort([&] {
-    halves = split_batch(
-        features, weights, part_of(options().features, features));
+    halves =
+        split_batch(features, weights, part_of(options().features, features));
     if (!dense_.is_empty()) {
       pending.dense_ =
           dense_->begin_forward(halves.features.dense, halves.weights.dense);

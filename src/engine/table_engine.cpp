@@ -177,7 +177,8 @@ void TableEngine::warn_of_missing_gradients(
         lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
           return (*lookup.bags)[i].nnz() > 0;
         });
-    has_warned_ = has_ids &&
+    has_warned_ =
+        has_ids &&
         std::none_of(
             lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
               return lookup.gradients[i].defined();

@@ -11,6 +11,16 @@
 
 namespace tessera {
 
+namespace detail {
+
+/// An argument for the constructor of a layer, not a layer itself.
+template <class T, class Impl>
+concept LayerArgument =
+    !std::derived_from<std::remove_cvref_t<T>, torch::nn::ModuleHolder<Impl>> &&
+    !std::convertible_to<T, std::shared_ptr<Impl>>;
+
+}  // namespace detail
+
 // snippet: tests/docs/reference_traps_test.cpp LayerHolder
 /// The base class of the holders of Tessera's layers, such as Cross for a CrossImpl. It is
 /// a torch::nn::ModuleHolder that also takes the options of the layer in braces:
@@ -40,10 +50,7 @@ class LayerHolder : public torch::nn::ModuleHolder<ImplType> {
   explicit LayerHolder(...) = delete;  // is a field misspelt or out of order?
 
   /// Makes a layer from other arguments of its constructors.
-  template <class First, class... Rest>
-  requires(
-      !std::derived_from<std::remove_cvref_t<First>, Holder> &&
-      !std::convertible_to<First, std::shared_ptr<Impl>>)
+  template <detail::LayerArgument<ImplType> First, class... Rest>
   explicit LayerHolder(First&& first, Rest&&... rest)
       : Holder(make(std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 

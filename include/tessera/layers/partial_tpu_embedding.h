@@ -145,8 +145,8 @@ class PartialTPUEmbeddingImpl
       const Features& features,
       const Weights& weights,
       Part part) const;
-  using Forward = Nest<at::Tensor> (
-      TPUEmbeddingImpl::*)(const Features&, const Weights&);
+  using Forward =
+      Nest<at::Tensor> (TPUEmbeddingImpl::*)(const Features&, const Weights&);
   Nest<at::Tensor> forward_halves(
       const std::function<FeatureHalves()>& split,
       Forward forward);

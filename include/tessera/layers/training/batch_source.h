@@ -85,9 +85,8 @@ decltype(auto) open_source(Source& source, int64_t epoch) {
 
 /// What open_source() returns: the batches of one epoch.
 template <class Source>
-using EpochOf = std::remove_reference_t<decltype(open_source(
-    std::declval<Source&>(),
-    std::declval<int64_t>()))>;
+using EpochOf = std::remove_reference_t<
+    decltype(open_source(std::declval<Source&>(), std::declval<int64_t>()))>;
 
 template <HasNext Epoch>
 decltype(auto) first_of(Epoch& epoch) {
@@ -292,8 +291,8 @@ concept BatchSource =
 
 /// What a step function gets as its argument: the type of `*next()` or of an element.
 template <BatchSource Source>
-using BatchOf = decltype(detail::first_of(
-    std::declval<detail::EpochOf<Source>&>()));
+using BatchOf =
+    decltype(detail::first_of(std::declval<detail::EpochOf<Source>&>()));
 
 /// A function of one batch. It returns a StepResult or only the loss.
 template <class Step, class Batch>
