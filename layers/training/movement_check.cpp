@@ -25,8 +25,8 @@ constexpr int64_t kMinTouchedRows = 16;
 // length. This limit is for rows whose accumulators have hardly grown.
 constexpr double kMinMovement = 1e-3;
 constexpr double kMinGrowth = 0.01;
-// The limit for other optimizers, whose users may want small steps.
-constexpr double kMinMovementOfOthers = 1e-5;
+// The limit for other optimizers, whose users may want small steps: a million updates.
+constexpr double kMinMovementOfOthers = 1e-4;
 
 enum class RateState { kUnknown, kRising, kSteady };
 

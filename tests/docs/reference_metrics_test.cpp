@@ -14,8 +14,10 @@
 #include <torch/optim/adam.h>
 #include <torch/types.h>
 
+#include <ATen/ops/cross_entropy_loss.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <vector>
@@ -251,7 +253,7 @@ TEST(CorpusReferenceTest, CorpusEvaluation) {
            .values = torch::arange(8, 16), .row_splits = torch::arange(9)}}};
   const auto& test_batches = batches;
   const auto step = make_train_step(optimizer, [&](const Visit& visit) {
-    return torch::nn::functional::cross_entropy(
+    return at::cross_entropy_loss(
         torch::matmul(user_tower->forward(visit.user), item_tower->weight.t()),
         visit.next_item);
   });
