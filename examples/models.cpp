@@ -25,28 +25,24 @@ namespace {
 // The number of factors, and the width of a feature's vector.
 constexpr int64_t kDim = 8;
 
-tessera::TablePtr make_rows(const char* name, int64_t rows, int64_t dim) {
-  return tessera::make_table(
-      {.name = name,
-       .vocabulary_size = rows,
-       .dim = dim,
-       .initializer = tessera::initializers::Normal{.stddev = 0.1}});
-}
-
 Nest<FeatureConfig> users_and_items(const ClickData& data, int64_t dim) {
+  const auto users = tessera::make_table(
+      {.name = "users", .vocabulary_size = data.users, .dim = dim});
+  const auto items = tessera::make_table(
+      {.name = "items", .vocabulary_size = data.items, .dim = dim});
   return {
-      {"user", FeatureConfig{.table = make_rows("users", data.users, dim)}},
-      {"item", FeatureConfig{.table = make_rows("items", data.items, dim)}}};
+      {"user", FeatureConfig{.table = users}},
+      {"item", FeatureConfig{.table = items}}};
 }
 
-// The history has the same table as the item.
 Nest<FeatureConfig> all_features(const ClickData& data, int64_t dim) {
-  auto features = users_and_items(data, dim).entries();
+  const Nest<FeatureConfig> pair = users_and_items(data, dim);
+  auto features = pair.entries();
+  const auto past_items = tessera::make_table(
+      {.name = "past_items", .vocabulary_size = data.items, .dim = dim});
   features.emplace_back(
       "history",
-      FeatureConfig{
-          .table = features[1].second.leaf().table,
-          .max_sequence_length = kHistory});
+      FeatureConfig{.table = past_items, .max_sequence_length = kHistory});
   return Nest<FeatureConfig>::map(features);
 }
 
@@ -150,8 +146,15 @@ struct MMoE : Model {
   explicit MMoE(const ClickData& data) : Model(all_features(data, kDim)) {}
 
   torch::Tensor forward(const Batch& batch) override {
+    const auto rows = embedding->forward(batch.features);
+    const auto user = rows["user"];
+    const auto item = rows["item"];
+    const auto past = rows["history"].sum(1);
     const auto logits = experts->forward(
-        tessera::Concatenate()->forward(embedding->forward(batch.features)));
+        {{"user", user},
+         {"item", item},
+         {"taste", user * item},
+         {"interest", item * past}});
     return torch::cat({logits["click"], logits["like"]}, 1);
   }
 
@@ -361,7 +364,7 @@ int main(int argc, char** argv) {
       "Trains well-known models on generated ratings and clicks, and compares them with two baselines.");
   std::string folder;
   int64_t seed = 1;
-  int64_t epochs = 10;
+  int64_t epochs = 4;
   app.add_option("--data", folder, "folder of MovieLens 100K");
   add_seed(app, seed, "seed of the data and of the initial values");
   add_count(app, "--epochs", epochs, "passes over the examples");

@@ -70,32 +70,34 @@ ClickData generate_clicks(int64_t seed) {
 
 ClickData read_ratings(const std::string& folder, int64_t seed) {
   const MovieLens movielens = load_movielens(folder);
-  const auto count = static_cast<int64_t>(movielens.ratings.size());
-  const auto ids = torch::empty({2, count}, torch::kLong);
-  const auto stars = torch::empty({count, 1});
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& rating = movielens.ratings[static_cast<size_t>(i)];
-    ids[0][i] = rating.user;
-    ids[1][i] = rating.movie;
-    stars[i] = rating.stars;
+  std::vector<int64_t> user_ids;
+  std::vector<int64_t> item_ids;
+  std::vector<float> all_stars;
+  for (const MovieLens::Rating& rating : movielens.ratings) {
+    user_ids.push_back(rating.user);
+    item_ids.push_back(rating.movie);
+    all_stars.push_back(rating.stars);
   }
+  const auto users = torch::tensor(user_ids);
+  const auto items = torch::tensor(item_ids);
+  const auto stars = torch::tensor(all_stars).unsqueeze(1);
+  const auto none = torch::empty({0}, torch::kLong);
+
   torch::manual_seed(static_cast<uint64_t>(seed));
   ClickData data{
       .users = static_cast<int64_t>(movielens.users.size()),
       .items = static_cast<int64_t>(movielens.movies.size())};
-  for (const at::Tensor& rows : torch::randperm(count).split(kBatch)) {
-    const auto chosen = ids.index_select(1, rows);
-    const auto none = torch::empty({0}, torch::kLong);
-    auto& batches = data.training.size() < 9 * (data.test.size() + 1)
-        ? data.training
-        : data.test;
-    batches.push_back(
-        {features_of(
-             chosen[0],
-             chosen[1],
-             none,
-             torch::zeros({rows.size(0)}, torch::kLong)),
-         stars.index_select(0, rows)});
-  }
+  const auto order = torch::randperm(users.size(0));
+  const auto add = [&](const at::Tensor& part, std::vector<Batch>& batches) {
+    for (const at::Tensor& rows : part.split(kBatch)) {
+      const auto lengths = torch::zeros({rows.size(0)}, torch::kLong);
+      batches.push_back(
+          {features_of(users.index({rows}), items.index({rows}), none, lengths),
+           stars.index({rows})});
+    }
+  };
+  const int64_t held_out = users.size(0) / 10;
+  add(order.slice(0, held_out), data.training);
+  add(order.slice(0, 0, held_out), data.test);
   return data;
 }
