@@ -242,8 +242,8 @@ TEST_P(TableDtypeTest, WeightsGetTheGradientOfFloat32Rows) {
 TEST_P(TableDtypeTest, CopiesKeepTheDtype) {
   TPUEmbedding layer = make_layer({.dtype = GetParam()});
   const auto copy = std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone());
-  EXPECT_TRUE(
-      at::equal(copy->embedding_tables().begin()->parameters, table_of(layer)));
+  const EmbeddingTables tables = copy->embedding_tables();
+  EXPECT_TRUE(at::equal(tables.begin()->parameters, table_of(layer)));
 }
 
 TEST_P(TableDtypeTest, RoundTripsThroughJson) {
