@@ -3,10 +3,10 @@
 
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -74,6 +74,9 @@ class CausalSelfAttentionImpl
   torch::nn::Linear out_projection_{nullptr};
 };
 
-TORCH_MODULE(CausalSelfAttention);
+class CausalSelfAttention : public LayerHolder<CausalSelfAttentionImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -5,10 +5,10 @@
 #include <tessera/layers/activation.h>
 #include <tessera/layers/factorization_machine.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/mlp.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -72,6 +72,9 @@ class DeepFMImpl : public LayerImpl<DeepFMImpl, DeepFMOptions> {
   MLP mlp_{nullptr};
 };
 
-TORCH_MODULE(DeepFM);
+class DeepFM : public LayerHolder<DeepFMImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <type_traits>
 
@@ -70,6 +70,9 @@ class DiceImpl : public LayerImpl<DiceImpl, DiceOptions> {
   at::Tensor running_var_;  // [dim]
 };
 
-TORCH_MODULE(Dice);
+class Dice : public LayerHolder<DiceImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

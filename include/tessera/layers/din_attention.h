@@ -5,13 +5,13 @@
 #include <tessera/features/feature.h>
 #include <tessera/layers/dice.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <string>
@@ -142,6 +142,9 @@ class DINAttentionImpl
   std::vector<torch::nn::PReLU> prelus_;
 };
 
-TORCH_MODULE(DINAttention);
+class DINAttention : public LayerHolder<DINAttentionImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <type_traits>
 
@@ -74,6 +74,9 @@ class FactorizationMachineImpl
   at::Tensor bias_;  // [1] or undefined
 };
 
-TORCH_MODULE(FactorizationMachine);
+class FactorizationMachine : public LayerHolder<FactorizationMachineImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/pimpl.h>
 
 #include <type_traits>
 
@@ -75,6 +75,9 @@ class MatrixFactorizationImpl
   at::Tensor global_mean_;  // [1]
 };
 
-TORCH_MODULE(MatrixFactorization);
+class MatrixFactorization : public LayerHolder<MatrixFactorizationImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

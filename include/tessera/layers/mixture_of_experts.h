@@ -4,11 +4,11 @@
 #include <tessera/features/nest.h>
 #include <tessera/layers/activation.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/mlp.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <string>
@@ -93,6 +93,9 @@ class MMoEImpl : public LayerImpl<MMoEImpl, MMoEOptions> {
   std::vector<MLP> towers_;
 };
 
-TORCH_MODULE(MMoE);
+class MMoE : public LayerHolder<MMoEImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

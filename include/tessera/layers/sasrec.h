@@ -4,13 +4,13 @@
 #include <tessera/engine/strategy.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/transformer_block.h>
 #include <tessera/optim/optimizer.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/normalization.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <optional>
@@ -137,6 +137,9 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   torch::nn::LayerNorm norm_{nullptr};
 };
 
-TORCH_MODULE(SASRec);
+class SASRec : public LayerHolder<SASRecImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera

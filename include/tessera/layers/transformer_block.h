@@ -6,11 +6,11 @@
 #include <tessera/layers/activation.h>
 #include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
 #include <tessera/layers/mlp.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/normalization.h>
-#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <string>
@@ -107,6 +107,9 @@ class TransformerBlockImpl
   MLP feed_forward_{nullptr};
 };
 
-TORCH_MODULE(TransformerBlock);
+class TransformerBlock : public LayerHolder<TransformerBlockImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
 
 }  // namespace tessera
