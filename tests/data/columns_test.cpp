@@ -4,6 +4,8 @@
 #include "tests/data/column_builders.h"
 #include "tests/test_util.h"
 
+#include <torch/types.h>
+
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 

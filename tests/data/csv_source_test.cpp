@@ -242,6 +242,14 @@ TEST_F(CsvSourceTest, NamesFileLineAndColumn) {
       "'1e39'. Correct the line, set another type in CsvOptions::types, or");
 }
 
+TEST_F(CsvSourceTest, QuotesInsideAFieldThatIsNotQuotedAreText) {
+  EXPECT_EQ(
+      show_all(*source_of(
+          "x,y\n1,5\" disk\n2,a\"\"b\n3,\"c \"\"d\"\"\"\n",
+          {.types = {{"y", ColumnType::kText}}})),
+      (Texts{"x int64: 1 2 3", "y text: 5\" disk a\"\"b c \"d\""}));
+}
+
 TEST_F(CsvSourceTest, SkipsAndCountsMalformedRows) {
   const std::string text =
       "x,y\nbad\n1,a\nz,\xff\n2,\xff\n1,2,3\n3,c\nw,d\n4,\"e";

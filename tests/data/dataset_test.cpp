@@ -630,7 +630,9 @@ TEST(DatasetTest, PrefetchReadsNoMoreThanItsQueueAndStopsAtAnyTime) {
 
 TEST(DatasetTest, EmptyDataGiveNoBatches) {
   for (const Dataset& dataset :
-       {row_dataset(0), row_dataset(0, 7, false), Dataset(to_columns({}))}) {
+       {row_dataset(0),
+        row_dataset(0, 7, false),
+        Dataset(test::to_columns({}))}) {
     const Batches batches = dataset.cache()
                                 .shuffle({.buffer = 10})
                                 .filter(has_even_id)

@@ -105,7 +105,7 @@ TEST_P(ForwardPartialTest, ErrorsNameMissingAndUnknownFeatures) {
   EXPECT_VALUE_ERROR(
       (layer->forward_partial({{"movie", kMovies}, {"users", kUsers}})),
       "'users'");
-  EXPECT_VALUE_ERROR(
+  EXPECT_TYPE_ERROR(
       layer->forward_partial({{"movie", at::Tensor()}}), "[feature 'movie']");
   EXPECT_INDEX_ERROR(
       layer->forward_partial({{"movie", int64s({5})}}), "[feature 'movie']");

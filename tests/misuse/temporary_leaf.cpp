@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: use of deleted function|call to deleted
+// expects: use of deleted function|call to deleted|selected deleted
 #include <tessera/features/nest.h>
 
 const tessera::Nest<int> nest{{"a", 1}};

@@ -152,6 +152,10 @@ bool CsvBlocks::next(CsvBlock& block) {
 std::vector<std::string> CsvBlocks::read_header() {
   const std::string where = where_of_file(kCsvReader, path_);
   while (next(first_)) {
+    if (first_.text.find_first_not_of("\r\n") == std::string::npos) {
+      header_lines_ += count_newlines(first_.text);
+      continue;
+    }
     arrow::csv::BlockParser parser(
         arrow::default_memory_pool(), parse_options_, -1, -1, 1);
     uint32_t parsed = 0;
@@ -159,9 +163,6 @@ std::vector<std::string> CsvBlocks::read_header() {
     const auto lines =
         count_newlines(std::string_view(first_.text).substr(0, parsed));
     header_lines_ += lines;
-    if (parser.num_rows() == 0) {
-      continue;  // only empty lines
-    }
     std::vector<std::string> names;
     check_status(
         parser.VisitLastRow(

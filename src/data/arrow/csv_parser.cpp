@@ -40,13 +40,17 @@ std::string shown_field(std::string_view field) {
   return text + (field.size() > kMaxBytes ? "...'" : "'");
 }
 
-// The lines, counted from 0, at which the rows begin. It splits rows as Arrow does: empty
-// lines are no rows, and a field that begins with a quote may have newlines.
-std::vector<int64_t> lines_of_rows(
-    std::string_view text,
-    char delimiter,
-    char quote) {
-  std::vector<int64_t> lines;
+// Where the rows of a text begin.
+struct RowBegins {
+  std::vector<int64_t> lines = {};  // counted from 0
+  size_t last_row = 0;  // the position of the last row
+  bool has_open_quote = false;  // of the last row
+};
+
+// Splits rows as Arrow does: empty lines are no rows, and a field that begins with a quote
+// may have newlines.
+RowBegins find_rows(std::string_view text, char delimiter, char quote) {
+  RowBegins begins;
   int64_t line = 0;
   size_t i = 0;
   while (i < text.size()) {
@@ -55,25 +59,30 @@ std::vector<int64_t> lines_of_rows(
       ++i;
       continue;
     }
-    lines.push_back(line);
+    begins.lines.push_back(line);
+    begins.last_row = i;
     bool is_field_begin = true;
     bool is_quoted = false;
+    bool is_after_quoted = false;  // the character before closed a quoted part
     for (; i < text.size(); ++i) {
       const char c = text[i];
       if (is_quoted) {
         line += c == '\n' ? 1 : 0;
         is_quoted = c != quote;
+        is_after_quoted = !is_quoted;
       } else if (c == '\n' || c == '\r') {
         break;
       } else {
         // The second quote of a pair begins a quoted part again.
-        const bool is_pair = i > 0 && text[i - 1] == quote && !is_field_begin;
-        is_quoted = quote != '\0' && c == quote && (is_field_begin || is_pair);
+        is_quoted =
+            quote != '\0' && c == quote && (is_field_begin || is_after_quoted);
         is_field_begin = c == delimiter;
+        is_after_quoted = false;
       }
     }
+    begins.has_open_quote = is_quoted;
   }
-  return lines;
+  return begins;
 }
 
 // A row that has the wrong number of fields.
@@ -106,7 +115,15 @@ FieldRows split_rows(
     return arrow::csv::InvalidRowResult::Skip;
   };
   std::string_view text = std::string_view(block.text).substr(block.begin);
-  while (!text.empty()) {
+  // Arrow takes a quote that is still open at the end for a closed one.
+  if (options.quote != '\0' && text.find(options.quote) != text.npos) {
+    const RowBegins begins = find_rows(text, options.delimiter, options.quote);
+    if (begins.has_open_quote) {
+      result.has_open_quote = true;
+      text = text.substr(0, begins.last_row);
+    }
+  }
+  while (text.find_first_not_of("\r\n") != text.npos) {
     auto parser = std::make_unique<arrow::csv::BlockParser>(
         arrow::default_memory_pool(),
         parse,
@@ -335,10 +352,12 @@ std::vector<MalformedRow> malformed_rows(
   if (rows.ragged.empty() && problems.empty() && !rows.has_open_quote) {
     return malformed;
   }
-  const std::vector<int64_t> lines = lines_of_rows(
-      std::string_view(block.text).substr(block.begin),
-      options.delimiter,
-      options.quote);
+  const std::vector<int64_t> lines =
+      find_rows(
+          std::string_view(block.text).substr(block.begin),
+          options.delimiter,
+          options.quote)
+          .lines;
   const auto line_of = [&](int64_t row) {
     return lines.empty()
         ? 0
