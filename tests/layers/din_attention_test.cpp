@@ -159,6 +159,10 @@ class RowCounter {
 };
 
 TEST(DINAttentionTest, PaddingDoesNotEnterTheMLP) {
+#ifndef NDEBUG
+  // RecordFunction has another layout in headers with assertions than in LibTorch.
+  GTEST_SKIP() << "a build without NDEBUG can't count the rows";
+#endif
   DINAttention layer = make_layer(DINActivation::kRelu, /*use_softmax=*/false);
   const at::Tensor query = at::randn({3, 5});
   const at::Tensor keys = at::randn({3, 100, 5});
