@@ -17,7 +17,6 @@ int run(const Names& files) {
        .types = {{"user", ColumnType::kText}, {"item", ColumnType::kText}}}));
   const DatasetSplit parts =
       split(clicks.cache(), LeaveOneOut{.user = "user", .time = "time"});
-
   // 2. Number the users and items, those of the test, too.
   const auto users = learn_vocabulary(clicks, "user");
   const auto items = learn_vocabulary(clicks, "item");
@@ -33,7 +32,6 @@ int run(const Names& files) {
   };
   const Dataset train = parts.train.map(to_ids);
   const UserItems seen(train);
-
   // 3. The model has a vector for each user and item. The loss compares the item of each
   // click with the other items of the batch.
   const auto table = [&](const std::string& name) {
@@ -55,7 +53,6 @@ int run(const Names& files) {
         vectors("item", batch.tensor("item")),
         {.candidate_ids = batch.tensor("item")});
   };
-
   // 4. Train. Each epoch ends with a search of all items that a user has not clicked.
   const Tensor all = torch::arange(2, pipeline.vocabulary_size("item"));
   const Metrics metrics{
@@ -81,7 +78,6 @@ int run(const Names& files) {
       {.epochs = 10,
        .model = model.ptr(),
        .callbacks = {search, std::make_shared<ProgressBar>()}});
-
   // 5. Print the ten best new items of each user. Ids 0 and 1 stand for other values.
   const torch::NoGradGuard no_grad;
   const Tensor ids = torch::arange(2, pipeline.vocabulary_size("user"));
