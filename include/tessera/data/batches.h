@@ -30,8 +30,8 @@ struct MapContext {
   int64_t epoch = 0;
   /// The number of the first example, counted from 0 in the order of the epoch.
   int64_t first_row = 0;
-  /// Whether the examples are a whole batch. Otherwise, how many there are depends on
-  /// the source, and the result for an example must not depend on the others.
+  /// True if the examples are a whole batch. If false, their number depends on the source,
+  /// and the result for an example must not depend on the others.
   bool is_batch = false;
 
   bool operator==(const MapContext&) const = default;

@@ -51,8 +51,8 @@ struct CsvOptions {
   /// because NA can be a word.
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  /// What happens at rows with too many or too few fields, with values of another type,
-  /// or with text that is not UTF-8.
+  /// The reader fails at rows with too many or too few fields, with values of another
+  /// type, or with text that is not UTF-8, or skips them.
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed rows that kSkip allows. One more is an error. If unset,
   /// there is no limit.
@@ -96,7 +96,7 @@ class CsvSource : public ExampleSource {
 ///          c10::NotImplementedError if Tessera was built without Arrow.
 std::unique_ptr<CsvSource> make_csv_source(const CsvOptions& options);
 
-/// Whether this Tessera was built with Arrow, which make_csv_source(),
+/// Returns true if this Tessera was built with Arrow, which make_csv_source(),
 /// make_parquet_source() and make_feather_source() need.
 bool has_arrow();
 

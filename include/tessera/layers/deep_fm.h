@@ -23,7 +23,7 @@ struct DeepFMOptions {
   std::vector<int64_t> hidden_units = {};
   /// The activation after each hidden layer.
   Activation activation = Activation::kRelu;
-  /// Whether the first column of a row is the weight of its feature.
+  /// If true, the first column of a row is the weight of its feature.
   bool use_first_order = true;
 
   bool operator==(const DeepFMOptions&) const = default;

@@ -50,8 +50,8 @@ struct DINAttentionOptions {
   /// default is that of the paper's code.
   std::vector<int64_t> hidden_units = {80, 40};
   DINActivation activation = DINActivation::kDice;
-  /// Whether the weights of a history are normalized to the sum 1. The paper does not do
-  /// so, because the sum of the weights says how strong the interest is.
+  /// If true, a softmax gives the weights of a history the sum 1. The paper does not do so,
+  /// because the sum of the weights says how strong the interest is.
   bool use_softmax = false;
 
   bool operator==(const DINAttentionOptions&) const = default;

@@ -13,8 +13,8 @@ namespace tessera {
 
 /// The config of a FactorizationMachine layer.
 struct FactorizationMachineOptions {
-  /// Whether the first column of a row is the weight of its feature. Set it to false to
-  /// compute the pairs only, and add weights from other tables yourself.
+  /// If true, the first column of a row is the weight of its feature. If false, the layer
+  /// computes only the pairs, and you can add weights from other tables.
   bool use_first_order = true;
   bool use_bias = true;
 

@@ -15,7 +15,7 @@ namespace tessera {
 struct MatrixFactorizationOptions {
   /// The initial value of the parameter `global_mean`, such as the mean of all ratings.
   double global_mean = 0.0;
-  /// Whether the first column of a row is the bias of its user or item.
+  /// If true, the first column of a row is the bias of its user or item.
   bool use_biases = true;
 
   bool operator==(const MatrixFactorizationOptions&) const = default;
