@@ -25,6 +25,7 @@
 #include <tessera/data/malformed_lines.h>
 #include <tessera/data/negative_sampling.h>
 #include <tessera/data/parquet_source.h>
+#include <tessera/data/reader_iterator.h>
 #include <tessera/data/statistics.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/user_items.h>

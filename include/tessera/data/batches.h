@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tessera/data/columns.h>
+#include <tessera/data/reader_iterator.h>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -108,33 +108,7 @@ class BatchReader {
   std::optional<int64_t> size() const;
   BatchPosition position() const;
 
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = Columns;
-    using difference_type = std::ptrdiff_t;
-
-    explicit Iterator(BatchReader& reader)
-        : reader_(&reader), batch_(reader.next()) {}
-
-    Columns& operator*() {
-      return *batch_;
-    }
-    Columns* operator->() {
-      return &*batch_;
-    }
-    Iterator& operator++() {
-      batch_ = reader_->next();
-      return *this;
-    }
-    bool operator==(std::default_sentinel_t) const {
-      return !batch_.has_value();
-    }
-
-   private:
-    BatchReader* reader_;
-    std::optional<Columns> batch_;
-  };
+  using Iterator = ReaderIterator<BatchReader, Columns>;
 
   /// Iterates over the remaining batches.
   Iterator begin() {

@@ -3,10 +3,10 @@
 
 #include <tessera/data/columns.h>
 #include <tessera/data/malformed_lines.h>
+#include <tessera/data/reader_iterator.h>
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -131,33 +131,7 @@ class CriteoReader {
   const CriteoReport& report() const&;
   const CriteoReport& report() const&& = delete;
 
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = CriteoBatch;
-    using difference_type = std::ptrdiff_t;
-
-    explicit Iterator(CriteoReader& reader)
-        : reader_(&reader), batch_(reader.next()) {}
-
-    CriteoBatch& operator*() {
-      return *batch_;
-    }
-    CriteoBatch* operator->() {
-      return &*batch_;
-    }
-    Iterator& operator++() {
-      batch_ = reader_->next();
-      return *this;
-    }
-    bool operator==(std::default_sentinel_t) const {
-      return !batch_.has_value();
-    }
-
-   private:
-    CriteoReader* reader_;
-    std::optional<CriteoBatch> batch_;
-  };
+  using Iterator = ReaderIterator<CriteoReader, CriteoBatch>;
 
   /// Iterates over the remaining batches.
   Iterator begin() & {

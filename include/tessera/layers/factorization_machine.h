@@ -16,6 +16,7 @@ struct FactorizationMachineOptions {
   /// If true, the first column of a row is the weight of its feature. If false, the layer
   /// computes only the pairs, and you can add weights from other tables.
   bool use_first_order = true;
+  /// If true, the layer adds a learned constant to all scores.
   bool use_bias = true;
 
   bool operator==(const FactorizationMachineOptions&) const = default;
