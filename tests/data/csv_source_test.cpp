@@ -108,6 +108,14 @@ TEST_F(CsvSourceTest, HeaderDelimiterAndQuoteAreOptions) {
   EXPECT_EQ(
       show_all(*source_of("\xef\xbb\xbf\n\"x\",y\n\n1,a\n\n\n2,b")),
       (Texts{"x int64: 1 2", "y text: a b"}));
+  // The mark is longer than a block.
+  for (const int64_t block_bytes : {1, 2, 3, 4}) {
+    EXPECT_EQ(
+        show_all(*source_of(
+            "\xef\xbb\xbf\"x\"\n1\n2\n", {.block_bytes = block_bytes})),
+        (Texts{"x int64: 1 2"}))
+        << block_bytes;
+  }
 }
 
 TEST_F(CsvSourceTest, ReadsGzipAndZstd) {
@@ -220,7 +228,12 @@ TEST_F(CsvSourceTest, NamesFileLineAndColumn) {
       {"x,y\n1,a\n2,b,c\n", "line 3: expected 2 fields, but got 3"},
       {"x,y\n1,a\n2,\xc3(\n",
        "line 3: column 'y' must be UTF-8, but got '\\xc3('"},
-      {"x,y\n1,a\n2,\"b\n3,c\n", "line 3: a quote is not closed"},
+      {"x,y\n1,a\n2,\"b\n3,c\n",
+       "line 3: a quote is not closed, so the 2 lines from here to the end"},
+      {"x,y\n1,a\n2,\"b\"c\n3,d\n",
+       "line 3: text after a closing quote. A quote in this row may not be"},
+      {"x,y\n1,a\n2,\"b\n3,c\n4,\"d\n5,e\n",
+       "line 3: text after a closing quote"},
   };
   for (const auto& [text, problem] : cases) {
     for (const int64_t block_bytes : {1 << 20, 8}) {
@@ -248,6 +261,20 @@ TEST_F(CsvSourceTest, QuotesInsideAFieldThatIsNotQuotedAreText) {
           "x,y\n1,5\" disk\n2,a\"\"b\n3,\"c \"\"d\"\"\"\n",
           {.types = {{"y", ColumnType::kText}}})),
       (Texts{"x int64: 1 2 3", "y text: 5\" disk a\"\"b c \"d\""}));
+}
+
+// Without the check, rows 2 to 4 would be one valid row.
+TEST_F(CsvSourceTest, SkipsARowThatTwoOpenQuotesMake) {
+  for (const int64_t block_bytes : {1 << 20, 4}) {
+    const auto source = source_of(
+        "x,y\n1,a\n2,\"b\n3,c\n4,\"d\n5,e\nbad\n6,\"f\"\n7,\"g\"h\n8,i\n",
+        {.types = {{"x", ColumnType::kInt64}, {"y", ColumnType::kText}},
+         .malformed_lines = MalformedLines::kSkip,
+         .block_bytes = block_bytes});
+    EXPECT_EQ(
+        show_all(*source), (Texts{"x int64: 1 5 6 8", "y text: a e f i"}));
+    EXPECT_EQ(source->report().malformed_lines, 3);
+  }
 }
 
 TEST_F(CsvSourceTest, SkipsAndCountsMalformedRows) {

@@ -298,7 +298,7 @@ TEST_F(ParquetSourceTest, NamesTheRowOfAValueThatDoesNotFit) {
   test::check_arrow(builder.Append("\xc3("));
   EXPECT_VALUE_ERROR(
       show_all(*source_of({{"a", test::value_of(builder.Finish())}})),
-      "row 2: column 'a' is no UTF-8");
+      "row 2: column 'a' is not UTF-8");
   const auto lists = source_of(
       {{"a",
         array_of(

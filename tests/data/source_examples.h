@@ -3,6 +3,7 @@
 
 #include <tessera/data/example_source.h>
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -70,11 +71,12 @@ class ShownColumn {
   std::string text_;
 };
 
-/// The columns of all examples that the reader still has, each as a ShownColumn.
-inline std::vector<std::string> show_rest(data::ExampleReader& reader) {
-  std::vector<ShownColumn> columns;
+/// Adds all examples that the reader still has to `columns`.
+inline void add_rest(
+    data::ExampleReader& reader,
+    std::vector<ShownColumn>& columns) {
   while (const auto examples = reader.next()) {
-    EXPECT_GT(examples->batch_size(), 0);
+    TORCH_CHECK(examples->batch_size() > 0, "next() gave no example");
     const auto& entries = examples->entries();
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i == columns.size()) {
@@ -83,6 +85,12 @@ inline std::vector<std::string> show_rest(data::ExampleReader& reader) {
       columns[i].add(entries[i].second);
     }
   }
+}
+
+/// The columns of all examples that the reader still has, each as a ShownColumn.
+inline std::vector<std::string> show_rest(data::ExampleReader& reader) {
+  std::vector<ShownColumn> columns;
+  add_rest(reader, columns);
   std::vector<std::string> texts;
   for (const ShownColumn& column : columns) {
     texts.push_back(column.text());

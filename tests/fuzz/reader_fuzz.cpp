@@ -9,6 +9,7 @@
 #include "src/common/json_entries.h"
 #include "src/data/criteo_line.h"
 #include "src/engine/embedding_state.h"
+#include "tests/fuzz/fuzz_util.h"
 
 #include <tessera/common/json_text.h>
 #include <tessera/data/criteo_reader.h>
@@ -24,36 +25,19 @@
 #include <fuzzer/FuzzedDataProvider.h>
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
-#include <functional>
-#include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 namespace tessera {
 namespace {
 
-void require(bool holds, const char* problem) {
-  if (!holds) {
-    std::cerr << "reader_fuzz: " << problem << "\n";
-    std::abort();
-  }
-}
-
-// Returns false after a c10::Error. Any other exception ends the program.
-bool succeeds(const std::function<void()>& read) {
-  try {
-    read();
-    return true;
-  } catch (const c10::Error&) {
-    return false;
-  }
-}
+using test::require;
+using test::ScratchFile;
+using test::succeeds;
 
 // Any text with a correct checksum, so that mutations reach the code behind the
 // check.
@@ -227,23 +211,16 @@ void fuzz_config(FuzzedDataProvider& data) {
 }
 
 void fuzz_tensor_file(FuzzedDataProvider& data, bool is_npy) {
-  static const std::string path = [] {
-    const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-    return std::string(has_memory ? "/dev/shm" : "/tmp") + "/reader_fuzz." +
-        std::to_string(::getpid());
-  }();
-  ::unlink(path.c_str());
-  std::ofstream(path, std::ios::binary) << data.ConsumeRemainingBytesAsString();
+  const ScratchFile file(data.ConsumeRemainingBytesAsString());
   succeeds([&] {
     if (is_npy) {
-      (void)load_npy(path).sum();
+      (void)load_npy(file.path()).sum();
     } else {
-      for (const auto& [name, tensor] : load_safetensors(path).tensors) {
+      for (const auto& [name, tensor] : load_safetensors(file.path()).tensors) {
         (void)tensor.sum();
       }
     }
   });
-  ::unlink(path.c_str());
 }
 
 // The fast parser must accept a line if the slow one finds no problem in it, and

@@ -35,7 +35,9 @@ struct CsvOptions {
   std::vector<std::string> columns = {};
   /// The types of columns. The other types are inferred from the first block of the first
   /// file: kInt64 if all values are integers or booleans, otherwise kFloat32 if all are
-  /// numbers, otherwise kText. Integers that do not fit into int64 are text.
+  /// numbers, otherwise kText. Integers that do not fit into int64 are text. Float columns
+  /// are float32, which rounds times such as 881252142.0 to a multiple of 64: write times
+  /// as integers.
   std::map<std::string, ColumnType> types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
   /// empty field is an empty list. The types are those of the values.
@@ -51,8 +53,8 @@ struct CsvOptions {
   /// because NA can be a word.
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  /// The reader fails at rows with too many or too few fields, with values of another
-  /// type, or with text that is not UTF-8, or skips them.
+  /// The reader fails at a malformed row, or skips it. A row is malformed if it has too many or too few fields, values of another type, text that is not UTF-8, text
+  /// after a closing quote, or a quote that is not closed.
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed rows that kSkip allows. One more is an error. If unset,
   /// there is no limit.
@@ -85,8 +87,8 @@ class CsvSource : public ExampleSource {
 };
 
 /// Examples in CSV files. Blocks of rows are parsed in parallel, and threads do not change
-/// the result. Empty lines are skipped. open() reads the rows before the first example,
-/// because their number is not known, and so size() is unset.
+/// the result. Empty lines are skipped. open(first) reads all rows before `first`. size()
+/// is unset, because the number of rows is unknown.
 ///
 /// Memory:  at most 2 * threads + 2 parsed blocks.
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,

@@ -47,8 +47,8 @@ struct ParquetOptions {
 /// | date, time, timestamp, duration        | kInt64       | the count of its unit    |
 /// | float16, float32, float64              | kFloat32     | rounded to float32       |
 /// | string, binary                         | kText        | the text, as UTF-8       |
-/// | dictionary                             | of its values | the value               |
-/// | list of the above                      | of its values | row_splits              |
+/// | dictionary                             | that of its values | the value               |
+/// | list of the above                      | that of its values | row_splits              |
 ///
 /// Nulls become kMissing, NaN or the empty text, and a null list is empty. The unit of a
 /// date is a day, and that of a timestamp is in the file.

@@ -109,7 +109,7 @@ std::vector<int> find_columns(
       const std::vector<std::string> similar = similar_names(name, names);
       TESSERA_CHECK_VALUE(
           false,
-          "{} has no column '{}'. {}: {}.",
+          "{} has no column '{}'. {}: {}. Correct the name, or set CsvOptions::delimiter if the columns of a CSV file are not split.",
           where,
           shorten(name),
           similar.empty() ? "Its columns are" : "Similar columns are",

@@ -274,7 +274,7 @@ void convert_texts(
       result[i].assign(text + from, static_cast<size_t>(to - from));
     }
     if (!is_plain && !is_utf8(result[i])) {
-      refuse_value(static_cast<int64_t>(i), "is no UTF-8");
+      refuse_value(static_cast<int64_t>(i), "is not UTF-8");
     }
   }
 }

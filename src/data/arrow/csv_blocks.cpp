@@ -54,10 +54,12 @@ CsvBlocks::CsvBlocks(
 
 CsvBlocks::~CsvBlocks() = default;
 
-// Appends up to block_bytes. Returns false at the end of the file.
+// Appends up to block_bytes, or a byte order mark. Returns false at the end of the file.
 bool CsvBlocks::read_some(std::string& text) {
   const size_t begin = text.size();
-  const size_t target = begin + block_bytes_;
+  const size_t target = begin +
+      (is_at_begin_ ? std::max(block_bytes_, kByteOrderMark.size())
+                    : block_bytes_);
   text.resize(target);
   size_t end = begin;
   bool is_at_end = false;
@@ -174,7 +176,7 @@ std::vector<std::string> CsvBlocks::read_header() {
     for (const std::string& name : names) {
       TESSERA_CHECK_VALUE(
           is_utf8(name),
-          "{} line {}: a column name in the header is no UTF-8. Convert the file to UTF-8.",
+          "{} line {}: a column name in the header is not UTF-8. Convert the file to UTF-8.",
           where,
           header_lines_);
     }

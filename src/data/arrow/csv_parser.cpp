@@ -45,6 +45,8 @@ struct RowBegins {
   std::vector<int64_t> lines = {};  // counted from 0
   size_t last_row = 0;  // the position of the last row
   bool has_open_quote = false;  // of the last row
+  std::vector<int64_t> text_after_quote =
+      {};  // rows with text after a closing quote
 };
 
 // Splits rows as Arrow does: empty lines are no rows, and a field that begins with a quote
@@ -64,6 +66,7 @@ RowBegins find_rows(std::string_view text, char delimiter, char quote) {
     bool is_field_begin = true;
     bool is_quoted = false;
     bool is_after_quoted = false;  // the character before closed a quoted part
+    bool has_text_after_quote = false;
     for (; i < text.size(); ++i) {
       const char c = text[i];
       if (is_quoted) {
@@ -73,6 +76,8 @@ RowBegins find_rows(std::string_view text, char delimiter, char quote) {
       } else if (c == '\n' || c == '\r') {
         break;
       } else {
+        has_text_after_quote = has_text_after_quote ||
+            (is_after_quoted && c != quote && c != delimiter);
         // The second quote of a pair begins a quoted part again.
         is_quoted =
             quote != '\0' && c == quote && (is_field_begin || is_after_quoted);
@@ -81,6 +86,10 @@ RowBegins find_rows(std::string_view text, char delimiter, char quote) {
       }
     }
     begins.has_open_quote = is_quoted;
+    if (has_text_after_quote) {
+      begins.text_after_quote.push_back(
+          static_cast<int64_t>(begins.lines.size()) - 1);
+    }
   }
   return begins;
 }
@@ -98,6 +107,9 @@ struct FieldRows {
   std::vector<RaggedRow> ragged = {};
   int64_t rows = 0;  // without the ragged ones
   bool has_open_quote = false;
+  int64_t lines_of_open_quote = 0;  // from its row to the end
+  std::vector<int64_t> text_after_quote =
+      {};  // rows, counted with the ragged ones
 };
 
 FieldRows split_rows(
@@ -117,9 +129,12 @@ FieldRows split_rows(
   std::string_view text = std::string_view(block.text).substr(block.begin);
   // Arrow takes a quote that is still open at the end for a closed one.
   if (options.quote != '\0' && text.find(options.quote) != text.npos) {
-    const RowBegins begins = find_rows(text, options.delimiter, options.quote);
+    RowBegins begins = find_rows(text, options.delimiter, options.quote);
+    result.text_after_quote = std::move(begins.text_after_quote);
     if (begins.has_open_quote) {
       result.has_open_quote = true;
+      const std::string_view row = text.substr(begins.last_row);
+      result.lines_of_open_quote = std::count(row.begin(), row.end(), '\n');
       text = text.substr(0, begins.last_row);
     }
   }
@@ -396,7 +411,12 @@ std::vector<MalformedRow> malformed_rows(
     malformed.push_back(
         {.example = rows.rows - bad_before,
          .line = line_of(rows.rows + ragged_before),
-         .problem = "a quote is not closed"});
+         .problem = rows.lines_of_open_quote > 1
+             ? c10::str(
+                   "a quote is not closed, so the ",
+                   rows.lines_of_open_quote,
+                   " lines from here to the end of the file belong to this row")
+             : "a quote is not closed"});
   }
   return malformed;
 }
@@ -411,6 +431,23 @@ ParsedBlock parse_csv_block(
   const FieldRows rows = split_rows(options, file, block);
   Problems problems;
   Columns columns = parse_columns(options, file, requests, rows, problems);
+  // Arrow accepts such rows, but they usually have a quote that is not closed, which hides
+  // the rows before the next quote.
+  auto ragged = rows.ragged.begin();
+  int64_t ragged_before = 0;
+  for (const int64_t row : rows.text_after_quote) {
+    while (ragged != rows.ragged.end() && ragged->row < row) {
+      ++ragged_before;
+      ++ragged;
+    }
+    const bool is_ragged = ragged != rows.ragged.end() && ragged->row == row;
+    const bool is_parsed = row - ragged_before < rows.rows;
+    if (!is_ragged && is_parsed) {
+      problems.insert_or_assign(
+          row - ragged_before,
+          "text after a closing quote. A quote in this row may not be closed");
+    }
+  }
   if (!problems.empty()) {
     columns = parse_columns(options, file, requests, rows, problems);
   }
