@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches the way from clicks in CSV or Parquet files to a ranked list for each user.
+// Ranks new items for each user, from clicks in CSV or Parquet files.
 #include <tessera/tessera.h>
 #include <iostream>
 #include "examples/common/command_line.h"
@@ -8,7 +8,6 @@ using namespace tessera::data;
 using namespace tessera::training;
 using torch::Tensor;
 using Names = std::vector<std::string>;
-
 int run(const Names& files) {
   // 1. Read the files. The last two clicks of each user are for measuring.
   const Dataset clicks(make_file_source(
@@ -17,7 +16,7 @@ int run(const Names& files) {
        .types = {{"user", ColumnType::kText}, {"item", ColumnType::kText}}}));
   const DatasetSplit parts =
       split(clicks.cache(), LeaveOneOut{.user = "user", .time = "time"});
-  // 2. Number the users and items, those of the test, too.
+  // 2. Give every user and item an id, including those of the test set.
   const auto users = learn_vocabulary(clicks, "user");
   const auto items = learn_vocabulary(clicks, "item");
   const FeaturePipeline pipeline(
@@ -82,7 +81,8 @@ int run(const Names& files) {
   const torch::NoGradGuard no_grad;
   const Tensor ids = torch::arange(2, pipeline.vocabulary_size("user"));
   const auto index = tessera::make_exact_index(vectors("item", all), all);
-  const auto found = index->search(vectors("user", ids), 10, seen.of(ids)).ids;
+  const auto top = std::min<int64_t>(10, all.numel());
+  const auto found = index->search(vectors("user", ids), top, seen.of(ids)).ids;
   for (int64_t user = 0; user < ids.size(0); ++user) {
     std::cout << std::get<Names>(users.values)[user] << ":";
     for (int64_t rank = 0; rank < found.size(1); ++rank) {

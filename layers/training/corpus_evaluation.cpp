@@ -163,7 +163,7 @@ Logs CorpusEvaluation::evaluate() const {
   });
   TESSERA_CHECK_VALUE(
       batches > 0,
-      "{} expected queries, but their source gave none. Pass a source that can be read again, or a function that opens it.",
+      "{} expected queries, but their source gave none. Pass a source that has queries and can be read again, or a function that opens it.",
       kCorpus);
   Logs logs;
   for (const auto& metric : options_.metrics) {

@@ -85,7 +85,7 @@ struct SplitColumn {
       const {
     TESSERA_CHECK_TYPE(
         condition,
-        "[{}] column '{}' must have {}, but it has {}.",
+        "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
         where,
         shorten(name),
         kinds,

@@ -181,6 +181,10 @@ transforms::Vocabulary VocabularyBuilder::finish(
   const bool is_empty = std::visit(
       [](const auto& values) { return values.empty(); }, vocabulary.values);
   TESSERA_CHECK_VALUE(
+      !is_empty || size() > 0,
+      "{} expected at least one value, but got none. Pass a dataset or examples that have values.",
+      where());
+  TESSERA_CHECK_VALUE(
       !is_empty,
       "{} none of {} different values was seen {} times or more. Lower min_count, or leave the column out.",
       where(),

@@ -276,8 +276,8 @@ class KernelBench : public Bench {
 
  private:
   void run(size_t batch) override {
-    const std::vector<IdBags>& bags = bags_[batch];
-    engine_->lookup_local(bags);
+    std::vector<IdBags>& bags = bags_[batch];
+    engine_->lookup_local(bags, UnknownKeys::kAdmitted);
     if (!is_forward()) {
       engine_->apply_update(
           engine_->plan_update({{.bags = &bags, .gradients = gradients_}}));

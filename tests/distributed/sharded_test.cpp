@@ -408,6 +408,59 @@ TEST(ShardedTest, EachRankMayRequestOtherFeaturesWithoutGradients) {
   }
 }
 
+// Two towers look up only their own features, and the ranks have other features in the
+// last batch.
+TEST(ShardedTest, ForwardPartialTrainsAsOneEngineDoes) {
+  const auto options = [](Strategy strategy) {
+    TPUEmbeddingOptions options = small_options(
+        std::move(strategy), optim::Adagrad{.learning_rate = 0.1});
+    options.features = {
+        {"user", options.features["user"]},
+        {"movie",
+         FeatureConfig{
+             .table = make_table(
+                 {.name = "movies",
+                  .vocabulary_size = kVocab,
+                  .dim = kDim,
+                  .combiner = Combiner::kSum})}}};
+    return options;
+  };
+  TPUEmbedding one(options(Strategy::engine()));
+  TPUEmbedding shard(options(sharded()));
+  const auto loss_of = [](TPUEmbedding& layer,
+                          const at::Tensor& users,
+                          const at::Tensor& movies) {
+    const at::Tensor user = layer->forward_partial({{"user", users}})["user"];
+    const at::Tensor movie =
+        layer->forward_partial({{"movie", movies}})["movie"];
+    return (user * movie - 0.5).square().sum();
+  };
+  for (int64_t step = 0; step < 4; ++step) {
+    std::vector<at::Tensor> users;
+    std::vector<at::Tensor> movies;
+    for (int64_t i = 0; i < ranks(); ++i) {
+      users.push_back(int64s({(step + i) % kVocab, 2}));
+      movies.push_back(int64s({step, (2 * step + i) % kVocab}));
+    }
+    loss_of(one, at::cat(users), at::cat(movies)).backward();
+    loss_of(shard, users[rank()], movies[rank()]).backward();
+  }
+  const at::Tensor movies = int64s({4, 4});
+  const at::Tensor users = int64s({5});
+  const auto sum_of =
+      [](TPUEmbedding& layer, const std::string& name, const at::Tensor& ids) {
+        return layer->forward_partial({{name, ids}})[name].square().sum();
+      };
+  at::Tensor loss = sum_of(one, "movie", movies);
+  if (ranks() > 1) {
+    loss = loss + (ranks() - 1) * sum_of(one, "user", users);
+  }
+  loss.backward();
+  (is_last() ? sum_of(shard, "movie", movies) : sum_of(shard, "user", users))
+      .backward();
+  expect_same_state(shard, one);
+}
+
 TEST(ShardedTest, RowsCanBeReplacedAndRead) {
   for (const TablePlacement& placement :
        {TablePlacement::row_wise(),
@@ -487,6 +540,17 @@ TEST(ShardedErrorTest, AWrongKindOnOneRankRaisesOnAll) {
       (layer->forward(
           {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
       reported("[feature 'user'] ids must be int32 or int64, but got Float"));
+}
+
+TEST(ShardedErrorTest, AnUnknownFeatureOfForwardPartialRaisesOnAll) {
+  TPUEmbedding layer(small_options(sharded()));
+  const at::Tensor before = all_rows(layer);
+  const std::string name = is_last() ? "users" : "user";
+  EXPECT_VALUE_ERROR(
+      (layer->forward_partial({{name, int64s({2})}})),
+      reported("[features] unexpected entry 'users'. Known: user."));
+  EXPECT_TRUE(at::equal(all_rows(layer), before));
+  EXPECT_EQ(layer->iterations(), 0);
 }
 
 TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {

@@ -1,8 +1,9 @@
 # Trains on made-up clicks in two CSV files, in which each user clicks items of one kind. The first recommended items
 # must be the others of that kind.
-#   cmake -D MY_DATA=<program> -D SCRATCH=<folder> -P ...
+# The same clicks in Parquet files give the same lists.
+#   cmake -D MY_DATA=<program> -D CSV_TO_PARQUET=<program> -D SCRATCH=<folder> -P ...
 cmake_minimum_required(VERSION 3.25)
-foreach(variable IN ITEMS MY_DATA SCRATCH)
+foreach(variable IN ITEMS MY_DATA CSV_TO_PARQUET SCRATCH)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check_my_data.cmake needs -D ${variable}=...")
   endif()
@@ -46,6 +47,27 @@ foreach(user IN ITEMS 0 7 63 119)
     endif()
   endforeach()
 endforeach()
+
+foreach(file IN ITEMS 0 1)
+  execute_process(
+    COMMAND "${CSV_TO_PARQUET}" "${SCRATCH}/clicks_${file}.csv" "${SCRATCH}/clicks_${file}.parquet"
+            COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+execute_process(
+  COMMAND "${MY_DATA}" "${SCRATCH}/clicks_0.parquet" "${SCRATCH}/clicks_1.parquet"
+  OUTPUT_VARIABLE output_of_parquet
+  ERROR_VARIABLE errors
+  RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "expected status 0, but got ${status}:\n${output_of_parquet}${errors}")
+endif()
+# Lines of users begin with u. The others have times.
+string(REGEX MATCHALL "\nu[^\n]*" lists "\n${output}")
+string(REGEX MATCHALL "\nu[^\n]*" lists_of_parquet "\n${output_of_parquet}")
+list(LENGTH lists count)
+if(NOT count EQUAL 120 OR NOT lists STREQUAL lists_of_parquet)
+  message(FATAL_ERROR "expected the lists of 120 users, but got ${count}, and from Parquet:\n${output_of_parquet}")
+endif()
 
 expect_message(1 "[make_file_source] files must have the path" "${MY_DATA}")
 expect_message(1 "nowhere.csv" "${MY_DATA}" nowhere.csv)

@@ -73,9 +73,9 @@ struct LeaveOneOut {
   /// error.
   std::string user = {};
   /// The column with the time, one integer or float per example. A missing time is an
-  /// error.
+  /// error. Floats are float32, which rounds seconds since 1970 to a multiple of 64.
   std::string time = {};
-  /// All examples of users with fewer ones are in `train`. >= 3.
+  /// All examples of a user with fewer examples are in `train`. >= 3.
   int64_t min_examples = 3;
 
   bool operator==(const LeaveOneOut&) const = default;
@@ -97,8 +97,8 @@ static_assert(std::is_aggregate_v<LeaveOneOut>);
 /// sizes. Split before shuffle(), so that the parts are the same in each epoch.
 /// Errors:  c10::ValueError for shares and times out of range; if the order of the
 ///          examples changes with the epoch; for a column that is missing, or has lists
-///          or missing values. c10::TypeError for a column of another kind. Those of the
-///          source.
+///          or missing values. c10::TypeError for a column of another kind. Errors of
+///          the source are passed on.
 DatasetSplit split(const Dataset& dataset, const SplitByShare& by);
 DatasetSplit split(const Dataset& dataset, const SplitByTime& by);
 DatasetSplit split(const Dataset& dataset, const SplitByUser& by);

@@ -51,8 +51,8 @@ struct NegativeSamplingOptions {
 static_assert(std::is_aggregate_v<NegativeSamplingOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp NegativeSampler
-/// Adds items to each example that are no positives: for implicit data, in which users
-/// have clicked items, but have rejected none.
+/// Adds randomly drawn items to each example as negatives, for data that has clicks but no
+/// rejections. Set `excluded` to kKnown to leave out all items of the user.
 ///
 ///   const NegativeSampler negatives(
 ///       train,
@@ -80,7 +80,7 @@ class NegativeSampler {
 
   /// Adds the column `output`, for Batches::map() and Dataset::map().
   /// Errors:  c10::ValueError if the column exists, if all items are excluded for an
-  ///          example, and with kInBatch if the examples are no batch.
+  ///          example, and with kInBatch if they are not a whole batch.
   Columns operator()(Columns examples, const MapContext& context) const;
 
   /// The negatives of examples: a list for each, of the kind of the item column.

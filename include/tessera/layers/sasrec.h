@@ -78,12 +78,12 @@ static_assert(std::is_aggregate_v<SASRecOptions>);
 ///
 ///   x      = dropout(items[id] + positions[i])    with i = 0, 1, ... in each sequence
 ///   x      = block(x)                             num_blocks times
-///   state  = norm(x)                              only x with NormOrder::kPost
+///   state  = norm(x)                              or x with NormOrder::kPost
 ///   score  = state . items[candidate]
 ///
 /// The table of items is shared by sequences and candidates. backward() updates it. All
-/// other weights are parameters() for any torch::optim. Sequences have no padding, and
-/// none is computed.
+/// other weights are parameters() for any torch::optim. Sequences are ragged and
+/// need no padding.
 ///
 /// Parts:   `items` (TPUEmbedding, normal with stddev 1/sqrt(dim)), `positions`
 ///          [max_length, dim] (the same), `block_0`, `block_1`, ..., `norm`.

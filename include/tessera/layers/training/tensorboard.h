@@ -65,8 +65,8 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 /// flush_seconds. If the disk is full, values of steps are kept in memory, and fit()
 /// raises the error after it has saved the epoch.
 ///
-/// With a sharded strategy, only rank 0 writes, so that it can be passed on all ranks.
-/// With histograms_of, it must be, because the ranks read the rows together.
+/// With a sharded strategy, only rank 0 writes. Pass it on all ranks: with histograms_of,
+/// all ranks read the rows together.
 /// Errors:  before the training starts, c10::ValueError for options and for names that
 ///          are empty, logged twice or not UTF-8, and c10::Error naming the path if the
 ///          folder can't be written to.
