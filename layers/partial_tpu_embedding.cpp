@@ -62,8 +62,9 @@ void PartialTPUEmbeddingImpl::reset() {
   for (size_t i = 0; i < leaves.size(); ++i) {
     leaves[i].table = tables[whole.features[i].table];
     is_tpu_.push_back(
-        options().size_threshold &&
-        leaves[i].table->vocabulary_size > *options().size_threshold);
+        leaves[i].table->keys ||
+        (options().size_threshold &&
+         leaves[i].table->vocabulary_size > *options().size_threshold));
   }
   const Nest<FeatureConfig> features =
       options().features.pack(std::move(leaves));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/table_module.h"
 
+#include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
@@ -12,6 +13,7 @@
 #include "src/common/names.h"
 #include "src/engine/engine_access.h"
 #include "src/engine/strategies/embedding_strategy.h"
+#include "src/tables/dynamic_rows.h"
 
 #include <fmt/format.h>
 
@@ -87,6 +89,24 @@ void TableModule::wait_for_lookups(const torch::nn::Module& module) {
   }
 }
 
+namespace {
+
+std::string keys_line(const TableState& table) {
+  const KeyIndex& index = table.dynamic->index();
+  const KeyCounts& counts = index.counts();
+  return fmt::format(
+      "table '{}': {} of {} rows have keys ({:.0f} %), {} keys admitted, {} evicted\n",
+      shorten(table.name),
+      index.size(),
+      table.config->max_rows(),
+      100.0 * static_cast<double>(index.size()) /
+          static_cast<double>(table.config->max_rows()),
+      counts.admitted,
+      counts.evicted);
+}
+
+}  // namespace
+
 std::string summary_of(
     const EmbeddingState& state,
     const std::string& strategy) {
@@ -105,10 +125,15 @@ std::string summary_of(
     for (const Slot& slot : table.slots) {
       bytes += static_cast<int64_t>(slot.values.nbytes());
     }
+    if (table.dynamic != nullptr) {  // of the rows in use
+      bytes = bytes / table.config->max_rows() * table.dynamic->index().size();
+    }
     total += bytes;
     lines.push_back(
         {table.name,
-         std::to_string(table.config->vocabulary_size),
+         std::to_string(
+             table.dynamic != nullptr ? table.dynamic->index().size()
+                                      : table.config->vocabulary_size),
          std::to_string(table.config->dim),
          to_string(table.config->dtype),
          to_string(table.config->combiner),
@@ -127,6 +152,11 @@ std::string summary_of(
           ? ""
           : fmt::format(
                 ", rank {} of {}", state.ranks->rank(), state.ranks->size()));
+  for (const TableState& table : state.tables) {
+    if (table.dynamic != nullptr) {
+      text += keys_line(table);
+    }
+  }
   return text + resting_tables(state);
 }
 

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/json_value.h>
 #include <tessera/common/profile_scope.h>
+#include <tessera/common/shorten.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
 
 #include "layers/table_module.h"
 #include "serialization/archive.h"
+#include "serialization/saved_keys.h"
 #include "src/common/check.h"
 #include "src/common/device_problem.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
+#include "src/engine/pending_gradients.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/features/batch.h"
 #include "src/features/batch_plan.h"
 #include "src/features/output_shapes.h"
+#include "src/tables/dynamic_rows.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -315,6 +319,38 @@ void TPUEmbeddingImpl::update_embedding_table(
     const at::Tensor& values) {
   strategy_->wait_for_lookups();
   assign_table(find_table(*state_, name, "[update_embedding_table]"), values);
+}
+
+void TPUEmbeddingImpl::update_embedding_table(
+    const std::string& name,
+    const at::Tensor& keys,
+    const at::Tensor& values) {
+  strategy_->wait_for_lookups();
+  assign_keys(
+      find_table(*state_, name, "[update_embedding_table]"),
+      keys,
+      values,
+      state_->iterations);
+}
+
+int64_t TPUEmbeddingImpl::evict(const std::string& name, int64_t updates) {
+  TableState& table = find_table(*state_, name, "[evict]");
+  TESSERA_CHECK_VALUE(
+      table.dynamic != nullptr,
+      "[evict] table '{}' has a vocabulary, and no keys. Only rows of keys can be evicted.",
+      shorten(table.name));
+  TESSERA_CHECK_VALUE(
+      updates >= 1,
+      "[evict] updates must be >= 1, but got {}. Pass the age of the keys to evict.",
+      updates);
+  const auto pending = strategy_->pending();
+  TESSERA_CHECK(
+      (pending == nullptr || pending->passes() == 0) &&
+          !is_accumulating(*state_, table),
+      "[evict] table '{}' has gradients that wait for an update. Call it after the update.",
+      shorten(table.name));
+  strategy_->wait_for_lookups();
+  return table.dynamic->index().evict_before(state_->iterations - updates + 1);
 }
 
 at::Tensor TPUEmbeddingImpl::read_rows(

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/archive.h"
 
+#include "serialization/saved_keys.h"
+
+#include <tessera/common/shorten.h>
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
@@ -178,10 +181,22 @@ void save_state(
     if (table.optimizer && state.with_slots == WithSlots::kYes) {
       entry.write("optimizer", c10::IValue(optim::name_of(*table.optimizer)));
     }
-    entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
-    for (const Slot& slot : table.slots) {
-      entry.write(optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
+    if (table.dynamic != nullptr) {
+      for (const auto& [name, tensor] : saved_tensors(table)) {
+        entry.write(name, tensor, /*is_buffer=*/true);
+      }
+    } else {
+      entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
+      for (const Slot& slot : table.slots) {
+        entry.write(
+            optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
+      }
     }
+    TESSERA_CHECK_NOT_IMPLEMENTED(
+        table.dynamic == nullptr || !is_accumulating(state, table),
+        "[save] table '{}' has keys, and its gradients of an accumulation over {} passes can't be saved yet. Save it after an update.",
+        shorten(table.name),
+        accumulation_steps_of(table));
     if (is_accumulating(state, table)) {
       save_accumulated(state, i, entry);
     }
@@ -206,6 +221,18 @@ void load_state(
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
     entry.gradients = load_accumulated(
         archived.tensors[entry.table], state.tables[entry.to], where);
+  }
+  std::vector<LoadedKeys> keys;
+  for (const LoadPlan::Dynamic& entry : plan.dynamic) {
+    keys.emplace_back(
+        archived.tensors[entry.table],
+        state.tables[entry.to],
+        entry.with_slots,
+        archived.state.iterations,
+        where);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i].copy_to(state.tables[plan.dynamic[i].to]);
   }
   for (const LoadPlan::Copy& copy : plan.copies) {
     at::Tensor to = copy.to;

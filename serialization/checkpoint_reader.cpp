@@ -576,6 +576,7 @@ void load_checkpoint(
     const std::string& directory,
     const LoadOptions& options,
     const std::string& where) {
+  check_has_no_keys(state, where, "Load an archive with torch::load().");
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
   const RendezvousPoint point(Rendezvous::kLoadCheckpoint, state.layer);

@@ -200,6 +200,10 @@ void save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options,
     Disk& disk) {
+  check_has_no_keys(
+      state,
+      "[save_checkpoint]",
+      "Save the layer with torch::save() or its save().");
   std::exception_ptr error;
   try {
     validate(options);

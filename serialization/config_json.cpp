@@ -172,8 +172,13 @@ optim::OptimizerSpec optimizer_from_json(const Json& json) {
   return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
 }
 
+// Older versions of Tessera read the config of a table without keys.
 Json to_json(const TableConfig& table) {
-  return write_fields(table);
+  Json json = write_fields(table);
+  if (!table.keys) {
+    json.erase("keys");
+  }
+  return json;
 }
 
 TableConfig table_from_json(const Json& json) {

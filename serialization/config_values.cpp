@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-std::string name_of(const Initializer& initializer) {
+std::string initializer_name(const Initializer& initializer) {
   constexpr const char* kNames[] = {
       "Zeros",
       "Constant",
@@ -23,6 +23,20 @@ std::string name_of(const Initializer& initializer) {
       "Callable"};
   static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
   return kNames[initializer.index()];
+}
+
+std::string admission_name(const Admission& admission) {
+  constexpr const char* kNames[] = {
+      "EveryKey", "AfterOccurrences", "WithProbability"};
+  static_assert(std::size(kNames) == std::variant_size_v<Admission>);
+  return kNames[admission.index()];
+}
+
+std::string eviction_name(const Eviction& eviction) {
+  constexpr const char* kNames[] = {
+      "LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"};
+  static_assert(std::size(kNames) == std::variant_size_v<Eviction>);
+  return kNames[eviction.index()];
 }
 
 constexpr const char* kInBackward = "in_backward";
@@ -137,13 +151,31 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
 }
 
 Json JsonValue<Initializer>::write(const Initializer& value) {
-  return write_class(value, name_of);
+  return write_class(value, initializer_name);
 }
 
 Initializer JsonValue<Initializer>::read(
     const Json& json,
     const std::string& where) {
-  return read_class<Initializer>(json, name_of, where);
+  return read_class<Initializer>(json, initializer_name, where);
+}
+
+Json JsonValue<Admission>::write(const Admission& value) {
+  return write_class(value, admission_name);
+}
+
+Admission JsonValue<Admission>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_class<Admission>(json, admission_name, where);
+}
+
+Json JsonValue<Eviction>::write(const Eviction& value) {
+  return write_class(value, eviction_name);
+}
+
+Eviction JsonValue<Eviction>::read(const Json& json, const std::string& where) {
+  return read_class<Eviction>(json, eviction_name, where);
 }
 
 Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/load_plan.h"
 
+#include "serialization/saved_keys.h"
+#include "src/tables/dynamic_rows.h"
+
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
@@ -123,6 +126,16 @@ class LoadPlanner {
       return;
     }
     plan_.tables.push_back(&table - state_.tables.data());
+    if (table.dynamic != nullptr) {
+      compare_dynamic(table, *saved);
+      return;
+    }
+    if (find_tensor(*saved, kSavedKeys) != nullptr) {
+      problems_.push_back(fmt::format(
+          "table '{}': it was saved with keys, but the layer has a vocabulary",
+          shorten(name)));
+      return;
+    }
     compare_tensor(table, *saved, "parameters", "parameters", table.parameters);
     if (!options_.slots) {
       return;
@@ -135,6 +148,101 @@ class LoadPlanner {
     } else {
       compare_optional_slots(table, *saved);
     }
+  }
+
+  // nullptr if it was not saved.
+  static const SavedTensor* find_tensor(
+      const SavedTable& saved,
+      const std::string& key) {
+    const auto found = std::find_if(
+        saved.tensors.begin(),
+        saved.tensors.end(),
+        [&](const SavedTensor& tensor) { return tensor.key == key; });
+    return found == saved.tensors.end() ? nullptr : &*found;
+  }
+
+  // Reports a tensor that was not saved, and returns nullptr for it.
+  const SavedTensor* find_or_report(
+      const TableState& table,
+      const SavedTable& saved,
+      const std::string& key,
+      const std::string& what) {
+    const SavedTensor* found = find_tensor(saved, key);
+    if (found == nullptr) {
+      problems_.push_back(fmt::format(
+          "table '{}': {} was not saved", shorten(table.name), what));
+    }
+    return found;
+  }
+
+  // The description of a tensor of the layer that was saved with `rows` rows.
+  static SavedTensor describe(
+      const std::string& key,
+      const at::Tensor& to,
+      int64_t rows) {
+    SavedTensor expected{
+        .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
+    expected.shape[0] = rows;
+    return expected;
+  }
+
+  bool require_fit(
+      bool fits,
+      const TableState& table,
+      const std::string& what,
+      const SavedTensor& expected,
+      const SavedTensor& saved) {
+    if (!fits) {
+      problems_.push_back(fmt::format(
+          "table '{}': {} is {} in the layer, but was saved as {}",
+          shorten(table.name),
+          what,
+          to_string(expected),
+          to_string(saved)));
+    }
+    return fits;
+  }
+
+  // The number of rows may differ from that of the layer, but not between tensors.
+  void compare_dynamic(const TableState& table, const SavedTable& saved) {
+    const bool with_slots = options_.slots &&
+        state_.with_slots == WithSlots::kYes &&
+        !(state_.missing_slots == MissingSlots::kKeep && has_no_slots(saved));
+    const SavedTensor* parameters = find_tensor(saved, "parameters");
+    const int64_t rows = parameters == nullptr || parameters->shape.empty()
+        ? 0
+        : parameters->shape[0];
+    const auto compare = [&](const std::string& key,
+                             const std::string& what,
+                             const at::Tensor& to) {
+      const SavedTensor* found = find_or_report(table, saved, key, what);
+      if (found != nullptr) {
+        const SavedTensor expected = describe(key, to, rows);
+        require_fit(
+            found->dtype == expected.dtype && found->shape == expected.shape,
+            table,
+            what,
+            expected,
+            *found);
+      }
+    };
+    compare("parameters", "parameters", table.parameters);
+    if (with_slots) {
+      compare_optimizer(table, saved);
+      for (const Slot& slot : table.slots) {
+        compare(
+            optim::slot_key(slot.name),
+            "slot " + shorten(slot.name),
+            slot.values);
+      }
+      if (options_.tables.empty()) {
+        compare_accumulation(table, saved);
+      }
+    }
+    plan_.dynamic.push_back(
+        {.table = static_cast<size_t>(&saved - saved_.tables.data()),
+         .to = static_cast<size_t>(&table - state_.tables.data()),
+         .with_slots = with_slots});
   }
 
   // For a layer on the host without make_optimizer(). It takes the slots of a table only
@@ -233,25 +341,13 @@ class LoadPlanner {
       const std::string& key,
       const std::string& what,
       const at::Tensor& to) {
-    const auto found = std::find_if(
-        saved.tensors.begin(),
-        saved.tensors.end(),
-        [&](const SavedTensor& tensor) { return tensor.key == key; });
-    if (found == saved.tensors.end()) {
-      problems_.push_back(fmt::format(
-          "table '{}': {} was not saved", shorten(table.name), what));
+    const SavedTensor* found = find_or_report(table, saved, key, what);
+    if (found == nullptr) {
       return;
     }
-    SavedTensor expected{
-        .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
-    expected.shape[0] = table.config->vocabulary_size;
-    if (!fits(*found, expected)) {
-      problems_.push_back(fmt::format(
-          "table '{}': {} is {} in the layer, but was saved as {}",
-          shorten(table.name),
-          what,
-          to_string(expected),
-          to_string(*found)));
+    const SavedTensor expected =
+        describe(key, to, table.config->vocabulary_size);
+    if (!require_fit(fits(*found, expected), table, what, expected, *found)) {
       return;
     }
     plan_.copies.push_back(
@@ -291,6 +387,11 @@ void LoadPlan::finish(EmbeddingState& state) const {
       has_skipped_slots || (!iterations && state.has_skipped_slots);
   state.iterations = iterations.value_or(state.iterations);
   state.seed = seed.value_or(state.seed);
+  for (TableState& table : state.tables) {
+    if (table.dynamic != nullptr) {
+      table.dynamic->set_seed(state.seed);
+    }
+  }
   for (const size_t table : tables) {
     clear_accumulated(state, table);
   }

@@ -51,7 +51,15 @@ struct LoadPlan {
     AccumulatedGradients gradients = {};
   };
 
+  /// A dynamic table of the layer. The function that carries out the plan reads its keys.
+  struct Dynamic {
+    size_t table = 0;  // an index of SavedState::tables
+    size_t to = 0;  // an index of EmbeddingState::tables
+    bool with_slots = false;
+  };
+
   std::vector<Copy> copies = {};
+  std::vector<Dynamic> dynamic = {};
   std::vector<Accumulated> accumulated = {};
   /// Indices of EmbeddingState::tables whose rows are replaced. The accumulated gradients
   /// of these tables are dropped.

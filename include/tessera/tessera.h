@@ -118,6 +118,7 @@
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
+#include <tessera/tables/dynamic_keys.h>
 #include <tessera/tables/embedding_tables.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/instruction_set.h>

@@ -89,7 +89,7 @@ void MovementCheck::begin(const torch::nn::Module& model) {
     for (size_t i = 0; i < state.tables.size(); ++i) {
       const TableState& table = state.tables[i];
       if (state.iterations == 0 && table.config->trainable && table.optimizer &&
-          table.parameters.size(0) > 0) {
+          table.dynamic == nullptr && table.parameters.size(0) > 0) {
         tables_.push_back(
             {.layer = part,
              .table = i,

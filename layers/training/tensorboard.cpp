@@ -87,6 +87,13 @@ ValueHistogram row_norms(
   const int64_t rows = table.config->vocabulary_size;
   const int64_t part = std::max<int64_t>(1, kFloatsAtATime / table.config->dim);
   ValueHistogram histogram;
+  if (table.dynamic != nullptr) {
+    const at::Tensor values = layer.embedding_tables()[table.name];
+    add_values(
+        histogram,
+        at::linalg_vector_norm(values.to(at::kFloat), 2, at::IntArrayRef{1}));
+    return histogram;
+  }
   for (int64_t begin = 0; begin < rows; begin += part) {
     const at::Tensor values =
         layer.read_rows(table.name, begin, std::min(rows, begin + part));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "src/common/check.h"
+#include "src/tables/key_partitions.h"
 
 namespace tessera::distributed {
 
@@ -72,21 +73,52 @@ TablePlacement placement_of(
   return found->second;
 }
 
+void check_placement_of_keys(
+    const std::string& table,
+    const TablePlacement& placement,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      placement.kind != TablePlacement::Kind::kDataParallel,
+      "{} table '{}' has keys, so it can't be data-parallel, because the update of a data-parallel table sends all of its rows. Use TablePlacement::row_wise() or table_wise().",
+      where,
+      shorten(table));
+}
+
 Partition::Partition(
     const TablePlacement& placement,
-    int64_t vocabulary_size,
+    const TableConfig& table,
+    int64_t ranks)
+    : Partition(placement, table.max_rows(), ranks) {
+  if (!table.keys) {
+    return;
+  }
+  const KeyPartitions partitions(table.keys->capacity);
+  const Partition owners(
+      {.kind = placement.kind, .rank = placement.rank},
+      partitions.count(),
+      ranks);
+  first_partition_ = owners.begin_;
+  is_mod_ = false;
+  for (int64_t rank = 0; rank <= ranks; ++rank) {
+    begin_[rank] = partitions.first_row(first_partition_[rank]);
+  }
+}
+
+Partition::Partition(
+    const TablePlacement& placement,
+    int64_t rows,
     int64_t ranks)
     : begin_(ranks + 1, 0),
       is_mod_(
           placement.kind == TablePlacement::Kind::kRowWise &&
           placement.split == RowSplit::kMod),
       is_data_parallel_(placement.kind == TablePlacement::Kind::kDataParallel) {
-  const int64_t each = vocabulary_size / ranks;
-  const int64_t rest = vocabulary_size % ranks;
+  const int64_t each = rows / ranks;
+  const int64_t rest = rows % ranks;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     int64_t count = each + (rank < rest ? 1 : 0);
     if (placement.kind == TablePlacement::Kind::kTableWise) {
-      count = rank == placement.rank ? vocabulary_size : 0;
+      count = rank == placement.rank ? rows : 0;
     }
     begin_[rank + 1] = begin_[rank] + count;
   }

@@ -38,16 +38,34 @@ TablePlacement placement_of(
     const ShardingOptions& options,
     int64_t ranks);
 
+/// Refuses a placement that a table with keys can't have.
+/// Errors:  c10::ValueError beginning with `where` for a data-parallel table.
+void check_placement_of_keys(
+    const std::string& table,
+    const TablePlacement& placement,
+    const std::string& where);
+
 /// Says which rank owns which row of a table.
 ///
 /// Keys number the rows in the order of their owners: rank r owns the keys
 /// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row.
+///
+/// Of a table with TableConfig::keys, a rank owns whole partitions of keys, whatever the
+/// split, and their rows.
 class Partition {
  public:
+  /// `rows`: the vocabulary.
+  Partition(const TablePlacement& placement, int64_t rows, int64_t ranks);
   Partition(
       const TablePlacement& placement,
-      int64_t vocabulary_size,
+      const TableConfig& table,
       int64_t ranks);
+
+  /// The first partition of keys that the rank owns. It owns those before the first one of
+  /// the next rank. Only for tables with TableConfig::keys.
+  int64_t first_partition(int64_t rank) const {
+    return first_partition_[rank];
+  }
 
   int64_t begin(int64_t rank) const {
     return begin_[rank];
@@ -67,6 +85,7 @@ class Partition {
 
  private:
   std::vector<int64_t> begin_;  // [ranks + 1]
+  std::vector<int64_t> first_partition_ = {};  // [ranks + 1], or empty
   bool is_mod_ = false;
   bool is_data_parallel_ = false;
 };

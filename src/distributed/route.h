@@ -23,7 +23,9 @@ struct Route {
   };
   /// The rows of one table that this rank served to all ranks, including itself.
   struct ServedRows {
-    IdBags rows = {};  // local rows, one per bag, by rank
+    /// Local rows, one per bag, by rank. Those of a dynamic table have keys, whose rows
+    /// are as after find_keys().
+    IdBags rows = {};
     Buffer<uint32_t> positions = {};  // of each row in its group
   };
 

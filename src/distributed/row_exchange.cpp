@@ -8,6 +8,7 @@
 #include "src/common/step_memory.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/active_kernels.h"
+#include "src/tables/dynamic_rows.h"
 #include "src/tables/table_memory.h"
 
 #include <algorithm>
@@ -49,6 +50,18 @@ void copy_gradients(
   }
 }
 
+// Replaces the ids of the bags, in order.
+void set_ids(
+    const std::vector<IdBags*>& bags,
+    const Buffer<uint32_t>& new_ids) {
+  size_t next = 0;
+  for (IdBags* feature : bags) {
+    for (uint32_t& id : feature->ids) {
+      id = new_ids[next++];
+    }
+  }
+}
+
 void check_transport(const char* option, at::ScalarType dtype) {
   TESSERA_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16,
@@ -73,9 +86,10 @@ RowExchange::RowExchange(
   for (const TableState& table : state_.tables) {
     partitions_.emplace_back(
         placement_of(table.name, options_, ranks_->size()),
-        table.config->vocabulary_size,
+        *table.config,
         ranks_->size());
   }
+  has_dynamic_tables_ = tessera::has_dynamic_tables(state_);
   group_tables();
 }
 
@@ -104,7 +118,7 @@ void RowExchange::group_tables() {
   }
 }
 
-FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
+FetchedRows RowExchange::fetch(std::vector<IdBags>& bags, UnknownKeys unknown) {
   auto route = std::make_shared<Route>();
   std::vector<Request> requests(state_.tables.size());
   std::vector<int64_t> words;
@@ -117,7 +131,8 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
     run_tasks(
         static_cast<int64_t>(requests.size()), ids * kIdBytes, [&](int64_t i) {
           if (is_sharded(i)) {
-            requests[i] = find_distinct(i, bags);
+            requests[i] = is_dynamic(i) ? find_distinct_keys(i, bags)
+                                        : find_distinct_rows(i, bags);
           }
         });
     words = count_words(requests);
@@ -136,6 +151,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags) {
   const at::Tensor packed =
       ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
   read_requests(packed, incoming_words, *route);
+  const ScratchRows scratch = find_served_keys(*route, unknown);
   assign_positions(requests, *route);
   std::vector<std::function<at::Tensor()>> pending;
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -165,7 +181,7 @@ void RowExchange::set_positions(
     ids += feature.nnz();
   }
   const auto set_table = [&](size_t table) {
-    Buffer<uint32_t> positions(requests[table].keys.size());
+    Buffer<uint32_t> positions(requests[table].begin.back());
     for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
       std::iota(
           positions.begin() + requests[table].begin[rank],
@@ -177,6 +193,7 @@ void RowExchange::set_positions(
         for (uint32_t& id : bags[i].ids) {
           id = positions[id];
         }
+        bags[i].keys.clear();  // the ids number fetched rows now
       }
     }
   };
@@ -188,15 +205,14 @@ void RowExchange::set_positions(
       });
 }
 
-RowExchange::Request RowExchange::find_distinct(
+std::vector<IdBags*> RowExchange::bags_of(
     size_t table,
     std::vector<IdBags>& bags) const {
-  const Partition& partition = partitions_[table];
-  std::vector<IdBags*> features;
+  std::vector<IdBags*> of_table;
   int64_t count = 0;
   for (size_t i = 0; i < bags.size(); ++i) {
     if (state_.features[i].table == table) {
-      features.push_back(&bags[i]);
+      of_table.push_back(&bags[i]);
       count += bags[i].nnz();
     }
   }
@@ -205,43 +221,106 @@ RowExchange::Request RowExchange::find_distinct(
       "[table '{}'] one lookup must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
       shorten(state_.tables[table].name),
       count);
-  Buffer<kernels::Contribution> unsorted(count);
-  Buffer<kernels::Contribution> scratch(count);
-  uint32_t next = 0;
+  return of_table;
+}
+
+RowExchange::Request RowExchange::find_distinct_rows(
+    size_t table,
+    std::vector<IdBags>& bags) const {
+  const Partition& partition = partitions_[table];
+  const std::vector<IdBags*> features = bags_of(table, bags);
+  Buffer<kernels::Contribution> unsorted;
   for (const IdBags* feature : features) {
     for (const uint32_t id : feature->ids) {
-      unsorted[next] = {partition.key_of(id), next};
-      ++next;
+      unsorted.push_back(
+          {partition.key_of(id), static_cast<uint32_t>(unsorted.size())});
     }
   }
+  const size_t count = unsorted.size();
+  Buffer<kernels::Contribution> scratch(count);
   const int64_t vocab = state_.tables[table].config->vocabulary_size;
   const kernels::Contribution* sorted = kernels::sort_by_row(
       unsorted.data(),
       scratch.data(),
-      count,
+      static_cast<int64_t>(count),
       static_cast<int>(std::bit_width(static_cast<uint64_t>(vocab - 1))));
   Request request;
   Buffer<uint32_t> index_of(count);
-  request.keys.resize(count);
+  request.rows.resize(count);
   size_t distinct = 0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const kernels::Contribution& id = sorted[i];
-    if (distinct == 0 || request.keys[distinct - 1] != id.row) {
-      request.keys[distinct++] = id.row;
+    if (distinct == 0 || request.rows[distinct - 1] != id.row) {
+      request.rows[distinct++] = id.row;
     }
     index_of[id.source] = static_cast<uint32_t>(distinct - 1);
   }
-  request.keys.resize(distinct);
-  next = 0;
-  for (IdBags* feature : features) {
-    for (uint32_t& id : feature->ids) {
-      id = index_of[next++];
-    }
-  }
+  request.rows.resize(distinct);
+  set_ids(features, index_of);
   for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
     request.begin.push_back(
         std::lower_bound(
-            request.keys.begin(), request.keys.end(), partition.begin(rank)) -
+            request.rows.begin(), request.rows.end(), partition.begin(rank)) -
+        request.rows.begin());
+  }
+  request.position.resize(ranks_->size());
+  return request;
+}
+
+RowExchange::Request RowExchange::find_distinct_keys(
+    size_t table,
+    std::vector<IdBags>& bags) const {
+  const std::vector<IdBags*> features = bags_of(table, bags);
+  Buffer<int64_t> keys;
+  Buffer<kernels::Contribution> unsorted;
+  for (const IdBags* feature : features) {
+    for (const uint32_t id : feature->ids) {
+      const int64_t key = feature->keys[id];
+      unsorted.push_back(
+          {static_cast<uint32_t>(hash_of_key(key) >> 32),
+           static_cast<uint32_t>(keys.size())});
+      keys.push_back(key);
+    }
+  }
+  const size_t count = keys.size();
+  Buffer<kernels::Contribution> scratch(count);
+  // By the upper half of the hash, which chooses the partition.
+  kernels::Contribution* sorted = kernels::sort_by_row(
+      unsorted.data(), scratch.data(), static_cast<int64_t>(count), 32);
+  const auto is_less = [&](const kernels::Contribution& a,
+                           const kernels::Contribution& b) {
+    return hash_of_key(keys[a.source]) < hash_of_key(keys[b.source]);
+  };
+  for (size_t begin = 0; begin < count;) {
+    size_t end = begin + 1;
+    while (end < count && sorted[end].row == sorted[begin].row) {
+      ++end;
+    }
+    std::sort(sorted + begin, sorted + end, is_less);
+    begin = end;
+  }
+  Request request;
+  Buffer<uint32_t> index_of(count);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t key = keys[sorted[i].source];
+    if (request.keys.empty() || request.keys.back() != key) {
+      request.keys.push_back(key);
+      request.key_counts.push_back(0);
+    }
+    ++request.key_counts.back();
+    index_of[sorted[i].source] = static_cast<uint32_t>(request.keys.size() - 1);
+  }
+  set_ids(features, index_of);
+  const KeyPartitions& partitions =
+      state_.tables[table].dynamic->index().partitions();
+  for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
+    request.begin.push_back(
+        std::partition_point(
+            request.keys.begin(),
+            request.keys.end(),
+            [&, first = partitions_[table].first_partition(rank)](int64_t key) {
+              return partitions.of_hash(hash_of_key(key)) < first;
+            }) -
         request.keys.begin());
   }
   request.position.resize(ranks_->size());
@@ -249,7 +328,8 @@ RowExchange::Request RowExchange::find_distinct(
 }
 
 // A request is a sequence of 32-bit words: the number of ids of each table, then the
-// ids, which are local rows of the owner.
+// ids, which are local rows of the owner. For each key of a dynamic table, there are two
+// words of the key and one of its count instead.
 
 std::vector<int64_t> RowExchange::count_words(
     const std::vector<Request>& requests) const {
@@ -257,7 +337,7 @@ std::vector<int64_t> RowExchange::count_words(
   for (size_t table = 0; table < requests.size(); ++table) {
     for (int64_t rank = 0; is_sharded(table) && rank < ranks_->size(); ++rank) {
       const std::vector<int64_t>& begin = requests[table].begin;
-      words[rank] += 1 + begin[rank + 1] - begin[rank];
+      words[rank] += 1 + words_per_id(table) * (begin[rank + 1] - begin[rank]);
     }
   }
   return words;
@@ -316,10 +396,22 @@ at::Tensor RowExchange::pack_requests(
       if (!is_sharded(table)) {
         continue;
       }
-      const std::vector<int64_t>& begin = requests[table].begin;
+      const Request& request = requests[table];
+      const int64_t begin = request.begin[rank];
+      const int64_t end = request.begin[rank + 1];
+      if (is_dynamic(table)) {
+        std::memcpy(
+            next, request.keys.data() + begin, (end - begin) * sizeof(int64_t));
+        next += 2 * (end - begin);
+        next = std::copy(
+            request.key_counts.begin() + begin,
+            request.key_counts.begin() + end,
+            next);
+        continue;
+      }
       const auto first = static_cast<uint32_t>(partitions_[table].begin(rank));
-      for (int64_t i = begin[rank]; i < begin[rank + 1]; ++i) {
-        *next++ = requests[table].keys[i] - first;
+      for (int64_t i = begin; i < end; ++i) {
+        *next++ = request.rows[i] - first;
       }
     }
   }
@@ -353,12 +445,64 @@ void RowExchange::read_requests(
       served.rows.bags = totals[table];
       served.rows.dim = state_.tables[table].config->dim;
       served.positions.resize(totals[table]);
+      if (is_dynamic(table)) {
+        served.rows.keys.resize(totals[table]);
+        served.rows.key_counts.resize(totals[table]);
+        std::iota(served.rows.ids.begin(), served.rows.ids.end(), 0U);
+      }
     }
   }
   std::vector<int64_t> filled(tables, 0);
   for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
     read_request(rank, counts[rank], filled, route);
   }
+}
+
+bool RowExchange::read_ids(
+    size_t table,
+    const uint32_t* words,
+    int64_t count,
+    int64_t begin,
+    IdBags& rows) const {
+  if (!is_dynamic(table)) {
+    std::copy(words, words + count, rows.ids.begin() + begin);
+    return std::all_of(
+        words,
+        words + count,
+        [local_rows = state_.tables[table].rows.count](uint32_t row) {
+          return row < local_rows;
+        });
+  }
+  std::memcpy(rows.keys.data() + begin, words, count * sizeof(int64_t));
+  std::copy_n(words + 2 * count, count, rows.key_counts.begin() + begin);
+  const KeyIndex& index = state_.tables[table].dynamic->index();
+  return std::all_of(
+      rows.keys.begin() + begin,
+      rows.keys.begin() + begin + count,
+      [&](int64_t key) { return index.owns(key); });
+}
+
+ScratchRows RowExchange::find_served_keys(Route& route, UnknownKeys unknown)
+    const {
+  ScratchRows scratch;
+  if (!has_dynamic_tables_) {
+    return scratch;
+  }
+  // An initializer may fail for the keys of one rank.
+  ranks_->run_on_all_ranks({Rendezvous::kLookup, state_.layer}, [&] {
+    for (size_t table = 0; table < state_.tables.size(); ++table) {
+      if (is_dynamic(table)) {
+        IdBags* rows = &route.served[table].rows;
+        find_table_keys(
+            state_.tables[table],
+            rows,
+            unknown,
+            state_.iterations + 1,
+            scratch);
+      }
+    }
+  });
+  return scratch;
 }
 
 void RowExchange::read_request(
@@ -380,16 +524,10 @@ void RowExchange::read_request(
     Route::Group& group = route.groups[group_of_[table]];
     Route::ServedRows& served = route.served[table];
     const int64_t begin = filled[table];
-    std::copy(id, id + *count, served.rows.ids.begin() + begin);
     // This is not reported to the other ranks, because further messages may be mixed up,
     // too.
     TESSERA_CHECK(
-        std::all_of(
-            id,
-            id + *count,
-            [rows = state_.tables[table].rows.count](uint32_t local) {
-              return local < rows;
-            }),
+        read_ids(table, id, *count, begin, served.rows),
         "[sharded_strategy] rank {} requests rows that this rank does not have, because something else uses the backend at the same time. Give the layers a backend of their own.",
         rank);
     std::iota(
@@ -398,7 +536,7 @@ void RowExchange::read_request(
         static_cast<uint32_t>(group.served_count));
     group.served_count += *count;
     filled[table] += *count;
-    id += *count++;
+    id += words_per_id(table) * *count++;
   }
   for (size_t group = 0; group < groups_.size(); ++group) {
     route.groups[group].served.push_back(
@@ -464,7 +602,7 @@ void RowExchange::copy_run(
     const Route& route,
     at::ScalarType dtype,
     char* out) const {
-  const at::Tensor& parameters = state_.tables[run.table].parameters;
+  const at::Tensor& parameters = lookup_rows_of(state_.tables[run.table]);
   const Route::ServedRows& served = route.served[run.table];
   const int64_t dim = served.rows.dim;
   const int64_t row_bytes = dim * static_cast<int64_t>(c10::elementSize(dtype));

@@ -5,6 +5,7 @@
 #include "src/distributed/partition.h"
 #include "src/distributed/route.h"
 #include "src/engine/embedding_state.h"
+#include "src/engine/find_keys.h"
 #include "src/engine/table_update.h"
 
 #include <tessera/engine/sharding_options.h>
@@ -49,8 +50,10 @@ class RowExchange {
       const ShardingOptions& options,
       int64_t max_rows = kMaxRows);
 
-  /// Replaces the ids of `bags` by positions in the fetched rows. Collective.
-  FetchedRows fetch(std::vector<IdBags>& bags);
+  /// Replaces the ids of `bags` by positions in the fetched rows, and clears their keys.
+  /// The owner of a key decides about `unknown` when it has the occurrences of all ranks.
+  /// Collective.
+  FetchedRows fetch(std::vector<IdBags>& bags, UnknownKeys unknown);
 
   /// Starts to send the gradients of one group to the owners of its rows. `sums` has
   /// one sum per distinct row of `route`'s batch, at its position. The returned
@@ -75,9 +78,11 @@ class RowExchange {
  private:
   // The rows of a table that this rank requests.
   struct Request {
-    Buffer<uint32_t> keys = {};  // distinct, ascending
+    Buffer<uint32_t> rows = {};  // distinct, ascending keys of a Partition, or
+    Buffer<int64_t> keys = {};  // distinct keys of a dynamic table, by hash,
+    Buffer<uint32_t> key_counts = {};  // and their occurrences
     std::vector<int64_t> begin =
-        {};  // [ranks + 1]; each owner has a range of keys
+        {};  // [ranks + 1]; each owner has a range of them
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
   };
 
@@ -91,8 +96,17 @@ class RowExchange {
   static constexpr size_t kNoGroup = static_cast<size_t>(-1);
 
   void group_tables();
-  // Finds the distinct keys of one table and replaces its ids by indices of these.
-  Request find_distinct(size_t table, std::vector<IdBags>& bags) const;
+  bool is_dynamic(size_t table) const {
+    return state_.tables[table].dynamic != nullptr;
+  }
+  // The bags of the features of one table.
+  // Errors:  c10::ValueError for more ids than their numbers have bits for.
+  std::vector<IdBags*> bags_of(size_t table, std::vector<IdBags>& bags) const;
+  // Find the distinct rows or keys of one table and replace its ids by indices of these.
+  Request find_distinct_rows(size_t table, std::vector<IdBags>& bags) const;
+  Request find_distinct_keys(size_t table, std::vector<IdBags>& bags) const;
+  // Finds the rows of the keys that this rank serves. Collective if a table has keys.
+  ScratchRows find_served_keys(Route& route, UnknownKeys unknown) const;
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
   // Arrives at the barrier of a lookup, and sends each rank the number of its words.
@@ -110,6 +124,17 @@ class RowExchange {
       const at::Tensor& packed,
       const std::vector<int64_t>& words,
       Route& route) const;
+  int64_t words_per_id(size_t table) const {
+    return is_dynamic(table) ? 3 : 1;
+  }
+  // Reads the requested ids of one table to rows.ids, or to its keys, from `begin` on.
+  // Returns false if this rank does not have them all.
+  bool read_ids(
+      size_t table,
+      const uint32_t* words,
+      int64_t count,
+      int64_t begin,
+      IdBags& rows) const;
   // Reads the request of one rank. `filled` counts the rows of each table so far.
   void read_request(
       int64_t rank,
@@ -143,6 +168,7 @@ class RowExchange {
   std::vector<Partition> partitions_;  // one per table
   std::vector<size_t> group_of_;  // one per table; kNoGroup: data-parallel
   std::vector<TableGroup> groups_;
+  bool has_dynamic_tables_ = false;
   uint64_t lookups_ = 0;
 };
 

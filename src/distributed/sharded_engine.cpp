@@ -44,8 +44,10 @@ ShardedEngine::ShardedEngine(
   check_placement_names(this->state(), options.placement, "[ShardingOptions]");
   for (const TableState& table : this->state().tables) {
     check_shardable(table);
+    // Initial values of new keys may be unusable.
     needs_second_barrier_ = needs_second_barrier_ ||
-        (table.optimizer && calls_user_code(*table.optimizer));
+        (table.optimizer &&
+         (table.dynamic != nullptr || calls_user_code(*table.optimizer)));
   }
 }
 
@@ -61,10 +63,10 @@ void ShardedEngine::abort(const std::exception_ptr& error) {
   ranks_->barrier({Rendezvous::kLookup, state().layer}, error);
 }
 
-Lookup ShardedEngine::lookup(std::vector<IdBags>& bags) {
+Lookup ShardedEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
-  FetchedRows fetched = exchange_.fetch(bags);
+  FetchedRows fetched = exchange_.fetch(bags, unknown);
   std::vector<LookupTable> tables;
   for (const FeatureState& feature : state().features) {
     tables.push_back(

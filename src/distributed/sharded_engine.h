@@ -29,7 +29,7 @@ class ShardedEngine : public TableEngine {
       std::shared_ptr<RankGroup> ranks,
       const ShardingOptions& options);
 
-  Lookup lookup(std::vector<IdBags>& bags) override;
+  Lookup lookup(std::vector<IdBags>& bags, UnknownKeys unknown) override;
   void abort(const std::exception_ptr& error) override;
   void confirm(const std::exception_ptr& error, int64_t passes) override;
   std::vector<double> gather(double value, uint64_t options) override;

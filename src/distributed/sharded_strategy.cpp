@@ -25,8 +25,10 @@ class Factory final : public ShardedEngineFactory {
     const int64_t ranks = strategy.ranks->size();
     const TablePlacement placement =
         placement_of(name, strategy.options, ranks);
-    return Partition(placement, table.vocabulary_size, ranks)
-        .rows_of(strategy.ranks->rank());
+    if (table.keys) {
+      check_placement_of_keys(name, placement, "[ShardingOptions]");
+    }
+    return Partition(placement, table, ranks).rows_of(strategy.ranks->rank());
   }
 
   std::shared_ptr<TableEngine> make_engine(

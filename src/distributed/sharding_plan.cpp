@@ -7,12 +7,14 @@
 #include "src/common/check.h"
 #include "src/distributed/partition.h"
 #include "src/engine/embedding_state.h"
+#include "src/tables/key_index.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -22,6 +24,9 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 constexpr int64_t kMaxRanks = 1'000'000;
+// A request has a row's number, or a key and its number of occurrences.
+constexpr int64_t kRowIdBytes = sizeof(uint32_t);
+constexpr int64_t kKeyBytes = sizeof(int64_t) + sizeof(uint32_t);
 
 void validate(const PlanOptions& options) {
   TESSERA_CHECK_VALUE(
@@ -53,7 +58,32 @@ int64_t bytes_of(const TableState& table) {
       row += kFloatBytes * (slot.is_per_row ? 1 : config.dim);
     }
   }
-  return config.vocabulary_size * row;
+  const int64_t rows = config.max_rows() * row;
+  if (!config.keys) {
+    return rows;
+  }
+  const KeyIndex of_one_partition(
+      *config.keys, table.name, /*random_key=*/0, {.begin = 0, .end = 1});
+  return rows +
+      of_one_partition.bytes_at_capacity() *
+      of_one_partition.partitions().count();
+}
+
+// The rows of the largest shard.
+int64_t rows_of_largest_shard(
+    const TableConfig& table,
+    const TablePlacement& placement,
+    int64_t ranks) {
+  if (placement.kind == TablePlacement::Kind::kTableWise) {
+    return table.max_rows();
+  }
+  if (!table.keys) {
+    return (table.max_rows() + ranks - 1) / ranks;
+  }
+  const KeyPartitions partitions(table.keys->capacity);
+  return std::min(
+      table.max_rows(),
+      (partitions.count() + ranks - 1) / ranks * partitions.max_rows());
 }
 
 // The expected number of distinct values in `ids` draws from `rows` values.
@@ -69,18 +99,18 @@ class Planner {
     for (size_t i = 0; i < state.tables.size(); ++i) {
       const TableState& table = state.tables[i];
       const TableConfig& config = *table.config;
-      const auto rows = static_cast<double>(config.vocabulary_size);
+      const auto rows = static_cast<double>(config.max_rows());
       plan_.tables.push_back(
           {.name = table.name,
-           .rows = config.vocabulary_size,
+           .rows = config.max_rows(),
            .dim = config.dim,
            .bytes = bytes_of(table),
            .is_updated = config.trainable && table.optimizer.has_value(),
            .row_bytes = config.dim *
                static_cast<int64_t>(c10::elementSize(config.dtype)),
-           .distinct_ids = config.vocabulary_size == 1
-               ? 1.0
-               : expected_distinct(rows, ids[i]),
+           .id_bytes = config.keys ? kKeyBytes : kRowIdBytes,
+           .distinct_ids =
+               config.max_rows() == 1 ? 1.0 : expected_distinct(rows, ids[i]),
            .placement = TablePlacement::row_wise(options.split)});
     }
     plan_.rank_bytes.resize(options.ranks, 0);
@@ -90,13 +120,14 @@ class Planner {
     std::set<size_t> unplaced = place_by_options();
     place_data_parallel(unplaced);
     for (const size_t i : unplaced) {
-      place(plan_.tables[i]);
+      place(i);
     }
-    for (PlannedTable& table : plan_.tables) {
+    for (size_t i = 0; i < plan_.tables.size(); ++i) {
+      PlannedTable& table = plan_.tables[i];
       table.bytes_sent =
           table.placement.kind == TablePlacement::Kind::kDataParallel
           ? bytes_if_data_parallel(table)
-          : bytes_if_sharded(table);
+          : bytes_if_sharded(i);
       plan_.bytes_sent += table.bytes_sent;
     }
     return std::move(plan_);
@@ -127,8 +158,16 @@ class Planner {
   // Places the tables of PlanOptions::placement. Returns the others.
   std::set<size_t> place_by_options() {
     check_placement_names(state_, options_.placement, "[PlanOptions]");
-    for (const auto& [name, placement] : options_.placement) {
-      check_placement(name, placement, options_.ranks, "[PlanOptions]");
+    for (const TableState& table : state_.tables) {
+      const auto found = options_.placement.find(table.name);
+      if (found == options_.placement.end()) {
+        continue;
+      }
+      check_placement(
+          table.name, found->second, options_.ranks, "[PlanOptions]");
+      if (table.config->keys) {
+        check_placement_of_keys(table.name, found->second, "[PlanOptions]");
+      }
     }
     std::set<size_t> unplaced;
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
@@ -139,7 +178,7 @@ class Planner {
         continue;
       }
       table.placement = found->second;
-      place(table);
+      place(i);
     }
     return unplaced;
   }
@@ -156,10 +195,15 @@ class Planner {
     }
     const auto ranks = static_cast<double>(options_.ranks);
     double slack = options_.memory_slack * static_cast<double>(total) / ranks;
-    std::vector<size_t> order(unplaced.begin(), unplaced.end());
+    std::vector<size_t> order;
+    std::copy_if(
+        unplaced.begin(),
+        unplaced.end(),
+        std::back_inserter(order),
+        [&](size_t i) { return !state_.tables[i].config->keys; });
     const auto benefit = [&](size_t i) {
       const PlannedTable& table = plan_.tables[i];
-      return (bytes_if_sharded(table) - bytes_if_data_parallel(table)) /
+      return (bytes_if_sharded(i) - bytes_if_data_parallel(table)) /
           static_cast<double>(table.bytes);
     };
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -172,14 +216,16 @@ class Planner {
       if (benefit(i) > 0.0 && extra_bytes <= slack) {
         slack -= extra_bytes;
         table.placement = TablePlacement::data_parallel();
-        place(table);
+        place(i);
         unplaced.erase(i);
       }
     }
   }
 
-  void place(const PlannedTable& table) {
-    const Partition partition(table.placement, table.rows, options_.ranks);
+  void place(size_t index) {
+    const PlannedTable& table = plan_.tables[index];
+    const Partition partition(
+        table.placement, *state_.tables[index].config, options_.ranks);
     for (int64_t rank = 0; rank < options_.ranks; ++rank) {
       plan_.rank_bytes[rank] +=
           table.bytes / table.rows * partition.rows_of(rank).count;
@@ -191,18 +237,17 @@ class Planner {
     return (ranks - 1.0) / ranks;
   }
   // The bytes that the rank with the most rows sends.
-  double bytes_if_sharded(const PlannedTable& table) const {
-    const int64_t max_rows =
-        table.placement.kind == TablePlacement::Kind::kTableWise
-        ? table.rows
-        : (table.rows + options_.ranks - 1) / options_.ranks;
+  double bytes_if_sharded(size_t index) const {
+    const PlannedTable& table = plan_.tables[index];
+    const int64_t max_rows = rows_of_largest_shard(
+        *state_.tables[index].config, table.placement, options_.ranks);
     const auto rows = static_cast<double>(table.rows);
     const double served = static_cast<double>(options_.ranks - 1) *
         static_cast<double>(max_rows) / rows * table.distinct_ids;
     const double requested = remote_share() * table.distinct_ids;
     const int64_t gradient = table.is_updated ? kFloatBytes * table.dim : 0;
     return served * static_cast<double>(table.row_bytes) +
-        requested * static_cast<double>(kFloatBytes + gradient);
+        requested * static_cast<double>(table.id_bytes + gradient);
   }
   double bytes_if_data_parallel(const PlannedTable& table) const {
     return !table.is_updated ? 0.0

@@ -18,7 +18,8 @@ namespace tessera {
 struct BatchSlice {
   bool is_enqueued = false;
   bool is_dequeued = false;
-  std::shared_ptr<const std::vector<IdBags>> bags = nullptr;
+  /// The lookup changes them, see TableEngine::lookup().
+  std::shared_ptr<std::vector<IdBags>> bags = nullptr;
   /// The result of a background lookup.
   JobResult<std::vector<at::Tensor>> lookup = {};
   /// What dequeue() returned. apply_gradients() reads its grad(). Empty while the

@@ -224,8 +224,7 @@ class EmbeddingEngine::Impl {
     set_ragged_rows(*state_, ragged_rows);
     BatchSlice& slice =
         queue_.enqueue(options.name, options.training, options.replica);
-    slice.bags =
-        std::make_shared<const std::vector<IdBags>>(std::move(batch.bags));
+    slice.bags = std::make_shared<std::vector<IdBags>>(std::move(batch.bags));
     out_of_range_count_ += zero_rows;
     start_lookups();
     gate_.notify_all();
@@ -256,6 +255,8 @@ class EmbeddingEngine::Impl {
     BatchSlice& slice = batch->slices[replica];
     slice.is_dequeued = true;
     const auto bags = slice.bags;
+    const UnknownKeys unknown =
+        batch->is_training ? UnknownKeys::kAdmitted : UnknownKeys::kZeros;
     const auto lookup = std::exchange(slice.lookup, {});
     // Shared, because the batch may be dropped while the lookup runs.
     std::shared_ptr<Activations> leaves;
@@ -266,8 +267,9 @@ class EmbeddingEngine::Impl {
     }
     gate_.notify_all();
     lock.unlock();
-    Activations activations = lookup.valid() ? Activations(lookup.get())
-                                             : engine_.lookup_local(*bags);
+    Activations activations = lookup.valid()
+        ? Activations(lookup.get())
+        : engine_.lookup_local(*bags, unknown);
     if (leaves != nullptr) {
       require_gradients(*state_, activations);
       lock.lock();
@@ -457,8 +459,9 @@ class EmbeddingEngine::Impl {
   }
 
   void start_lookup(BatchSlice& slice) {
-    slice.lookup = engine_.worker().submit(
-        [this, bags = slice.bags] { return engine_.lookup_local(*bags); });
+    slice.lookup = engine_.worker().submit([this, bags = slice.bags] {
+      return engine_.lookup_local(*bags, UnknownKeys::kAdmitted);
+    });
   }
 
   void update(const QueuedBatch& batch) {

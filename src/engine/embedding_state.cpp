@@ -9,6 +9,7 @@
 #include "src/common/memory_ranges.h"
 #include "src/common/names.h"
 #include "src/common/random_key.h"
+#include "src/tables/dynamic_rows.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
@@ -68,9 +69,17 @@ std::vector<Slot> make_slots(const TableState& table) {
            .first_row = table.rows.numbers.first,
            .row_step = table.rows.numbers.step});
     } else {
-      slot.values = allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
+      slot.values = table.dynamic != nullptr
+          ? reserve_rows(
+                rows,
+                spec.is_per_row ? 1 : config.dim,
+                at::kFloat,
+                "the slots of table '" + shorten(table.name) + "'")
+          : allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
-      slot.values.fill_(spec.initial_value);
+      if (table.dynamic == nullptr) {  // else each new key sets its own
+        slot.values.fill_(spec.initial_value);
+      }
     }
     slots.push_back(std::move(slot));
   }
@@ -116,6 +125,26 @@ void clear_last_checkpoint(EmbeddingState& state) {
   }
 }
 
+// Copies the rows of a slot that keys have or have had.
+at::Tensor copy_used_rows(const DynamicRows& table, const at::Tensor& rows) {
+  const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
+  at::Tensor copy =
+      reserve_rows(rows.size(0), width, at::kFloat, "the slots of a copy");
+  copy = copy.view(rows.sizes());
+  table.index().visit_used_rows([&](int64_t first, int64_t used) {
+    copy.narrow(0, first, used).copy_(rows.narrow(0, first, used));
+  });
+  return copy;
+}
+
+// Refuses options that a dynamic table can't have.
+void check_supports_keys(const TableState& table) {
+  TESSERA_CHECK_VALUE(
+      !has_slot_creation(table),
+      "[table '{}'] a table with keys can't have slot_creation, because slots are created when keys get their rows. Remove it.",
+      shorten(table.name));
+}
+
 at::Tensor copy_rows(const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
   at::Tensor copy = allocate_rows(rows.size(0), width, rows.scalar_type());
@@ -144,6 +173,20 @@ void check_holds_all_rows(
       where,
       state.ranks->size(),
       advice);
+}
+
+void check_has_no_keys(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice) {
+  for (const TableState& table : state.tables) {
+    TESSERA_CHECK_NOT_IMPLEMENTED(
+        table.dynamic == nullptr,
+        "{} expected tables with a vocabulary, but table '{}' has keys. {}",
+        where,
+        shorten(table.name),
+        advice);
+  }
 }
 
 EmbeddingState describe_state(
@@ -202,7 +245,18 @@ EmbeddingState make_state(
   state.seed = seed;
   for (TableState& table : state.tables) {
     table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
-                                : LocalRows::all(table.config->vocabulary_size);
+                                : LocalRows::all(table.config->max_rows());
+    if (table.config->keys) {
+      check_supports_keys(table);
+      table.dynamic = std::make_shared<DynamicRows>(
+          *table.config,
+          table.name,
+          seed,
+          KeyPartitions(table.config->keys->capacity)
+              .in_rows(table.rows.numbers.first, table.rows.count));
+      table.parameters = table.dynamic->rows();
+      continue;
+    }
     table.parameters =
         allocate_rows(table.rows.count, table.config->dim, table.config->dtype);
     fill_rows(table, seed);
@@ -231,13 +285,23 @@ kernels::Rounding rounding_of(
       .key = mix_bits(
           random_key(state.seed, table.name) +
           static_cast<uint64_t>(state.iterations)),
-      .rows = table.rows.numbers};
+      .rows = table.rows.numbers,
+      .row_keys =
+          table.dynamic != nullptr ? table.dynamic->row_keys() : nullptr};
 }
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
   clear_last_checkpoint(copy);
   for (TableState& table : copy.tables) {
+    if (table.dynamic != nullptr) {
+      table.dynamic = table.dynamic->clone();
+      table.parameters = table.dynamic->rows();
+      for (Slot& slot : table.slots) {
+        slot.values = copy_used_rows(*table.dynamic, slot.values);
+      }
+      continue;
+    }
     table.parameters = copy_rows(table.parameters);
     for (Slot& slot : table.slots) {
       slot.values = copy_rows(slot.values);
@@ -297,6 +361,15 @@ at::Tensor read_rows(
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
+    if (table.dynamic != nullptr) {
+      KeyRows rows = table.dynamic->sorted_rows();
+      entries.push_back(
+          {table.config,
+           table.name,
+           std::move(rows.rows),
+           std::move(rows.keys)});
+      continue;
+    }
     entries.push_back({table.config, table.name, table.parameters.detach()});
   }
   return EmbeddingTables(std::move(entries));

@@ -109,6 +109,13 @@ void check_holds_all_rows(
     const std::string& where,
     const std::string& advice);
 
+/// Checks that no table has TableConfig::keys.
+/// Errors:  c10::NotImplementedError beginning with `where` and ending with `advice`.
+void check_has_no_keys(
+    const EmbeddingState& state,
+    const std::string& where,
+    const std::string& advice);
+
 /// A float32 copy of rows [begin, end), from all ranks.
 /// Errors:  c10::ValueError or IndexError naming the table.
 at::Tensor read_rows(

@@ -3,6 +3,7 @@
 
 #include "src/common/buffer.h"
 #include "src/common/parallel.h"
+#include "src/engine/key_updates.h"
 #include "src/engine/table_update.h"
 #include "src/features/id_bags.h"
 
@@ -39,6 +40,14 @@ class GradientAccumulator {
         .factor = factor};
   }
 
+  /// The keys of a dynamic table. The rows are then their numbers.
+  const CollectedKeys& keys() const {
+    return keys_;
+  }
+  void set_keys(CollectedKeys keys) {
+    keys_ = std::move(keys);
+  }
+
   /// The local rows, each once, in any order.
   const Buffer<uint32_t>& rows() const {
     return bags_.ids;
@@ -70,6 +79,7 @@ class GradientAccumulator {
  private:
   IdBags bags_;  // one bag per row
   Buffer<float> sums_;  // [rows, dim]
+  CollectedKeys keys_;
   int64_t passes_ = 0;
 };
 

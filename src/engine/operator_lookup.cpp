@@ -26,8 +26,8 @@ struct ValidIds {
 
 ValidIds valid_ids(const IdBags& bags) {
   ValidIds valid{
-      at::empty({bags.nnz() - bags.zero_rows}, at::kLong),
-      at::empty({bags.nnz() - bags.zero_rows}, at::kLong)};
+      at::empty({bags.nnz() - bags.zero_ids()}, at::kLong),
+      at::empty({bags.nnz() - bags.zero_ids()}, at::kLong)};
   int64_t* positions = valid.positions.mutable_data_ptr<int64_t>();
   int64_t* rows = valid.rows.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < bags.nnz(); ++i) {
@@ -110,7 +110,7 @@ at::Tensor lookup_by_operators(
           sparse_gradients)
           .to(at::kFloat),
       table.buckets);
-  if (bags.zero_rows > 0) {
+  if (bags.zero_ids() > 0) {
     rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat)
                .index_copy(0, valid.positions, rows);
   }

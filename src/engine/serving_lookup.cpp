@@ -11,6 +11,7 @@
 #include "src/engine/lookup.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/batch.h"
+#include "src/tables/dynamic_rows.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/FunctionRef.h>
@@ -39,7 +40,11 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
 
 void check_rows(const FeatureState& feature, const at::Tensor& rows) {
   const TableConfig& config = *feature.config.table;
-  const std::vector<int64_t> shape{config.vocabulary_size, config.dim};
+  // The keys of a dynamic table say how many rows it has.
+  const std::vector<int64_t> shape{
+      config.keys && rows.defined() && rows.dim() > 0 ? rows.size(0)
+                                                      : config.vocabulary_size,
+      config.dim};
   TESSERA_CHECK_VALUE(
       rows.defined() && rows.layout() == at::kStrided && rows.is_cpu() &&
           rows.scalar_type() == config.dtype &&
@@ -66,13 +71,46 @@ bool needs_gradient(
        }));
 }
 
-// `prepare` may change the state of each feature before its batch is read.
+// Replaces positions in the keys of a dynamic table by rows, or kZeroRow for a key that
+// has none. `keys` [keys] int64 are ascending.
+void find_sorted_keys(const at::Tensor& keys, IdBags& bags) {
+  const auto* begin = keys.const_data_ptr<int64_t>();
+  const auto* end = begin + keys.numel();
+  for (uint32_t& id : bags.ids) {
+    if (id == kZeroRow) {
+      continue;
+    }
+    const auto* found = std::lower_bound(begin, end, bags.keys[id]);
+    const bool is_known = found != end && *found == bags.keys[id];
+    id = is_known ? static_cast<uint32_t>(found - begin) : kZeroRow;
+    bags.padding += is_known ? 0 : 1;
+  }
+}
+
+void check_keys(
+    const FeatureState& feature,
+    const EmbeddingTables::Entry& table) {
+  TESSERA_CHECK_VALUE(
+      table.keys.defined() && table.keys.scalar_type() == at::kLong &&
+          table.keys.is_cpu() && table.keys.is_contiguous() &&
+          table.keys.dim() == 1 && table.parameters.defined() &&
+          table.parameters.dim() == 2 &&
+          table.keys.numel() == table.parameters.size(0),
+      "[feature '{}'] its table '{}' has keys, so the entry must have contiguous int64 keys [rows], one for each row, but got {}. Take both from embedding_tables().",
+      shorten(feature.path),
+      shorten(table.name),
+      describe(table.keys));
+}
+
+// `prepare` may change the state of each feature before its batch is read. `find` replaces
+// the positions in the keys of a dynamic table, as find_sorted_keys() does.
 Nest<at::Tensor> lookup_by(
     const Nest<FeatureConfig>& feature_config,
     const EmbeddingTables& tables,
     const Features& features,
     const Weights& weights,
-    c10::function_ref<void(FeatureState&)> prepare) {
+    c10::function_ref<void(FeatureState&)> prepare,
+    c10::function_ref<void(size_t table, IdBags&)> find) {
   const Nest<FeatureConfig> configs =
       part_like(feature_config, features, "features");
   std::vector<FeatureState> states = feature_states(
@@ -88,6 +126,11 @@ Nest<at::Tensor> lookup_by(
   {
     const ProfileScope scope("tessera::read_batch");
     batch = read_batch(configs, states, features, weights);
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].config.table->keys) {
+      find(states[i].table, batch.bags[i]);
+    }
   }
   const ProfileScope scope("tessera::lookup");
   if (!needs_gradient(batch, rows)) {
@@ -116,7 +159,18 @@ Nest<at::Tensor> serving_embedding_lookup(
     const EmbeddingTables& tables,
     const Nest<FeatureConfig>& feature_config) {
   return lookup_by(
-      feature_config, tables, features, weights, [](FeatureState&) {});
+      feature_config,
+      tables,
+      features,
+      weights,
+      [&](FeatureState& feature) {
+        if (feature.config.table->keys) {
+          check_keys(feature, *(tables.begin() + feature.table));
+        }
+      },
+      [&](size_t table, IdBags& bags) {
+        find_sorted_keys((tables.begin() + table)->keys, bags);
+      });
 }
 
 Nest<at::Tensor> lookup_for_serving(
@@ -125,15 +179,33 @@ Nest<at::Tensor> lookup_for_serving(
     const Weights& weights,
     const Nest<FeatureConfig>& feature_config) {
   const at::NoGradGuard no_grad;
+  // The tables of the state, without a copy of dynamic ones.
+  std::vector<EmbeddingTables::Entry> entries;
+  for (const TableState& table : state.tables) {
+    entries.push_back({table.config, table.name, table.parameters.detach()});
+  }
   return lookup_by(
       feature_config,
-      embedding_tables_of(state),
+      EmbeddingTables(std::move(entries)),
       features,
       weights,
       [&](FeatureState& feature) {
         for (const FeatureState& known : state.features) {
           if (known.path == feature.path && known.config == feature.config) {
             feature.ragged_rows = known.ragged_rows;
+          }
+        }
+      },
+      [&](size_t table, IdBags& bags) {
+        Buffer<uint32_t> rows(bags.keys.size());
+        state.tables[table].dynamic->index().find(
+            bags.keys.data(),
+            static_cast<int64_t>(bags.keys.size()),
+            rows.data());
+        for (uint32_t& id : bags.ids) {
+          if (id != kZeroRow) {
+            id = rows[id];
+            bags.padding += id == kZeroRow ? 1 : 0;
           }
         }
       });

@@ -56,6 +56,7 @@ optim::TensorRows rows_of(const TableState& table) {
 CustomUpdate run_custom_rule(
     TableState& table,
     const RowGradients& gradients,
+    const KeyUpdate* keys,
     const optim::StepContext& context) {
   const auto rows = static_cast<int64_t>(gradients.rows.size());
   CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
@@ -70,6 +71,9 @@ CustomUpdate run_custom_rule(
       sums.mutable_data_ptr<float>());
   update.rows = optim::gather_rows(rows_of(table), update.ids);
   update.rows.weights = update.rows.weights.to(at::kFloat);
+  if (keys != nullptr) {
+    set_initial_rows(*keys, update.ids, update.rows);
+  }
   optim::update_rows(
       *table.optimizer, context, sums, update.rows, where_of(table));
   update.rows.weights = update.rows.weights.resolve_neg().contiguous();
@@ -100,6 +104,16 @@ std::optional<int64_t> row_stride_of(const at::Tensor& tensor) {
   return stride;
 }
 
+std::vector<const GradientAccumulator*> pointers_to(
+    const std::vector<GradientAccumulator>& accumulators) {
+  std::vector<const GradientAccumulator*> pointers;
+  pointers.reserve(accumulators.size());
+  for (const GradientAccumulator& accumulator : accumulators) {
+    pointers.push_back(&accumulator);
+  }
+  return pointers;
+}
+
 void write(const CustomUpdate& update) {
   TableState& table = *update.table;
   kernels::StoredRows stored = mutable_rows(table.parameters);
@@ -127,12 +141,14 @@ void write(const CustomUpdate& update) {
 TableEngine::TableEngine(
     std::shared_ptr<EmbeddingState> state,
     int64_t lookup_threads)
-    : state_(std::move(state)), lookup_threads_(lookup_threads) {
+    : state_(std::move(state)),
+      has_dynamic_tables_(tessera::has_dynamic_tables(*state_)),
+      lookup_threads_(lookup_threads) {
   int64_t max_dim = 0;
   std::vector<optim::LearningRate> learning_rates;
   for (const TableState& table : state_->tables) {
     max_dim = std::max(max_dim, table.config->dim);
-    table_memory_.add(table.parameters);
+    table_memory_.add(lookup_rows_of(table));
     for (const Slot& slot : table.slots) {
       table_memory_.add(slot.values);
     }
@@ -145,25 +161,33 @@ TableEngine::TableEngine(
   std::vector<LookupTable> lookup_tables;
   for (const FeatureState& feature : state_->features) {
     const TableState& table = state_->tables[feature.table];
-    lookup_tables.push_back({table.parameters, buckets_of(*table.config)});
+    lookup_tables.push_back({lookup_rows_of(table), buckets_of(*table.config)});
   }
   lookup_tables_ = std::make_shared<const std::vector<LookupTable>>(
       std::move(lookup_tables));
 }
 
 std::vector<at::Tensor> TableEngine::lookup_local(
-    const std::vector<IdBags>& bags) const {
+    std::vector<IdBags>& bags,
+    UnknownKeys unknown) const {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
+  ScratchRows scratch;
+  if (has_dynamic_tables_) {
+    scratch = find_keys(*state_, bags, unknown);
+  }
   return tessera::lookup(bags, *lookup_tables_);
 }
 
-Lookup TableEngine::lookup(std::vector<IdBags>& bags) {
+Lookup TableEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
-  return {
-      .activations = tessera::lookup(bags, *lookup_tables_),
-      .tables = lookup_tables_};
+  Lookup result{.tables = lookup_tables_};
+  if (has_dynamic_tables_) {
+    result.scratch = find_keys(*state_, bags, unknown);
+  }
+  result.activations = tessera::lookup(bags, *lookup_tables_);
+  return result;
 }
 
 void TableEngine::warn_of_missing_gradients(
@@ -290,14 +314,25 @@ bool TableEngine::is_due(const TableState& table) const {
 
 std::vector<GradientAccumulator> TableEngine::sum(
     const std::vector<const GradientAccumulator*>& accumulators,
-    std::vector<TableUpdate>& updates) {
+    std::vector<TableUpdate>& updates,
+    Update& kept) {
   std::vector<TableUpdate> summed;
   std::vector<size_t> tables;
+  std::vector<CollectedKeys> keys(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
     if (updates[i].table == nullptr) {
       continue;
     }
     TableUpdate update{.table = updates[i].table};
+    if (update.table->dynamic != nullptr) {
+      std::vector<TableUpdate::Term*> terms;
+      for (TableUpdate::Term& term : updates[i].terms) {
+        terms.push_back(&term);
+      }
+      keys[i] = collect_keys(
+          accumulators[i]->keys(), terms, *update.table, kept.key_numbers);
+      update.id_limit = static_cast<int64_t>(keys[i].keys.size());
+    }
     if (accumulators[i]->passes() > 0) {
       update.terms.push_back(accumulators[i]->term());
     }
@@ -314,8 +349,23 @@ std::vector<GradientAccumulator> TableEngine::sum(
         std::move(sums[i]),
         summed[i].table->config->dim,
         accumulators[tables[i]]->passes() + 1);
+    result[tables[i]].set_keys(std::move(keys[tables[i]]));
   }
   return result;
+}
+
+void TableEngine::plan_key_updates(
+    std::vector<TableUpdate>& updates,
+    const std::vector<const GradientAccumulator*>& accumulators,
+    Update& update) {
+  for (size_t i = 0; i < updates.size() && has_dynamic_tables_; ++i) {
+    if (updates[i].table != nullptr && updates[i].table->dynamic != nullptr) {
+      update.keys.push_back(plan_keys(
+          updates[i],
+          accumulators[i] == nullptr ? nullptr : &accumulators[i]->keys(),
+          state_->iterations + 1));
+    }
+  }
 }
 
 void TableEngine::add_row_updates(
@@ -331,6 +381,10 @@ void TableEngine::add_row_updates(
       continue;
     }
     TableState& table = *table_update.table;
+    const auto keys = std::find_if(
+        update.keys.begin(), update.keys.end(), [&](const KeyUpdate& each) {
+          return each.table == &table;
+        });
     const optim::OptimizerSpec& optimizer = *table.optimizer;
     const optim::StepContext context{
         .learning_rate = learning_rates.read(
@@ -344,10 +398,14 @@ void TableEngine::add_row_updates(
       if (sums.rows.empty()) {
         continue;  // a user's rule does not have to support tensors without rows
       }
-      update.custom.push_back(run_custom_rule(table, sums, context));
+      update.custom.push_back(run_custom_rule(
+          table, sums, keys == update.keys.end() ? nullptr : &*keys, context));
       update.custom.back().rounding = rounding_of(*state_, table);
     } else {
       table_update.rows = optim::row_update(optimizer, context);
+      if (table_update.rows.sweep && table.dynamic != nullptr) {
+        sweep_all_keys(*keys, table_update, zero_row_.data());
+      }
       table_update.rounding = rounding_of(*state_, table);
       update.tables.push_back(std::move(table_update));
     }
@@ -377,6 +435,13 @@ TableEngine::Update TableEngine::plan_tables(
           [](int64_t steps) { return steps > 1; })) {
     accumulate_terms(updates, update);
   }
+  std::vector<const GradientAccumulator*> accumulators(updates.size());
+  for (size_t i = 0; i < update.accumulators.size(); ++i) {
+    if (update.accumulators[i].passes() > 0) {
+      accumulators[i] = &update.accumulators[i];
+    }
+  }
+  plan_key_updates(updates, accumulators, update);
   add_row_updates(std::move(updates), update);
   return update;
 }
@@ -393,7 +458,7 @@ void TableEngine::accumulate_terms(
       std::swap(accumulating[i], updates[i]);
     }
   }
-  update.accumulators = sum(accumulators, accumulating);
+  update.accumulators = sum(accumulators, accumulating, update);
   for (size_t i = 0; i < update.accumulators.size(); ++i) {
     const GradientAccumulator& accumulator = update.accumulators[i];
     if (accumulator.passes() > 0 && is_due(*accumulating[i].table)) {
@@ -416,6 +481,7 @@ TableEngine::Update TableEngine::plan_accumulated_update(
     }
   }
   return finish_plan([&] {
+    plan_key_updates(updates, pointers_to(accumulators), update);
     add_row_updates(std::move(updates), update);
     return std::move(update);
   });
@@ -423,6 +489,9 @@ TableEngine::Update TableEngine::plan_accumulated_update(
 
 void TableEngine::apply_update(Update update) {
   const auto writing = lock_for_writing();
+  for (const KeyUpdate& keys : update.keys) {
+    apply(keys);
+  }
   updater_.update(update.tables);
   for (const CustomUpdate& custom : update.custom) {
     write(custom);
@@ -478,11 +547,7 @@ std::vector<GradientAccumulator> TableEngine::accumulate(
     const std::vector<LookupGradients>& lookups) {
   Update update;
   std::vector<TableUpdate> updates = read_gradients(lookups, update);
-  std::vector<const GradientAccumulator*> pointers;
-  for (const GradientAccumulator& accumulator : accumulators) {
-    pointers.push_back(&accumulator);
-  }
-  return sum(pointers, updates);
+  return sum(pointers_to(accumulators), updates, update);
 }
 
 }  // namespace tessera

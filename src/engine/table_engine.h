@@ -5,7 +5,9 @@
 #include "src/common/lookup_worker.h"
 #include "src/common/memory_ranges.h"
 #include "src/engine/embedding_state.h"
+#include "src/engine/find_keys.h"
 #include "src/engine/gradient_accumulator.h"
+#include "src/engine/key_updates.h"
 #include "src/engine/lookup.h"
 #include "src/engine/table_update.h"
 #include "src/features/id_bags.h"
@@ -34,6 +36,8 @@ struct Lookup {
   /// Where to send the gradients of rows from other ranks. Unset if this process has all
   /// rows.
   std::shared_ptr<const distributed::Route> route = {};
+  /// Rows of `tables` that may be read until this is cleared.
+  ScratchRows scratch = {};
 };
 
 /// The activation gradients of one lookup.
@@ -71,12 +75,15 @@ class TableEngine {
   TableEngine& operator=(const TableEngine&) = delete;
 
   /// Activations of checked ids, one tensor with its own storage per feature.
-  /// `bags` must not hold kZeroRow. All rows must be in this process.
-  std::vector<at::Tensor> lookup_local(const std::vector<IdBags>& bags) const;
+  /// `bags` must not hold kZeroRow. Their keys are changed as by find_keys(). All rows must
+  /// be in this process.
+  std::vector<at::Tensor> lookup_local(
+      std::vector<IdBags>& bags,
+      UnknownKeys unknown) const;
 
   /// Looks up rows that may be on other ranks. It then changes the ids in `bags` to the
   /// rows of Lookup::tables.
-  virtual Lookup lookup(std::vector<IdBags>& bags);
+  virtual Lookup lookup(std::vector<IdBags>& bags, UnknownKeys unknown);
 
   /// Called instead of lookup() if a batch can't be read. Tells the ranks that wait for
   /// this one.
@@ -111,6 +118,8 @@ class TableEngine {
     std::vector<GradientAccumulator> accumulators = {};
     std::vector<at::Tensor> gradients = {};  // the terms point to them
     std::list<IdBags> bags = {};  // the terms point to them
+    std::list<KeyUpdate> keys = {};  // of dynamic tables
+    std::list<Buffer<uint32_t>> key_numbers = {};  // the terms point to them
     std::vector<double> learning_rates =
         {};  // the learning rates of the updated tables
   };
@@ -214,12 +223,21 @@ class TableEngine {
   // one sum per row. Updates without a table are skipped.
   std::vector<GradientAccumulator> sum(
       const std::vector<const GradientAccumulator*>& accumulators,
-      std::vector<TableUpdate>& updates);
+      std::vector<TableUpdate>& updates,
+      Update& update);
+
+  // Decides about the keys of dynamic tables. `accumulators` has the accumulator whose
+  // term each update has, or nullptr.
+  void plan_key_updates(
+      std::vector<TableUpdate>& updates,
+      const std::vector<const GradientAccumulator*>& accumulators,
+      Update& update);
 
   // Reads learning rates and runs custom rules.
   void add_row_updates(std::vector<TableUpdate> updates, Update& update);
 
   std::shared_ptr<EmbeddingState> state_;
+  bool has_dynamic_tables_ = false;
   std::shared_ptr<const std::vector<LookupTable>> lookup_tables_;  // [features]
   int64_t lookup_threads_ = 0;
   const ThreadOwner owner_;

@@ -5,12 +5,14 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/active_kernels.h"
+#include "src/tables/key_index.h"
 #include "src/tables/table_memory.h"
 #include "src/tables/table_state.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 namespace tessera {
 
@@ -65,7 +67,7 @@ int64_t sources_of(const IdBags& bags) {
 bool has_one_id_per_bag(const TableUpdate::Term& term) {
   const IdBags& bags = *term.bags;
   return bags.offsets.empty() && bags.weights.empty() && bags.scales.empty() &&
-      term.positions == nullptr;
+      term.positions == nullptr && term.rows == nullptr;
 }
 
 int64_t ids_of(const TableUpdate& update) {
@@ -125,8 +127,11 @@ void prefetch_rows(const TableUpdate& update) {
     const auto row_bytes = static_cast<int64_t>(rows.element_size()) *
         (rows.dim() == 1 ? 1 : rows.size(1));
     for (const TableUpdate::Term& term : update.terms) {
-      for (const uint32_t id : term.bags->ids) {
-        kernels::prefetch_row(data, row_bytes, id);
+      const uint32_t* ids = term.ids();
+      for (int64_t i = 0; i < term.bags->nnz(); ++i) {
+        if (ids[i] != kNoRow) {
+          kernels::prefetch_row(data, row_bytes, ids[i]);
+        }
       }
     }
   };
@@ -182,8 +187,9 @@ void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
     add_chunks(updates[i], /*table=*/0, kMaxIdsPerChunk);
     int64_t begin = 0;
     for (const Chunk& chunk : chunks_) {
-      counters_[chunk.first_counter] = static_cast<uint32_t>(begin);
-      begin += chunk.end_id - chunk.begin_id;
+      count_buckets(updates[i], chunk);
+      begin += std::exchange(
+          counters_[chunk.first_counter], static_cast<uint32_t>(begin));
       scatter(updates[i], chunk);
     }
     workspaces_[0].bucket_begin = {0, begin};
@@ -340,11 +346,15 @@ void TableUpdater::add_chunks(
 void TableUpdater::count_buckets(
     const TableUpdate& update,
     const Chunk& chunk) {
-  const IdBags& bags = *update.terms[chunk.term].bags;
   const Workspace& workspace = workspaces_[chunk.table];
   uint32_t* counters = counters_.data() + chunk.first_counter;
+  const TableUpdate::Term& term = update.terms[chunk.term];
+  const uint32_t* ids = term.ids();
   if (workspace.bucket_bits == 0) {
-    *counters = static_cast<uint32_t>(chunk.end_id - chunk.begin_id);
+    const int64_t left_out = term.rows == nullptr
+        ? 0
+        : std::count(ids + chunk.begin_id, ids + chunk.end_id, kNoRow);
+    *counters = static_cast<uint32_t>(chunk.end_id - chunk.begin_id - left_out);
     return;
   }
   // The thread counts on its own stack, because the counters of two chunks may share a
@@ -352,9 +362,11 @@ void TableUpdater::count_buckets(
   BucketCounters counts;
   std::fill_n(counts.begin(), workspace.buckets(), 0);
   const Workspace::BucketOf bucket_of = workspace.bucket_of();
-  const uint32_t* ids = bags.ids.data();
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
-    ++counts[bucket_of(ids[i])];
+    // Without Term::rows, no id is kNoRow.
+    if (term.rows == nullptr || ids[i] != kNoRow) {
+      ++counts[bucket_of(ids[i])];
+    }
   }
   std::copy_n(counts.begin(), workspace.buckets(), counters);
 }
@@ -411,7 +423,7 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
       workspace.buckets(),
       next.begin());
   const Workspace::BucketOf bucket_of = workspace.bucket_of();
-  const uint32_t* ids = bags.ids.data();
+  const uint32_t* ids = term.ids();
   const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();
   int64_t bag = chunk.begin_id;
   if (has_one_id_per_bag(term)) {  // the usual case, without a loop over bags
@@ -447,6 +459,9 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
       if (weights != nullptr) {
         source = i;
         sources[i] = {gradient, scale * weights[i]};
+      }
+      if (row == kNoRow) {
+        continue;
       }
       contributions[next[bucket_of(row)]++] = {
           row, first_source + static_cast<uint32_t>(source)};

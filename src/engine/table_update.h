@@ -31,6 +31,13 @@ struct TableUpdate {
     float factor = 1.0F;
     /// The row of `gradient` for each bag, [bags]. If nullptr, bag b has row b.
     const uint32_t* positions = nullptr;
+    /// The row of each id, [nnz], or kNoRow for an id that is left out. If nullptr, the ids
+    /// are rows.
+    const uint32_t* rows = nullptr;
+
+    const uint32_t* ids() const {
+      return rows == nullptr ? bags->ids.data() : rows;
+    }
   };
 
   TableState* table = nullptr;

@@ -97,7 +97,7 @@ bool BatchPlan::can_plan(
       !has_sparse_layout(feature);
   // A batch with ragged_rows may fix the number of rows, which only happens once.
   return (is_ragged_bags || is_dense) && bags.ragged_rows < 0 &&
-      state.config.sequence_length() == 0;
+      state.config.sequence_length() == 0 && !state.config.table->keys;
 }
 
 std::shared_ptr<const BatchPlan> BatchPlan::make(

@@ -97,7 +97,7 @@ void compute_scales(IdBags& bags) {
 }
 
 void drop_zero_rows(IdBags& bags) {
-  if (bags.zero_rows == 0) {
+  if (bags.zero_ids() == 0) {
     return;
   }
   Buffer<int64_t> offsets(bags.bags + 1);
@@ -123,6 +123,7 @@ void drop_zero_rows(IdBags& bags) {
   bags.weights.resize(bags.weights.empty() ? 0 : to);
   bags.kept.clear();
   bags.zero_rows = 0;
+  bags.padding = 0;
 }
 
 }  // namespace tessera

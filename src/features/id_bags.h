@@ -17,7 +17,8 @@ namespace tessera {
 
 struct FeatureState;
 
-/// Stands for an id that is out of range under OutOfRange::kZero. It looks up zeros.
+/// Stands for an id that is out of range under OutOfRange::kZero, and for the padding key
+/// of a dynamic table. It looks up zeros.
 inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 
 /// The checked ids of one feature, as bags. Bag b holds the ids at
@@ -25,6 +26,13 @@ inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 /// too, so that one lookup and one update serve every kind of feature.
 struct IdBags {
   Buffer<uint32_t> ids;  // [nnz], each < vocab or kZeroRow
+  /// The keys of a feature with a dynamic table, else empty. Before the lookup, `ids` are
+  /// positions in the keys. Afterwards, ids[i] is the row of keys[i].
+  Buffer<int64_t> keys;
+  /// How often each key occurred, [nnz]; empty: once.
+  Buffer<uint32_t> key_counts;
+  /// KeyIndex::version() at the lookup.
+  uint64_t keys_version = 0;
   Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds only ids[b]
   Buffer<float> weights;  // [nnz]; empty: ones
   /// 1 / denominator of the combiner, or 0 if the denominator is 0.
@@ -34,8 +42,10 @@ struct IdBags {
   Buffer<int64_t> kept;  // [nnz]
   Combiner combiner = Combiner::kSum;
   int64_t bags = 0;
-  /// The number of ids that are kZeroRow.
+  /// The number of ids that are kZeroRow because they are out of range.
   int64_t zero_rows = 0;
+  /// The number of ids that are kZeroRow because they are the padding key.
+  int64_t padding = 0;
   /// The shape of the activation, without dim.
   std::vector<int64_t> batch_shape = {};
   int64_t dim = 0;
@@ -44,6 +54,10 @@ struct IdBags {
 
   int64_t nnz() const {
     return static_cast<int64_t>(ids.size());
+  }
+  /// The number of ids that are kZeroRow.
+  int64_t zero_ids() const {
+    return zero_rows + padding;
   }
   int64_t begin(int64_t bag) const {
     return offsets.empty() ? bag : offsets[bag];

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <string>
 
 namespace tessera {
@@ -97,6 +98,33 @@ void check_ids(
   }
 }
 
+// Copies the keys of a dynamic table. Any int64 is a key.
+void read_keys(
+    const DynamicKeys& config,
+    const at::Tensor& values,
+    NegativeId negative_id,
+    IdValues& read) {
+  const auto* keys = values.const_data_ptr<int64_t>();
+  read.keys.assign(keys, keys + values.numel());
+  read.ids.resize(values.numel());
+  std::iota(read.ids.begin(), read.ids.end(), 0U);
+  if (!config.padding_key) {
+    return;
+  }
+  for (size_t i = 0; i < read.keys.size(); ++i) {
+    if (read.keys[i] != *config.padding_key) {
+      continue;
+    }
+    if (negative_id == NegativeId::kInvalid) {  // a value of a bag
+      read.is_dropped.resize(read.ids.size(), 0);
+      read.is_dropped[i] = 1;
+    } else {
+      read.ids[i] = kZeroRow;
+      ++read.padding;
+    }
+  }
+}
+
 IdValues read_ids(
     const FeatureState& feature,
     const at::Tensor& values,
@@ -109,6 +137,11 @@ IdValues read_ids(
       values.numel());
   IdValues read;
   const at::Tensor contiguous = as_contiguous(values);
+  if (feature.config.table->keys) {
+    read_keys(
+        *feature.config.table->keys, as_int64(contiguous), negative_id, read);
+    return read;
+  }
   if (!copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids)) {
     check_ids(feature, as_int64(contiguous), negative_id, bag_indices, read);
   }

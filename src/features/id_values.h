@@ -22,12 +22,15 @@ inline constexpr int64_t kNoBag = -1;
 
 /// The ids of a feature and their weights, in the order of the caller's values.
 struct IdValues {
-  Buffer<uint32_t> ids = {};  // [nnz], each < vocab or kZeroRow
+  /// Each < vocab or kZeroRow. With a dynamic table, ids[i] is i or kZeroRow.
+  Buffer<uint32_t> ids = {};  // [nnz]
+  Buffer<int64_t> keys = {};  // [nnz] with a dynamic table, else empty
   Buffer<float> weights = {};  // [nnz]; empty: ones
   /// Whether an id is dropped because of its value or its weight.
   std::vector<char> is_dropped = {};  // [nnz]; empty: no id is dropped
-  /// The number of ids that are kZeroRow.
+  /// The numbers of ids that are kZeroRow, see IdBags.
   int64_t zero_rows = 0;
+  int64_t padding = 0;
 };
 
 /// Checks and copies the ids of a dense feature. None is dropped, because each id has its

@@ -28,7 +28,9 @@ IdBags read_dense_bags(const FeatureState& feature, const at::Tensor& ids) {
   IdValues values = read_dense_ids(feature, ids);
   bags.bags = ids.numel();
   bags.ids = std::move(values.ids);
+  bags.keys = std::move(values.keys);
   bags.zero_rows = values.zero_rows;
+  bags.padding = values.padding;
   return bags;
 }
 

@@ -123,6 +123,7 @@ IdBags read_ragged_bags(
         length > 0 ? std::move(bag_indices) : compute_row_indices(splits, rows),
         bags);
   }
+  bags.keys = std::move(values.keys);
   compute_scales(bags);
   return bags;
 }

@@ -117,9 +117,9 @@ IdBags read_sparse_bags(
       shape,
       length > 0 ? rank - 1 : rank,
       length);
-  const IdValues values =
-      read_id_values(feature, input.values, weights, bag_indices);
+  IdValues values = read_id_values(feature, input.values, weights, bag_indices);
   sort_into_bags(values, std::move(bag_indices), bags);
+  bags.keys = std::move(values.keys);
   compute_scales(bags);
   return bags;
 }

@@ -26,12 +26,18 @@ struct RowNumbers {
 ///
 /// Stochastic rounding goes to one of the two neighbours. The nearer one has the larger
 /// probability, so that the expectation is the float32 value. The random bits are a
-/// function of (key, row, column), and, if duplicates update a row one by one, of the
-/// step. They do not depend on the number of threads or the instruction set.
+/// function of (key, number of the row, column), and, if duplicates update a row one by
+/// one, of the step. They do not depend on the number of threads or the instruction set.
 struct Rounding {
   bool is_stochastic = false;
   uint64_t key = 0;  // each update has a new one
   RowNumbers rows = {};
+  /// The numbers of the rows of a dynamic table, [vocab]. nullptr: `rows` are the numbers.
+  const int64_t* row_keys = nullptr;
+
+  int64_t number_of(int64_t row) const {
+    return row_keys == nullptr ? rows[row] : row_keys[row];
+  }
 };
 
 /// The memory of a table, and how it is stored.

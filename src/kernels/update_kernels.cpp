@@ -317,7 +317,7 @@ HWY_INLINE void RoundRow(
     ForTwoVectors(
         table.dim,
         RoundAtRandom<Row>{
-            weights, to, key_of_row(key, table.rounding.rows[row])});
+            weights, to, key_of_row(key, table.rounding.number_of(row))});
   } else {
     ForColumns(table.dim, RoundNearest<Row>{weights, to});
   }
@@ -529,7 +529,7 @@ struct StepRandomlyRoundedRow {
     const uint64_t key = table.rounding.key + static_cast<uint64_t>(step);
     const RandomlyRoundedWeights<Stored> weights{
         static_cast<typename Stored::Element*>(table.data) + offset,
-        key_of_row(key, table.rounding.rows[row])};
+        key_of_row(key, table.rounding.number_of(row))};
     const auto local = Row::Begin(args, rule, row, nullptr, gradient);
     ForTwoVectors(
         table.dim,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tables/initializer.h>
 
+#include "src/tables/initial_values.h"
+
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -11,6 +13,7 @@
 #include "src/tables/active_kernels.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
@@ -28,7 +31,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kTruncation = 2.0F;
 constexpr float kTruncatedMass = 0.95449973610364158F;
 
-void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
+// `keys`: the numbers of the rows, or nullptr if args.rows are.
+void fill_random(
+    kernels::RandomArgs args,
+    const int64_t* keys,
+    const at::Tensor& rows) {
   // 2 MiB are a huge page of most systems. If two threads touched a new one at the same
   // time, the system would clear it twice.
   constexpr int64_t kMaxFloatsPerTask = int64_t{1} << 19;
@@ -36,6 +43,15 @@ void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
   const int64_t count = rows.size(0);
   args.dim = rows.size(1);
   args.out = rows.mutable_data_ptr<float>();
+  if (keys != nullptr) {
+    args.begin_row = 0;
+    args.end_row = 1;
+    for (int64_t i = 0; i < count; ++i, args.out += args.dim) {
+      args.rows = {.first = keys[i]};
+      active_kernels().fill_random(args);
+    }
+    return;
+  }
   // Computing a value takes about as long as moving 8 bytes.
   const int64_t bytes = count * args.dim * 8;
   const int64_t floats_per_task =
@@ -54,6 +70,7 @@ void fill_random(kernels::RandomArgs args, const at::Tensor& rows) {
 struct Fill {
   uint64_t key;
   kernels::RowNumbers numbers;
+  const int64_t* keys;  // [rows], used instead of the numbers; or nullptr
   at::Tensor rows;
   std::string where;
 
@@ -73,6 +90,7 @@ struct Fill {
          .uniform_last = last,
          .key = key,
          .rows = numbers},
+        keys,
         rows);
   }
   void operator()(const init::Normal& normal) {
@@ -89,6 +107,7 @@ struct Fill {
          .limit = limit,
          .key = key,
          .rows = numbers},
+        keys,
         rows);
   }
   void operator()(const init::RowId& row_id) {
@@ -119,6 +138,11 @@ struct Fill {
   }
 
   at::Tensor ids() const {
+    if (keys != nullptr) {
+      const at::Tensor ids = at::empty({rows.size(0)}, at::kLong);
+      std::copy_n(keys, rows.size(0), ids.mutable_data_ptr<int64_t>());
+      return ids;
+    }
     return at::arange(
         numbers.first, numbers[rows.size(0)], numbers.step, at::kLong);
   }
@@ -147,6 +171,25 @@ void initialize_rows(
   Fill fill{
       .key = random_key(seed, table_name),
       .numbers = {.first = first_row, .step = row_step},
+      .keys = nullptr,
+      .rows = std::move(rows),
+      .where = "[TableConfig '" + shorten(table_name) + "']"};
+  std::visit(fill, initializer);
+}
+
+void initialize_keys(
+    const Initializer& initializer,
+    uint64_t seed,
+    std::string_view table_name,
+    const int64_t* keys,
+    at::Tensor rows) {
+  if (rows.numel() == 0) {
+    return;  // the user's function need not handle zero rows
+  }
+  Fill fill{
+      .key = random_key(seed, table_name),
+      .numbers = {},
+      .keys = keys,
       .rows = std::move(rows),
       .where = "[TableConfig '" + shorten(table_name) + "']"};
   std::visit(fill, initializer);

@@ -95,9 +95,19 @@ TablePtr make_table(TableConfig config) {
 
 void validate(const TableConfig& config) {
   const std::string where = "[TableConfig '" + shorten(config.name) + "']";
+  if (config.keys) {
+    TESSERA_CHECK_VALUE(
+        config.vocabulary_size == 0,
+        "{} vocabulary_size must be 0 if keys are set, but got {}. Set only keys.capacity.",
+        where,
+        config.vocabulary_size);
+    validate(*config.keys, where);
+  }
   TESSERA_CHECK_VALUE(
-      config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabulary,
-      "{} vocabulary_size must be in [1, {}], but got {}. Set it to the number of distinct ids.",
+      config.keys ||
+          (config.vocabulary_size >= 1 &&
+           config.vocabulary_size <= kMaxVocabulary),
+      "{} vocabulary_size must be in [1, {}], but got {}. Set it to the number of distinct ids, or set keys.",
       where,
       kMaxVocabulary,
       config.vocabulary_size);
@@ -107,11 +117,10 @@ void validate(const TableConfig& config) {
       where,
       config.dim);
   TESSERA_CHECK_VALUE(
-      config.dim <=
-          std::numeric_limits<int64_t>::max() / 8 / config.vocabulary_size,
-      "{} a table must fit into memory, but vocabulary_size * dim = {} * {} values are more than any machine can hold. Lower one of them.",
+      config.dim <= std::numeric_limits<int64_t>::max() / 8 / config.max_rows(),
+      "{} a table must fit into memory, but {} rows of {} values are more than any machine can hold. Lower one of them.",
       where,
-      config.vocabulary_size,
+      config.max_rows(),
       config.dim);
   check_combiner(config.combiner, where);
   TESSERA_CHECK_VALUE(

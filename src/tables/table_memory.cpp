@@ -12,8 +12,11 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
+#include <utility>
 
 #include "src/common/check.h"
+#include "src/tables/reserved_memory.h"
 
 namespace tessera {
 
@@ -73,6 +76,21 @@ at::Tensor allocate_rows(int64_t rows, int64_t dim, at::ScalarType dtype) {
 #endif
   return at::from_blob(
       memory, {rows, dim}, [](void* data) { std::free(data); }, dtype);
+}
+
+at::Tensor reserve_rows(
+    int64_t rows,
+    int64_t dim,
+    at::ScalarType dtype,
+    const std::string& what) {
+  auto memory = std::make_shared<ReservedMemory>(
+      static_cast<size_t>(rows * dim) * c10::elementSize(dtype), what);
+  void* data = memory->data();
+  return at::from_blob(
+      data,
+      {rows, dim},
+      [memory = std::move(memory)](void*) mutable { memory.reset(); },
+      dtype);
 }
 
 kernels::StoredRows stored_rows(const at::Tensor& rows) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 namespace tessera {
 
@@ -19,6 +20,16 @@ at::Tensor allocate_rows(
     int64_t rows,
     int64_t dim,
     at::ScalarType dtype = at::kFloat);
+
+/// Reserves addresses for a tensor of zeros, whose pages take memory when they are first
+/// written. `what` names it in the error.
+/// Shapes:  [rows, dim].
+/// Errors:  c10::Error if the system can't reserve the addresses.
+at::Tensor reserve_rows(
+    int64_t rows,
+    int64_t dim,
+    at::ScalarType dtype,
+    const std::string& what);
 
 /// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
 /// that only read.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/table_state.h"
 
+#include "src/tables/initial_values.h"
+
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -23,13 +25,28 @@ constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 }  // namespace
 
+Initializer initializer_of(const TableConfig& config) {
+  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
+  return config.initializer.value_or(
+      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
+}
+
+void check_initial_values(
+    const at::Tensor& rounded,
+    const TableConfig& config,
+    const std::string& name) {
+  TESSERA_CHECK_VALUE(
+      at::isfinite(rounded).all().item<bool>(),
+      "[table '{}'] the initializer must return values in the range of dtype {}, but returned values beyond it. Use smaller values, or dtype = kFloat.",
+      shorten(name),
+      to_string(config.dtype));
+}
+
 void fill_rows(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
   const int64_t rows = table.rows.count;
   const kernels::RowNumbers numbers = table.rows.numbers;
-  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
-  const Initializer initializer = config.initializer.value_or(
-      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
+  const Initializer initializer = initializer_of(config);
   if (config.dtype == at::kFloat) {
     initialize_rows(
         initializer,
@@ -48,11 +65,7 @@ void fill_rows(TableState& table, uint64_t seed) {
     initialize_rows(
         initializer, seed, table.name, numbers[begin], part, numbers.step);
     const at::Tensor rounded = part.to(config.dtype);
-    TESSERA_CHECK_VALUE(
-        at::isfinite(rounded).all().item<bool>(),
-        "[table '{}'] the initializer must return values in the range of dtype {}, but returned values beyond it. Use smaller values, or dtype = kFloat.",
-        shorten(table.name),
-        to_string(config.dtype));
+    check_initial_values(rounded, config, table.name);
     table.parameters.slice(0, begin, end).copy_(rounded);
   }
 }
@@ -71,6 +84,10 @@ kernels::Buckets buckets_of(const TableConfig& table) {
 }
 
 void assign_table(TableState& table, const at::Tensor& values) {
+  TESSERA_CHECK_VALUE(
+      table.dynamic == nullptr,
+      "[update_embedding_table] table '{}' has keys, so it needs the key of each row. Pass keys and values.",
+      shorten(table.name));
   TESSERA_CHECK_TYPE(
       values.defined() && at::isFloatingType(values.scalar_type()) &&
           values.layout() == at::kStrided,
@@ -97,6 +114,10 @@ at::Tensor read_local_rows(
     const TableState& table,
     int64_t begin,
     int64_t end) {
+  TESSERA_CHECK_VALUE(
+      table.dynamic == nullptr,
+      "[read_rows] table '{}' has keys, and its rows have no fixed numbers. Use embedding_tables(), which gives keys and rows, on Strategy::engine().",
+      shorten(table.name));
   TESSERA_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,
       "[read_rows] table '{}' has rows [0, {}), but got the range [{}, {}). Pass a range of these rows.",

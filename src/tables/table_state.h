@@ -19,6 +19,8 @@
 
 namespace tessera {
 
+class DynamicRows;
+
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {
   std::string name = {};
@@ -37,6 +39,9 @@ struct TableState {
   /// The rows of the table that this process holds: all rows, unless it is sharded.
   LocalRows rows = {};
   at::Tensor parameters = {};  // [rows.count, dim]
+  /// The keys and the memory of a dynamic table, whose `parameters` are its rows. nullptr
+  /// for a table with a vocabulary.
+  std::shared_ptr<DynamicRows> dynamic = {};
   std::vector<Slot> slots = {};
   /// The local rows that have changed since the last checkpoint; nullopt unless
   /// checkpoints are incremental.

@@ -119,6 +119,7 @@ class ShardedCase {
   struct Feature {
     Kind kind = Kind::kDense;
     int64_t vocab = 0;
+    bool has_keys = false;
     int64_t longest = 0;
     bool is_weighted = false;
     bool has_bad_ids = false;
@@ -143,12 +144,18 @@ class ShardedCase {
       config.quantization =
           QuantizationConfig{.num_buckets = 16, .lower = -1.0, .upper = 1.0};
     }
+    if (pick(0, 2) == 0) {
+      config.vocabulary_size = 0;
+      config.keys = random_keys();
+    }
     switch (pick(0, 3)) {
       case 0:
         sharding_.placement[name] = TablePlacement::row_wise(RowSplit::kMod);
         break;
       case 1:
-        sharding_.placement[name] = TablePlacement::data_parallel();
+        if (!config.keys) {
+          sharding_.placement[name] = TablePlacement::data_parallel();
+        }
         break;
       case 2:
         sharding_.placement[name] =
@@ -160,10 +167,39 @@ class ShardedCase {
     tables_.push_back(make_table(config));
   }
 
+  // Tables of few rows evict all the time. Those of many have partitions on several ranks.
+  DynamicKeys random_keys() {
+    DynamicKeys keys{.capacity = pick(0, 1) == 0 ? pick(1, 10) : 40'000};
+    switch (pick(0, 2)) {
+      case 0:
+        keys.admission = admission::AfterOccurrences{.count = pick(1, 4)};
+        break;
+      case 1:
+        keys.admission = admission::WithProbability{.probability = 0.5};
+        break;
+      default:
+        break;
+    }
+    if (pick(0, 2) == 0) {
+      keys.eviction = eviction::OlderThan{.updates = 1};
+    }
+    if (pick(0, 1) == 0) {
+      keys.padding_key = key_of(0);
+    }
+    return keys;
+  }
+
+  // Spread over all of int64.
+  static int64_t key_of(int64_t number) {
+    return static_cast<int64_t>(
+        static_cast<uint64_t>(number) * 0xD1342543DE82EF95ULL);
+  }
+
   void add_feature(const TablePtr& table) {
     Feature feature{
         .kind = static_cast<Kind>(pick(0, 5)),
-        .vocab = table->vocabulary_size,
+        .vocab = table->keys ? 30 : table->vocabulary_size,
+        .has_keys = table->keys.has_value(),
         .longest = pick(1, 4)};
     FeatureConfig config{.table = table};
     const bool is_sequence = feature.kind == Kind::kSparseSequence ||
@@ -174,7 +210,7 @@ class ShardedCase {
       config.max_sequence_length = pick(1, 4);
     }
     feature.is_weighted = !is_sequence && !is_dense && pick(0, 1) == 0;
-    feature.has_bad_ids = pick(0, 2) == 0;
+    feature.has_bad_ids = !feature.has_keys && pick(0, 2) == 0;
     if (feature.has_bad_ids) {
       config.out_of_range = OutOfRange::kZero;
     }
@@ -188,9 +224,10 @@ class ShardedCase {
                                              : pick(0, feature.longest);
     std::vector<int64_t> ids;
     for (int64_t i = 0; i < length; ++i) {
-      ids.push_back(pick(
+      const int64_t id = pick(
           feature.has_bad_ids ? -1 : 0,
-          feature.vocab - (feature.has_bad_ids ? 0 : 1)));
+          feature.vocab - (feature.has_bad_ids ? 0 : 1));
+      ids.push_back(feature.has_keys ? key_of(id) : id);
     }
     return ids;
   }

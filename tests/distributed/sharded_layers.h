@@ -6,12 +6,16 @@
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "layers/table_module.h"
+#include "src/tables/dynamic_rows.h"
 #include "tests/distributed/mpi_test_main.h"
 #include "tests/test_util.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera::test {
 
@@ -34,6 +38,29 @@ inline Strategy sharded(ShardingOptions options = {}) {
 
 inline const EmbeddingState& state_of(const TPUEmbedding& layer) {
   return *TableModule::of(*layer)->state;
+}
+
+/// Compares the keys of this rank, and their rows, with those of a table that has all.
+inline void expect_same_keys(const TableState& part, const TableState& all) {
+  const KeyIndex& index = part.dynamic->index();
+  const auto first = static_cast<uint32_t>(part.rows.numbers.first);
+  std::vector<KeyEntry> expected;
+  for (const KeyEntry& entry : all.dynamic->index().sorted_entries()) {
+    if (index.owns(entry.key)) {
+      expected.push_back(entry);
+      expected.back().row -= first;
+    }
+  }
+  EXPECT_EQ(index.sorted_entries(), expected);
+  const std::vector<uint8_t> sketch = all.dynamic->index().sketch();
+  const std::vector<uint8_t> own = index.sketch();
+  EXPECT_TRUE(std::equal(
+      own.begin(),
+      own.end(),
+      sketch.begin() +
+          static_cast<std::ptrdiff_t>(
+              sketch.size() * index.owned().begin /
+              index.partitions().count())));
 }
 
 /// Compares local rows and slots with those of a layer that has all of them.
@@ -62,6 +89,9 @@ inline void expect_same_state(
           tolerance * (is_float ? 2e-4 : 2e-2),
           tolerance * (is_float ? 2e-5 : 2e-2));
     };
+    if (part.tables[i].dynamic != nullptr) {
+      expect_same_keys(part.tables[i], all.tables[i]);
+    }
     compare(part.tables[i].parameters, all.tables[i].parameters);
     for (size_t slot = 0; slot < part.tables[i].slots.size(); ++slot) {
       SCOPED_TRACE(part.tables[i].slots[slot].name);

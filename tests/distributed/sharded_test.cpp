@@ -20,6 +20,9 @@
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unique.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
@@ -489,6 +492,156 @@ TEST(ShardedTest, ACloneIsAShardOfItsOwn) {
   EXPECT_FALSE(at::equal(all_rows(layer)[1], all_rows(copy)[1]));
 }
 
+// --- tables with keys ----------------------------------------------------------
+
+constexpr int64_t kKeyDim = 2;
+
+TPUEmbeddingOptions key_options(Strategy strategy, const DynamicKeys& keys) {
+  return {
+      .features =
+          {{"user",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "users", .dim = kKeyDim, .keys = keys})}}},
+      .optimizer = optim::Adagrad{.learning_rate = 0.1},
+      .strategy = std::move(strategy),
+      .seed = 3};
+}
+
+// Keys of a batch of all ranks. Half of them are frequent.
+at::Tensor keys_of_step(int64_t size, int64_t step) {
+  at::Tensor keys = at::empty({size}, at::kLong);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t number = i % 2 == 0 ? i % 997 : step * size + i;
+    keys.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(
+        static_cast<uint64_t>(number) * 0xD1342543DE82EF95ULL);
+  }
+  return keys;
+}
+
+at::Tensor own_part(const at::Tensor& batch) {
+  return batch.tensor_split(ranks())[rank()].contiguous();
+}
+
+TEST(ShardedKeysTest, AdmitsAndEvictsAsOneEngineDoes) {
+  for (const Eviction& eviction : std::vector<Eviction>{
+           eviction::LeastRecentlyUsed{},
+           eviction::LeastFrequentlyUsed{.half_life = 3.0},
+           eviction::OlderThan{.updates = 2}}) {
+    SCOPED_TRACE(eviction.index());
+    const DynamicKeys keys{
+        .capacity = 30'000,
+        .admission = admission::AfterOccurrences{.count = 2},
+        .eviction = eviction};
+    TPUEmbedding one(key_options(Strategy::engine(), keys));
+    TPUEmbedding shard(key_options(sharded(), keys));
+    for (int64_t step = 0; step < 14; ++step) {
+      // Each key occurs twice, on other ranks.
+      const at::Tensor half = keys_of_step(5000, step);
+      const at::Tensor all = at::cat({half, half});
+      for (auto& [layer, batch] :
+           {std::pair{&one, all}, std::pair{&shard, own_part(all)}}) {
+        (*layer)->forward({{"user", batch}})["user"].sum().backward();
+      }
+    }
+    expect_same_state(shard, one);
+    const KeyIndex& index = state_of(one).tables[0].dynamic->index();
+    EXPECT_GT(index.counts().evicted, 1000);
+  }
+}
+
+// A key of this batch that occurs twice in all is admitted, and looks up its initial
+// value before the update.
+TEST(ShardedKeysTest, TheWholeBatchDecidesBeforeAnyKeyIsServed) {
+  const DynamicKeys keys{
+      .capacity = 50'000,
+      .admission = admission::AfterOccurrences{.count = ranks() + 1}};
+  TPUEmbedding layer(key_options(sharded(), keys));
+  const at::Tensor once = int64s({5, -7, std::numeric_limits<int64_t>::min()});
+  const auto is_zero = [&] {
+    return layer->forward({{"user", once}})["user"].eq(0).all().item<bool>();
+  };
+  EXPECT_TRUE(is_zero());
+  const at::Tensor twice = rank() == 0 ? at::cat({once, once}) : once;
+  EXPECT_FALSE(
+      layer->forward({{"user", twice}})["user"].eq(0).any().item<bool>());
+}
+
+TEST(ShardedKeysTest, EachRankOwnsItsShareOfThePartitions) {
+  const DynamicKeys keys{.capacity = 2'000'000};
+  TPUEmbedding layer(key_options(sharded(), keys));
+  const TableState& table = state_of(layer).tables[0];
+  const double share = static_cast<double>(table.rows.count) *
+      static_cast<double>(ranks()) / 2e6;
+  EXPECT_NEAR(share, 1.0, 0.05);
+  EXPECT_EQ(table.parameters.size(0), table.rows.count);
+  const int64_t last = ranks() - 1;
+  TPUEmbedding on_one(key_options(
+      sharded({.placement = {{"users", TablePlacement::table_wise(last)}}}),
+      keys));
+  EXPECT_EQ(
+      state_of(on_one).tables[0].rows.count, rank() == last ? 2'000'000 : 0);
+}
+
+TEST(ShardedKeysTest, RowsAreReplacedAndEvictedOnTheRankThatOwnsThem) {
+  const DynamicKeys keys{.capacity = 50'000};
+  TPUEmbedding one(key_options(Strategy::engine(), keys));
+  TPUEmbedding shard(key_options(sharded(), keys));
+  const at::Tensor numbers = keys_of_step(1000, 0).slice(0, 0, 500);
+  const at::Tensor distinct = std::get<0>(at::_unique(numbers));
+  const at::Tensor values =
+      at::linspace(0, 1, distinct.numel() * kKeyDim).view({-1, kKeyDim});
+  one->update_embedding_table("users", distinct, values);
+  shard->update_embedding_table("users", distinct, values);
+  expect_same_state(shard, one);
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(shard->forward({{"user", distinct}})["user"], values));
+  for (TPUEmbedding* layer : {&one, &shard}) {
+    const torch::AutoGradMode with_gradients(true);
+    const at::Tensor batch = layer == &one ? distinct : own_part(distinct);
+    (*layer)
+        ->forward({{"user", batch.slice(0, 0, batch.numel() / 2)}})["user"]
+        .sum()
+        .backward();
+  }
+  int64_t evicted = 0;
+  for (const double count : state_of(shard).ranks->all_gather(
+           static_cast<double>(shard->evict("users", 1)))) {
+    evicted += static_cast<int64_t>(count);
+  }
+  EXPECT_GT(evicted, 0);
+}
+
+TEST(ShardedKeysTest, RefusesToCopyATableWithKeysToAllRanks) {
+  EXPECT_VALUE_ERROR(
+      TPUEmbedding(key_options(
+          sharded({.placement = {{"users", TablePlacement::data_parallel()}}}),
+          DynamicKeys{.capacity = 10})),
+      "[ShardingOptions] table 'users' has keys, so it can't be data-parallel");
+}
+
+TEST(ShardedKeysTest, AnInitializerThatFailsOnOneRankRaisesOnAll) {
+  TPUEmbeddingOptions options =
+      key_options(sharded(), DynamicKeys{.capacity = 50'000});
+  options.features = {
+      {"user",
+       FeatureConfig{
+           .table = make_table(
+               {.name = "users",
+                .dim = kKeyDim,
+                .initializer = initializers::Callable(
+                    "one_row_more",
+                    [](const at::Tensor& ids, int64_t dim) {
+                      return at::zeros({ids.numel() + 1, dim});
+                    }),
+                .keys = DynamicKeys{.capacity = 50'000}})}}};
+  TPUEmbedding layer(std::move(options));
+  EXPECT_VALUE_ERROR(
+      layer->forward({{"user", int64s({1, 2, 3})}}),
+      "initializer must return a float32 tensor of shape");
+  EXPECT_EQ(state_of(layer).tables[0].dynamic->index().size(), 0);
+}
+
 TEST(ShardedTest, SumsGradientsOfDenseParameters) {
   const Strategy strategy = sharded();
   const at::Tensor both = at::zeros({2, 2}).requires_grad_(true);
@@ -573,7 +726,7 @@ TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
     bags.bags = count;
     bags.dim = kDim;
     std::vector<IdBags> features{bags};
-    return exchange.fetch(features);
+    return exchange.fetch(features, UnknownKeys::kZeros);
   };
   const std::string problem = c10::str(
       "[sharded_strategy] all ranks together must request fewer than ",

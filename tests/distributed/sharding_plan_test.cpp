@@ -57,6 +57,41 @@ TEST(ShardingPlanTest, SmallBusyTablesAreDataParallelAndLargeOnesRowWise) {
   EXPECT_EQ(find(plan, "users").bytes, 1'000'000 * 64 * 4 * 2);
 }
 
+TEST(ShardingPlanTest, TablesWithKeysAreSplitByWholePartitions) {
+  const DynamicKeys keys{.capacity = 1'000'000};
+  const Nest<FeatureConfig> users{
+      {"user",
+       FeatureConfig{
+           .table = make_table({.name = "users", .dim = 16, .keys = keys})}}};
+  // Copies would send less, but a table with keys can't be data-parallel.
+  const distributed::ShardingPlan plan = distributed::plan_sharding(
+      users,
+      optim::SGD{},
+      {.ranks = 7, .batch_size = 100'000'000, .memory_slack = 100.0});
+  EXPECT_EQ(plan.tables[0].placement, TablePlacement::row_wise());
+  // A key takes some 20 bytes beside its row.
+  EXPECT_GT(plan.tables[0].bytes, int64_t{1'000'000} * (16 * 4 + 15));
+  EXPECT_LT(plan.tables[0].bytes, int64_t{1'000'000} * (16 * 4 + 24));
+  const auto [smallest, largest] =
+      std::minmax_element(plan.rank_bytes.begin(), plan.rank_bytes.end());
+  EXPECT_LT(
+      static_cast<double>(*largest), 1.05 * static_cast<double>(*smallest));
+  // 244 partitions, of which the first rank has 35.
+  const double rows = 35 * 4099.0 / 1e6;
+  const double distinct = plan.tables[0].distinct_ids;
+  EXPECT_NEAR(
+      plan.tables[0].bytes_sent,
+      6 * rows * distinct * 64 + 6.0 / 7 * distinct * (12 + 64),
+      1e-6 * plan.tables[0].bytes_sent);
+  EXPECT_VALUE_ERROR(
+      distributed::plan_sharding(
+          users,
+          optim::SGD{},
+          {.ranks = 7,
+           .placement = {{"users", TablePlacement::data_parallel()}}}),
+      "[PlanOptions] table 'users' has keys, so it can't be data-parallel");
+}
+
 // The formulas of the header, written out again.
 TEST(ShardingPlanTest, BytesSentFollowTheFormula) {
   const distributed::ShardingPlan plan = distributed::plan_sharding(

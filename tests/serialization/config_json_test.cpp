@@ -136,7 +136,7 @@ TEST(ConfigJsonTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
       table_from_json(parse(R"({"name": "users", "size": 3})")),
       "[table] unknown key 'size' in the JSON. Known: name, vocabulary_size, "
       "dim, combiner, initializer, optimizer, dtype, stochastic_rounding, "
-      "quantization, trainable.");
+      "quantization, trainable, keys.");
   EXPECT_VALUE_ERROR(
       optimizer_from_json(
           parse(R"({"class_name": "SGD", "config": {"momentum": 0.9}})")),

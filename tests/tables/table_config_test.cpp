@@ -78,7 +78,7 @@ TEST(TableConfigTest, RefusesAVocabularyOutsideOfItsRange) {
   EXPECT_VALUE_ERROR(
       validate(table),
       "[TableConfig 'users'] vocabulary_size must be in [1, 4294967294], but "
-      "got 0. Set it to the number of distinct ids.");
+      "got 0. Set it to the number of distinct ids, or set keys.");
   table.vocabulary_size = -3;
   EXPECT_VALUE_ERROR(validate(table), "but got -3");
   table.vocabulary_size = 4294967295;
@@ -104,8 +104,8 @@ TEST(TableConfigTest, RefusesASizeThatOverflows) {
   table.dim = std::numeric_limits<int64_t>::max();
   EXPECT_VALUE_ERROR(
       validate(table),
-      "a table must fit into memory, but vocabulary_size * dim = 4294967294 * "
-      "9223372036854775807 values are more than any machine can hold");
+      "a table must fit into memory, but 4294967294 rows of 9223372036854775807 "
+      "values are more than any machine can hold");
 }
 
 TEST(TableConfigTest, RefusesACombinerThatIsNoEnumerator) {

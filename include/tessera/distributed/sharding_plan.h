@@ -37,9 +37,10 @@ struct PlannedTable {
   std::string name = {};
   int64_t rows = 0;
   int64_t dim = 0;
-  int64_t bytes = 0;  // including its slots
+  int64_t bytes = 0;  // including its slots and keys, if all rows are in use
   bool is_updated = true;  // false: frozen
   int64_t row_bytes = 0;  // of one row, without slots
+  int64_t id_bytes = 0;  // of one distinct id in a request
   /// The expected number of distinct ids in one rank's batch if all ids are equally
   /// likely.
   double distinct_ids = 0.0;
@@ -72,10 +73,13 @@ struct ShardingPlan {
 ///
 ///   (R - 1) / R * V * 8 (dim + 1)           the sum of gradients of all rows
 ///
-/// A frozen table sends no gradients. Tables become data-parallel if that sends fewer
-/// bytes, those with the largest saving per byte of memory first, as long as
-/// memory_slack permits it. The others are row-wise. No table is table-wise unless
-/// PlanOptions::placement says so, because its rank would serve all others.
+/// A frozen table sends no gradients. For a table with keys, V is the capacity, M has the
+/// rows of whole partitions of keys, and an id takes 12 bytes instead of 4.
+///
+/// Tables without keys become data-parallel if that sends fewer bytes, those with the
+/// largest saving per byte of memory first, as long as memory_slack permits it. The others
+/// are row-wise. No table is table-wise unless PlanOptions::placement says so, because its
+/// rank would serve all others.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();

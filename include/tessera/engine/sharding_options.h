@@ -17,7 +17,8 @@ namespace tessera {
 ///   kMod   row i belongs to rank i % R
 ///
 /// kMod spreads a vocabulary evenly if it is sorted by frequency. kDiv keeps
-/// neighbouring rows together, and its checkpoints can be incremental.
+/// neighbouring rows together, and its checkpoints can be incremental. A table with keys
+/// is split into ranges of its partitions of keys in either case.
 enum class RowSplit { kDiv, kMod };
 
 /// "div" or "mod".
@@ -30,7 +31,8 @@ struct TablePlacement {
     /// The rows are split over all ranks.
     kRowWise,
     /// Each rank has all rows. A lookup needs no other rank, but each update sends a
-    /// gradient of the whole table, so this suits small tables.
+    /// gradient of the whole table, so this suits small tables. Not for tables with
+    /// TableConfig::keys.
     kDataParallel,
     /// All rows are on `rank`.
     kTableWise
@@ -76,7 +78,7 @@ struct ShardingOptions {
   RowSplit split = RowSplit::kDiv;
   /// The dtype in which rows of float32 tables are sent: kFloat, or kBFloat16, which
   /// rounds to the nearest value and halves the bytes. Rows of 16-bit tables are sent
-  /// unchanged, and ids always have 32 bits.
+  /// unchanged, and ids always have 32 bits, or 96 with TableConfig::keys.
   at::ScalarType row_transport = at::kFloat;
   /// The dtype in which each rank sends its sum of gradients per row: kFloat or
   /// kBFloat16.

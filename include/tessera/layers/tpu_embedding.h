@@ -281,6 +281,21 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values);
+  /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
+  /// `values` [n, dim]. Their slots start anew.
+  /// Errors:  c10::TypeError or ValueError naming the table; nothing is changed.
+  void update_embedding_table(
+      const std::string& name,
+      const at::Tensor& keys,
+      const at::Tensor& values);
+
+  /// Takes the rows of keys whose last update is at least `updates` updates ago, and
+  /// returns the number of these keys. A key that comes back starts anew. On a sharded
+  /// strategy, each rank evicts and counts the keys that it owns, so call it on all.
+  /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error
+  ///          if gradients wait for an update. Nothing is changed.
+  int64_t evict(const std::string& name, int64_t updates);
+
   /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
   /// from all ranks: call it with the same arguments on each.
   /// Errors:  c10::ValueError or IndexError naming the table.

@@ -9,6 +9,7 @@
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
+#include <tessera/tables/dynamic_keys.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/table_config.h>
 
@@ -65,6 +66,18 @@ template <>
 struct JsonValue<Initializer> {
   static Json write(const Initializer& value);
   static Initializer read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<Admission> {
+  static Json write(const Admission& value);
+  static Admission read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<Eviction> {
+  static Json write(const Eviction& value);
+  static Eviction read(const Json& json, const std::string& where);
 };
 
 /// The features with the tables that they share. config_json.h shows the format.

@@ -27,6 +27,9 @@ class EmbeddingTables {
     /// The config's name, or `table_{i}`.
     std::string name = {};
     at::Tensor parameters = {};  // [vocab, dim] of the table's dtype
+    /// The keys of a dynamic table, [keys] int64, ascending. `parameters` [keys, dim] is
+    /// then a copy of their rows. Undefined for a table with a vocabulary.
+    at::Tensor keys = {};
   };
 
   explicit EmbeddingTables(std::vector<Entry> entries)

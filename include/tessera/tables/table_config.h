@@ -3,6 +3,7 @@
 
 #include <tessera/optim/optimizer.h>
 #include <tessera/tables/combiner.h>
+#include <tessera/tables/dynamic_keys.h>
 #include <tessera/tables/initializer.h>
 
 #include <c10/core/ScalarType.h>
@@ -76,7 +77,7 @@ struct TableConfig {
   /// Unique in a layer. It names the table in checkpoints. Empty: `table_{i}`, in the
   /// order of first use.
   std::string name = {};
-  /// The number of rows, in [1, 2^32 - 1).
+  /// The number of rows, in [1, 2^32 - 1). 0 with `keys`.
   int64_t vocabulary_size = 0;
   /// The width of a row, >= 1.
   int64_t dim = 0;
@@ -99,6 +100,14 @@ struct TableConfig {
   std::optional<QuantizationConfig> quantization = {};
   /// If false, the table is frozen: nothing updates it, and it has no slots.
   bool trainable = true;
+  /// If set, any int64 is a key of the table, and rows are given to keys in training. It
+  /// needs Strategy::engine().
+  std::optional<DynamicKeys> keys = {};
+
+  /// The largest number of rows.
+  int64_t max_rows() const {
+    return keys ? keys->capacity : vocabulary_size;
+  }
 
   bool operator==(const TableConfig&) const = default;
 
@@ -114,6 +123,7 @@ struct TableConfig {
     visit("stochastic_rounding", self.stochastic_rounding);
     visit("quantization", self.quantization);
     visit("trainable", self.trainable);
+    visit("keys", self.keys);
   }
 };
 static_assert(std::is_aggregate_v<TableConfig>);

@@ -317,7 +317,8 @@ class EngineStrategy : public EmbeddingStrategy {
 
   std::vector<at::Tensor> forward(Batch batch) override {
     check_claimed();
-    return tie(lookup(std::move(batch), at::GradMode::is_enabled()));
+    return tie(
+        lookup(std::move(batch), at::GradMode::is_enabled(), is_trained()));
   }
 
   std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) override {
@@ -328,8 +329,8 @@ class EngineStrategy : public EmbeddingStrategy {
     engine_->worker().check_may_submit();
     const JobResult<std::shared_ptr<BatchLookup>> result =
         engine_->worker().submit([this, batch = std::move(batch)]() mutable {
-          return std::make_shared<BatchLookup>(
-              lookup(std::move(batch), /*with_gradients=*/true));
+          return std::make_shared<BatchLookup>(lookup(
+              std::move(batch), /*with_gradients=*/true, /*trains=*/true));
         });
     return [this, result] { return tie(std::move(*result.get())); };
   }
@@ -350,7 +351,8 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   // Can run in any thread. `with_gradients`: whether gradients of weights are needed.
-  BatchLookup lookup(Batch batch, bool with_gradients) const {
+  // `trains`: see is_trained().
+  BatchLookup lookup(Batch batch, bool with_gradients, bool trains) const {
     BatchLookup result;
     for (size_t i = 0; i < batch.bags.size(); ++i) {
       IdBags& bags = batch.bags[i];
@@ -362,7 +364,8 @@ class EngineStrategy : public EmbeddingStrategy {
       }
       drop_zero_rows(bags);
     }
-    result.lookup = engine_->lookup(batch.bags);
+    result.lookup = engine_->lookup(
+        batch.bags, trains ? UnknownKeys::kAdmitted : UnknownKeys::kZeros);
     for (WeightedFeature& weighted : result.weighted) {
       const auto reading = engine_->lock_for_reading();
       weighted.rows = gather_rows(
@@ -370,6 +373,7 @@ class EngineStrategy : public EmbeddingStrategy {
           batch.bags[weighted.feature],
           (*result.lookup.tables)[weighted.feature]);
     }
+    result.lookup.scratch.clear();
     result.batch = std::move(batch);
     return result;
   }

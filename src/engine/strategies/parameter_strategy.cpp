@@ -32,6 +32,10 @@ ParameterStrategy::ParameterStrategy(
     bool sparse_gradients)
     : state_(std::move(state)) {
   for (const TableState& table : state_->tables) {
+    TESSERA_CHECK_NOT_IMPLEMENTED(
+        table.dynamic == nullptr,
+        "[table '{}'] keys need Strategy::engine(), because a parameter of Strategy::host() or dense(), which a torch::optim updates, can't grow. Use the engine.",
+        shorten(table.name));
     TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,
         "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::dense(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::engine().",

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+namespace tessera {
+
+namespace admission {
+
+// snippet: tests/docs/reference_dynamic_test.cpp EveryKey
+/// Each key gets a row at the first update that contains it.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000, .admission = admission::EveryKey{}};
+struct EveryKey {
+  bool operator==(const EveryKey&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self&, Visit&&) {}
+};
+
+// snippet: tests/docs/reference_dynamic_test.cpp AfterOccurrences
+/// A key gets a row when it has occurred `count` times in updates. Each duplicate in a
+/// batch counts.
+///
+/// The occurrences are counted in a count-min sketch, whose memory is bounded. A key that
+/// shares its counters with other keys may be admitted earlier, and never later.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000,
+///       .admission = admission::AfterOccurrences{.count = 3}};
+///
+/// Source:  Cormode and Muthukrishnan, An improved data stream summary, 2005.
+struct AfterOccurrences {
+  /// In [1, 255].
+  int64_t count = 2;
+  /// The number of counters of one byte. 0 means four per row of the capacity.
+  int64_t counters = 0;
+
+  bool operator==(const AfterOccurrences&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("count", self.count);
+    visit("counters", self.counters);
+  }
+};
+
+// snippet: tests/docs/reference_dynamic_test.cpp WithProbability
+/// Each occurrence of a key without a row gives it a row with `probability`. The decision
+/// is a function of the layer's seed, the table's name, the key and the update.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000,
+///       .admission = admission::WithProbability{.probability = 0.1}};
+struct WithProbability {
+  /// In (0, 1].
+  double probability = 1.0;
+
+  bool operator==(const WithProbability&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("probability", self.probability);
+  }
+};
+
+}  // namespace admission
+
+/// Decides which keys get a row.
+using Admission = std::variant<
+    admission::EveryKey,
+    admission::AfterOccurrences,
+    admission::WithProbability>;
+
+namespace eviction {
+
+// snippet: tests/docs/reference_dynamic_test.cpp LeastRecentlyUsed
+/// The key whose last update is the oldest loses its row.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000, .eviction = eviction::LeastRecentlyUsed{}};
+struct LeastRecentlyUsed {
+  bool operator==(const LeastRecentlyUsed&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self&, Visit&&) {}
+};
+
+// snippet: tests/docs/reference_dynamic_test.cpp LeastFrequentlyUsed
+/// The key with the lowest frequency loses its row. An occurrence at update u has the
+/// weight 2^((u - now) / half_life), so old occurrences count less and less. A table keeps
+/// log2 of the sum of 2^(u / half_life), whose order does not depend on now.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000,
+///       .eviction = eviction::LeastFrequentlyUsed{.half_life = 10'000}};
+struct LeastFrequentlyUsed {
+  /// In updates, > 0.
+  double half_life = 10'000;
+
+  bool operator==(const LeastFrequentlyUsed&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("half_life", self.half_life);
+  }
+};
+
+// snippet: tests/docs/reference_dynamic_test.cpp OlderThan
+/// Only keys that have not occurred in the last `updates` updates lose their rows, the
+/// oldest first. If no key is that old, new keys get no row.
+///
+///   const DynamicKeys keys{
+///       .capacity = 1'000'000,
+///       .eviction = eviction::OlderThan{.updates = 50'000}};
+struct OlderThan {
+  /// In [1, 2^32 - 1).
+  int64_t updates = 1;
+
+  bool operator==(const OlderThan&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("updates", self.updates);
+  }
+};
+
+}  // namespace eviction
+
+/// Decides which keys lose their rows if a table is full. Of keys with equal scores, the
+/// one with the older last update goes first, then the one with the smaller hash.
+using Eviction = std::variant<
+    eviction::LeastRecentlyUsed,
+    eviction::LeastFrequentlyUsed,
+    eviction::OlderThan>;
+
+// snippet: tests/docs/reference_dynamic_test.cpp DynamicKeys
+/// Makes any int64 a key of the table, such as the hash of a user's name. Rows are given
+/// to keys when an update first contains them.
+///
+/// Keys hash into partitions, whose number depends on `capacity` alone. Each partition
+/// holds its share of the capacity, and evicts keys when its share is full. With many
+/// keys, this happens when the table is 95 % full or more.
+///
+///   const TablePtr users = make_table(
+///       {.name = "users",
+///        .dim = 16,
+///        .keys = DynamicKeys{
+///            .capacity = 1'000'000,
+///            .admission = admission::AfterOccurrences{.count = 2}}});
+struct DynamicKeys {
+  /// The largest number of rows, in [1, 2^31]. Memory is reserved for them, and takes
+  /// space only when rows are used.
+  int64_t capacity = 0;
+  Admission admission = {};
+  Eviction eviction = {};
+  /// A key that stands for no value. It looks up zeros, and gets no row and no gradient.
+  std::optional<int64_t> padding_key = {};
+
+  bool operator==(const DynamicKeys&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("capacity", self.capacity);
+    visit("admission", self.admission);
+    visit("eviction", self.eviction);
+    visit("padding_key", self.padding_key);
+  }
+};
+static_assert(std::is_aggregate_v<DynamicKeys>);
+
+/// Refuses a capacity, count, probability, half-life or age out of range.
+/// Errors:  c10::ValueError beginning with `where`.
+void validate(const DynamicKeys& keys, const std::string& where);
+
+}  // namespace tessera

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/find_keys.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr uint64_t kMaxCount = std::numeric_limits<uint32_t>::max();
+
+// An id without a row. Different keys have different hashes.
+struct NewKey {
+  uint64_t hash;
+  int64_t key;
+  uint32_t count;
+  uint32_t* id;
+};
+
+// Makes keys[i] the key of ids[i].
+void align_keys(IdBags& bags) {
+  const auto is_aligned = [&] {
+    for (size_t i = 0; i < bags.ids.size(); ++i) {
+      if (bags.ids[i] != i) {
+        return false;
+      }
+    }
+    return bags.ids.size() == bags.keys.size();
+  };
+  if (is_aligned()) {
+    return;
+  }
+  Buffer<int64_t> keys(bags.ids.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = bags.keys[bags.ids[i]];
+  }
+  bags.keys = std::move(keys);
+}
+
+// Gives scratch rows with initial values to the keys that the next update admits, and the
+// row of zeros to the others.
+std::unique_ptr<DynamicRows::Lease> place_new_keys(
+    DynamicRows& rows,
+    std::vector<NewKey>& new_keys,
+    int64_t update) {
+  std::sort(
+      new_keys.begin(), new_keys.end(), [](const NewKey& a, const NewKey& b) {
+        return a.hash < b.hash;
+      });
+  std::vector<int64_t> keys;
+  std::vector<std::pair<size_t, size_t>> ranges;  // of new_keys, for each key
+  for (size_t begin = 0; begin < new_keys.size();) {
+    size_t end = begin;
+    uint64_t count = 0;
+    while (end < new_keys.size() &&
+           new_keys[end].hash == new_keys[begin].hash) {
+      count += new_keys[end++].count;
+    }
+    if (rows.index().would_admit(
+            new_keys[begin].key,
+            static_cast<uint32_t>(std::min<uint64_t>(count, kMaxCount)),
+            update)) {
+      keys.push_back(new_keys[begin].key);
+      ranges.emplace_back(begin, end);
+    } else {
+      for (size_t i = begin; i < end; ++i) {
+        *new_keys[i].id = rows.zero_row();
+      }
+    }
+    begin = end;
+  }
+  if (keys.empty()) {
+    return nullptr;
+  }
+  const at::Tensor values = rows.initial_values(keys);
+  auto lease = rows.lease(static_cast<int64_t>(keys.size()));
+  std::vector<uint32_t> numbers(keys.size());
+  for (size_t k = 0; k < keys.size(); ++k) {
+    numbers[k] = lease->first() + static_cast<uint32_t>(k);
+    for (size_t i = ranges[k].first; i < ranges[k].second; ++i) {
+      *new_keys[i].id = numbers[k];
+    }
+  }
+  rows.assign(numbers, values);
+  return lease;
+}
+
+}  // namespace
+
+bool has_dynamic_tables(const EmbeddingState& state) {
+  return std::any_of(
+      state.tables.begin(), state.tables.end(), [](const TableState& table) {
+        return table.dynamic != nullptr;
+      });
+}
+
+void find_table_keys(
+    const TableState& table,
+    c10::ArrayRef<IdBags*> bags,
+    UnknownKeys unknown,
+    int64_t update,
+    ScratchRows& scratch) {
+  DynamicRows& rows = *table.dynamic;
+  const bool admits =
+      unknown == UnknownKeys::kAdmitted && table.optimizer.has_value();
+  std::vector<NewKey> new_keys;
+  for (IdBags* feature : bags) {
+    align_keys(*feature);
+    feature->keys_version = rows.index().version();
+    rows.index().find(
+        feature->keys.data(), feature->nnz(), feature->ids.data());
+    for (size_t k = 0; k < feature->ids.size(); ++k) {
+      if (feature->ids[k] != kNoRow) {
+        continue;
+      }
+      if (admits) {
+        new_keys.push_back(
+            {.hash = hash_of_key(feature->keys[k]),
+             .key = feature->keys[k],
+             .count = feature->key_counts.empty() ? 1 : feature->key_counts[k],
+             .id = &feature->ids[k]});
+      } else {
+        feature->ids[k] = rows.zero_row();
+      }
+    }
+  }
+  if (auto lease = place_new_keys(rows, new_keys, update)) {
+    scratch.push_back(std::move(lease));
+  }
+}
+
+ScratchRows find_keys(
+    const EmbeddingState& state,
+    std::vector<IdBags>& bags,
+    UnknownKeys unknown) {
+  ScratchRows scratch;
+  for (size_t t = 0; t < state.tables.size(); ++t) {
+    if (state.tables[t].dynamic == nullptr) {
+      continue;
+    }
+    std::vector<IdBags*> of_table;
+    for (size_t i = 0; i < bags.size(); ++i) {
+      if (state.features[i].table == t) {
+        of_table.push_back(&bags[i]);
+      }
+    }
+    find_table_keys(
+        state.tables[t], of_table, unknown, state.iterations + 1, scratch);
+  }
+  return scratch;
+}
+
+}  // namespace tessera

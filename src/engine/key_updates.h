@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "optim/tensor_update.h"
+#include "src/common/buffer.h"
+#include "src/engine/table_update.h"
+#include "src/features/id_bags.h"
+#include "src/tables/key_index.h"
+#include "src/tables/table_state.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+namespace tessera {
+
+/// The keys of gradients that were collected over several passes. The key of sum i is
+/// keys[numbers[i]].
+struct CollectedKeys {
+  Buffer<int64_t> keys = {};  // distinct
+  Buffer<uint32_t> counts = {};  // occurrences, with those that had no gradient
+  int64_t dropped =
+      0;  // occurrences of keys that were evicted after their lookup
+};
+
+/// The changes that an update makes to the keys of one dynamic table.
+struct KeyUpdate {
+  TableState* table = nullptr;
+  KeyPlan plan = {};
+  std::vector<int64_t> new_keys = {};  // those that are admitted
+  std::vector<uint32_t> new_rows = {};  // [new_keys]
+  at::Tensor initial_values = {};  // [new_keys, dim]
+  int64_t dropped = 0;  // in addition to those of the plan
+  std::list<Buffer<uint32_t>> rows = {};  // the terms point to them
+  std::list<IdBags> swept = {};  // the terms point to them
+};
+
+/// Decides about the keys of a table in the update with the number `update`, and sets
+/// TableUpdate::Term::rows of all terms. Nothing changes before apply(). `collected` are
+/// the keys of the only term, or nullptr if the terms have their keys in their bags.
+/// Errors:  c10::ValueError from the initializer.
+KeyUpdate plan_keys(
+    TableUpdate& table_update,
+    const CollectedKeys* collected,
+    int64_t update);
+
+/// Adds the keys of the terms to `collected`, and sets TableUpdate::Term::rows to numbers
+/// of keys. `rows` keeps them.
+CollectedKeys collect_keys(
+    const CollectedKeys& collected,
+    c10::ArrayRef<TableUpdate::Term*> terms,
+    const TableState& table,
+    std::list<Buffer<uint32_t>>& rows);
+
+/// For rules that update all rows: adds a term with the rows of all other keys to an
+/// update after plan_keys(). `zeros` [dim] is their gradient.
+void sweep_all_keys(
+    KeyUpdate& update,
+    TableUpdate& table_update,
+    const float* zeros);
+
+/// Replaces the rows of new keys in the result of a gather by their initial values. `ids`
+/// [rows] are the gathered rows.
+void set_initial_rows(
+    const KeyUpdate& update,
+    const at::Tensor& ids,
+    optim::TensorRows& rows);
+
+/// Carries out the plan, and fills the rows and slots of new keys.
+void apply(const KeyUpdate& update);
+
+}  // namespace tessera

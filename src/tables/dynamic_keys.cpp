@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tables/dynamic_keys.h>
+
+#include "src/common/check.h"
+
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kMaxCapacity = int64_t{1} << 31;
+constexpr int64_t kMaxOccurrences = 255;  // a counter has one byte
+constexpr int64_t kMaxCounters = int64_t{1} << 40;
+constexpr int64_t kMaxAge = std::numeric_limits<uint32_t>::max() - 1;
+
+}  // namespace
+
+void validate(const DynamicKeys& keys, const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      keys.capacity >= 1 && keys.capacity <= kMaxCapacity,
+      "{} keys: capacity must be in [1, {}], but got {}. Set it to the largest number of rows that memory may hold.",
+      where,
+      kMaxCapacity,
+      keys.capacity);
+  if (const auto* occurrences =
+          std::get_if<admission::AfterOccurrences>(&keys.admission)) {
+    TESSERA_CHECK_VALUE(
+        occurrences->count >= 1 && occurrences->count <= kMaxOccurrences,
+        "{} keys: the count of AfterOccurrences must be in [1, {}], but got {}. Lower it.",
+        where,
+        kMaxOccurrences,
+        occurrences->count);
+    TESSERA_CHECK_VALUE(
+        occurrences->counters >= 0 && occurrences->counters <= kMaxCounters,
+        "{} keys: the counters of AfterOccurrences must be in [0, {}], but got {}. Use 0 for four per row of the capacity.",
+        where,
+        kMaxCounters,
+        occurrences->counters);
+  }
+  if (const auto* random =
+          std::get_if<admission::WithProbability>(&keys.admission)) {
+    TESSERA_CHECK_VALUE(
+        random->probability > 0.0 && random->probability <= 1.0,
+        "{} keys: the probability of WithProbability must be in (0, 1], but got {}. Correct it.",
+        where,
+        random->probability);
+  }
+  if (const auto* frequency =
+          std::get_if<eviction::LeastFrequentlyUsed>(&keys.eviction)) {
+    TESSERA_CHECK_VALUE(
+        frequency->half_life > 0.0 && std::isfinite(frequency->half_life),
+        "{} keys: the half_life of LeastFrequentlyUsed must be a finite number of updates > 0, but got {}. Correct it.",
+        where,
+        frequency->half_life);
+  }
+  if (const auto* age = std::get_if<eviction::OlderThan>(&keys.eviction)) {
+    TESSERA_CHECK_VALUE(
+        age->updates >= 1 && age->updates <= kMaxAge,
+        "{} keys: the updates of OlderThan must be in [1, {}], but got {}. Correct them.",
+        where,
+        kMaxAge,
+        age->updates);
+  }
+}
+
+}  // namespace tessera

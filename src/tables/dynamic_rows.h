@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/key_index.h"
+#include "src/tables/reserved_memory.h"
+#include "src/tables/table_state.h"
+
+#include <tessera/tables/table_config.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace tessera {
+
+/// Keys and their rows.
+struct KeyRows {
+  at::Tensor keys = {};  // [keys] int64
+  at::Tensor rows = {};  // [keys, dim] of the table's dtype
+};
+
+/// Keys and the numbers of their rows.
+struct NumberedKeys {
+  at::Tensor keys = {};  // [keys] int64
+  at::Tensor rows = {};  // [keys] int64
+};
+
+/// The keys of a dynamic table and the memory of its rows, or those of the partitions that
+/// this rank owns.
+///
+/// Behind the rows of the partitions, the memory has a row of zeros for keys without a row,
+/// and scratch rows. A lookup writes the initial values of keys there that get a row in
+/// the next update, because it must not change the table.
+class DynamicRows {
+ public:
+  /// `seed`: of the layer.
+  /// Errors:  c10::Error if the system can't reserve the memory.
+  DynamicRows(
+      const TableConfig& config,
+      const std::string& name,
+      uint64_t seed,
+      PartitionRange owned);
+  DynamicRows(const DynamicRows& other) = delete;
+  DynamicRows& operator=(const DynamicRows&) = delete;
+
+  /// A copy of the keys and rows. The scratch rows are not copied.
+  std::shared_ptr<DynamicRows> clone() const;
+
+  KeyIndex& index() {
+    return index_;
+  }
+  const KeyIndex& index() const {
+    return index_;
+  }
+
+  /// The rows that keys can have, [index().rows(), dim].
+  at::Tensor rows() const {
+    return all_rows_.narrow(0, 0, index_.rows());
+  }
+  /// All rows that lookups read, [index().rows() + 1 + scratch rows, dim].
+  const at::Tensor& all_rows() const {
+    return all_rows_;
+  }
+  uint32_t zero_row() const {
+    return static_cast<uint32_t>(index_.rows());
+  }
+
+  /// Changes the seed of later initial values and random admissions.
+  void set_seed(uint64_t seed);
+
+  /// The initial values of keys, [keys, dim] float32. They are a function of (seed, table,
+  /// key, column).
+  /// Errors:  c10::ValueError for values that the dtype can't hold, and for an unusable
+  ///          result of a Callable.
+  at::Tensor initial_values(c10::ArrayRef<int64_t> keys) const;
+
+  /// Records the keys of rows, which stochastic rounding uses.
+  void set_row_keys(c10::ArrayRef<uint32_t> rows, c10::ArrayRef<int64_t> keys);
+  /// The key of each row, or nullptr if nothing is rounded at random.
+  const int64_t* row_keys() const {
+    return row_keys_.data();
+  }
+
+  /// Sets rows of all_rows(), rounded to the dtype. `values` [rows, dim] float32,
+  /// contiguous.
+  void assign(c10::ArrayRef<uint32_t> rows, const at::Tensor& values);
+
+  /// All keys in ascending order, and the number of the row of each in all_rows().
+  NumberedKeys sorted_keys() const;
+  /// A copy of all rows, with ascending keys.
+  KeyRows sorted_rows() const;
+
+  /// Scratch rows that belong to one lookup.
+  class Lease {
+   public:
+    Lease(DynamicRows& rows, uint32_t first) : rows_(rows), first_(first) {}
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    /// The first of the rows.
+    uint32_t first() const {
+      return first_;
+    }
+
+   private:
+    DynamicRows& rows_;
+    uint32_t first_;
+  };
+  /// Waits for other lookups if they have all scratch rows.
+  /// Errors:  c10::Error if there are fewer than `count` in all.
+  std::unique_ptr<Lease> lease(int64_t count);
+
+ private:
+  DynamicRows(
+      const TableConfig& config,
+      const std::string& name,
+      uint64_t seed,
+      KeyIndex index);
+
+  TableConfig config_;
+  std::string name_;
+  uint64_t seed_;
+  KeyIndex index_;
+  at::Tensor all_rows_;
+  ReservedArray<int64_t> row_keys_;  // [index().rows()], or empty
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable is_free_;
+  int64_t leases_ = 0;
+  int64_t leased_rows_ = 0;  // since there was no lease
+};
+
+/// The rows that lookups read, [rows, dim].
+const at::Tensor& lookup_rows_of(const TableState& table);
+
+}  // namespace tessera

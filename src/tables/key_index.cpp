@@ -1,0 +1,588 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/tables/key_index.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+#include "src/common/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+// Buckets are this full on average if the partition is full. Fuller ones would make more
+// keys go on to other buckets.
+constexpr double kMaxLoad = 0.78;
+
+// The rows of the count-min sketch. A key is counted once in each of them.
+constexpr int64_t kSketchRows = 4;
+constexpr uint8_t kMaxCounter = 255;
+
+// At most this share of the rows is remembered as evicted.
+constexpr int64_t kRememberedShare = 16;
+
+bool is_frequency(const DynamicKeys& config) {
+  return std::holds_alternative<eviction::LeastFrequentlyUsed>(config.eviction);
+}
+
+const admission::AfterOccurrences* occurrences_of(const DynamicKeys& config) {
+  return std::get_if<admission::AfterOccurrences>(&config.admission);
+}
+
+int64_t counters_per_row(
+    const DynamicKeys& config,
+    const KeyPartitions& partitions) {
+  const auto* occurrences = occurrences_of(config);
+  // The first occurrence admits, so nothing has to be counted.
+  if (occurrences == nullptr || occurrences->count == 1) {
+    return 0;
+  }
+  const int64_t counters = occurrences->counters > 0
+      ? occurrences->counters
+      : kSketchRows * config.capacity;
+  return std::max<int64_t>(1, counters / kSketchRows / partitions.count());
+}
+
+}  // namespace
+
+KeyIndex::KeyIndex(
+    const DynamicKeys& config,
+    std::string name,
+    uint64_t random_key,
+    PartitionRange owned)
+    : config_(config),
+      name_(std::move(name)),
+      random_key_(random_key),
+      partitions_(config.capacity),
+      owned_(owned),
+      buckets_per_partition_(
+          static_cast<int64_t>(
+              static_cast<double>(partitions_.max_rows()) /
+              (Bucket::kSize * kMaxLoad)) +
+          1),
+      counters_per_row_(tessera::counters_per_row(config, partitions_)),
+      partition_(owned.count()) {
+  first_row_.reserve(owned.count() + 1);
+  for (int64_t p = owned.begin; p <= owned.end; ++p) {
+    first_row_.push_back(static_cast<uint32_t>(
+        partitions_.first_row(p) - partitions_.first_row(owned.begin)));
+  }
+  const std::string what = "the keys of table '" + shorten(name_) + "'";
+  buckets_ =
+      ReservedArray<Bucket>(owned.count() * buckets_per_partition_, what);
+  bucket_of_row_ = ReservedArray<uint16_t>(rows(), what);
+  last_update_ = ReservedArray<uint32_t>(rows(), what);
+  if (is_frequency(config)) {
+    frequency_ = ReservedArray<float>(rows(), what);
+  }
+  sketch_ = ReservedArray<uint8_t>(
+      owned.count() * kSketchRows * counters_per_row_, what);
+}
+
+KeyIndex::KeyIndex(const KeyIndex& other)
+    : KeyIndex(other.config_, other.name_, other.random_key_, other.owned_) {
+  counts_ = other.counts_;
+  for (int64_t i = 0; i < owned_.count(); ++i) {
+    const Partition& from = other.partition_[i];
+    partition_[i].used = from.used;
+    partition_[i].free = from.free;
+    if (from.used == 0) {
+      continue;  // keeps its pages untouched
+    }
+    std::copy_n(other.buckets_of(i), buckets_per_partition_, buckets_of(i));
+    const auto copy_rows = [&](auto& array, const auto& source) {
+      if (array.size() > 0) {
+        std::copy_n(
+            source.data() + first_row_[i],
+            from.used,
+            array.data() + first_row_[i]);
+      }
+    };
+    copy_rows(bucket_of_row_, other.bucket_of_row_);
+    copy_rows(last_update_, other.last_update_);
+    copy_rows(frequency_, other.frequency_);
+  }
+  std::copy_n(other.sketch_.data(), sketch_.size(), sketch_.data());
+}
+
+uint32_t KeyIndex::find_in(int64_t partition, int64_t key, uint64_t hash)
+    const {
+  const Bucket* buckets = buckets_of(partition);
+  uint32_t index = home_of(hash);
+  for (int64_t visited = 0; visited < buckets_per_partition_; ++visited) {
+    const Bucket& bucket = buckets[index];
+    const uint32_t position = bucket.find(key);
+    if (position < Bucket::kSize) {
+      return bucket.rows[position];
+    }
+    if (bucket.passed == 0) {
+      break;
+    }
+    index = next_of(index);
+  }
+  return kNoRow;
+}
+
+void KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows) const {
+  constexpr int64_t kKeysPerTask = 4096;
+  const auto find_range = [&](int64_t begin, int64_t end) {
+    // The hashes of the keys whose buckets are on their way.
+    uint64_t hashes[kFindAhead];
+    const auto is_owned = [&](int64_t partition) {
+      return static_cast<uint64_t>(partition) <
+          static_cast<uint64_t>(owned_.count());
+    };
+    const auto prefetch = [&](int64_t i) {
+      const uint64_t hash = hash_of_key(keys[i]);
+      hashes[i % kFindAhead] = hash;
+      if (const int64_t p = owned_partition_of(hash); is_owned(p)) {
+        __builtin_prefetch(buckets_of(p) + home_of(hash));
+      }
+    };
+    for (int64_t i = begin; i < std::min(end, begin + kFindAhead); ++i) {
+      prefetch(i);
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t hash = hashes[i % kFindAhead];
+      const int64_t p = owned_partition_of(hash);
+      const uint32_t row = is_owned(p) ? find_in(p, keys[i], hash) : kNoRow;
+      rows[i] = row == kNoRow ? kNoRow : first_row_[p] + row;
+      if (i + kFindAhead < end) {
+        prefetch(i + kFindAhead);
+      }
+    }
+  };
+  run_tasks(
+      (size + kKeysPerTask - 1) / kKeysPerTask,
+      size * kFindBytes,
+      [&](int64_t task) {
+        find_range(
+            task * kKeysPerTask, std::min(size, (task + 1) * kKeysPerTask));
+      });
+}
+
+void KeyIndex::insert(int64_t partition, int64_t key, uint32_t local_row) {
+  Bucket* buckets = buckets_of(partition);
+  uint32_t index = home_of(hash_of_key(key));
+  while (buckets[index].size == Bucket::kSize) {
+    ++buckets[index].passed;
+    index = next_of(index);
+  }
+  Bucket& bucket = buckets[index];
+  bucket.keys[bucket.size] = key;
+  bucket.rows[bucket.size] = static_cast<uint16_t>(local_row);
+  ++bucket.size;
+  bucket_of_row_[first_row_[partition] + local_row] =
+      static_cast<uint16_t>(index);
+}
+
+int64_t KeyIndex::key_of(int64_t partition, uint32_t local_row) const {
+  const Bucket& bucket =
+      buckets_of(partition)[bucket_of_row_[first_row_[partition] + local_row]];
+  uint32_t position = 0;
+  while (bucket.rows[position] != local_row) {
+    ++position;
+  }
+  return bucket.keys[position];
+}
+
+void KeyIndex::erase(int64_t partition, uint32_t local_row) {
+  Bucket* buckets = buckets_of(partition);
+  const uint32_t at = bucket_of_row_[first_row_[partition] + local_row];
+  Bucket& bucket = buckets[at];
+  uint32_t position = 0;
+  while (bucket.rows[position] != local_row) {
+    ++position;
+  }
+  for (uint32_t index = home_of(hash_of_key(bucket.keys[position]));
+       index != at;
+       index = next_of(index)) {
+    --buckets[index].passed;
+  }
+  --bucket.size;
+  bucket.keys[position] = bucket.keys[bucket.size];
+  bucket.rows[position] = bucket.rows[bucket.size];
+}
+
+KeyIndex::Rank KeyIndex::rank_of(
+    int64_t partition,
+    uint32_t local_row,
+    uint64_t hash) const {
+  const int64_t row = first_row_[partition] + local_row;
+  return {
+      .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F,
+      .last_update = last_update_[row],
+      .hash = hash};
+}
+
+float KeyIndex::frequency_after(
+    float frequency,
+    bool is_new,
+    uint32_t count,
+    uint32_t update) const {
+  const auto* policy =
+      std::get_if<eviction::LeastFrequentlyUsed>(&config_.eviction);
+  if (policy == nullptr) {
+    return 0.0F;
+  }
+  const double added = std::log2(static_cast<double>(count)) +
+      static_cast<double>(update) / policy->half_life;
+  if (is_new) {
+    return static_cast<float>(added);
+  }
+  const double larger = std::max<double>(frequency, added);
+  const double smaller = std::min<double>(frequency, added);
+  return static_cast<float>(
+      larger + std::log2(1.0 + std::exp2(smaller - larger)));
+}
+
+template <class Visit>
+void KeyIndex::visit_counters(
+    int64_t partition,
+    uint64_t hash,
+    const Visit& visit) const {
+  const int64_t first = partition * kSketchRows * counters_per_row_;
+  for (int64_t row = 0; row < kSketchRows; ++row) {
+    const uint64_t mixed =
+        mix_bits(hash + static_cast<uint64_t>(row + 1) * 0x9E3779B97F4A7C15ULL);
+    const auto column = static_cast<int64_t>(
+        ((mixed >> 32) * static_cast<uint64_t>(counters_per_row_)) >> 32);
+    visit(first + row * counters_per_row_ + column);
+  }
+}
+
+bool KeyIndex::would_admit(int64_t key, uint32_t count, int64_t update) const {
+  const uint64_t hash = hash_of_key(key);
+  if (const auto* occurrences = occurrences_of(config_)) {
+    uint32_t counted = counters_per_row_ == 0 ? 0 : kMaxCounter;
+    if (counters_per_row_ > 0) {
+      visit_counters(owned_partition_of(hash), hash, [&](int64_t counter) {
+        counted = std::min<uint32_t>(counted, sketch_[counter]);
+      });
+    }
+    return saturated_sum(counted, count) >=
+        static_cast<uint32_t>(occurrences->count);
+  }
+  if (const auto* random =
+          std::get_if<admission::WithProbability>(&config_.admission)) {
+    // One random number decides about all occurrences of the update together.
+    const uint64_t bits =
+        mix_bits(mix_bits(random_key_ + hash) + static_cast<uint64_t>(update));
+    const double number = static_cast<double>(bits >> 11) * 0x1p-53;
+    return number <
+        1.0 - std::pow(1.0 - random->probability, static_cast<double>(count));
+  }
+  return true;
+}
+
+void KeyIndex::push_victim(int64_t partition, uint32_t local_row) {
+  Partition& state = partition_[partition];
+  const Rank rank =
+      rank_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
+  if (state.victims.empty() || rank > state.bound) {
+    return;
+  }
+  state.victims.push_back({rank, static_cast<uint16_t>(local_row)});
+  std::push_heap(
+      state.victims.begin(),
+      state.victims.end(),
+      [](const Victim& a, const Victim& b) { return a.rank > b.rank; });
+  // Most entries are out of date now. The next search collects new ones.
+  if (state.victims.size() > 2 * static_cast<size_t>(partitions_.max_rows())) {
+    state.victims.clear();
+  }
+}
+
+void KeyIndex::apply_part(
+    int64_t partition,
+    const KeyPlan::Part& part,
+    uint32_t update) {
+  Partition& state = partition_[partition];
+  const uint32_t first = first_row_[partition];
+  for (const auto& [key, count] : part.counted) {
+    visit_counters(partition, hash_of_key(key), [&](int64_t counter) {
+      sketch_[counter] = static_cast<uint8_t>(std::min<uint32_t>(
+          kMaxCounter, saturated_sum(sketch_[counter], count)));
+    });
+  }
+  for (const KeyPlan::Used& used : part.used) {
+    last_update_[used.row] = update;
+    if (frequency_.size() > 0) {
+      frequency_[used.row] = used.frequency;
+      push_victim(partition, used.row - first);
+    }
+  }
+  for (const uint32_t row : part.evicted) {
+    erase(partition, row - first);
+  }
+  // The new keys have got the last free rows, then unused ones, then those of the evicted
+  // keys, of which none is left.
+  const size_t new_keys = part.inserted.size();
+  state.free.resize(state.free.size() - std::min(new_keys, state.free.size()));
+  for (const KeyEntry& entry : part.inserted) {
+    const uint32_t local = entry.row - first;
+    insert(partition, entry.key, local);
+    last_update_[entry.row] = entry.last_update;
+    state.used = std::max(state.used, local + 1);
+    if (frequency_.size() > 0) {
+      frequency_[entry.row] = entry.frequency;
+      push_victim(partition, local);
+    }
+  }
+}
+
+void KeyIndex::apply(const KeyPlan& plan) {
+  int64_t changes = 0;
+  for (const KeyPlan::Part& part : plan.parts) {
+    counts_.admitted += static_cast<int64_t>(part.inserted.size());
+    counts_.evicted += static_cast<int64_t>(part.evicted.size());
+    counts_.dropped += part.dropped;
+    changes += static_cast<int64_t>(
+        part.used.size() + part.inserted.size() + part.evicted.size() +
+        part.counted.size());
+  }
+  for (const c10::ArrayRef<uint32_t> rows : plan.used_rows) {
+    set_last_update(rows, plan.update);
+  }
+  run_tasks(owned_.count(), changes * kFindBytes, [&](int64_t partition) {
+    apply_part(partition, plan.parts[partition], plan.update);
+  });
+  std::vector<uint32_t> evicted;
+  for (const KeyPlan::Part& part : plan.parts) {
+    evicted.insert(evicted.end(), part.evicted.begin(), part.evicted.end());
+  }
+  remember_evictions(std::move(evicted));
+  has_open_plan_ = false;
+}
+
+void KeyIndex::set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update) {
+  constexpr int64_t kRowsPerTask = 8192;
+  const auto size = static_cast<int64_t>(rows.size());
+  run_tasks(
+      (size + kRowsPerTask - 1) / kRowsPerTask,
+      size * kFindBytes,
+      [&](int64_t task) {
+        const int64_t end = std::min(size, (task + 1) * kRowsPerTask);
+        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+          if (i + kFindAhead < end && rows[i + kFindAhead] != kNoRow) {
+            __builtin_prefetch(last_update_.data() + rows[i + kFindAhead], 1);
+          }
+          // Threads may write the same number for the same row.
+          if (rows[i] != kNoRow) {
+            std::atomic_ref<uint32_t>(last_update_[rows[i]])
+                .store(update, std::memory_order_relaxed);
+          }
+        }
+      });
+}
+
+void KeyIndex::remember_evictions(std::vector<uint32_t> evicted) {
+  // A batch that is looked up ahead is a few updates old.
+  constexpr size_t kVersions = 64;
+  if (evicted.empty()) {
+    return;
+  }
+  remembered_rows_ += static_cast<int64_t>(evicted.size());
+  evictions_.push_back({.version = version_++, .rows = std::move(evicted)});
+  while (!evictions_.empty() &&
+         (evictions_.size() > kVersions ||
+          remembered_rows_ > rows() / kRememberedShare)) {
+    remembered_rows_ -= static_cast<int64_t>(evictions_.front().rows.size());
+    evictions_.pop_front();
+  }
+}
+
+void KeyIndex::forget_evictions() {
+  ++version_;
+  evictions_.clear();
+  remembered_rows_ = 0;
+}
+
+void KeyIndex::clear_victims() {
+  for (Partition& partition : partition_) {
+    partition.victims.clear();
+  }
+}
+
+int64_t KeyIndex::evict_before(int64_t update) {
+  int64_t evicted = 0;
+  for (int64_t p = 0; p < owned_.count(); ++p) {
+    Partition& state = partition_[p];
+    const auto is_old = [&](uint32_t local_row) {
+      return last_update_[first_row_[p] + local_row] < update;
+    };
+    std::vector<uint32_t> rows;
+    for (int64_t b = 0; b < buckets_per_partition_ && state.used > 0; ++b) {
+      const Bucket& bucket = buckets_of(p)[b];
+      for (uint32_t i = 0; i < bucket.size; ++i) {
+        if (is_old(bucket.rows[i])) {
+          rows.push_back(bucket.rows[i]);
+        }
+      }
+    }
+    std::sort(rows.begin(), rows.end());
+    for (const uint32_t row : rows) {
+      erase(p, row);
+      state.free.push_back(static_cast<uint16_t>(row));
+    }
+    evicted += static_cast<int64_t>(rows.size());
+  }
+  counts_.evicted += evicted;
+  forget_evictions();
+  return evicted;
+}
+
+int64_t KeyIndex::size() const {
+  int64_t size = 0;
+  for (const Partition& partition : partition_) {
+    size += partition.used - static_cast<int64_t>(partition.free.size());
+  }
+  return size;
+}
+
+int64_t KeyIndex::bytes_at_capacity() const {
+  const auto bytes_of = [](const auto& array) {
+    return array.size() * static_cast<int64_t>(sizeof(array[0]));
+  };
+  return bytes_of(buckets_) + bytes_of(bucket_of_row_) +
+      bytes_of(last_update_) + bytes_of(frequency_) + bytes_of(sketch_);
+}
+
+std::vector<KeyEntry> KeyIndex::entries() const {
+  std::vector<KeyEntry> entries;
+  entries.reserve(size());
+  for (int64_t p = 0; p < owned_.count(); ++p) {
+    for (int64_t b = 0; b < buckets_per_partition_ && partition_[p].used > 0;
+         ++b) {
+      const Bucket& bucket = buckets_of(p)[b];
+      for (uint32_t i = 0; i < bucket.size; ++i) {
+        const uint32_t row = first_row_[p] + bucket.rows[i];
+        entries.push_back(
+            {.key = bucket.keys[i],
+             .row = row,
+             .last_update = last_update_[row],
+             .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F});
+      }
+    }
+  }
+  return entries;
+}
+
+std::vector<KeyEntry> KeyIndex::sorted_entries() const {
+  std::vector<KeyEntry> sorted = entries();
+  std::sort(
+      sorted.begin(), sorted.end(), [](const KeyEntry& a, const KeyEntry& b) {
+        return a.key < b.key;
+      });
+  return sorted;
+}
+
+std::vector<uint8_t> KeyIndex::sketch() const {
+  return {sketch_.data(), sketch_.data() + sketch_.size()};
+}
+
+std::vector<uint8_t> KeyIndex::table_sketch() const {
+  std::vector<uint8_t> sketch(sketch_size(), 0);
+  std::copy_n(
+      sketch_.data(),
+      sketch_.size(),
+      sketch.data() + owned_.begin * kSketchRows * counters_per_row_);
+  return sketch;
+}
+
+int64_t KeyIndex::sketch_size() const {
+  return partitions_.count() * kSketchRows * counters_per_row_;
+}
+
+std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
+    const std::vector<KeyEntry>& entries,
+    const std::vector<uint8_t>& sketch,
+    const std::string& where) const {
+  TESSERA_CHECK_VALUE(
+      static_cast<int64_t>(sketch.size()) == sketch_size(),
+      "{} the sketch of table '{}' must have {} counters, but got {}. Use the admission and the capacity with which it was saved.",
+      where,
+      shorten(name_),
+      sketch_size(),
+      sketch.size());
+  // By partition, because the high bits of a hash choose it.
+  std::vector<std::pair<uint64_t, size_t>> order;
+  order.reserve(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    order.emplace_back(hash_of_key(entries[i].key), i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<uint32_t> sizes(partitions_.count(), 0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    TESSERA_CHECK_VALUE(
+        i == 0 || order[i].first != order[i - 1].first,
+        "{} the keys of table '{}' must be distinct, but {} occurs twice. Remove one of them.",
+        where,
+        shorten(name_),
+        entries[order[i].second].key);
+    ++sizes[partitions_.of_hash(order[i].first)];
+  }
+  for (int64_t p = 0; p < partitions_.count(); ++p) {
+    TESSERA_CHECK_VALUE(
+        sizes[p] <= partitions_.rows(p),
+        "{} table '{}' has a capacity of {} rows in {} partitions, but {} keys belong to partition {}, which has {} rows. Enlarge the capacity.",
+        where,
+        shorten(name_),
+        partitions_.capacity(),
+        partitions_.count(),
+        sizes[p],
+        p,
+        partitions_.rows(p));
+  }
+  return order;
+}
+
+void KeyIndex::check(
+    const std::vector<KeyEntry>& entries,
+    const std::vector<uint8_t>& sketch,
+    const std::string& where) const {
+  checked_order(entries, sketch, where);
+}
+
+void KeyIndex::assign(
+    std::vector<KeyEntry>& entries,
+    const std::vector<uint8_t>& sketch,
+    const KeyCounts& counts,
+    const std::string& where) {
+  const auto order = checked_order(entries, sketch, where);
+  for (int64_t p = 0; p < owned_.count(); ++p) {
+    if (partition_[p].used > 0) {
+      std::fill_n(buckets_of(p), buckets_per_partition_, Bucket{});
+    }
+    partition_[p] = {};
+  }
+  for (const auto& [hash, i] : order) {
+    KeyEntry& entry = entries[i];
+    entry.row = kNoRow;
+    if (!owned_.has(partitions_.of_hash(hash))) {
+      continue;
+    }
+    const int64_t p = owned_partition_of(hash);
+    const uint32_t local = partition_[p].used++;
+    insert(p, entry.key, local);
+    entry.row = first_row_[p] + local;
+    last_update_[entry.row] = entry.last_update;
+    if (frequency_.size() > 0) {
+      frequency_[entry.row] = entry.frequency;
+    }
+  }
+  std::copy_n(
+      sketch.data() + owned_.begin * kSketchRows * counters_per_row_,
+      sketch_.size(),
+      sketch_.data());
+  counts_ = owned_.begin == 0 && owned_.count() > 0 ? counts : KeyCounts{};
+  has_open_plan_ = false;
+  forget_evictions();
+}
+
+}  // namespace tessera

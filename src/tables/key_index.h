@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/key_partitions.h"
+#include "src/tables/reserved_memory.h"
+
+#include <tessera/tables/dynamic_keys.h>
+
+#include <c10/util/ArrayRef.h>
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// Stands for a key without a row.
+inline constexpr uint32_t kNoRow = std::numeric_limits<uint32_t>::max();
+
+/// Occurrences of keys in one update.
+struct KeyOccurrences {
+  const int64_t* keys = nullptr;  // [size]
+  /// The row that each key had when it was looked up, or a number from the capacity on if
+  /// it had none. nullptr: no key had a row. A key that had a row and has none now was
+  /// evicted in between, and its occurrence is dropped.
+  const uint32_t* looked_up = nullptr;  // [size]
+  /// KeyIndex::version() at that lookup. Unset: `looked_up` only tells which keys had a row.
+  std::optional<uint64_t> version = {};
+  /// How often each key occurred, at least once. nullptr: once.
+  const uint32_t* counts = nullptr;  // [size]
+  int64_t size = 0;
+  /// The row of each occurrence after the update, or kNoRow. plan() writes it.
+  uint32_t* rows = nullptr;  // [size]
+};
+
+/// A key, its row, and what decides about its eviction.
+struct KeyEntry {
+  int64_t key = 0;
+  uint32_t row = 0;
+  uint32_t last_update = 0;
+  float frequency = 0.0F;  // of eviction::LeastFrequentlyUsed, else 0
+
+  bool operator==(const KeyEntry&) const = default;
+};
+
+/// The numbers of changes of the keys since the table was made.
+struct KeyCounts {
+  int64_t admitted = 0;
+  int64_t evicted = 0;
+  /// Occurrences in updates whose keys were evicted after their lookup.
+  int64_t dropped = 0;
+
+  bool operator==(const KeyCounts&) const = default;
+};
+
+/// The changes that one update makes to the keys of a table.
+struct KeyPlan {
+  /// A key that had a row before the update, and occurred.
+  struct Used {
+    uint32_t row;
+    float frequency;  // after the update
+  };
+  /// The changes of one partition.
+  struct Part {
+    std::vector<Used> used = {};
+    std::vector<KeyEntry> inserted = {};
+    std::vector<uint32_t> evicted = {};  // rows
+    /// Keys without a row, with their occurrences, which the sketch counts.
+    std::vector<std::pair<int64_t, uint32_t>> counted = {};
+    int64_t dropped = 0;  // see KeyCounts
+  };
+  std::vector<Part> parts = {};  // [owned partitions]
+  /// The rows of occurrences that are in no part, because their lookup has found them. They
+  /// must not change before apply().
+  std::vector<c10::ArrayRef<uint32_t>> used_rows = {};
+  uint32_t update = 0;
+};
+
+/// The keys of a dynamic table and the row of each. It decides about admission and
+/// eviction.
+///
+/// Each partition is a hash table with open addressing in lines of the cache, which never
+/// grows: it has room for all rows of the partition. Its results depend on the occurrences
+/// of each update, but not on their order or on the number of threads.
+///
+/// find() and would_admit() may run on several threads at the same time, and beside
+/// plan(). The functions that change the index must run alone.
+class KeyIndex {
+ public:
+  /// `name`: of the table. `random_key`: see random_key(), for
+  /// admission::WithProbability. `owned`: partitions of KeyPartitions(config.capacity).
+  /// Errors:  c10::Error if the system can't reserve the memory.
+  KeyIndex(
+      const DynamicKeys& config,
+      std::string name,
+      uint64_t random_key,
+      PartitionRange owned);
+  KeyIndex(const KeyIndex& other);
+  KeyIndex(KeyIndex&&) = default;
+  KeyIndex& operator=(KeyIndex&&) = default;
+
+  const KeyPartitions& partitions() const {
+    return partitions_;
+  }
+  const DynamicKeys& config() const {
+    return config_;
+  }
+  /// The partitions whose keys this index has. No functions but find(), check() and
+  /// assign() take other keys.
+  const PartitionRange& owned() const {
+    return owned_;
+  }
+  bool owns(int64_t key) const {
+    return owned_.has(partitions_.of_hash(hash_of_key(key)));
+  }
+  /// The number of rows of the owned partitions.
+  int64_t rows() const {
+    return first_row_.back();
+  }
+
+  /// Writes the row of each key, or kNoRow.
+  void find(const int64_t* keys, int64_t size, uint32_t* rows) const;
+
+  /// Returns true if the update `update`, in which the unknown `key` occurs `count`
+  /// times, would admit it. Its partition may still have no room.
+  bool would_admit(int64_t key, uint32_t count, int64_t update) const;
+
+  /// Decides which keys get and lose a row in the update with the number `update`, which
+  /// is 1 for the first one. Nothing changes before apply().
+  KeyPlan plan(c10::ArrayRef<KeyOccurrences> terms, int64_t update);
+
+  /// Carries out a plan. Nothing else may have changed since plan().
+  void apply(const KeyPlan& plan);
+
+  /// Removes the keys whose last update has a smaller number than `update`, and returns
+  /// how many they were.
+  int64_t evict_before(int64_t update);
+
+  /// The number of keys.
+  int64_t size() const;
+  /// Increases when keys lose their rows. Until then, rows that find() has returned stay
+  /// those of their keys.
+  uint64_t version() const {
+    return version_;
+  }
+  const KeyCounts& counts() const {
+    return counts_;
+  }
+  void set_random_key(uint64_t random_key) {
+    random_key_ = random_key;
+  }
+  void set_counts(const KeyCounts& counts) {
+    counts_ = counts;
+  }
+  /// Counts more occurrences in KeyCounts::dropped.
+  void count_dropped(int64_t count) {
+    counts_.dropped += count;
+  }
+  /// Calls visit(first, count) with the rows of each owned partition that have ever had a
+  /// key. Those whose keys were evicted are among them.
+  template <class Visit>
+  void visit_used_rows(const Visit& visit) const {
+    for (int64_t p = 0; p < owned_.count(); ++p) {
+      visit(int64_t{first_row_[p]}, int64_t{partition_[p].used});
+    }
+  }
+  /// The bytes that the index takes beside the rows and their slots if it is full, with
+  /// the sketch.
+  int64_t bytes_at_capacity() const;
+
+  /// All keys of the owned partitions, by partition.
+  std::vector<KeyEntry> entries() const;
+  /// All keys, in ascending order.
+  std::vector<KeyEntry> sorted_entries() const;
+  /// The counters of admission::AfterOccurrences in the owned partitions, else empty. Those
+  /// of all partitions in order are the sketch of the table, whose layout depends on the
+  /// config alone.
+  std::vector<uint8_t> sketch() const;
+  /// The sketch of the table, with zeros for partitions that are not owned.
+  std::vector<uint8_t> table_sketch() const;
+  /// The number of counters of the table's sketch.
+  int64_t sketch_size() const;
+
+  /// Refuses entries that assign() can't take. `sketch`: of the table.
+  /// Errors:  c10::ValueError beginning with `where` for a duplicate key, more keys than
+  ///          a partition can hold, or a sketch of another size.
+  void check(
+      const std::vector<KeyEntry>& entries,
+      const std::vector<uint8_t>& sketch,
+      const std::string& where) const;
+
+  /// Replaces all keys. Each entry gets a row of its partition, and entry.row is set to it.
+  /// Entries of partitions that are not owned are left out, and their row is kNoRow. Of
+  /// all ranks, only the owner of the first partition takes the counts.
+  /// Errors:  those of check(); nothing is changed.
+  void assign(
+      std::vector<KeyEntry>& entries,
+      const std::vector<uint8_t>& sketch,
+      const KeyCounts& counts,
+      const std::string& where);
+
+ private:
+  // How many keys ahead of its use a bucket is prefetched.
+  static constexpr int64_t kFindAhead = 16;
+  // Reading the bucket of a key takes about as long as moving this number of bytes.
+  static constexpr int64_t kFindBytes = 64;
+
+  // The sum of two counts, which stays below the largest number.
+  static uint32_t saturated_sum(uint32_t a, uint32_t b) {
+    constexpr uint32_t kMax = std::numeric_limits<uint32_t>::max() - 1;
+    return b > kMax - a ? kMax : a + b;
+  }
+
+  // Keys that hash to the same place.
+  struct Bucket {
+    static constexpr uint32_t kSize = 6;
+
+    int64_t keys[kSize];
+    uint16_t rows[kSize];  // in the partition
+    uint16_t
+        passed;  // the number of keys that found this bucket full and went on
+    uint8_t size;
+    uint8_t unused;
+
+    // The position of the key, or kSize.
+    uint32_t find(int64_t key) const {
+      uint32_t matches = 0;
+      for (uint32_t i = 0; i < kSize; ++i) {
+        matches |= static_cast<uint32_t>(keys[i] == key) << i;
+      }
+      matches &= (1U << size) - 1U;
+      return matches == 0 ? kSize
+                          : static_cast<uint32_t>(__builtin_ctz(matches));
+    }
+  };
+  static_assert(sizeof(Bucket) == 64);
+
+  // The place of a key in the order of eviction. The lowest is evicted first.
+  struct Rank {
+    float frequency = 0.0F;
+    uint32_t last_update = 0;
+    uint64_t hash = 0;
+
+    auto operator<=>(const Rank&) const = default;
+  };
+  struct Victim {
+    Rank rank;
+    uint16_t row;
+  };
+  struct Partition {
+    uint32_t used = 0;  // see used_rows()
+    std::vector<uint16_t> free = {};  // rows below `used` without a key
+    // A heap of the keys with the lowest ranks, the lowest on top. It has all keys up to
+    // `bound`, and entries of keys whose rank has changed since.
+    std::vector<Victim> victims = {};
+    Rank bound = {};
+  };
+  // The rows that the keys of one version lost.
+  struct Evictions {
+    uint64_t version;  // before them
+    std::vector<uint32_t> rows;
+  };
+  struct Missing;
+  class PartPlanner;
+  class Planner;
+
+  Bucket* buckets_of(int64_t partition) {
+    return buckets_.data() + partition * buckets_per_partition_;
+  }
+  const Bucket* buckets_of(int64_t partition) const {
+    return buckets_.data() + partition * buckets_per_partition_;
+  }
+  uint32_t home_of(uint64_t hash) const {
+    return static_cast<uint32_t>(
+        ((hash & 0xFFFFFFFFU) *
+         static_cast<uint64_t>(buckets_per_partition_)) >>
+        32);
+  }
+  uint32_t next_of(uint32_t bucket) const {
+    return bucket + 1 == buckets_per_partition_ ? 0 : bucket + 1;
+  }
+  int64_t rows_of(int64_t partition) const {
+    return first_row_[partition + 1] - first_row_[partition];
+  }
+  // The number of the partition among the owned ones, which it must be, as everywhere in
+  // this class.
+  int64_t owned_partition_of(uint64_t hash) const {
+    return partitions_.of_hash(hash) - owned_.begin;
+  }
+  // The key's row in the partition, or kNoRow.
+  uint32_t find_in(int64_t partition, int64_t key, uint64_t hash) const;
+  void insert(int64_t partition, int64_t key, uint32_t local_row);
+  void erase(int64_t partition, uint32_t local_row);
+  int64_t key_of(int64_t partition, uint32_t local_row) const;
+  Rank rank_of(int64_t partition, uint32_t local_row, uint64_t hash) const;
+  // log2 of the sum of 2^(update / half_life) of all occurrences.
+  float frequency_after(
+      float frequency,
+      bool is_new,
+      uint32_t count,
+      uint32_t update) const;
+  void apply_part(
+      int64_t partition,
+      const KeyPlan::Part& part,
+      uint32_t update);
+  void set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update);
+  void push_victim(int64_t partition, uint32_t local_row);
+  // The counters of a key, one per row of the sketch.
+  template <class Visit>
+  void visit_counters(int64_t partition, uint64_t hash, const Visit& visit)
+      const;
+  void clear_victims();
+  void remember_evictions(std::vector<uint32_t> rows);
+  void forget_evictions();
+  // Checks entries for assign(), and returns the hash of each with its position, by
+  // partition.
+  std::vector<std::pair<uint64_t, size_t>> checked_order(
+      const std::vector<KeyEntry>& entries,
+      const std::vector<uint8_t>& sketch,
+      const std::string& where) const;
+
+  DynamicKeys config_;
+  std::string name_;
+  uint64_t random_key_;
+  KeyPartitions partitions_;
+  PartitionRange owned_;
+  int64_t buckets_per_partition_;
+  int64_t counters_per_row_ = 0;  // of the sketch of one partition
+  std::vector<uint32_t>
+      first_row_;  // [owned partitions + 1], counted from the first
+  std::vector<Partition> partition_;  // [owned partitions]
+  ReservedArray<Bucket> buckets_;
+  ReservedArray<uint16_t> bucket_of_row_;  // [rows()]
+  ReservedArray<uint32_t> last_update_;  // [rows()]
+  ReservedArray<float> frequency_;  // [rows()], or empty
+  ReservedArray<uint8_t> sketch_;
+  KeyCounts counts_;
+  uint64_t version_ = 0;
+  // Of the last versions, in their order. Lookups of older versions are searched again.
+  std::deque<Evictions> evictions_;
+  int64_t remembered_rows_ = 0;  // in evictions_
+  bool has_open_plan_ =
+      false;  // plan() has taken victims, and apply() did not follow
+};
+
+}  // namespace tessera

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/common/random_key.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tessera {
+
+/// A hash of a key. Different keys have different hashes.
+constexpr uint64_t hash_of_key(int64_t key) {
+  return mix_bits(static_cast<uint64_t>(key));
+}
+
+/// A range of partitions.
+struct PartitionRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t count() const {
+    return end - begin;
+  }
+  bool has(int64_t partition) const {
+    return partition >= begin && partition < end;
+  }
+};
+
+/// The partitions into which the keys of a dynamic table hash. Each partition has a range
+/// of the table's rows, and its own keys, sketch and evictions, so that threads and ranks
+/// which own whole partitions give the same results.
+class KeyPartitions {
+ public:
+  /// Rows have 16-bit numbers in a partition.
+  static constexpr int64_t kMaxRows = int64_t{1} << 15;
+
+  /// The number of partitions depends on `capacity` alone. Partitions of few rows fill
+  /// unequally, and few partitions spread unequally over ranks.
+  explicit KeyPartitions(int64_t capacity)
+      : capacity_(capacity),
+        count_(std::max<int64_t>(
+            {1,
+             std::min<int64_t>(256, capacity / 4096),
+             (capacity + kMaxRows - 1) / kMaxRows})) {}
+
+  int64_t capacity() const {
+    return capacity_;
+  }
+  int64_t count() const {
+    return count_;
+  }
+  PartitionRange all() const {
+    return {0, count_};
+  }
+  int64_t first_row(int64_t partition) const {
+    return capacity_ * partition / count_;
+  }
+  int64_t rows(int64_t partition) const {
+    return first_row(partition + 1) - first_row(partition);
+  }
+  /// The rows of the largest partition.
+  int64_t max_rows() const {
+    return (capacity_ + count_ - 1) / count_;
+  }
+  int64_t of_hash(uint64_t hash) const {
+    return static_cast<int64_t>(
+        ((hash >> 32) * static_cast<uint64_t>(count_)) >> 32);
+  }
+  /// The partitions of `count` rows from `first` on, which must be whole partitions.
+  PartitionRange in_rows(int64_t first, int64_t count) const {
+    return count == 0
+        ? PartitionRange{}
+        : PartitionRange{of_row(first), of_row(first + count - 1) + 1};
+  }
+  int64_t of_row(int64_t row) const {
+    return ((row + 1) * count_ - 1) / capacity_;
+  }
+
+ private:
+  int64_t capacity_;
+  int64_t count_;
+};
+
+}  // namespace tessera

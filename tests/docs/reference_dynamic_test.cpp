@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The examples in the docstrings of tables/dynamic_keys.h and in docs/features.md, which
+// check_docs.cmake compares with them.
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/tables/table_config.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+namespace tessera {
+namespace reference_dynamic_test {
+
+TEST(DynamicReferenceTest, Admissions) {
+  {
+    // snippet: EveryKey
+    const DynamicKeys keys{
+        .capacity = 1'000'000, .admission = admission::EveryKey{}};
+    // end snippet
+    validate(keys, "[test]");
+  }
+  {
+    // snippet: AfterOccurrences
+    const DynamicKeys keys{
+        .capacity = 1'000'000,
+        .admission = admission::AfterOccurrences{.count = 3}};
+    // end snippet
+    validate(keys, "[test]");
+  }
+  // snippet: WithProbability
+  const DynamicKeys keys{
+      .capacity = 1'000'000,
+      .admission = admission::WithProbability{.probability = 0.1}};
+  // end snippet
+  validate(keys, "[test]");
+}
+
+TEST(DynamicReferenceTest, Evictions) {
+  {
+    // snippet: LeastRecentlyUsed
+    const DynamicKeys keys{
+        .capacity = 1'000'000, .eviction = eviction::LeastRecentlyUsed{}};
+    // end snippet
+    validate(keys, "[test]");
+  }
+  {
+    // snippet: LeastFrequentlyUsed
+    const DynamicKeys keys{
+        .capacity = 1'000'000,
+        .eviction = eviction::LeastFrequentlyUsed{.half_life = 10'000}};
+    // end snippet
+    validate(keys, "[test]");
+  }
+  // snippet: OlderThan
+  const DynamicKeys keys{
+      .capacity = 1'000'000,
+      .eviction = eviction::OlderThan{.updates = 50'000}};
+  // end snippet
+  validate(keys, "[test]");
+}
+
+TEST(DynamicReferenceTest, DynamicKeys) {
+  // snippet: DynamicKeys
+  const TablePtr users = make_table(
+      {.name = "users",
+       .dim = 16,
+       .keys = DynamicKeys{
+           .capacity = 1'000'000,
+           .admission = admission::AfterOccurrences{.count = 2}}});
+  // end snippet
+  // snippet: dynamic_table
+  TPUEmbedding embedding(
+      {.features = {{"user", FeatureConfig{.table = users}}},
+       .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+  const auto ids = torch::tensor({-5, 7, 7}, torch::kLong);
+  // 7 occurs twice, so this update gives it a row. -5 looks up zeros.
+  embedding->forward({{"user", ids}})["user"].sum().backward();
+  const auto tables = embedding->embedding_tables();
+  const auto keys = tables.begin()->keys;  // 7
+  // end snippet
+  EXPECT_TRUE(at::equal(keys, test::int64s({7})));
+  EXPECT_EQ(embedding->evict("users", 1), 0);
+}
+
+}  // namespace reference_dynamic_test
+}  // namespace tessera

@@ -1,0 +1,784 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables with TableConfig::keys in the layer. Where no key is evicted, they must do what
+// a table with a vocabulary does.
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/engine/serving_lookup.h>
+#include <tessera/layers/combined.h>
+#include <tessera/layers/prefetch.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
+#include <tessera/serialization/config_json.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include "layers/table_module.h"
+#include "src/tables/dynamic_rows.h"
+#include "tests/features/feature_builders.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/optim/all_specs.h"
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace dynamic_table_test {
+
+using test::expect_close;
+using test::floats;
+using test::int64s;
+using test::NamedSpec;
+
+// The key of row i. Keys are spread over all of int64.
+int64_t key_of(int64_t row) {
+  return static_cast<int64_t>(
+      static_cast<uint64_t>(row) * 0xD1342543DE82EF95ULL);
+}
+
+at::Tensor keys_of(const at::Tensor& rows) {
+  return rows * key_of(1);
+}
+
+// A function of the row, for both kinds of table.
+float initial_value(int64_t row, int64_t column) {
+  return 0.01F * static_cast<float>((7 * row + column) % 31) - 0.1F;
+}
+
+initializers::Callable initial_rows(std::function<int64_t(int64_t)> row_of) {
+  return {"rows", [row_of](const at::Tensor& ids, int64_t dim) {
+            at::Tensor values = at::zeros({ids.numel(), dim}, at::kFloat);
+            auto* out = values.mutable_data_ptr<float>();
+            for (int64_t i = 0; i < ids.numel(); ++i) {
+              for (int64_t c = 0; c < dim; ++c) {
+                *out++ = initial_value(row_of(ids[i].item<int64_t>()), c);
+              }
+            }
+            return values;
+          }};
+}
+
+constexpr int64_t kVocab = 40;
+constexpr int64_t kDim = 5;
+
+// The row of a key; key_of() has this inverse.
+int64_t row_of_key(int64_t key) {
+  for (int64_t row = 0; row < kVocab; ++row) {
+    if (key_of(row) == key) {
+      return row;
+    }
+  }
+  return -1;
+}
+
+struct TableOptions {
+  at::ScalarType dtype = at::kFloat;
+  Combiner combiner = Combiner::kMean;
+  DynamicKeys keys = {.capacity = 64};
+};
+
+TablePtr static_table(const TableOptions& options) {
+  return make_table(
+      {.name = "t",
+       .vocabulary_size = kVocab,
+       .dim = kDim,
+       .combiner = options.combiner,
+       .initializer = initial_rows([](int64_t id) { return id; }),
+       .dtype = options.dtype,
+       .stochastic_rounding = false});
+}
+
+TablePtr dynamic_table(const TableOptions& options) {
+  return make_table(
+      {.name = "t",
+       .dim = kDim,
+       .combiner = options.combiner,
+       .initializer = initial_rows(row_of_key),
+       .dtype = options.dtype,
+       .stochastic_rounding = false,
+       .keys = options.keys});
+}
+
+TPUEmbedding make_layer(
+    const TablePtr& table,
+    const optim::OptimizerSpec& optimizer,
+    Apply apply = Apply::kInBackward) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"dense", FeatureConfig{.table = table}},
+           {"ragged", FeatureConfig{.table = table}},
+           {"sparse", FeatureConfig{.table = table}},
+           {"sequence",
+            FeatureConfig{.table = table, .max_sequence_length = 3}}},
+      .optimizer = optimizer,
+      .apply = apply,
+      .seed = 3});
+}
+
+// A layer with one dense feature.
+TPUEmbedding small_layer(
+    DynamicKeys keys,
+    optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0},
+    Apply apply = Apply::kInBackward) {
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .dim = 2,
+                     .initializer = initializers::Constant{.value = 1.0},
+                     .keys = std::move(keys)})}}},
+      .optimizer = std::move(optimizer),
+      .apply = apply});
+}
+
+at::Tensor lookup(TPUEmbedding& layer, const at::Tensor& keys) {
+  return layer->forward({{"id", keys}})["id"];
+}
+
+// The rows without training.
+at::Tensor stored(TPUEmbedding& layer, const at::Tensor& keys) {
+  const at::NoGradGuard no_grad;
+  return lookup(layer, keys);
+}
+
+void train(TPUEmbedding& layer, const at::Tensor& keys) {
+  lookup(layer, keys).sum().backward();
+}
+
+const KeyIndex& index_of(const TPUEmbedding& layer) {
+  return TableModule::of(*layer)->state->tables[0].dynamic->index();
+}
+
+std::vector<int64_t> keys_of(const TPUEmbedding& layer) {
+  const EmbeddingTables tables = layer->embedding_tables();
+  const at::Tensor& keys = tables.begin()->keys;
+  const auto* begin = keys.const_data_ptr<int64_t>();
+  return {begin, begin + keys.numel()};
+}
+
+using Keys = std::vector<int64_t>;
+
+class Batches {
+ public:
+  struct Pair {
+    Features with_rows;
+    Features with_keys;
+  };
+
+  Pair next() {
+    std::vector<int64_t> dense(6);
+    for (int64_t& id : dense) {
+      id = pick();
+    }
+    test::Rows bags;
+    test::Rows short_bags;
+    for (int i = 0; i < 4; ++i) {
+      bags.emplace_back(random_() % 4);
+      short_bags.emplace_back(random_() % 5);
+      for (auto* bag : {&bags.back(), &short_bags.back()}) {
+        for (int64_t& id : *bag) {
+          id = pick();
+        }
+      }
+    }
+    const at::Tensor ids = at::tensor(dense, at::kLong);
+    const RaggedFeature ragged = test::ragged(bags);
+    const SparseFeature sparse = test::sparse(bags, 4);
+    const RaggedFeature sequence = test::ragged(short_bags);
+    const auto features = [](const at::Tensor& dense,
+                             const RaggedFeature& ragged,
+                             const SparseFeature& sparse,
+                             const RaggedFeature& sequence) {
+      return Features{
+          {"dense", dense},
+          {"ragged", ragged},
+          {"sparse", sparse},
+          {"sequence", sequence}};
+    };
+    return {
+        features(ids, ragged, sparse, sequence),
+        features(
+            keys_of(ids),
+            {keys_of(ragged.values), ragged.row_splits},
+            {sparse.indices, keys_of(sparse.values), sparse.dense_shape},
+            {keys_of(sequence.values), sequence.row_splits})};
+  }
+
+ private:
+  int64_t pick() {
+    const double u = std::uniform_real_distribution<>(0.0, 1.0)(random_);
+    return static_cast<int64_t>(kVocab * u * u);
+  }
+
+  std::mt19937_64 random_{11};
+};
+
+at::Tensor loss_of(const Nest<at::Tensor>& activations) {
+  at::Tensor loss = at::zeros({});
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + (activation - 0.3).square().sum();
+  }
+  return loss;
+}
+
+void expect_equal(const Nest<at::Tensor>& a, const Nest<at::Tensor>& b) {
+  const auto x = a.flatten();
+  const auto y = b.flatten();
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_TRUE(at::equal(x[i], y[i])) << "feature " << i;
+  }
+}
+
+class DynamicTableSpecTest : public testing::TestWithParam<NamedSpec> {};
+
+TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
+  // LibTorch's operators, with which the custom rule computes, round a row by its place in
+  // the tensor.
+  const bool is_exact = GetParam().name != "Custom";
+  for (const TableOptions& options :
+       {TableOptions{},
+        TableOptions{.combiner = Combiner::kSqrtn},
+        TableOptions{.dtype = at::kBFloat16, .combiner = Combiner::kSum}}) {
+    if (!is_exact && options.dtype != at::kFloat) {
+      continue;
+    }
+    TPUEmbedding known = make_layer(static_table(options), GetParam().spec);
+    TPUEmbedding dynamic = make_layer(dynamic_table(options), GetParam().spec);
+    Batches batches;
+    for (int step = 0; step < 12; ++step) {
+      SCOPED_TRACE(step);
+      const Batches::Pair batch = batches.next();
+      const auto expected = known->forward(batch.with_rows);
+      const auto actual = dynamic->forward(batch.with_keys);
+      if (is_exact) {
+        expect_equal(actual, expected);
+      } else {
+        expect_close(actual["ragged"], expected["ragged"], 1e-4, 1e-5);
+      }
+      loss_of(expected).backward();
+      loss_of(actual).backward();
+    }
+    const auto state = TableModule::of(*dynamic)->state;
+    EXPECT_EQ(state->iterations, 12);
+    EXPECT_GT(state->tables[0].dynamic->index().size(), 30);
+  }
+}
+
+TEST_P(DynamicTableSpecTest, IsSavedAndContinues) {
+  TPUEmbedding layer = make_layer(dynamic_table({}), GetParam().spec);
+  Batches batches;
+  for (int step = 0; step < 4; ++step) {
+    loss_of(layer->forward(batches.next().with_keys)).backward();
+  }
+  std::stringstream stream;
+  torch::save(layer, stream);
+  TPUEmbedding loaded = make_layer(dynamic_table({}), GetParam().spec);
+  torch::load(loaded, stream);
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  for (int step = 0; step < 4; ++step) {
+    const Features batch = batches.next().with_keys;
+    const auto expected = layer->forward(batch);
+    for (TPUEmbedding& other : {std::ref(loaded), std::ref(copy)}) {
+      const auto actual = other->forward(batch);
+      expect_equal(actual, expected);
+      loss_of(actual).backward();
+    }
+    loss_of(expected).backward();
+  }
+  EXPECT_EQ(keys_of(loaded), keys_of(layer));
+  EXPECT_EQ(index_of(loaded).counts(), index_of(layer).counts());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs,
+    DynamicTableSpecTest,
+    testing::ValuesIn(test::spec_variants()),
+    [](const auto& info) { return info.param.name; });
+
+TEST(DynamicTableTest, ForwardChangesNothing) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  const at::Tensor first = lookup(layer, int64s({5, -7}));
+  EXPECT_TRUE(at::equal(first, at::ones({2, 2})));
+  EXPECT_EQ(index_of(layer).size(), 0);
+  expect_close(stored(layer, int64s({5})), at::zeros({1, 2}));
+  first.sum().backward();
+  EXPECT_EQ(keys_of(layer), (Keys{-7, 5}));
+  expect_close(stored(layer, int64s({5, 6})), floats({2, 2}, {0, 0, 0, 0}));
+}
+
+TEST(DynamicTableTest, InitialValuesAreAFunctionOfTheKey) {
+  const auto layer = [](int64_t capacity) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"id",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "t",
+                       .dim = 3,
+                       .keys = DynamicKeys{.capacity = capacity}})}}},
+        .optimizer = optim::SGD{.learning_rate = 0.0}});
+  };
+  TPUEmbedding a = layer(100);
+  TPUEmbedding b = layer(20'000);
+  const at::Tensor keys =
+      int64s({std::numeric_limits<int64_t>::min(), -1, 0, 7, 1'000'000'007});
+  train(b, int64s({3, 7}));
+  const at::Tensor values = lookup(a, keys).detach();
+  EXPECT_TRUE(at::equal(lookup(b, keys).detach(), values));
+  train(a, keys.flip(0));
+  EXPECT_TRUE(at::equal(stored(a, keys), values));
+  EXPECT_FALSE(at::equal(values[0], values[1]));
+}
+
+TEST(DynamicTableTest, RareKeysLookUpZerosAndGetNoGradient) {
+  TPUEmbedding layer = small_layer(
+      {.capacity = 10, .admission = admission::AfterOccurrences{.count = 3}});
+  const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
+  EXPECT_TRUE(at::equal(first, at::zeros({3, 2})));
+  first.sum().backward();
+  EXPECT_EQ(index_of(layer).size(), 0);
+  // 5 occurs for the third time.
+  const at::Tensor second = lookup(layer, int64s({4, 5}));
+  EXPECT_TRUE(at::equal(second, floats({2, 2}, {0, 0, 1, 1})));
+  second.sum().backward();
+  EXPECT_EQ(keys_of(layer), (Keys{5}));
+  expect_close(stored(layer, int64s({5})), at::zeros({1, 2}));
+}
+
+TEST(DynamicTableTest, TwoForwardsOfOnePassCountTogether) {
+  TPUEmbedding layer = small_layer(
+      {.capacity = 10, .admission = admission::AfterOccurrences{.count = 2}});
+  (lookup(layer, int64s({5})) + lookup(layer, int64s({5}))).sum().backward();
+  // Both have looked up zeros, so the key is admitted without a gradient.
+  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), at::ones({1, 2})));
+}
+
+TEST(DynamicTableTest, AGradientOfAnEvictedKeyIsDropped) {
+  for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
+    TPUEmbedding layer =
+        small_layer({.capacity = 1}, optim::SGD{.learning_rate = 1.0}, apply);
+    std::unique_ptr<Combined> combined;
+    if (apply == Apply::kOnStep) {
+      combined = std::make_unique<Combined>(
+          torch::optim::SGD(layer->parameters(), 0.1),
+          std::vector<TPUEmbedding>{layer});
+    }
+    const auto step = [&](const at::Tensor& loss) {
+      if (combined != nullptr) {
+        combined->zero_grad();
+      }
+      loss.backward();
+      if (combined != nullptr) {
+        combined->step();
+      }
+    };
+    step(lookup(layer, int64s({1})).sum());
+    auto ahead = layer->begin_forward({{"id", int64s({1, 1})}});
+    step(lookup(layer, int64s({2})).sum());
+    EXPECT_EQ(keys_of(layer), (Keys{2}));
+    const at::Tensor late = layer->finish_forward(std::move(ahead))["id"].sum();
+    step(late);
+    EXPECT_EQ(keys_of(layer), (Keys{2}));
+    EXPECT_EQ(
+        index_of(layer).counts(),
+        (KeyCounts{.admitted = 2, .evicted = 1, .dropped = 2}));
+  }
+}
+
+TEST(DynamicTableTest, MoreKeysThanRowsInABatch) {
+  TPUEmbedding layer = small_layer({.capacity = 3});
+  train(layer, at::arange(10, at::kLong));
+  EXPECT_EQ(index_of(layer).size(), 3);
+  train(layer, at::arange(20, at::kLong));
+  EXPECT_EQ(index_of(layer).size(), 3);
+}
+
+TEST(DynamicTableTest, ThePaddingKeyIsNoKey) {
+  TPUEmbedding layer = TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          [] {
+            const TablePtr table = make_table(
+                {.name = "t",
+                 .dim = 2,
+                 .initializer = initializers::Constant{.value = 1.0},
+                 .keys = DynamicKeys{.capacity = 10, .padding_key = 0}});
+            return Nest<FeatureConfig>{
+                {"dense", FeatureConfig{.table = table}},
+                {"bag", FeatureConfig{.table = table}}};
+          }(),
+      .optimizer = optim::SGD{.learning_rate = 0.5}});
+  const auto activations = layer->forward(
+      {{"dense", int64s({0, 3})}, {"bag", test::ragged({{0, 4, 0}, {0}})}});
+  EXPECT_TRUE(at::equal(activations["dense"], floats({2, 2}, {0, 0, 1, 1})));
+  // The mean of one key, and an empty bag.
+  EXPECT_TRUE(at::equal(activations["bag"], floats({2, 2}, {1, 1, 0, 0})));
+  loss_of(activations).backward();
+  EXPECT_EQ(keys_of(layer), (Keys{3, 4}));
+  EXPECT_EQ(layer->out_of_range_count(), 0);
+}
+
+TEST(DynamicTableTest, OnStepAndAccumulationEqualTheVocabulary) {
+  const optim::OptimizerSpec spec = optim::Adagrad{.learning_rate = 0.1};
+  const auto run = [&](const TablePtr& table, bool with_keys) {
+    TPUEmbedding layer = make_layer(table, spec, Apply::kOnStep);
+    Combined combined(
+        torch::optim::SGD(layer->parameters(), 0.1),
+        std::vector<TPUEmbedding>{layer});
+    Batches batches;
+    std::vector<at::Tensor> losses;
+    for (int step = 0; step < 6; ++step) {
+      combined.zero_grad();
+      for (int pass = 0; pass < 2; ++pass) {
+        const auto batch = batches.next();
+        at::Tensor loss = loss_of(
+            layer->forward(with_keys ? batch.with_keys : batch.with_rows));
+        loss.backward();
+        losses.push_back(loss.detach());
+      }
+      combined.step();
+    }
+    return losses;
+  };
+  const auto expected = run(static_table({}), false);
+  const auto actual = run(dynamic_table({}), true);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expect_close(actual[i], expected[i], 1e-5, 1e-6);
+  }
+
+  const auto accumulate = [&](const TablePtr& table, bool with_keys) {
+    TPUEmbedding layer = make_layer(
+        table,
+        optim::Adagrad{.learning_rate = 0.1, .gradient_accumulation_steps = 3});
+    Batches batches;
+    std::vector<at::Tensor> losses;
+    for (int step = 0; step < 10; ++step) {
+      const auto batch = batches.next();
+      at::Tensor loss = loss_of(
+          layer->forward(with_keys ? batch.with_keys : batch.with_rows));
+      loss.backward();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  };
+  const auto summed = accumulate(static_table({}), false);
+  const auto summed_by_key = accumulate(dynamic_table({}), true);
+  for (size_t i = 0; i < summed.size(); ++i) {
+    expect_close(summed_by_key[i], summed[i], 1e-5, 1e-6);
+  }
+}
+
+TEST(DynamicTableTest, AFailedPassChangesNothing) {
+  bool fails = false;
+  const optim::OptimizerSpec spec =
+      optim::SGD{.learning_rate = optim::LearningRate([&] {
+                   TORCH_CHECK_VALUE(!fails, "no rate");
+                   return 1.0;
+                 })};
+  TPUEmbedding layer = small_layer({.capacity = 2}, spec);
+  train(layer, int64s({1, 2}));
+  const auto before = index_of(layer).entries();
+  fails = true;
+  EXPECT_ANY_THROW(train(layer, int64s({3, 4})));
+  EXPECT_EQ(index_of(layer).entries(), before);
+  fails = false;
+  train(layer, int64s({3}));
+  EXPECT_EQ(index_of(layer).size(), 2);
+  EXPECT_EQ(index_of(layer).counts().evicted, 1);
+}
+
+TEST(DynamicTableTest, PrefetchTrainsAsWithoutIt) {
+  const auto run = [](bool ahead) {
+    TPUEmbedding layer =
+        small_layer({.capacity = 20}, optim::Adagrad{.learning_rate = 0.1});
+    std::vector<at::Tensor> batches;
+    std::mt19937_64 random(2);
+    for (int i = 0; i < 30; ++i) {
+      std::vector<int64_t> keys(8);
+      for (int64_t& key : keys) {
+        key = static_cast<int64_t>(random() % 60);
+      }
+      batches.push_back(at::tensor(keys, at::kLong));
+    }
+    if (ahead) {
+      for (auto& item : prefetch(batches, layer, [](const at::Tensor& ids) {
+             return Features{{"id", ids}};
+           })) {
+        item.activations["id"].square().sum().backward();
+      }
+    } else {
+      for (const at::Tensor& batch : batches) {
+        lookup(layer, batch).square().sum().backward();
+      }
+    }
+    return index_of(layer).counts();
+  };
+  // With prefetch, some keys are evicted between their lookup and their update.
+  EXPECT_EQ(run(false).dropped, 0);
+  EXPECT_GT(run(true).dropped, 0);
+}
+
+TEST(DynamicTableTest, TablesCanBeReadAndReplaced) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  layer->update_embedding_table(
+      "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
+  const EmbeddingTables tables = layer->embedding_tables();
+  EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-4, 9})));
+  EXPECT_TRUE(
+      at::equal(tables.begin()->parameters, floats({2, 2}, {3, 4, 1, 2})));
+  expect_close(stored(layer, int64s({9, 8})), floats({2, 2}, {1, 2, 0, 0}));
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("t", floats({2, 2}, {1, 2, 3, 4})),
+      "[update_embedding_table] table 't' has keys");
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("t", int64s({1, 1}), at::ones({2, 2})),
+      "the keys of table 't' must be distinct, but 1 occurs twice");
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("t", int64s({1}), at::ones({2, 2})),
+      "expected keys [n] and values [n, 2], but got [1] and [2, 2]");
+  EXPECT_TYPE_ERROR(
+      layer->update_embedding_table("t", at::ones({1}), at::ones({1, 2})),
+      "keys must be a dense int64 cpu tensor");
+  EXPECT_VALUE_ERROR(layer->read_rows("t", 0, 1), "has keys");
+  EXPECT_EQ(keys_of(layer), (Keys{-4, 9}));
+}
+
+TEST(DynamicTableTest, EvictsOnDemand) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  train(layer, int64s({1, 2}));
+  train(layer, int64s({2, 3}));
+  EXPECT_EQ(layer->evict("t", 2), 0);
+  EXPECT_EQ(layer->evict("t", 1), 1);
+  EXPECT_EQ(keys_of(layer), (Keys{2, 3}));
+  EXPECT_VALUE_ERROR(layer->evict("t", 0), "[evict] updates must be >= 1");
+  EXPECT_VALUE_ERROR(layer->evict("x", 1), "[evict] no table 'x'");
+}
+
+TEST(DynamicTableTest, RefusesToEvictWhileGradientsWait) {
+  TPUEmbedding layer = small_layer(
+      {.capacity = 10}, optim::SGD{.learning_rate = 1.0}, Apply::kOnStep);
+  Combined combined(
+      torch::optim::SGD(layer->parameters(), 0.1),
+      std::vector<TPUEmbedding>{layer});
+  train(layer, int64s({1}));
+  EXPECT_TORCH_ERROR(
+      layer->evict("t", 1), "table 't' has gradients that wait for an update");
+  combined.step();
+  EXPECT_EQ(layer->evict("t", 1), 0);
+}
+
+TEST(DynamicTableTest, ASavedSketchCountsOn) {
+  const DynamicKeys keys{
+      .capacity = 10, .admission = admission::AfterOccurrences{.count = 2}};
+  TPUEmbedding layer = small_layer(keys);
+  train(layer, int64s({5}));
+  std::stringstream stream;
+  torch::save(layer, stream);
+  TPUEmbedding loaded = small_layer(keys);
+  torch::load(loaded, stream);
+  train(loaded, int64s({5}));
+  EXPECT_EQ(keys_of(loaded), (Keys{5}));
+
+  std::stringstream again;
+  torch::save(layer, again);
+  TPUEmbedding other = small_layer({.capacity = 10});
+  EXPECT_VALUE_ERROR(
+      torch::load(other, again),
+      "the sketch of table 't' must have 0 counters, but got 40");
+}
+
+TEST(DynamicTableTest, RowsOfAVocabularyBecomeKeys) {
+  const TablePtr known =
+      make_table({.name = "t", .vocabulary_size = 4, .dim = 2});
+  TPUEmbedding source(TPUEmbeddingOptions{
+      .features = {{"id", FeatureConfig{.table = known}}},
+      .optimizer = optim::SGD{.learning_rate = 1.0}});
+  std::stringstream stream;
+  torch::save(source, stream);
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  torch::load(layer, stream);
+  EXPECT_EQ(keys_of(layer), (Keys{0, 1, 2, 3}));
+  EXPECT_TRUE(at::equal(
+      stored(layer, at::arange(4, at::kLong)),
+      source->embedding_tables()["t"]));
+
+  std::stringstream back;
+  torch::save(layer, back);
+  EXPECT_VALUE_ERROR(torch::load(source, back), "it was saved with keys");
+
+  TPUEmbedding tiny = small_layer({.capacity = 3});
+  std::stringstream too_many;
+  torch::save(source, too_many);
+  EXPECT_VALUE_ERROR(torch::load(tiny, too_many), "has a capacity of 3 rows");
+  EXPECT_EQ(index_of(tiny).size(), 0);
+}
+
+TEST(DynamicTableTest, SummaryShowsTheKeys) {
+  TPUEmbedding layer = small_layer({.capacity = 4});
+  train(layer, int64s({1, 2, 3}));
+  EXPECT_NE(
+      layer->summary().find(
+          "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted"),
+      std::string::npos)
+      << layer->summary();
+}
+
+TEST(DynamicTableTest, TheConfigSurvivesJson) {
+  for (const DynamicKeys& keys :
+       {DynamicKeys{.capacity = 7},
+        DynamicKeys{
+            .capacity = 1,
+            .admission = admission::AfterOccurrences{.count = 9},
+            .eviction = eviction::LeastFrequentlyUsed{.half_life = 2.5},
+            .padding_key = -1},
+        DynamicKeys{
+            .capacity = 2,
+            .admission = admission::WithProbability{.probability = 0.5},
+            .eviction = eviction::OlderThan{.updates = 3}}}) {
+    const TableConfig config{.name = "t", .dim = 2, .keys = keys};
+    EXPECT_EQ(table_from_json(to_json(config)), config);
+  }
+}
+
+TEST(DynamicTableTest, RefusesWhatItCantDo) {
+  const DynamicKeys keys{.capacity = 10};
+  EXPECT_VALUE_ERROR(
+      make_table({.name = "t", .vocabulary_size = 3, .dim = 2, .keys = keys}),
+      "vocabulary_size must be 0 if keys are set, but got 3");
+  EXPECT_VALUE_ERROR(
+      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{}}),
+      "[TableConfig 't'] keys: capacity must be in [1, 2147483648], but got 0");
+  for (const Strategy& strategy : {Strategy::host(), Strategy::dense()}) {
+    EXPECT_RAISES(
+        c10::NotImplementedError,
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"id",
+                  FeatureConfig{
+                      .table =
+                          make_table({.name = "t", .dim = 2, .keys = keys})}}},
+            .strategy = strategy}),
+        "[table 't'] keys need Strategy::engine()");
+  }
+  TPUEmbedding layer = small_layer(keys);
+  EXPECT_RAISES(
+      c10::NotImplementedError,
+      layer->save_checkpoint("nowhere"),
+      "[save_checkpoint] expected tables with a vocabulary, but table 't'");
+  EXPECT_FALSE(std::filesystem::exists("nowhere"));
+}
+
+TEST(DynamicTableTest, ServingLooksUpKnownKeys) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  layer->update_embedding_table(
+      "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
+  const Features features{{"id", int64s({-4, 5, 9})}};
+  const at::Tensor expected = floats({3, 2}, {3, 4, 0, 0, 1, 2});
+  EXPECT_TRUE(at::equal(layer->embedding_lookup(features)["id"], expected));
+  const auto configs = layer->options().features;
+  const EmbeddingTables tables = layer->embedding_tables();
+  EXPECT_TRUE(at::equal(
+      serving_embedding_lookup(features, {}, tables, configs)["id"], expected));
+  EmbeddingTables::Entry broken = *tables.begin();
+  broken.keys = int64s({1});
+  EXPECT_VALUE_ERROR(
+      serving_embedding_lookup(
+          features, {}, EmbeddingTables({broken}), configs),
+      "so the entry must have contiguous int64 keys [rows]");
+}
+
+TEST(DynamicTableTest, TheEngineTrainsKeys) {
+  const TablePtr table = make_table(
+      {.name = "t",
+       .dim = 2,
+       .initializer = initializers::Constant{.value = 1.0},
+       .keys = DynamicKeys{.capacity = 10}});
+  for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
+    EmbeddingEngine engine(EmbeddingEngineOptions{
+        .features = {{"id", FeatureConfig{.table = table}}},
+        .optimizer = optim::SGD{.learning_rate = 0.5},
+        .pipelining = pipelining});
+    for (int step = 0; step < 3; ++step) {
+      engine.enqueue({{"id", int64s({-7, 3})}});
+      engine.dequeue()["id"].sum().backward();
+      engine.apply_gradients();
+    }
+    const EmbeddingTables tables = engine.embedding_tables();
+    EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-7, 3})));
+    EXPECT_TRUE(at::equal(
+        tables.begin()->parameters, floats({2, 2}, {-0.5, -0.5, -0.5, -0.5})));
+  }
+}
+
+// The rows have other numbers after the load.
+TEST(DynamicTableTest, RandomRoundingUsesTheKey) {
+  const auto make = [] {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"id",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "t",
+                       .dim = 32,
+                       .dtype = at::kBFloat16,
+                       .keys = DynamicKeys{.capacity = 100}})}}},
+        .optimizer = optim::SGD{.learning_rate = 0.01}});
+  };
+  TPUEmbedding layer = make();
+  for (const int64_t key : {5, 90, 3, 8}) {
+    train(layer, int64s({key}));
+  }
+  std::stringstream stream;
+  torch::save(layer, stream);
+  TPUEmbedding loaded = make();
+  torch::load(loaded, stream);
+  const at::Tensor keys = int64s({3, 5, 8, 90});
+  for (int step = 0; step < 3; ++step) {
+    train(layer, keys);
+    train(loaded, keys);
+  }
+  EXPECT_TRUE(at::equal(stored(loaded, keys), stored(layer, keys)));
+}
+
+TEST(DynamicTableTest, EmptyAndUnusableBatches) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  const at::Tensor none = lookup(layer, at::zeros({0}, at::kLong));
+  EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 2}));
+  none.sum().backward();
+  EXPECT_EQ(index_of(layer).size(), 0);
+  train(layer, int64s({-3}).to(at::kInt));
+  EXPECT_EQ(keys_of(layer), (Keys{-3}));
+  EXPECT_TYPE_ERROR(
+      lookup(layer, at::ones({2})),
+      "[feature 'id'] ids must be int32 or int64");
+  EXPECT_VALUE_ERROR(
+      lookup(layer, at::zeros({}, at::kLong)), "must have rank 1 or above");
+  EXPECT_EQ(keys_of(layer), (Keys{-3}));
+}
+
+TEST(DynamicTableTest, FrozenTablesKeepTheirKeys) {
+  TPUEmbedding layer = small_layer({.capacity = 10});
+  train(layer, int64s({1}));
+  layer->virtual_variable().requires_grad_(false);
+  EXPECT_TRUE(at::equal(lookup(layer, int64s({2})), at::zeros({1, 2})));
+  EXPECT_EQ(index_of(layer).size(), 1);
+}
+
+}  // namespace dynamic_table_test
+}  // namespace tessera

@@ -1,0 +1,730 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares KeyIndex with maps that follow its rules in the plainest way.
+#include "src/tables/key_index.h"
+
+#include "src/common/parallel.h"
+#include "src/common/random_key.h"
+#include "tests/test_util.h"
+
+#include <c10/util/ScopeExit.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace tessera {
+namespace key_index_test {
+
+constexpr uint64_t kRandomKey = 1234;
+
+KeyIndex make_index(const DynamicKeys& config) {
+  return {config, "t", kRandomKey, KeyPartitions(config.capacity).all()};
+}
+
+// One update of the index with these keys, each once. Returns their rows.
+std::vector<uint32_t> update(
+    KeyIndex& index,
+    const std::vector<int64_t>& keys,
+    int64_t number,
+    const std::vector<uint32_t>& counts = {},
+    const std::vector<uint32_t>& looked_up = {},
+    std::optional<uint64_t> version = {}) {
+  std::vector<uint32_t> rows(keys.size());
+  const KeyOccurrences term{
+      .keys = keys.data(),
+      .looked_up = looked_up.empty() ? nullptr : looked_up.data(),
+      .version = version,
+      .counts = counts.empty() ? nullptr : counts.data(),
+      .size = static_cast<int64_t>(keys.size()),
+      .rows = rows.data()};
+  index.apply(index.plan(term, number));
+  return rows;
+}
+
+std::vector<uint32_t> find(
+    const KeyIndex& index,
+    const std::vector<int64_t>& keys) {
+  std::vector<uint32_t> rows(keys.size());
+  index.find(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
+  return rows;
+}
+
+std::vector<int64_t> keys_of(const KeyIndex& index) {
+  std::vector<int64_t> keys;
+  for (const KeyEntry& entry : index.entries()) {
+    keys.push_back(entry.key);
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+using Keys = std::vector<int64_t>;
+
+// --- the reference -----------------------------------------------------------
+
+// A table of keys as the documentation describes it.
+class Reference {
+ public:
+  struct Entry {
+    int64_t last_update = 0;
+    double frequency = 0.0;
+  };
+
+  explicit Reference(const DynamicKeys& config)
+      : config_(config), partitions_(config.capacity) {}
+
+  void update(
+      const std::vector<int64_t>& keys,
+      const std::vector<uint32_t>& counts,
+      const std::vector<bool>& had_row,
+      int64_t number) {
+    std::map<int64_t, uint64_t> used;
+    std::map<int64_t, uint64_t> missing;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (entries.count(keys[i]) > 0) {
+        used[keys[i]] += counts[i];
+      } else if (had_row[i]) {
+        dropped += counts[i];
+      } else {
+        missing[keys[i]] += counts[i];
+      }
+    }
+    for (const auto& [key, count] : used) {
+      touch(entries[key], count, number, /*is_new=*/false);
+    }
+    std::unordered_set<int64_t> is_new;
+    for (const auto& [key, count] : missing) {
+      seen_[key] += count;
+      if (admits(key, count, number)) {
+        touch(entries[key], count, number, /*is_new=*/true);
+        is_new.insert(key);
+      }
+    }
+    std::map<int64_t, std::vector<int64_t>> by_partition;
+    for (const auto& [key, entry] : entries) {
+      by_partition[partitions_.of_hash(hash_of_key(key))].push_back(key);
+    }
+    for (auto& [partition, of_partition] : by_partition) {
+      shrink(of_partition, partitions_.rows(partition), number, is_new, used);
+    }
+    admitted += static_cast<int64_t>(is_new.size());
+  }
+
+  std::unordered_map<int64_t, Entry> entries;
+  int64_t admitted = 0;
+  int64_t evicted = 0;
+  int64_t dropped = 0;
+
+ private:
+  void touch(Entry& entry, uint64_t count, int64_t number, bool is_new) const {
+    entry.last_update = number;
+    if (const auto* policy =
+            std::get_if<eviction::LeastFrequentlyUsed>(&config_.eviction)) {
+      const double added = std::log2(static_cast<double>(count)) +
+          static_cast<double>(number) / policy->half_life;
+      const double sum = is_new
+          ? added
+          : std::log2(std::exp2(entry.frequency) + std::exp2(added));
+      entry.frequency = static_cast<float>(sum);
+    }
+  }
+
+  bool admits(int64_t key, uint64_t count, int64_t number) const {
+    if (const auto* policy =
+            std::get_if<admission::AfterOccurrences>(&config_.admission)) {
+      return seen_.at(key) >= static_cast<uint64_t>(policy->count);
+    }
+    if (const auto* policy =
+            std::get_if<admission::WithProbability>(&config_.admission)) {
+      const uint64_t bits = mix_bits(
+          mix_bits(kRandomKey + hash_of_key(key)) +
+          static_cast<uint64_t>(number));
+      return static_cast<double>(bits >> 11) * 0x1p-53 <
+          1.0 - std::pow(1.0 - policy->probability, count);
+    }
+    return true;
+  }
+
+  std::tuple<double, int64_t, uint64_t> rank(int64_t key) const {
+    const Entry& entry = entries.at(key);
+    return {entry.frequency, entry.last_update, hash_of_key(key)};
+  }
+
+  void shrink(
+      std::vector<int64_t>& keys,
+      int64_t rows,
+      int64_t number,
+      std::unordered_set<int64_t>& is_new,
+      const std::map<int64_t, uint64_t>& used) {
+    std::sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) {
+      return rank(a) < rank(b);
+    });
+    const auto* old_only = std::get_if<eviction::OlderThan>(&config_.eviction);
+    auto excess = static_cast<int64_t>(keys.size()) - rows;
+    // With OlderThan, old keys go first and then new ones.
+    for (int pass = 0; pass < 2 && excess > 0; ++pass) {
+      for (const int64_t key : keys) {
+        if (excess == 0 || entries.count(key) == 0) {
+          continue;
+        }
+        const int64_t age = number - entries.at(key).last_update;
+        if (old_only != nullptr &&
+            (pass == 0 ? age <= old_only->updates : is_new.count(key) == 0)) {
+          continue;
+        }
+        if (is_new.erase(key) == 0) {
+          ++evicted;
+          if (const auto found = used.find(key); found != used.end()) {
+            dropped += static_cast<int64_t>(found->second);
+          }
+        }
+        entries.erase(key);
+        --excess;
+      }
+    }
+  }
+
+  DynamicKeys config_;
+  KeyPartitions partitions_;
+  std::unordered_map<int64_t, uint64_t> seen_;
+};
+
+struct Case {
+  std::string name;
+  DynamicKeys config;
+  int64_t keys;  // the number of possible keys
+  int64_t batch;
+  int64_t updates;
+};
+
+std::vector<Case> cases() {
+  const admission::AfterOccurrences thrice{
+      .count = 3, .counters = int64_t{1} << 22};
+  const eviction::LeastFrequentlyUsed frequent{.half_life = 3.0};
+  return {
+      {"one_row", {.capacity = 1}, 4, 3, 400},
+      {"two_rows_by_frequency",
+       {.capacity = 2, .eviction = frequent},
+       5,
+       4,
+       400},
+      {"few_rows", {.capacity = 7}, 30, 9, 400},
+      {"never_full", {.capacity = 20'000}, 10'000, 1000, 50},
+      {"recent", {.capacity = 900}, 3000, 700, 300},
+      {"frequent", {.capacity = 900, .eviction = frequent}, 3000, 700, 300},
+      {"frequent_for_long",
+       {.capacity = 300,
+        .eviction = eviction::LeastFrequentlyUsed{.half_life = 1000.0}},
+       1000,
+       200,
+       300},
+      {"old",
+       {.capacity = 900, .eviction = eviction::OlderThan{.updates = 4}},
+       3000,
+       300,
+       300},
+      {"thrice", {.capacity = 900, .admission = thrice}, 3000, 700, 300},
+      {"at_random",
+       {.capacity = 900,
+        .admission = admission::WithProbability{.probability = 0.2}},
+       3000,
+       700,
+       300},
+      {"partitions", {.capacity = 20'000}, 60'000, 6000, 40},
+      {"partitions_thrice_frequent",
+       {.capacity = 20'000, .admission = thrice, .eviction = frequent},
+       60'000,
+       6000,
+       40},
+      {"few_evictions", {.capacity = 2000}, 4000, 60, 400},
+      {"few_old",
+       {.capacity = 2000, .eviction = eviction::OlderThan{.updates = 30}},
+       4000,
+       60,
+       400},
+      {"larger_than_the_table", {.capacity = 50}, 400, 300, 100},
+      {"larger_than_the_table_by_frequency",
+       {.capacity = 50, .eviction = frequent},
+       400,
+       300,
+       100},
+  };
+}
+
+// The ids of one step, and what their lookup found.
+struct Batch {
+  std::vector<int64_t> keys;
+  std::vector<uint32_t> counts;
+  std::vector<uint32_t> looked_up;
+  uint64_t version = 0;
+};
+
+// Frequencies that differ by less than rounding may be ordered otherwise by the
+// reference, so both take them from the same formula in float.
+class DynamicKeyIndexTest : public testing::TestWithParam<Case> {
+ protected:
+  // Small numbers are frequent. Keys are spread over all of int64.
+  Batch look_up_random_keys() {
+    Batch batch;
+    batch.version = index_.version();
+    for (int64_t i = 0; i < GetParam().batch; ++i) {
+      const double u = std::uniform_real_distribution<>(0.0, 1.0)(random_);
+      const auto number = static_cast<int64_t>(
+          static_cast<double>(GetParam().keys) * u * u * u);
+      batch.keys.push_back(static_cast<int64_t>(
+          static_cast<uint64_t>(number) * 0xD1342543DE82EF95ULL));
+      batch.counts.push_back(random_() % 8 == 0 ? 3 : 1);
+    }
+    batch.looked_up = find(index_, batch.keys);
+    return batch;
+  }
+
+  // One update of the index and of the reference, which must agree.
+  void update_both(
+      const Batch& batch,
+      std::optional<uint64_t> version,
+      int64_t number) {
+    SCOPED_TRACE(number);
+    const std::vector<int64_t>& keys = batch.keys;
+    std::vector<bool> had_row;
+    for (const uint32_t row : batch.looked_up) {
+      had_row.push_back(row != kNoRow);
+    }
+    const auto rows =
+        update(index_, keys, number, batch.counts, batch.looked_up, version);
+    reference_.update(keys, batch.counts, had_row, number);
+
+    const auto found = find(index_, keys);
+    std::unordered_map<uint32_t, int64_t> key_of_row;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool has_row = reference_.entries.count(keys[i]) > 0;
+      ASSERT_EQ(found[i] != kNoRow, has_row) << keys[i];
+      // An occurrence that was dropped has no row, even if another occurrence admits the
+      // key again.
+      if (rows[i] != kNoRow) {
+        ASSERT_EQ(rows[i], found[i]);
+        ASSERT_EQ(key_of_row.emplace(rows[i], keys[i]).first->second, keys[i]);
+        ASSERT_EQ(
+            index_.partitions().of_row(rows[i]),
+            index_.partitions().of_hash(hash_of_key(keys[i])));
+      } else {
+        ASSERT_TRUE(!has_row || had_row[i]);
+      }
+    }
+    ASSERT_EQ(index_.size(), static_cast<int64_t>(reference_.entries.size()));
+    ASSERT_EQ(
+        index_.counts(),
+        (KeyCounts{
+            .admitted = reference_.admitted,
+            .evicted = reference_.evicted,
+            .dropped = reference_.dropped}));
+    std::unordered_set<uint32_t> used_rows;
+    for (const KeyEntry& entry : index_.entries()) {
+      const auto expected = reference_.entries.find(entry.key);
+      ASSERT_NE(expected, reference_.entries.end());
+      ASSERT_EQ(entry.last_update, expected->second.last_update);
+      ASSERT_EQ(entry.frequency, expected->second.frequency);
+      ASSERT_TRUE(used_rows.insert(entry.row).second);
+      ASSERT_LT(entry.row, GetParam().config.capacity);
+    }
+  }
+
+  KeyIndex index_ = make_index(GetParam().config);
+  Reference reference_{GetParam().config};
+  std::mt19937_64 random_{17};
+};
+
+TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForRandomUpdates) {
+  for (int64_t number = 1; number <= GetParam().updates; ++number) {
+    Batch batch = look_up_random_keys();
+    // Some keys had a row at the lookup, and lost it in an update since.
+    for (uint32_t& row : batch.looked_up) {
+      if (row == kNoRow && random_() % 16 == 0) {
+        row = 0;
+      }
+    }
+    if (number % 7 == 0) {
+      // A plan that is not carried out makes no difference.
+      std::vector<uint32_t> rows(batch.keys.size());
+      index_.plan(
+          KeyOccurrences{
+              .keys = batch.keys.data(),
+              .size = static_cast<int64_t>(batch.keys.size()),
+              .rows = rows.data()},
+          number);
+    }
+    update_both(batch, std::nullopt, number);
+    if (HasFatalFailure()) {
+      return;
+    }
+  }
+  RecordProperty(
+      "operations", std::to_string(GetParam().updates * GetParam().batch));
+}
+
+TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForLookupsOfOlderVersions) {
+  std::deque<Batch> ahead;
+  // More evictions than the index remembers happen between some lookups and their
+  // updates.
+  constexpr size_t kMaxAhead = 100;
+  for (int64_t number = 1; number <= GetParam().updates; ++number) {
+    const size_t wanted = number % 200 < 100 ? 1 + random_() % 3 : kMaxAhead;
+    do {
+      ahead.push_back(look_up_random_keys());
+    } while (ahead.size() < wanted);
+    do {
+      const Batch batch = std::move(ahead.front());
+      ahead.pop_front();
+      update_both(batch, batch.version, number);
+      if (HasFatalFailure()) {
+        return;
+      }
+    } while (ahead.size() > wanted && ++number <= GetParam().updates);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies,
+    DynamicKeyIndexTest,
+    testing::ValuesIn(cases()),
+    [](const auto& info) { return info.param.name; });
+
+// --- properties --------------------------------------------------------------
+
+TEST(DynamicKeysTest, NoInt64IsSpecial) {
+  KeyIndex index = make_index({.capacity = 100});
+  const Keys keys{
+      0,
+      -1,
+      1,
+      std::numeric_limits<int64_t>::min(),
+      std::numeric_limits<int64_t>::max(),
+      std::numeric_limits<uint32_t>::max()};
+  EXPECT_EQ(find(index, keys), std::vector<uint32_t>(keys.size(), kNoRow));
+  const auto rows = update(index, keys, 1);
+  EXPECT_EQ(find(index, keys), rows);
+  EXPECT_EQ(index.size(), 6);
+}
+
+TEST(DynamicKeysTest, ThreadsMakeNoDifference) {
+  const DynamicKeys config{
+      .capacity = 30'000,
+      .admission = admission::AfterOccurrences{.count = 2},
+      .eviction = eviction::LeastFrequentlyUsed{.half_life = 5.0}};
+  const int64_t threads = thread_count();
+  const auto restore = c10::make_scope_exit([&] { set_thread_count(threads); });
+  std::vector<std::vector<KeyEntry>> results;
+  for (const int64_t count : {1, 2, 4}) {
+    set_thread_count(count);
+    KeyIndex index = make_index(config);
+    std::mt19937_64 random(3);
+    for (int64_t number = 1; number <= 12; ++number) {
+      Keys keys(50'000);
+      for (int64_t& key : keys) {
+        key = static_cast<int64_t>(random() % 90'000);
+      }
+      update(index, keys, number);
+    }
+    results.push_back(index.entries());
+  }
+  EXPECT_GT(results[0].size(), 25'000);
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+TEST(DynamicKeysTest, TheOrderOfABatchMakesNoDifference) {
+  const DynamicKeys config{
+      .capacity = 50, .admission = admission::AfterOccurrences{.count = 2}};
+  KeyIndex forwards = make_index(config);
+  KeyIndex backwards = make_index(config);
+  std::mt19937_64 random(5);
+  for (int64_t number = 1; number <= 100; ++number) {
+    Keys keys(60);
+    for (int64_t& key : keys) {
+      key = static_cast<int64_t>(random() % 200);
+    }
+    update(forwards, keys, number);
+    std::reverse(keys.begin(), keys.end());
+    update(backwards, keys, number);
+    ASSERT_EQ(forwards.entries(), backwards.entries());
+    ASSERT_EQ(forwards.sketch(), backwards.sketch());
+  }
+}
+
+TEST(DynamicKeysTest, TheKeyThatWasUsedLastLongestAgoIsEvicted) {
+  KeyIndex index = make_index({.capacity = 3});
+  update(index, {1, 2, 3}, 1);
+  update(index, {1}, 2);
+  update(index, {3}, 3);
+  const auto row = find(index, {2})[0];
+  EXPECT_EQ(update(index, {9}, 4)[0], row);
+  EXPECT_EQ(keys_of(index), (Keys{1, 3, 9}));
+}
+
+TEST(DynamicKeysTest, OldOccurrencesCountLess) {
+  const DynamicKeys config{
+      .capacity = 2,
+      .eviction = eviction::LeastFrequentlyUsed{.half_life = 1.0}};
+  KeyIndex index = make_index(config);
+  update(index, {1, 2}, 1, {4, 1});
+  update(index, {2}, 2);  // 2 has 1/2 + 1, and 1 has 4/2
+  update(index, {3}, 3);
+  EXPECT_EQ(keys_of(index), (Keys{1, 3}));
+  // 3 has 1, and 1 has 4/4 and an older update.
+  update(index, {4}, 3);
+  EXPECT_EQ(keys_of(index), (Keys{3, 4}));
+}
+
+TEST(DynamicKeysTest, WithoutOldKeysNewOnesGetNoRow) {
+  KeyIndex index = make_index(
+      {.capacity = 2, .eviction = eviction::OlderThan{.updates = 2}});
+  update(index, {1, 2}, 1);
+  EXPECT_EQ(update(index, {3}, 3)[0], kNoRow);
+  EXPECT_EQ(keys_of(index), (Keys{1, 2}));
+  update(index, {1, 3}, 4);
+  EXPECT_EQ(keys_of(index), (Keys{1, 3}));
+}
+
+TEST(DynamicKeysTest, EvictsOnDemand) {
+  KeyIndex index = make_index({.capacity = 10});
+  update(index, {1, 2, 3}, 1);
+  update(index, {2}, 5);
+  EXPECT_EQ(index.evict_before(1), 0);
+  EXPECT_EQ(index.evict_before(5), 2);
+  EXPECT_EQ(keys_of(index), (Keys{2}));
+  update(index, {4, 5, 6}, 6);
+  EXPECT_EQ(keys_of(index), (Keys{2, 4, 5, 6}));
+  EXPECT_EQ(index.counts(), (KeyCounts{.admitted = 6, .evicted = 2}));
+}
+
+TEST(DynamicKeysTest, AKeyThatComesBackStartsAnew) {
+  KeyIndex index = make_index(
+      {.capacity = 1,
+       .eviction = eviction::LeastFrequentlyUsed{.half_life = 1e9}});
+  update(index, {1}, 1, {100});
+  index.evict_before(2);
+  update(index, {1}, 2);
+  EXPECT_NEAR(index.entries()[0].frequency, 0.0, 1e-6);
+}
+
+// Nine keys share a place that has room for six. The index counts the keys that went on,
+// and the count must become smaller when they leave: else it would be 0 again after 2^16
+// updates, and hide three keys.
+TEST(DynamicKeysTest, CrowdedKeysMayComeAndGoAnyNumberOfTimes) {
+  KeyIndex index = make_index({.capacity = 9});
+  int64_t next = 0;
+  for (int64_t number = 1; number <= 66'000; ++number) {
+    Keys keys;
+    for (; keys.size() < 9; ++next) {
+      if ((hash_of_key(next) >> 31) % 2 == 0) {
+        keys.push_back(next);
+      }
+    }
+    const auto rows = update(index, keys, number);
+    ASSERT_EQ(find(index, keys), rows) << number;
+    ASSERT_EQ(index.size(), 9);
+  }
+}
+
+TEST(DynamicKeysTest, ARandomAdmissionHasItsProbability) {
+  const KeyIndex index = make_index(
+      {.capacity = 10,
+       .admission = admission::WithProbability{.probability = 0.25}});
+  int64_t once = 0;
+  int64_t twice = 0;
+  for (int64_t key = 0; key < 100'000; ++key) {
+    once += index.would_admit(key, 1, 1) ? 1 : 0;
+    twice += index.would_admit(key, 2, 1) ? 1 : 0;
+  }
+  EXPECT_NEAR(static_cast<double>(once) / 1e5, 0.25, 0.01);
+  EXPECT_NEAR(static_cast<double>(twice) / 1e5, 1.0 - 0.75 * 0.75, 0.01);
+}
+
+TEST(DynamicKeysTest, TheSketchAdmitsNoKeyLate) {
+  // 64 counters for 1000 keys.
+  KeyIndex index = make_index(
+      {.capacity = 2000,
+       .admission = admission::AfterOccurrences{.count = 200, .counters = 64}});
+  for (int64_t key = 0; key < 1000; ++key) {
+    update(index, {key}, key + 1, {200});
+  }
+  EXPECT_EQ(index.size(), 1000);
+}
+
+TEST(DynamicKeysTest, PartitionsShareTheCapacity) {
+  for (const int64_t capacity :
+       {int64_t{1},
+        int64_t{4095},
+        int64_t{8191},
+        int64_t{100'003},
+        int64_t{1} << 20,
+        int64_t{10'000'019},
+        int64_t{1} << 31}) {
+    SCOPED_TRACE(capacity);
+    const KeyPartitions partitions(capacity);
+    EXPECT_EQ(partitions.first_row(partitions.count()), capacity);
+    EXPECT_LE(partitions.max_rows(), KeyPartitions::kMaxRows);
+    for (int64_t p = 0; p < partitions.count(); ++p) {
+      ASSERT_GE(partitions.rows(p), 1);
+      ASSERT_LE(partitions.rows(p), partitions.max_rows());
+      ASSERT_EQ(partitions.of_row(partitions.first_row(p)), p);
+      ASSERT_EQ(partitions.of_row(partitions.first_row(p + 1) - 1), p);
+    }
+  }
+}
+
+TEST(DynamicKeysTest, TheIndexTakesAtMost24BytesPerKey) {
+  for (const int64_t capacity : {100'000, 10'000'000}) {
+    for (const Eviction& eviction : std::vector<Eviction>{
+             eviction::LeastRecentlyUsed{}, eviction::LeastFrequentlyUsed{}}) {
+      const KeyIndex index =
+          make_index({.capacity = capacity, .eviction = eviction});
+      EXPECT_LE(index.bytes_at_capacity(), 24 * capacity);
+    }
+  }
+}
+
+TEST(DynamicKeysTest, EntriesCanBeSavedAndRestored) {
+  const DynamicKeys config{
+      .capacity = 10'000,
+      .admission = admission::AfterOccurrences{.count = 2},
+      .eviction = eviction::LeastFrequentlyUsed{.half_life = 5.0}};
+  KeyIndex index = make_index(config);
+  std::mt19937_64 random(3);
+  const auto train = [&random](std::vector<KeyIndex*> indices, int64_t number) {
+    Keys keys(4000);
+    for (int64_t& key : keys) {
+      key = static_cast<int64_t>(random() % 30'000);
+    }
+    for (KeyIndex* each : indices) {
+      update(*each, keys, number);
+    }
+  };
+  for (int64_t number = 1; number <= 10; ++number) {
+    train({&index}, number);
+  }
+  EXPECT_GT(index.evict_before(6), 0);  // leaves free rows
+  KeyIndex restored = make_index(config);
+  update(restored, {7, 8}, 1);
+  auto entries = index.entries();
+  restored.assign(entries, index.sketch(), index.counts(), "[test]");
+  KeyIndex copy(index);
+  for (int64_t number = 11; number <= 20; ++number) {
+    train({&index, &restored, &copy}, number);
+  }
+  EXPECT_EQ(copy.entries(), index.entries());
+  EXPECT_EQ(keys_of(restored), keys_of(index));
+  EXPECT_EQ(restored.sketch(), index.sketch());
+  EXPECT_EQ(restored.counts(), index.counts());
+}
+
+TEST(DynamicKeysTest, RefusesUnusableEntries) {
+  KeyIndex index = make_index({.capacity = 2});
+  update(index, {5}, 1);
+  std::vector<KeyEntry> twice{{.key = 1}, {.key = 1}};
+  EXPECT_VALUE_ERROR(
+      index.assign(twice, {}, {}, "[test]"),
+      "[test] the keys of table 't' must be distinct, but 1 occurs twice");
+  std::vector<KeyEntry> many{{.key = 1}, {.key = 2}, {.key = 3}};
+  EXPECT_VALUE_ERROR(
+      index.assign(many, {}, {}, "[test]"),
+      "[test] table 't' has a capacity of 2 rows in 1 partitions, but 3 keys");
+  std::vector<KeyEntry> one{{.key = 1}};
+  EXPECT_VALUE_ERROR(
+      index.assign(one, {1, 2}, {}, "[test]"), "must have 0 counters");
+  EXPECT_EQ(keys_of(index), (Keys{5}));
+}
+
+TEST(DynamicKeysTest, LookupsRunBesideAPlan) {
+  KeyIndex index = make_index({.capacity = 20'000});
+  Keys keys(20'000);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = static_cast<int64_t>(i);
+  }
+  update(index, keys, 1);
+  const auto expected = find(index, keys);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 5; ++round) {
+        EXPECT_EQ(find(index, keys), expected);
+      }
+    });
+  }
+  std::vector<uint32_t> rows(keys.size());
+  for (int round = 0; round < 5; ++round) {
+    Keys others = keys;
+    for (int64_t& key : others) {
+      key += 10'000;
+    }
+    index.plan(
+        KeyOccurrences{
+            .keys = others.data(),
+            .size = static_cast<int64_t>(others.size()),
+            .rows = rows.data()},
+        2);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
+  const auto error_of = [](const DynamicKeys& keys) {
+    try {
+      validate(keys, "[test]");
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string();
+  };
+  const auto expect = [&](const DynamicKeys& keys, const std::string& text) {
+    EXPECT_NE(error_of(keys).find(text), std::string::npos) << error_of(keys);
+  };
+  expect({}, "[test] keys: capacity must be in [1, 2147483648], but got 0");
+  expect({.capacity = -1}, "but got -1");
+  expect({.capacity = (int64_t{1} << 31) + 1}, "but got 2147483649");
+  for (const int64_t count : {0, 256}) {
+    expect(
+        {.capacity = 1,
+         .admission = admission::AfterOccurrences{.count = count}},
+        "the count of AfterOccurrences must be in [1, 255]");
+  }
+  expect(
+      {.capacity = 1, .admission = admission::AfterOccurrences{.counters = -1}},
+      "counters of AfterOccurrences");
+  for (const double probability : {0.0, -0.5, 1.5, std::nan("")}) {
+    expect(
+        {.capacity = 1,
+         .admission = admission::WithProbability{.probability = probability}},
+        "the probability of WithProbability must be in (0, 1]");
+  }
+  for (const double half_life :
+       {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    expect(
+        {.capacity = 1,
+         .eviction = eviction::LeastFrequentlyUsed{.half_life = half_life}},
+        "half_life of LeastFrequentlyUsed");
+  }
+  for (const int64_t updates : {int64_t{0}, int64_t{1} << 32}) {
+    expect(
+        {.capacity = 1, .eviction = eviction::OlderThan{.updates = updates}},
+        "the updates of OlderThan");
+  }
+  EXPECT_EQ(error_of({.capacity = int64_t{1} << 31}), "");
+}
+
+}  // namespace key_index_test
+}  // namespace tessera
