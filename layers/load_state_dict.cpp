@@ -82,6 +82,10 @@ class DestinationList {
       torch::nn::Module& module,
       const EmbeddingState& state,
       const std::string& prefix) {
+    check_has_no_keys(
+        state,
+        "[load_state_dict]",
+        "Call update_embedding_table() with keys and values.");
     const bool is_new = layers_.insert(&state).second;
     for (size_t i = 0; i < state.tables.size(); ++i) {
       const TableConfig& config = *state.tables[i].config;

@@ -17,6 +17,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/floor_divide.h>
 #include <ATen/ops/rand.h>
@@ -28,8 +29,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace {
@@ -159,6 +163,57 @@ struct SparseFeatures {
   tessera::TPUEmbedding layer{nullptr};
 };
 
+// Features of a table with keys. Half of the keys in a batch have no row, and some are the
+// padding key.
+struct KeyFeatures {
+  static constexpr int64_t kPadding = std::numeric_limits<int64_t>::min();
+  static constexpr int64_t kKeys = 500;
+
+  KeyFeatures() {
+    const auto table = tessera::make_table(
+        {.name = "keys",
+         .dim = 6,
+         .keys =
+             tessera::DynamicKeys{.capacity = kKeys, .padding_key = kPadding}});
+    layer = tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+        .features =
+            {{"bags", FeatureConfig{.table = table}},
+             {"id", FeatureConfig{.table = table}},
+             {"sequence",
+              FeatureConfig{.table = table, .max_sequence_length = 3}}},
+        .optimizer = tessera::optim::Adagrad{}});
+    // The first key is INT64_MAX, and the products are spread over all of int64.
+    at::Tensor keys = spread(at::arange(kKeys, at::kLong));
+    keys[0] = std::numeric_limits<int64_t>::max();
+    layer->update_embedding_table("keys", keys, at::rand({kKeys, 6}));
+  }
+  static at::Tensor spread(const at::Tensor& numbers) {
+    return numbers * 0x51ED270B9F6DC3A5;
+  }
+  static at::Tensor random_keys(at::IntArrayRef sizes) {
+    const at::Tensor numbers = at::randint(2 * kKeys, sizes, at::kLong);
+    const at::Tensor keys = spread(numbers).masked_fill(
+        numbers.remainder(9) == 0, std::numeric_limits<int64_t>::max());
+    return keys.masked_fill(numbers.remainder(7) == 0, kPadding);
+  }
+  static tessera::RaggedFeature ragged(int64_t size) {
+    const at::Tensor lengths = at::randint(5, {size}, at::kLong);
+    return tessera::RaggedFeature::from_lengths(
+        random_keys({lengths.sum().item<int64_t>()}), lengths);
+  }
+  static std::pair<Features, tessera::Weights> batch(int64_t size) {
+    const tessera::RaggedFeature bags = ragged(size);
+    const std::optional<tessera::Feature> weights =
+        at::rand({bags.values.numel()});
+    return {
+        {{"bags", bags},
+         {"id", random_keys({size, 2})},
+         {"sequence", ragged(size)}},
+        {{"bags", weights}, {"id", std::nullopt}, {"sequence", std::nullopt}}};
+  }
+  tessera::TPUEmbedding layer{nullptr};
+};
+
 struct RankerImpl : torch::nn::Module {
   RankerImpl() {
     embedding = register_module("embedding", make_embedding());
@@ -272,6 +327,40 @@ void write_pt2_sparse(Samples& samples) {
       });
 }
 
+void write_keys(Samples& samples) {
+  KeyFeatures model;
+  tessera::export_torchscript(model.layer, samples.path("keys.pt"));
+  for (const int64_t size : kSampleBatches) {
+    const auto [features, weights] = KeyFeatures::batch(size);
+    c10::Dict<std::string, at::Tensor> flat_weights;
+    flat_weights.insert(
+        "bags", std::get<at::Tensor>(*weights.flatten().front()));
+    c10::Dict<std::string, at::Tensor> expected;
+    model.layer->forward(features, weights)
+        .for_each([&](const std::string& path, const at::Tensor& activation) {
+          expected.insert(path, activation);
+        });
+    samples.add_case({dict_of(features), flat_weights}, expected, 1e-5);
+  }
+  samples.write_cases("keys.cases");
+
+  const std::string path = samples.path("keys.pt2");
+  const auto [features, weights] = KeyFeatures::batch(100);
+  tessera::export_pt2(
+      model.layer, path, {.features = features, .weights = weights});
+  const tessera::Pt2Program program(path);
+  add_calls(
+      samples,
+      "keys",
+      [](int64_t size) {
+        const auto batch = KeyFeatures::batch(size);
+        return arguments_of(batch.first, batch.second);
+      },
+      [&](const std::vector<at::Tensor>& arguments) {
+        return program.run(arguments);
+      });
+}
+
 void write_pt2_ranker(
     Samples& samples,
     const std::string& name,
@@ -320,6 +409,7 @@ int main(int argc, char** argv) {
   write_pt2_embedding(samples, "embedding_half", at::kHalf);
   write_pt2_embedding(samples, "embedding_int8", at::kChar);
   write_pt2_sparse(samples);
+  write_keys(samples);
   tessera::test::write_example_models(samples);
   write_pt2_ranker(samples, "ranker", at::kFloat);
   write_pt2_ranker(samples, "ranker_int8", at::kChar);

@@ -75,7 +75,7 @@ def main():
         model, cases = check_file(path)
         if path.stem.startswith("embedding"):
             check_embedding(model, cases)
-        else:
+        elif path.stem.startswith("ranker"):
             check_ranker(model, cases)
         print(f"{path.stem}: {len(cases)} batches equal")
     print(f"torch {torch.__version__}: {len(paths)} exported files give what Tessera gives")

@@ -52,24 +52,24 @@ class Lookup {
       : state_(state),
         config_(*state.config.table),
         table_(table),
+        rules_(id_rules_of(state.config, table)),
         name_(plain_text(name)),
         checks_(checks) {}
 
   at::Tensor dense(const at::Tensor& input) const {
-    at::Tensor ids = input.to(at::kLong);
+    at::Tensor ids = input;
     if (ids.dim() >= 2 && ids.size(-1) == 1) {
       ids = ids.squeeze(-1);
     }
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(config_.dim);
-    ids = ids.reshape({-1});
-    const at::Tensor is_known =
-        at::logical_and(ids >= 0, ids < config_.vocabulary_size);
-    if (state_.config.out_of_range != OutOfRange::kZero) {
+    ids = ids_of(ids.reshape({-1}));
+    const at::Tensor is_known = at::logical_and(ids >= 0, ids < rules_.rows);
+    if (!rules_.zeros_out_of_range) {
       check_all(is_known);
     }
-    at::Tensor rows = rows_of(ids.clamp(0, config_.vocabulary_size - 1));
-    if (state_.config.out_of_range == OutOfRange::kZero) {
+    at::Tensor rows = rows_of(ids.clamp(0, rules_.rows - 1));
+    if (rules_.zeros_out_of_range) {
       rows = at::where(is_known.unsqueeze(1), rows, 0.0);
     }
     return rows.view(shape);
@@ -80,7 +80,7 @@ class Lookup {
     const int64_t rows = feature.row_splits.size(0) - 1;
     const int64_t nnz = feature.values.size(0);
     const RaggedRows read = ragged_rows_of_batch(state_, rows);
-    const at::Tensor ids = feature.values.to(at::kLong);
+    const at::Tensor ids = ids_of(feature.values);
     at::Tensor splits = feature.row_splits.to(at::kLong);
     check(splits.select(0, 0) == 0, "row_splits must begin with 0");
     check(
@@ -103,7 +103,7 @@ class Lookup {
       const at::Tensor total = chosen.weights.defined()
           ? sum_terms(chosen, bag_of_id(splits, nnz), rows)
           : counts(
-                state_.config.out_of_range == OutOfRange::kZero
+                rules_.zeros_out_of_range
                     ? partition(chosen.is_kept, splits).starts
                     : sorted.starts);
       sums = sums * inverse(total);
@@ -113,7 +113,7 @@ class Lookup {
 
   at::Tensor sparse(const SparseFeature& feature, const at::Tensor& weights)
       const {
-    const at::Tensor ids = feature.values.to(at::kLong);
+    const at::Tensor ids = ids_of(feature.values);
     const at::Tensor indices = feature.indices.to(at::kLong);
     const at::Tensor sizes = feature.dense_shape.to(at::kLong);
     const int64_t rank = indices.size(1);
@@ -158,8 +158,8 @@ class Lookup {
     at::Tensor sums = sum_bags(ids, sorted, chosen.weights, bags);
     const bool is_combined = !is_sequence || rank > 2;
     if (is_combined && is_divided(config_.combiner)) {
-      const bool has_same_ids = !chosen.weights.defined() &&
-          state_.config.out_of_range != OutOfRange::kZero;
+      const bool has_same_ids =
+          !chosen.weights.defined() && !rules_.zeros_out_of_range;
       const at::Tensor total = has_same_ids
           ? counts(sorted.starts)
           : sum_terms(chosen, at::where(chosen.is_kept, bag, bags), bags);
@@ -170,6 +170,12 @@ class Lookup {
 
  private:
   static int64_t size_at(const at::Tensor& sizes, int64_t axis);
+
+  // The numbers of rows for ids or keys [nnz].
+  at::Tensor ids_of(const at::Tensor& input) const {
+    const at::Tensor ids = input.to(at::kLong);
+    return table_.keys.defined() ? find_stored(table_, ids) : ids;
+  }
 
   // The ids that a lookup counts and reads, and their weights.
   struct Chosen {
@@ -193,8 +199,7 @@ class Lookup {
         chosen.is_kept = at::logical_and(chosen.is_kept, chosen.weights > 0);
       }
     }
-    chosen.is_read =
-        at::logical_and(chosen.is_kept, ids < config_.vocabulary_size);
+    chosen.is_read = at::logical_and(chosen.is_kept, ids < rules_.rows);
     return chosen;
   }
 
@@ -235,7 +240,7 @@ class Lookup {
       const at::Tensor& weights,
       int64_t bags) const {
     const int64_t nnz = ids.size(0);
-    const at::Tensor known = ids.clamp(0, config_.vocabulary_size - 1);
+    const at::Tensor known = ids.clamp(0, rules_.rows - 1);
     const bool is_plain = table_.rows.scalar_type() == at::kFloat &&
         buckets_of(config_).step == 0.0F;
     // Ids that are not read are in one more bag, which is dropped.
@@ -273,12 +278,9 @@ class Lookup {
     const at::Tensor is_inside = is_there.reshape({-1});
     check_ids(shown, is_inside);
     const at::Tensor is_read = at::logical_and(
-        is_inside,
-        at::logical_and(shown >= 0, shown < config_.vocabulary_size));
+        is_inside, at::logical_and(shown >= 0, shown < rules_.rows));
     return at::where(
-        is_read.unsqueeze(1),
-        rows_of(shown.clamp(0, config_.vocabulary_size - 1)),
-        0.0);
+        is_read.unsqueeze(1), rows_of(shown.clamp(0, rules_.rows - 1)), 0.0);
   }
 
   // The number of ids of each bag.
@@ -341,11 +343,11 @@ class Lookup {
   // a sequence, which may have any value. Undefined: there are none.
   void check_ids(const at::Tensor& ids, const at::Tensor& is_inside) const {
     at::Tensor is_right;
-    if (!state_.config.validate_weights_and_indices) {
+    if (!rules_.drops_negative) {
       is_right = ids >= 0;
     }
-    if (state_.config.out_of_range != OutOfRange::kZero) {
-      const at::Tensor is_below = ids < config_.vocabulary_size;
+    if (!rules_.zeros_out_of_range) {
+      const at::Tensor is_below = ids < rules_.rows;
       is_right =
           is_right.defined() ? at::logical_and(is_right, is_below) : is_below;
     }
@@ -361,8 +363,7 @@ class Lookup {
   void check_all(const at::Tensor& is_right) const {
     check(
         is_right.all(),
-        fmt::format(
-            "ids must be at least 0 and less than {}", config_.vocabulary_size)
+        fmt::format("ids must be at least 0 and less than {}", rules_.rows)
             .c_str());
   }
 
@@ -375,6 +376,7 @@ class Lookup {
   const FeatureState& state_;
   const TableConfig& config_;
   const StoredTable& table_;
+  IdRules rules_;
   std::string name_;
   Checks& checks_;
 };

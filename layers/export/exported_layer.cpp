@@ -4,9 +4,11 @@
 #include <tessera/common/shorten.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <utility>
 
@@ -15,6 +17,7 @@
 #include "src/engine/lookup.h"
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
+#include "src/tables/dynamic_rows.h"
 
 namespace tessera::exporting {
 
@@ -38,6 +41,57 @@ std::vector<size_t> find_features(
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+// The rows of the keys in the bags. The table's own index finds them, and not the keys in
+// the file.
+at::Tensor read_keys(
+    const ExportedLayer& layer,
+    const TableState& table,
+    const StoredTable& stored,
+    const IdBags& bags) {
+  std::vector<int64_t> keys;
+  for (const uint32_t id : bags.ids) {
+    keys.push_back(bags.keys[id]);
+  }
+  std::vector<uint32_t> found(keys.size());
+  table.dynamic->index().find(keys.data(), bags.nnz(), found.data());
+  const at::Tensor numbers = at::empty({bags.nnz()}, at::kLong);
+  std::transform(
+      found.begin(),
+      found.end(),
+      numbers.mutable_data_ptr<int64_t>(),
+      [&](uint32_t row) {
+        return row == kNoRow ? table.dynamic->zero_row() : row;
+      });
+  const at::ScalarType dtype = stored.is_placeholder
+      ? table.parameters.scalar_type()
+      : stored.rows.scalar_type();
+  return read_stored(
+      store(table, numbers, dtype, layer.where),
+      at::arange(bags.nnz(), at::kLong));
+}
+
+// The rows of the ids in the bags.
+at::Tensor read_ids(
+    const ExportedLayer& layer,
+    const TableState& table,
+    const StoredTable& stored,
+    const IdBags& bags) {
+  at::Tensor ids = at::empty({bags.nnz()}, at::kLong);
+  std::copy(bags.ids.begin(), bags.ids.end(), ids.mutable_data_ptr<int64_t>());
+  const at::Tensor rows = read_stored(stored, ids);
+  if (stored.scales.defined() && !stored.is_placeholder) {
+    const at::Tensor exact =
+        table.parameters.detach().index_select(0, ids).to(at::kFloat);
+    const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
+    TESSERA_CHECK(
+        ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
+        "{} table '{}': int8 rows must differ from the layer's rows by one rounding step at most, but they differ by more. This is a bug. Please report it.",
+        layer.where,
+        shorten(table.name));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -107,6 +161,7 @@ ExportedLayer export_layer(
     const at::ScalarType dtype = layer.dtype_of(table);
     stored = conversion == Conversion::kNow ? store(source, dtype, where)
                                             : placeholder_of(source, dtype);
+    add_keys(source, stored);
   }
   return layer;
 }
@@ -119,19 +174,9 @@ at::Tensor lookup_stored(
   const TableState& table = layer.state->tables[feature.table];
   const StoredTable& stored = layer.tables[feature.table];
   drop_zero_rows(bags);
-  at::Tensor ids = at::empty({bags.nnz()}, at::kLong);
-  std::copy(bags.ids.begin(), bags.ids.end(), ids.mutable_data_ptr<int64_t>());
-  const at::Tensor rows = read_stored(stored, ids);
-  if (stored.scales.defined() && !stored.is_placeholder) {
-    const at::Tensor exact =
-        table.parameters.detach().index_select(0, ids).to(at::kFloat);
-    const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
-    TESSERA_CHECK(
-        ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),
-        "{} table '{}': int8 rows must differ from the layer's rows by one rounding step at most, but they differ by more. This is a bug. Please report it.",
-        layer.where,
-        shorten(table.name));
-  }
+  const at::Tensor rows = table.dynamic != nullptr
+      ? read_keys(layer, table, stored, bags)
+      : read_ids(layer, table, stored, bags);
   for (int64_t i = 0; i < bags.nnz(); ++i) {
     bags.ids[i] = static_cast<uint32_t>(i);
   }

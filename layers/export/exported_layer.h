@@ -55,8 +55,8 @@ ExportedLayer export_layer(
     Conversion conversion,
     const std::string& where);
 
-/// The name of a table's rows among the tensors of a file. Scales and offsets of int8
-/// rows have the same name with "_scales" and "_offsets".
+/// The name of a table's rows among the tensors of a file. Other tensors of the table have
+/// the same name with "_scales", "_offsets", "_keys" or "_padding_key".
 std::string stored_name(size_t table);
 
 /// The activations that the layer computes for one feature, from the rows in the file.

@@ -44,6 +44,13 @@ void add_table_weights(
     weights.push_back({.name = name + "_scales", .tensor = stored.scales});
     weights.push_back({.name = name + "_offsets", .tensor = stored.offsets});
   }
+  if (stored.keys.defined()) {
+    weights.push_back({.name = name + "_keys", .tensor = stored.keys});
+  }
+  if (stored.padding_key.defined()) {
+    weights.push_back(
+        {.name = name + "_padding_key", .tensor = stored.padding_key});
+  }
   if (!stored.is_placeholder) {
     return;
   }

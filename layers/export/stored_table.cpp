@@ -5,18 +5,23 @@
 #include <tessera/tables/table_config.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "src/common/check.h"
+#include "src/tables/dynamic_rows.h"
 
 namespace tessera::exporting {
 
@@ -49,6 +54,21 @@ void store_as_int8(
   stored.offsets.slice(0, begin, end).copy_(lowest + step * 128.0);
 }
 
+bool is_stored_as_it_is(const TableState& table, at::ScalarType dtype) {
+  return table.dynamic == nullptr && table.parameters.scalar_type() == dtype;
+}
+
+// The rows of the keys, and then the row of zeros.
+at::Tensor row_numbers(const DynamicRows& table) {
+  return at::constant_pad_nd(
+      table.sorted_keys().rows, {0, 1}, int64_t{table.zero_row()});
+}
+
+int64_t stored_rows(const TableState& table) {
+  return table.dynamic == nullptr ? table.parameters.size(0)
+                                  : table.dynamic->index().size() + 1;
+}
+
 // Returns zeros that can only be read. All their pages are the system's page of zeros, so
 // they take address space but no memory.
 at::Tensor zeros_without_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -72,15 +92,16 @@ at::Tensor zeros_without_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
 }  // namespace
 
 StoredTable placeholder_of(const TableState& table, at::ScalarType dtype) {
-  if (table.parameters.scalar_type() == dtype) {
+  if (is_stored_as_it_is(table, dtype)) {
     return {.rows = table.parameters};
   }
-  const at::IntArrayRef sizes = table.parameters.sizes();
+  const int64_t count = stored_rows(table);
   StoredTable stored{
-      .rows = zeros_without_memory(sizes, dtype), .is_placeholder = true};
+      .rows = zeros_without_memory({count, table.parameters.size(1)}, dtype),
+      .is_placeholder = true};
   if (dtype == at::kChar) {
-    stored.scales = zeros_without_memory(sizes.slice(0, 1), at::kFloat);
-    stored.offsets = zeros_without_memory(sizes.slice(0, 1), at::kFloat);
+    stored.scales = zeros_without_memory({count}, at::kFloat);
+    stored.offsets = zeros_without_memory({count}, at::kFloat);
   }
   return stored;
 }
@@ -89,21 +110,44 @@ StoredTable store(
     const TableState& table,
     at::ScalarType dtype,
     const std::string& where) {
-  if (table.parameters.scalar_type() == dtype) {
+  if (is_stored_as_it_is(table, dtype)) {
     // Not detached: a tower may read the table, and the tracer needs the same object.
     return {.rows = table.parameters};
   }
-  const at::Tensor source = table.parameters.detach();
-  const int64_t vocab = source.size(0);
-  StoredTable stored{.rows = at::empty(source.sizes(), dtype)};
+  const bool has_keys = table.dynamic != nullptr;
+  return store(
+      table,
+      has_keys ? row_numbers(*table.dynamic) : at::Tensor(),
+      dtype,
+      where);
+}
+
+StoredTable store(
+    const TableState& table,
+    const at::Tensor& numbers,
+    at::ScalarType dtype,
+    const std::string& where) {
+  const at::Tensor source = table.dynamic != nullptr
+      ? table.dynamic->all_rows()
+      : table.parameters.detach();
+  const auto slice = [&](int64_t begin, int64_t end) {
+    return numbers.defined()
+        ? source.index_select(0, numbers.slice(0, begin, end))
+        : source.slice(0, begin, end);
+  };
+  const int64_t count = numbers.defined() ? numbers.size(0) : source.size(0);
+  if (source.scalar_type() == dtype) {
+    return {.rows = slice(0, count)};
+  }
+  StoredTable stored{.rows = at::empty({count, source.size(1)}, dtype)};
   if (dtype == at::kChar) {
-    stored.scales = at::empty({vocab}, at::kFloat);
-    stored.offsets = at::empty({vocab}, at::kFloat);
+    stored.scales = at::empty({count}, at::kFloat);
+    stored.offsets = at::empty({count}, at::kFloat);
   }
   const int64_t part_rows = std::max<int64_t>(kPartFloats / source.size(1), 1);
-  for (int64_t begin = 0; begin < vocab; begin += part_rows) {
-    const int64_t end = std::min(vocab, begin + part_rows);
-    const at::Tensor rows = source.slice(0, begin, end).to(at::kFloat);
+  for (int64_t begin = 0; begin < count; begin += part_rows) {
+    const int64_t end = std::min(count, begin + part_rows);
+    const at::Tensor rows = slice(begin, end).to(at::kFloat);
     if (dtype == at::kChar) {
       store_as_int8(rows, stored, begin, table.name, where);
       continue;
@@ -118,6 +162,37 @@ StoredTable store(
     stored.rows.slice(0, begin, end).copy_(part);
   }
   return stored;
+}
+
+void add_keys(const TableState& table, StoredTable& stored) {
+  if (table.dynamic == nullptr) {
+    return;
+  }
+  stored.keys = at::constant_pad_nd(
+      table.dynamic->sorted_keys().keys,
+      {0, 1},
+      std::numeric_limits<int64_t>::max());
+  if (const auto padding = table.config->keys->padding_key) {
+    stored.padding_key = at::full({}, *padding, at::kLong);
+  }
+}
+
+at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys) {
+  const at::Tensor found = at::searchsorted(table.keys, keys);
+  const at::Tensor rows = at::where(
+      table.keys.index_select(0, found) == keys, found, table.keys.size(0) - 1);
+  return table.padding_key.defined()
+      ? at::where(keys == table.padding_key, -1, rows)
+      : rows;
+}
+
+IdRules id_rules_of(const FeatureConfig& feature, const StoredTable& table) {
+  const bool has_keys = table.keys.defined();
+  return {
+      .rows = table.rows.size(0),
+      .zeros_out_of_range =
+          has_keys || feature.out_of_range == OutOfRange::kZero,
+      .drops_negative = has_keys || feature.validate_weights_and_indices};
 }
 
 at::Tensor read_stored(const StoredTable& table, const at::Tensor& ids) {

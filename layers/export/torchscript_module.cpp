@@ -72,6 +72,12 @@ jit::Module script_layer(const ExportedLayer& layer) {
       module.register_buffer(name + "_scales", stored.scales);
       module.register_buffer(name + "_offsets", stored.offsets);
     }
+    if (stored.keys.defined()) {
+      module.register_buffer(name + "_keys", stored.keys);
+    }
+    if (stored.padding_key.defined()) {
+      module.register_buffer(name + "_padding_key", stored.padding_key);
+    }
   }
   define(module, embedding_source(layer));
   return module;

@@ -19,7 +19,8 @@ namespace tessera::exporting {
 namespace {
 
 // The checks of src/features/read_*_bags.cpp and the sums of src/engine/lookup.cpp in
-// TorchScript. An id in bag -1 is dropped.
+// TorchScript. An id in bag -1 is dropped. For a dynamic table, find_keys() replaces the
+// keys by the numbers of stored rows, or -1 for the padding key.
 constexpr const char* kLookupSource = R"SCRIPT(
 def product(self, shape: List[int]) -> int:
     result = 1
@@ -112,6 +113,19 @@ def place_sparse(self, name: str, parts: List[Tensor], max_length: int, output_s
     self.check_shape(name, shape, output_shape)
     return bag, shape, max_length == 0 or rank > 2
 
+def find_keys(self, name: str, parts: List[Tensor], keys: Tensor, padding_key: Optional[Tensor]) -> List[Tensor]:
+    found: List[Tensor] = []
+    for i in range(len(parts)):
+        part = parts[i]
+        if i == max(len(parts) - 2, 0):
+            ids = self.integers(name, "ids" if len(parts) == 1 else "values", part).contiguous()
+            place = torch.searchsorted(keys, ids)
+            part = place.masked_fill(keys[place] != ids, keys.numel() - 1)
+            if padding_key is not None:
+                part = part.masked_fill(ids == padding_key, -1)
+        found.append(part)
+    return found
+
 def rows_of(self, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float], ids: Tensor) -> Tensor:
     rows = table.index_select(0, ids).to(float32)
     if scales is not None and offsets is not None:
@@ -143,7 +157,7 @@ def lookup_dense(self, name: str, part: Tensor, max_length: int, output_shape: L
         rows = self.rows_of(table, scales, offsets, buckets, ids)
     return rows.view(shape + [table.size(1)])
 
-def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], fixed_rows: int, validate: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
+def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_length: int, output_shape: List[int], fixed_rows: int, validate: bool, drops_negative: bool, zero_out_of_range: bool, vocabulary_size: int, combiner: str, table: Tensor, scales: Optional[Tensor], offsets: Optional[Tensor], buckets: List[float]) -> Tensor:
     if weights is not None and len(parts) == 1:
         raise ValueError("[feature '{}'] weights are given, but the feature is dense. Leave the weights out.".format(name))
     if weights is not None and max_length > 0 and (len(parts) != 3 or parts[2].numel() < 3):
@@ -168,7 +182,7 @@ def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_
 
     is_negative = (ids < 0) & (bag >= 0)
     is_beyond = (ids >= vocabulary_size) & (bag >= 0)
-    if not validate and bool(is_negative.any()):
+    if not drops_negative and bool(is_negative.any()):
         raise IndexError("[feature '{}'] ids must be in [0, {}), but got {}. Correct the id.".format(name, vocabulary_size, int(ids[is_negative][0])))
     if not zero_out_of_range and bool(is_beyond.any()):
         raise IndexError("[feature '{}'] ids must be in [0, {}), but got {}. Correct the id.".format(name, vocabulary_size, int(ids[is_beyond][0])))
@@ -271,12 +285,27 @@ std::string float_literal(float value) {
   return fmt::format("{:.9e}", value);
 }
 
+const char* literal(bool value) {
+  return value ? "True" : "False";
+}
+
 std::string feature_source(const ExportedLayer& layer, size_t index) {
   const FeatureState& feature = layer.features[index];
   const TableConfig& config = *feature.config.table;
   const kernels::Buckets buckets = buckets_of(config);
   const std::string table = "self." + stored_name(feature.table);
-  const bool is_int8 = layer.tables[feature.table].scales.defined();
+  const StoredTable& stored = layer.tables[feature.table];
+  const bool is_int8 = stored.scales.defined();
+  const IdRules rules = id_rules_of(feature.config, stored);
+  const std::string path = quote(layer.paths[index]);
+  std::string parts = "parts";
+  if (stored.keys.defined()) {
+    parts = fmt::format(
+        "self.find_keys({}, parts, {}_keys, {})",
+        path,
+        table,
+        stored.padding_key.defined() ? table + "_padding_key" : "None");
+  }
   const std::vector<int64_t> output_shape =
       sizes_or(feature.output_shape.value_or(PartialShape()), -1);
   std::vector<std::string> rounding;
@@ -292,17 +321,19 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
 def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:
     output_shape: List[int] = [{}]
     buckets: List[float] = [{}]
-    return self.lookup({}, parts, weights, max_length={}, output_shape=output_shape, fixed_rows={}, validate={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
+    return self.lookup({}, {}, weights, max_length={}, output_shape=output_shape, fixed_rows={}, validate={}, drops_negative={}, zero_out_of_range={}, vocabulary_size={}, combiner={}, table={}, scales={}, offsets={}, buckets=buckets)
 )SCRIPT",
       index,
       fmt::join(output_shape, ", "),
       fmt::join(rounding, ", "),
-      quote(layer.paths[index]),
+      path,
+      parts,
       feature.config.sequence_length(),
       fixed_rows_of(feature),
-      feature.config.validate_weights_and_indices ? "True" : "False",
-      feature.config.out_of_range == OutOfRange::kZero ? "True" : "False",
-      config.vocabulary_size,
+      literal(feature.config.validate_weights_and_indices),
+      literal(rules.drops_negative),
+      literal(rules.zeros_out_of_range),
+      rules.rows,
       quote(to_string(config.combiner)),
       table,
       is_int8 ? table + "_scales" : "None",

@@ -5,9 +5,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
@@ -55,16 +57,37 @@ struct SyntheticInput {
   at::Tensor weights = {};
 };
 
+// `numbers` [ids] choose ids of the table. With `shift`, some ids lie outside of it at both
+// ends, or are keys that it does not know.
+at::Tensor synthetic_ids(
+    const StoredTable& table,
+    const at::Tensor& numbers,
+    int64_t shift) {
+  const int64_t rows = table.rows.size(0);
+  if (!table.keys.defined()) {
+    return numbers.remainder(rows + 2 * shift) - shift;
+  }
+  const at::Tensor keys = table.keys.index_select(0, numbers.remainder(rows));
+  if (shift == 0) {
+    return keys;
+  }
+  const at::Tensor ids =
+      at::bitwise_xor(keys, numbers.remainder(3).eq(0).to(at::kLong));
+  return table.padding_key.defined()
+      ? at::where(numbers.remainder(5).eq(0), table.padding_key, ids)
+      : ids;
+}
+
 // Makes ragged rows of 0, 1, 2, 3, 0, ... ids, dense ids, and sparse cells with gaps, in
-// reverse order. With `shift`, some ids lie outside the table at both ends.
+// reverse order.
 std::vector<SyntheticInput> synthetic_inputs(
     const FeatureState& feature,
+    const StoredTable& table,
     int64_t batch,
     int64_t shift) {
-  const int64_t vocab = feature.config.table->vocabulary_size;
   const auto ids = [&](int64_t count) {
-    const at::Tensor mixed = at::arange(count, at::kLong) * 7919 + batch;
-    return mixed.remainder(vocab + 2 * shift) - shift;
+    return synthetic_ids(
+        table, at::arange(count, at::kLong) * 7919 + batch, shift);
   };
   const at::Tensor row = at::arange(batch, at::kLong);
   const at::Tensor lengths = row.remainder(4);
@@ -189,8 +212,8 @@ void check_embedding(
     }
     for (const int64_t batch : batches) {
       for (const int64_t shift : {0, 1}) {
-        for (const SyntheticInput& input :
-             synthetic_inputs(feature, batch, shift)) {
+        for (const SyntheticInput& input : synthetic_inputs(
+                 feature, layer.tables[feature.table], batch, shift)) {
           check_input(layer, index, file_lookup, input, batch);
         }
       }

@@ -36,7 +36,8 @@ namespace tessera {
 /// weights. These are fixed in the file, but batches may have any number of examples and
 /// ids. If an output_shape fixes the batch size, the file takes only that of the example.
 /// The sizes of a `dense_shape` that are sizes of the activation are fixed, too, except
-/// the batch size. With `options.features`, the example needs these features only.
+/// the batch size. With `options.features`, the example needs these features only. Tables
+/// with TableConfig::keys are as in export_torchscript().
 ///
 /// Before this function returns, it reads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.

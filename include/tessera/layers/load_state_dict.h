@@ -22,8 +22,9 @@ namespace tessera {
 /// optimizers do not change. No other thread may use the model meanwhile.
 /// Errors:  c10::ValueError for a name that is missing or that the model does not have,
 ///          for other sizes, and for tensors that are not dense or not on the CPU;
-///          c10::TypeError for a dtype of another kind, such as int8 for float32. Then no
-///          weight has changed.
+///          c10::TypeError for a dtype of another kind, such as int8 for float32;
+///          c10::NotImplementedError for tables with TableConfig::keys. Then no weight has
+///          changed.
 void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict);
 
 }  // namespace tessera
