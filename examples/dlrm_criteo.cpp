@@ -60,14 +60,20 @@ ClickModelOptions model_options(
     if (output.name == "numbers") {
       continue;
     }
+    tessera::TableConfig table{
+        .name = output.name,
+        .vocabulary_size = pipeline.vocabulary_size(output.name),
+        .dim = options.dim,
+        .combiner = tessera::Combiner::kSum};
+    if (table.vocabulary_size == 0) {  // the transform gives keys
+      table.keys = tessera::DynamicKeys{
+          .capacity = options.capacity,
+          .admission =
+              tessera::admission::AfterOccurrences{.count = options.min_count}};
+    }
     features.emplace_back(
         output.name,
-        tessera::FeatureConfig{
-            .table = tessera::make_table(
-                {.name = output.name,
-                 .vocabulary_size = pipeline.vocabulary_size(output.name),
-                 .dim = options.dim,
-                 .combiner = tessera::Combiner::kSum})});
+        tessera::FeatureConfig{.table = tessera::make_table(table)});
   }
   return {
       .features =
@@ -284,6 +290,9 @@ int run(Options options) {
     std::cerr << "already trained, " << history.epochs.size() << " epochs\n";
   }
 
+  if (options.dynamic && !options.json) {
+    std::cout << model->summary();  // with the keys of each table
+  }
   const auto found = evaluate(model, pipeline, options, report);
   FileErrors errors;
   if (!options.exported.empty()) {

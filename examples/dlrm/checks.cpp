@@ -40,6 +40,11 @@ void check_arguments(const Options& options) {
       !options.max_malformed || options.malformed == "skip",
       "[dlrm_criteo] --max-malformed needs --malformed skip. Add it, or leave "
       "--max-malformed out.");
+  TORCH_CHECK_VALUE(
+      !options.dynamic ||
+          (options.checkpoint.empty() && options.exported.empty()),
+      "[dlrm_criteo] --dynamic trains tables with keys, which --checkpoint and "
+      "--export can't write yet. Leave them out.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);
   make_output_folder("[dlrm_criteo] --write-arrays", options.arrays);

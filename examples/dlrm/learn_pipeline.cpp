@@ -28,20 +28,23 @@ const std::vector<double> kBoundaries{
 }  // namespace
 
 // snippet: pipeline
-// Integers become logarithms and intervals. Each category column has a vocabulary.
+// Integers become logarithms and intervals. Each category column has a vocabulary, or
+// keys of 64 bits for tables without one.
 FeaturePipeline learn_pipeline(const Options& options) {
   std::vector<tessera::data::VocabularyBuilder> builders;
   for (int64_t i = 1; i <= tessera::data::kCriteoCategories; ++i) {
     builders.emplace_back(c10::str("C", i));
   }
-  tessera::data::CriteoReader reader = open_files(options.data, options);
-  for (const tessera::data::CriteoBatch& batch : reader) {
-    const tessera::data::Columns columns = tessera::data::to_columns(batch);
-    for (tessera::data::VocabularyBuilder& builder : builders) {
-      builder.add(columns.at(builder.column()));
+  if (!options.dynamic) {  // else no vocabulary is needed
+    tessera::data::CriteoReader reader = open_files(options.data, options);
+    for (const tessera::data::CriteoBatch& batch : reader) {
+      const tessera::data::Columns columns = tessera::data::to_columns(batch);
+      for (tessera::data::VocabularyBuilder& builder : builders) {
+        builder.add(columns.at(builder.column()));
+      }
     }
+    report_skipped(reader.report());
   }
-  report_skipped(reader.report());
   // A missing number is not a zero.
   tessera::data::PipelineOutput numbers{
       .name = "numbers",
@@ -61,7 +64,9 @@ FeaturePipeline learn_pipeline(const Options& options) {
     outputs.push_back(
         {.name = builder.column(),
          .columns = {builder.column()},
-         .transform = builder.size() == 0
+         .transform = options.dynamic
+             ? tessera::data::Transform(tessera::data::transforms::Hash64{})
+             : builder.size() == 0
              ? tessera::data::Transform(
                    tessera::data::transforms::Hash{.num_bins = 2})
              : builder.finish({.min_count = options.min_count})});

@@ -59,8 +59,19 @@ void add_data(CLI::App& app, Options& options) {
       app,
       "--min-count",
       options.min_count,
-      "categories with fewer examples share the row of unknown categories",
+      "categories with fewer examples share the row of unknown categories; with --dynamic, they look up zeros",
       1'000'000'000);
+  auto* dynamic = app.add_flag(
+      "--dynamic",
+      options.dynamic,
+      "tables with keys: categories are hashed to 64 bits and get rows in the training, which needs one pass over the data");
+  app.add_option(
+         "--capacity",
+         options.capacity,
+         "with --dynamic: the largest number of rows per category column")
+      ->check(up_to(int64_t{1} << 31))
+      ->needs(dynamic)
+      ->capture_default_str();
 }
 
 void add_training(CLI::App& app, Options& options) {

@@ -44,7 +44,8 @@ void check_output(const PipelineOutput& output, size_t index) {
       output.name.empty() ? "empty" : "not UTF-8");
   const std::string where = where_of(output);
   const bool is_cross =
-      std::holds_alternative<transforms::Cross>(output.transform);
+      std::holds_alternative<transforms::Cross>(output.transform) ||
+      std::holds_alternative<transforms::Cross64>(output.transform);
   const bool is_group = gives_numbers(output.transform);
   const size_t min_columns = is_cross ? 2 : 1;
   TESSERA_CHECK_VALUE(
@@ -249,6 +250,18 @@ void validate(
     }
     const TableConfig& table = *entry.leaf().table;
     const int64_t needed = vocabulary_size(output.transform);
+    if (table.keys) {
+      continue;  // any id is a key
+    }
+    if (needed == 0) {
+      problems += c10::str(
+          location(),
+          name_of(output.transform),
+          " gives keys of 64 bits, but its table '",
+          shorten(table.name),
+          "' has a vocabulary. Set TableConfig::keys, or change the transform.");
+      continue;
+    }
     if (table.vocabulary_size != needed) {
       problems += c10::str(
           location(),

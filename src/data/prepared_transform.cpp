@@ -14,12 +14,21 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
+#include <limits>
 
 namespace tessera::data {
 
 namespace {
 
 constexpr int64_t kDropped = -1;
+
+// The key of a hash of 64 bits. The marks for dropped and missing values must not be keys.
+int64_t key_of_hash(uint64_t hash) {
+  const auto key = static_cast<int64_t>(hash);
+  const bool is_mark = key == kDropped || key == kDropped - 1 ||
+      key == std::numeric_limits<int64_t>::max();
+  return is_mark ? key ^ (int64_t{1} << 40) : key;
+}
 
 template <class T>
 std::string shown(const T& value) {
@@ -161,6 +170,8 @@ ReadableColumns readable_columns(const Transform& transform) {
   return std::visit(
       c10::overloaded(
           [&](const transforms::Hash&) { return kIntegersOrText; },
+          [&](const transforms::Hash64&) { return kIntegersOrText; },
+          [&](const transforms::Cross64&) { return kIntegersOrText; },
           [](const transforms::Bucketize&) {
             return ReadableColumns{
                 .integers = true, .floats = true, .lists = true};
@@ -222,6 +233,16 @@ at::Tensor PreparedTransform::ids_of(
   return map_column<int64_t, std::string>(
       column, hash.missing, where_, [&](const auto& value) {
         return static_cast<int64_t>(hash_of(value, seed) % bins);
+      });
+}
+
+at::Tensor PreparedTransform::ids_of(
+    const transforms::Hash64& hash,
+    const Column& column) const {
+  const auto seed = static_cast<uint64_t>(hash.salt);
+  return map_column<int64_t, std::string>(
+      column, hash.missing, where_, [&](const auto& value) {
+        return key_of_hash(hash_of(value, seed));
       });
 }
 
@@ -288,18 +309,23 @@ at::Tensor PreparedTransform::ids_of(
       vocabulary.values);
 }
 
+template <class Crossed>
 PreparedTransform::Ids PreparedTransform::crossed_ids(
-    const transforms::Cross& cross,
+    const Crossed& cross,
     const std::vector<const Column*>& columns) const {
-  const auto bins =
-      static_cast<uint64_t>(cross.num_bins - num_missing_ids(cross.missing));
   const CrossedHashes crossed =
       cross_columns(columns, static_cast<uint64_t>(cross.salt), where_);
   const at::Tensor ids =
       at::empty({static_cast<int64_t>(crossed.hashes.size())}, at::kLong);
   auto* out = ids.data_ptr<int64_t>();
   auto id_of = [&](const ValueHash& hashed) {
-    return static_cast<int64_t>(hashed.hash % bins);
+    if constexpr (std::same_as<Crossed, transforms::Cross>) {
+      const auto bins = static_cast<uint64_t>(
+          cross.num_bins - num_missing_ids(cross.missing));
+      return static_cast<int64_t>(hashed.hash % bins);
+    } else {
+      return key_of_hash(hashed.hash);
+    }
   };
   for (const ValueHash& value : crossed.hashes) {
     *out++ = id_or_missing(value, cross.missing, where_, id_of);
@@ -313,7 +339,9 @@ Feature PreparedTransform::to_ids(
   const Missing missing = missing_of(transform_);
   auto [ids, row_splits] = std::visit(
       [&]<class Kind>(const Kind& transform) -> Ids {
-        if constexpr (std::same_as<Kind, transforms::Cross>) {
+        if constexpr (
+            std::same_as<Kind, transforms::Cross> ||
+            std::same_as<Kind, transforms::Cross64>) {
           return crossed_ids(transform, columns);
         } else if constexpr (ReturnsIds<Kind>) {
           const Column& column = *columns.front();

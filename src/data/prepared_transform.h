@@ -72,9 +72,11 @@ class PreparedTransform {
     at::Tensor row_splits;
   };
   void make_index(const transforms::Vocabulary&);
-  Ids crossed_ids(const transforms::Cross&, const std::vector<const Column*>&)
-      const;
+  // For Cross and Cross64.
+  template <class Crossed>
+  Ids crossed_ids(const Crossed&, const std::vector<const Column*>&) const;
   at::Tensor ids_of(const transforms::Hash&, const Column&) const;
+  at::Tensor ids_of(const transforms::Hash64&, const Column&) const;
   at::Tensor ids_of(const transforms::Bucketize&, const Column&) const;
   at::Tensor ids_of(const transforms::Vocabulary&, const Column&) const;
   at::Tensor ids_of(const transforms::Identity&, const Column&) const;

@@ -23,14 +23,16 @@ constexpr std::array<const char*, 4> kMissingNames{
     "as_value",
     "error"};
 
-constexpr std::array<const char*, 7> kTransformNames{
+constexpr std::array<const char*, 9> kTransformNames{
     "Hash",
     "Bucketize",
     "Vocabulary",
     "Cross",
     "Identity",
     "Log1p",
-    "Normalize"};
+    "Normalize",
+    "Hash64",
+    "Cross64"};
 static_assert(kTransformNames.size() == std::variant_size_v<Transform>);
 
 // Sums of a few such numbers don't overflow int64, and every JSON reader represents
@@ -146,6 +148,8 @@ void check_fields(const Transform& transform, const std::string& where) {
   std::visit(
       c10::overloaded(
           [&](const transforms::Hash& hash) { check_bins(hash, where); },
+          [](const transforms::Hash64&) {},
+          [](const transforms::Cross64&) {},
           [&](const transforms::Bucketize& bucketize) {
             check_boundaries(bucketize, where);
           },
@@ -206,6 +210,8 @@ int64_t vocabulary_size(const Transform& transform) {
             return num_missing_ids(identity.missing) + identity.num_ids;
           },
           [](const transforms::Log1p&) { return int64_t{0}; },
+          [](const transforms::Hash64&) { return int64_t{0}; },
+          [](const transforms::Cross64&) { return int64_t{0}; },
           [](const transforms::Normalize&) { return int64_t{0}; },
           [](const auto& hashed) { return hashed.num_bins; }),
       transform);

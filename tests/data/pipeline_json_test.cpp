@@ -70,6 +70,12 @@ FeaturePipeline full_pipeline() {
        .columns = {"f"},
        .transform =
            Normalize{.mean = 0.1, .variance = 1e-9, .missing_value = 2}},
+      {.name = "keys",
+       .columns = {"t"},
+       .transform = Hash64{.salt = 5, .missing = Missing::kDrop}},
+      {.name = "crossed_keys",
+       .columns = {"i", "t"},
+       .transform = Cross64{.salt = 6, .missing = Missing::kOwnId}},
   });
 }
 
@@ -206,7 +212,7 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
       "Hashing",
       "{}",
       "class_name must be one of Hash, Bucketize, Vocabulary, Cross, Identity, "
-      "Log1p, Normalize, but got 'Hashing'");
+      "Log1p, Normalize, Hash64, Cross64, but got 'Hashing'");
   refuses(
       "Hash",
       R"({"bins":9})",

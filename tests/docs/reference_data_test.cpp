@@ -222,6 +222,30 @@ TEST_F(DataReferenceTest, CombinationsHaveIds) {
   EXPECT_FALSE(at::equal(ids[0], ids[2]));
 }
 
+TEST_F(DataReferenceTest, ValuesAndCombinationsHaveKeysOf64Bits) {
+  // snippet: Hash64
+  const PipelineOutput site{
+      .name = "site", .columns = {"site"}, .transform = transforms::Hash64{}};
+  // end snippet
+  // snippet: Cross64
+  const PipelineOutput site_and_hour{
+      .name = "site_and_hour",
+      .columns = {"site", "hour"},
+      .transform = transforms::Cross64{}};
+  // end snippet
+  Columns columns;
+  columns.add("site", {.values = Texts{"a.org", "", "b.org", "a.org"}});
+  columns.add("hour", {.values = torch::tensor({7, 8, 7, 7})});
+  const at::Tensor sites = ids_of(site, columns);
+  EXPECT_TRUE(at::equal(sites[0], sites[3]));
+  EXPECT_FALSE(at::equal(sites[0], sites[2]));
+  EXPECT_EQ(sites[1].item<int64_t>(), 0);
+  EXPECT_GT(sites[0].abs().item<double>(), 1e12);
+  const at::Tensor pairs = ids_of(site_and_hour, columns);
+  EXPECT_TRUE(at::equal(pairs[0], pairs[3]));
+  EXPECT_FALSE(at::equal(pairs[0], pairs[2]));
+}
+
 TEST_F(DataReferenceTest, IntegersAreIds) {
   // snippet: Identity
   const PipelineOutput weekday{

@@ -159,6 +159,51 @@ struct Cross {
   }
 };
 
+// snippet: tests/docs/reference_data_test.cpp Hash64
+/// Hashes integers or text to 64 bits, the keys of a table with TableConfig::keys. The hash
+/// is that of Hash, without bins, so different values hardly ever collide.
+///
+///   const PipelineOutput site{
+///       .name = "site", .columns = {"site"}, .transform = transforms::Hash64{}};
+struct Hash64 {
+  /// The seed of the hash.
+  int64_t salt = 0;
+  /// With kOwnId, missing values have the key 0.
+  Missing missing = Missing::kOwnId;
+
+  bool operator==(const Hash64&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("salt", self.salt);
+    visit("missing", self.missing);
+  }
+};
+
+// snippet: tests/docs/reference_data_test.cpp Cross64
+/// Hashes combinations of the values of two or more columns to 64 bits, as Cross without
+/// bins.
+///
+///   const PipelineOutput site_and_hour{
+///       .name = "site_and_hour",
+///       .columns = {"site", "hour"},
+///       .transform = transforms::Cross64{}};
+///
+/// Errors:  c10::ValueError for more than 2^26 combinations in a batch.
+struct Cross64 {
+  int64_t salt = 0;
+  /// With kOwnId, missing combinations have the key 0.
+  Missing missing = Missing::kAsValue;
+
+  bool operator==(const Cross64&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("salt", self.salt);
+    visit("missing", self.missing);
+  }
+};
+
 // snippet: tests/docs/reference_data_test.cpp Identity
 /// Takes integers in [0, num_ids) as ids. With Missing::kOwnId, the ids are larger by
 /// one.
@@ -242,7 +287,9 @@ using Transform = std::variant<
     transforms::Cross,
     transforms::Identity,
     transforms::Log1p,
-    transforms::Normalize>;
+    transforms::Normalize,
+    transforms::Hash64,
+    transforms::Cross64>;
 static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 
 /// The class_name in JSON, such as "Hash" or "Bucketize".
@@ -252,7 +299,7 @@ const char* name_of(const Transform& transform);
 bool gives_numbers(const Transform& transform);
 
 /// The number of rows that a table for the transform's ids needs. The ids are in
-/// [0, vocabulary_size).
+/// [0, vocabulary_size). 0 for Hash64 and Cross64, whose tables need TableConfig::keys.
 /// Errors:  c10::ValueError for fields out of range, and for a transform to
 ///          numbers.
 int64_t vocabulary_size(const Transform& transform);
