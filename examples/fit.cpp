@@ -3,6 +3,7 @@
 // learning curves, and a checkpoint from which it resumes after Ctrl-C.
 //
 //   fit run          trains, or resumes if the folder `run` has a checkpoint
+#include <tessera/common/thread_spins.h>
 #include <tessera/tessera.h>
 
 #include <filesystem>
@@ -142,6 +143,7 @@ int train(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   const std::string folder = argc == 2 ? argv[1] : "";
   if (folder.empty() || folder[0] == '-') {
     std::cerr << "usage: fit FOLDER\n";

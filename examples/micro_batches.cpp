@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Teaches gradient accumulation: one Keras optimizer for tables and dense weights, with
 // four micro-batches and a clipped gradient norm per step.
+#include <tessera/common/thread_spins.h>
 #include <tessera/tessera.h>
 
 #include <iostream>
 
 namespace optim = tessera::optim;
 
-int main() {
+int main(int, char** argv) {
+  tessera::limit_thread_spins(argv);
   torch::manual_seed(1);
   // The output of keras.optimizers.serialize(AdamW(CosineDecay(0.01, 300))).
   const auto spec = optim::translate_keras_optimizer(

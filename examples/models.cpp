@@ -9,6 +9,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -298,6 +299,10 @@ void print_line(
 }
 
 int run(const std::string& folder, int64_t seed, int64_t epochs) {
+  std::optional<ClickData> movielens;  // read first, so that errors come early
+  if (!folder.empty()) {
+    movielens = read_ratings(folder, seed);
+  }
   const ClickData data = generate_clicks(seed);
   std::cout << fmt::format(
       "{:<22}{:<8}{:<6}{:>10}{:>10}{:>10}\n",
@@ -338,16 +343,15 @@ int run(const std::string& folder, int64_t seed, int64_t epochs) {
   print_line("MMoE", "click", kClick, results[0], click);
   print_line("MMoE", "like", kLike, results[1], like);
 
-  if (!folder.empty()) {
-    const ClickData movielens = read_ratings(folder, seed);
-    Ratings movies(movielens);
-    train(movies, movielens, {kStars}, epochs);
+  if (movielens) {
+    Ratings movies(*movielens);
+    train(movies, *movielens, {kStars}, epochs);
     print_line(
         "MovieLens, MF",
         "stars",
         kStars,
-        evaluate(movies, movielens, {kStars})[0],
-        evaluate_baselines(movielens, kStars, epochs));
+        evaluate(movies, *movielens, {kStars})[0],
+        evaluate_baselines(*movielens, kStars, epochs));
   }
   TORCH_CHECK(
       std::cout.flush(),

@@ -2,6 +2,7 @@
 // Teaches your own training loop around EmbeddingEngine: the engine looks up the next
 // batch while the model computes on this one. The model is a logistic regression on the
 // dot product of a user's and a movie's row.
+#include <tessera/common/thread_spins.h>
 #include <tessera/tessera.h>
 
 #include <iostream>
@@ -26,7 +27,8 @@ Batch draw_batch() {
 
 }  // namespace
 
-int main() {
+int main(int, char** argv) {
+  tessera::limit_thread_spins(argv);
   torch::manual_seed(1);
   const auto users =
       tessera::make_table({.name = "users", .vocabulary_size = 200, .dim = 8});

@@ -2,6 +2,7 @@
 // Teaches the smallest whole program: a ranking model with two tables and a tower,
 // trained on generated clicks in an ordinary loop.
 // snippet: quick_start
+#include <tessera/common/thread_spins.h>
 #include <tessera/tessera.h>
 
 #include <iostream>
@@ -44,7 +45,8 @@ struct RankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Ranker);
 
-int main() try {
+int main(int, char** argv) try {
+  tessera::limit_thread_spins(argv);
   torch::manual_seed(1);
   Ranker model;
   // The dense weights and the virtual variable; no table is in parameters().

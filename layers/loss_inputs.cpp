@@ -30,7 +30,7 @@ void check_loss_scores(
   TESSERA_CHECK_VALUE(
       scores.defined() && scores.layout() == at::kStrided &&
           scores.dim() == dim,
-      "{} {} must be a dense tensor of shape {}, but got {}. Change the shape with view().",
+      "{} {} must be a dense tensor of shape {}, but got {}. Pass the scores of a batch in this shape.",
       where,
       name,
       shape,

@@ -64,7 +64,7 @@ at::Tensor positions_of(const at::Tensor& splits) {
 void check_items(const at::Tensor& ids, const char* name, int64_t count) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == count,
-      "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass the item that follows each position.",
+      "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass a tensor with one item for each position of the sequences.",
       name,
       count,
       ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");

@@ -7,9 +7,6 @@
 cmake_minimum_required(VERSION 3.25)
 
 set(kMaxLines 20)
-if(COMPILER MATCHES "clang")
-  set(kMaxLines 30) # it shows the source of each template that led to the error
-endif()
 
 file(GLOB programs "${ROOT}/tests/misuse/*.cpp")
 if(ONLY)

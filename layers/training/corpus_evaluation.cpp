@@ -9,11 +9,15 @@
 #include "src/common/tensor_text.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isin.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <utility>
 
 namespace tessera::training {
 
@@ -121,17 +125,17 @@ CorpusEvaluation::CorpusEvaluation(
   }
 }
 
-std::unique_ptr<TopKIndex> CorpusEvaluation::make_index() const {
+CorpusEvaluation::Corpus CorpusEvaluation::read_items() const {
   CandidateCollector collector;
   candidates_([&](const CandidateVectors& batch) { collector.add(batch); });
-  const CandidateVectors all = collector.finish();
+  CandidateVectors all = collector.finish();
   auto index = options_.make_index ? options_.make_index(all.vectors, all.ids)
                                    : make_exact_index(all.vectors, all.ids);
   TESSERA_CHECK_VALUE(
       index != nullptr,
       "{} make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().",
       kCorpus);
-  return index;
+  return {.ids = std::move(all.ids), .index = std::move(index)};
 }
 
 Logs CorpusEvaluation::evaluate() const {
@@ -141,14 +145,16 @@ Logs CorpusEvaluation::evaluate() const {
     modes.emplace(*options_.model);
     modes->eval();
   }
-  const std::unique_ptr<TopKIndex> index = make_index();
-  const int64_t k = std::min(depth_, index->size());
+  const Corpus corpus = read_items();
+  const int64_t k = std::min(depth_, corpus.index->size());
   for (const auto& metric : options_.metrics) {
     metric->reset();
   }
   int64_t batches = 0;
+  int64_t labels = 0;
+  bool has_known_label = false;
   queries_([&](const CorpusQueries& batch) {
-    const TopK found = index->search(
+    const TopK found = corpus.index->search(
         batch.vectors.defined() ? batch.vectors.to(at::kCPU) : batch.vectors,
         k,
         batch.seen);
@@ -160,11 +166,21 @@ Logs CorpusEvaluation::evaluate() const {
            .label_splits = batch.label_splits});
     }
     ++batches;
+    labels += batch.labels.numel();
+    has_known_label = has_known_label ||
+        at::isin(batch.labels.to(at::kCPU, at::kLong), corpus.ids)
+            .any()
+            .item<bool>();
   });
   TESSERA_CHECK_VALUE(
       batches > 0,
       "{} expected queries, but their source gave none. Pass a source that has queries and can be read again, or a function that opens it.",
       kCorpus);
+  TESSERA_CHECK_VALUE(
+      has_known_label || labels == 0,
+      "{} expected labels that are ids of items, but none of {} labels is. Map the labels with the vocabulary that gave the items their ids.",
+      kCorpus,
+      labels);
   Logs logs;
   for (const auto& metric : options_.metrics) {
     logs.set(options_.prefix + metric->name(), metric->result());

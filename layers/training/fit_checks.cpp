@@ -2,6 +2,7 @@
 #include "layers/training/fit_checks.h"
 
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/training/history_files.h>
 #include <torch/nn/module.h>
 
 #include "layers/training/ranks.h"
@@ -79,6 +80,24 @@ void check_directories(const FitOptions& options) {
   }
 }
 
+// Two histories in one file would overwrite each other.
+void check_history_files(const Callbacks& callbacks) {
+  std::set<std::string> seen;
+  for (const auto& callback : callbacks) {
+    const auto* file = dynamic_cast<const HistoryFile*>(callback.get());
+    if (file == nullptr) {
+      continue;
+    }
+    std::error_code error;
+    const auto path = std::filesystem::weakly_canonical(
+        std::filesystem::absolute(file->path(), error), error);
+    TESSERA_CHECK_VALUE(
+        seen.insert(error ? file->path() : path.string()).second,
+        "[fit] two callbacks would both write to the file '{}'. Give each its own file.",
+        file->path());
+  }
+}
+
 // fit() and the tables must communicate over the same group of ranks.
 void check_strategy(const FitOptions& options) {
   if (options.model == nullptr) {
@@ -139,6 +158,7 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
   check_strategy(options);
   check_callbacks(options.callbacks);
   check_directories(options);
+  check_history_files(options.callbacks);
 }
 
 }  // namespace tessera::training

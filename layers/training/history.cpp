@@ -102,7 +102,7 @@ std::string csv_values(
   return text + "\n";
 }
 
-// Splits a text that to_csv() has made into fields.
+// Splits a line of the output of to_csv() into fields.
 class CsvReader {
  public:
   explicit CsvReader(std::string_view text) : rest_(text) {}
@@ -158,7 +158,7 @@ Number parsed(const std::string& text, const Where& where) {
   const auto result = std::from_chars(text.data(), end, number);
   TESSERA_CHECK_VALUE(
       result.ec == std::errc() && result.ptr == end,
-      "{} expected a number, but got '{}'. Pass a text that to_csv() has made.",
+      "{} expected a number, but got '{}'. Pass the output of to_csv().",
       where(),
       shorten(text));
   return number;
@@ -370,7 +370,7 @@ History history_from_csv(const std::string& text) {
   TESSERA_CHECK_VALUE(
       has_steps ? head.size() >= 2 && head[1] == "epoch"
                 : !head.empty() && head.front() == "epoch",
-      "[history_from_csv] the first line must begin with epoch, or with step,epoch, but got '{}'. Pass a text that to_csv() has made.",
+      "[history_from_csv] the first line must begin with epoch, or with step,epoch, but got '{}'. Pass the output of to_csv().",
       shorten_all(head));
   const size_t first_value = has_steps ? 2 : 1;
   History history;
@@ -379,7 +379,7 @@ History history_from_csv(const std::string& text) {
     const auto where = [&] { return reader.where(); };
     TESSERA_CHECK_VALUE(
         row.size() == head.size(),
-        "{} expected {} fields, but got {}. Pass a text that to_csv() has made.",
+        "{} expected {} fields, but got {}. Pass the output of to_csv().",
         where(),
         head.size(),
         row.size());

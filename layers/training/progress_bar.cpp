@@ -78,6 +78,15 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
   TESSERA_CHECK_VALUE(
       options_.stream != nullptr,
       "[ProgressBar] stream must be an open file, but is a null pointer. Pass stderr, for example.");
+  const auto check_interval = [](const char* name, double seconds) {
+    TESSERA_CHECK_VALUE(
+        seconds >= 0.0,
+        "[ProgressBar] {} must be a number of seconds >= 0, but got {}. Use 0 to draw after each step.",
+        name,
+        seconds);
+  };
+  check_interval("interval", options_.interval);
+  check_interval("plain_interval", options_.plain_interval);
 }
 
 ProgressBar::~ProgressBar() {
@@ -127,8 +136,12 @@ std::string ProgressBar::speed(const Progress& progress) const {
   if (!(elapsed > 0.0) || steps <= 0.0) {
     return "";
   }
-  return examples > 0.0 ? with_commas(examples / elapsed) + " examples/s"
-                        : fmt::format("{:#.3g} steps/s", steps / elapsed);
+  if (examples > 0.0) {
+    return with_commas(examples / elapsed) + " examples/s";
+  }
+  const double speed = steps / elapsed;
+  return (speed < 100.0 ? fmt::format("{:#.3g}", speed) : with_commas(speed)) +
+      " steps/s";
 }
 
 std::string ProgressBar::time_left(const Progress& progress) const {

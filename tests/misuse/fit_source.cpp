@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: \[make_pass\] the source is none\. Pass a range of batches
+// expects: \[make_pass\] the source does not provide batches\. Pass a range of batches
 #include <tessera/layers/training/fit.h>
 
 #include <vector>

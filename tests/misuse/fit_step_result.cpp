@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: \[make_pass\] the step returns something else
+// expects: \[make_pass\] the step must return a StepResult or the loss
 #include <tessera/layers/training/fit.h>
 
 #include <vector>

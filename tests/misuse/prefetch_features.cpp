@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: \[prefetch\] features_of returns something else than Features
+// expects: \[prefetch\] features_of must return Features
 #include <tessera/layers/prefetch.h>
 
 #include <vector>

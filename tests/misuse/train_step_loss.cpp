@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: \[make_train_step\] loss_of returns something else
+// expects: \[make_train_step\] loss_of must return a StepResult or the loss
 #include <tessera/layers/training/fit.h>
 
 #include <vector>

@@ -62,7 +62,7 @@ constexpr bool check_prefetch() {
           HasFeatures<std::invoke_result_t<FeaturesOf&, ElementOf<Source>&>>;
       static_assert(
           has_features,
-          "[prefetch] features_of returns something else than Features, or a pair of Features and Weights. Return for example Features{{\"user\", batch.users}}.");
+          "[prefetch] features_of must return Features, or a pair of Features and Weights, but returns another type. Return for example Features{{\"user\", batch.users}}.");
       return has_features;
     }
   }

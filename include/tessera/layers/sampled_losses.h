@@ -115,8 +115,8 @@ at::Tensor warp_loss(
 ///   loss of an example = log(exp(s positive) + sum over negatives of exp(s)) - s positive
 ///
 /// Without probabilities, the scores are not corrected, which is right for uniform
-/// samples. The gradient of this loss approaches that of the softmax over all items as the number of
-/// negatives grows.
+/// samples. The gradient of this loss approaches that of the softmax over all items as
+/// the number of negatives grows.
 ///
 /// Source:  tf.nn.sampled_softmax_loss; Jean et al. 2015, arXiv:1412.2007.
 at::Tensor sampled_softmax_loss(

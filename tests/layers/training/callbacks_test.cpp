@@ -164,6 +164,11 @@ TEST(ProgressBarTest, DrawsAnyNumberOfSteps) {
   }
   EXPECT_VALUE_ERROR(
       ProgressBar({.stream = nullptr}), "[ProgressBar] stream must be");
+  EXPECT_VALUE_ERROR(
+      ProgressBar({.interval = -1.0}),
+      "[ProgressBar] interval must be a number of seconds >= 0, but got -1");
+  EXPECT_VALUE_ERROR(
+      ProgressBar({.plain_interval = kNan}), "plain_interval must be");
 }
 
 // A terminal of some columns, which the test reads.
@@ -610,6 +615,15 @@ TEST(HistoryFilesTest, KeepTheirContentUntilTheFirstEpochHasEnded) {
   hooks->step_end = [](Training& training) { training.stop("at once"); };
   train({std::make_shared<CsvHistory>(path), hooks});
   EXPECT_EQ(read_text(path), before);
+}
+
+TEST(HistoryFilesTest, TwoCallbacksNeedTwoFiles) {
+  const TemporaryFolder folder;
+  EXPECT_VALUE_ERROR(
+      train(
+          {std::make_shared<CsvHistory>(folder / "history.csv"),
+           std::make_shared<JsonHistory>(folder / "x/../history.csv")}),
+      "[fit] two callbacks would both write to the file");
 }
 
 // Checks that tags are closed in order, attributes are quoted, and special

@@ -298,6 +298,10 @@ TEST(CorpusEvaluationTest, RefusesBadInput) {
         {.metrics = recall_at(2)})
         .evaluate();
   };
+  const auto queries_of = [](int64_t label) {
+    return CorpusQueries{
+        .vectors = at::eye(3), .labels = int64s({label, label, label})};
+  };
   run({items}, {queries});
   EXPECT_VALUE_ERROR(run({}, {queries}), "expected items, but their source");
   EXPECT_VALUE_ERROR(run({items}, {}), "expected queries, but their source");
@@ -318,6 +322,13 @@ TEST(CorpusEvaluationTest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       run({items}, {{.vectors = at::eye(3), .labels = int64s({1})}}),
       "got 3 predictions and 1 labels");
+  // One label is known, and then none.
+  run({items}, {{.vectors = at::eye(3), .labels = int64s({7, 2, 9})}});
+  EXPECT_VALUE_ERROR(
+      run({items},
+          {{.vectors = at::eye(3), .labels = int64s({7, 8, 9})},
+           queries_of(-1)}),
+      "expected labels that are ids of items, but none of 6 labels is");
 }
 
 }  // namespace corpus_evaluation_test

@@ -308,7 +308,7 @@ constexpr bool check_pass() {
   constexpr bool is_source = BatchSource<Source>;
   static_assert(
       is_source,
-      "[make_pass] the source is none. Pass a range of batches, a function () or (int64_t epoch) that returns one, or an object with std::optional<Batch> next().");
+      "[make_pass] the source does not provide batches. Pass a range of batches, a function () or (int64_t epoch) that returns one, or an object with std::optional<Batch> next().");
   if constexpr (is_source) {
     constexpr bool is_callable = std::invocable<Step&, BatchOf<Source>>;
     static_assert(
@@ -318,7 +318,12 @@ constexpr bool check_pass() {
       constexpr bool is_step = StepFunction<Step, BatchOf<Source>>;
       static_assert(
           is_step,
-          "[make_pass] the step returns something else than a StepResult or the loss. Return the loss as a tensor with one number, not as a double, or a StepResult.");
+          "[make_pass] the step must return a StepResult or the loss, but returns another type. Return the loss as a tensor with one number, not as a double, or a StepResult.");
+      if constexpr (is_step && requires { typename Step::LossFunction; }) {
+        return check_loss_function<
+            typename Step::LossFunction,
+            BatchOf<Source>&&>();
+      }
       return is_step;
     }
   }

@@ -153,7 +153,7 @@ class Callback {
   }
 
   /// The name of this callback's state in checkpoints. A resumed training finds the state
-  /// by this name. Empty: the callback has no state.
+  /// by this name. If empty, the callback has no state.
   virtual std::string state_name() const {
     return {};
   }

@@ -34,7 +34,8 @@ struct CorpusQueries {
   at::Tensor labels = {};
   /// As in MetricBatch. Undefined: there is one relevant id per query.
   at::Tensor label_splits = {};  // [n + 1]
-  /// The ids that a search leaves out, such as those that a user has seen. Empty: none.
+  /// The ids that a search leaves out, such as those that a user has seen. May
+  /// be empty.
   RaggedFeature seen = {};
   at::Tensor weights = {};  // [n] floats >= 0
 };
@@ -130,7 +131,12 @@ class CorpusEvaluation : public Callback {
   Better better(const std::string& log_name) const override;
 
  private:
-  std::unique_ptr<TopKIndex> make_index() const;
+  struct Corpus {
+    at::Tensor ids;  // [items] int64
+    std::unique_ptr<TopKIndex> index;
+  };
+
+  Corpus read_items() const;
 
   BatchLoop<CandidateVectors> candidates_;
   BatchLoop<CorpusQueries> queries_;

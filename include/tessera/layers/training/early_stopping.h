@@ -27,7 +27,7 @@ struct EarlyStoppingOptions {
   /// The model, which ends with the weights of the best epoch, including tables and
   /// slots. Unset: the model keeps the weights of the last epoch.
   std::shared_ptr<torch::nn::Module> restore_best = {};
-  /// Where the best weights are kept. Empty: in memory, which takes as much as the model
+  /// Where the best weights are kept. If empty, in memory, which takes as much as the model
   /// with all its tables and slots, and twice that while they are saved; a Checkpoint
   /// writes them, too. Otherwise a directory: each improvement writes the model to it,
   /// and when training ends, it must still hold the weights of the best epoch. Sharded
@@ -38,7 +38,8 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
 // snippet: tests/docs/reference_training_test.cpp EarlyStopping
 // snippet: tests/docs/reference_training_test.cpp EarlyStopping_loop
-/// Stops when a logged number no longer improves. NaN is no improvement.
+/// Stops when a logged number no longer improves. NaN never counts as an
+/// improvement.
 ///
 /// On several ranks, rank 0's value decides for all ranks if `restore_best` is set.
 /// Otherwise each rank monitors its own value, such as the loss of its own batches, and

@@ -29,7 +29,7 @@ using Callbacks = std::vector<std::shared_ptr<Callback>>;
 struct Validation {
   /// Made by make_pass(source, loss_of).
   std::shared_ptr<Pass> pass = {};
-  /// Empty: the same metrics as for training.
+  /// If empty, the same metrics as for training.
   Metrics metrics = {};
 };
 static_assert(std::is_aggregate_v<Validation>);
@@ -133,7 +133,7 @@ History fit(Source&& source, Step step, FitOptions options) {
       std::move(options));
 }
 
-// This one catches braces that are no FitOptions, so that the error has few lines.
+// This one catches braces that do not form a FitOptions, so that the error has few lines.
 template <class Source, class Step>
 History fit(Source&&, Step, ...) = delete;  // is a field misspelt?
 

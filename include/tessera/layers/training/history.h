@@ -87,7 +87,7 @@ std::string to_text(const RestoredEpoch& restored);
 ///   const std::vector<double> losses = history["loss"];  // one per epoch
 struct History {
   std::vector<EpochRecord> epochs = {};
-  /// Why the training ended before all epochs were done. Empty: it did not.
+  /// Why the training ended before all epochs were done. Empty if all were done.
   std::string stop_reason = {};
   /// Every n-th step, with FitOptions::log_every_steps.
   std::vector<StepRecord> steps = {};

@@ -23,7 +23,8 @@ struct LearningCurvesOptions {
   };
 
   /// The logged values to draw. Each has one panel, which also shows the value with the
-  /// prefix "val_". Empty: all logged values.
+  /// prefix "val_". If empty, all logged
+  /// values have one.
   std::vector<std::string> names = {};
   /// Any Unicode text in UTF-8. A long one is drawn smaller, and then cut.
   std::string title = {};
@@ -32,8 +33,8 @@ struct LearningCurvesOptions {
   int64_t width = 480;
   int64_t height = 300;
   Axis axis = Axis::kAutomatic;
-  /// The value whose best epoch is marked in all panels. Empty: the epoch that an
-  /// EarlyStopping restored, otherwise that of the lowest "val_loss", or "loss".
+  /// The value whose best epoch is marked in all panels. If empty, the epoch
+  /// that an EarlyStopping restored, otherwise that of the lowest "val_loss", or "loss".
   std::string monitor = {};
   /// Which values of `monitor` are better. kUnknown: as the metric defines it. Only the
   /// callback knows metrics, so learning_curves_svg() takes it for a loss.

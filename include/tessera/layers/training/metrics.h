@@ -303,7 +303,7 @@ class Accuracy : public MeanMetric {
 /// The number of classes that a TopKAccuracy compares, and its name in logs.
 struct TopKAccuracyOptions {
   int64_t k = 5;
-  /// Empty: "top_5_accuracy", with the value of k.
+  /// If empty, "top_5_accuracy", with the value of k.
   std::string name = "";
 };
 

@@ -57,7 +57,7 @@ struct ProgressBarOptions {
 ///
 /// Call show() after every step: it draws only as often as the options say, and the
 /// first call counts as one step.
-/// Errors:  c10::ValueError if the stream is a null pointer.
+/// Errors:  c10::ValueError if the stream is a null pointer, or an interval is negative.
 class ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});

@@ -43,7 +43,7 @@ struct RankingMetricOptions {
   NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
   /// The seed of Ties::kRandom.
   uint64_t seed = 0;
-  /// Empty: such as "recall_at_10", with the value of k, or "recall" without k.
+  /// If empty, a name such as "recall_at_10", with the value of k, or "recall" without k.
   std::string name = "";
 };
 static_assert(std::is_aggregate_v<RankingMetricOptions>);
@@ -239,7 +239,7 @@ struct NDCGOptions {
   NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
   /// The seed of Ties::kRandom.
   uint64_t seed = 0;
-  /// Empty: "ndcg_at_10", with the value of k, or "ndcg" without k.
+  /// If empty, "ndcg_at_10", with the value of k, or "ndcg" without k.
   std::string name = "";
 };
 static_assert(std::is_aggregate_v<NDCGOptions>);

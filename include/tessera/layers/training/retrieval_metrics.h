@@ -23,7 +23,7 @@ struct CatalogueCoverageOptions {
   int64_t catalogue_size = 0;
   /// The number of retrieved ids of a query that count.
   int64_t k = 10;
-  /// Empty: "coverage_at_10", with the value of k.
+  /// If empty, "coverage_at_10", with the value of k.
   std::string name = "";
 };
 static_assert(std::is_aggregate_v<CatalogueCoverageOptions>);

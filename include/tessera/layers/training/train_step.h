@@ -86,7 +86,7 @@ constexpr bool check_loss_function() {
     };
     static_assert(
         has_loss,
-        "[make_train_step] loss_of returns something else than a StepResult or the loss. Return the loss as a tensor with one number, not as a double, or a StepResult.");
+        "[make_train_step] loss_of must return a StepResult or the loss, but returns another type. Return the loss as a tensor with one number, not as a double, or a StepResult.");
     return has_loss;
   }
   return false;
@@ -108,6 +108,43 @@ void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options = {});
+
+namespace detail {
+
+/// The result of make_train_step().
+template <class LossOf>
+class TrainStep {
+ public:
+  // make_pass() checks it first, because the compiler's errors are shorter there.
+  using LossFunction = LossOf;
+
+  TrainStep(
+      torch::optim::Optimizer& optimizer,
+      LossOf loss_of,
+      TrainStepOptions options)
+      : optimizer_(optimizer),
+        loss_of_(std::move(loss_of)),
+        options_(std::move(options)) {}
+
+  StepResult operator()(auto&& batch) {
+    StepResult result;
+    if constexpr (check_loss_function<LossOf, decltype(batch)>()) {
+      {
+        const ProfileScope scope("tessera::forward");
+        result = to_step_result(loss_of_(std::forward<decltype(batch)>(batch)));
+      }
+      apply_update(optimizer_, result, options_);
+    }
+    return result;
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  LossOf loss_of_;
+  TrainStepOptions options_;
+};
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_training_test.cpp make_train_step
 /// Makes the usual training step, for fit() or for your own loop:
@@ -133,19 +170,8 @@ auto make_train_step(
     LossOf loss_of,
     TrainStepOptions options = {}) {
   validate(options);
-  return [&optimizer,
-          loss_of = std::move(loss_of),
-          options = std::move(options)](auto&& batch) mutable -> StepResult {
-    StepResult result;
-    if constexpr (detail::check_loss_function<LossOf, decltype(batch)>()) {
-      {
-        const ProfileScope scope("tessera::forward");
-        result = to_step_result(loss_of(std::forward<decltype(batch)>(batch)));
-      }
-      apply_update(optimizer, result, options);
-    }
-    return result;
-  };
+  return detail::TrainStep<LossOf>(
+      optimizer, std::move(loss_of), std::move(options));
 }
 
 }  // namespace tessera::training
