@@ -82,6 +82,13 @@ KeyIndex::KeyIndex(
   }
   sketch_ = ReservedArray<uint8_t>(
       owned.count() * kSketchRows * counters_per_row_, what);
+  if (config.preallocate) {
+    buckets_.touch_pages(what);
+    bucket_of_row_.touch_pages(what);
+    last_update_.touch_pages(what);
+    frequency_.touch_pages(what);
+    sketch_.touch_pages(what);
+  }
 }
 
 KeyIndex::KeyIndex(const KeyIndex& other)

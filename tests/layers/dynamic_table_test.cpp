@@ -13,6 +13,7 @@
 
 #include "layers/table_module.h"
 #include "src/tables/dynamic_rows.h"
+#include "tests/anonymous_memory.h"
 #include "tests/features/feature_builders.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
@@ -918,7 +919,8 @@ TEST(DynamicTableTest, TheConfigSurvivesJson) {
             .padding_key = -1},
         DynamicKeys{
             .capacity = 3,
-            .default_key = std::numeric_limits<int64_t>::min()},
+            .default_key = std::numeric_limits<int64_t>::min(),
+            .preallocate = true},
         DynamicKeys{
             .capacity = 2,
             .admission = admission::WithProbability{.probability = 0.5},
@@ -976,6 +978,45 @@ TEST(DynamicTableTest, RefusesACapacityBeyondTheAddressSpace) {
                          .keys = DynamicKeys{.capacity = int64_t{1} << 31}})}}},
           .optimizer = optim::SGD{}}),
       "[DynamicKeys] the rows of table 't' need");
+}
+
+TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
+  constexpr int64_t kRows = 500'000;
+  constexpr int64_t kRowBytes = 16 * sizeof(float);
+  for (const bool preallocate : {false, true}) {
+    SCOPED_TRACE(preallocate);
+    const int64_t before = test::anonymous_memory();
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            {{"id",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "t",
+                       .dim = 16,
+                       .keys =
+                           DynamicKeys{
+                               .capacity = kRows,
+                               .preallocate = preallocate}})}}},
+        .optimizer = optim::Adagrad{}});
+    const int64_t built = test::anonymous_memory() - before;
+    const int64_t index_bytes = index_of(layer).bytes_at_capacity();
+    if (preallocate) {
+      EXPECT_GT(built, 2 * kRows * kRowBytes + index_bytes);
+    } else {
+      EXPECT_LT(built, kRows * kRowBytes / 4);
+    }
+    // A copy is as its original.
+    const int64_t before_copy = test::anonymous_memory();
+    const auto copy = layer->clone();
+    const int64_t copied = test::anonymous_memory() - before_copy;
+    if (preallocate) {
+      EXPECT_GT(copied, 2 * kRows * kRowBytes + index_bytes);
+    } else {
+      EXPECT_LT(copied, kRows * kRowBytes / 4);
+    }
+    train(layer, int64s({1, 2, 3}));
+    EXPECT_EQ(index_of(layer).size(), 3);
+  }
 }
 
 TEST(DynamicTableTest, ServingLooksUpKnownKeys) {

@@ -155,7 +155,7 @@ using Eviction = std::variant<
 ///            .admission = admission::AfterOccurrences{.count = 2}}});
 struct DynamicKeys {
   /// The largest number of rows, in [1, 2^31]. Addresses are reserved for them, and memory
-  /// is taken only when rows are used.
+  /// is taken only when rows are used, unless `preallocate` is set.
   int64_t capacity = 0;
   Admission admission = {};
   Eviction eviction = {};
@@ -173,6 +173,10 @@ struct DynamicKeys {
   /// evicted. Until then, unknown keys look up zeros in evaluation. A table with a default
   /// key needs a capacity of at least 2.
   std::optional<int64_t> default_key = {};
+  /// Whether the memory of all rows, slots and keys is taken when the layer is built, so
+  /// that no later step waits until the system provides pages of the table. Otherwise
+  /// memory is taken when rows are used.
+  bool preallocate = false;
 
   bool operator==(const DynamicKeys&) const = default;
 
@@ -183,6 +187,7 @@ struct DynamicKeys {
     visit("eviction", self.eviction);
     visit("padding_key", self.padding_key);
     visit("default_key", self.default_key);
+    visit("preallocate", self.preallocate);
   }
 };
 static_assert(std::is_aggregate_v<DynamicKeys>);
