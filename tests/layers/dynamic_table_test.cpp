@@ -552,17 +552,23 @@ TEST(DynamicTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
             .learning_rate = 1.0,
             .gradient_accumulation_steps = accumulates ? 2 : 1},
         accumulates ? Apply::kInBackward : Apply::kOnStep);
-    Combined combined(
-        torch::optim::SGD(layer->parameters(), 0.1),
-        std::vector<TPUEmbedding>{layer});
-    (lookup(layer, int64s({5, 6})) * 0.5).sum().backward();
-    (lookup(layer, int64s({5})) * 0.25).sum().backward();
-    if (!accumulates) {
+    const auto run_passes = [&] {
+      (lookup(layer, int64s({5, 6})) * 0.5).sum().backward();
+      (lookup(layer, int64s({5})) * 0.25).sum().backward();
+    };
+    if (accumulates) {
+      run_passes();
+    } else {
+      Combined combined(
+          torch::optim::SGD(layer->parameters(), 0.1),
+          std::vector<TPUEmbedding>{layer});
+      run_passes();
       combined.step();
     }
     // 5 has occurred twice, but its gradients are those of the shared row.
     EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
-    const double sum = accumulates ? 1.25 / 2 : 1.25;
+    const double sum =
+        accumulates ? 1.25 / 2 : 1.25;  // or the mean of the passes
     EXPECT_TRUE(at::equal(
         stored(layer, int64s({kDefault, 5, 6})),
         at::stack(
@@ -604,7 +610,6 @@ TEST(DynamicTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
   }
 }
 
-// The value of one key at a step is a function of what all features have looked up.
 TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
   const TablePtr table = make_table(
       {.name = "t",

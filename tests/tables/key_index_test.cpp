@@ -321,7 +321,7 @@ std::vector<Case> cases() {
         .default_key = key_of_number(59'990)},
        60'000,
        6000,
-       40},
+       15},
       {"few_evictions_and_a_default",
        {.capacity = 2000, .default_key = key_of_number(3990)},
        4000,
