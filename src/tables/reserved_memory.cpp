@@ -57,12 +57,6 @@ ReservedMemory::ReservedMemory(size_t bytes, const std::string& what)
       -1,
       0);
   data_ = memory == MAP_FAILED ? nullptr : memory;
-#ifdef MADV_HUGEPAGE
-  // This is only a hint. Without huge pages, access is slower.
-  if (data_ != nullptr) {
-    ::madvise(data_, bytes, MADV_HUGEPAGE);
-  }
-#endif
 #else
   data_ = std::calloc(bytes, 1);
 #endif
@@ -74,6 +68,13 @@ ReservedMemory::ReservedMemory(size_t bytes, const std::string& what)
 }
 
 void touch_pages(void* data, size_t bytes, const std::string& what) {
+#ifdef MADV_HUGEPAGE
+  // This is only a hint. With huge pages, access is faster. Memory that is taken when it is
+  // used has none: each of 1000 keys in a large table would take a huge page.
+  if (bytes > 0) {
+    ::madvise(data, bytes, MADV_HUGEPAGE);
+  }
+#endif
   constexpr size_t kBytesPerTask = size_t{16} << 20;  // whole huge pages
   std::atomic<bool> has_memory{true};
   run_tasks(

@@ -1024,6 +1024,24 @@ TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
   }
 }
 
+// The keys lie far apart, so that most of them have pages of their own.
+TEST(DynamicTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
+  const int64_t before = test::anonymous_memory();
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .dim = 64,
+                     .keys = DynamicKeys{.capacity = 50'000'000}})}}},
+      .optimizer = optim::Adagrad{}});
+  train(layer, at::arange(1000, at::kLong));
+  EXPECT_EQ(index_of(layer).size(), 1000);
+  // All rows and slots would take 26 GB.
+  EXPECT_LT(test::anonymous_memory() - before, int64_t{64} << 20);
+}
+
 TEST(DynamicTableTest, ServingLooksUpKnownKeys) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   layer->update_embedding_table(

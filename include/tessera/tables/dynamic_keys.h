@@ -174,8 +174,9 @@ struct DynamicKeys {
   /// key needs a capacity of at least 2.
   std::optional<int64_t> default_key = {};
   /// Whether the memory of all rows, slots and keys is taken when the layer is built, so
-  /// that no later step waits until the system provides pages of the table. Otherwise
-  /// memory is taken when rows are used.
+  /// that no later step waits until the system provides pages of the table. This memory has
+  /// huge pages, if the system has them, and access to it is faster. Otherwise memory is
+  /// taken when rows are used, in small pages.
   bool preallocate = false;
 
   bool operator==(const DynamicKeys&) const = default;
