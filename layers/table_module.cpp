@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -94,15 +95,18 @@ namespace {
 std::string keys_line(const TableState& table) {
   const KeyIndex& index = table.dynamic->index();
   const KeyCounts& counts = index.counts();
+  const std::optional<int64_t> default_key = index.config().default_key;
   return fmt::format(
-      "table '{}': {} of {} rows have keys ({:.0f} %), {} keys admitted, {} evicted\n",
+      "table '{}': {} of {} rows have keys ({:.0f} %), {} keys admitted, {} evicted{}\n",
       shorten(table.name),
       index.size(),
       table.config->max_rows(),
       100.0 * static_cast<double>(index.size()) /
           static_cast<double>(table.config->max_rows()),
       counts.admitted,
-      counts.evicted);
+      counts.evicted,
+      default_key ? fmt::format(", unknown keys look up {}", *default_key)
+                  : "");
 }
 
 }  // namespace

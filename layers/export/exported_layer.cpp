@@ -62,7 +62,7 @@ at::Tensor read_keys(
       found.end(),
       numbers.mutable_data_ptr<int64_t>(),
       [&](uint32_t row) {
-        return row == kNoRow ? table.dynamic->zero_row() : row;
+        return row == kNoRow ? table.dynamic->row_of_unknown_keys() : row;
       });
   const at::ScalarType dtype = stored.is_placeholder
       ? table.parameters.scalar_type()

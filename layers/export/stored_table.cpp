@@ -58,10 +58,10 @@ bool is_stored_as_it_is(const TableState& table, at::ScalarType dtype) {
   return table.dynamic == nullptr && table.parameters.scalar_type() == dtype;
 }
 
-// The rows of the keys, and then the row of zeros.
+// The rows of the keys, and then the row of unknown keys.
 at::Tensor row_numbers(const DynamicRows& table) {
   return at::constant_pad_nd(
-      table.sorted_keys().rows, {0, 1}, int64_t{table.zero_row()});
+      table.sorted_keys().rows, {0, 1}, int64_t{table.row_of_unknown_keys()});
 }
 
 int64_t stored_rows(const TableState& table) {

@@ -14,8 +14,8 @@ namespace tessera::exporting {
 
 /// A table in the form in which a file holds it. For int8, row = scale * stored + offset.
 ///
-/// The rows of a dynamic table are in the order of its keys. One more row, of zeros, is
-/// behind them.
+/// The rows of a dynamic table are in the order of its keys. One more row is behind them,
+/// which unknown keys look up: a copy of the default key's row, or zeros without one.
 struct StoredTable {
   at::Tensor rows = {};  // [vocab, dim] or [keys + 1, dim]
   at::Tensor scales = {};  // [vocab] or [keys + 1], undefined unless int8
@@ -55,8 +55,8 @@ StoredTable placeholder_of(const TableState& table, at::ScalarType dtype);
 /// Sets the keys and the padding key of a dynamic table. Does nothing for others.
 void add_keys(const TableState& table, StoredTable& stored);
 
-/// The number of the stored row of each key [keys] int64. It is that of the row of zeros
-/// for an unknown key, and -1 for the padding key.
+/// The number of the stored row of each key [keys] int64. It is that of the last row for an
+/// unknown key, and -1 for the padding key.
 at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys);
 
 /// The treatment of the ids of a feature, which for a dynamic table are the numbers that

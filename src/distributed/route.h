@@ -27,6 +27,7 @@ struct Route {
     /// are as after find_keys().
     IdBags rows = {};
     Buffer<uint32_t> positions = {};  // of each row in its group
+    std::vector<int64_t> begin = {};  // [ranks + 1], of the rows of each rank
   };
 
   uint64_t number = 0;  // of the lookup: 1, 2, ...

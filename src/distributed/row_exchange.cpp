@@ -62,6 +62,12 @@ void set_ids(
   }
 }
 
+// The sum of two counts of occurrences, or the largest count.
+uint32_t add_counts(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(std::min<uint64_t>(
+      uint64_t{a} + b, std::numeric_limits<uint32_t>::max()));
+}
+
 void check_transport(const char* option, at::ScalarType dtype) {
   TESSERA_CHECK_VALUE(
       dtype == at::kFloat || dtype == at::kBFloat16,
@@ -90,6 +96,9 @@ RowExchange::RowExchange(
         ranks_->size());
   }
   has_dynamic_tables_ = tessera::has_dynamic_tables(state_);
+  for (size_t table = 0; table < state_.tables.size(); ++table) {
+    has_default_keys_ = has_default_keys_ || has_default_key(table);
+  }
   group_tables();
 }
 
@@ -152,6 +161,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags, UnknownKeys unknown) {
       ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
   read_requests(packed, incoming_words, *route);
   const ScratchRows scratch = find_served_keys(*route, unknown);
+  exchange_unknown_keys(requests, *route);
   assign_positions(requests, *route);
   std::vector<std::function<at::Tensor()>> pending;
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -164,6 +174,7 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags, UnknownKeys unknown) {
   for (const auto& wait : pending) {
     rows.push_back(wait());
   }
+  remove_unused_default_keys(*route);
   FetchedRows fetched{.route = std::move(route)};
   for (size_t table = 0; table < requests.size(); ++table) {
     fetched.rows.push_back(
@@ -187,6 +198,12 @@ void RowExchange::set_positions(
           positions.begin() + requests[table].begin[rank],
           positions.begin() + requests[table].begin[rank + 1],
           static_cast<uint32_t>(requests[table].position[rank]));
+    }
+    const Request& request = requests[table];
+    for (size_t i = 0; i < request.is_unknown.size(); ++i) {
+      if (request.is_unknown[i] != 0) {
+        positions[i] = positions[*request.default_index];
+      }
     }
     for (size_t i = 0; i < bags.size(); ++i) {
       if (state_.features[i].table == table) {
@@ -282,6 +299,14 @@ RowExchange::Request RowExchange::find_distinct_keys(
       keys.push_back(key);
     }
   }
+  const size_t occurrences = keys.size();
+  if (has_default_key(table)) {  // one more, which does not count
+    const int64_t key = *state_.tables[table].config->keys->default_key;
+    unsorted.push_back(
+        {static_cast<uint32_t>(hash_of_key(key) >> 32),
+         static_cast<uint32_t>(occurrences)});
+    keys.push_back(key);
+  }
   const size_t count = keys.size();
   Buffer<kernels::Contribution> scratch(count);
   // By the upper half of the hash, which chooses the partition.
@@ -307,10 +332,13 @@ RowExchange::Request RowExchange::find_distinct_keys(
       request.keys.push_back(key);
       request.key_counts.push_back(0);
     }
-    ++request.key_counts.back();
+    request.key_counts.back() += sorted[i].source < occurrences ? 1 : 0;
     index_of[sorted[i].source] = static_cast<uint32_t>(request.keys.size() - 1);
   }
   set_ids(features, index_of);
+  if (count > occurrences) {
+    request.default_index = index_of[occurrences];
+  }
   const KeyPartitions& partitions =
       state_.tables[table].dynamic->index().partitions();
   for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
@@ -445,6 +473,7 @@ void RowExchange::read_requests(
       served.rows.bags = totals[table];
       served.rows.dim = state_.tables[table].config->dim;
       served.positions.resize(totals[table]);
+      served.begin.assign(1, 0);
       if (is_dynamic(table)) {
         served.rows.keys.resize(totals[table]);
         served.rows.key_counts.resize(totals[table]);
@@ -505,6 +534,134 @@ ScratchRows RowExchange::find_served_keys(Route& route, UnknownKeys unknown)
   return scratch;
 }
 
+bool RowExchange::has_default_key(size_t table) const {
+  return is_dynamic(table) && state_.tables[table].config->keys->default_key;
+}
+
+int64_t RowExchange::owner_of_default_key(size_t table) const {
+  const TableState& state = state_.tables[table];
+  const int64_t partition = state.dynamic->index().partitions().of_hash(
+      hash_of_key(*state.config->keys->default_key));
+  int64_t owner = 0;
+  while (partitions_[table].first_partition(owner + 1) <= partition) {
+    ++owner;
+  }
+  return owner;
+}
+
+void RowExchange::write_unknown_keys(
+    size_t table,
+    const Route& route,
+    std::vector<std::vector<uint32_t>>& words) const {
+  const TableState& state = state_.tables[table];
+  const Route::ServedRows& served = route.served[table];
+  const uint32_t zero_row = state.dynamic->zero_row();
+  const int64_t default_key = *state.config->keys->default_key;
+  std::vector<uint32_t> unknown(ranks_->size(), 0);
+  for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
+    for (int64_t i = served.begin[rank]; i < served.begin[rank + 1]; ++i) {
+      const bool is_unknown =
+          served.rows.ids[i] == zero_row && served.rows.keys[i] != default_key;
+      words[rank].push_back(is_unknown ? 1 : 0);
+      if (is_unknown) {
+        unknown[rank] = add_counts(unknown[rank], served.rows.key_counts[i]);
+      }
+    }
+  }
+  std::vector<uint32_t>& to_owner = words[owner_of_default_key(table)];
+  to_owner.insert(to_owner.end(), unknown.begin(), unknown.end());
+}
+
+void RowExchange::exchange_unknown_keys(
+    std::vector<Request>& requests,
+    Route& route) const {
+  if (!has_default_keys_) {
+    return;
+  }
+  const int64_t ranks = ranks_->size();
+  std::vector<std::vector<uint32_t>> words(ranks);
+  std::vector<int64_t> received(ranks, 0);
+  for (size_t table = 0; table < requests.size(); ++table) {
+    if (has_default_key(table)) {
+      write_unknown_keys(table, route, words);
+      const bool is_owner = owner_of_default_key(table) == ranks_->rank();
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        received[rank] += requests[table].begin[rank + 1] -
+            requests[table].begin[rank] + (is_owner ? ranks : 0);
+      }
+    }
+  }
+  std::vector<int64_t> sent;
+  for (const std::vector<uint32_t>& to_rank : words) {
+    sent.push_back(static_cast<int64_t>(to_rank.size()));
+  }
+  at::Tensor packed = empty_in_step_memory(
+      {std::accumulate(sent.begin(), sent.end(), int64_t{0})}, at::kInt);
+  auto* out = reinterpret_cast<uint32_t*>(packed.mutable_data_ptr<int32_t>());
+  for (const std::vector<uint32_t>& to_rank : words) {
+    out = std::copy(to_rank.begin(), to_rank.end(), out);
+  }
+  const at::Tensor answers = ranks_->exchange(packed, sent, received)();
+  const auto* next =
+      reinterpret_cast<const uint32_t*>(answers.const_data_ptr<int32_t>());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (size_t table = 0; table < requests.size(); ++table) {
+      if (has_default_key(table)) {
+        next = read_unknown_keys(
+            next, table, rank, requests[table], route.served[table]);
+      }
+    }
+  }
+}
+
+const uint32_t* RowExchange::read_unknown_keys(
+    const uint32_t* words,
+    size_t table,
+    int64_t rank,
+    Request& request,
+    Route::ServedRows& served) const {
+  request.is_unknown.resize(request.keys.size());
+  const int64_t begin = request.begin[rank];
+  const int64_t count = request.begin[rank + 1] - begin;
+  std::copy_n(words, count, request.is_unknown.begin() + begin);
+  words += count;
+  if (owner_of_default_key(table) != ranks_->rank()) {
+    return words;
+  }
+  const int64_t default_key = *state_.tables[table].config->keys->default_key;
+  for (int64_t i = 0; i < served.rows.nnz(); ++i) {
+    if (served.rows.keys[i] == default_key) {  // once from each rank, in order
+      uint32_t& key_count = served.rows.key_counts[i];
+      key_count = add_counts(key_count, *words++);
+    }
+  }
+  return words;
+}
+
+void RowExchange::remove_unused_default_keys(Route& route) const {
+  for (size_t table = 0; table < route.served.size(); ++table) {
+    if (!has_default_key(table)) {
+      continue;
+    }
+    Route::ServedRows& served = route.served[table];
+    IdBags& rows = served.rows;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < rows.nnz(); ++i) {
+      if (rows.key_counts[i] > 0) {
+        rows.ids[kept] = rows.ids[i];
+        rows.keys[kept] = rows.keys[i];
+        rows.key_counts[kept] = rows.key_counts[i];
+        served.positions[kept++] = served.positions[i];
+      }
+    }
+    rows.ids.resize(kept);
+    rows.keys.resize(kept);
+    rows.key_counts.resize(kept);
+    served.positions.resize(kept);
+    rows.bags = kept;
+  }
+}
+
 void RowExchange::read_request(
     int64_t rank,
     const uint32_t* counts,
@@ -536,6 +693,7 @@ void RowExchange::read_request(
         static_cast<uint32_t>(group.served_count));
     group.served_count += *count;
     filled[table] += *count;
+    served.begin.push_back(filled[table]);
     id += words_per_id(table) * *count++;
   }
   for (size_t group = 0; group < groups_.size(); ++group) {

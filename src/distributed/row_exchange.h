@@ -16,6 +16,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera::distributed {
@@ -52,6 +53,7 @@ class RowExchange {
 
   /// Replaces the ids of `bags` by positions in the fetched rows, and clears their keys.
   /// The owner of a key decides about `unknown` when it has the occurrences of all ranks.
+  /// Ids of unknown keys get the position of the default key, if there is one.
   /// Collective.
   FetchedRows fetch(std::vector<IdBags>& bags, UnknownKeys unknown);
 
@@ -84,6 +86,9 @@ class RowExchange {
     std::vector<int64_t> begin =
         {};  // [ranks + 1]; each owner has a range of them
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
+    // The default key, which is among `keys` even if it does not occur.
+    std::optional<int64_t> default_index = {};
+    Buffer<uint32_t> is_unknown = {};  // the keys that look up the default key
   };
 
   // A range of the rows of one table that one task copies.
@@ -107,6 +112,29 @@ class RowExchange {
   Request find_distinct_keys(size_t table, std::vector<IdBags>& bags) const;
   // Finds the rows of the keys that this rank serves. Collective if a table has keys.
   ScratchRows find_served_keys(Route& route, UnknownKeys unknown) const;
+  // Whether unknown keys of the table look up another key.
+  bool has_default_key(size_t table) const;
+  // The rank that owns the default key of the table.
+  int64_t owner_of_default_key(size_t table) const;
+  // Tells each rank which of its keys are unknown. Tells the owner of a default key how
+  // often unknown keys look it up. Collective if a table has a default key.
+  void exchange_unknown_keys(std::vector<Request>& requests, Route& route)
+      const;
+  // Writes what the ranks have to know about a table that this rank serves.
+  void write_unknown_keys(
+      size_t table,
+      const Route& route,
+      std::vector<std::vector<uint32_t>>& words) const;
+  // Reads what `rank` has written about one table. Returns the end of it.
+  const uint32_t* read_unknown_keys(
+      const uint32_t* words,
+      size_t table,
+      int64_t rank,
+      Request& request,
+      Route::ServedRows& served) const;
+  // Removes the default keys that were requested, but do not occur, so that they are not
+  // updated.
+  void remove_unused_default_keys(Route& route) const;
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
   // Arrives at the barrier of a lookup, and sends each rank the number of its words.
@@ -169,6 +197,7 @@ class RowExchange {
   std::vector<size_t> group_of_;  // one per table; kNoGroup: data-parallel
   std::vector<TableGroup> groups_;
   bool has_dynamic_tables_ = false;
+  bool has_default_keys_ = false;
   uint64_t lookups_ = 0;
 };
 

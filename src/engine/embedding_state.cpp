@@ -74,7 +74,8 @@ std::vector<Slot> make_slots(const TableState& table) {
                 rows,
                 spec.is_per_row ? 1 : config.dim,
                 at::kFloat,
-                "the slots of table '" + shorten(table.name) + "'")
+                "the slots of table '" + shorten(table.name) + "'",
+                config.keys->preallocate ? rows : 0)
           : allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
       if (table.dynamic == nullptr) {  // else each new key sets its own
@@ -128,8 +129,12 @@ void clear_last_checkpoint(EmbeddingState& state) {
 // Copies the rows of a slot that keys have or have had.
 at::Tensor copy_used_rows(const DynamicRows& table, const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
-  at::Tensor copy =
-      reserve_rows(rows.size(0), width, at::kFloat, "the slots of a copy");
+  at::Tensor copy = reserve_rows(
+      rows.size(0),
+      width,
+      at::kFloat,
+      "the slots of a copy",
+      table.index().config().preallocate ? rows.size(0) : 0);
   copy = copy.view(rows.sizes());
   table.index().visit_used_rows([&](int64_t first, int64_t used) {
     copy.narrow(0, first, used).copy_(rows.narrow(0, first, used));

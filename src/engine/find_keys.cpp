@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 namespace tessera {
@@ -19,6 +20,10 @@ struct NewKey {
   uint32_t count;
   uint32_t* id;
 };
+
+bool is_trained(const TableState& table, UnknownKeys unknown) {
+  return unknown == UnknownKeys::kAdmitted && table.optimizer.has_value();
+}
 
 // Makes keys[i] the key of ids[i].
 void align_keys(IdBags& bags) {
@@ -88,6 +93,44 @@ std::unique_ptr<DynamicRows::Lease> place_new_keys(
   return lease;
 }
 
+// Lets the keys that look up zeros look up the default key.
+void use_default_key(
+    const TableState& table,
+    c10::ArrayRef<IdBags*> bags,
+    bool is_trained,
+    ScratchRows& scratch) {
+  DynamicRows& rows = *table.dynamic;
+  const std::optional<int64_t> key = rows.index().config().default_key;
+  const auto has_unknown = [&](const IdBags* feature) {
+    const Buffer<uint32_t>& ids = feature->ids;
+    return std::find(ids.begin(), ids.end(), rows.zero_row()) != ids.end();
+  };
+  if (!key || std::none_of(bags.begin(), bags.end(), has_unknown)) {
+    return;
+  }
+  uint32_t row = rows.index().default_row();
+  if (row == kNoRow) {
+    if (!is_trained) {
+      return;
+    }
+    const at::Tensor values = rows.initial_values(*key);
+    scratch.push_back(rows.lease(1));
+    row = scratch.back()->first();
+    rows.assign(row, values);
+  }
+  for (IdBags* feature : bags) {
+    for (size_t i = 0; i < feature->ids.size(); ++i) {
+      if (feature->ids[i] == rows.zero_row()) {
+        feature->unknown_keys.push_back(feature->keys[i]);
+        feature->unknown_counts.push_back(
+            feature->key_counts.empty() ? 1 : feature->key_counts[i]);
+        feature->keys[i] = *key;
+        feature->ids[i] = row;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 bool has_dynamic_tables(const EmbeddingState& state) {
@@ -104,8 +147,7 @@ void find_table_keys(
     int64_t update,
     ScratchRows& scratch) {
   DynamicRows& rows = *table.dynamic;
-  const bool admits =
-      unknown == UnknownKeys::kAdmitted && table.optimizer.has_value();
+  const bool admits = is_trained(table, unknown);
   std::vector<NewKey> new_keys;
   for (IdBags* feature : bags) {
     align_keys(*feature);
@@ -138,7 +180,8 @@ ScratchRows find_keys(
     UnknownKeys unknown) {
   ScratchRows scratch;
   for (size_t t = 0; t < state.tables.size(); ++t) {
-    if (state.tables[t].dynamic == nullptr) {
+    const TableState& table = state.tables[t];
+    if (table.dynamic == nullptr) {
       continue;
     }
     std::vector<IdBags*> of_table;
@@ -147,8 +190,8 @@ ScratchRows find_keys(
         of_table.push_back(&bags[i]);
       }
     }
-    find_table_keys(
-        state.tables[t], of_table, unknown, state.iterations + 1, scratch);
+    find_table_keys(table, of_table, unknown, state.iterations + 1, scratch);
+    use_default_key(table, of_table, is_trained(table, unknown), scratch);
   }
   return scratch;
 }

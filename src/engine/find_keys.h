@@ -14,7 +14,7 @@
 namespace tessera {
 
 /// The result for a key without a row. In training, a key that the next update admits looks
-/// up its initial value (kAdmitted). All others look up zeros.
+/// up its initial value (kAdmitted). All others look up zeros, or DynamicKeys::default_key.
 enum class UnknownKeys { kZeros, kAdmitted };
 
 /// The scratch rows with the initial values of new keys. They must outlive the lookup.
@@ -24,8 +24,8 @@ using ScratchRows = std::vector<std::unique_ptr<DynamicRows::Lease>>;
 bool has_dynamic_tables(const EmbeddingState& state);
 
 /// Replaces the ids of features with dynamic tables, which are positions in IdBags::keys,
-/// by rows of DynamicRows::all_rows(). Afterwards, keys[i] is the key of ids[i]. The bags
-/// must not hold kZeroRow.
+/// by rows of DynamicRows::all_rows(). Afterwards, keys[i] is the key of ids[i], which is
+/// the default key if an unknown one looks up that. The bags must not hold kZeroRow.
 /// Errors:  c10::ValueError for an unusable initializer; c10::Error if one batch has too
 ///          many new keys.
 ScratchRows find_keys(
@@ -33,8 +33,9 @@ ScratchRows find_keys(
     std::vector<IdBags>& bags,
     UnknownKeys unknown);
 
-/// Does this for the bags of one dynamic table. `update`: the number of the next update.
-/// Adds its scratch rows to `scratch`.
+/// Does this for the bags of one dynamic table, but without the default key: unknown keys
+/// get DynamicRows::zero_row(). `update`: the number of the next update. Adds its scratch
+/// rows to `scratch`.
 void find_table_keys(
     const TableState& table,
     c10::ArrayRef<IdBags*> bags,

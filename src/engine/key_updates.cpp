@@ -24,6 +24,24 @@ Buffer<uint32_t>& add_rows(std::list<Buffer<uint32_t>>& rows, int64_t size) {
   return rows.back();
 }
 
+// Adds the occurrences of keys that were looked up as the default key. Their rows are not
+// used, because the gradient belongs to the default key.
+void add_unknown_keys(
+    c10::ArrayRef<TableUpdate::Term> terms,
+    std::vector<KeyOccurrences>& occurrences,
+    std::list<Buffer<uint32_t>>& rows) {
+  for (const TableUpdate::Term& term : terms) {
+    const auto size = static_cast<int64_t>(term.bags->unknown_keys.size());
+    if (size > 0) {
+      occurrences.push_back(
+          {.keys = term.bags->unknown_keys.data(),
+           .counts = term.bags->unknown_counts.data(),
+           .size = size,
+           .rows = add_rows(rows, size).data()});
+    }
+  }
+}
+
 }  // namespace
 
 KeyUpdate plan_keys(
@@ -63,10 +81,11 @@ KeyUpdate plan_keys(
            .rows = row_of_id.data()});
       term.rows = row_of_id.data();
     }
+    add_unknown_keys(table_update.terms, occurrences, result.rows);
     result.plan = rows.index().plan(occurrences, update);
     // A key that has looked up zeros gets no gradient, even if it is admitted now.
     for (const KeyOccurrences& term : occurrences) {
-      for (int64_t i = 0; i < term.size; ++i) {
+      for (int64_t i = 0; term.looked_up != nullptr && i < term.size; ++i) {
         if (term.looked_up[i] == rows.zero_row()) {
           term.rows[i] = kNoRow;
         }
@@ -97,6 +116,16 @@ CollectedKeys collect_keys(
   for (size_t i = 0; i < result.keys.size(); ++i) {
     numbers.emplace(result.keys[i], static_cast<uint32_t>(i));
   }
+  const auto count_key = [&](int64_t key, uint32_t count) {
+    const auto [entry, is_new] =
+        numbers.try_emplace(key, static_cast<uint32_t>(result.keys.size()));
+    if (is_new) {
+      result.keys.push_back(key);
+      result.counts.push_back(0);
+    }
+    result.counts[entry->second] += count;
+    return entry->second;
+  };
   Buffer<uint32_t> found;
   for (TableUpdate::Term* term : terms) {
     const IdBags& bags = *term->bags;
@@ -110,16 +139,13 @@ CollectedKeys collect_keys(
         result.dropped += count;  // evicted after its lookup
         continue;
       }
-      const auto [entry, is_new] = numbers.try_emplace(
-          bags.keys[i], static_cast<uint32_t>(result.keys.size()));
-      if (is_new) {
-        result.keys.push_back(bags.keys[i]);
-        result.counts.push_back(0);
-      }
-      result.counts[entry->second] += count;
+      const uint32_t number = count_key(bags.keys[i], count);
       if (bags.ids[i] != dynamic.zero_row()) {
-        number_of_id[i] = entry->second;
+        number_of_id[i] = number;
       }
+    }
+    for (size_t i = 0; i < bags.unknown_keys.size(); ++i) {
+      count_key(bags.unknown_keys[i], bags.unknown_counts[i]);
     }
     term->rows = number_of_id.data();
   }

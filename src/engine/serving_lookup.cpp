@@ -17,6 +17,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,20 +72,36 @@ bool needs_gradient(
        }));
 }
 
-// Replaces positions in the keys of a dynamic table by rows, or kZeroRow for a key that
-// has none. `keys` [keys] int64 are ascending.
-void find_sorted_keys(const at::Tensor& keys, IdBags& bags) {
-  const auto* begin = keys.const_data_ptr<int64_t>();
-  const auto* end = begin + keys.numel();
+// Replaces positions in the keys of a dynamic table by rows. `row_of` returns the row of a
+// position, or kZeroRow. `default_row`: for keys without a row, or kZeroRow.
+void set_rows(
+    IdBags& bags,
+    uint32_t default_row,
+    c10::function_ref<uint32_t(uint32_t position)> row_of) {
   for (uint32_t& id : bags.ids) {
     if (id == kZeroRow) {
       continue;
     }
-    const auto* found = std::lower_bound(begin, end, bags.keys[id]);
-    const bool is_known = found != end && *found == bags.keys[id];
-    id = is_known ? static_cast<uint32_t>(found - begin) : kZeroRow;
-    bags.padding += is_known ? 0 : 1;
+    const uint32_t row = row_of(id);
+    id = row == kZeroRow ? default_row : row;
+    bags.padding += id == kZeroRow ? 1 : 0;
   }
+}
+
+// Does so for a table with these ascending `keys` [keys] int64.
+void find_sorted_keys(const EmbeddingTables::Entry& table, IdBags& bags) {
+  const auto* begin = table.keys.const_data_ptr<int64_t>();
+  const auto* end = begin + table.keys.numel();
+  const auto row_of_key = [&](int64_t key) {
+    const auto* found = std::lower_bound(begin, end, key);
+    return found != end && *found == key ? static_cast<uint32_t>(found - begin)
+                                         : kZeroRow;
+  };
+  const std::optional<int64_t> default_key = table.config->keys->default_key;
+  set_rows(
+      bags,
+      default_key ? row_of_key(*default_key) : kZeroRow,
+      [&](uint32_t position) { return row_of_key(bags.keys[position]); });
 }
 
 void check_keys(
@@ -169,7 +186,7 @@ Nest<at::Tensor> serving_embedding_lookup(
         }
       },
       [&](size_t table, IdBags& bags) {
-        find_sorted_keys((tables.begin() + table)->keys, bags);
+        find_sorted_keys(*(tables.begin() + table), bags);
       });
 }
 
@@ -197,17 +214,16 @@ Nest<at::Tensor> lookup_for_serving(
         }
       },
       [&](size_t table, IdBags& bags) {
+        const KeyIndex& index = state.tables[table].dynamic->index();
         Buffer<uint32_t> rows(bags.keys.size());
-        state.tables[table].dynamic->index().find(
+        index.find(
             bags.keys.data(),
             static_cast<int64_t>(bags.keys.size()),
             rows.data());
-        for (uint32_t& id : bags.ids) {
-          if (id != kZeroRow) {
-            id = rows[id];
-            bags.padding += id == kZeroRow ? 1 : 0;
-          }
-        }
+        static_assert(kNoRow == kZeroRow);
+        set_rows(bags, index.default_row(), [&](uint32_t position) {
+          return rows[position];
+        });
       });
 }
 

@@ -31,6 +31,11 @@ struct IdBags {
   Buffer<int64_t> keys;
   /// How often each key occurred, [nnz]; empty: once.
   Buffer<uint32_t> key_counts;
+  /// Keys that were looked up as the default key of the table, which is in `keys` instead
+  /// of them. They occur without a gradient.
+  Buffer<int64_t> unknown_keys;
+  /// How often each of them occurred, [unknown_keys].
+  Buffer<uint32_t> unknown_counts;
   /// KeyIndex::version() at the lookup.
   uint64_t keys_version = 0;
   Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds only ids[b]

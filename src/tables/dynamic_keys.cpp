@@ -24,6 +24,18 @@ void validate(const DynamicKeys& keys, const std::string& where) {
       where,
       kMaxCapacity,
       keys.capacity);
+  if (keys.default_key) {
+    TESSERA_CHECK_VALUE(
+        keys.capacity >= 2,
+        "{} keys: capacity must be >= 2 with a default_key, which keeps one row, but got {}. Enlarge it.",
+        where,
+        keys.capacity);
+    TESSERA_CHECK_VALUE(
+        keys.default_key != keys.padding_key,
+        "{} keys: default_key must differ from padding_key, which has no row, but both are {}. Change one of them.",
+        where,
+        *keys.default_key);
+  }
   if (const auto* occurrences =
           std::get_if<admission::AfterOccurrences>(&keys.admission)) {
     TESSERA_CHECK_VALUE(

@@ -28,6 +28,15 @@ int64_t scratch_rows(int64_t rows) {
       kMaxScratchRows, std::numeric_limits<uint32_t>::max() - 2 - rows);
 }
 
+// The rows of all_rows() whose memory is taken at once under DynamicKeys::preallocate. A
+// batch has few new keys, so most scratch rows are never used.
+int64_t touched_rows(const DynamicKeys& keys, int64_t rows) {
+  constexpr int64_t kTouchedScratchRows = int64_t{1} << 16;
+  return keys.preallocate
+      ? rows + 1 + std::min(scratch_rows(rows), kTouchedScratchRows)
+      : 0;
+}
+
 }  // namespace
 
 DynamicRows::DynamicRows(
@@ -54,10 +63,14 @@ DynamicRows::DynamicRows(
           index_.rows() + 1 + scratch_rows(index_.rows()),
           config.dim,
           config.dtype,
-          "the rows of table '" + shorten(name) + "'")) {
+          "the rows of table '" + shorten(name) + "'",
+          touched_rows(*config.keys, index_.rows()))) {
   if (config.dtype != at::kFloat && config.stochastic_rounding) {
-    row_keys_ = ReservedArray<int64_t>(
-        index_.rows(), "the keys of table '" + shorten(name) + "'");
+    const std::string what = "the keys of table '" + shorten(name) + "'";
+    row_keys_ = ReservedArray<int64_t>(index_.rows(), what);
+    if (config.keys->preallocate) {
+      row_keys_.touch_pages(what);
+    }
   }
 }
 

@@ -69,6 +69,11 @@ class DynamicRows {
   uint32_t zero_row() const {
     return static_cast<uint32_t>(index_.rows());
   }
+  /// The row that keys without a row look up in evaluation.
+  uint32_t row_of_unknown_keys() const {
+    const uint32_t row = index_.default_row();
+    return row == kNoRow ? zero_row() : row;
+  }
 
   /// Changes the seed of later initial values and random admissions.
   void set_seed(uint64_t seed);

@@ -82,6 +82,13 @@ KeyIndex::KeyIndex(
   }
   sketch_ = ReservedArray<uint8_t>(
       owned.count() * kSketchRows * counters_per_row_, what);
+  if (config.preallocate) {
+    buckets_.touch_pages(what);
+    bucket_of_row_.touch_pages(what);
+    last_update_.touch_pages(what);
+    frequency_.touch_pages(what);
+    sketch_.touch_pages(what);
+  }
 }
 
 KeyIndex::KeyIndex(const KeyIndex& other)
@@ -126,6 +133,29 @@ uint32_t KeyIndex::find_in(int64_t partition, int64_t key, uint64_t hash)
     index = next_of(index);
   }
   return kNoRow;
+}
+
+uint32_t KeyIndex::default_row_in(int64_t partition) const {
+  return has_default_key(partition)
+      ? find_in(
+            partition, *config_.default_key, hash_of_key(*config_.default_key))
+      : kNoRow;
+}
+
+uint32_t KeyIndex::default_row() const {
+  uint32_t row = kNoRow;
+  if (config_.default_key) {
+    find(&*config_.default_key, 1, &row);
+  }
+  return row;
+}
+
+int64_t KeyIndex::free_rows(int64_t partition) const {
+  const Partition& state = partition_[partition];
+  const bool is_reserved =
+      has_default_key(partition) && default_row_in(partition) == kNoRow;
+  return rows_of(partition) - state.used +
+      static_cast<int64_t>(state.free.size()) - (is_reserved ? 1 : 0);
 }
 
 void KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows) const {
@@ -257,6 +287,9 @@ void KeyIndex::visit_counters(
 }
 
 bool KeyIndex::would_admit(int64_t key, uint32_t count, int64_t update) const {
+  if (is_default(key)) {
+    return true;
+  }
   const uint64_t hash = hash_of_key(key);
   if (const auto* occurrences = occurrences_of(config_)) {
     uint32_t counted = counters_per_row_ == 0 ? 0 : kMaxCounter;
@@ -321,9 +354,16 @@ void KeyIndex::apply_part(
     erase(partition, row - first);
   }
   // The new keys have got the last free rows, then unused ones, then those of the evicted
-  // keys, of which none is left.
-  const size_t new_keys = part.inserted.size();
-  state.free.resize(state.free.size() - std::min(new_keys, state.free.size()));
+  // keys. One of these is left if a row is reserved for the default key.
+  const size_t from_free = std::min(part.inserted.size(), state.free.size());
+  const size_t from_unused = std::min<size_t>(
+      part.inserted.size() - from_free, rows_of(partition) - state.used);
+  state.free.resize(state.free.size() - from_free);
+  for (size_t i = part.inserted.size() - from_free - from_unused;
+       i < part.evicted.size();
+       ++i) {
+    state.free.push_back(static_cast<uint16_t>(part.evicted[i] - first));
+  }
   for (const KeyEntry& entry : part.inserted) {
     const uint32_t local = entry.row - first;
     insert(partition, entry.key, local);
@@ -413,8 +453,10 @@ int64_t KeyIndex::evict_before(int64_t update) {
   int64_t evicted = 0;
   for (int64_t p = 0; p < owned_.count(); ++p) {
     Partition& state = partition_[p];
+    const uint32_t default_row = default_row_in(p);
     const auto is_old = [&](uint32_t local_row) {
-      return last_update_[first_row_[p] + local_row] < update;
+      return last_update_[first_row_[p] + local_row] < update &&
+          local_row != default_row;
     };
     std::vector<uint32_t> rows;
     for (int64_t b = 0; b < buckets_per_partition_ && state.used > 0; ++b) {
@@ -527,17 +569,29 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
         entries[order[i].second].key);
     ++sizes[partitions_.of_hash(order[i].first)];
   }
+  std::vector<int64_t> rows;
+  for (int64_t p = 0; p < partitions_.count(); ++p) {
+    rows.push_back(partitions_.rows(p));
+  }
+  if (config_.default_key) {
+    const uint64_t hash = hash_of_key(*config_.default_key);
+    const auto found = std::lower_bound(
+        order.begin(), order.end(), std::pair{hash, size_t{0}});
+    if (found == order.end() || found->first != hash) {
+      --rows[partitions_.of_hash(hash)];  // reserved for the default key
+    }
+  }
   for (int64_t p = 0; p < partitions_.count(); ++p) {
     TESSERA_CHECK_VALUE(
-        sizes[p] <= partitions_.rows(p),
-        "{} table '{}' has a capacity of {} rows in {} partitions, but {} keys belong to partition {}, which has {} rows. Enlarge the capacity.",
+        sizes[p] <= rows[p],
+        "{} table '{}' has a capacity of {} rows in {} partitions, but {} keys belong to partition {}, which has {} rows for them. Enlarge the capacity.",
         where,
         shorten(name_),
         partitions_.capacity(),
         partitions_.count(),
         sizes[p],
         p,
-        partitions_.rows(p));
+        rows[p]);
   }
   return order;
 }

@@ -115,6 +115,11 @@ class KeyIndex {
   const PartitionRange& owned() const {
     return owned_;
   }
+  bool is_default(int64_t key) const {
+    return config_.default_key == key;
+  }
+  /// The row of the default key. kNoRow: it has none here.
+  uint32_t default_row() const;
   bool owns(int64_t key) const {
     return owned_.has(partitions_.of_hash(hash_of_key(key)));
   }
@@ -131,14 +136,15 @@ class KeyIndex {
   bool would_admit(int64_t key, uint32_t count, int64_t update) const;
 
   /// Decides which keys get and lose a row in the update with the number `update`, which
-  /// is 1 for the first one. Nothing changes before apply().
+  /// is 1 for the first one. The default key always gets a row, and never loses it.
+  /// Nothing changes before apply().
   KeyPlan plan(c10::ArrayRef<KeyOccurrences> terms, int64_t update);
 
   /// Carries out a plan. Nothing else may have changed since plan().
   void apply(const KeyPlan& plan);
 
-  /// Removes the keys whose last update has a smaller number than `update`, and returns
-  /// how many they were.
+  /// Removes the keys whose last update has a smaller number than `update`, except the
+  /// default key, and returns how many they were.
   int64_t evict_before(int64_t update);
 
   /// The number of keys.
@@ -292,6 +298,16 @@ class KeyIndex {
   int64_t owned_partition_of(uint64_t hash) const {
     return partitions_.of_hash(hash) - owned_.begin;
   }
+  // Returns true if the default key belongs to the partition.
+  bool has_default_key(int64_t partition) const {
+    return config_.default_key &&
+        owned_partition_of(hash_of_key(*config_.default_key)) == partition;
+  }
+  // The row of the default key in the partition. kNoRow: it has none there.
+  uint32_t default_row_in(int64_t partition) const;
+  // The number of rows that other keys can get without an eviction. One row is reserved
+  // for the default key.
+  int64_t free_rows(int64_t partition) const;
   // The key's row in the partition, or kNoRow.
   uint32_t find_in(int64_t partition, int64_t key, uint64_t hash) const;
   void insert(int64_t partition, int64_t key, uint32_t local_row);

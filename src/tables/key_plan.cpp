@@ -127,8 +127,10 @@ class KeyIndex::PartPlanner {
   // Decides. Then missing() has the rows of the new keys.
   void decide() {
     find_admitted();
-    const int64_t free = rows_ - state_.used + state_.free.size();
-    make_room(static_cast<int64_t>(admitted_.size()) - free);
+    // The row of a new default key is not among the free ones.
+    const int64_t needed =
+        static_cast<int64_t>(admitted_.size()) - (admits_default_ ? 1 : 0);
+    make_room(needed - index_.free_rows(partition_));
     give_rows();
     for (const uint32_t row : touched_) {
       if (uses_[row] != kEvicted) {
@@ -209,7 +211,9 @@ class KeyIndex::PartPlanner {
         count = saturated_sum(count, counts_[order[end]]);
         sorted.push_back(missing_[order[end]]);
       }
-      if (index_.counters_per_row_ > 0) {
+      const bool is_default = index_.is_default(key);
+      admits_default_ = admits_default_ || is_default;
+      if (index_.counters_per_row_ > 0 && !is_default) {
         part_.counted.emplace_back(key, count);
       }
       if (index_.would_admit(key, count, update_)) {
@@ -225,10 +229,15 @@ class KeyIndex::PartPlanner {
     missing_ = std::move(sorted);
   }
 
-  // Evicts the lowest ranks of all keys with a row and of all admitted keys.
+  // Evicts the lowest ranks of all keys with a row and of all admitted keys, but not the
+  // default key.
   void make_room(int64_t needed) {
     if (needed <= 0) {
       return;
+    }
+    if (const uint32_t row = index_.default_row_in(partition_);
+        row != kNoRow && uses_[row] == 0) {
+      keep(first_row_ + row);
     }
     const auto* old_only =
         std::get_if<eviction::OlderThan>(&index_.config_.eviction);
@@ -272,14 +281,20 @@ class KeyIndex::PartPlanner {
     std::vector<Contender> contenders;
     contenders.reserve(admitted_.size() + touched_.size());
     for (size_t i = 0; i < admitted_.size(); ++i) {
-      contenders.push_back({admitted_[i].rank, true, static_cast<uint32_t>(i)});
+      if (!index_.is_default(admitted_[i].key)) {
+        contenders.push_back(
+            {admitted_[i].rank, true, static_cast<uint32_t>(i)});
+      }
     }
     for (const uint32_t row : touched_) {
-      const Rank rank{
-          .frequency = frequency_of_used(row),
-          .last_update = update_,
-          .hash = hash_of_key(index_.key_of(partition_, row))};
-      contenders.push_back({rank, false, row});
+      const int64_t key = index_.key_of(partition_, row);
+      if (!index_.is_default(key)) {
+        const Rank rank{
+            .frequency = frequency_of_used(row),
+            .last_update = update_,
+            .hash = hash_of_key(key)};
+        contenders.push_back({rank, false, row});
+      }
     }
     std::sort(
         contenders.begin(),
@@ -422,6 +437,7 @@ class KeyIndex::PartPlanner {
   std::vector<uint32_t> counts_;  // of missing_, before it is sorted
   std::vector<int64_t> keys_;  // of missing_, before it is sorted
   std::vector<Admitted> admitted_;
+  bool admits_default_ = false;
   bool is_exhausted_ = false;
   bool has_evicted_touched_ = false;
 };
@@ -583,10 +599,8 @@ class KeyIndex::Planner {
 
   // Returns true if the partition may have fewer rows left than it needs.
   bool may_evict(int64_t partition) const {
-    const Partition& state = index_.partition_[partition];
-    const auto free = static_cast<int64_t>(state.free.size());
     return begin_[partition + 1] - begin_[partition] >
-        index_.rows_of(partition) - state.used + free;
+        index_.free_rows(partition);
   }
 
   // Marks the trusted rows, which must not be evicted, if anything may be.
@@ -619,7 +633,8 @@ class KeyIndex::Planner {
     PartPlanner planner(index_, p, plan_.update, plan_.parts[p], uses);
     if (!used_.empty() && may_evict(p)) {
       const Partition& state = index_.partition_[p];
-      int64_t others = state.used - static_cast<int64_t>(state.free.size());
+      int64_t others = state.used - static_cast<int64_t>(state.free.size()) -
+          (index_.has_default_key(p) ? 1 : 0);
       used_.visit(
           index_.first_row_[p], index_.first_row_[p + 1], [&](uint32_t row) {
             planner.keep(row);

@@ -2,14 +2,46 @@
 #include "src/tables/reserved_memory.h"
 
 #include "src/common/check.h"
+#include "src/common/parallel.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 
 namespace tessera {
+
+namespace {
+
+// Writes to each page of a range, but changes nothing.
+void write_to_pages(char* data, size_t bytes) {
+  constexpr size_t kPage = 4096;  // the smallest one
+  for (size_t i = 0; i < bytes; i += kPage) {
+    std::atomic_ref<char>(data[i]).fetch_or(0, std::memory_order_relaxed);
+  }
+}
+
+// Returns false if the system does not have the memory. `data` begins a page.
+bool touch_range(char* data, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  // This is faster than a fault per page. Older systems do not know it.
+  if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) {
+    return true;
+  }
+  if (errno != EINVAL) {
+    return false;
+  }
+#endif
+  write_to_pages(data, bytes);
+  return true;
+}
+
+}  // namespace
 
 ReservedMemory::ReservedMemory(size_t bytes, const std::string& what)
     : bytes_(bytes) {
@@ -25,18 +57,40 @@ ReservedMemory::ReservedMemory(size_t bytes, const std::string& what)
       -1,
       0);
   data_ = memory == MAP_FAILED ? nullptr : memory;
-#ifdef MADV_HUGEPAGE
-  // This is only a hint. Without huge pages, access is slower.
-  if (data_ != nullptr) {
-    ::madvise(data_, bytes, MADV_HUGEPAGE);
-  }
-#endif
 #else
   data_ = std::calloc(bytes, 1);
 #endif
   TESSERA_CHECK(
       data_ != nullptr,
       "[DynamicKeys] {} need {} MiB of addresses, but the system can't reserve them. Lower the capacity.",
+      what,
+      bytes >> 20);
+}
+
+void touch_pages(void* data, size_t bytes, const std::string& what) {
+#ifdef MADV_HUGEPAGE
+  // This is only a hint. With huge pages, access is faster. Memory that is taken when it is
+  // used has none: each of 1000 keys in a large table would take a huge page.
+  if (bytes > 0) {
+    ::madvise(data, bytes, MADV_HUGEPAGE);
+  }
+#endif
+  constexpr size_t kBytesPerTask = size_t{16} << 20;  // whole huge pages
+  std::atomic<bool> has_memory{true};
+  run_tasks(
+      static_cast<int64_t>((bytes + kBytesPerTask - 1) / kBytesPerTask),
+      static_cast<int64_t>(bytes),
+      [&](int64_t task) {
+        const size_t begin = static_cast<size_t>(task) * kBytesPerTask;
+        if (!touch_range(
+                static_cast<char*>(data) + begin,
+                std::min(kBytesPerTask, bytes - begin))) {
+          has_memory = false;
+        }
+      });
+  TESSERA_CHECK(
+      has_memory,
+      "[DynamicKeys] {} need {} MiB of memory under preallocate, but the system can't provide them. Lower the capacity, or set preallocate = false.",
       what,
       bytes >> 20);
 }

@@ -10,8 +10,7 @@
 namespace tessera {
 
 /// Memory that is filled with zeros. Addresses are reserved at once, and the system gives
-/// memory to pages when they are first written. Large memory asks for transparent huge
-/// pages.
+/// memory to pages when they are first written.
 class ReservedMemory {
  public:
   ReservedMemory() = default;
@@ -41,6 +40,11 @@ class ReservedMemory {
   size_t bytes_ = 0;
 };
 
+/// Makes the system give memory to all pages of `bytes` from `data` on, on all threads. It
+/// asks for transparent huge pages. What is written there stays.
+/// Errors:  c10::Error if the system does not have the memory. `what` is as above.
+void touch_pages(void* data, size_t bytes, const std::string& what);
+
 /// An array in ReservedMemory.
 template <class T>
 class ReservedArray {
@@ -53,6 +57,9 @@ class ReservedArray {
 
   int64_t size() const {
     return size_;
+  }
+  void touch_pages(const std::string& what) {
+    tessera::touch_pages(memory_.data(), memory_.bytes(), what);
   }
   T* data() {
     return static_cast<T*>(memory_.data());

@@ -82,10 +82,13 @@ at::Tensor reserve_rows(
     int64_t rows,
     int64_t dim,
     at::ScalarType dtype,
-    const std::string& what) {
+    const std::string& what,
+    int64_t touched_rows) {
+  const size_t row_bytes = static_cast<size_t>(dim) * c10::elementSize(dtype);
   auto memory = std::make_shared<ReservedMemory>(
-      static_cast<size_t>(rows * dim) * c10::elementSize(dtype), what);
+      static_cast<size_t>(rows) * row_bytes, what);
   void* data = memory->data();
+  touch_pages(data, static_cast<size_t>(touched_rows) * row_bytes, what);
   return at::from_blob(
       data,
       {rows, dim},

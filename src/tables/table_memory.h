@@ -22,14 +22,17 @@ at::Tensor allocate_rows(
     at::ScalarType dtype = at::kFloat);
 
 /// Reserves addresses for a tensor of zeros, whose pages take memory when they are first
-/// written. `what` names it in the error.
+/// written. Only the pages of the first `touched_rows` rows take it at once. `what` names
+/// the tensor in the error.
 /// Shapes:  [rows, dim].
-/// Errors:  c10::Error if the system can't reserve the addresses.
+/// Errors:  c10::Error if the system can't reserve the addresses or does not have the
+///          memory.
 at::Tensor reserve_rows(
     int64_t rows,
     int64_t dim,
     at::ScalarType dtype,
-    const std::string& what);
+    const std::string& what,
+    int64_t touched_rows = 0);
 
 /// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
 /// that only read.

@@ -48,7 +48,9 @@ TPUEmbedding make_layer(const Options& options, bool with_keys) {
       .dim = options.dim,
       .initializer = tessera::initializers::Uniform{}};
   if (with_keys) {
-    table.keys = tessera::DynamicKeys{.capacity = options.keys};
+    // A vocabulary takes its memory beforehand, too.
+    table.keys =
+        tessera::DynamicKeys{.capacity = options.keys, .preallocate = true};
   }
   return TPUEmbedding(tessera::TPUEmbeddingOptions{
       .features =

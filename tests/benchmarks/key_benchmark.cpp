@@ -123,7 +123,8 @@ void fill(KeyIndex& index, int64_t keys) {
 
 void run(const Options& options) {
   tessera::set_thread_count(1);
-  const tessera::DynamicKeys config{.capacity = options.keys};
+  const tessera::DynamicKeys config{
+      .capacity = options.keys, .preallocate = true};
   KeyIndex index(
       config, "benchmark", 0, tessera::KeyPartitions(config.capacity).all());
   const double fill_seconds = seconds_of([&] { fill(index, options.keys); });

@@ -11,6 +11,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -185,6 +186,10 @@ class ShardedCase {
     }
     if (pick(0, 1) == 0) {
       keys.padding_key = key_of(0);
+    }
+    if (pick(0, 1) == 0) {
+      keys.capacity = std::max<int64_t>(keys.capacity, 2);
+      keys.default_key = key_of(pick(1, 40));  // those from 30 on never occur
     }
     return keys;
   }

@@ -550,6 +550,54 @@ TEST(ShardedKeysTest, AdmitsAndEvictsAsOneEngineDoes) {
   }
 }
 
+TEST(ShardedKeysTest, UnknownKeysShareTheDefaultRowOfAllRanks) {
+  // The second one occurs, too.
+  for (const int64_t default_key : {int64_t{-1}, int64_t{0}}) {
+    for (const Eviction& eviction : std::vector<Eviction>{
+             eviction::LeastRecentlyUsed{},
+             eviction::LeastFrequentlyUsed{.half_life = 3.0}}) {
+      SCOPED_TRACE(c10::str(default_key, " ", eviction.index()));
+      const DynamicKeys keys{
+          .capacity = 20'000,
+          .admission = admission::AfterOccurrences{.count = 3},
+          .eviction = eviction,
+          .default_key = default_key};
+      TPUEmbedding one(key_options(Strategy::engine(), keys));
+      TPUEmbedding shard(key_options(sharded(), keys));
+      const auto has_row = [&] {
+        return state_of(one).tables[0].dynamic->index().default_row() != kNoRow;
+      };
+      const auto step = [&](const at::Tensor& all) {
+        const at::Tensor expected = one->forward({{"user", all}})["user"];
+        const at::Tensor own =
+            shard->forward({{"user", own_part(all)}})["user"];
+        expect_close(own, expected.tensor_split(ranks())[rank()], 2e-4, 2e-5);
+        expected.sum().backward();
+        own.sum().backward();
+      };
+      // Without an unknown key, the default key gets no row.
+      step(int64s({5, 5, 5, 7, 7, 7}));
+      EXPECT_FALSE(has_row());
+      expect_same_state(shard, one);
+      step(int64s({9}));  // on one rank
+      EXPECT_TRUE(has_row());
+      expect_same_state(shard, one);
+      step(int64s({5, 7}));
+      expect_same_state(shard, one);
+      for (int64_t i = 0; i < 12; ++i) {
+        const at::Tensor half = keys_of_step(5000, i);
+        step(at::cat({half, half}));
+      }
+      expect_same_state(shard, one, 5.0);
+      const at::NoGradGuard no_grad;
+      const at::Tensor unknown = int64s({1'234'567, default_key});
+      const at::Tensor rows = shard->forward({{"user", unknown}})["user"];
+      EXPECT_TRUE(at::equal(rows[0], rows[1]));
+      EXPECT_TRUE(rows[0].ne(0).any().item<bool>());
+    }
+  }
+}
+
 // A key of this batch that occurs twice in all is admitted, and looks up its initial
 // value before the update.
 TEST(ShardedKeysTest, TheWholeBatchDecidesBeforeAnyKeyIsServed) {

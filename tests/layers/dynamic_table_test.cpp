@@ -13,6 +13,7 @@
 
 #include "layers/table_module.h"
 #include "src/tables/dynamic_rows.h"
+#include "tests/anonymous_memory.h"
 #include "tests/features/feature_builders.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
@@ -21,15 +22,20 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -281,14 +287,19 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
 }
 
 TEST_P(DynamicTableSpecTest, IsSavedAndContinues) {
-  TPUEmbedding layer = make_layer(dynamic_table({}), GetParam().spec);
+  const TableOptions options{
+      .keys = {
+          .capacity = 30,
+          .admission = admission::AfterOccurrences{.count = 4},
+          .default_key = key_of(5)}};
+  TPUEmbedding layer = make_layer(dynamic_table(options), GetParam().spec);
   Batches batches;
   for (int step = 0; step < 4; ++step) {
     loss_of(layer->forward(batches.next().with_keys)).backward();
   }
   std::stringstream stream;
   torch::save(layer, stream);
-  TPUEmbedding loaded = make_layer(dynamic_table({}), GetParam().spec);
+  TPUEmbedding loaded = make_layer(dynamic_table(options), GetParam().spec);
   torch::load(loaded, stream);
   TPUEmbedding copy(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
@@ -360,6 +371,265 @@ TEST(DynamicTableTest, RareKeysLookUpZerosAndGetNoGradient) {
   second.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{5}));
   expect_close(stored(layer, int64s({5})), at::zeros({1, 2}));
+}
+
+// --- the default key -----------------------------------------------------------
+
+constexpr int64_t kDefault = -12;
+
+DynamicKeys keys_with_default(int64_t capacity, int64_t count) {
+  return {
+      .capacity = capacity,
+      .admission =
+          admission::AfterOccurrences{.count = count, .counters = 1 << 22},
+      .default_key = kDefault};
+}
+
+TEST(DynamicTableTest, UnknownKeysShareTheRowOfTheDefaultKey) {
+  TPUEmbedding layer = small_layer(keys_with_default(10, 3));
+  const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
+  // All three look up the initial value of the default key.
+  EXPECT_TRUE(at::equal(first, at::ones({3, 2})));
+  (first * floats({3, 1}, {0.25, 0.5, 2})).sum().backward();
+  EXPECT_EQ(keys_of(layer), (Keys{kDefault}));
+  const at::Tensor shared = at::full({1, 2}, 1 - 2.75);
+  EXPECT_TRUE(at::equal(stored(layer, int64s({kDefault})), shared));
+  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), shared));
+  // 5 occurs for the third time, and gets a row of its own.
+  const at::Tensor second = lookup(layer, int64s({4, 5}));
+  EXPECT_TRUE(at::equal(second, floats({2, 2}, {-1.75, -1.75, 1, 1})));
+  second.sum().backward();
+  EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
+  EXPECT_TRUE(at::equal(
+      stored(layer, int64s({kDefault, 5})),
+      floats({2, 2}, {-2.75, -2.75, 0, 0})));
+}
+
+// The table as the documentation describes it, in double precision.
+class SharedRowReference {
+ public:
+  explicit SharedRowReference(int64_t count) : count_(count) {}
+
+  std::vector<double> lookup(const Keys& keys) {
+    std::map<int64_t, int64_t> in_batch;
+    for (const int64_t key : keys) {
+      ++in_batch[key];
+    }
+    std::vector<double> values;
+    read_.clear();
+    for (const int64_t key : keys) {
+      const bool is_known = rows_.count(key) > 0 ||
+          seen_[key] + in_batch[key] >= count_ || key == kDefault;
+      read_.push_back(is_known ? key : kDefault);
+      const auto row = rows_.find(read_.back());
+      values.push_back(
+          row == rows_.end() ? initial(read_.back()) : row->second.value);
+    }
+    return values;
+  }
+
+  // One Adagrad update of the keys of lookup().
+  void update(
+      const Keys& keys,
+      const std::vector<double>& gradients,
+      double learning_rate) {
+    std::map<int64_t, double> sums;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      sums[read_[i]] += gradients[i];
+      ++seen_[keys[i]];
+    }
+    for (const auto& [key, sum] : sums) {
+      Row& row = rows_.try_emplace(key, Row{initial(key)}).first->second;
+      row.accumulator += sum * sum;
+      row.value -= learning_rate * sum / std::sqrt(row.accumulator);
+    }
+  }
+
+  static double initial(int64_t key) {
+    return std::sin(static_cast<double>(key % 1000));
+  }
+
+  size_t size() const {
+    return rows_.size();
+  }
+
+ private:
+  struct Row {
+    double value;
+    double accumulator = 0.1;
+  };
+
+  int64_t count_;
+  std::map<int64_t, Row> rows_;
+  std::map<int64_t, int64_t> seen_;
+  Keys read_;  // the key whose row each key of the batch has looked up
+};
+
+TEST(DynamicTableTest, TheSharedRowFollowsAReferenceInDoubles) {
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .dim = 1,
+                     .initializer = initializers::Callable(
+                         "sines",
+                         [](const at::Tensor& keys, int64_t) {
+                           at::Tensor values = at::zeros({keys.numel(), 1});
+                           for (int64_t i = 0; i < keys.numel(); ++i) {
+                             values[i] = SharedRowReference::initial(
+                                 keys[i].item<int64_t>());
+                           }
+                           return values;
+                         }),
+                     .keys = keys_with_default(5000, 3)})}}},
+      .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+  SharedRowReference reference(3);
+  std::mt19937_64 random(9);
+  for (int step = 0; step < 60; ++step) {
+    SCOPED_TRACE(step);
+    Keys keys(50);
+    std::vector<double> gradients;
+    for (int64_t& key : keys) {
+      key =
+          random() % 20 == 0 ? kDefault : static_cast<int64_t>(random() % 2000);
+      gradients.push_back(std::uniform_real_distribution<>(-1.0, 1.0)(random));
+    }
+    const at::Tensor actual = lookup(layer, at::tensor(keys, at::kLong));
+    expect_close(
+        actual.flatten(),
+        at::tensor(reference.lookup(keys), at::kDouble).to(at::kFloat),
+        1e-4,
+        1e-5);
+    actual.backward(
+        at::tensor(gradients, at::kDouble).to(at::kFloat).view({-1, 1}));
+    reference.update(keys, gradients, 0.1);
+  }
+  EXPECT_GT(reference.size(), 100);
+}
+
+TEST(DynamicTableTest, WithoutADefaultRowUnknownKeysAreZerosInEvaluation) {
+  TPUEmbedding layer = small_layer(keys_with_default(10, 3));
+  EXPECT_TRUE(
+      at::equal(stored(layer, int64s({5, kDefault})), at::zeros({2, 2})));
+  // Forward changes nothing.
+  lookup(layer, int64s({5}));
+  EXPECT_EQ(index_of(layer).size(), 0);
+  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), at::zeros({1, 2})));
+  // The key itself needs no admission.
+  train(layer, int64s({kDefault}));
+  EXPECT_EQ(keys_of(layer), (Keys{kDefault}));
+}
+
+TEST(DynamicTableTest, TheDefaultRowIsServed) {
+  TPUEmbedding layer = small_layer(keys_with_default(10, 3));
+  const auto configs = layer->options().features;
+  const Features features{{"id", int64s({9, 5, kDefault})}};
+  const auto expect_served = [&](const at::Tensor& expected) {
+    EXPECT_TRUE(at::equal(layer->embedding_lookup(features)["id"], expected));
+    EXPECT_TRUE(at::equal(
+        serving_embedding_lookup(
+            features, {}, layer->embedding_tables(), configs)["id"],
+        expected));
+    layer->virtual_variable().requires_grad_(false);
+    EXPECT_TRUE(at::equal(lookup(layer, int64s({9, 5, kDefault})), expected));
+    layer->virtual_variable().requires_grad_(true);
+  };
+  layer->update_embedding_table("t", int64s({9}), floats({1, 2}, {1, 2}));
+  expect_served(floats({3, 2}, {1, 2, 0, 0, 0, 0}));
+  layer->update_embedding_table(
+      "t", int64s({9, kDefault}), floats({2, 2}, {1, 2, 3, 4}));
+  expect_served(floats({3, 2}, {1, 2, 3, 4, 3, 4}));
+}
+
+TEST(DynamicTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
+  for (const bool accumulates : {false, true}) {
+    SCOPED_TRACE(accumulates);
+    TPUEmbedding layer = small_layer(
+        keys_with_default(10, 2),
+        optim::SGD{
+            .learning_rate = 1.0,
+            .gradient_accumulation_steps = accumulates ? 2 : 1},
+        accumulates ? Apply::kInBackward : Apply::kOnStep);
+    const auto run_passes = [&] {
+      (lookup(layer, int64s({5, 6})) * 0.5).sum().backward();
+      (lookup(layer, int64s({5})) * 0.25).sum().backward();
+    };
+    if (accumulates) {
+      run_passes();
+    } else {
+      Combined combined(
+          torch::optim::SGD(layer->parameters(), 0.1),
+          std::vector<TPUEmbedding>{layer});
+      run_passes();
+      combined.step();
+    }
+    // 5 has occurred twice, but its gradients are those of the shared row.
+    EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
+    const double sum =
+        accumulates ? 1.25 / 2 : 1.25;  // or the mean of the passes
+    EXPECT_TRUE(at::equal(
+        stored(layer, int64s({kDefault, 5, 6})),
+        at::stack(
+            {at::full({2}, 1 - sum), at::ones({2}), at::full({2}, 1 - sum)})));
+  }
+}
+
+TEST(DynamicTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
+  TPUEmbedding layer = small_layer(keys_with_default(2, 2));
+  auto ahead = layer->begin_forward({{"id", int64s({5})}});
+  train(layer, int64s({5, 5}));
+  EXPECT_EQ(keys_of(layer), (Keys{5}));
+  const at::Tensor late = layer->finish_forward(std::move(ahead))["id"];
+  EXPECT_TRUE(at::equal(late, at::ones({1, 2})));
+  late.sum().backward();
+  EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
+  EXPECT_TRUE(at::equal(
+      stored(layer, int64s({kDefault, 5})), floats({2, 2}, {0, 0, -1, -1})));
+  EXPECT_EQ(index_of(layer).counts().dropped, 0);
+  // 7 takes the row of 5. The default key keeps its own.
+  train(layer, int64s({7, 7}));
+  EXPECT_EQ(keys_of(layer), (Keys{kDefault, 7}));
+}
+
+TEST(DynamicTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
+  for (const Eviction& eviction : std::vector<Eviction>{
+           eviction::LeastRecentlyUsed{},
+           eviction::LeastFrequentlyUsed{},
+           eviction::OlderThan{.updates = 1}}) {
+    TPUEmbedding layer = small_layer(
+        {.capacity = 3, .eviction = eviction, .default_key = kDefault});
+    train(layer, at::arange(10, at::kLong));
+    EXPECT_EQ(index_of(layer).size(), 2);
+    train(layer, at::arange(kDefault, 20, at::kLong));
+    EXPECT_EQ(index_of(layer).size(), 3);
+    train(layer, at::arange(20, at::kLong));
+    EXPECT_EQ(index_of(layer).size(), 3);
+    EXPECT_EQ(keys_of(layer)[0], kDefault);
+  }
+}
+
+TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
+  const TablePtr table = make_table(
+      {.name = "t",
+       .dim = 2,
+       .initializer = initializers::Constant{.value = 1.0},
+       .keys = keys_with_default(10, 100)});
+  for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
+    EmbeddingEngine engine(EmbeddingEngineOptions{
+        .features = {{"id", FeatureConfig{.table = table}}},
+        .optimizer = optim::SGD{.learning_rate = 0.5},
+        .pipelining = pipelining});
+    for (int step = 0; step < 3; ++step) {
+      engine.enqueue({{"id", int64s({-7, 3})}});
+      engine.dequeue()["id"].sum().backward();
+      engine.apply_gradients();
+    }
+    const EmbeddingTables tables = engine.embedding_tables();
+    EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({kDefault})));
+    EXPECT_TRUE(at::equal(tables.begin()->parameters, at::full({1, 2}, -2.0)));
+  }
 }
 
 TEST(DynamicTableTest, TwoForwardsOfOnePassCountTogether) {
@@ -637,6 +907,11 @@ TEST(DynamicTableTest, SummaryShowsTheKeys) {
           "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted"),
       std::string::npos)
       << layer->summary();
+  TPUEmbedding shared = small_layer(keys_with_default(4, 2));
+  EXPECT_NE(
+      shared->summary().find("0 evicted, unknown keys look up -12\n"),
+      std::string::npos)
+      << shared->summary();
 }
 
 TEST(DynamicTableTest, TheConfigSurvivesJson) {
@@ -647,6 +922,10 @@ TEST(DynamicTableTest, TheConfigSurvivesJson) {
             .admission = admission::AfterOccurrences{.count = 9},
             .eviction = eviction::LeastFrequentlyUsed{.half_life = 2.5},
             .padding_key = -1},
+        DynamicKeys{
+            .capacity = 3,
+            .default_key = std::numeric_limits<int64_t>::min(),
+            .preallocate = true},
         DynamicKeys{
             .capacity = 2,
             .admission = admission::WithProbability{.probability = 0.5},
@@ -664,6 +943,13 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
   EXPECT_VALUE_ERROR(
       make_table({.name = "t", .dim = 2, .keys = DynamicKeys{}}),
       "[TableConfig 't'] keys: capacity must be in [1, 2147483648], but got 0");
+  EXPECT_VALUE_ERROR(
+      make_table(
+          {.name = "t",
+           .dim = 2,
+           .keys =
+               DynamicKeys{.capacity = 2, .padding_key = 4, .default_key = 4}}),
+      "[TableConfig 't'] keys: default_key must differ from padding_key");
   for (const Strategy& strategy : {Strategy::host(), Strategy::dense()}) {
     EXPECT_RAISES(
         c10::NotImplementedError,
@@ -682,6 +968,78 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
       layer->save_checkpoint("nowhere"),
       "[save_checkpoint] expected tables with a vocabulary, but table 't'");
   EXPECT_FALSE(std::filesystem::exists("nowhere"));
+}
+
+TEST(DynamicTableTest, RefusesACapacityBeyondTheAddressSpace) {
+  // 2^31 rows of 2^17 floats take 2^50 bytes.
+  EXPECT_TORCH_ERROR(
+      TPUEmbedding(TPUEmbeddingOptions{
+          .features =
+              {{"id",
+                FeatureConfig{
+                    .table = make_table(
+                        {.name = "t",
+                         .dim = 1 << 17,
+                         .keys = DynamicKeys{.capacity = int64_t{1} << 31}})}}},
+          .optimizer = optim::SGD{}}),
+      "[DynamicKeys] the rows of table 't' need");
+}
+
+TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
+  constexpr int64_t kRows = 500'000;
+  constexpr int64_t kRowBytes = 16 * sizeof(float);
+  for (const bool preallocate : {false, true}) {
+    SCOPED_TRACE(preallocate);
+    const int64_t before = test::anonymous_memory();
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            {{"id",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "t",
+                       .dim = 16,
+                       .keys =
+                           DynamicKeys{
+                               .capacity = kRows,
+                               .preallocate = preallocate}})}}},
+        .optimizer = optim::Adagrad{}});
+    const int64_t built = test::anonymous_memory() - before;
+    const int64_t index_bytes = index_of(layer).bytes_at_capacity();
+    if (preallocate) {
+      EXPECT_GT(built, 2 * kRows * kRowBytes + index_bytes);
+    } else {
+      EXPECT_LT(built, kRows * kRowBytes / 4);
+    }
+    // A copy is as its original.
+    const int64_t before_copy = test::anonymous_memory();
+    const auto copy = layer->clone();
+    const int64_t copied = test::anonymous_memory() - before_copy;
+    if (preallocate) {
+      EXPECT_GT(copied, 2 * kRows * kRowBytes + index_bytes);
+    } else {
+      EXPECT_LT(copied, kRows * kRowBytes / 4);
+    }
+    train(layer, int64s({1, 2, 3}));
+    EXPECT_EQ(index_of(layer).size(), 3);
+  }
+}
+
+// The keys lie far apart, so that most of them have pages of their own.
+TEST(DynamicTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
+  const int64_t before = test::anonymous_memory();
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .dim = 64,
+                     .keys = DynamicKeys{.capacity = 50'000'000}})}}},
+      .optimizer = optim::Adagrad{}});
+  train(layer, at::arange(1000, at::kLong));
+  EXPECT_EQ(index_of(layer).size(), 1000);
+  // All rows and slots would take 26 GB.
+  EXPECT_LT(test::anonymous_memory() - before, int64_t{64} << 20);
 }
 
 TEST(DynamicTableTest, ServingLooksUpKnownKeys) {

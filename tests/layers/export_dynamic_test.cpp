@@ -53,6 +53,7 @@ struct Kind {
   at::ScalarType dtype = at::kFloat;
   std::optional<QuantizationConfig> quantization = {};
   std::optional<int64_t> padding_key = {};
+  std::optional<int64_t> default_key = {};
 };
 
 // A layer with one feature `f` over a table with these keys.
@@ -64,7 +65,10 @@ TPUEmbedding layer_of(const Kind& kind, const at::Tensor& keys) {
        .combiner = kind.combiner,
        .dtype = kind.dtype,
        .quantization = kind.quantization,
-       .keys = DynamicKeys{.capacity = 64, .padding_key = kind.padding_key}});
+       .keys = DynamicKeys{
+           .capacity = 64,
+           .padding_key = kind.padding_key,
+           .default_key = kind.default_key}});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {{"f", config}}, .optimizer = optim::Adagrad{}});
   layer->update_embedding_table("t", keys, at::rand({keys.numel(), 3}) - 0.5);
@@ -251,6 +255,23 @@ TEST_P(ExportDynamicTest, ATableWithoutKeysGivesZeros) {
     SCOPED_TRACE(c10::toString(dtype));
     TPUEmbedding layer = layer_of({.padding_key = 5}, int64s({}));
     expect_agrees_on_all_kinds(layer, 5, {.dtype = dtype});
+  }
+}
+
+TEST_P(ExportDynamicTest, UnknownKeysGiveTheRowOfTheDefaultKey) {
+  for (const int64_t key : {int64_t{3}, kMin, kMax, kUnknown + 1}) {
+    SCOPED_TRACE(key);
+    const Kind kind{.padding_key = 5, .default_key = key};
+    TPUEmbedding layer = layer_of(kind, spread_keys());
+    const at::Tensor rows = evaluate(layer, {int64s({kUnknown, key})});
+    EXPECT_TRUE(at::equal(rows[0], rows[1]));
+    // The last of these keys has no row.
+    EXPECT_EQ(rows.eq(0).all().item<bool>(), key == kUnknown + 1);
+    expect_agrees_on_all_kinds(layer, 5);
+    if (key == 3) {
+      expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kHalf}, 1e-2);
+      expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kChar}, 2e-2);
+    }
   }
 }
 

@@ -72,6 +72,12 @@ std::vector<int64_t> keys_of(const KeyIndex& index) {
 
 using Keys = std::vector<int64_t>;
 
+// Spread over all of int64.
+constexpr int64_t key_of_number(int64_t number) {
+  return static_cast<int64_t>(
+      static_cast<uint64_t>(number) * 0xD1342543DE82EF95ULL);
+}
+
 // --- the reference -----------------------------------------------------------
 
 // A table of keys as the documentation describes it.
@@ -114,10 +120,19 @@ class Reference {
     }
     std::map<int64_t, std::vector<int64_t>> by_partition;
     for (const auto& [key, entry] : entries) {
-      by_partition[partitions_.of_hash(hash_of_key(key))].push_back(key);
+      if (key != config_.default_key) {  // it is never evicted
+        by_partition[partitions_.of_hash(hash_of_key(key))].push_back(key);
+      }
     }
     for (auto& [partition, of_partition] : by_partition) {
-      shrink(of_partition, partitions_.rows(partition), number, is_new, used);
+      const bool keeps_a_row = config_.default_key &&
+          partitions_.of_hash(hash_of_key(*config_.default_key)) == partition;
+      shrink(
+          of_partition,
+          partitions_.rows(partition) - (keeps_a_row ? 1 : 0),
+          number,
+          is_new,
+          used);
     }
     admitted += static_cast<int64_t>(is_new.size());
   }
@@ -142,6 +157,9 @@ class Reference {
   }
 
   bool admits(int64_t key, uint64_t count, int64_t number) const {
+    if (key == config_.default_key) {
+      return true;
+    }
     if (const auto* policy =
             std::get_if<admission::AfterOccurrences>(&config_.admission)) {
       return seen_.at(key) >= static_cast<uint64_t>(policy->count);
@@ -260,6 +278,60 @@ std::vector<Case> cases() {
        400,
        300,
        100},
+      {"two_rows_and_a_default",
+       {.capacity = 2, .default_key = key_of_number(2)},
+       5,
+       3,
+       400},
+      {"two_rows_by_frequency_and_a_default",
+       {.capacity = 2, .eviction = frequent, .default_key = key_of_number(0)},
+       5,
+       4,
+       400},
+      // The default keys below are rare, so that they often come when the table is full.
+      {"few_rows_and_a_default",
+       {.capacity = 7, .default_key = key_of_number(29)},
+       30,
+       9,
+       400},
+      {"frequent_and_a_default",
+       {.capacity = 900,
+        .eviction = frequent,
+        .default_key = key_of_number(2999)},
+       3000,
+       700,
+       300},
+      {"old_and_a_default",
+       {.capacity = 900,
+        .eviction = eviction::OlderThan{.updates = 4},
+        .default_key = key_of_number(2999)},
+       3000,
+       300,
+       300},
+      {"thrice_and_a_default",
+       {.capacity = 900,
+        .admission = thrice,
+        .default_key = key_of_number(2990)},
+       3000,
+       700,
+       300},
+      {"partitions_at_random_and_a_default",
+       {.capacity = 20'000,
+        .admission = admission::WithProbability{.probability = 0.5},
+        .default_key = key_of_number(59'990)},
+       60'000,
+       6000,
+       15},
+      {"few_evictions_and_a_default",
+       {.capacity = 2000, .default_key = key_of_number(3990)},
+       4000,
+       60,
+       400},
+      {"larger_than_the_table_and_a_default",
+       {.capacity = 50, .default_key = key_of_number(399)},
+       400,
+       300,
+       100},
   };
 }
 
@@ -283,8 +355,7 @@ class DynamicKeyIndexTest : public testing::TestWithParam<Case> {
       const double u = std::uniform_real_distribution<>(0.0, 1.0)(random_);
       const auto number = static_cast<int64_t>(
           static_cast<double>(GetParam().keys) * u * u * u);
-      batch.keys.push_back(static_cast<int64_t>(
-          static_cast<uint64_t>(number) * 0xD1342543DE82EF95ULL));
+      batch.keys.push_back(key_of_number(number));
       batch.counts.push_back(random_() % 8 == 0 ? 3 : 1);
     }
     batch.looked_up = find(index_, batch.keys);
@@ -418,11 +489,55 @@ TEST(DynamicKeysTest, NoInt64IsSpecial) {
   EXPECT_EQ(index.size(), 6);
 }
 
+TEST(DynamicKeysTest, TheDefaultKeyNeedsNoAdmissionAndIsNeverEvicted) {
+  for (const int64_t key :
+       {int64_t{0},
+        int64_t{-1},
+        std::numeric_limits<int64_t>::min(),
+        std::numeric_limits<int64_t>::max()}) {
+    KeyIndex index = make_index(
+        {.capacity = 3,
+         .admission = admission::AfterOccurrences{.count = 2},
+         .default_key = key});
+    // One row is reserved for it.
+    update(index, {11, 12, 13}, 1, {2, 2, 2});
+    EXPECT_EQ(index.size(), 2);
+    EXPECT_EQ(index.default_row(), kNoRow);
+    update(index, {key}, 2);
+    const uint32_t row = index.default_row();
+    EXPECT_EQ(find(index, {key}), std::vector<uint32_t>{row});
+    EXPECT_EQ(index.size(), 3);
+    for (int64_t number = 3; number < 20; ++number) {
+      update(index, {10 * number, 10 * number + 1, 10 * number + 2}, number);
+      update(index, {10 * number, 10 * number + 1, 10 * number + 2}, number);
+      EXPECT_EQ(index.size(), 3);
+      EXPECT_EQ(index.default_row(), row);
+    }
+    EXPECT_EQ(index.evict_before(1000), 2);
+    EXPECT_EQ(index.default_row(), row);
+    EXPECT_EQ(index.size(), 1);
+  }
+}
+
+TEST(DynamicKeysTest, TheRowOfTheDefaultKeyIsReservedInAFile) {
+  const DynamicKeys keys{.capacity = 3, .default_key = 7};
+  KeyIndex index = make_index(keys);
+  std::vector<KeyEntry> with{{.key = 1}, {.key = 2}, {.key = 7}};
+  index.assign(with, {}, {}, "[test]");
+  EXPECT_EQ(index.default_row(), with[2].row);
+  std::vector<KeyEntry> without{{.key = 1}, {.key = 2}, {.key = 3}};
+  EXPECT_VALUE_ERROR(
+      index.assign(without, {}, {}, "[test]"),
+      "but 3 keys belong to partition 0, which has 2 rows for them");
+  EXPECT_EQ(keys_of(index), (Keys{1, 2, 7}));
+}
+
 TEST(DynamicKeysTest, ThreadsMakeNoDifference) {
   const DynamicKeys config{
       .capacity = 30'000,
       .admission = admission::AfterOccurrences{.count = 2},
-      .eviction = eviction::LeastFrequentlyUsed{.half_life = 5.0}};
+      .eviction = eviction::LeastFrequentlyUsed{.half_life = 5.0},
+      .default_key = 3};
   const int64_t threads = thread_count();
   const auto restore = c10::make_scope_exit([&] { set_thread_count(threads); });
   std::vector<std::vector<KeyEntry>> results;
@@ -723,7 +838,14 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
         {.capacity = 1, .eviction = eviction::OlderThan{.updates = updates}},
         "the updates of OlderThan");
   }
+  expect(
+      {.capacity = 1, .default_key = 5},
+      "capacity must be >= 2 with a default_key, which keeps one row, but got 1");
+  expect(
+      {.capacity = 2, .padding_key = -5, .default_key = -5},
+      "default_key must differ from padding_key, which has no row, but both are -5");
   EXPECT_EQ(error_of({.capacity = int64_t{1} << 31}), "");
+  EXPECT_EQ(error_of({.capacity = 2, .padding_key = 0, .default_key = 1}), "");
 }
 
 }  // namespace key_index_test

@@ -154,13 +154,30 @@ using Eviction = std::variant<
 ///            .capacity = 1'000'000,
 ///            .admission = admission::AfterOccurrences{.count = 2}}});
 struct DynamicKeys {
-  /// The largest number of rows, in [1, 2^31]. Memory is reserved for them, and takes
-  /// space only when rows are used.
+  /// The largest number of rows, in [1, 2^31]. Addresses are reserved for them, and memory
+  /// is taken only when rows are used, unless `preallocate` is set.
   int64_t capacity = 0;
   Admission admission = {};
   Eviction eviction = {};
   /// A key that stands for no value. It looks up zeros, and gets no row and no gradient.
   std::optional<int64_t> padding_key = {};
+  /// The key whose row all unknown keys share, such as the token that stands for words
+  /// out of the vocabulary. Unset: they look up zeros and get no gradient.
+  ///
+  /// A key without a row that the next update does not admit is looked up and trained as
+  /// this key. It still counts for its admission. In evaluation, all keys without a row
+  /// look up the row of this key.
+  ///
+  /// This key may occur in batches, too. It needs no admission: it gets its row, which is
+  /// reserved for it, at the first update that contains it or an unknown key, and is never
+  /// evicted. Until then, unknown keys look up zeros in evaluation. A table with a default
+  /// key needs a capacity of at least 2.
+  std::optional<int64_t> default_key = {};
+  /// Whether the memory of all rows, slots and keys is taken when the layer is built, so
+  /// that no later step waits until the system provides pages of the table. This memory has
+  /// huge pages, if the system has them, and access to it is faster. Otherwise memory is
+  /// taken when rows are used, in small pages.
+  bool preallocate = false;
 
   bool operator==(const DynamicKeys&) const = default;
 
@@ -170,11 +187,14 @@ struct DynamicKeys {
     visit("admission", self.admission);
     visit("eviction", self.eviction);
     visit("padding_key", self.padding_key);
+    visit("default_key", self.default_key);
+    visit("preallocate", self.preallocate);
   }
 };
 static_assert(std::is_aggregate_v<DynamicKeys>);
 
-/// Refuses a capacity, count, probability, half-life or age out of range.
+/// Refuses a capacity, count, probability, half-life or age out of range, and a default
+/// key that is the padding key.
 /// Errors:  c10::ValueError beginning with `where`.
 void validate(const DynamicKeys& keys, const std::string& where);
 

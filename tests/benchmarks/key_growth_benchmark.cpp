@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lets a table with keys grow from empty, and times each training step: lookup, backward
+// pass and Adagrad of a batch of new keys. Prints the median and the slowest steps, what
+// these waited for, and the memory.
+//
+// Each step is followed by a loop that only reads memory and takes about as long. Its
+// slowest rounds show how much of a slow step other processes explain.
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/tables/instruction_set.h>
+
+#include "layers/table_module.h"
+#include "src/common/parallel.h"
+#include "src/common/random_key.h"
+#include "src/tables/dynamic_rows.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tessera::TPUEmbedding;
+
+struct Options {
+  int64_t keys = 50'000'000;
+  int64_t capacity = 0;  // 0: 5 % more than keys
+  int64_t dim = 8;
+  int64_t batch = 4096;
+  bool preallocate = false;
+};
+
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// One timed call, and what it waited for.
+struct Call {
+  double ms = 0.0;
+  int64_t page_faults = 0;
+  int64_t preemptions = 0;  // the system ran something else instead
+};
+
+Call time_call(const auto& call) {
+  rusage before{};
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  const double ms = ms_since(start);
+  ::getrusage(RUSAGE_SELF, &after);
+  return {
+      .ms = ms,
+      .page_faults = after.ru_minflt - before.ru_minflt,
+      .preemptions = after.ru_nivcsw - before.ru_nivcsw};
+}
+
+// Reads random lines of a memory that was touched before.
+class MemoryLoop {
+ public:
+  MemoryLoop() : memory_(int64_t{8} << 20, 1) {}
+
+  void run(int64_t lines) {
+    const int64_t lines_per_task = lines / kTasks;
+    tessera::run_tasks(kTasks, lines * 64, [&](int64_t task) {
+      uint64_t sum = 0;
+      for (int64_t i = 0; i < lines_per_task; ++i) {
+        const uint64_t place =
+            tessera::mix_bits(static_cast<uint64_t>(task * lines_per_task + i));
+        sum += memory_[place % memory_.size()];
+      }
+      sum_ += sum;
+    });
+  }
+
+  // The number of lines that take this time.
+  int64_t lines_in(double ms) {
+    constexpr int64_t kLines = int64_t{1} << 20;
+    run(kLines);
+    const double all_ms = time_call([&] { run(kLines); }).ms;
+    return std::max<int64_t>(
+        kTasks,
+        static_cast<int64_t>(static_cast<double>(kLines) * ms / all_ms));
+  }
+
+ private:
+  static constexpr int64_t kTasks = 64;
+
+  std::vector<uint64_t> memory_;
+  std::atomic<uint64_t> sum_ = 0;
+};
+
+struct Times {
+  double median = 0.0;
+  double p99 = 0.0;
+  double p999 = 0.0;
+  double max = 0.0;
+};
+
+Times times_of(const std::vector<Call>& calls) {
+  std::vector<double> ms;
+  for (const Call& call : calls) {
+    ms.push_back(call.ms);
+  }
+  std::sort(ms.begin(), ms.end());
+  const auto quantile = [&](double share) {
+    return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1))];
+  };
+  return {quantile(0.5), quantile(0.99), quantile(0.999), ms.back()};
+}
+
+void print_times(const std::string& name, const std::vector<Call>& calls) {
+  const Times times = times_of(calls);
+  fmt::print(
+      "  {:<12} median {:7.3f} ms, p99 {:7.3f}, p99.9 {:7.3f}, max {:8.3f}; p99.9 is {:.2f} medians\n",
+      name,
+      times.median,
+      times.p99,
+      times.p999,
+      times.max,
+      times.p999 / times.median);
+}
+
+// What the calls above twice the median have in common.
+void print_slow_calls(const std::vector<Call>& calls) {
+  const double limit = 2.0 * times_of(calls).median;
+  int64_t slow = 0;
+  int64_t with_faults = 0;
+  int64_t preempted = 0;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    order.push_back(i);
+    if (calls[i].ms > limit) {
+      ++slow;
+      with_faults += calls[i].page_faults > 0 ? 1 : 0;
+      preempted += calls[i].preemptions > 0 ? 1 : 0;
+    }
+  }
+  fmt::print(
+      "  {} of {} steps take more than two medians: {} of them had page faults, {} were preempted\n",
+      slow,
+      calls.size(),
+      with_faults,
+      preempted);
+  const size_t shown = std::min<size_t>(5, order.size());
+  std::partial_sort(
+      order.begin(),
+      order.begin() + static_cast<std::ptrdiff_t>(shown),
+      order.end(),
+      [&](size_t a, size_t b) { return calls[a].ms > calls[b].ms; });
+  for (size_t i = 0; i < shown; ++i) {
+    const Call& call = calls[order[i]];
+    fmt::print(
+        "    step {:>7}: {:8.3f} ms, {} page faults, {} preemptions\n",
+        order[i],
+        call.ms,
+        call.page_faults,
+        call.preemptions);
+  }
+}
+
+void run(const Options& options) {
+  const int64_t capacity = options.capacity > 0
+      ? options.capacity
+      : options.keys + options.keys / 20;
+  const auto start = std::chrono::steady_clock::now();
+  TPUEmbedding layer(tessera::TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            tessera::FeatureConfig{
+                .table = tessera::make_table(
+                    {.name = "t",
+                     .dim = options.dim,
+                     .initializer = tessera::initializers::Uniform{},
+                     .keys =
+                         tessera::DynamicKeys{
+                             .capacity = capacity,
+                             .preallocate = options.preallocate}})}}},
+      .optimizer = tessera::optim::Adagrad{.learning_rate = 0.01}});
+  const double build_ms = ms_since(start);
+  const at::Tensor gradient =
+      at::full({options.batch, options.dim}, 0.001, at::kFloat);
+  const at::Tensor keys = at::empty({options.batch}, at::kLong);
+  auto* key = keys.mutable_data_ptr<int64_t>();
+
+  int64_t next = 0;
+  const auto step = [&] {
+    for (int64_t i = 0; i < options.batch; ++i) {
+      key[i] = static_cast<int64_t>(
+          tessera::mix_bits(static_cast<uint64_t>(next++)));
+    }
+    return time_call([&] {
+      layer->forward({{"id", keys}})["id"].backward(gradient);
+    });
+  };
+  // The first steps allocate the buffers that all later ones use, and are left out.
+  std::vector<Call> first_steps;
+  for (int i = 0; i < 20 && next + 2 * options.batch <= options.keys; ++i) {
+    first_steps.push_back(step());
+  }
+  MemoryLoop loop;
+  const int64_t lines = loop.lines_in(times_of(first_steps).median);
+  std::vector<Call> steps;
+  std::vector<Call> rounds;
+  while (next + options.batch <= options.keys) {
+    steps.push_back(step());
+    rounds.push_back(time_call([&] { loop.run(lines); }));
+  }
+
+  const tessera::KeyIndex& index =
+      tessera::TableModule::of(*layer)->state->tables[0].dynamic->index();
+  fmt::print(
+      "growth to {} keys of {}, {} floats per row, Adagrad, {} new keys per step, memory taken {}, {} threads, {}\n",
+      index.size(),
+      capacity,
+      options.dim,
+      options.batch,
+      options.preallocate ? "beforehand" : "when used",
+      at::get_num_threads(),
+      tessera::instruction_set());
+  print_times("step", steps);
+  print_times("memory loop", rounds);
+  print_slow_calls(steps);
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto row_bytes = static_cast<int64_t>(2 * sizeof(float)) * options.dim;
+  fmt::print(
+      "  {:.1f} bytes per key beside {} of row and slot; peak resident memory {} MiB; built in {:.2f} s; {} evicted\n",
+      static_cast<double>(index.bytes_at_capacity()) /
+          static_cast<double>(capacity),
+      row_bytes,
+      usage.ru_maxrss >> 10,
+      build_ms / 1000,
+      index.counts().evicted);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times the steps of a table with keys that grows from empty.");
+  app.add_option("--keys", options.keys, "keys at the end")
+      ->check(CLI::Range(int64_t{1000}, int64_t{1} << 31))
+      ->capture_default_str();
+  app.add_option(
+         "--capacity",
+         options.capacity,
+         "capacity of the table; 0: 5 % more than keys, so that nothing is evicted")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->capture_default_str();
+  app.add_option("--dim", options.dim, "floats per row")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "new keys per step")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  app.add_flag(
+      "--preallocate",
+      options.preallocate,
+      "take the memory when the layer is built");
+  CLI11_PARSE(app, argc, argv);
+  if (options.batch * 4 > options.keys) {
+    fmt::print(
+        stderr,
+        "key_growth_benchmark: --keys must be at least four times --batch\n");
+    return 1;
+  }
+  run(options);
+  return 0;
+}
