@@ -4,6 +4,7 @@
 #include <iostream>
 #include "examples/common/command_line.h"
 
+using namespace tessera;
 using namespace tessera::data;
 using namespace tessera::training;
 using torch::Tensor;
@@ -31,21 +32,18 @@ int run(const Names& files) {
   };
   const Dataset train = parts.train.map(to_ids);
   const UserItems seen(train);
-  // 3. The model has a vector for each user and item. The loss compares the item of each
-  // click with the other items of the batch.
+  // 3. A vector for each user and item. The loss compares the items of a batch.
   const auto table = [&](const std::string& name) {
     const auto rows = pipeline.vocabulary_size(name);
-    return tessera::FeatureConfig{
-        .table = tessera::make_table({name, rows, 32})};
+    return FeatureConfig{.table = make_table({name, rows, 32})};
   };
-  tessera::TPUEmbedding model(tessera::TPUEmbeddingOptions{
+  TPUEmbedding model(TPUEmbeddingOptions{
       .features = {{"user", table("user")}, {"item", table("item")}},
-      .optimizer = tessera::optim::Adam{.learning_rate = 0.01}});
+      .optimizer = optim::Adam{.learning_rate = 0.01}});
   const auto vectors = [&](const std::string& name, const Tensor& ids) {
     return model->forward_partial({{name, ids}})[name];
   };
-  tessera::Retrieval retrieval(
-      tessera::RetrievalOptions{.reduction = tessera::LossReduction::kMean});
+  Retrieval retrieval(RetrievalOptions{.reduction = LossReduction::kMean});
   const auto loss_of = [&](const Columns& batch) {
     return retrieval->forward(
         vectors("user", batch.tensor("user")),
@@ -54,8 +52,7 @@ int run(const Names& files) {
   };
   // 4. Train. Each epoch ends with a search of all items that a user has not clicked.
   const Tensor all = torch::arange(2, pipeline.vocabulary_size("item"));
-  const Metrics metrics{
-      std::make_shared<RecallAtK>(), std::make_shared<NDCG>()};
+  Metrics metrics{std::make_shared<RecallAtK>(), std::make_shared<NDCG>()};
   const auto search = std::make_shared<CorpusEvaluation>(
       make_batch_loop<CandidateVectors>(
           std::vector<Tensor>{all},
@@ -80,7 +77,7 @@ int run(const Names& files) {
   // 5. Print the ten best new items of each user. Ids 0 and 1 stand for other values.
   const torch::NoGradGuard no_grad;
   const Tensor ids = torch::arange(2, pipeline.vocabulary_size("user"));
-  const auto index = tessera::make_exact_index(vectors("item", all), all);
+  const auto index = make_exact_index(vectors("item", all), all);
   const auto top = std::min<int64_t>(10, all.numel());
   const auto found = index->search(vectors("user", ids), top, seen.of(ids)).ids;
   for (int64_t user = 0; user < ids.size(0); ++user) {
@@ -93,8 +90,11 @@ int run(const Names& files) {
   }
   return 0;
 }
-
 int main(int argc, char** argv) {
-  const Names files(argv + 1, argv + argc);
+  limit_thread_spins(argv);
+  CLI::App app("Ranks new items for each user, from their clicks.");
+  Names files;
+  app.add_option("files", files, "CSV or Parquet files")->required();
+  CLI11_PARSE(app, argc, argv);
   return run_program("my_data", [&] { return run(files); });
 }

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <span>
+#include <string>
+#include <string_view>
 
 namespace tessera::data {
 
@@ -25,6 +27,21 @@ inline const char* kind_of(const Column& column) {
   const auto& tensor = std::get<at::Tensor>(column.values);
   return tensor.scalar_type() == at::kLong ? "integers" : "floats";
 }
+
+/// The column of this name.
+/// Errors:  c10::ValueError that begins with `where`, with the known names.
+const Column& find_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where);
+
+/// The column of this name, which has one value per example.
+/// Errors:  c10::ValueError that begins with `where` for a column that is missing or has
+///          lists.
+const Column& find_value_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where);
 
 /// Calls `visit` with the values as std::span<const int64_t>, std::span<const float> or
 /// std::span<const std::string>. The column must have passed validate().

@@ -7,6 +7,7 @@
 
 #include "src/common/check.h"
 #include "src/common/names.h"
+#include "src/data/column_values.h"
 
 namespace tessera::data {
 
@@ -104,19 +105,41 @@ bool Columns::contains(std::string_view name) const {
   });
 }
 
-const Column& Columns::at(std::string_view name) const& {
-  for (const auto& [other, column] : entries_) {
+const Column& find_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where) {
+  for (const auto& [other, column] : columns.entries()) {
     if (other == name) {
       return column;
     }
   }
   const std::string known = join_names(
-      entries_, [](const auto& entry) { return shorten(entry.first); });
+      columns.entries(),
+      [](const auto& entry) { return shorten(entry.first); });
   TESSERA_CHECK_VALUE(
       false,
-      "[Columns] there is no column '{}'. Known: {}.",
+      "{} there is no column '{}'. Known: {}.",
+      where,
       shorten(name),
       known.empty() ? "(none)" : known);
+}
+
+const Column& find_value_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where) {
+  const Column& column = find_column(columns, name, where);
+  TESSERA_CHECK_VALUE(
+      !column.row_splits.defined(),
+      "{} column '{}' must have one value per example, but it has lists.",
+      where,
+      shorten(name));
+  return column;
+}
+
+const Column& Columns::at(std::string_view name) const& {
+  return find_column(*this, name, "[Columns]");
 }
 
 Column Columns::at(std::string_view name) && {

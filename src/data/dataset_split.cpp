@@ -9,6 +9,8 @@
 #include "src/data/select_stage.h"
 #include "src/data/value_hash.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -72,13 +74,7 @@ struct SplitColumn {
   const std::string& name;
 
   const Column& of(const Columns& columns) const {
-    const Column& column = columns.at(name);
-    TESSERA_CHECK_VALUE(
-        !column.row_splits.defined(),
-        "[{}] column '{}' must have one value per example, but it has lists.",
-        where,
-        shorten(name));
-    return column;
+    return find_value_column(columns, name, c10::str("[", where, "]"));
   }
 
   void check_kind(bool condition, const char* kinds, const Column& column)
@@ -95,10 +91,23 @@ struct SplitColumn {
   void check_present(bool condition, int64_t row) const {
     TESSERA_CHECK_VALUE(
         condition,
-        "[{}] column '{}' has no value in example {}. Drop such examples before, with filter().",
+        "[{}] column '{}' has no value in example {} (counted from 0). Drop such examples before, with filter().",
         where,
         shorten(name),
         row);
+  }
+
+  // A float32 beyond 2^24 may stand for several integers.
+  void check_exact(float time, int64_t row) const {
+    const float size = std::abs(time);
+    TESSERA_CHECK_VALUE(
+        size < 0x1p24F || std::isinf(time),
+        "[{}] column '{}' has the time {} in example {} (counted from 0), but float32 rounds such times to multiples of {}. Store the times as integers, such as milliseconds.",
+        where,
+        shorten(name),
+        fmt::format("{:.0f}", time),
+        row,
+        static_cast<double>(std::nextafter(size, INFINITY) - size));
   }
 };
 
@@ -141,8 +150,11 @@ struct Times {
         is_float = std::same_as<T, float>;
         for (int64_t i = 0; i < range.count; ++i) {
           const T value = all[static_cast<size_t>(range.first + i)];
-          where.check_present(
-              !is_missing(value), static_cast<int64_t>(values.size()));
+          const auto row = static_cast<int64_t>(values.size());
+          where.check_present(!is_missing(value), row);
+          if constexpr (std::same_as<T, float>) {
+            where.check_exact(value, row);
+          }
           values.push_back(ordered(value));
         }
       }
@@ -373,16 +385,24 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
         });
       });
   RowParts parts(times.values.size(), kTrainPart);
+  bool is_any_left_out = parts.empty();
   std::visit(
       [&](const auto& ends) {
         for (const auto& [user, end] : ends) {
           if (end.examples >= by.min_examples) {
             parts[static_cast<size_t>(end.last.second)] = kTestPart;
             parts[static_cast<size_t>(end.before.second)] = kValidationPart;
+            is_any_left_out = true;
           }
         }
       },
       users);
+  TESSERA_CHECK_VALUE(
+      is_any_left_out,
+      "[{}] no user in column '{}' has min_examples = {} examples or more, so validation and test would be empty. Pass more examples, or another column.",
+      kName,
+      shorten(by.user),
+      by.min_examples);
   return make_split(dataset, std::move(parts));
 }
 

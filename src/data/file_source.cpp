@@ -62,7 +62,8 @@ std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
   return make_csv_source(
       {.files = options.files,
        .columns = options.columns,
-       .types = options.types});
+       .types = options.types,
+       .malformed_lines = options.malformed_lines});
 }
 
 }  // namespace tessera::data

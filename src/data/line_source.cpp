@@ -13,6 +13,40 @@ namespace tessera::data {
 
 namespace {
 
+void check_bytes(
+    const LineSourceOptions& options,
+    const char* name,
+    size_t value,
+    size_t low,
+    size_t high) {
+  TESSERA_CHECK_VALUE(
+      value >= low && value <= high,
+      "[{}] {} must be in [{}, {}], but got {}. Correct the option.",
+      options.reader,
+      name,
+      low,
+      high,
+      value);
+}
+
+LineSourceOptions validated(LineSourceOptions options) {
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  constexpr size_t kMaxPadding = size_t{1} << 20;
+  TESSERA_CHECK_VALUE(
+      !options.files.empty(),
+      "[{}] expected at least one file, but files is empty. Set `files`.",
+      options.reader);
+  check_bytes(options, "block_bytes", options.block_bytes, 1, kMaxBytes);
+  check_bytes(options, "max_line_bytes", options.max_line_bytes, 1, kMaxBytes);
+  check_bytes(options, "padding", options.padding, 0, kMaxPadding);
+  TESSERA_CHECK_VALUE(
+      options.start_line >= 0,
+      "[{}] start_line must be >= 0, but got {}. Set it to the number of lines to skip.",
+      options.reader,
+      options.start_line);
+  return options;
+}
+
 // The position after the first newline, or nullptr.
 char* after_newline(char* begin, const char* end) {
   auto* newline = static_cast<char*>(
@@ -23,7 +57,7 @@ char* after_newline(char* begin, const char* end) {
 }  // namespace
 
 LineSource::LineSource(LineSourceOptions options)
-    : options_(std::move(options)) {}
+    : options_(validated(std::move(options))) {}
 
 LineSource::~LineSource() = default;
 

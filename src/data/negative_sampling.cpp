@@ -55,10 +55,13 @@ void check_options(const NegativeSamplingOptions& options) {
       kSampler,
       kMaxNegatives,
       options.num_negatives);
+  // NaN fails, too. With more, the weights of rare items would underflow to 0.
+  constexpr double kMaxPower = 16.0;
   TESSERA_CHECK_VALUE(
-      std::isfinite(options.power) && options.power >= 0.0,
-      "{} power must be finite and >= 0, but got {}. 0 is uniform, 1 is as in the data.",
+      options.power >= 0.0 && options.power <= kMaxPower,
+      "{} power must be in [0, {}], but got {}. 0 is uniform, 1 is as in the data.",
       kSampler,
+      kMaxPower,
       options.power);
 }
 
@@ -165,12 +168,7 @@ class ValueNumbers {
 
   template <class Use>
   void visit(const Columns& columns, Use&& use) const {
-    const Column& column = columns.at(name_);
-    TESSERA_CHECK_VALUE(
-        !column.row_splits.defined(),
-        "{} column '{}' must have one value per example, but it has lists.",
-        kSampler,
-        shorten(name_));
+    const Column& column = find_value_column(columns, name_, kSampler);
     visit_values(column, [&]<class T>(std::span<const T> values) {
       if constexpr (std::same_as<T, float>) {
         TESSERA_CHECK_TYPE(
@@ -264,7 +262,7 @@ void NegativeSampler::Items::read(const Dataset& positives) {
       kSampler);
   values = items.values();
   if (options.distribution == NegativeDistribution::kPopularity) {
-    // Without the division, a big power of a big count would be infinite.
+    // The weights of counts in [1, 2^63] are above 1e-304.
     const double largest = *std::max_element(counts.begin(), counts.end());
     for (const double count : counts) {
       weights.push_back(std::pow(count / largest, options.power));
@@ -440,9 +438,8 @@ Column NegativeSampler::sample(
         const int64_t item = items_->draw_allowed(excluded, random);
         TESSERA_CHECK_VALUE(
             item != kUnknown,
-            "{} all {} items are excluded for example {}. Drop such examples, or exclude less.",
+            "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
             kSampler,
-            items_->items.size(),
             context.first_row + static_cast<int64_t>(row));
         negatives.numbers.push_back(item);
       }

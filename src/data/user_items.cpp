@@ -22,7 +22,7 @@ constexpr const char* kUserItems = "[UserItems]";
 std::span<const int64_t> integers_of(
     const Columns& columns,
     const std::string& name) {
-  const Column& column = columns.at(name);
+  const Column& column = find_value_column(columns, name, kUserItems);
   const auto* values = std::get_if<at::Tensor>(&column.values);
   TESSERA_CHECK_TYPE(
       values != nullptr && values->scalar_type() == at::kLong,
@@ -30,11 +30,6 @@ std::span<const int64_t> integers_of(
       kUserItems,
       shorten(name),
       kind_of(column));
-  TESSERA_CHECK_VALUE(
-      !column.row_splits.defined(),
-      "{} column '{}' must have one value per example, but it has lists.",
-      kUserItems,
-      shorten(name));
   TESSERA_CHECK_VALUE(
       values->is_contiguous(),
       "{} column '{}' must be contiguous. Call contiguous() on it.",

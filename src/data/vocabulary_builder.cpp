@@ -165,10 +165,14 @@ int64_t VocabularyBuilder::size() const {
 transforms::Vocabulary VocabularyBuilder::finish(
     const VocabularyLimits& limits) const {
   TESSERA_CHECK_VALUE(
-      limits.min_count >= 1 && limits.max_size.value_or(1) >= 1,
-      "{} min_count and max_size must be >= 1, but got {} and {}. Correct the limits.",
+      limits.min_count >= 1,
+      "{} min_count must be >= 1, but got {}. Set it to 1 to keep all values.",
       where(),
-      limits.min_count,
+      limits.min_count);
+  TESSERA_CHECK_VALUE(
+      !limits.max_size || *limits.max_size >= 1,
+      "{} max_size must be >= 1, but got {}. Leave it unset to keep all values.",
+      where(),
       limits.max_size.value_or(1));
   transforms::Vocabulary vocabulary;
   std::visit(
@@ -200,7 +204,7 @@ transforms::Vocabulary learn_vocabulary(
   VocabularyBuilder builder(column);
   const auto reader = dataset.open();
   while (const std::optional<Columns> examples = reader->next()) {
-    builder.add(examples->at(column));
+    builder.add(find_column(*examples, column, "[learn_vocabulary]"));
   }
   return builder.finish(limits);
 }

@@ -9,7 +9,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::data {
@@ -46,6 +48,10 @@ class CsvSourceTest : public testing::Test {
     path_ = folder_.write("a.csv", text);
     options.files = {path_};
     return make_csv_source(options);
+  }
+
+  std::string path_of(const std::string& name) const {
+    return folder_ / name;
   }
 
   TemporaryFolder folder_;
@@ -252,7 +258,35 @@ TEST_F(CsvSourceTest, NamesFileLineAndColumn) {
       show_all(
           *source_of("x\n1\n1e39\n", {.types = {{"x", ColumnType::kFloat32}}})),
       "line 3: column 'x' must be a number in the range of float32, but got "
-      "'1e39'. Correct the line, set another type in CsvOptions::types, or");
+      "'1e39'. Correct the line, set another type in `types`, or");
+}
+
+TEST_F(CsvSourceTest, AdviceFitsTheProblem) {
+  const struct {
+    std::string text;
+    CsvOptions options;
+    std::string message;
+  } cases[] = {
+      {"x\n1\n1,2\n",
+       {},
+       "expected 1 field, but got 2. Correct the line, set "
+       "CsvOptions::delimiter or names if they do not fit the file, or set "
+       "malformed_lines to MalformedLines::kSkip to skip such lines."},
+      {"1,2\n", {.names = {"x"}}, "expected 1 field, but got 2. Correct the"},
+      {"x\na\n\xff\n", {}, "convert the file to UTF-8, or set malformed_lines"},
+      {"x\na\n\"b\n",
+       {},
+       "set CsvOptions::quote to '\\0' if quotes have no meaning in this file"},
+      {"x\na\n\"b\"c\n",
+       {},
+       "set CsvOptions::quote to '\\0' if quotes have no meaning in this file"},
+      {"x\na\n" + std::string(20, 'b') + "\n",
+       {.max_row_bytes = 10},
+       "increase max_row_bytes, or set malformed_lines"},
+  };
+  for (const auto& [text, options, message] : cases) {
+    EXPECT_VALUE_ERROR(show_all(*source_of(text, options)), message);
+  }
 }
 
 TEST_F(CsvSourceTest, QuotesInsideAFieldThatIsNotQuotedAreText) {
@@ -272,8 +306,97 @@ TEST_F(CsvSourceTest, SkipsARowThatTwoOpenQuotesMake) {
          .malformed_lines = MalformedLines::kSkip,
          .block_bytes = block_bytes});
     EXPECT_EQ(
-        show_all(*source), (Texts{"x int64: 1 5 6 8", "y text: a e f i"}));
-    EXPECT_EQ(source->report().malformed_lines, 3);
+        show_all(*source), (Texts{"x int64: 1 3 5 6 8", "y text: a c e f i"}));
+    const std::string where = "'" + path_ + "' line ";
+    const std::string problem =
+        ": text after a closing quote. A quote in this row may not be closed";
+    EXPECT_EQ(
+        source->report().first_malformed_lines,
+        (Texts{
+            where + "3" + problem,
+            where + "5" + problem,
+            where + "7: expected 2 fields, but got 1",
+            where + "9" + problem}));
+  }
+}
+
+TEST_F(CsvSourceTest, AnOpenQuoteHidesOnlyItsLine) {
+  std::string text = "x,y\n1,a\n2,\"b\n";
+  std::string xs = "x int64: 1";
+  std::string ys = "y text: a";
+  for (int i = 3; i < 200; ++i) {
+    text += std::to_string(i) + (i % 2 == 0 ? ",c\r\n" : ",c\n");
+    xs += " " + std::to_string(i);
+    ys += " c";
+  }
+  const std::string where = "'" + path_of("a.csv") + "' line ";
+  for (const int64_t block_bytes : {1 << 20, 100, 4, 1}) {
+    const CsvOptions options{
+        .types = {{"x", ColumnType::kInt64}, {"y", ColumnType::kText}},
+        .malformed_lines = MalformedLines::kSkip,
+        .block_bytes = block_bytes};
+    const auto source = source_of(text, options);
+    EXPECT_EQ(show_all(*source), (Texts{xs, ys})) << block_bytes;
+    EXPECT_EQ(
+        source->report().first_malformed_lines,
+        (Texts{where + "3: a quote is not closed"}));
+    EXPECT_EQ(source->report().malformed_lines, 1);
+    // The rest of the file may be longer than a row.
+    CsvOptions limited = options;
+    limited.max_row_bytes = 20;
+    const auto other = source_of(text, limited);
+    EXPECT_EQ(show_all(*other), (Texts{xs, ys})) << block_bytes;
+    EXPECT_EQ(
+        other->report().first_malformed_lines,
+        (Texts{
+            where +
+            "3: the row is longer than max_row_bytes = 20. A quote may not be "
+            "closed"}));
+  }
+}
+
+TEST_F(CsvSourceTest, BrokenRowsDoNotDependOnBlocks) {
+  std::mt19937 random(1);
+  const auto pick = [&](std::string_view from) {
+    return from[random() % from.size()];
+  };
+  for (int round = 0; round < 200; ++round) {
+    std::string text = "x,y\nhead,row\n";
+    for (int i = 0; i < 60; ++i) {
+      text += pick("ab,,\"\"\n\n\r");
+    }
+    Texts expected;
+    Texts expected_malformed;
+    for (const int64_t block_bytes : {1 << 20, 50, 7, 1}) {
+      const auto source = source_of(
+          text,
+          {.types = {{"x", ColumnType::kText}, {"y", ColumnType::kText}},
+           .malformed_lines = MalformedLines::kSkip,
+           .block_bytes = block_bytes,
+           .max_row_bytes = 15});
+      const Texts shown = show_all(*source);
+      const Texts malformed = source->report().first_malformed_lines;
+      if (expected.empty()) {
+        expected = shown;
+        expected_malformed = malformed;
+      }
+      EXPECT_EQ(shown, expected) << text;
+      EXPECT_EQ(malformed, expected_malformed) << text;
+    }
+  }
+}
+
+TEST_F(CsvSourceTest, RefusesABrokenHeader) {
+  for (const MalformedLines malformed_lines :
+       {MalformedLines::kError, MalformedLines::kSkip}) {
+    EXPECT_VALUE_ERROR(
+        source_of("\n\"x,y\n1,a\n2,b\n", {.malformed_lines = malformed_lines}),
+        "line 2: a quote is not closed");
+    EXPECT_VALUE_ERROR(
+        source_of("\"x\"y,z\n1,a\n", {.malformed_lines = malformed_lines}),
+        "line 1: text after a closing quote. A quote in this row may not be "
+        "closed. Correct the row with the column names, or set "
+        "CsvOptions::quote");
   }
 }
 
@@ -322,7 +445,8 @@ TEST_F(CsvSourceTest, NamesMissingColumns) {
   const std::string text = "user_id,item\n1,a\n";
   EXPECT_VALUE_ERROR(
       source_of(text, {.columns = {"user"}}),
-      "has no column 'user'. Similar columns are: user_id.");
+      "has no column 'user'. Similar columns are: user_id. Correct the name, or "
+      "set CsvOptions::delimiter if the columns are not split.");
   EXPECT_VALUE_ERROR(
       source_of(text, {.columns = {"itme"}}), "Similar columns are: item.");
   EXPECT_VALUE_ERROR(
@@ -406,6 +530,28 @@ TEST_F(CsvSourceTest, RefusesRowsThatAreTooLong) {
       show_all(*source_of(text, {.block_bytes = 64, .max_row_bytes = 100})),
       "a.csv' line 3: the row is longer than max_row_bytes = 100. A quote may "
       "not be closed.");
+}
+
+TEST_F(CsvSourceTest, RowsThatAreTooLongDoNotDependOnBlocks) {
+  const std::string ten(10, 'b');
+  const std::string text = "x\na\n" + ten + "\n" + ten + "b\nc\n\"" + ten +
+      "\"\n\"bbbb\nbb\"\n\"bbbb\nbbbbb\"\nd\n" + ten + ten;
+  for (const int64_t block_bytes : {1 << 20, 100, 7, 1}) {
+    CsvOptions options{
+        .types = {{"x", ColumnType::kText}},
+        .block_bytes = block_bytes,
+        .max_row_bytes = 10};
+    EXPECT_VALUE_ERROR(
+        show_all(*source_of(text, options)),
+        "line 4: the row is longer than max_row_bytes = 10");
+    options.malformed_lines = MalformedLines::kSkip;
+    const auto source = source_of(text, options);
+    EXPECT_EQ(
+        show_all(*source),
+        (Texts{"x text: a " + ten + " c bbbb\nbb bbbbb\" d"}))
+        << block_bytes;
+    EXPECT_EQ(source->report().malformed_lines, 4) << block_bytes;
+  }
 }
 
 TEST_F(CsvSourceTest, RefusesOptionsOutOfRange) {

@@ -328,10 +328,13 @@ TEST(DatasetSplitTest, RefusesColumns) {
     return split(dataset, LeaveOneOut{.user = user, .time = time});
   };
   EXPECT_VALUE_ERROR(
-      by_user("x"), "no column 'x'. Known: id, user, name, time, float_time");
-  EXPECT_VALUE_ERROR(by_time("x"), "no column 'x'");
-  EXPECT_VALUE_ERROR(leave_one_out("x", "time"), "no column 'x'");
-  EXPECT_VALUE_ERROR(leave_one_out("user", "x"), "no column 'x'");
+      by_user("x"),
+      "[SplitByUser] there is no column 'x'. Known: id, user, name, time,");
+  EXPECT_VALUE_ERROR(by_time("x"), "[SplitByTime] there is no column 'x'");
+  EXPECT_VALUE_ERROR(
+      leave_one_out("x", "time"), "[LeaveOneOut] there is no column 'x'");
+  EXPECT_VALUE_ERROR(
+      leave_one_out("user", "x"), "[LeaveOneOut] there is no column 'x'");
   EXPECT_VALUE_ERROR(by_user(""), "column must be the name of a column");
   EXPECT_VALUE_ERROR(by_time(""), "column must be the name of a column");
   EXPECT_VALUE_ERROR(leave_one_out("", "time"), "user must be the name");
@@ -346,12 +349,51 @@ TEST(DatasetSplitTest, RefusesColumns) {
       by_user("lists"), "column 'lists' must have one value per example");
   EXPECT_VALUE_ERROR(by_time("lists"), "it has lists");
   EXPECT_VALUE_ERROR(
-      by_user("no_user"), "column 'no_user' has no value in example 1");
+      by_user("no_user"),
+      "column 'no_user' has no value in example 1 (counted from 0). Drop");
   EXPECT_VALUE_ERROR(by_user("no_name"), "has no value in example 1");
   EXPECT_VALUE_ERROR(by_time("no_time"), "has no value in example 1");
   EXPECT_VALUE_ERROR(
       leave_one_out("no_user", "time"), "'no_user' has no value in example 1");
   EXPECT_VALUE_ERROR(by_time("no_user"), "'no_user' has no value in example 1");
+}
+
+// As float32, the seconds of 2023 are multiples of 128.
+TEST(DatasetSplitTest, RefusesTimesThatFloat32Rounds) {
+  const auto columns_of = [](const std::vector<float>& times) {
+    Columns columns;
+    columns.add("user", integers(Ids(times.size(), 1)));
+    columns.add("time", numbers(times));
+    return Dataset(columns);
+  };
+  EXPECT_VALUE_ERROR(
+      (split(
+          columns_of({0.0F, 1700000003.5F, 1700000002.5F}),
+          LeaveOneOut{.user = "user", .time = "time"})),
+      "[LeaveOneOut] column 'time' has the time 1700000000 in example 1 "
+      "(counted from 0), but float32 rounds such times to multiples of 128. "
+      "Store the times as integers");
+  EXPECT_VALUE_ERROR(
+      (split(
+          columns_of({-16777216.0F}),
+          SplitByTime{.column = "time", .test = 0.5})),
+      "[SplitByTime] column 'time' has the time -16777216 in example 0 "
+      "(counted from 0), but float32 rounds such times to multiples of 2.");
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(
+      split(
+          columns_of({16777215.0F, -kInfinity, kInfinity}),
+          LeaveOneOut{.user = "user", .time = "time"})
+          .test.size(),
+      1);
+}
+
+TEST(DatasetSplitTest, RefusesToLeaveNothingOut) {
+  const Dataset dataset(visit_columns({{0, 0}, {0, 1}, {1, 0}, {1, 1}}));
+  EXPECT_VALUE_ERROR(
+      (split(dataset, LeaveOneOut{.user = "name", .time = "time"})),
+      "[LeaveOneOut] no user in column 'name' has min_examples = 3 examples or "
+      "more, so validation and test would be empty.");
 }
 
 TEST(DatasetSplitTest, RefusesAnOrderThatChanges) {

@@ -656,6 +656,12 @@ TEST(DatasetTest, RefusesOptions) {
   EXPECT_VALUE_ERROR(dataset.skip(-1), "skip() expected a number of examples");
   EXPECT_VALUE_ERROR(dataset.cache({.max_bytes = 0}), "max_bytes");
   EXPECT_VALUE_ERROR(dataset.filter(nullptr), "expected a predicate");
+  const std::function<Columns(Columns)> no_function;
+  EXPECT_VALUE_ERROR(
+      dataset.map(no_function), "[Dataset] map() expected a function");
+  EXPECT_VALUE_ERROR(
+      dataset.batch({.size = 1}).map(no_function),
+      "[Batches] map() expected a function");
   EXPECT_VALUE_ERROR(
       dataset.map(std::function<Columns(Columns, const MapContext&)>()),
       "expected a function");

@@ -117,7 +117,9 @@ TEST(FeatherSourceTest, RefusesDamagedFiles) {
   folder.write("a.feather", "a,b\n1,2\n");
   EXPECT_VALUE_ERROR(
       make_feather_source({.files = {path}}),
-      "[make_feather_source] '" + path + "' can't be read: ");
+      "[make_feather_source] '" + path +
+          "' must be a Feather version 2 file, but it does not begin with "
+          "'ARROW1'. Use make_csv_source() for text");
   write_feather(
       path, numbered_table(5000), 1000, arrow::Compression::UNCOMPRESSED);
   const std::string bytes = test::read_text(path);

@@ -7,6 +7,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,6 +93,32 @@ TEST(LineSourceTest, ReadsTheLinesOfAllFiles) {
     EXPECT_EQ(
         read_lines({.files = files, .block_bytes = block_bytes}), expected);
   }
+}
+
+TEST(LineSourceTest, RefusesOptionsOutOfRange) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> files{folder.write("a", "one\n")};
+  constexpr size_t kMax = std::numeric_limits<size_t>::max();
+  EXPECT_VALUE_ERROR(
+      LineSource({}), "[LineSource] expected at least one file, but files is");
+  for (const size_t bytes : {size_t{0}, (size_t{1} << 30) + 1, kMax}) {
+    EXPECT_VALUE_ERROR(
+        LineSource({.files = files, .block_bytes = bytes}),
+        "[LineSource] block_bytes must be in [1, 1073741824], but got");
+    EXPECT_VALUE_ERROR(
+        LineSource({.files = files, .max_line_bytes = bytes}),
+        "[LineSource] max_line_bytes must be in [1, 1073741824], but got");
+  }
+  EXPECT_VALUE_ERROR(
+      LineSource(
+          {.files = files,
+           .block_bytes = size_t{1} << 20,
+           .padding = kMax - (size_t{1} << 20),
+           .reader = "MyReader"}),
+      "[MyReader] padding must be in [0, 1048576], but got");
+  EXPECT_VALUE_ERROR(
+      LineSource({.files = files, .start_line = -1}),
+      "[LineSource] start_line must be >= 0, but got -1");
 }
 
 TEST(LineSourceTest, ErrorsNameTheReader) {

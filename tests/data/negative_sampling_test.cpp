@@ -332,11 +332,29 @@ TEST(NegativeSamplerTest, RefusesExamplesForWhichAllItemsAreExcluded) {
       values_of(sampler.sample(clicks({2, 3}, {10, 10}), {})), (Ids{20, 20}));
   EXPECT_VALUE_ERROR(
       sampler.sample(clicks({2, 1}, {10, 20}), {.first_row = 7}),
-      "all 2 items are excluded for example 8");
+      "all items are excluded for example 8 (counted from 0). Drop such "
+      "examples, or exclude fewer items.");
   EXPECT_VALUE_ERROR(
       NegativeSampler(Dataset(clicks({1}, {10})), {})
           .sample(clicks({1}, {10}), {}),
-      "all 1 items are excluded for example 0");
+      "all items are excluded for example 0");
+}
+
+// The weights of the other items are up to 5000^16 times as small.
+TEST(NegativeSamplerTest, TheLargestPowerKeepsTheRatiosOfRareItems) {
+  std::vector<int64_t> items(5000, 10);
+  items.insert(items.end(), {20, 30, 30});
+  const std::vector<int64_t> users(items.size(), 1);
+  const NegativeSampler sampler(
+      Dataset(clicks(users, items)),
+      {.distribution = Distribution::kPopularity,
+       .num_negatives = 65'536,
+       .power = 16.0});
+  const std::map<int64_t, double> counts =
+      count_negatives(sampler.sample(clicks({1}, {10}), {}));
+  EXPECT_FALSE(counts.contains(10));
+  EXPECT_LT(
+      chi_square(counts, {{20, 1.0}, {30, 65536.0}}), chi_square_limit(1));
 }
 
 TEST(NegativeSamplerTest, RefusesOptions) {
@@ -351,8 +369,8 @@ TEST(NegativeSamplerTest, RefusesOptions) {
   EXPECT_VALUE_ERROR(
       make({.num_negatives = 0}), "num_negatives must be in [1, 65536]");
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double power : {-1.0, nan}) {
-    EXPECT_VALUE_ERROR(make({.power = power}), "power must be finite and >= 0");
+  for (const double power : {-1.0, 16.5, 1e308, nan}) {
+    EXPECT_VALUE_ERROR(make({.power = power}), "power must be in [0, 16]");
   }
   EXPECT_VALUE_ERROR(
       make({.distribution = static_cast<Distribution>(7)}),
@@ -368,7 +386,8 @@ TEST(NegativeSamplerTest, RefusesColumns) {
   columns.add("price", numbers({1.0F, 2.0F}));
   const Dataset dataset(columns);
   EXPECT_VALUE_ERROR(
-      NegativeSampler(dataset, {.item = "x"}), "no column 'x'. Known: user");
+      NegativeSampler(dataset, {.item = "x"}),
+      "[NegativeSampler] there is no column 'x'. Known: user");
   EXPECT_VALUE_ERROR(
       NegativeSampler(dataset, {.item = "lists"}), "but it has lists");
   EXPECT_TYPE_ERROR(

@@ -251,7 +251,8 @@ TEST_F(ParquetSourceTest, NamesMissingColumnsAndOtherTypes) {
            R"([{"x": 1}])")}};
   EXPECT_VALUE_ERROR(
       source_of(columns, {.columns = {"userid"}}),
-      "a.parquet' has no column 'userid'. Similar columns are: user_id.");
+      "a.parquet' has no column 'userid'. Similar columns are: user_id. "
+      "Correct the name.");
   EXPECT_VALUE_ERROR(
       source_of(columns, {.columns = {"price"}}),
       "Its columns are: user_id, item, money, pair.");
@@ -333,7 +334,8 @@ TEST_F(ParquetSourceTest, RefusesDamagedFiles) {
   EXPECT_VALUE_ERROR(
       make_parquet_source({.files = {path}}),
       "[make_parquet_source] '" + path +
-          "' can't be read: Parquet magic bytes");
+          "' must be a Parquet file, but it does not begin with 'PAR'. Use "
+          "make_csv_source() for text, or make_file_source(), which");
   write_parquet(path, numbered_table(5000), 1000);
   const std::string bytes = test::read_text(path);
   // Every truncated file is refused, and damaged bytes never crash the reader.

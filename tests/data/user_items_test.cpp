@@ -65,7 +65,8 @@ TEST(UserItemsTest, RefusesOtherColumns) {
       UserItems(Dataset(clicks({kMissing}, {1}))),
       "[UserItems] column 'user' has missing values.");
   EXPECT_VALUE_ERROR(
-      UserItems(Dataset(clicks({1}, {1})), {.user = "users"}), "users");
+      UserItems(Dataset(clicks({1}, {1})), {.user = "users"}),
+      "[UserItems] there is no column 'users'. Known: user, item.");
 }
 
 TEST(UserItemsTest, RefusesOtherTensorsOfUsers) {

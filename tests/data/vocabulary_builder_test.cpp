@@ -143,7 +143,12 @@ TEST(VocabularyBuilderTest, ErrorsNameTheColumn) {
       "[VocabularyBuilder 'site'] none of 1 different values was seen 2 times");
   EXPECT_VALUE_ERROR(
       builder.finish({.max_size = 0}),
-      "[VocabularyBuilder 'site'] min_count and max_size must be >= 1");
+      "[VocabularyBuilder 'site'] max_size must be >= 1, but got 0. Leave");
+  Columns columns;
+  columns.add("site", integers({1}));
+  EXPECT_VALUE_ERROR(
+      learn_vocabulary(Dataset(columns), "page"),
+      "[learn_vocabulary] there is no column 'page'. Known: site.");
 }
 
 TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
@@ -154,8 +159,10 @@ TEST(VocabularyBuilderTest, RefusesLimitsThatLeaveNothing) {
   EXPECT_VALUE_ERROR(
       builder.finish({.min_count = 3}),
       "none of 2 different values was seen 3");
-  EXPECT_VALUE_ERROR(builder.finish({.min_count = 0}), "must be >= 1");
-  EXPECT_VALUE_ERROR(builder.finish({.max_size = 0}), "must be >= 1");
+  EXPECT_VALUE_ERROR(
+      builder.finish({.min_count = 0}), "min_count must be >= 1, but got 0.");
+  EXPECT_VALUE_ERROR(
+      builder.finish({.max_size = 0}), "max_size must be >= 1, but got 0.");
 }
 
 TEST(VocabularyBuilderTest, AMovedFromBuilderIsAnError) {

@@ -210,6 +210,13 @@ TEST_F(SourcesReferenceTest, MakeFileSource) {
       "'clicks.csv' is CSV and 'day_0.parquet' is Parquet.");
   EXPECT_VALUE_ERROR(
       make_file_source({.files = {"nowhere.csv"}}), "[make_file_source]");
+  std::ofstream("clicks.csv", std::ios::app) << "u3,i1\n";
+  EXPECT_VALUE_ERROR(
+      test::count_rest(*make_file_source({.files = {"clicks.csv"}})->open()),
+      "line 5: expected 4 fields, but got 2");
+  const auto skipping = make_file_source(
+      {.files = {"clicks.csv"}, .malformed_lines = MalformedLines::kSkip});
+  EXPECT_EQ(test::count_rest(*skipping->open()), 3);
 }
 
 }  // namespace reference_sources_test

@@ -53,9 +53,13 @@ MapFunction to_map_function(Map map) {
       std::is_invocable_r_v<Columns, Map&, Columns, const MapContext&>) {
     return MapFunction(std::move(map));
   } else {
-    return [map = std::move(map)](
-               Columns columns, const MapContext&) mutable -> Columns {
-      return map(std::move(columns));
+    std::function<Columns(Columns)> function(std::move(map));
+    if (function == nullptr) {
+      return nullptr;
+    }
+    return [function = std::move(function)](
+               Columns columns, const MapContext&) -> Columns {
+      return function(std::move(columns));
     };
   }
 }

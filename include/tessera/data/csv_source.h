@@ -35,8 +35,9 @@ struct CsvOptions {
   std::vector<std::string> columns = {};
   /// The types of columns. The other types are inferred from the first block of the first
   /// file: kInt64 if all values are integers or booleans, otherwise kFloat32 if all are
-  /// numbers, otherwise kText. Integers that do not fit into int64 are text. Float columns
-  /// are float32, which rounds times such as 881252142.0 to a multiple of 64: write times
+  /// numbers, otherwise kText. Integers that do not fit into int64, and numbers beyond the
+  /// range of float32 such as 1e39, are text. Float columns are float32, which rounds
+  /// times such as 881252142.0 to a multiple of 64, and split() refuses them: write times
   /// as integers.
   std::map<std::string, ColumnType> types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
@@ -53,8 +54,11 @@ struct CsvOptions {
   /// because NA can be a word.
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  /// The reader fails at a malformed row, or skips it. A row is malformed if it has too many or too few fields, values of another type, text that is not UTF-8, text
-  /// after a closing quote, or a quote that is not closed.
+  /// The reader fails at a malformed row, or skips it. A row is malformed if it has too
+  /// many or too few fields, values of another type, text that is not UTF-8, text after a
+  /// closing quote, a quote that is not closed, or more than max_row_bytes. Of the last
+  /// three, which usually have a quote that is not closed, kSkip skips only the first
+  /// line. The next row begins in the next line.
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed rows that kSkip allows. One more is an error. If unset,
   /// there is no limit.
@@ -63,7 +67,7 @@ struct CsvOptions {
   int64_t threads = 0;
   /// The size of the text that a thread parses at once, in bytes.
   int64_t block_bytes = int64_t{1} << 20;
-  /// Longer rows are an error. They usually have a quote that is not closed.
+  /// Longer rows are malformed. The newline at the end of a row does not count.
   int64_t max_row_bytes = int64_t{1} << 24;
 
   bool operator==(const CsvOptions&) const = default;

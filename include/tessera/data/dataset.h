@@ -85,7 +85,7 @@ class Dataset {
   /// Shuffles blocks of `buffer` consecutive examples. If all examples fit into one
   /// block, each order has the same probability. Otherwise, the blocks begin elsewhere
   /// in each epoch. The order depends on seed and epoch only, and a reader can start
-  /// anywhere in it for the price of one block.
+  /// anywhere in it after reading one block.
   /// Errors:  c10::ValueError if buffer < 1.
   Dataset shuffle(const ShuffleOptions& options) const;
 

@@ -35,7 +35,7 @@ static_assert(std::is_aggregate_v<SplitByShare>);
 /// the shares or the times.
 struct SplitByTime {
   /// The column with the time, one integer or float per example. A missing time is an
-  /// error.
+  /// error, and a float of 2^24 or more, because float32 rounds it.
   std::string column = {};
   /// The share of the newest examples that are in `test`, in (0, 1). Of two examples
   /// with the same time, the later one is newer.
@@ -73,9 +73,10 @@ struct LeaveOneOut {
   /// error.
   std::string user = {};
   /// The column with the time, one integer or float per example. A missing time is an
-  /// error. Floats are float32, which rounds seconds since 1970 to a multiple of 64.
+  /// error, and a float of 2^24 or more, because float32 rounds it.
   std::string time = {};
-  /// All examples of a user with fewer examples are in `train`. >= 3.
+  /// All examples of a user with fewer examples are in `train`. >= 3. If no user has as
+  /// many, it is an error.
   int64_t min_examples = 3;
 
   bool operator==(const LeaveOneOut&) const = default;
@@ -97,7 +98,7 @@ static_assert(std::is_aggregate_v<LeaveOneOut>);
 /// sizes. Split before shuffle(), so that the parts are the same in each epoch.
 /// Errors:  c10::ValueError for shares and times out of range; if the order of the
 ///          examples changes with the epoch; for a column that is missing, or has lists
-///          or missing values. c10::TypeError for a column of another kind. Errors of
+///          or missing values; if LeaveOneOut leaves nothing out. c10::TypeError for a column of another kind. Errors of
 ///          the source are passed on.
 DatasetSplit split(const Dataset& dataset, const SplitByShare& by);
 DatasetSplit split(const Dataset& dataset, const SplitByTime& by);

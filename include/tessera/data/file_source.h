@@ -3,6 +3,7 @@
 
 #include <tessera/data/column_type.h>
 #include <tessera/data/example_source.h>
+#include <tessera/data/malformed_lines.h>
 
 #include <map>
 #include <memory>
@@ -16,10 +17,13 @@ namespace tessera::data {
 struct FileOptions {
   /// CSV, Parquet or Feather files, all of the same format.
   std::vector<std::string> files = {};
-  /// The columns to read, in this order. Empty: all of them.
+  /// The columns to read, in this order. If empty, all of them.
   std::vector<std::string> columns = {};
   /// The types of columns that should not have the default one.
   std::map<std::string, ColumnType> types = {};
+  /// The reader fails at a malformed row of a CSV file, or skips it. make_csv_source()
+  /// also counts them.
+  MalformedLines malformed_lines = MalformedLines::kError;
 
   bool operator==(const FileOptions&) const = default;
 };

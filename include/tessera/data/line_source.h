@@ -31,13 +31,13 @@ struct LineSourceOptions {
   /// Text or gzip files, recognised by their first bytes. They are read one after the
   /// other.
   std::vector<std::string> files = {};
-  /// The number of bytes that each next() reads.
+  /// The number of bytes that each next() reads, in [1, 2^30].
   size_t block_bytes = size_t{1} << 18;
-  /// The maximum length of a line that is returned completely.
+  /// The maximum length of a line that is returned completely, in [1, 2^30].
   size_t max_line_bytes = 4096;
-  /// The number of readable bytes after a block's end.
+  /// The number of readable bytes after a block's end, at most 2^20.
   size_t padding = 0;
-  /// The number of lines to skip at the beginning, counted over all files.
+  /// The number of lines to skip at the beginning, counted over all files. >= 0.
   int64_t start_line = 0;
   /// Messages begin with this name.
   std::string reader = "LineSource";
@@ -65,6 +65,7 @@ class StartAfterEnd : public c10::ValueError {
 /// Not thread safe.
 class LineSource {
  public:
+  /// Errors:  c10::ValueError if there are no files, and for options out of range.
   explicit LineSource(LineSourceOptions options);
   ~LineSource();
 

@@ -21,7 +21,7 @@ enum class NegativeDistribution {
   kInBatch
 };
 
-/// The items that are no negatives of an example.
+/// Items that are never drawn as negatives.
 enum class ExcludedItems {
   kNone,
   /// The item of the example.
@@ -42,7 +42,7 @@ struct NegativeSamplingOptions {
   ExcludedItems excluded = ExcludedItems::kOwn;
   /// The number of negatives of each example, in [1, 65536]. They may repeat.
   int64_t num_negatives = 1;
-  /// The exponent of the counts of kPopularity, finite and >= 0.
+  /// The exponent of the counts of kPopularity, in [0, 16].
   double power = 0.75;
   int64_t seed = 0;
 

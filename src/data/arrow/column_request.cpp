@@ -92,7 +92,8 @@ const char* name_of(ColumnType type) {
 std::vector<int> find_columns(
     const std::string& where,
     const std::vector<std::string>& names,
-    const std::vector<std::string>& requested) {
+    const std::vector<std::string>& requested,
+    const char* advice) {
   constexpr int kTwice = -1;
   std::unordered_map<std::string_view, int> positions;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -109,11 +110,12 @@ std::vector<int> find_columns(
       const std::vector<std::string> similar = similar_names(name, names);
       TESSERA_CHECK_VALUE(
           false,
-          "{} has no column '{}'. {}: {}. Correct the name, or set CsvOptions::delimiter if the columns of a CSV file are not split.",
+          "{} has no column '{}'. {}: {}. {}",
           where,
           shorten(name),
           similar.empty() ? "Its columns are" : "Similar columns are",
-          shorten_all(similar.empty() ? names : similar));
+          shorten_all(similar.empty() ? names : similar),
+          advice);
     }
     TESSERA_CHECK_VALUE(
         entry->second != kTwice,

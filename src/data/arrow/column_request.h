@@ -22,11 +22,12 @@ const char* name_of(ColumnType type);
 
 /// The positions of the requested columns in a file, whose columns have these names.
 /// Errors:  c10::ValueError that begins with `where` for a missing column, with similar
-///          names, and for a name that is there twice.
+///          names and the advice, and for a name that is there twice.
 std::vector<int> find_columns(
     const std::string& where,
     const std::vector<std::string>& names,
-    const std::vector<std::string>& requested);
+    const std::vector<std::string>& requested,
+    const char* advice = "Correct the name.");
 
 /// Returns the columns of the option, or else all names.
 /// Errors:  c10::ValueError for a column that is requested twice, and for more columns

@@ -4,15 +4,11 @@
 #include "src/common/check.h"
 #include "src/data/utf8.h"
 
-#include <arrow/buffer.h>
-#include <arrow/csv/chunker.h>
 #include <arrow/csv/parser.h>
 #include <arrow/memory_pool.h>
 
 #include <algorithm>
-#include <cstring>
-#include <exception>
-#include <string_view>
+#include <cstddef>
 #include <utility>
 
 namespace tessera::data {
@@ -40,19 +36,15 @@ CsvBlocks::CsvBlocks(
     const CsvOptions& options,
     const std::string& path,
     const FileStamp& stamp)
-    : block_bytes_(static_cast<size_t>(options.block_bytes)),
+    : options_(options),
+      block_bytes_(static_cast<size_t>(options.block_bytes)),
       max_row_bytes_(static_cast<size_t>(options.max_row_bytes)),
-      quote_(options.quote),
       path_(path),
       stamp_(stamp),
-      parse_options_(parse_options_of(options)),
-      bytes_(kCsvReader, path),
-      chunker_(arrow::csv::MakeChunker(parse_options_)) {
+      bytes_(kCsvReader, path) {
   check_unchanged(
       where_of_file(kCsvReader, path), stamp, stamp_of(kCsvReader, path));
 }
-
-CsvBlocks::~CsvBlocks() = default;
 
 // Appends up to block_bytes, or a byte order mark. Returns false at the end of the file.
 bool CsvBlocks::read_some(std::string& text) {
@@ -82,23 +74,95 @@ bool CsvBlocks::read_some(std::string& text) {
   return !is_at_end;
 }
 
-// The position after the last row that is complete, or 0.
-size_t CsvBlocks::end_of_rows(const std::string& text) const {
-  const bool has_quotes =
-      quote_ != '\0' && text.find(quote_) != std::string::npos;
-  if (!has_quotes) {
-    const size_t newline = text.rfind('\n');
-    return newline == std::string::npos ? 0 : newline + 1;
+// Describes a broken row. `row` is its text as far as it was read.
+BrokenRow CsvBlocks::describe(RowScan::State state, std::string_view row)
+    const {
+  constexpr const char* kNoQuotes =
+      "set CsvOptions::quote to '\\0' if quotes have no meaning in this file";
+  if (state == RowScan::State::kTextAfterQuote) {
+    return {
+        .problem =
+            "text after a closing quote. A quote in this row may not be closed",
+        .advice = kNoQuotes};
   }
-  std::shared_ptr<arrow::Buffer> whole;
-  std::shared_ptr<arrow::Buffer> partial;
-  check_status(
-      chunker_->Process(
-          std::make_shared<arrow::Buffer>(std::string_view(text)),
-          &whole,
-          &partial),
-      where_of_file(kCsvReader, path_));
-  return static_cast<size_t>(whole->size());
+  if (row.size() > max_row_bytes_) {
+    return {
+        .problem = c10::str(
+            "the row is longer than max_row_bytes = ",
+            max_row_bytes_,
+            ". A quote may not be closed"),
+        .advice =
+            "set CsvOptions::quote to '\\0' if quotes have no meaning in this file, increase max_row_bytes"};
+  }
+  // With kSkip, the lines after the first one are read as other rows.
+  const int64_t lines = options_.malformed_lines == MalformedLines::kSkip
+      ? 1
+      : count_newlines(row);
+  return {
+      .problem = lines < 2
+          ? "a quote is not closed"
+          : c10::str(
+                "a quote is not closed, so the ",
+                lines,
+                " lines from here to the end of the file belong to this row"),
+      .advice = kNoQuotes};
+}
+
+// Blanks the line at `begin` up to its newline, as empty lines are not rows. Returns the
+// position after the blank part.
+size_t CsvBlocks::blank_line(std::string& text, size_t begin) {
+  const size_t newline = text.find_first_of("\r\n", begin);
+  is_blanking_ = newline == std::string::npos;
+  const size_t end = is_blanking_ ? text.size() : newline;
+  std::fill(
+      text.begin() + static_cast<std::ptrdiff_t>(begin),
+      text.begin() + static_cast<std::ptrdiff_t>(end),
+      '\r');
+  return end;
+}
+
+// Blanks the first lines of broken rows. Returns the position after the last row that is
+// complete, or 0.
+size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
+  using enum RowScan::State;
+  std::string& text = block.text;
+  const char quote = options_.quote;
+  size_t begin = is_blanking_ ? blank_line(text, 0) : 0;
+  const bool has_quotes =
+      quote != '\0' && text.find(quote, begin) != std::string::npos;
+  if (!has_quotes && text.size() - begin <= max_row_bytes_) {
+    const size_t newline = text.rfind('\n');
+    return is_at_end                                      ? text.size()
+        : newline == std::string::npos || newline < begin ? begin
+                                                          : newline + 1;
+  }
+  while (begin < text.size()) {
+    if (is_newline(text[begin])) {
+      ++begin;
+      continue;
+    }
+    // One byte more shows that the row is too long. What follows does not count, so that
+    // the result does not depend on how much was read.
+    const std::string_view row =
+        std::string_view(text).substr(begin, max_row_bytes_ + 1);
+    const RowScan scan = scan_row(row, options_.delimiter, quote);
+    if (scan.state == kComplete) {
+      begin += scan.end;
+      continue;
+    }
+    const bool is_broken = scan.state == kTextAfterQuote ||
+        row.size() > max_row_bytes_ || (is_at_end && scan.state == kOpenQuote);
+    if (is_broken) {
+      block.broken.push_back(describe(scan.state, row));
+      block.broken.back().begin = begin;
+      begin = blank_line(text, begin);
+    } else if (is_at_end) {
+      begin = text.size();
+    } else {
+      break;
+    }
+  }
+  return begin;
 }
 
 bool CsvBlocks::next(CsvBlock& block) {
@@ -113,58 +177,54 @@ bool CsvBlocks::next(CsvBlock& block) {
   if (is_ended_) {
     return false;
   }
-  block.begin = 0;
-  block.text = std::move(carry_);
-  carry_.clear();
-  while (true) {
-    const bool is_more = read_some(block.text);
-    const size_t end = end_of_rows(block.text);
-    if (error_ == nullptr && is_more) {
-      if (end == 0 && block.text.size() <= max_row_bytes_) {
-        continue;  // the row is longer than a block
-      }
-      TESSERA_CHECK_VALUE(
-          block.text.size() - end <= max_row_bytes_,
-          "{} line {}: the row is longer than max_row_bytes = {}. A quote may not be closed. Correct the line, set CsvOptions::quote to '\\0' if quotes have no meaning in this file, or increase max_row_bytes.",
-          where_of_file(kCsvReader, path_),
-          line_ + count_newlines(std::string_view(block.text).substr(0, end)),
-          max_row_bytes_);
+  block = {.text = std::exchange(carry_, {})};
+  bool is_more = false;
+  size_t end = 0;
+  do {  // a row may be longer than a block
+    is_more = read_some(block.text);
+    end = end_of_rows(block, !is_more);
+  } while (end == 0 && is_more && error_ == nullptr);
+  if (error_ != nullptr) {
+    block.text.resize(end);  // the rest of the last row is missing
+    if (end == 0) {
+      std::rethrow_exception(error_);
     }
-    if (error_ != nullptr) {
-      block.text.resize(end);  // the rest of the last row is missing
-      if (end == 0) {
-        std::rethrow_exception(error_);
-      }
-    } else if (is_more || end > 0) {
-      carry_.assign(block.text, end);
-      block.text.resize(end);
-    }
-    is_ended_ = !is_more && carry_.empty();
-    if (!is_more) {
-      check_unchanged(
-          where_of_file(kCsvReader, path_),
-          stamp_,
-          stamp_of(kCsvReader, path_));
-    }
-    line_ += count_newlines(block.text);
-    return !block.text.empty();
+    return true;
   }
+  carry_.assign(block.text, end);
+  block.text.resize(end);
+  if (!is_more) {
+    is_ended_ = true;
+    check_unchanged(
+        where_of_file(kCsvReader, path_), stamp_, stamp_of(kCsvReader, path_));
+  }
+  return !block.text.empty();
 }
 
 std::vector<std::string> CsvBlocks::read_header() {
   const std::string where = where_of_file(kCsvReader, path_);
   while (next(first_)) {
-    if (first_.text.find_first_not_of("\r\n") == std::string::npos) {
-      header_lines_ += count_newlines(first_.text);
+    const std::string_view text = first_.text;
+    const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
+    if (!first_.broken.empty() && first_.broken.front().begin < begin) {
+      const BrokenRow& row = first_.broken.front();
+      TESSERA_CHECK_VALUE(
+          false,
+          "{} line {}: {}. Correct the row with the column names, or {}.",
+          where,
+          header_lines_ + 1 + count_newlines(text.substr(0, row.begin)),
+          row.problem,
+          row.advice);
+    }
+    if (begin == text.size()) {
+      header_lines_ += count_newlines(text);
       continue;
     }
     arrow::csv::BlockParser parser(
-        arrow::default_memory_pool(), parse_options_, -1, -1, 1);
+        arrow::default_memory_pool(), parse_options_of(options_), -1, -1, 1);
     uint32_t parsed = 0;
-    check_status(parser.ParseFinal(first_.text, &parsed), where);
-    const auto lines =
-        count_newlines(std::string_view(first_.text).substr(0, parsed));
-    header_lines_ += lines;
+    check_status(parser.ParseFinal(text, &parsed), where);
+    header_lines_ += count_newlines(text.substr(0, parsed));
     std::vector<std::string> names;
     check_status(
         parser.VisitLastRow(

@@ -3,6 +3,7 @@
 
 #include <tessera/data/csv_source.h>
 
+#include "src/data/arrow/csv_rows.h"
 #include "src/data/arrow/input_file.h"
 #include "src/data/arrow/text_bytes.h"
 
@@ -10,13 +11,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
-
-namespace arrow {
-class Chunker;
-}
 
 namespace tessera::data {
 
@@ -31,10 +29,21 @@ struct CsvFile {
   std::vector<int> positions = {};  // of the requested columns
 };
 
+/// A row that can't be split into fields.
+struct BrokenRow {
+  size_t begin = 0;  // in the text of its block
+  std::string problem = {};
+  const char* advice =
+      "";  // what the user can do, apart from correcting the line
+};
+
 /// Whole rows of a file.
 struct CsvBlock {
   std::string text = {};
   size_t begin = 0;  // the rows are in [begin, text.size())
+  /// Broken rows, in the order of the file. Their first lines are blank in the text. The
+  /// rest of a broken row follows as other rows.
+  std::vector<BrokenRow> broken = {};
 };
 
 /// Arrow's options for rows.
@@ -43,22 +52,21 @@ arrow::csv::ParseOptions parse_options_of(const CsvOptions& options);
 /// Reads a file in blocks of whole rows.
 class CsvBlocks {
  public:
-  /// Errors:  c10::ValueError for a file that can't be opened, has changed or is no text.
+  /// Errors:  c10::ValueError for a file that can't be opened, has changed or is not text.
   CsvBlocks(
       const CsvOptions& options,
       const std::string& path,
       const FileStamp& stamp);
-  ~CsvBlocks();
 
-  /// Reads the next block. Returns false after the last one. A row that has no end is a
-  /// block of its own.
+  /// Reads the next block. Returns false after the last one. The rows, whole and broken,
+  /// do not depend on the size of the blocks.
   /// Errors:  c10::ValueError for a file that can't be read, is damaged or cut off, or
-  ///          has changed, and for a row that is too long. All whole rows before an error
-  ///          are returned before it is raised.
+  ///          has changed. All whole rows before an error are returned before it is
+  ///          raised.
   bool next(CsvBlock& block);
 
   /// The names in the first row, which the first block does not have then.
-  /// Errors:  c10::ValueError if the file has no row.
+  /// Errors:  c10::ValueError if the file has no row, or if the first one is broken.
   std::vector<std::string> read_header();
 
   /// The number of lines of the rows that read_header() took.
@@ -68,23 +76,24 @@ class CsvBlocks {
 
  private:
   bool read_some(std::string& text);
-  size_t end_of_rows(const std::string& text) const;
+  size_t end_of_rows(CsvBlock& block, bool is_at_end);
+  BrokenRow describe(RowScan::State state, std::string_view row) const;
+  size_t blank_line(std::string& text, size_t begin);
 
+  CsvOptions options_;
   size_t block_bytes_;
   size_t max_row_bytes_;
-  char quote_;
   std::string path_;
   FileStamp stamp_;
-  arrow::csv::ParseOptions parse_options_;
   TextBytes bytes_;
-  std::unique_ptr<arrow::Chunker> chunker_;
   std::string carry_;  // the beginning of a row
+  bool is_blanking_ =
+      false;  // whether the rest of a broken row's first line follows
   CsvBlock first_;  // the block after the header
   bool has_first_ = false;
   bool is_at_begin_ = true;
   bool is_ended_ = false;
   int64_t header_lines_ = 0;
-  int64_t line_ = 1;  // of the beginning of carry_
   std::exception_ptr error_;
 };
 

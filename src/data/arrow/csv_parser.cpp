@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/data/arrow/csv_rows.h"
 #include "src/data/arrow/csv_value.h"
 #include "src/data/utf8.h"
 
@@ -12,7 +13,6 @@
 #include <arrow/memory_pool.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -24,7 +24,7 @@ namespace tessera::data {
 
 namespace {
 
-// A field for a message. Bytes that are no printable ASCII are escaped.
+// A field for a message. Bytes that are not printable ASCII are escaped.
 std::string shown_field(std::string_view field) {
   constexpr size_t kMaxBytes = 60;
   constexpr char kDigits[] = "0123456789abcdef";
@@ -40,58 +40,32 @@ std::string shown_field(std::string_view field) {
   return text + (field.size() > kMaxBytes ? "...'" : "'");
 }
 
-// Where the rows of a text begin.
-struct RowBegins {
-  std::vector<int64_t> lines = {};  // counted from 0
-  size_t last_row = 0;  // the position of the last row
-  bool has_open_quote = false;  // of the last row
-  std::vector<int64_t> text_after_quote =
-      {};  // rows with text after a closing quote
+// Where a row begins.
+struct RowBegin {
+  size_t position = 0;
+  int64_t line = 0;  // counted from 0
 };
 
-// Splits rows as Arrow does: empty lines are no rows, and a field that begins with a quote
-// may have newlines.
-RowBegins find_rows(std::string_view text, char delimiter, char quote) {
-  RowBegins begins;
+// Splits rows as Arrow does: empty lines are not rows, and a field that begins with a
+// quote may have newlines.
+std::vector<RowBegin> find_rows(
+    std::string_view text,
+    char delimiter,
+    char quote) {
+  std::vector<RowBegin> rows;
   int64_t line = 0;
   size_t i = 0;
   while (i < text.size()) {
-    if (text[i] == '\n' || text[i] == '\r') {
-      line += text[i] == '\n' ? 1 : 0;
-      ++i;
+    if (is_newline(text[i])) {
+      line += text[i++] == '\n' ? 1 : 0;
       continue;
     }
-    begins.lines.push_back(line);
-    begins.last_row = i;
-    bool is_field_begin = true;
-    bool is_quoted = false;
-    bool is_after_quoted = false;  // the character before closed a quoted part
-    bool has_text_after_quote = false;
-    for (; i < text.size(); ++i) {
-      const char c = text[i];
-      if (is_quoted) {
-        line += c == '\n' ? 1 : 0;
-        is_quoted = c != quote;
-        is_after_quoted = !is_quoted;
-      } else if (c == '\n' || c == '\r') {
-        break;
-      } else {
-        has_text_after_quote = has_text_after_quote ||
-            (is_after_quoted && c != quote && c != delimiter);
-        // The second quote of a pair begins a quoted part again.
-        is_quoted =
-            quote != '\0' && c == quote && (is_field_begin || is_after_quoted);
-        is_field_begin = c == delimiter;
-        is_after_quoted = false;
-      }
-    }
-    begins.has_open_quote = is_quoted;
-    if (has_text_after_quote) {
-      begins.text_after_quote.push_back(
-          static_cast<int64_t>(begins.lines.size()) - 1);
-    }
+    rows.push_back({.position = i, .line = line});
+    const size_t end = i + scan_row(text.substr(i), delimiter, quote).end;
+    line += std::count(text.begin() + i, text.begin() + end, '\n');
+    i = end;
   }
-  return begins;
+  return rows;
 }
 
 // A row that has the wrong number of fields.
@@ -106,10 +80,6 @@ struct FieldRows {
   std::vector<std::unique_ptr<arrow::csv::BlockParser>> parts = {};
   std::vector<RaggedRow> ragged = {};
   int64_t rows = 0;  // without the ragged ones
-  bool has_open_quote = false;
-  int64_t lines_of_open_quote = 0;  // from its row to the end
-  std::vector<int64_t> text_after_quote =
-      {};  // rows, counted with the ragged ones
 };
 
 FieldRows split_rows(
@@ -127,17 +97,6 @@ FieldRows split_rows(
     return arrow::csv::InvalidRowResult::Skip;
   };
   std::string_view text = std::string_view(block.text).substr(block.begin);
-  // Arrow takes a quote that is still open at the end for a closed one.
-  if (options.quote != '\0' && text.find(options.quote) != text.npos) {
-    RowBegins begins = find_rows(text, options.delimiter, options.quote);
-    result.text_after_quote = std::move(begins.text_after_quote);
-    if (begins.has_open_quote) {
-      result.has_open_quote = true;
-      const std::string_view row = text.substr(begins.last_row);
-      result.lines_of_open_quote = std::count(row.begin(), row.end(), '\n');
-      text = text.substr(0, begins.last_row);
-    }
-  }
   while (text.find_first_not_of("\r\n") != text.npos) {
     auto parser = std::make_unique<arrow::csv::BlockParser>(
         arrow::default_memory_pool(),
@@ -145,11 +104,10 @@ FieldRows split_rows(
         static_cast<int32_t>(file.names.size()),
         /*first_row=*/0);
     uint32_t parsed = 0;
-    const arrow::Status status = parser->ParseFinal(text, &parsed);
-    if (!status.ok() || parsed == 0) {
-      result.has_open_quote = true;
-      break;
-    }
+    check_status(
+        parser->ParseFinal(text, &parsed),
+        where_of_file(kCsvReader, file.path));
+    TORCH_INTERNAL_ASSERT(parsed > 0);
     rows_before += parser->total_num_rows();
     result.rows += parser->num_rows();
     text.remove_prefix(parsed);
@@ -194,8 +152,14 @@ void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
   }
 }
 
+// What is wrong with a row, and what the user can do apart from correcting the line.
+struct Problem {
+  std::string text = {};
+  const char* advice = "";
+};
+
 // The problems of rows. Each row keeps that of its first column.
-using Problems = std::map<int64_t, std::string>;
+using Problems = std::map<int64_t, Problem>;
 
 // Converts the fields of a column, without rows that have a problem. It adds the rows
 // whose values are of another type.
@@ -260,7 +224,7 @@ class ColumnParser {
       case ColumnType::kText:
         visit_values_of(field, request_.list_delimiter, [&](auto value) {
           if (!is_utf8(value)) {
-            refuse(row, value, "UTF-8");
+            refuse(row, value, "UTF-8", "convert the file to UTF-8");
           }
           texts_.emplace_back(value);
         });
@@ -304,20 +268,26 @@ class ColumnParser {
       std::string_view value,
       const char* expected) {
     if (!is_missing_number(value, options_.missing_values)) {
-      refuse(row, value, expected);
+      refuse(row, value, expected, "set another type in `types`");
     }
   }
 
-  void refuse(int64_t row, std::string_view value, const char* expected) {
+  void refuse(
+      int64_t row,
+      std::string_view value,
+      const char* expected,
+      const char* advice) {
     problems_.emplace(
         row,
-        c10::str(
-            "column '",
-            shorten(request_.name),
-            "' must be ",
-            expected,
-            ", but got ",
-            shown_field(value)));
+        Problem{
+            .text = c10::str(
+                "column '",
+                shorten(request_.name),
+                "' must be ",
+                expected,
+                ", but got ",
+                shown_field(value)),
+            .advice = advice});
   }
 
   const CsvOptions& options_;
@@ -357,66 +327,87 @@ Columns parse_columns(
   return columns;
 }
 
-// Joins ragged rows and rows with other problems, in the order of the file.
+std::string field_count_problem(const RaggedRow& row) {
+  return c10::str(
+      "expected ",
+      row.expected,
+      row.expected == 1 ? " field" : " fields",
+      ", but got ",
+      row.actual);
+}
+
+// Joins ragged rows, rows with other problems and broken rows, in the order of the file.
 std::vector<MalformedRow> malformed_rows(
     const CsvOptions& options,
     const CsvBlock& block,
     const FieldRows& rows,
     const Problems& problems) {
-  std::vector<MalformedRow> malformed;
-  if (rows.ragged.empty() && problems.empty() && !rows.has_open_quote) {
-    return malformed;
+  if (rows.ragged.empty() && problems.empty() && block.broken.empty()) {
+    return {};
   }
-  const std::vector<int64_t> lines =
-      find_rows(
-          std::string_view(block.text).substr(block.begin),
-          options.delimiter,
-          options.quote)
-          .lines;
-  const auto line_of = [&](int64_t row) {
-    return lines.empty()
-        ? 0
-        : lines[std::min(static_cast<size_t>(row), lines.size() - 1)];
+  const std::string_view text =
+      std::string_view(block.text).substr(block.begin);
+  const std::vector<RowBegin> begins =
+      find_rows(text, options.delimiter, options.quote);
+  struct Found {
+    RowBegin begin = {};
+    bool is_broken = false;  // not one of Arrow's rows
+    MalformedRow malformed = {};
   };
-  auto ragged = rows.ragged.begin();
-  auto problem = problems.begin();
-  int64_t bad_before = 0;  // rows with problems
-  int64_t ragged_before = 0;
-  while (ragged != rows.ragged.end() || problem != problems.end()) {
-    // Row numbers of problems do not count ragged rows.
-    const bool is_ragged = ragged != rows.ragged.end() &&
-        (problem == problems.end() ||
-         ragged->row <= problem->first + ragged_before);
-    if (is_ragged) {
-      malformed.push_back(
-          {.example = ragged->row - ragged_before - bad_before,
-           .line = line_of(ragged->row),
-           .problem = c10::str(
-               "expected ",
-               ragged->expected,
-               " fields, but got ",
-               ragged->actual)});
-      ++ragged_before;
-      ++ragged;
-    } else {
-      malformed.push_back(
-          {.example = problem->first - bad_before,
-           .line = line_of(problem->first + ragged_before),
-           .problem = problem->second});
-      ++bad_before;
-      ++problem;
-    }
+  std::vector<Found> found;
+  for (const RaggedRow& row : rows.ragged) {
+    found.push_back(
+        {.begin = begins.at(static_cast<size_t>(row.row)),
+         .malformed = {
+             .example = row.row,
+             .problem = field_count_problem(row),
+             .advice =
+                 "set CsvOptions::delimiter or names if they do not fit the file"}});
   }
-  if (rows.has_open_quote) {
-    malformed.push_back(
-        {.example = rows.rows - bad_before,
-         .line = line_of(rows.rows + ragged_before),
-         .problem = rows.lines_of_open_quote > 1
-             ? c10::str(
-                   "a quote is not closed, so the ",
-                   rows.lines_of_open_quote,
-                   " lines from here to the end of the file belong to this row")
-             : "a quote is not closed"});
+  int64_t ragged_before = 0;
+  for (const auto& [row, problem] : problems) {
+    // Row numbers of problems do not count ragged rows.
+    while (ragged_before < static_cast<int64_t>(rows.ragged.size()) &&
+           rows.ragged[static_cast<size_t>(ragged_before)].row <=
+               row + ragged_before) {
+      ++ragged_before;
+    }
+    found.push_back(
+        {.begin = begins.at(static_cast<size_t>(row + ragged_before)),
+         .malformed = {
+             .example = row + ragged_before,
+             .problem = problem.text,
+             .advice = problem.advice}});
+  }
+  size_t position = 0;
+  int64_t line = 0;
+  for (const BrokenRow& row : block.broken) {
+    const size_t begin = row.begin - block.begin;
+    line += std::count(text.begin() + position, text.begin() + begin, '\n');
+    position = begin;
+    const auto next = std::partition_point(
+        begins.begin(), begins.end(), [&](const RowBegin& other) {
+          return other.position < begin;
+        });
+    found.push_back(
+        {.begin = {.position = begin, .line = line},
+         .is_broken = true,
+         .malformed = {
+             .example = next - begins.begin(),
+             .problem = row.problem,
+             .advice = row.advice}});
+  }
+  std::sort(
+      found.begin(), found.end(), [](const Found& left, const Found& right) {
+        return left.begin.position < right.begin.position;
+      });
+  std::vector<MalformedRow> malformed;
+  int64_t rows_before = 0;  // malformed ones among Arrow's
+  for (Found& row : found) {
+    malformed.push_back(std::move(row.malformed));
+    malformed.back().line = row.begin.line;
+    malformed.back().example -= rows_before;
+    rows_before += row.is_broken ? 0 : 1;
   }
   return malformed;
 }
@@ -431,23 +422,6 @@ ParsedBlock parse_csv_block(
   const FieldRows rows = split_rows(options, file, block);
   Problems problems;
   Columns columns = parse_columns(options, file, requests, rows, problems);
-  // Arrow accepts such rows, but they usually have a quote that is not closed, which hides
-  // the rows before the next quote.
-  auto ragged = rows.ragged.begin();
-  int64_t ragged_before = 0;
-  for (const int64_t row : rows.text_after_quote) {
-    while (ragged != rows.ragged.end() && ragged->row < row) {
-      ++ragged_before;
-      ++ragged;
-    }
-    const bool is_ragged = ragged != rows.ragged.end() && ragged->row == row;
-    const bool is_parsed = row - ragged_before < rows.rows;
-    if (!is_ragged && is_parsed) {
-      problems.insert_or_assign(
-          row - ragged_before,
-          "text after a closing quote. A quote in this row may not be closed");
-    }
-  }
   if (!problems.empty()) {
     columns = parse_columns(options, file, requests, rows, problems);
   }
@@ -490,7 +464,7 @@ std::vector<ColumnType> infer_types(
                   return;
                 }
                 are_integers = false;
-                // Digits that are no int64 are an id, which float32 would change.
+                // Digits that are not an int64 are an id, which float32 would change.
                 const bool is_id = has_only_digits(value) &&
                     !parse_csv_integer(value, integer);
                 are_numbers =

@@ -13,11 +13,13 @@
 
 namespace tessera::data {
 
-/// A row that is no example.
+/// A row that is not an example.
 struct MalformedRow {
   int64_t example = 0;  // the number of examples before it in its block
   int64_t line = 0;  // in its block, counted from 0
   std::string problem = {};
+  const char* advice =
+      "";  // what the user can do, apart from correcting the line
 };
 
 /// The examples of a block.

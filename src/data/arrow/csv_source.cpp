@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/data/arrow/csv_blocks.h"
 #include "src/data/arrow/csv_parser.h"
+#include "src/data/arrow/csv_rows.h"
 #include "src/data/arrow/ordered_tasks.h"
 #include "src/data/arrow/record_batches.h"
 #include "src/data/arrow/slice_columns.h"
@@ -51,7 +52,6 @@ void validate_csv(const CsvOptions& options) {
         options.malformed_lines == MalformedLines::kSkip,
         "[make_csv_source] max_malformed_lines limits the number of skipped rows, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
   }
-  const auto is_newline = [](char c) { return c == '\n' || c == '\r'; };
   TESSERA_CHECK_VALUE(
       options.delimiter != '\0' && !is_newline(options.delimiter) &&
           !is_newline(options.quote) && options.delimiter != options.quote,
@@ -230,8 +230,9 @@ class CsvExampleReader : public ExampleReader {
     try {
       TESSERA_CHECK_VALUE(
           options.malformed_lines == MalformedLines::kSkip,
-          "[make_csv_source] {}. Correct the line, set another type in CsvOptions::types, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
-          described);
+          "[make_csv_source] {}. Correct the line, {}, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
+          described,
+          row.advice);
       ++report_.malformed_lines;
       if (report_.first_malformed_lines.size() < kMaxShown) {
         report_.first_malformed_lines.push_back(described);
@@ -300,8 +301,11 @@ class CsvFileSource : public CsvSource {
     if (files_->files.empty()) {
       make_requests_of(where, file.names);
     }
-    file.positions =
-        find_columns(where, file.names, names_of_requests(files_->requests));
+    file.positions = find_columns(
+        where,
+        file.names,
+        names_of_requests(files_->requests),
+        "Correct the name, or set CsvOptions::delimiter if the columns are not split.");
     files_->files.push_back(std::move(file));
   }
 
@@ -334,7 +338,8 @@ class CsvFileSource : public CsvSource {
       FileRows rows(*files_, i);
       CsvBlock block;
       while (!is_found && rows.next(block)) {
-        is_found = block.begin < block.text.size();
+        is_found = block.text.find_first_not_of("\r\n", block.begin) !=
+            std::string::npos;
         if (is_found) {
           inferred =
               infer_types(options, files_->files[i], files_->requests, block);

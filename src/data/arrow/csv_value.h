@@ -16,7 +16,7 @@ bool is_missing_number(
     const std::vector<std::string>& missing_values);
 
 /// Parses an integer, "true" or "false", with spaces around it. Returns false if the text
-/// is no integer above -2^63 and below 2^63.
+/// is not an integer above -2^63 and below 2^63.
 bool parse_csv_integer(std::string_view field, int64_t& value);
 
 /// Parses a number or a boolean, with spaces around it. Returns false if the text is no

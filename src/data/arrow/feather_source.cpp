@@ -128,6 +128,7 @@ class FeatherSource : public ExampleSource {
   void add_file(const std::string& path) {
     FeatherFile file{.path = path, .stamp = stamp_of(kFeatherReader, path)};
     const std::string where = where_of_file(kFeatherReader, path);
+    check_format(kFeatherReader, path, "Feather version 2", "ARROW1");
     const BatchFile reader = open_feather(file, {});
     if (files_->files.empty()) {
       files_->requests = make_requests(files_->options, *reader->schema());

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 namespace tessera::data {
 
@@ -26,7 +27,7 @@ FileStamp stamp_of(const std::string& reader, const std::string& path) {
   const bool is_found = ::stat(path.c_str(), &status) == 0;
   TESSERA_CHECK_VALUE(
       is_found && S_ISREG(status.st_mode),
-      "{} is no regular file, but a source reads its files several times. Write the examples to a file first.",
+      "{} is not a regular file, but a source reads its files several times. Write the examples to a file first.",
       where_of_file(reader, path));
   return {
       .device = status.st_dev,
@@ -34,6 +35,23 @@ FileStamp stamp_of(const std::string& reader, const std::string& path) {
       .bytes = status.st_size,
       .changed =
           status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+void check_format(
+    const std::string& reader,
+    const std::string& path,
+    const char* format,
+    std::string_view magic) {
+  std::string begin(magic.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  TESSERA_CHECK_VALUE(
+      magic.starts_with(begin),
+      "{} must be a {} file, but it does not begin with '{}'. Use make_csv_source() for text, or make_file_source(), which recognises the format.",
+      where_of_file(reader, path),
+      format,
+      magic);
 }
 
 void check_unchanged(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace tessera::data {
 
@@ -25,9 +26,17 @@ struct FileStamp {
 std::string where_of_file(const std::string& reader, const std::string& path);
 
 /// The state of a file that is not empty.
-/// Errors:  c10::ValueError for a path that is missing, a folder, empty or no regular
-///          file.
+/// Errors:  c10::ValueError for a path that is missing, a folder, empty or not a
+///          regular file.
 FileStamp stamp_of(const std::string& reader, const std::string& path);
+
+/// Checks that a file begins with the bytes of its format. A shorter file passes.
+/// Errors:  c10::ValueError that names the functions for other formats.
+void check_format(
+    const std::string& reader,
+    const std::string& path,
+    const char* format,
+    std::string_view magic);
 
 /// Errors:  c10::ValueError that begins with `where` if the file has changed.
 void check_unchanged(

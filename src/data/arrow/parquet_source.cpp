@@ -210,6 +210,8 @@ class ParquetSource : public ExampleSource {
   void add_file(const std::string& path) {
     ParquetFile file{.path = path, .stamp = stamp_of(kReader, path)};
     const std::string where = where_of_file(kReader, path);
+    check_format(
+        kReader, path, "Parquet", "PAR");  // PAR1, or PARE if encrypted
     without_exceptions(where, [&] {
       const auto reader = open_parquet(file, false);
       file.footer = reader->parquet_reader()->metadata();

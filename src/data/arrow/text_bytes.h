@@ -18,7 +18,7 @@ namespace tessera::data {
 /// The bytes of a text file, plain, gzip or zstd.
 class TextBytes {
  public:
-  /// Errors:  c10::ValueError for a file that can't be opened or that is no text.
+  /// Errors:  c10::ValueError for a file that can't be opened or that is not text.
   TextBytes(std::string reader, std::string path);
 
   /// Reads up to `size` bytes and returns their number, which is 0 at the end.
