@@ -84,11 +84,10 @@ KeyUpdate plan_keys(
     add_unknown_keys(table_update.terms, occurrences, result.rows);
     result.plan = rows.index().plan(occurrences, update);
     // A key that has looked up zeros gets no gradient, even if it is admitted now.
+    const uint32_t zero_row = rows.zero_row();
     for (const KeyOccurrences& term : occurrences) {
       for (int64_t i = 0; term.looked_up != nullptr && i < term.size; ++i) {
-        if (term.looked_up[i] == rows.zero_row()) {
-          term.rows[i] = kNoRow;
-        }
+        term.rows[i] = term.looked_up[i] == zero_row ? kNoRow : term.rows[i];
       }
     }
   }
@@ -150,6 +149,13 @@ CollectedKeys collect_keys(
     term->rows = number_of_id.data();
   }
   return result;
+}
+
+void record_with_rows(KeyUpdate& update, TableUpdate& table_update) {
+  table_update.record = {
+      .last_update = update.table->dynamic->index().last_update(),
+      .update = update.plan.update};
+  update.plan.used_rows.clear();
 }
 
 void sweep_all_keys(
@@ -230,9 +236,9 @@ void apply(const KeyUpdate& update) {
     const int64_t width = values.dim() == 1 ? 1 : values.size(1);
     auto* data = values.mutable_data_ptr<float>();
     const auto initial = static_cast<float>(specs[slot].initial_value);
-    for (const uint32_t row : update.new_rows) {
-      std::fill_n(data + row * width, width, initial);
-    }
+    write_rows(update.new_rows, data, width * sizeof(float), [&](int64_t i) {
+      std::fill_n(data + update.new_rows[i] * width, width, initial);
+    });
   }
 }
 

@@ -55,6 +55,10 @@ CollectedKeys collect_keys(
     const TableState& table,
     std::list<Buffer<uint32_t>>& rows);
 
+/// For rules that update only the rows of the terms: lets the update of the rows record
+/// when the keys were used, in place of apply().
+void record_with_rows(KeyUpdate& update, TableUpdate& table_update);
+
 /// For rules that update all rows: adds a term with the rows of all other keys to an
 /// update after plan_keys(). `zeros` [dim] is their gradient.
 void sweep_all_keys(

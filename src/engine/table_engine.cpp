@@ -405,6 +405,8 @@ void TableEngine::add_row_updates(
       table_update.rows = optim::row_update(optimizer, context);
       if (table_update.rows.sweep && table.dynamic != nullptr) {
         sweep_all_keys(*keys, table_update, zero_row_.data());
+      } else if (table.dynamic != nullptr) {
+        record_with_rows(*keys, table_update);
       }
       table_update.rounding = rounding_of(*state_, table);
       update.tables.push_back(std::move(table_update));

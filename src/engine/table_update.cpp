@@ -67,7 +67,21 @@ int64_t sources_of(const IdBags& bags) {
 bool has_one_id_per_bag(const TableUpdate::Term& term) {
   const IdBags& bags = *term.bags;
   return bags.offsets.empty() && bags.weights.empty() && bags.scales.empty() &&
-      term.positions == nullptr && term.rows == nullptr;
+      term.positions == nullptr;
+}
+
+// Records the number of the update for each row of the contributions.
+void record_update(
+    const RowRecord& record,
+    const kernels::Contribution* contributions,
+    int64_t count) {
+  constexpr int64_t kAhead = 32;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      __builtin_prefetch(record.last_update + contributions[i + kAhead].row, 1);
+    }
+    record.last_update[contributions[i].row] = record.update;
+  }
 }
 
 int64_t ids_of(const TableUpdate& update) {
@@ -427,8 +441,12 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
   const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();
   int64_t bag = chunk.begin_id;
   if (has_one_id_per_bag(term)) {  // the usual case, without a loop over bags
+    const bool may_leave_out = term.rows != nullptr;
     for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
       sources[i] = {term.gradient + i * term.stride, term.factor};
+      if (may_leave_out && ids[i] == kNoRow) {
+        continue;
+      }
       contributions[next[bucket_of(ids[i])]++] = {
           ids[i], first_source + static_cast<uint32_t>(i)};
     }
@@ -541,6 +559,9 @@ void TableUpdater::update_bucket(
         .rows = summed_rows.data(),
         .sums = scratch.data() + 3 * dim,
         .max_rows = kMaxSummedRows};
+  }
+  if (update.record.last_update != nullptr) {
+    record_update(update.record, args.contributions, args.count);
   }
   args.table.rounding = update.rounding;
   for (Slot& slot : table.slots) {

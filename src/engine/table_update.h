@@ -18,6 +18,12 @@ namespace tessera {
 
 struct TableState;
 
+/// Records when rows were updated: last_update[row] = update.
+struct RowRecord {
+  uint32_t* last_update = nullptr;  // [rows], or nullptr
+  uint32_t update = 0;
+};
+
 /// What one update does to one table.
 struct TableUpdate {
   /// The gradient of one feature's activation.
@@ -44,6 +50,8 @@ struct TableUpdate {
   optim::RowUpdate rows = {};
   kernels::Rounding rounding = {};
   c10::SmallVector<Term, 1> terms = {};
+  /// For each row that occurs in the terms.
+  RowRecord record = {};
   /// An upper bound of the ids. If unset, ids are rows of the table.
   std::optional<int64_t> id_limit = {};
 };

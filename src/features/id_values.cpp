@@ -21,6 +21,8 @@ namespace tessera {
 
 namespace {
 
+constexpr int64_t kIdsPerTask = 16384;
+
 // How an id < 0 is treated.
 enum class NegativeId {
   kOutOfRange,  // like an id >= vocabulary_size
@@ -33,7 +35,6 @@ bool copy_ids(
     const at::Tensor& contiguous,
     int64_t vocab,
     Buffer<uint32_t>& ids) {
-  constexpr int64_t kIdsPerTask = 16384;
   const kernels::KernelTable& kernels = active_kernels();
   const int64_t count = contiguous.numel();
   ids.resize(count);
@@ -105,9 +106,21 @@ void read_keys(
     NegativeId negative_id,
     IdValues& read) {
   const auto* keys = values.const_data_ptr<int64_t>();
-  read.keys.assign(keys, keys + values.numel());
-  read.ids.resize(values.numel());
-  std::iota(read.ids.begin(), read.ids.end(), 0U);
+  const int64_t count = values.numel();
+  read.keys.resize(count);
+  read.ids.resize(count);
+  run_tasks(
+      (count + kIdsPerTask - 1) / kIdsPerTask,
+      count * kIdReadBytes,
+      [&](int64_t task) {
+        const int64_t begin = task * kIdsPerTask;
+        const int64_t end = std::min(count, begin + kIdsPerTask);
+        std::copy(keys + begin, keys + end, read.keys.begin() + begin);
+        std::iota(
+            read.ids.begin() + begin,
+            read.ids.begin() + end,
+            static_cast<uint32_t>(begin));
+      });
   if (!config.padding_key) {
     return;
   }

@@ -4,7 +4,9 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/common/parallel.h"
 #include "src/common/random_key.h"
+#include "src/kernels/prefetch.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/initial_values.h"
 #include "src/tables/table_memory.h"
@@ -38,6 +40,28 @@ int64_t touched_rows(const DynamicKeys& keys, int64_t rows) {
 }
 
 }  // namespace
+
+void write_rows(
+    c10::ArrayRef<uint32_t> rows,
+    const void* data,
+    int64_t row_bytes,
+    c10::function_ref<void(int64_t)> write) {
+  constexpr int64_t kRowsPerTask = 256;
+  constexpr int64_t kAhead = 8;
+  const auto count = static_cast<int64_t>(rows.size());
+  run_tasks(
+      (count + kRowsPerTask - 1) / kRowsPerTask,
+      count * row_bytes * 2,
+      [&](int64_t task) {
+        const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
+        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+          if (i + kAhead < end) {
+            kernels::prefetch_row(data, row_bytes, rows[i + kAhead]);
+          }
+          write(i);
+        }
+      });
+}
 
 DynamicRows::DynamicRows(
     const TableConfig& config,
@@ -117,10 +141,14 @@ void DynamicRows::assign(
     const at::Tensor& values) {
   const kernels::StoredRows stored = mutable_rows(all_rows_);
   const auto* value = values.const_data_ptr<float>();
-  for (const uint32_t row : rows) {
-    active_kernels().assign_row(stored, row, value);
-    value += config_.dim;
-  }
+  const kernels::KernelTable& kernels = active_kernels();
+  write_rows(
+      rows,
+      stored.data,
+      config_.dim * kernels::bytes_per_element(stored.storage),
+      [&](int64_t i) {
+        kernels.assign_row(stored, rows[i], value + i * config_.dim);
+      });
 }
 
 NumberedKeys DynamicRows::sorted_keys() const {

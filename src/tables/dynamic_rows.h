@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/FunctionRef.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -139,6 +140,14 @@ class DynamicRows {
   int64_t leases_ = 0;
   int64_t leased_rows_ = 0;  // since there was no lease
 };
+
+/// Calls write(i) for each i, in parallel, and prefetches row rows[i] of `data` before it.
+/// The rows are different.
+void write_rows(
+    c10::ArrayRef<uint32_t> rows,
+    const void* data,
+    int64_t row_bytes,
+    c10::function_ref<void(int64_t)> write);
 
 /// The rows that lookups read, [rows, dim].
 const at::Tensor& lookup_rows_of(const TableState& table);

@@ -44,12 +44,20 @@ void fill_random(
   args.dim = rows.size(1);
   args.out = rows.mutable_data_ptr<float>();
   if (keys != nullptr) {
-    args.begin_row = 0;
-    args.end_row = 1;
-    for (int64_t i = 0; i < count; ++i, args.out += args.dim) {
-      args.rows = {.first = keys[i]};
-      active_kernels().fill_random(args);
-    }
+    constexpr int64_t kKeysPerTask = 256;
+    run_tasks(
+        (count + kKeysPerTask - 1) / kKeysPerTask,
+        count * args.dim * 8,
+        [&](int64_t task) {
+          kernels::RandomArgs row = args;
+          row.end_row = 1;
+          const int64_t end = std::min(count, (task + 1) * kKeysPerTask);
+          for (int64_t i = task * kKeysPerTask; i < end; ++i) {
+            row.rows = {.first = keys[i]};
+            row.out = args.out + i * args.dim;
+            active_kernels().fill_random(row);
+          }
+        });
     return;
   }
   // Computing a value takes about as long as moving 8 bytes.

@@ -89,6 +89,7 @@ KeyIndex::KeyIndex(
     frequency_.touch_pages(what);
     sketch_.touch_pages(what);
   }
+  marked_rows_ = RowSet(rows(), what);
 }
 
 KeyIndex::KeyIndex(const KeyIndex& other)
@@ -119,18 +120,26 @@ KeyIndex::KeyIndex(const KeyIndex& other)
 
 uint32_t KeyIndex::find_in(int64_t partition, int64_t key, uint64_t hash)
     const {
+  const uint32_t home = home_of(hash);
+  const Bucket& bucket = buckets_of(partition)[home];
+  const uint32_t position = bucket.find(key);
+  if (position < Bucket::kSize) {
+    return bucket.rows[position];
+  }
+  return bucket.passed == 0 ? kNoRow : find_after(partition, home, key);
+}
+
+uint32_t KeyIndex::find_after(int64_t partition, uint32_t bucket, int64_t key)
+    const {
   const Bucket* buckets = buckets_of(partition);
-  uint32_t index = home_of(hash);
-  for (int64_t visited = 0; visited < buckets_per_partition_; ++visited) {
-    const Bucket& bucket = buckets[index];
-    const uint32_t position = bucket.find(key);
+  for (uint32_t i = next_of(bucket); i != bucket; i = next_of(i)) {
+    const uint32_t position = buckets[i].find(key);
     if (position < Bucket::kSize) {
-      return bucket.rows[position];
+      return buckets[i].rows[position];
     }
-    if (bucket.passed == 0) {
+    if (buckets[i].passed == 0) {
       break;
     }
-    index = next_of(index);
   }
   return kNoRow;
 }
@@ -158,42 +167,128 @@ int64_t KeyIndex::free_rows(int64_t partition) const {
       static_cast<int64_t>(state.free.size()) - (is_reserved ? 1 : 0);
 }
 
-void KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows) const {
-  constexpr int64_t kKeysPerTask = 4096;
-  const auto find_range = [&](int64_t begin, int64_t end) {
-    // The hashes of the keys whose buckets are on their way.
-    uint64_t hashes[kFindAhead];
-    const auto is_owned = [&](int64_t partition) {
-      return static_cast<uint64_t>(partition) <
-          static_cast<uint64_t>(owned_.count());
-    };
-    const auto prefetch = [&](int64_t i) {
-      const uint64_t hash = hash_of_key(keys[i]);
-      hashes[i % kFindAhead] = hash;
-      if (const int64_t p = owned_partition_of(hash); is_owned(p)) {
-        __builtin_prefetch(buckets_of(p) + home_of(hash));
-      }
-    };
-    for (int64_t i = begin; i < std::min(end, begin + kFindAhead); ++i) {
-      prefetch(i);
+// Finds keys in blocks. While the buckets of one block are searched, those of the next one
+// are on their way. A key that is not in its own bucket, but may be in a later one, waits
+// until the next block is done. A branch that can't be predicted would stop the search
+// until the bucket has arrived.
+class KeyIndex::Finder {
+ public:
+  Finder(const KeyIndex& index, const int64_t* keys, uint32_t* rows)
+      : index_(index), keys_(keys), rows_(rows) {}
+
+  // Returns the number of keys without a row.
+  int64_t find(int64_t begin, int64_t end) {
+    Block blocks[3];
+    request(begin, end, blocks[0]);
+    blocks[2].num_passed = 0;
+    int64_t missing = 0;
+    int64_t number = 0;
+    for (int64_t i = begin; i < end; i += kBlock, ++number) {
+      request(i + kBlock, end, blocks[(number + 1) % 3]);
+      missing += search(blocks[number % 3]);
+      missing -= find_passed(blocks[(number + 2) % 3]);
     }
-    for (int64_t i = begin; i < end; ++i) {
-      const uint64_t hash = hashes[i % kFindAhead];
-      const int64_t p = owned_partition_of(hash);
-      const uint32_t row = is_owned(p) ? find_in(p, keys[i], hash) : kNoRow;
-      rows[i] = row == kNoRow ? kNoRow : first_row_[p] + row;
-      if (i + kFindAhead < end) {
-        prefetch(i + kFindAhead);
-      }
-    }
+    return missing - find_passed(blocks[(number + 2) % 3]);
+  }
+
+ private:
+  static constexpr int64_t kBlock = 64;
+
+  struct Request {
+    const Bucket* bucket;
+    int64_t position;  // of the key
+    int64_t partition;
   };
+  struct Block {
+    Request requests[kBlock];
+    int64_t size;
+    int64_t missing;  // keys of partitions that are not owned
+    // Requests of keys that may be in another bucket.
+    uint8_t passed[kBlock];
+    int64_t num_passed;
+  };
+
+  void request(int64_t begin, int64_t end, Block& block) {
+    block.size = 0;
+    block.missing = 0;
+    for (int64_t i = begin; i < std::min(end, begin + kBlock); ++i) {
+      const uint64_t hash = hash_of_key(keys_[i]);
+      const int64_t p = index_.owned_partition_of(hash);
+      if (static_cast<uint64_t>(p) >=
+          static_cast<uint64_t>(index_.owned_.count())) {
+        rows_[i] = kNoRow;
+        ++block.missing;
+        continue;
+      }
+      const Bucket* bucket = index_.buckets_of(p) + index_.home_of(hash);
+      __builtin_prefetch(bucket);
+      block.requests[block.size++] = {bucket, i, p};
+    }
+  }
+
+  // Returns the number of keys that are not in their own buckets.
+  int64_t search(Block& block) {
+    int64_t num_passed = 0;
+    int64_t missing = block.missing;
+    for (int64_t r = 0; r < block.size; ++r) {
+      const Request& request = block.requests[r];
+      const Bucket& bucket = *request.bucket;
+      const uint32_t matches = bucket.matches(keys_[request.position]);
+      // Without a match, this is the last position, and its row is not used.
+      const uint32_t position =
+          __builtin_ctz(matches | 1U << (Bucket::kSize - 1));
+      const uint32_t row =
+          index_.first_row_[request.partition] + bucket.rows[position];
+      rows_[request.position] = matches == 0 ? kNoRow : row;
+      missing += matches == 0 ? 1 : 0;
+      block.passed[num_passed] = static_cast<uint8_t>(r);
+      num_passed += (matches == 0) & (bucket.passed != 0) ? 1 : 0;
+    }
+    block.num_passed = num_passed;
+    for (int64_t i = 0; i < num_passed; ++i) {
+      __builtin_prefetch(block.requests[block.passed[i]].bucket + 1);
+    }
+    return missing;
+  }
+
+  // Searches the other buckets, and returns how many keys are there.
+  int64_t find_passed(const Block& block) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < block.num_passed; ++i) {
+      const Request& request = block.requests[block.passed[i]];
+      const auto bucket = static_cast<uint32_t>(
+          request.bucket - index_.buckets_of(request.partition));
+      const uint32_t row =
+          index_.find_after(request.partition, bucket, keys_[request.position]);
+      if (row != kNoRow) {
+        rows_[request.position] = index_.first_row_[request.partition] + row;
+        ++found;
+      }
+    }
+    return found;
+  }
+
+  const KeyIndex& index_;
+  const int64_t* keys_;
+  uint32_t* rows_;
+};
+
+int64_t KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows)
+    const {
+  constexpr int64_t kKeysPerTask = 4096;
+  std::atomic<int64_t> missing = 0;
   run_tasks(
       (size + kKeysPerTask - 1) / kKeysPerTask,
       size * kFindBytes,
       [&](int64_t task) {
-        find_range(
-            task * kKeysPerTask, std::min(size, (task + 1) * kKeysPerTask));
+        missing.fetch_add(
+            Finder(*this, keys, rows)
+                .find(
+                    task * kKeysPerTask,
+                    std::min(size, (task + 1) * kKeysPerTask)),
+            std::memory_order_relaxed);
       });
+  return missing;
 }
 
 void KeyIndex::insert(int64_t partition, int64_t key, uint32_t local_row) {
@@ -313,22 +408,56 @@ bool KeyIndex::would_admit(int64_t key, uint32_t count, int64_t update) const {
   return true;
 }
 
-void KeyIndex::push_victim(int64_t partition, uint32_t local_row) {
-  Partition& state = partition_[partition];
-  const Rank rank =
-      rank_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
-  if (state.victims.empty() || rank > state.bound) {
+void KeyIndex::Victims::pop() {
+  if (is_added_lowest()) {
+    std::pop_heap(
+        added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
+          return a.rank > b.rank;
+        });
+    added_.pop_back();
+  } else {
+    sorted_.pop_back();
+  }
+}
+
+void KeyIndex::Victims::assign(c10::ArrayRef<Victim> victims) {
+  sorted_ = victims.vec();
+  std::sort(
+      sorted_.begin(), sorted_.end(), [](const Victim& a, const Victim& b) {
+        return a.rank > b.rank;
+      });
+  bound_ = sorted_.empty() ? Rank{} : sorted_.front().rank;
+  added_.clear();
+}
+
+void KeyIndex::Victims::add(const Victim& victim, size_t max_added) {
+  if (empty() || victim.rank > bound_) {
     return;
   }
-  state.victims.push_back({rank, static_cast<uint16_t>(local_row)});
+  added_.push_back(victim);
   std::push_heap(
-      state.victims.begin(),
-      state.victims.end(),
-      [](const Victim& a, const Victim& b) { return a.rank > b.rank; });
+      added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
+        return a.rank > b.rank;
+      });
   // Most entries are out of date now. The next search collects new ones.
-  if (state.victims.size() > 2 * static_cast<size_t>(partitions_.max_rows())) {
-    state.victims.clear();
+  if (added_.size() > max_added) {
+    clear();
   }
+}
+
+void KeyIndex::Victims::clear() {
+  sorted_.clear();
+  added_.clear();
+}
+
+void KeyIndex::push_victim(int64_t partition, uint32_t local_row) {
+  const Rank rank =
+      rank_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
+  constexpr int64_t kMinAdded = 64;
+  constexpr int64_t kAddedShare = 8;  // of the rows
+  partition_[partition].victims.add(
+      {rank, static_cast<uint16_t>(local_row)},
+      std::max(kMinAdded, partitions_.max_rows() / kAddedShare));
 }
 
 void KeyIndex::apply_part(
@@ -492,7 +621,8 @@ int64_t KeyIndex::bytes_at_capacity() const {
     return array.size() * static_cast<int64_t>(sizeof(array[0]));
   };
   return bytes_of(buckets_) + bytes_of(bucket_of_row_) +
-      bytes_of(last_update_) + bytes_of(frequency_) + bytes_of(sketch_);
+      bytes_of(last_update_) + bytes_of(frequency_) + bytes_of(sketch_) +
+      marked_rows_.bytes();
 }
 
 std::vector<KeyEntry> KeyIndex::entries() const {

@@ -8,6 +8,7 @@
 
 #include <c10/util/ArrayRef.h>
 
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -77,6 +78,7 @@ struct KeyPlan {
   std::vector<Part> parts = {};  // [owned partitions]
   /// The rows of occurrences that are in no part, because their lookup has found them. They
   /// must not change before apply().
+  /// A caller may clear this, and set KeyIndex::last_update() of these rows itself.
   std::vector<c10::ArrayRef<uint32_t>> used_rows = {};
   uint32_t update = 0;
 };
@@ -128,8 +130,8 @@ class KeyIndex {
     return first_row_.back();
   }
 
-  /// Writes the row of each key, or kNoRow.
-  void find(const int64_t* keys, int64_t size, uint32_t* rows) const;
+  /// Writes the row of each key, or kNoRow. Returns the number of keys without a row.
+  int64_t find(const int64_t* keys, int64_t size, uint32_t* rows) const;
 
   /// Returns true if the update `update`, in which the unknown `key` occurs `count`
   /// times, would admit it. Its partition may still have no room.
@@ -139,6 +141,11 @@ class KeyIndex {
   /// is 1 for the first one. The default key always gets a row, and never loses it.
   /// Nothing changes before apply().
   KeyPlan plan(c10::ArrayRef<KeyOccurrences> terms, int64_t update);
+
+  /// The number of the last update of the key of each row, [rows()].
+  uint32_t* last_update() {
+    return last_update_.data();
+  }
 
   /// Carries out a plan. Nothing else may have changed since plan().
   void apply(const KeyPlan& plan);
@@ -233,15 +240,19 @@ class KeyIndex {
     uint8_t size;
     uint8_t unused;
 
-    // The position of the key, or kSize.
-    uint32_t find(int64_t key) const {
+    // Bit i is set if the key has position i. There are no branches, because they can't be
+    // predicted.
+    uint32_t matches(int64_t key) const {
       uint32_t matches = 0;
       for (uint32_t i = 0; i < kSize; ++i) {
         matches |= static_cast<uint32_t>(keys[i] == key) << i;
       }
-      matches &= (1U << size) - 1U;
-      return matches == 0 ? kSize
-                          : static_cast<uint32_t>(__builtin_ctz(matches));
+      return matches & ((1U << size) - 1U);
+    }
+    // The position of the key, or kSize.
+    uint32_t find(int64_t key) const {
+      const uint32_t found = matches(key);
+      return found == 0 ? kSize : static_cast<uint32_t>(__builtin_ctz(found));
     }
   };
   static_assert(sizeof(Bucket) == 64);
@@ -258,13 +269,76 @@ class KeyIndex {
     Rank rank;
     uint16_t row;
   };
+  // The keys of a partition with the lowest ranks. It has all keys up to a bound, and
+  // entries of keys whose rank has changed since.
+  class Victims {
+   public:
+    bool empty() const {
+      return sorted_.empty() && added_.empty();
+    }
+    const Victim& lowest() const {
+      return is_added_lowest() ? added_.front() : sorted_.back();
+    }
+    // Removes the lowest one.
+    void pop();
+    // Calls visit(victim) for some of those that follow the lowest one, so that each is
+    // visited once before it is the lowest.
+    template <class Visit>
+    void visit_later(const Visit& visit) const {
+      constexpr size_t kAhead = 8;
+      if (sorted_.size() > kAhead) {
+        visit(sorted_[sorted_.size() - 1 - kAhead]);
+      }
+    }
+    void assign(c10::ArrayRef<Victim> victims);
+    // Adds a key whose rank has changed, if it is one of the lowest ones. After `max_added`
+    // keys, the set becomes empty.
+    void add(const Victim& victim, size_t max_added);
+    void clear();
+
+   private:
+    bool is_added_lowest() const {
+      return sorted_.empty() ||
+          (!added_.empty() && added_.front().rank < sorted_.back().rank);
+    }
+
+    std::vector<Victim> sorted_;  // the lowest is the last
+    std::vector<Victim> added_;  // a heap with the lowest on top
+    Rank bound_ = {};
+  };
   struct Partition {
     uint32_t used = 0;  // see used_rows()
     std::vector<uint16_t> free = {};  // rows below `used` without a key
-    // A heap of the keys with the lowest ranks, the lowest on top. It has all keys up to
-    // `bound`, and entries of keys whose rank has changed since.
-    std::vector<Victim> victims = {};
-    Rank bound = {};
+    Victims victims = {};
+  };
+  // A set of rows. Several threads may insert rows that differ in row / kRowsPerWord, or
+  // clear, at the same time.
+  class RowSet {
+   public:
+    static constexpr int64_t kRowsPerWord = 64;
+
+    RowSet() = default;
+    RowSet(int64_t rows, const std::string& what)
+        : words_((rows + kRowsPerWord - 1) / kRowsPerWord, what) {}
+
+    void insert(uint32_t row) {
+      words_[row / kRowsPerWord] |= uint64_t{1} << (row % kRowsPerWord);
+    }
+    bool has(uint32_t row) const {
+      return ((words_[row / kRowsPerWord] >> (row % kRowsPerWord)) & 1) != 0;
+    }
+    // Removes the row and some others. If all rows of the set are removed in this way, the
+    // set is empty, and this takes no time for the rows that were never in it.
+    void clear_around(uint32_t row) {
+      std::atomic_ref<uint64_t>(words_[row / kRowsPerWord])
+          .store(0, std::memory_order_relaxed);
+    }
+    int64_t bytes() const {
+      return words_.size() * static_cast<int64_t>(sizeof(uint64_t));
+    }
+
+   private:
+    ReservedArray<uint64_t> words_;
   };
   // The rows that the keys of one version lost.
   struct Evictions {
@@ -272,8 +346,11 @@ class KeyIndex {
     std::vector<uint32_t> rows;
   };
   struct Missing;
+  struct Admitted;
+  struct Scratch;
   class PartPlanner;
   class Planner;
+  class Finder;
 
   Bucket* buckets_of(int64_t partition) {
     return buckets_.data() + partition * buckets_per_partition_;
@@ -310,6 +387,8 @@ class KeyIndex {
   int64_t free_rows(int64_t partition) const;
   // The key's row in the partition, or kNoRow.
   uint32_t find_in(int64_t partition, int64_t key, uint64_t hash) const;
+  // The same for a key that is not in `bucket`, its first one, and may be in later ones.
+  uint32_t find_after(int64_t partition, uint32_t bucket, int64_t key) const;
   void insert(int64_t partition, int64_t key, uint32_t local_row);
   void erase(int64_t partition, uint32_t local_row);
   int64_t key_of(int64_t partition, uint32_t local_row) const;
@@ -326,6 +405,13 @@ class KeyIndex {
       uint32_t update);
   void set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update);
   void push_victim(int64_t partition, uint32_t local_row);
+  // Prefetches what is read before the key is evicted.
+  void prefetch_victim(int64_t partition, const Victim& victim) const {
+    const int64_t row = first_row_[partition] + victim.row;
+    __builtin_prefetch(bucket_of_row_.data() + row);
+    __builtin_prefetch(last_update_.data() + row);
+    __builtin_prefetch(buckets_of(partition) + home_of(victim.rank.hash));
+  }
   // The counters of a key, one per row of the sketch.
   template <class Visit>
   void visit_counters(int64_t partition, uint64_t hash, const Visit& visit)
@@ -355,6 +441,7 @@ class KeyIndex {
   ReservedArray<uint32_t> last_update_;  // [rows()]
   ReservedArray<float> frequency_;  // [rows()], or empty
   ReservedArray<uint8_t> sketch_;
+  RowSet marked_rows_;  // empty, unless plan() is running
   KeyCounts counts_;
   uint64_t version_ = 0;
   // Of the last versions, in their order. Lookups of older versions are searched again.

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,73 +24,78 @@ constexpr int64_t kVictimShare = 16;
 // Marks a row that this update evicts where its occurrences are counted.
 constexpr uint32_t kEvicted = std::numeric_limits<uint32_t>::max();
 
-// A set of rows of a table.
-class RowSet {
- public:
-  RowSet() = default;
-  explicit RowSet(int64_t capacity) : words_((capacity + 63) / 64, 0) {}
-
-  bool empty() const {
-    return words_.empty();
-  }
-  // Several threads may insert at the same time.
-  void insert(uint32_t row) {
-    const uint64_t bit = uint64_t{1} << (row % 64);
-    std::atomic_ref<uint64_t> word(words_[row / 64]);
-    if ((word.load(std::memory_order_relaxed) & bit) == 0) {
-      word.fetch_or(bit, std::memory_order_relaxed);
-    }
-  }
-  bool has(uint32_t row) const {
-    return ((words_[row / 64] >> (row % 64)) & 1) != 0;
-  }
-  // Calls visit(row) for the rows of the set from `begin` to `end`, which are not equal.
-  template <class Visit>
-  void visit(uint32_t begin, uint32_t end, const Visit& visit) const {
-    for (uint32_t w = begin / 64; w <= (end - 1) / 64; ++w) {
-      for (uint64_t word = words_[w]; word != 0; word &= word - 1) {
-        const uint32_t row = w * 64 + __builtin_ctzll(word);
-        if (row >= begin && row < end) {
-          visit(row);
-        }
-      }
-    }
-  }
-
- private:
-  std::vector<uint64_t> words_;
-};
-
 }  // namespace
 
-// A key without a row that occurs in the update.
+// An occurrence of a key without a row.
 struct KeyIndex::Missing {
   uint64_t hash;
+  int64_t key;
+  uint32_t count;
   uint32_t occurrence;  // over all terms
   uint32_t row;
+};
+
+// A key that is admitted.
+struct KeyIndex::Admitted {
+  int64_t key;
+  Rank rank;
+  size_t begin;  // in Scratch::missing
+  size_t end;
+  bool is_rejected = false;
+};
+
+// Memory that one thread uses for one partition after the other.
+struct KeyIndex::Scratch {
+  // The occurrences of each row of the partition, or kEvicted. All are 0 between two
+  // partitions.
+  std::vector<uint32_t> uses;
+  std::vector<uint32_t> touched;  // rows that occur
+  std::vector<Missing> missing;
+  std::vector<Admitted> admitted;
+  std::vector<Victim> candidates;  // for eviction
 };
 
 // Plans one partition.
 class KeyIndex::PartPlanner {
  public:
+  // `has_kept_rows`: KeyIndex::marked_rows_ has rows that occur, and are in no add().
   PartPlanner(
       KeyIndex& index,
       int64_t partition,
       uint32_t update,
+      bool has_kept_rows,
       KeyPlan::Part& part,
-      std::vector<uint32_t>& uses)
+      Scratch& scratch)
       : index_(index),
         partition_(partition),
         state_(index.partition_[partition]),
         first_row_(index.first_row_[partition]),
         rows_(index.first_row_[partition + 1] - first_row_),
         update_(update),
+        has_kept_rows_(has_kept_rows),
         part_(part),
-        uses_(uses) {
+        uses_(scratch.uses),
+        touched_(scratch.touched),
+        missing_(scratch.missing),
+        admitted_(scratch.admitted),
+        candidates_(scratch.candidates) {
     if (uses_.size() < rows_) {
       uses_.resize(rows_, 0);
     }
+    touched_.clear();
+    missing_.clear();
+    admitted_.clear();
   }
+  ~PartPlanner() {
+    for (const uint32_t row : touched_) {
+      uses_[row] = 0;
+    }
+    for (const uint32_t row : part_.evicted) {
+      uses_[row - first_row_] = 0;
+    }
+  }
+  PartPlanner(const PartPlanner&) = delete;
+  PartPlanner& operator=(const PartPlanner&) = delete;
 
   // One occurrence. Returns its row, or kNoRow for now.
   uint32_t add(
@@ -112,31 +116,29 @@ class KeyIndex::PartPlanner {
       part_.dropped += count;
       return kNoRow;
     }
-    missing_.push_back({hash, occurrence, kNoRow});
-    counts_.push_back(count);
-    keys_.push_back(key);
+    missing_.push_back({hash, key, count, occurrence, kNoRow});
     return kNoRow;
   }
 
-  // Protects a row of the partition that occurs, and is in no add(), from eviction.
-  void keep(uint32_t row) {
-    uses_[row - first_row_] = 1;
-    kept_.push_back(row - first_row_);
-  }
-
-  // Decides. Then missing() has the rows of the new keys.
-  void decide() {
+  // Decides. Then visit_new() knows the rows of the new keys. Returns false if a row of
+  // has_kept_rows may have to be evicted, which only add() allows.
+  bool decide() {
     find_admitted();
+    default_row_ = index_.default_row_in(partition_);
     // The row of a new default key is not among the free ones.
     const int64_t needed =
         static_cast<int64_t>(admitted_.size()) - (admits_default_ ? 1 : 0);
-    make_room(needed - index_.free_rows(partition_));
+    if (!make_room(needed - index_.free_rows(partition_))) {
+      return false;
+    }
     give_rows();
+    part_.used.reserve(touched_.size());
     for (const uint32_t row : touched_) {
       if (uses_[row] != kEvicted) {
         part_.used.push_back({first_row_ + row, frequency_of_used(row)});
       }
     }
+    return true;
   }
 
   bool is_evicted(uint32_t row) const {
@@ -156,31 +158,12 @@ class KeyIndex::PartPlanner {
     }
   }
 
-  void clear_uses() {
-    for (const uint32_t row : touched_) {
-      uses_[row] = 0;
-    }
-    for (const uint32_t row : kept_) {
-      uses_[row] = 0;
-    }
-    for (const uint32_t row : part_.evicted) {
-      uses_[row - first_row_] = 0;
-    }
-  }
-
  private:
   // A key that is admitted, or that has a row and occurs.
   struct Contender {
     Rank rank;
     bool is_new;
     uint32_t index;  // of admitted_, or a row
-  };
-  struct Admitted {
-    int64_t key;
-    Rank rank;
-    size_t begin;  // in missing_
-    size_t end;
-    bool is_rejected = false;
   };
 
   float frequency_of_used(uint32_t row) const {
@@ -195,21 +178,17 @@ class KeyIndex::PartPlanner {
 
   void find_admitted() {
     // Different keys have different hashes, so this groups the keys.
-    std::vector<uint32_t> order(missing_.size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      return missing_[a].hash < missing_[b].hash;
-    });
-    std::vector<Missing> sorted;
-    sorted.reserve(order.size());
-    for (size_t begin = 0; begin < order.size();) {
-      const uint64_t hash = missing_[order[begin]].hash;
-      const int64_t key = keys_[order[begin]];
+    std::sort(
+        missing_.begin(),
+        missing_.end(),
+        [](const Missing& a, const Missing& b) { return a.hash < b.hash; });
+    for (size_t begin = 0; begin < missing_.size();) {
+      const uint64_t hash = missing_[begin].hash;
+      const int64_t key = missing_[begin].key;
       uint32_t count = 0;
       size_t end = begin;
-      for (; end < order.size() && missing_[order[end]].hash == hash; ++end) {
-        count = saturated_sum(count, counts_[order[end]]);
-        sorted.push_back(missing_[order[end]]);
+      for (; end < missing_.size() && missing_[end].hash == hash; ++end) {
+        count = saturated_sum(count, missing_[end].count);
       }
       const bool is_default = index_.is_default(key);
       admits_default_ = admits_default_ || is_default;
@@ -226,18 +205,13 @@ class KeyIndex::PartPlanner {
       }
       begin = end;
     }
-    missing_ = std::move(sorted);
   }
 
   // Evicts the lowest ranks of all keys with a row and of all admitted keys, but not the
-  // default key.
-  void make_room(int64_t needed) {
+  // default key. Returns false if kept rows would have to be compared with others.
+  bool make_room(int64_t needed) {
     if (needed <= 0) {
-      return;
-    }
-    if (const uint32_t row = index_.default_row_in(partition_);
-        row != kNoRow && uses_[row] == 0) {
-      keep(first_row_ + row);
+      return true;
     }
     const auto* old_only =
         std::get_if<eviction::OlderThan>(&index_.config_.eviction);
@@ -253,6 +227,7 @@ class KeyIndex::PartPlanner {
       }
       return contenders[next];
     };
+    part_.evicted.reserve(needed);
     for (; needed > 0; --needed) {
       if (const Victim* victim = lowest_victim(needed)) {
         const bool is_evicted = old_only != nullptr
@@ -261,9 +236,13 @@ class KeyIndex::PartPlanner {
                 victim->rank < next_contender().rank;
         if (is_evicted) {
           evict(victim->row);
-          pop_victim();
+          state_.victims.pop();
           continue;
         }
+      }
+      // OlderThan never evicts keys that occur.
+      if (has_kept_rows_ && old_only == nullptr) {
+        return false;
       }
       const Contender contender = next_contender();
       ++next;
@@ -275,6 +254,7 @@ class KeyIndex::PartPlanner {
         has_evicted_touched_ = true;
       }
     }
+    return true;
   }
 
   std::vector<Contender> sort_contenders() const {
@@ -308,13 +288,9 @@ class KeyIndex::PartPlanner {
     part_.evicted.push_back(first_row_ + row);
   }
 
-  static bool is_later(const Victim& a, const Victim& b) {
-    return a.rank > b.rank;
-  }
-
-  void pop_victim() {
-    std::pop_heap(state_.victims.begin(), state_.victims.end(), is_later);
-    state_.victims.pop_back();
+  bool occurs(uint32_t row) const {
+    return uses_[row] != 0 || row == default_row_ ||
+        (has_kept_rows_ && index_.marked_rows_.has(first_row_ + row));
   }
 
   // The key with the lowest rank of those that do not occur in this update. `needed`: how
@@ -325,11 +301,14 @@ class KeyIndex::PartPlanner {
     }
     for (bool is_fresh = false;; is_fresh = true) {
       while (!state_.victims.empty()) {
-        const Victim& victim = state_.victims.front();
+        state_.victims.visit_later([&](const Victim& later) {
+          index_.prefetch_victim(partition_, later);
+        });
+        const Victim& victim = state_.victims.lowest();
         if (is_current(victim)) {
           return &victim;
         }
-        pop_victim();
+        state_.victims.pop();
       }
       if (is_fresh || !collect_victims(needed)) {
         is_exhausted_ = true;
@@ -341,7 +320,7 @@ class KeyIndex::PartPlanner {
   // Returns true if the key still has the row and the rank, and does not occur in this
   // update.
   bool is_current(const Victim& victim) const {
-    if (uses_[victim.row] != 0) {
+    if (occurs(victim.row)) {
       return false;
     }
     const Bucket& bucket = index_.buckets_of(
@@ -357,41 +336,50 @@ class KeyIndex::PartPlanner {
   }
 
   // Reads the ranks of all keys that do not occur in this update, and keeps the lowest
-  // ones. Returns false if there are none.
+  // ones. Returns false if there are none. Most keys are left out before their hashes are
+  // computed.
   bool collect_victims(int64_t needed) {
-    std::vector<Victim>& victims = state_.victims;
-    victims.clear();
     const Bucket* buckets = index_.buckets_of(partition_);
+    candidates_.clear();
     for (int64_t b = 0; b < index_.buckets_per_partition_; ++b) {
       for (uint32_t i = 0; i < buckets[b].size; ++i) {
         const uint16_t row = buckets[b].rows[i];
-        if (uses_[row] == 0) {
-          const Rank rank =
-              index_.rank_of(partition_, row, hash_of_key(buckets[b].keys[i]));
-          victims.push_back({rank, row});
+        if (!occurs(row)) {
+          candidates_.push_back(
+              {index_.rank_of(partition_, row, /*hash=*/0), row});
         }
       }
     }
-    if (victims.empty()) {
-      return false;
-    }
     const auto share =
         static_cast<size_t>(std::max<int64_t>(needed, rows_ / kVictimShare));
-    const auto is_earlier = [](const Victim& a, const Victim& b) {
+    keep_lowest(share);
+    for (Victim& victim : candidates_) {
+      victim.rank.hash = hash_of_key(index_.key_of(partition_, victim.row));
+    }
+    keep_lowest(share);
+    state_.victims.assign(candidates_);
+    return !candidates_.empty();
+  }
+
+  // Keeps the `count` candidates with the lowest ranks, and those whose rank is equal to
+  // the last one of them.
+  void keep_lowest(size_t count) {
+    const auto is_lower = [](const Victim& a, const Victim& b) {
       return a.rank < b.rank;
     };
-    if (share < victims.size()) {
-      std::nth_element(
-          victims.begin(),
-          victims.begin() + static_cast<std::ptrdiff_t>(share) - 1,
-          victims.end(),
-          is_earlier);
-      victims.resize(share);
+    if (count >= candidates_.size()) {
+      return;
     }
-    state_.bound =
-        std::max_element(victims.begin(), victims.end(), is_earlier)->rank;
-    std::make_heap(victims.begin(), victims.end(), is_later);
-    return true;
+    const auto last =
+        candidates_.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+    std::nth_element(candidates_.begin(), last, candidates_.end(), is_lower);
+    const Rank bound = last->rank;
+    candidates_.erase(
+        std::partition(
+            last + 1,
+            candidates_.end(),
+            [&](const Victim& victim) { return victim.rank == bound; }),
+        candidates_.end());
   }
 
   // Gives rows to the admitted keys, in the order of their hashes.
@@ -428,15 +416,14 @@ class KeyIndex::PartPlanner {
   uint32_t first_row_;
   uint32_t rows_;
   uint32_t update_;
+  bool has_kept_rows_;
   KeyPlan::Part& part_;
-  std::vector<uint32_t>&
-      uses_;  // [rows], the occurrences of each row, or kEvicted
-  std::vector<uint32_t> touched_;  // rows that occur
-  std::vector<uint32_t> kept_;  // rows of keep()
-  std::vector<Missing> missing_;
-  std::vector<uint32_t> counts_;  // of missing_, before it is sorted
-  std::vector<int64_t> keys_;  // of missing_, before it is sorted
-  std::vector<Admitted> admitted_;
+  std::vector<uint32_t>& uses_;  // these are of Scratch
+  std::vector<uint32_t>& touched_;
+  std::vector<Missing>& missing_;
+  std::vector<Admitted>& admitted_;
+  std::vector<Victim>& candidates_;
+  uint32_t default_row_ = kNoRow;  // is never evicted
   bool admits_default_ = false;
   bool is_exhausted_ = false;
   bool has_evicted_touched_ = false;
@@ -469,26 +456,37 @@ class KeyIndex::Planner {
     }
   }
 
+  ~Planner() {
+    unmark_used_rows();
+  }
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
+
   // Returns nothing if the lookups must not be trusted, because a partition may have to
   // evict keys that occur.
   std::optional<KeyPlan> run() {
-    mark_stale_rows();
-    group();
-    mark_used_rows();
     const int64_t count = index_.owned_.count();
     plan_.parts.resize(count);
+    take_known_rows();
+    if (unknown_ == 0) {
+      return std::move(plan_);
+    }
+    group();
+    mark_used_rows();
     // Several partitions share the memory of a task.
     const int64_t partitions_per_task =
         std::max<int64_t>(1, count / kPartitionTasks);
     run_tasks(
         (count + partitions_per_task - 1) / partitions_per_task,
-        grouped() * kFindBytes * 2,
+        unknown_ * kFindBytes * 2,
         [&](int64_t task) {
-          std::vector<uint32_t> uses;
+          // Each thread keeps its own, because zeros for all rows of a partition would
+          // take longer than a plan of a few keys.
+          thread_local Scratch scratch;
           const int64_t end = std::min(count, (task + 1) * partitions_per_task);
           for (int64_t p = task * partitions_per_task; p < end; ++p) {
             if (begin_[p] < begin_[p + 1]) {
-              plan_part(p, uses);
+              plan_part(p, scratch);
             }
           }
         });
@@ -507,6 +505,7 @@ class KeyIndex::Planner {
     int64_t begin;
     int64_t end;
     uint32_t limit;  // smaller rows of the lookup are trusted
+    int64_t unknown = 0;  // occurrences that must be searched
   };
   struct Occurrence {
     uint64_t hash;
@@ -523,34 +522,62 @@ class KeyIndex::Planner {
           *term.version >= index_.evictions_.front().version));
   }
 
-  bool is_known(const Chunk& chunk, int64_t i) const {
-    return chunk.limit > 0 && chunk.term->looked_up[i] < chunk.limit &&
-        (stale_.empty() || !stale_.has(chunk.term->looked_up[i]));
-  }
-
-  // Marks the rows that lost their keys after the oldest lookup.
-  void mark_stale_rows() {
+  // Marks the rows that lost their keys after the oldest lookup, and returns them.
+  std::vector<const Evictions*> mark_stale_rows() {
     uint64_t oldest = index_.version_;
     for (const Chunk& chunk : chunks_) {
       if (chunk.limit > 0) {
         oldest = std::min(oldest, *chunk.term->version);
       }
     }
-    if (oldest == index_.version_) {
-      return;
-    }
-    stale_ = RowSet(index_.rows());
+    std::vector<const Evictions*> stale;
     for (const Evictions& evictions : index_.evictions_) {
       if (evictions.version >= oldest) {
-        for (const uint32_t row : evictions.rows) {
-          stale_.insert(row);
-        }
+        stale.push_back(&evictions);
       }
     }
+    for (const Evictions* evictions : stale) {
+      for (const uint32_t row : evictions->rows) {
+        index_.marked_rows_.insert(row);
+      }
+    }
+    return stale;
   }
 
-  int64_t grouped() const {
-    return begin_.back();
+  // Gives each occurrence the row that its lookup found, or kNoRow if it must be searched.
+  void take_known_rows() {
+    const std::vector<const Evictions*> stale = mark_stale_rows();
+    run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
+      Chunk& chunk = chunks_[c];
+      const uint32_t* looked_up = chunk.term->looked_up;
+      uint32_t* rows = chunk.term->rows;
+      if (chunk.limit == 0) {
+        std::fill(rows + chunk.begin, rows + chunk.end, kNoRow);
+        chunk.unknown = chunk.end - chunk.begin;
+        return;
+      }
+      int64_t known = 0;
+      for (int64_t i = chunk.begin; i < chunk.end; ++i) {
+        const bool is_known = looked_up[i] < chunk.limit;
+        rows[i] = is_known ? looked_up[i] : kNoRow;
+        known += is_known ? 1 : 0;
+      }
+      for (int64_t i = chunk.begin; i < chunk.end && !stale.empty(); ++i) {
+        if (rows[i] != kNoRow && index_.marked_rows_.has(rows[i])) {
+          rows[i] = kNoRow;
+          --known;
+        }
+      }
+      chunk.unknown = chunk.end - chunk.begin - known;
+    });
+    for (const Evictions* evictions : stale) {
+      for (const uint32_t row : evictions->rows) {
+        index_.marked_rows_.clear_around(row);
+      }
+    }
+    for (const Chunk& chunk : chunks_) {
+      unknown_ += chunk.unknown;
+    }
   }
 
   // Groups the occurrences that must be searched by partition. The order within a
@@ -559,17 +586,19 @@ class KeyIndex::Planner {
     const int64_t count = index_.owned_.count();
     const auto chunks = static_cast<int64_t>(chunks_.size());
     std::vector<int64_t> next(chunks * count, 0);
-    run_tasks(chunks, total_ * 16, [&](int64_t c) {
+    const auto visit_unknown = [&](int64_t c, const auto& visit) {
       const Chunk& chunk = chunks_[c];
-      int64_t* sizes = next.data() + c * count;
-      for (int64_t i = chunk.begin; i < chunk.end; ++i) {
-        if (is_known(chunk, i)) {
-          chunk.term->rows[i] = chunk.term->looked_up[i];
-        } else {
-          const uint64_t hash = hash_of_key(chunk.term->keys[i]);
-          ++sizes[index_.owned_partition_of(hash)];
+      for (int64_t i = chunk.begin; i < chunk.end && chunk.unknown > 0; ++i) {
+        if (chunk.term->rows[i] == kNoRow) {
+          visit(i, hash_of_key(chunk.term->keys[i]));
         }
       }
+    };
+    run_tasks(chunks, total_ * 16, [&](int64_t c) {
+      int64_t* sizes = next.data() + c * count;
+      visit_unknown(c, [&](int64_t /*i*/, uint64_t hash) {
+        ++sizes[index_.owned_partition_of(hash)];
+      });
     });
     begin_.assign(count + 1, 0);
     int64_t position = 0;
@@ -581,19 +610,12 @@ class KeyIndex::Planner {
     }
     begin_[count] = position;
     occurrences_.resize(position);
-    if (position == 0) {
-      return;
-    }
     run_tasks(chunks, total_ * 32, [&](int64_t c) {
-      const Chunk& chunk = chunks_[c];
       int64_t* positions = next.data() + c * count;
-      for (int64_t i = chunk.begin; i < chunk.end; ++i) {
-        if (!is_known(chunk, i)) {
-          const uint64_t hash = hash_of_key(chunk.term->keys[i]);
-          occurrences_[positions[index_.owned_partition_of(hash)]++] = {
-              hash, static_cast<uint32_t>(c), static_cast<uint32_t>(i)};
-        }
-      }
+      visit_unknown(c, [&](int64_t i, uint64_t hash) {
+        occurrences_[positions[index_.owned_partition_of(hash)]++] = {
+            hash, static_cast<uint32_t>(c), static_cast<uint32_t>(i)};
+      });
     });
   }
 
@@ -612,13 +634,37 @@ class KeyIndex::Planner {
     if (!may_evict_any || plan_.used_rows.empty()) {
       return;
     }
-    used_ = RowSet(index_.rows());
+    has_kept_rows_ = true;
+    // Each task reads all occurrences, and marks the rows of its own range. Atomic
+    // instructions took several times as long.
+    const int64_t words = index_.rows() / RowSet::kRowsPerWord + 1;
+    const int64_t tasks = std::min(words, thread_count());
+    run_tasks(tasks, total_ * 16, [&](int64_t task) {
+      const auto begin =
+          static_cast<uint32_t>(words * task / tasks * RowSet::kRowsPerWord);
+      const auto end = static_cast<uint32_t>(std::min(
+          index_.rows(), words * (task + 1) / tasks * RowSet::kRowsPerWord));
+      for (const c10::ArrayRef<uint32_t> rows : plan_.used_rows) {
+        for (const uint32_t row : rows) {
+          if (row >= begin && row < end) {  // kNoRow is in no range
+            index_.marked_rows_.insert(row);
+          }
+        }
+      }
+    });
+  }
+
+  // The marked rows are still among those of the occurrences.
+  void unmark_used_rows() {
+    if (!has_kept_rows_) {
+      return;
+    }
     run_tasks(
         static_cast<int64_t>(chunks_.size()), total_ * 16, [&](int64_t c) {
           const Chunk& chunk = chunks_[c];
-          for (int64_t i = chunk.begin; i < chunk.end; ++i) {
-            if (is_known(chunk, i)) {
-              used_.insert(chunk.term->looked_up[i]);
+          for (int64_t i = chunk.begin; i < chunk.end && chunk.limit > 0; ++i) {
+            if (chunk.term->rows[i] != kNoRow) {
+              index_.marked_rows_.clear_around(chunk.term->rows[i]);
             }
           }
         });
@@ -628,23 +674,10 @@ class KeyIndex::Planner {
     return *chunks_[occurrence.chunk].term;
   }
 
-  void plan_part(int64_t p, std::vector<uint32_t>& uses) {
+  void plan_part(int64_t p, Scratch& scratch) {
     const auto rows = static_cast<uint32_t>(index_.rows());
-    PartPlanner planner(index_, p, plan_.update, plan_.parts[p], uses);
-    if (!used_.empty() && may_evict(p)) {
-      const Partition& state = index_.partition_[p];
-      int64_t others = state.used - static_cast<int64_t>(state.free.size()) -
-          (index_.has_default_key(p) ? 1 : 0);
-      used_.visit(
-          index_.first_row_[p], index_.first_row_[p + 1], [&](uint32_t row) {
-            planner.keep(row);
-            --others;
-          });
-      if (others < begin_[p + 1] - begin_[p]) {
-        may_evict_used_ = true;
-        return;
-      }
-    }
+    PartPlanner planner(
+        index_, p, plan_.update, has_kept_rows_, plan_.parts[p], scratch);
     for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
       if (i + kFindAhead < begin_[p + 1]) {
         __builtin_prefetch(
@@ -662,7 +695,10 @@ class KeyIndex::Planner {
           looked_up < rows,
           static_cast<uint32_t>(i));
     }
-    planner.decide();
+    if (!planner.decide()) {
+      may_evict_used_ = true;
+      return;
+    }
     if (planner.has_evicted_touched()) {
       for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
         uint32_t& row = term_of(occurrences_[i]).rows[occurrences_[i].index];
@@ -674,7 +710,6 @@ class KeyIndex::Planner {
     planner.visit_new([&](uint32_t i, uint32_t row) {
       term_of(occurrences_[i]).rows[occurrences_[i].index] = row;
     });
-    planner.clear_uses();
   }
 
   KeyIndex& index_;
@@ -682,8 +717,8 @@ class KeyIndex::Planner {
   KeyPlan plan_;
   std::vector<Chunk> chunks_;
   int64_t total_ = 0;
-  RowSet stale_;
-  RowSet used_;
+  int64_t unknown_ = 0;  // occurrences that must be searched
+  bool has_kept_rows_ = false;
   std::vector<int64_t> begin_;  // [partitions + 1], in occurrences_
   Buffer<Occurrence> occurrences_;
   std::atomic<bool> may_evict_used_ = false;

@@ -286,6 +286,33 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
   }
 }
 
+TEST_P(DynamicTableSpecTest, RecordsWhichKeysWereUsed) {
+  TPUEmbedding layer = small_layer({.capacity = 6000}, GetParam().spec);
+  const auto last_updates = [&] {
+    std::map<int64_t, uint32_t> result;
+    for (const KeyEntry& entry : index_of(layer).entries()) {
+      result[entry.key] = entry.last_update;
+    }
+    return result;
+  };
+  train(layer, at::arange(5000, at::kLong));
+  std::map<int64_t, uint32_t> expected;
+  for (int64_t key = 0; key < 5000; ++key) {
+    expected[key] = 1;
+  }
+  EXPECT_EQ(last_updates(), expected);
+  // So many keys are updated in several buckets, and so few in one.
+  const std::vector<std::pair<int64_t, int64_t>> ranges{{1000, 4500}, {4, 7}};
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto [begin, end] = ranges[i];
+    train(layer, at::arange(begin, end, at::kLong).repeat({2}));
+    for (int64_t key = begin; key < end; ++key) {
+      expected[key] = static_cast<uint32_t>(i) + 2;
+    }
+    EXPECT_EQ(last_updates(), expected);
+  }
+}
+
 TEST_P(DynamicTableSpecTest, IsSavedAndContinues) {
   const TableOptions options{
       .keys = {
