@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/find_keys.h"
 
+#include "src/engine/accumulated_gradients.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -148,7 +150,11 @@ ScratchRows find_keys(
       }
     }
     find_table_keys(
-        state.tables[t], of_table, unknown, state.iterations + 1, scratch);
+        state.tables[t],
+        of_table,
+        unknown,
+        updates_of(state, state.tables[t]) + 1,
+        scratch);
   }
   return scratch;
 }
