@@ -515,6 +515,9 @@ TEST_F(HostileManifestTest, IsRefusedForWrongKeys) {
       Json& entry = tensor(table, name);
       entry["name"] = "slot_x";
       entry["dtype"] = "float32";
+      if (std::string(name) == "keys") {
+        entry["shape"].push_back(2);  // as many bytes
+      }
     });
     expect("must be [keys]", [&](Json& table) {
       Json& entry = tensor(table, name);
