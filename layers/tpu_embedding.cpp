@@ -326,11 +326,8 @@ void TPUEmbeddingImpl::update_embedding_table(
     const at::Tensor& keys,
     const at::Tensor& values) {
   strategy_->wait_for_lookups();
-  assign_keys(
-      find_table(*state_, name, "[update_embedding_table]"),
-      keys,
-      values,
-      state_->iterations);
+  TableState& table = find_table(*state_, name, "[update_embedding_table]");
+  assign_keys(table, keys, values, updates_of(*state_, table));
 }
 
 int64_t TPUEmbeddingImpl::evict(const std::string& name, int64_t updates) {
@@ -350,7 +347,8 @@ int64_t TPUEmbeddingImpl::evict(const std::string& name, int64_t updates) {
       "[evict] table '{}' has gradients that wait for an update. Call it after the update.",
       shorten(table.name));
   strategy_->wait_for_lookups();
-  return table.dynamic->index().evict_before(state_->iterations - updates + 1);
+  const int64_t done = updates_of(*state_, table);
+  return table.dynamic->index().evict_before(done - updates + 1);
 }
 
 at::Tensor TPUEmbeddingImpl::read_rows(

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/archive.h"
 
-#include "serialization/saved_keys.h"
-
 #include <tessera/common/shorten.h>
 #include <tessera/serialization/config_json.h>
 
@@ -13,6 +11,7 @@
 #include "src/engine/accumulated_gradients.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +30,9 @@ constexpr int64_t kFormatVersion = 1;
 constexpr const char* kAccumulationSteps = "accumulation_steps";
 constexpr const char* kAccumulatedRows = "accumulated_rows";
 constexpr const char* kAccumulatedSums = "accumulated_sums";
+constexpr const char* kAccumulatedKeys = "accumulated_keys";
+constexpr const char* kAccumulatedCounts = "accumulated_counts";
+constexpr const char* kAccumulatedDropped = "accumulated_dropped";
 
 std::string key_of(size_t table) {
   return "table_" + std::to_string(table);
@@ -130,6 +132,14 @@ void save_accumulated(
       c10::IValue(accumulation_steps_of(state.tables[table])));
   archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);
   archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
+  if (gradients.keys.defined()) {
+    archive.write(kAccumulatedKeys, gradients.keys, /*is_buffer=*/true);
+    archive.write(kAccumulatedCounts, gradients.counts, /*is_buffer=*/true);
+    archive.write(
+        kAccumulatedDropped,
+        at::full({1}, gradients.dropped, at::kLong),
+        /*is_buffer=*/true);
+  }
 }
 
 // Errors:  c10::ValueError if the archived gradients do not fit the table.
@@ -142,7 +152,15 @@ AccumulatedGradients load_accumulated(
     return found == tensors.end() ? at::Tensor() : found->second;
   };
   AccumulatedGradients gradients{
-      .rows = find(kAccumulatedRows), .sums = find(kAccumulatedSums)};
+      .rows = find(kAccumulatedRows),
+      .sums = find(kAccumulatedSums),
+      .keys = find(kAccumulatedKeys),
+      .counts = find(kAccumulatedCounts)};
+  const at::Tensor dropped = find(kAccumulatedDropped);
+  if (dropped.defined() && dropped.scalar_type() == at::kLong &&
+      dropped.numel() == 1) {
+    gradients.dropped = dropped.item<int64_t>();
+  }
   check_accumulated(gradients, table, where);
   return gradients;
 }
@@ -192,11 +210,6 @@ void save_state(
             optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
       }
     }
-    TESSERA_CHECK_NOT_IMPLEMENTED(
-        table.dynamic == nullptr || !is_accumulating(state, table),
-        "[save] table '{}' has keys, and its gradients of an accumulation over {} passes can't be saved yet. Save it after an update.",
-        shorten(table.name),
-        accumulation_steps_of(table));
     if (is_accumulating(state, table)) {
       save_accumulated(state, i, entry);
     }
@@ -222,17 +235,26 @@ void load_state(
     entry.gradients = load_accumulated(
         archived.tensors[entry.table], state.tables[entry.to], where);
   }
-  std::vector<LoadedKeys> keys;
-  for (const LoadPlan::Dynamic& entry : plan.dynamic) {
-    keys.emplace_back(
-        archived.tensors[entry.table],
-        state.tables[entry.to],
-        entry.with_slots,
-        archived.state.iterations,
-        where);
+  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+    const auto& tensors = archived.tensors[entry.table];
+    const TableState& table = state.tables[entry.to];
+    SavedKeys keys = entry.has_saved_keys
+        ? read_keys(tensors, table, where)
+        : keys_of_vocabulary(
+              tensors.at("parameters").size(0),
+              table,
+              archived.state.iterations / accumulation_steps_of(table));
+    shift_updates(entry.later_updates, table, keys);
+    entry.keys = LoadedKeys(std::move(keys), table, where);
   }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    keys[i].copy_to(state.tables[plan.dynamic[i].to]);
+  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+    TableState& table = state.tables[entry.to];
+    copy_key_rows(
+        archived.tensors[entry.table],
+        entry.keys,
+        entry.keys.place(table),
+        entry.with_slots,
+        table);
   }
   for (const LoadPlan::Copy& copy : plan.copies) {
     at::Tensor to = copy.to;

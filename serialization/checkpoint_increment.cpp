@@ -3,11 +3,13 @@
 
 #include "serialization/checkpoint_reader.h"
 #include "src/common/rank_group.h"
+#include "src/tables/dynamic_rows.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace tessera {
 
@@ -66,6 +68,9 @@ std::vector<TableIncrement> find_touched(
   const int64_t own = state.ranks->rank();
   for (size_t i = 0; i < tables.size(); ++i) {
     const TableState& table = state.tables[i];
+    if (table.dynamic != nullptr) {
+      continue;  // see find_keys_to_save()
+    }
     TableIncrement& increment = increments[i];
     const bool is_known =
         !writes_rows(table) || (compares_rows(table) && table.touched);
@@ -119,9 +124,14 @@ std::vector<std::string> gather_touched(
 void track_changes_from(
     const std::string& id,
     const std::vector<TableIncrement>& increments,
+    std::vector<KeysToSave>& keys,
     EmbeddingState& state) {
   for (size_t i = 0; i < state.tables.size(); ++i) {
     TableState& table = state.tables[i];
+    if (table.dynamic != nullptr) {
+      table.dynamic->touched() = std::move(keys[i].snapshot);
+      continue;
+    }
     if (!compares_rows(table)) {
       continue;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "serialization/checkpoint_directory.h"
+#include "serialization/checkpoint_keys.h"
 #include "serialization/manifest.h"
 #include "src/engine/embedding_state.h"
 
@@ -50,7 +51,8 @@ struct TableIncrement {
 
 /// Finds the touched rows of each table and sets `touched` of its entry to their number
 /// on all ranks. `touched` stays unset if all rows must be saved, because all were
-/// touched, or a rank does not know which, or the rows of the ranks interleave.
+/// touched, or a rank does not know which, or the rows of the ranks interleave. Tables
+/// with keys are left to find_keys_to_save().
 std::vector<TableIncrement> find_touched(
     const EmbeddingState& state,
     std::vector<ManifestTable>& tables);
@@ -63,10 +65,11 @@ std::vector<std::string> gather_touched(
     const std::vector<TableIncrement>& increments);
 
 /// From now on, touched rows count from the checkpoint of this id. `increments` is what
-/// it holds, or empty for a full checkpoint.
+/// it holds, or empty for a full checkpoint. The snapshots of `keys` are taken out.
 void track_changes_from(
     const std::string& id,
     const std::vector<TableIncrement>& increments,
+    std::vector<KeysToSave>& keys,
     EmbeddingState& state);
 
 }  // namespace tessera

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_reader.h"
 
+#include "serialization/checkpoint_input.h"
+
 #include <tessera/common/shorten.h>
 
+#include "optim/row_update.h"
 #include "src/common/check.h"
-#include "src/common/file_descriptor.h"
 #include "src/common/names.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
@@ -13,22 +15,17 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 #include <torch/serialize/archive.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <sstream>
-#include <string_view>
+#include <utility>
 
 namespace tessera {
 
@@ -36,248 +33,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file of a checkpoint that is open for reading. Errors begin with `where`, which must
-// outlive the file.
-class InputFile {
- public:
-  InputFile(fs::path path, const std::string& where)
-      : path_(std::move(path)),
-        where_(where),
-        descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    check(descriptor_.is_open(), "can't be opened", std::strerror(errno));
-  }
-
-  int64_t size() const {
-    struct stat status {};
-    const bool is_read = ::fstat(descriptor_.number(), &status) == 0;
-    check(is_read, "can't be read", std::strerror(errno));
-    check(S_ISREG(status.st_mode), "can't be read", "it is not a regular file");
-    return status.st_size;
-  }
-
-  // Checks the size before it allocates memory, because a sparse file may have any size.
-  std::string read_all(int64_t max_bytes) const {
-    const int64_t bytes = size();
-    check(
-        bytes <= max_bytes,
-        "is too large",
-        fmt::format("expected at most {} bytes, but got {}", max_bytes, bytes));
-    std::string text;
-    try {
-      text.resize(bytes);
-    } catch (const std::bad_alloc&) {
-      check(
-          false,
-          "is too large",
-          fmt::format("its {} bytes need more memory than there is", bytes));
-    }
-    read(0, bytes, text.data());
-    return text;
-  }
-
-  void read(int64_t begin, int64_t bytes, char* to) const {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(descriptor_.number(), to, bytes, begin);
-      if (got < 0 && errno == EINTR) {
-        continue;
-      }
-      check(got >= 0, "can't be read", std::strerror(errno));
-      check(got > 0, "is too short", "the file has ended");
-      begin += got;
-      to += got;
-      bytes -= got;
-    }
-  }
-
- private:
-  void check(bool is_valid, const char* problem, std::string_view reason)
-      const {
-    TESSERA_CHECK_VALUE(
-        is_valid,
-        "{} '{}' {}: {}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-        where_,
-        path_.string(),
-        problem,
-        reason);
-  }
-
-  fs::path path_;
-  const std::string& where_;
-  FileDescriptor descriptor_;
-};
-
-// Some chunks of a file that are compared one after the other.
-struct ChunkRange {
-  fs::path path;
-  const ManifestFile* file = nullptr;
-  int64_t first_chunk = 0;
-  int64_t end_chunk = 0;
-};
-
-// Long enough for the system to read ahead.
-constexpr int64_t kChunksPerRange = 32;
-
-void append_ranges(
-    const fs::path& path,
-    const ManifestFile& file,
-    const std::string& where,
-    std::vector<ChunkRange>& ranges) {
-  const int64_t size = InputFile(path, where).size();
-  TESSERA_CHECK_VALUE(
-      size == file.bytes,
-      "{} '{}' must have {} bytes, but has {}. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-      where,
-      path.string(),
-      file.bytes,
-      size);
-  const auto chunks = static_cast<int64_t>(file.xxh3.size());
-  for (int64_t chunk = 0; chunk < chunks; chunk += kChunksPerRange) {
-    ranges.push_back(
-        {.path = path,
-         .file = &file,
-         .first_chunk = chunk,
-         .end_chunk = std::min(chunks, chunk + kChunksPerRange)});
-  }
-}
-
-void verify(const ChunkRange& range, const std::string& where) {
-  const InputFile input(range.path, where);
-  std::string bytes;
-  for (int64_t i = range.first_chunk; i < range.end_chunk; ++i) {
-    const int64_t begin = i * kChunkBytes;
-    bytes.resize(std::min(kChunkBytes, range.file->bytes - begin));
-    input.read(begin, static_cast<int64_t>(bytes.size()), bytes.data());
-    TESSERA_CHECK_VALUE(
-        checksum_of(bytes) == range.file->xxh3[i],
-        "{} '{}': the bytes [{}, {}) do not match their checksum. The file is damaged. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-        where,
-        range.path.string(),
-        begin,
-        begin + static_cast<int64_t>(bytes.size()));
-  }
-}
-
-void verify(const std::vector<ChunkRange>& ranges, const std::string& where) {
-  int64_t bytes = 0;
-  for (const ChunkRange& range : ranges) {
-    bytes += (range.end_chunk - range.first_chunk - 1) * kChunkBytes + 1;
-  }
-  run_tasks(static_cast<int64_t>(ranges.size()), bytes, [&](int64_t i) {
-    verify(ranges[i], where);
-  });
-}
-
-// Reads single entries of a file in ascending order. It keeps the bytes of one chunk.
-class EntryReader {
- public:
-  EntryReader(InputFile file, int64_t entries, int64_t entry_bytes)
-      : file_(std::move(file)), entries_(entries), entry_bytes_(entry_bytes) {}
-
-  void read(int64_t entry, char* to) {
-    if (entry >= end_) {
-      begin_ = entry;
-      end_ = std::min(
-          entries_, begin_ + std::max<int64_t>(1, kChunkBytes / entry_bytes_));
-      window_.resize((end_ - begin_) * entry_bytes_);
-      file_.read(
-          begin_ * entry_bytes_,
-          static_cast<int64_t>(window_.size()),
-          window_.data());
-    }
-    std::memcpy(
-        to, window_.data() + (entry - begin_) * entry_bytes_, entry_bytes_);
-  }
-
- private:
-  InputFile file_;
-  int64_t entries_;
-  int64_t entry_bytes_;
-  int64_t begin_ = 0;
-  int64_t end_ = 0;
-  std::string window_;
-};
-
-// The wanted rows that a part holds: those with the indices first, first + stride, ...
-// below `end` in the list of wanted rows.
-struct CommonRows {
-  int64_t first = 0;
-  int64_t end = 0;
-  int64_t stride = 1;
-};
-
-CommonRows find_common(
-    const ManifestPart& part,
-    kernels::RowNumbers rows,
-    int64_t count) {
-  const LocalRows requested{.numbers = rows, .count = count};
-  CommonRows common{
-      .first = requested.count_before(part.begin),
-      .end = requested.count_before(part.end),
-      .stride = part.step / std::gcd(part.step, rows.step)};
-  // Remainders repeat after `stride` rows. If none of these is in the part, no row is.
-  const int64_t last = std::min(common.end, common.first + common.stride);
-  while (common.first < last &&
-         (rows[common.first] - part.begin) % part.step != 0) {
-    ++common.first;
-  }
-  return common.first < last ? common : CommonRows{};
-}
-
-// Reads those of `count` entries that the files of `tensor` hold. `rows` numbers them as
-// the parts do.
-void read_parts(
-    const fs::path& folder,
-    const ManifestTensor& tensor,
-    kernels::RowNumbers rows,
-    int64_t count,
-    const std::string& where,
-    char* to) {
-  const int64_t row_bytes = tensor.row_bytes();
-  for (const ManifestPart& part : tensor.parts) {
-    const CommonRows common = find_common(part, rows, count);
-    if (common.first >= common.end) {
-      continue;
-    }
-    const fs::path path = folder / part.file.name;
-    const auto entry_of = [&](int64_t i) {
-      return (rows[i] - part.begin) / part.step;
-    };
-    if (rows.step == part.step) {
-      InputFile(path, where)
-          .read(
-              entry_of(common.first) * row_bytes,
-              (common.end - common.first) * row_bytes,
-              to + common.first * row_bytes);
-      continue;
-    }
-    EntryReader reader(InputFile(path, where), part.count(), row_bytes);
-    for (int64_t i = common.first; i < common.end; i += common.stride) {
-      reader.read(entry_of(i), to + i * row_bytes);
-    }
-  }
-}
-
-const ManifestTensor& find_tensor(
-    const ManifestTable& table,
-    const std::string& key) {
-  const auto found = std::find_if(
-      table.tensors.begin(),
-      table.tensors.end(),
-      [&](const ManifestTensor& tensor) { return tensor.name == key; });
-  TORCH_INTERNAL_ASSERT(found != table.tensors.end());
-  return *found;
-}
-
 // Whether both checkpoints have the same tables, as an increment and its parent must.
 bool has_same_tables(const Manifest& below, const Manifest& above) {
   const std::vector<ManifestTable>& a = below.tables;
   const std::vector<ManifestTable>& b = above.tables;
-  const auto same_tensor = [](const ManifestTensor& x,
-                              const ManifestTensor& y) {
-    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
-  };
-  const auto same_table = [&](const ManifestTable& x, const ManifestTable& y) {
-    return x.name == y.name &&
+  const auto same_table = [](const ManifestTable& x, const ManifestTable& y) {
+    const bool has_keys = x.keys.has_value();
+    // The number of keys may differ.
+    const auto same_tensor = [&](const ManifestTensor& p,
+                                 const ManifestTensor& q) {
+      return p.name == q.name && p.dtype == q.dtype &&
+          p.row_bytes() == q.row_bytes() && p.shape.size() == q.shape.size() &&
+          (has_keys || p.shape[0] == q.shape[0]);
+    };
+    return x.name == y.name && has_keys == y.keys.has_value() &&
+        (!has_keys || x.keys->sketch.shape == y.keys->sketch.shape) &&
         std::equal(
                x.tensors.begin(),
                x.tensors.end(),
@@ -311,6 +81,73 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
         std::min(rows, begin + step) - begin,
         data + begin * row_bytes);
   });
+  if (!to.is_inference()) {
+    to.unsafeGetTensorImpl()->bump_version();  // Autograd must see the write.
+  }
+}
+
+// The numbers in the bytes of a file, as int64.
+template <class T>
+at::Tensor integers_of(const std::string& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  at::Tensor tensor =
+      at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+// The names of the tensors that are loaded with each row of a table.
+std::vector<std::string> names_of_rows(
+    const TableState& table,
+    bool with_slots) {
+  std::vector<std::string> names{"parameters"};
+  for (const Slot& slot : table.slots) {
+    if (with_slots) {
+      names.push_back(optim::slot_key(slot.name));
+    }
+  }
+  return names;
+}
+
+// Copies single rows, several ranges at the same time. read(first, count, to) reads rows
+// that follow each other. `moves` have ascending rows `from`.
+template <class Read>
+void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
+  if (moves.empty()) {
+    return;
+  }
+  // Reading this many bytes too many is faster than another read.
+  constexpr int64_t kGapBytes = int64_t{1} << 14;
+  constexpr int64_t kReadBytes = 4 * kChunkBytes;
+  const auto row_bytes = static_cast<int64_t>(to.nbytes()) / to.size(0);
+  const int64_t gap = 1 + kGapBytes / row_bytes;
+  const int64_t most = std::max<int64_t>(1, kReadBytes / row_bytes);
+  std::vector<size_t> begins{0};
+  for (size_t i = 1; i < moves.size(); ++i) {
+    if (moves[i].from - moves[i - 1].from > gap ||
+        moves[i].from - moves[begins.back()].from >= most) {
+      begins.push_back(i);
+    }
+  }
+  begins.push_back(moves.size());
+  auto* data = static_cast<char*>(to.mutable_data_ptr());
+  run_tasks(
+      static_cast<int64_t>(begins.size()) - 1,
+      static_cast<int64_t>(moves.size()) * row_bytes,
+      [&](int64_t task) {
+        const RowMove* begin = moves.data() + begins[task];
+        const RowMove* end = moves.data() + begins[task + 1];
+        const int64_t count = (end - 1)->from - begin->from + 1;
+        std::string rows(count * row_bytes, '\0');
+        read(begin->from, count, rows.data());
+        for (const RowMove* move = begin; move != end; ++move) {
+          std::memcpy(
+              data + int64_t{move->to} * row_bytes,
+              rows.data() + (move->from - begin->from) * row_bytes,
+              row_bytes);
+        }
+      });
   if (!to.is_inference()) {
     to.unsafeGetTensorImpl()->bump_version();  // Autograd must see the write.
   }
@@ -401,7 +238,7 @@ CheckpointReader::CheckpointReader(
     for (const ManifestTensor& tensor : table.tensors) {
       entry.tensors.push_back(
           {.key = tensor.name,
-           .dtype = dtype_from_string(tensor.dtype),
+           .dtype = tensor.scalar_type(),
            .shape = tensor.shape});
     }
     entry.accumulation_steps = table.accumulated ? table.accumulated->steps : 0;
@@ -419,7 +256,7 @@ bool CheckpointReader::has_step(size_t table, int64_t step) const {
 std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   std::vector<size_t> links;
   for (size_t link = 0; link < chain_.size(); ++link) {
-    if (!table_of(link, table).touched) {
+    if (!table_of(link, table).is_increment()) {
       links.clear();
     }
     links.push_back(link);
@@ -430,29 +267,193 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
 void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
   std::vector<ChunkRange> ranges;
+  const auto append_touched = [&](size_t link, size_t table) {
+    const ManifestTable& entry = table_of(link, table);
+    if (entry.touched && increments.emplace(link, table).second) {
+      append_file(link, entry.touched->file, ranges);
+    }
+  };
   for (const LoadPlan::Copy& copy : plan.copies) {
     for (const size_t link : links_of(copy.table)) {
-      const fs::path folder = folder_of(link);
       const ManifestTable& entry = table_of(link, copy.table);
-      if (entry.touched && increments.emplace(link, copy.table).second) {
-        const ManifestFile& file = entry.touched->file;
-        append_ranges(folder / file.name, file, where_, ranges);
-      }
+      append_touched(link, copy.table);
       for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
         if (may_contain(entry, part, copy)) {
-          append_ranges(folder / part.file.name, part.file, where_, ranges);
+          append_file(link, part.file, ranges);
         }
       }
+    }
+  }
+  for (const LoadPlan::Dynamic& entry : plan.dynamic) {
+    for (const size_t link : links_of(entry.table)) {
+      append_touched(link, entry.table);
+      append_key_files(link, entry.table, ranges);
     }
   }
   tessera::verify(ranges, where_);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
   }
+  ranges.clear();
+  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+    read_keys(state.tables[entry.to], entry);
+    append_row_files(entry, state.tables[entry.to], ranges);
+  }
+  tessera::verify(ranges, where_);
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
-    const TableState& table = state.tables[entry.to];
-    entry.gradients = read_accumulated(entry.table, table.rows);
-    check_accumulated(entry.gradients, table, where_);
+    entry.gradients = read_accumulated(entry.table, state.tables[entry.to]);
+  }
+}
+
+void CheckpointReader::append_file(
+    size_t link,
+    const ManifestFile& file,
+    std::vector<ChunkRange>& ranges) const {
+  append_ranges(folder_of(link) / file.name, file, where_, ranges);
+}
+
+// Adds the files that say which keys there are.
+void CheckpointReader::append_key_files(
+    size_t link,
+    size_t table,
+    std::vector<ChunkRange>& ranges) const {
+  const ManifestTable& entry = table_of(link, table);
+  const auto append = [&](const ManifestTensor& tensor) {
+    for (const ManifestPart& part : tensor.parts) {
+      append_file(link, part.file, ranges);
+    }
+  };
+  if (!entry.keys) {
+    return;
+  }
+  for (const char* name : {kSavedKeys, kKeyUpdates, kKeyFrequencies}) {
+    append(find_tensor(entry, name));
+  }
+  if (entry.keys->removed) {
+    append(*entry.keys->removed);
+  }
+  if (link + 1 == chain_.size()) {
+    append(entry.keys->sketch);
+  }
+}
+
+void CheckpointReader::read_keys(
+    const TableState& table,
+    LoadPlan::Dynamic& entry) {
+  const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
+  if (!newest.keys) {
+    SavedKeys keys = keys_of_vocabulary(
+        newest.tensors[0].shape[0],
+        table,
+        saved_.iterations / accumulation_steps_of(table));
+    shift_updates(entry.later_updates, table, keys);
+    entry.keys = LoadedKeys(std::move(keys), table, where_);
+    return;
+  }
+  const ManifestKeys& keys = *newest.keys;
+  StoredKeys stored{
+      .saved = {.counts = {keys.admitted, keys.evicted, keys.dropped}}};
+  for (const size_t link : links_of(entry.table)) {
+    const ManifestTable& changes = table_of(link, entry.table);
+    apply_changes(
+        read_changes(folder_of(link), changes, where_),
+        link,
+        folder_of(link),
+        where_,
+        stored);
+  }
+  stored.saved.sketch.resize(keys.sketch.shape[0]);
+  read_parts(
+      folder_of(chain_.size() - 1),
+      keys.sketch,
+      {},
+      keys.sketch.shape[0],
+      where_,
+      reinterpret_cast<char*>(stored.saved.sketch.data()));
+  shift_updates(entry.later_updates, table, stored.saved);
+  entry.keys = LoadedKeys(std::move(stored.saved), table, where_);
+  std::vector<StoredRow>& rows = stored_rows_[entry.table];
+  rows.clear();
+  for (const int64_t position : entry.keys.positions()) {
+    rows.push_back(stored.rows[position]);
+  }
+}
+
+std::vector<std::vector<RowMove>> CheckpointReader::moves_of(
+    const LoadPlan::Dynamic& entry,
+    const std::vector<uint32_t>& rows) const {
+  std::vector<std::vector<RowMove>> moves(chain_.size());
+  const std::vector<int64_t>& positions = entry.keys.positions();
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const uint32_t to = rows.empty() ? 0 : rows[i];
+    if (entry.has_saved_keys) {
+      const StoredRow& row = stored_rows_.at(entry.table)[i];
+      moves[row.link].push_back({.from = row.entry, .to = to});
+    } else {
+      moves.back().push_back(
+          {.from = static_cast<uint32_t>(positions[i]), .to = to});
+    }
+  }
+  return moves;
+}
+
+// Adds the files of parameters and slots that have rows of this rank's keys.
+void CheckpointReader::append_row_files(
+    const LoadPlan::Dynamic& entry,
+    const TableState& table,
+    std::vector<ChunkRange>& ranges) const {
+  const std::vector<std::vector<RowMove>> moves = moves_of(entry, {});
+  for (const size_t link : links_of(entry.table)) {
+    const ManifestTable& files = table_of(link, entry.table);
+    for (const std::string& name : names_of_rows(table, entry.with_slots)) {
+      for (const ManifestPart& part : find_tensor(files, name).parts) {
+        const auto first = std::lower_bound(
+            moves[link].begin(),
+            moves[link].end(),
+            part.begin,
+            [](const RowMove& move, int64_t begin) {
+              return move.from < begin;
+            });
+        // The rows of a vocabulary may lie in any checkpoint of the chain.
+        if (!entry.has_saved_keys ||
+            (first != moves[link].end() && first->from < part.end)) {
+          append_file(link, part.file, ranges);
+        }
+      }
+    }
+  }
+}
+
+void CheckpointReader::copy_key_rows(
+    const LoadPlan::Dynamic& entry,
+    TableState& table,
+    const std::vector<uint32_t>& rows) const {
+  const std::vector<std::vector<RowMove>> moves = moves_of(entry, rows);
+  const auto copy = [&](const std::string& name, at::Tensor& to) {
+    for (size_t link = 0; link < chain_.size(); ++link) {
+      copy_moves(moves[link], to, [&](int64_t first, int64_t count, char* at) {
+        if (!entry.has_saved_keys) {
+          read_rows(entry.table, name, {.first = first}, count, at);
+          return;
+        }
+        read_parts(
+            folder_of(link),
+            find_tensor(table_of(link, entry.table), name),
+            {.first = first},
+            count,
+            where_,
+            at);
+      });
+    }
+  };
+  copy("parameters", table.parameters);
+  for (Slot& slot : table.slots) {
+    if (entry.with_slots) {
+      copy(optim::slot_key(slot.name), slot.values);
+    }
+  }
+  if (!entry.with_slots) {
+    reset_slots(rows, table);
   }
 }
 
@@ -538,37 +539,40 @@ std::string CheckpointReader::read_whole(const ManifestFile& file) const {
 
 AccumulatedGradients CheckpointReader::read_accumulated(
     size_t table,
-    const LocalRows& rows) const {
+    const TableState& to) const {
   const ManifestTable& entry = table_of(chain_.size() - 1, table);
   const int64_t dim = entry.tensors[0].shape.back();
   // Each rank has written one part, and the rows of the parts may interleave.
-  std::vector<at::Tensor> parts_rows{at::empty({0}, at::kLong)};
-  std::vector<at::Tensor> parts_sums{at::empty({0, dim}, at::kFloat)};
+  std::vector<at::Tensor> rows{at::empty({0}, at::kLong)};
+  std::vector<at::Tensor> sums{at::empty({0, dim}, at::kFloat)};
+  std::vector<at::Tensor> keys{at::empty({0}, at::kLong)};
+  std::vector<at::Tensor> counts{at::empty({0}, at::kLong)};
+  int64_t dropped = 0;
+  int64_t first_key = 0;
   for (const ManifestGradients& part : entry.accumulated->parts) {
-    const std::string rows_bytes = read_whole(part.rows);
+    const at::Tensor numbers = integers_of<uint32_t>(read_whole(part.rows));
     const std::string sums_bytes = read_whole(part.sums);
-    if (part.count == 0) {
-      continue;
-    }
-    std::vector<uint32_t> numbers(part.count);
-    std::memcpy(numbers.data(), rows_bytes.data(), rows_bytes.size());
-    AccumulatedGradients gradients{
-        .rows = at::empty({part.count}, at::kLong),
-        .sums = at::empty({part.count, dim}, at::kFloat)};
+    rows.push_back(numbers + first_key);
+    sums.push_back(at::empty({part.count, dim}, at::kFloat));
     std::memcpy(
-        gradients.sums.mutable_data_ptr(),
-        sums_bytes.data(),
-        sums_bytes.size());
-    std::copy(
-        numbers.begin(),
-        numbers.end(),
-        gradients.rows.mutable_data_ptr<int64_t>());
-    gradients = local_part(gradients, rows);
-    parts_rows.push_back(std::move(gradients.rows));
-    parts_sums.push_back(std::move(gradients.sums));
+        sums.back().mutable_data_ptr(), sums_bytes.data(), sums_bytes.size());
+    if (part.collected) {
+      keys.push_back(integers_of<int64_t>(read_whole(part.collected->keys)));
+      counts.push_back(
+          integers_of<uint32_t>(read_whole(part.collected->counts)));
+      dropped += part.collected->dropped;
+      first_key += part.collected->count;
+    }
   }
-  const auto [sorted, order] = at::cat(parts_rows).sort();
-  return {.rows = sorted, .sums = at::cat(parts_sums).index_select(0, order)};
+  const auto [sorted, order] = at::cat(rows).sort();
+  const AccumulatedGradients all{
+      .rows = sorted,
+      .sums = at::cat(sums).index_select(0, order),
+      .keys = at::cat(keys),
+      .counts = at::cat(counts),
+      .dropped = dropped};
+  check_accumulated(all, to, where_);
+  return local_part(all, to);
 }
 
 void load_checkpoint(
@@ -576,7 +580,6 @@ void load_checkpoint(
     const std::string& directory,
     const LoadOptions& options,
     const std::string& where) {
-  check_has_no_keys(state, where, "Load an archive with torch::load().");
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
   const RendezvousPoint point(Rendezvous::kLoadCheckpoint, state.layer);
@@ -616,6 +619,10 @@ void load_checkpoint(
       "loads another checkpoint. All ranks must see the same directory.");
   ranks.run_on_all_ranks(point, [&] {
     try {
+      for (LoadPlan::Dynamic& entry : plan.dynamic) {
+        TableState& table = state.tables[entry.to];
+        reader->copy_key_rows(entry, table, entry.keys.place(table));
+      }
       for (const LoadPlan::Copy& copy : plan.copies) {
         copy_rows(*reader, copy);
       }

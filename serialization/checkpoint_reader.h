@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "serialization/checkpoint_input.h"
+#include "serialization/checkpoint_keys.h"
 #include "serialization/load_plan.h"
 #include "serialization/manifest.h"
 #include "src/engine/accumulated_gradients.h"
@@ -11,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,6 +55,12 @@ std::string choose_checkpoint(
     const std::string& checkpoint,
     const std::string& where = "[load_checkpoint]");
 
+/// A row of a table that a load copies from an entry of a checkpoint's tensors.
+struct RowMove {
+  int64_t from = 0;
+  uint32_t to = 0;  // local row
+};
+
 /// Reads a checkpoint together with those that it builds on. Errors begin with `where`,
 /// the function that the user called.
 class CheckpointReader {
@@ -72,10 +81,10 @@ class CheckpointReader {
   }
 
   /// Compares the files that `plan` needs with their checksums, in parallel, and reads
-  /// the accumulated gradients into `plan`. After it, loading by `plan` raises no error,
-  /// unless files change meanwhile.
-  /// Errors:  c10::ValueError naming the file and its bytes, or the table whose
-  ///          accumulated gradients are damaged.
+  /// keys and accumulated gradients into `plan`. After it, loading by `plan` raises no
+  /// error, unless files change meanwhile.
+  /// Errors:  c10::ValueError naming the file and its bytes, or the table whose keys do
+  ///          not fit or whose accumulated gradients are damaged.
   void verify(const EmbeddingState& state, LoadPlan& plan);
 
   /// Whether each file of the table holds every `step`-th row, and no increment has rows
@@ -92,10 +101,18 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
+  /// Copies the parameters and slots of a table with keys to the rows that
+  /// LoadedKeys::place() has returned. Call verify() before.
+  /// Errors:  c10::ValueError naming the file if it can't be read.
+  void copy_key_rows(
+      const LoadPlan::Dynamic& entry,
+      TableState& table,
+      const std::vector<uint32_t>& rows) const;
+
   /// Reads the gradients that gradient_accumulation_steps has accumulated for the local
-  /// rows.
+  /// rows of `to`.
   /// Errors:  c10::ValueError if a file can't be read or is damaged.
-  AccumulatedGradients read_accumulated(size_t table, const LocalRows& rows)
+  AccumulatedGradients read_accumulated(size_t table, const TableState& to)
       const;
 
   /// Reads the archive of CheckpointOptions::extra.
@@ -112,6 +129,24 @@ class CheckpointReader {
   // Positions in the chain that hold rows of a table. The first one has all rows.
   std::vector<size_t> links_of(size_t table) const;
   void read_touched(size_t link, size_t table);
+  void append_file(
+      size_t link,
+      const ManifestFile& file,
+      std::vector<ChunkRange>& ranges) const;
+  void append_key_files(
+      size_t link,
+      size_t table,
+      std::vector<ChunkRange>& ranges) const;
+  void append_row_files(
+      const LoadPlan::Dynamic& entry,
+      const TableState& table,
+      std::vector<ChunkRange>& ranges) const;
+  void read_keys(const TableState& table, LoadPlan::Dynamic& entry);
+  // [links], by ascending `from`. `rows` are the rows of the keys; without them, the moves
+  // only tell which entries are needed.
+  std::vector<std::vector<RowMove>> moves_of(
+      const LoadPlan::Dynamic& entry,
+      const std::vector<uint32_t>& rows) const;
   // Reads a file of the newest checkpoint and compares it with its checksums.
   std::string read_whole(const ManifestFile& file) const;
 
@@ -120,6 +155,8 @@ class CheckpointReader {
   std::vector<CheckpointLink> chain_;  // the full checkpoint first
   // [links][tables], the touched rows of increments that were verified
   std::vector<std::vector<std::vector<uint32_t>>> touched_;
+  // By table, where the rows of LoadedKeys are.
+  std::map<size_t, std::vector<StoredRow>> stored_rows_;
   SavedState saved_;
 };
 

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace tessera {
@@ -45,69 +46,112 @@ std::string prefix_of(const EmbeddingState& state, size_t table) {
       : fmt::format("rank_{}.table_{}.", state.ranks->rank(), table);
 }
 
-// Adds the entries of the files that will hold `rows` rows.
-void split_tensor(
+// Splits the rows of a tensor into files, and adds their entries and contents.
+void add_files(
     const std::string& file_name,
-    int64_t rows,
+    const RowBytes& rows,
     int64_t file_bytes,
-    ManifestTensor& tensor) {
-  const int64_t row_bytes = std::max<int64_t>(1, tensor.row_bytes());
-  const int64_t step = std::max<int64_t>(1, file_bytes / row_bytes);
-  for (int64_t begin = 0; begin < rows; begin += step) {
+    ManifestTensor& tensor,
+    std::vector<DataFile>& files) {
+  const int64_t step =
+      std::max<int64_t>(1, file_bytes / std::max<int64_t>(1, rows.row_bytes));
+  for (int64_t begin = 0; begin < rows.count; begin += step) {
     tensor.parts.push_back(
         {.begin = begin,
-         .end = std::min(rows, begin + step),
+         .end = std::min(rows.count, begin + step),
          .file = {
              .name = fmt::format("{}.{}", file_name, tensor.parts.size())}});
   }
+  for (ManifestPart& part : tensor.parts) {
+    DataFile file{.rows = rows, .entry = &part.file};
+    file.rows.count = part.end - part.begin;
+    if (rows.rows != nullptr) {
+      file.rows.rows += part.begin;
+    } else {
+      file.rows.data += part.begin * rows.row_bytes;
+    }
+    files.push_back(file);
+  }
 }
 
-// Plans the files of one table. `increment` is nullptr if all rows are saved.
-void split_table(
+// Plans the files of one table's parameters and slots. `rows` are local rows; nullptr
+// means the first `count` rows.
+void add_table(
     const TableState& table,
-    const TableIncrement* increment,
+    const uint32_t* rows,
+    int64_t count,
     const std::string& prefix,
     int64_t file_bytes,
     ManifestTable& entry,
     std::vector<DataFile>& files) {
-  for (size_t i = 0; i < entry.tensors.size(); ++i) {
+  for (size_t i = 0; i <= table.slots.size(); ++i) {
     ManifestTensor& tensor = entry.tensors[i];
     const at::Tensor& values =
         i == 0 ? table.parameters : table.slots[i - 1].values;
-    const auto* data = static_cast<const char*>(values.const_data_ptr());
-    split_tensor(
+    add_files(
         prefix + tensor.name,
-        increment != nullptr ? static_cast<int64_t>(increment->rows.size())
-                             : table.rows.count,
+        {.data = static_cast<const char*>(values.const_data_ptr()),
+         .row_bytes = tensor.row_bytes(),
+         .count = count,
+         .rows = rows},
         file_bytes,
-        tensor);
-    for (ManifestPart& part : tensor.parts) {
-      DataFile file{
-          .rows =
-              {.data = data,
-               .row_bytes = tensor.row_bytes(),
-               .count = part.end - part.begin},
-          .entry = &part.file};
-      if (increment != nullptr) {
-        file.rows.rows = increment->rows.data() + part.begin;
-      } else {
-        file.rows.data += part.begin * file.rows.row_bytes;
-      }
-      files.push_back(file);
+        tensor,
+        files);
+  }
+}
+
+// Plans the files of the keys of a table.
+void add_keys(
+    const KeysToSave& keys,
+    const std::string& prefix,
+    int64_t file_bytes,
+    ManifestTable& entry,
+    std::vector<DataFile>& files) {
+  const auto add = [&](const auto& values, ManifestTensor& tensor) {
+    add_files(
+        prefix + tensor.name,
+        {.data = reinterpret_cast<const char*>(values.data()),
+         .row_bytes = static_cast<int64_t>(sizeof(values[0])),
+         .count = static_cast<int64_t>(values.size())},
+        file_bytes,
+        tensor,
+        files);
+  };
+  for (ManifestTensor& tensor : entry.tensors) {
+    if (tensor.name == kSavedKeys) {
+      add(keys.keys, tensor);
+    } else if (tensor.name == kKeyUpdates) {
+      add(keys.updates, tensor);
+    } else if (tensor.name == kKeyFrequencies) {
+      add(keys.frequencies, tensor);
     }
+  }
+  add(keys.sketch, entry.keys->sketch);
+  if (entry.keys->removed) {
+    add(keys.removed, *entry.keys->removed);
   }
 }
 
 // Replaces this rank's row numbers in its parts by those of the whole table.
+void number_entries(kernels::RowNumbers numbers, ManifestTensor& tensor) {
+  for (ManifestPart& part : tensor.parts) {
+    part.end = numbers[part.end - 1] + 1;
+    part.begin = numbers[part.begin];
+    // A table may have fewer rows than there are ranks.
+    part.step = std::min(numbers.step, std::max<int64_t>(1, tensor.shape[0]));
+  }
+}
+
 void number_entries(kernels::RowNumbers numbers, ManifestTable& table) {
   for (ManifestTensor& tensor : table.tensors) {
-    for (ManifestPart& part : tensor.parts) {
-      part.end = numbers[part.end - 1] + 1;
-      part.begin = numbers[part.begin];
-      // A table may have fewer rows than there are ranks.
-      part.step = std::min(numbers.step, std::max<int64_t>(1, tensor.shape[0]));
-    }
+    number_entries(numbers, tensor);
   }
+}
+
+template <class T>
+std::string_view bytes_of(const std::vector<T>& values) {
+  return {
+      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
 // Adds the files of another rank to `tables`.
@@ -123,6 +167,13 @@ void merge_tables(
   for (size_t i = 0; i < others.size(); ++i) {
     for (size_t j = 0; j < others[i].tensors.size(); ++j) {
       move_parts(others[i].tensors[j].parts, tables[i].tensors[j].parts);
+    }
+    if (others[i].keys) {
+      ManifestKeys& keys = *tables[i].keys;
+      move_parts(others[i].keys->sketch.parts, keys.sketch.parts);
+      if (keys.removed) {
+        move_parts(others[i].keys->removed->parts, keys.removed->parts);
+      }
     }
     if (others[i].accumulated) {
       move_parts(others[i].accumulated->parts, tables[i].accumulated->parts);
@@ -145,6 +196,14 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
       entry.tensors.push_back(
           describe_tensor(table, optim::slot_key(slot.name), slot.values));
     }
+    if (table.dynamic != nullptr) {
+      entry.tensors.push_back(
+          {.name = kSavedKeys, .dtype = "int64", .shape = {0}});
+      entry.tensors.push_back(
+          {.name = kKeyUpdates, .dtype = "uint32", .shape = {0}});
+      entry.tensors.push_back(
+          {.name = kKeyFrequencies, .dtype = "float32", .shape = {0}});
+    }
     if (is_accumulating(state, table)) {
       entry.accumulated =
           ManifestAccumulated{.steps = accumulation_steps_of(table)};
@@ -157,19 +216,30 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
 void write_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
+    const std::vector<KeysToSave>& keys,
     int64_t file_bytes,
     const CheckpointFiles& files,
     std::vector<ManifestTable>& tables) {
   std::vector<DataFile> contents;
   for (size_t i = 0; i < tables.size(); ++i) {
-    if (writes_rows(state.tables[i])) {
-      split_table(
-          state.tables[i],
-          tables[i].touched ? &increments[i] : nullptr,
-          prefix_of(state, i),
-          file_bytes,
-          tables[i],
-          contents);
+    const TableState& table = state.tables[i];
+    if (!writes_rows(table)) {
+      continue;
+    }
+    const std::string prefix = prefix_of(state, i);
+    const std::vector<uint32_t>* rows = table.dynamic != nullptr ? &keys[i].rows
+        : tables[i].touched ? &increments[i].rows
+                            : nullptr;
+    add_table(
+        table,
+        rows == nullptr ? nullptr : rows->data(),
+        rows == nullptr ? table.rows.count : static_cast<int64_t>(rows->size()),
+        prefix,
+        file_bytes,
+        tables[i],
+        contents);
+    if (table.dynamic != nullptr) {
+      add_keys(keys[i], prefix, file_bytes, tables[i], contents);
     }
   }
   int64_t bytes = 0;
@@ -198,10 +268,23 @@ void write_accumulated(
         .count = gradients.rows.numel(),
         .rows = {.name = prefix + "accumulated_rows"},
         .sums = {.name = prefix + "accumulated_sums"}};
-    files.write_bytes(
-        part.rows,
-        {reinterpret_cast<const char*>(rows.data()),
-         rows.size() * sizeof(uint32_t)});
+    files.write_bytes(part.rows, bytes_of(rows));
+    if (state.tables[i].dynamic != nullptr) {
+      part.collected = {
+          .count = gradients.keys.numel(),
+          .dropped = gradients.dropped,
+          .keys = {.name = prefix + "accumulated_keys"},
+          .counts = {.name = prefix + "accumulated_counts"}};
+      const auto* key = gradients.keys.const_data_ptr<int64_t>();
+      const auto* count = gradients.counts.const_data_ptr<int64_t>();
+      files.write_bytes(
+          part.collected->keys,
+          bytes_of(std::vector<int64_t>(key, key + part.collected->count)));
+      files.write_bytes(
+          part.collected->counts,
+          bytes_of(
+              std::vector<uint32_t>(count, count + part.collected->count)));
+    }
     files.write_bytes(
         part.sums,
         {static_cast<const char*>(gradients.sums.const_data_ptr()),
@@ -213,15 +296,27 @@ void write_accumulated(
 void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
+    const std::vector<KeysToSave>& keys,
     std::vector<ManifestTable>& tables) {
   RankGroup& ranks = *state.ranks;
   const RendezvousPoint place(Rendezvous::kSaveCheckpoint, state.layer);
   const std::string text = ranks.run_on_all_ranks(place, [&] {
     for (size_t i = 0; i < tables.size(); ++i) {
+      const bool has_keys = tables[i].keys.has_value();
       number_entries(
-          tables[i].touched ? kernels::RowNumbers{.first = increments[i].first}
-                            : state.tables[i].rows.numbers,
+          has_keys ? kernels::RowNumbers{.first = keys[i].first}
+              : tables[i].touched
+              ? kernels::RowNumbers{.first = increments[i].first}
+              : state.tables[i].rows.numbers,
           tables[i]);
+      if (has_keys) {
+        number_entries(
+            {.first = keys[i].first_counter}, tables[i].keys->sketch);
+      }
+      if (has_keys && tables[i].keys->removed) {
+        number_entries(
+            {.first = keys[i].first_removed}, *tables[i].keys->removed);
+      }
     }
     return ranks.size() == 1 ? std::string() : to_text(tables);
   });

@@ -3,6 +3,7 @@
 
 #include "serialization/checkpoint_files.h"
 #include "serialization/checkpoint_increment.h"
+#include "serialization/checkpoint_keys.h"
 #include "serialization/manifest.h"
 #include "src/engine/embedding_state.h"
 
@@ -18,10 +19,12 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state);
 
 /// Writes the rows of this rank in files of at most `file_bytes` (but at least one row),
 /// several at a time, and adds the files to `tables`. Their entries have this rank's row
-/// numbers until gather_tables(). `increments` is empty for a full checkpoint.
+/// numbers until gather_tables(). `increments` is empty for a full checkpoint. `keys`:
+/// see find_keys_to_save().
 void write_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
+    const std::vector<KeysToSave>& keys,
     int64_t file_bytes,
     const CheckpointFiles& files,
     std::vector<ManifestTable>& tables);
@@ -37,6 +40,7 @@ void write_accumulated(
 void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
+    const std::vector<KeysToSave>& keys,
     std::vector<ManifestTable>& tables);
 
 }  // namespace tessera

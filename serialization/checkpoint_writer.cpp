@@ -7,6 +7,7 @@
 #include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_files.h"
 #include "serialization/checkpoint_increment.h"
+#include "serialization/checkpoint_keys.h"
 #include "serialization/checkpoint_tables.h"
 #include "serialization/manifest.h"
 #include "src/common/check.h"
@@ -56,6 +57,11 @@ class CheckpointWriter {
     if (manifest_.parent) {
       increments_ = find_touched(state_, manifest_.tables);
     }
+    keys_ = find_keys_to_save(
+        state_,
+        manifest_.parent.has_value(),
+        options_.full_every > 1,
+        manifest_.tables);
     std::string id;
     try {
       id = write_files();
@@ -66,7 +72,7 @@ class CheckpointWriter {
       throw;
     }
     if (options_.full_every > 1) {
-      track_changes_from(id, increments_, state_);
+      track_changes_from(id, increments_, keys_, state_);
     }
     ranks_.run_on_all_ranks(point_, [&] {
       if (is_first()) {
@@ -115,10 +121,15 @@ class CheckpointWriter {
     });
     ranks_.run_on_all_ranks(point_, [&] {
       write_tables(
-          state_, increments_, options_.file_bytes, files, manifest_.tables);
+          state_,
+          increments_,
+          keys_,
+          options_.file_bytes,
+          files,
+          manifest_.tables);
       write_accumulated(state_, files, manifest_.tables);
     });
-    gather_tables(state_, increments_, manifest_.tables);
+    gather_tables(state_, increments_, keys_, manifest_.tables);
     const std::vector<std::string> touched =
         gather_touched(state_, manifest_.tables, increments_);
     ranks_.broadcast(point_, [&] { write_touched(touched, files); });
@@ -177,6 +188,7 @@ class CheckpointWriter {
   std::string name_;
   Manifest manifest_;
   std::vector<TableIncrement> increments_;  // [tables], or empty
+  std::vector<KeysToSave> keys_;  // [tables]
 };
 
 void validate(const CheckpointOptions& options) {
@@ -200,10 +212,6 @@ void save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options,
     Disk& disk) {
-  check_has_no_keys(
-      state,
-      "[save_checkpoint]",
-      "Save the layer with torch::save() or its save().");
   std::exception_ptr error;
   try {
     validate(options);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/load_plan.h"
 
-#include "serialization/saved_keys.h"
 #include "src/tables/dynamic_rows.h"
 
 #include <tessera/common/shorten.h>
@@ -79,7 +78,7 @@ class LoadPlanner {
         state_.missing_slots == MissingSlots::kError
             ? ", set the option missing_slots,"
             : ",");
-    if (options_.tables.empty() && options_.slots) {
+    if (loads_counter()) {
       plan_.iterations = saved_.iterations;
       plan_.seed = saved_.seed;
     }
@@ -88,6 +87,11 @@ class LoadPlanner {
   }
 
  private:
+  // Otherwise, the layer keeps its step counter and seed.
+  bool loads_counter() const {
+    return options_.tables.empty() && options_.slots;
+  }
+
   void compare_all() {
     for (const TableState& table : state_.tables) {
       compare(table.name);
@@ -126,14 +130,9 @@ class LoadPlanner {
       return;
     }
     plan_.tables.push_back(&table - state_.tables.data());
-    if (table.dynamic != nullptr) {
-      compare_dynamic(table, *saved);
-      return;
-    }
-    if (find_tensor(*saved, kSavedKeys) != nullptr) {
-      problems_.push_back(fmt::format(
-          "table '{}': it was saved with keys, but the layer has a vocabulary",
-          shorten(name)));
+    if (table.dynamic != nullptr ||
+        find_tensor(*saved, kSavedKeys) != nullptr) {
+      compare_keys(table, *saved);
       return;
     }
     compare_tensor(table, *saved, "parameters", "parameters", table.parameters);
@@ -203,8 +202,9 @@ class LoadPlanner {
     return fits;
   }
 
-  // The number of rows may differ from that of the layer, but not between tensors.
-  void compare_dynamic(const TableState& table, const SavedTable& saved) {
+  // For a table that has keys in the layer or in the file. The number of rows may differ
+  // from that of the layer, but not between tensors.
+  void compare_keys(const TableState& table, const SavedTable& saved) {
     const bool with_slots = options_.slots &&
         state_.with_slots == WithSlots::kYes &&
         !(state_.missing_slots == MissingSlots::kKeep && has_no_slots(saved));
@@ -235,14 +235,41 @@ class LoadPlanner {
             "slot " + shorten(slot.name),
             slot.values);
       }
-      if (options_.tables.empty()) {
-        compare_accumulation(table, saved);
-      }
     }
+    if (with_slots && options_.tables.empty()) {
+      compare_accumulation_of_keys(table, saved);
+    }
+    if (options_.slots && state_.with_slots == WithSlots::kNo) {
+      plan_.has_skipped_slots = plan_.has_skipped_slots ||
+          (saved.optimizer.has_value() && table.optimizer.has_value());
+    }
+    const int64_t steps = accumulation_steps_of(table);
     plan_.dynamic.push_back(
         {.table = static_cast<size_t>(&saved - saved_.tables.data()),
          .to = static_cast<size_t>(&table - state_.tables.data()),
-         .with_slots = with_slots});
+         .with_slots = with_slots,
+         .has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr,
+         .later_updates = loads_counter()
+             ? 0
+             : state_.iterations / steps - saved_.iterations / steps});
+  }
+
+  void compare_accumulation_of_keys(
+      const TableState& table,
+      const SavedTable& saved) {
+    const bool has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr;
+    if (saved.accumulation_steps == 0 ||
+        has_saved_keys == (table.dynamic != nullptr)) {
+      compare_accumulation(table, saved);
+      return;
+    }
+    problems_.push_back(fmt::format(
+        "table '{}': it was saved {} in the middle of an accumulation over {} "
+        "passes, and only a table of the same kind can take the gradients. "
+        "Save it after an update",
+        shorten(table.name),
+        has_saved_keys ? "with keys" : "with a vocabulary",
+        saved.accumulation_steps));
   }
 
   // For a layer on the host without make_optimizer(). It takes the slots of a table only

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "serialization/saved_keys.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 
@@ -51,11 +52,18 @@ struct LoadPlan {
     AccumulatedGradients gradients = {};
   };
 
-  /// A dynamic table of the layer. The function that carries out the plan reads its keys.
+  /// A table that has keys in the layer or in the file. The function that carries out the
+  /// plan reads its keys, before it changes anything.
   struct Dynamic {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
     bool with_slots = false;
+    /// Whether the file has keys. Otherwise, its row numbers become the keys.
+    bool has_saved_keys = false;
+    /// How much larger the layer's number of updates is than the saved one, if the layer
+    /// keeps its own.
+    int64_t later_updates = 0;
+    LoadedKeys keys = {};
   };
 
   std::vector<Copy> copies = {};

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/manifest.h"
 
+#include "serialization/saved_keys.h"
+
 #include <tessera/common/shorten.h>
 #include <tessera/tables/table_config.h>
 
 #include <tessera/common/json_value.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -34,8 +37,10 @@ concept ManifestStruct = HasFields<T> && OneOf<
     T,
     Manifest,
     ManifestAccumulated,
+    ManifestCollected,
     ManifestFile,
     ManifestGradients,
+    ManifestKeys,
     ManifestParent,
     ManifestPart,
     ManifestTable,
@@ -44,7 +49,8 @@ concept ManifestStruct = HasFields<T> && OneOf<
 
 // Fields that older manifests lack. A field that holds the default is not written.
 bool may_be_missing(std::string_view name) {
-  return name == "step" || name == "seed" || name == "accumulated";
+  return name == "step" || name == "seed" || name == "accumulated" ||
+      name == "keys" || name == "collected";
 }
 
 }  // namespace
@@ -59,7 +65,7 @@ struct JsonValue<T> {
         json.erase("step");
       }
     }
-    for (const char* name : {"seed", "accumulated"}) {
+    for (const char* name : {"seed", "accumulated", "keys", "collected"}) {
       if (json.contains(name) && json[name].is_null()) {
         json.erase(name);
       }
@@ -85,6 +91,11 @@ bool is_checksum(std::string_view text) {
       text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
+// Whether the tensor has a number for each key.
+bool is_of_key(std::string_view name) {
+  return name == kSavedKeys || name == kKeyUpdates || name == kKeyFrequencies;
+}
+
 // Checks what the types of the fields do not ensure.
 class ManifestCheck {
  public:
@@ -106,7 +117,7 @@ class ManifestCheck {
       location_ = "table '" + shorten(table.name) + "': ";
       require(tables_.insert(table.name).second, "it is listed twice");
       require(
-          !table.touched || manifest.parent,
+          !table.is_increment() || manifest.parent,
           "it has touched rows, but the manifest has no parent");
       check(table);
     }
@@ -152,6 +163,7 @@ class ManifestCheck {
     for (const ManifestTensor& tensor : table.tensors) {
       require(names.insert(tensor.name).second, "a tensor is listed twice");
       check_shape(tensor);
+      check_dtype(tensor, dtypes_of(tensor, table.keys.has_value()));
       require(
           tensor.shape[0] == table.tensors[0].shape[0],
           "its tensors have different numbers of rows");
@@ -174,18 +186,62 @@ class ManifestCheck {
     for (const ManifestTensor& tensor : table.tensors) {
       check_parts(tensor, rows);
     }
-    if (table.accumulated) {
-      check(*table.accumulated, table.tensors[0]);
+    if (table.keys) {
+      require(!table.touched, "a table with keys has no touched rows");
+      for (const ManifestTensor& tensor : table.tensors) {
+        require(
+            !is_of_key(tensor.name) || tensor.shape.size() == 1,
+            "the shape of a tensor of its keys must be [keys]");
+      }
+      require(
+          std::count_if(names.begin(), names.end(), is_of_key) == 3,
+          "a tensor of its keys is missing");
+      check(*table.keys);
     }
+    if (table.accumulated) {
+      check(*table.accumulated, table.tensors[0], /*has_keys=*/!!table.keys);
+    }
+  }
+
+  void check(const ManifestKeys& keys) {
+    require(
+        keys.admitted >= 0 && keys.evicted >= 0 && keys.dropped >= 0,
+        "a count of keys is negative");
+    constexpr int64_t kMaxCounters = int64_t{1} << 40;
+    check_vector(keys.sketch, "uint8", kMaxCounters);
+    if (keys.removed) {
+      check_vector(*keys.removed, "int64", kMaxRows);
+    }
+  }
+
+  void check_vector(
+      const ManifestTensor& tensor,
+      const char* dtype,
+      int64_t max_size) {
+    require(
+        tensor.shape.size() == 1 && tensor.shape[0] >= 0 &&
+            tensor.shape[0] <= max_size,
+        "the shape of removed keys or a sketch must be [size]");
+    check_dtype(tensor, {dtype});
+    check_parts(tensor, tensor.shape[0]);
   }
 
   void check(
       const ManifestAccumulated& accumulated,
-      const ManifestTensor& parameters) {
+      const ManifestTensor& parameters,
+      bool has_keys) {
     require(accumulated.steps > 1, "accumulated steps must be more than 1");
     for (const ManifestGradients& part : accumulated.parts) {
       require(
-          part.count >= 0 && part.count <= parameters.shape[0],
+          part.collected.has_value() == has_keys,
+          "its accumulated gradients do not fit its keys");
+      if (has_keys) {
+        check(*part.collected);
+      }
+      require(
+          part.count >= 0 &&
+              part.count <=
+                  (has_keys ? part.collected->count : parameters.shape[0]),
           "the number of rows with accumulated gradients must be in [0, number of rows]");
       check(part.rows);
       check(part.sums);
@@ -200,8 +256,43 @@ class ManifestCheck {
     }
   }
 
+  using Dtypes = std::vector<std::string_view>;
+
+  static Dtypes dtypes_of(const ManifestTensor& tensor, bool has_keys) {
+    if (has_keys && tensor.name == kSavedKeys) {
+      return {"int64"};
+    }
+    if (has_keys && tensor.name == kKeyUpdates) {
+      return {"uint32"};
+    }
+    return {"float32", "bfloat16", "float16"};
+  }
+
+  void check_dtype(const ManifestTensor& tensor, const Dtypes& dtypes) const {
+    TESSERA_CHECK_VALUE(
+        std::find(dtypes.begin(), dtypes.end(), tensor.dtype) != dtypes.end(),
+        "{} the manifest is wrong: {}dtype must be one of {}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
+        where_,
+        location_,
+        fmt::format("{}", fmt::join(dtypes, ", ")));
+  }
+
+  void check(const ManifestCollected& collected) {
+    require(
+        collected.count >= 0 && collected.count <= kMaxRows &&
+            collected.dropped >= 0,
+        "a number of collected keys is out of range");
+    check(collected.keys);
+    check(collected.counts);
+    require(
+        collected.keys.bytes ==
+                collected.count * static_cast<int64_t>(sizeof(int64_t)) &&
+            collected.counts.bytes ==
+                collected.count * static_cast<int64_t>(sizeof(uint32_t)),
+        "the size of a file of collected keys does not fit their number");
+  }
+
   void check_shape(const ManifestTensor& tensor) const {
-    constexpr int64_t kMaxRows = int64_t{1} << 32;  // ids have 32 bits
     constexpr int64_t kMaxDim = int64_t{1} << 24;
     require(
         (tensor.shape.size() == 1 || tensor.shape.size() == 2) &&
@@ -209,10 +300,6 @@ class ManifestCheck {
             tensor.shape.back() >= 0 &&
             (tensor.shape.size() == 1 || tensor.shape[1] <= kMaxDim),
         "a shape must be [rows] or [rows, dim]");
-    require(
-        tensor.dtype == "float32" || tensor.dtype == "bfloat16" ||
-            tensor.dtype == "float16",
-        "dtype must be one of float32, bfloat16, float16");
   }
 
   // Rows that are equal modulo the step form a lane. The parts must hold each lane in
@@ -242,6 +329,8 @@ class ManifestCheck {
         next >= rows && (lane == step - 1 || rows == 0), "rows are missing");
   }
 
+  static constexpr int64_t kMaxRows = int64_t{1} << 32;  // ids have 32 bits
+
   const std::string& where_;
   std::string location_;
   std::set<std::string> tables_;
@@ -250,10 +339,27 @@ class ManifestCheck {
 
 }  // namespace
 
+at::ScalarType ManifestTensor::scalar_type() const {
+  return dtype == "int64" ? at::kLong
+      : dtype == "uint32" ? at::kUInt32
+      : dtype == "uint8"  ? at::kByte
+                          : dtype_from_string(dtype);
+}
+
 int64_t ManifestTensor::row_bytes() const {
   const int64_t width = shape.size() == 1 ? 1 : shape[1];
-  return width *
-      static_cast<int64_t>(c10::elementSize(dtype_from_string(dtype)));
+  return width * static_cast<int64_t>(c10::elementSize(scalar_type()));
+}
+
+const ManifestTensor& find_tensor(
+    const ManifestTable& table,
+    const std::string& name) {
+  const auto found = std::find_if(
+      table.tensors.begin(),
+      table.tensors.end(),
+      [&](const ManifestTensor& tensor) { return tensor.name == name; });
+  TORCH_INTERNAL_ASSERT(found != table.tensors.end());
+  return *found;
 }
 
 std::string to_text(const Manifest& manifest, const std::string& where) {

@@ -5,6 +5,8 @@
 
 #include "src/common/checksum.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -62,13 +64,16 @@ struct ManifestPart {
 };
 
 struct ManifestTensor {
-  /// `parameters`, or `slot_` and the slot's name.
+  /// `parameters`, `slot_` and the slot's name, or a name of saved_keys.h.
   std::string name = {};
   std::string dtype = "float32";
-  std::vector<int64_t> shape = {};  // [vocab, dim] or [vocab]
+  /// [vocab, dim] or [vocab]; for a table with keys, the number of its keys that this
+  /// checkpoint has instead of vocab.
+  std::vector<int64_t> shape = {};
   /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
   std::vector<ManifestPart> parts = {};
 
+  at::ScalarType scalar_type() const;
   int64_t row_bytes() const;
 
   template <class Self, class Visit>
@@ -92,18 +97,38 @@ struct ManifestTouched {
   }
 };
 
+/// The keys that have occurred during a gradient accumulation, in the order of their
+/// hashes, as int64, and how often each has occurred, as uint32.
+struct ManifestCollected {
+  int64_t count = 0;
+  int64_t dropped = 0;  // see CollectedKeys
+  ManifestFile keys = {};
+  ManifestFile counts = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("count", self.count);
+    visit("dropped", self.dropped);
+    visit("keys", self.keys);
+    visit("counts", self.counts);
+  }
+};
+
 /// The accumulated gradients of one rank: the numbers of some rows of the table,
 /// ascending, as uint32, and a sum [dim] of float32 for each of these rows.
 struct ManifestGradients {
   int64_t count = 0;
   ManifestFile rows = {};
   ManifestFile sums = {};
+  /// Set for a table with keys. `rows` are then positions in its list.
+  std::optional<ManifestCollected> collected = {};
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
     visit("count", self.count);
     visit("rows", self.rows);
     visit("sums", self.sums);
+    visit("collected", self.collected);
   }
 };
 
@@ -119,14 +144,46 @@ struct ManifestAccumulated {
   }
 };
 
+/// What a table with keys has beside its tensors. Entry i of each of these belongs to key
+/// i, and the keys are in the order of their hashes, so that the keys of a partition are
+/// together and a rank that owns some partitions reads one range.
+struct ManifestKeys {
+  /// KeyCounts, over all ranks.
+  int64_t admitted = 0;
+  int64_t evicted = 0;
+  int64_t dropped = 0;
+  /// The counters of the admission [counters], of all partitions in order. An increment
+  /// has all of them, too, because a few keys change most of its blocks.
+  ManifestTensor sketch = {};
+  /// The keys that have lost their rows since the parent [keys], in the order of their
+  /// hashes. Unset if the files hold all keys.
+  std::optional<ManifestTensor> removed = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("admitted", self.admitted);
+    visit("evicted", self.evicted);
+    visit("dropped", self.dropped);
+    visit("sketch", self.sketch);
+    visit("removed", self.removed);
+  }
+};
+
 struct ManifestTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
-  /// Unset if the files hold all rows.
+  /// Unset if the files hold all rows, and for a table with keys.
   std::optional<ManifestTouched> touched = {};
   std::vector<ManifestTensor> tensors = {};
   /// Set in the middle of a gradient accumulation. An increment holds all of it, too.
   std::optional<ManifestAccumulated> accumulated = {};
+  /// Set for a table with keys.
+  std::optional<ManifestKeys> keys = {};
+
+  /// Whether the rows that did not change are in the parent.
+  bool is_increment() const {
+    return touched || (keys && keys->removed);
+  }
 
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
@@ -135,6 +192,7 @@ struct ManifestTable {
     visit("touched", self.touched);
     visit("tensors", self.tensors);
     visit("accumulated", self.accumulated);
+    visit("keys", self.keys);
   }
 };
 
@@ -175,6 +233,11 @@ struct Manifest {
     visit("extra", self.extra);
   }
 };
+
+/// The tensor of this name, which must exist.
+const ManifestTensor& find_tensor(
+    const ManifestTable& table,
+    const std::string& name);
 
 /// The text of manifest.json.
 /// Errors:  c10::ValueError if a name is not UTF-8, or the text is too large.

@@ -9,20 +9,20 @@
 #include "src/tables/dynamic_rows.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <utility>
+#include <variant>
 
 namespace tessera {
 
 namespace {
 
-constexpr const char* kUpdates = "key_updates";
-constexpr const char* kFrequencies = "key_frequencies";
 constexpr const char* kSketch = "key_sketch";
 constexpr const char* kCounts = "key_counts";
 
@@ -39,6 +39,19 @@ std::vector<T> vector_of(const at::Tensor& tensor) {
   const at::Tensor values = tensor.contiguous();
   const auto* begin = values.const_data_ptr<T>();
   return {begin, begin + values.numel()};
+}
+
+[[noreturn]] void refuse_keys(
+    const TableState& table,
+    const std::string& where,
+    const std::string& problem) {
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} the saved keys of table '{}' can't be used: {}. Nothing was changed. Load another file.",
+      where,
+      shorten(table.name),
+      problem);
+  std::abort();  // unreachable
 }
 
 at::Tensor tensor_of(const KeyCounts& counts) {
@@ -67,8 +80,8 @@ std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
   std::vector<std::pair<std::string, at::Tensor>> tensors{
       {kSavedKeys, tensor_of(keys, at::kLong)},
       {"parameters", table.parameters.index_select(0, row_numbers)},
-      {kUpdates, tensor_of(updates, at::kLong)},
-      {kFrequencies, tensor_of(frequencies, at::kFloat)},
+      {kKeyUpdates, tensor_of(updates, at::kLong)},
+      {kKeyFrequencies, tensor_of(frequencies, at::kFloat)},
       {kSketch, tensor_of(index.sketch(), at::kByte)},
       {kCounts, tensor_of(index.counts())}};
   for (const Slot& slot : table.slots) {
@@ -113,123 +126,226 @@ void assign_keys(
       keys.sizes(),
       values.sizes());
   KeyIndex& index = table.dynamic->index();
-  const int64_t rows = keys.numel();
-  KeyCounts counts = index.counts();
+  SavedKeys saved{.sketch = index.table_sketch(), .counts = index.counts()};
   for (const int64_t key : vector_of<int64_t>(keys)) {
-    counts.admitted += index.owns(key) ? 1 : 0;
+    saved.counts.admitted += index.owns(key) ? 1 : 0;
+    saved.entries.push_back(
+        {.key = key, .last_update = static_cast<uint32_t>(update)});
   }
+  const KeyCounts counts = saved.counts;
   const SavedTensors tensors{
-      {kSavedKeys, keys},
       {"parameters",
-       values.detach().to(at::kCPU, table.config->dtype).contiguous()},
-      {kUpdates, at::full({rows}, update, at::kLong)},
-      {kFrequencies, at::zeros({rows}, at::kFloat)},
-      {kSketch, tensor_of(index.table_sketch(), at::kByte)},
-      {kCounts, tensor_of(counts)}};
-  LoadedKeys(tensors, table, /*with_slots=*/false, update, where)
-      .copy_to(table);
+       values.detach().to(at::kCPU, table.config->dtype).contiguous()}};
+  LoadedKeys loaded(std::move(saved), table, where);
+  const std::vector<uint32_t> rows = loaded.place(table);
+  copy_key_rows(tensors, loaded, rows, /*with_slots=*/false, table);
   index.set_counts(counts);
 }
 
-LoadedKeys::LoadedKeys(
+SavedKeys read_keys(
     const SavedTensors& tensors,
     const TableState& table,
-    bool with_slots,
-    int64_t update,
-    const std::string& where)
-    : where_(where), parameters_(tensors.at("parameters")) {
-  const auto require = [&](bool holds, const std::string& problem) {
-    TESSERA_CHECK_VALUE(
-        holds,
-        "{} the saved keys of table '{}' can't be used: {}. Nothing was changed. Load another file.",
-        where,
-        shorten(table.name),
-        problem);
-  };
-  const auto find = [&](const std::string& name) {
-    const auto found = tensors.find(name);
-    return found == tensors.end() ? at::Tensor() : found->second;
-  };
-  const auto require_vector = [&](const std::string& name,
-                                  const at::Tensor& values,
-                                  at::ScalarType dtype,
-                                  int64_t size) {
-    require(
-        values.defined() && values.scalar_type() == dtype &&
-            values.dim() == 1 && (size < 0 || values.numel() == size),
-        name + " must be a vector of " + std::to_string(size) +
-            " values, but is " + describe(values));
-  };
-  const int64_t rows = parameters_.size(0);
-  at::Tensor keys = find(kSavedKeys);
-  KeyIndex& index = table.dynamic->index();
-  if (!keys.defined()) {  // a table with a vocabulary
-    keys = at::arange(rows, at::kLong);
-    sketch_.assign(index.sketch_size(), 0);
-    counts_.admitted = rows;
-  } else {
-    require_vector(kSavedKeys, keys, at::kLong, rows);
-    require_vector(kUpdates, find(kUpdates), at::kLong, rows);
-    require_vector(kFrequencies, find(kFrequencies), at::kFloat, rows);
-    require_vector(kSketch, find(kSketch), at::kByte, -1);
-    require_vector(kCounts, find(kCounts), at::kLong, 3);
-    sketch_ = vector_of<uint8_t>(find(kSketch));
-    const auto counts = vector_of<int64_t>(find(kCounts));
-    counts_ = {counts[0], counts[1], counts[2]};
-  }
-  const auto key = vector_of<int64_t>(keys);
-  const auto updates = find(kUpdates).defined()
-      ? vector_of<int64_t>(find(kUpdates))
-      : std::vector<int64_t>(rows, update);
-  const auto frequencies = find(kFrequencies).defined()
-      ? vector_of<float>(find(kFrequencies))
-      : std::vector<float>(rows, 0.0F);
+    const std::string& where) {
+  const int64_t rows = tensors.at("parameters").size(0);
+  const auto read =
+      [&](const std::string& name, at::ScalarType dtype, int64_t size) {
+        const auto found = tensors.find(name);
+        const at::Tensor values =
+            found == tensors.end() ? at::Tensor() : found->second;
+        if (!values.defined() || values.scalar_type() != dtype ||
+            values.dim() != 1 || (size >= 0 && values.numel() != size)) {
+          refuse_keys(
+              table,
+              where,
+              fmt::format(
+                  "{} must be a vector of {}{}, but is {}",
+                  name,
+                  size < 0 ? "" : fmt::format("{} ", size),
+                  c10::toString(dtype),
+                  describe(values)));
+        }
+        return values;
+      };
+  const auto keys = vector_of<int64_t>(read(kSavedKeys, at::kLong, rows));
+  const auto updates = vector_of<int64_t>(read(kKeyUpdates, at::kLong, rows));
+  const auto frequencies =
+      vector_of<float>(read(kKeyFrequencies, at::kFloat, rows));
+  const auto counts = vector_of<int64_t>(read(kCounts, at::kLong, 3));
+  SavedKeys saved{
+      .sketch = vector_of<uint8_t>(read(kSketch, at::kByte, -1)),
+      .counts = {counts[0], counts[1], counts[2]}};
+  saved.entries.reserve(rows);
   for (int64_t i = 0; i < rows; ++i) {
-    require(
-        updates[i] >= 0 && updates[i] <= std::numeric_limits<uint32_t>::max(),
-        "the last update of key " + std::to_string(key[i]) + " is " +
-            std::to_string(updates[i]));
-    entries_.push_back(
-        {.key = key[i],
+    if (updates[i] < 0 || updates[i] > std::numeric_limits<uint32_t>::max()) {
+      refuse_keys(
+          table,
+          where,
+          fmt::format("the last update of key {} is {}", keys[i], updates[i]));
+    }
+    saved.entries.push_back(
+        {.key = keys[i],
          .last_update = static_cast<uint32_t>(updates[i]),
          .frequency = frequencies[i]});
   }
-  index.check(entries_, sketch_, where);
-  for (const Slot& slot : table.slots) {
-    const at::Tensor values =
-        with_slots ? find(optim::slot_key(slot.name)) : at::Tensor();
-    slots_.push_back(values);
+  return saved;
+}
+
+SavedKeys keys_of_vocabulary(
+    int64_t rows,
+    const TableState& table,
+    int64_t update) {
+  SavedKeys keys{.counts = {.admitted = rows}};
+  keys.sketch.assign(table.dynamic->index().sketch_size(), 0);
+  keys.entries.reserve(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    keys.entries.push_back(
+        {.key = row, .last_update = static_cast<uint32_t>(update)});
+  }
+  return keys;
+}
+
+void shift_updates(int64_t updates, const TableState& table, SavedKeys& keys) {
+  if (updates == 0 || table.dynamic == nullptr) {
+    return;
+  }
+  const auto* policy = std::get_if<eviction::LeastFrequentlyUsed>(
+      &table.dynamic->index().config().eviction);
+  for (KeyEntry& entry : keys.entries) {
+    entry.last_update = static_cast<uint32_t>(std::clamp<int64_t>(
+        entry.last_update + updates,
+        0,
+        std::numeric_limits<uint32_t>::max() - 1));
+    if (policy != nullptr) {
+      entry.frequency +=
+          static_cast<float>(static_cast<double>(updates) / policy->half_life);
+    }
   }
 }
 
-void LoadedKeys::copy_to(TableState& table) {
-  const at::NoGradGuard no_grad;
-  table.dynamic->index().assign(entries_, sketch_, counts_, where_);
-  std::vector<int64_t> rows;
-  std::vector<int64_t> positions;  // of the keys that this rank owns
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].row != kNoRow) {
-      rows.push_back(entries_[i].row);
-      positions.push_back(static_cast<int64_t>(i));
-      table.dynamic->set_row_keys(entries_[i].row, entries_[i].key);
+LoadedKeys::LoadedKeys(
+    SavedKeys keys,
+    const TableState& table,
+    std::string where)
+    : where_(std::move(where)), keys_(std::move(keys)) {
+  const KeyCounts& counts = keys_.counts;
+  if (counts.admitted < 0 || counts.evicted < 0 || counts.dropped < 0) {
+    refuse_keys(table, where_, "a count is negative");
+  }
+  for (const KeyEntry& entry : keys_.entries) {
+    if (!std::isfinite(entry.frequency)) {
+      refuse_keys(
+          table,
+          where_,
+          fmt::format("the frequency of key {} is not finite", entry.key));
     }
   }
-  const at::Tensor row_numbers = tensor_of(rows, at::kLong);
-  const auto owned = [&](const at::Tensor& values) {
-    return positions.size() == entries_.size()
-        ? values
-        : values.index_select(0, tensor_of(positions, at::kLong));
-  };
-  table.parameters.index_copy_(0, row_numbers, owned(parameters_));
-  const auto specs = table.optimizer ? optim::slots_of(*table.optimizer)
-                                     : std::vector<optim::SlotSpec>{};
-  for (size_t i = 0; i < table.slots.size(); ++i) {
-    at::Tensor& to = table.slots[i].values;
-    if (slots_[i].defined()) {
-      to.index_copy_(0, row_numbers, owned(slots_[i]));
-    } else {
-      to.index_fill_(0, row_numbers, specs[i].initial_value);
+  if (table.dynamic != nullptr) {
+    const KeyIndex& index = table.dynamic->index();
+    index.check(keys_.entries, keys_.sketch, where_);
+    keep_owned(index);
+  } else {
+    keep_local_rows(table);
+  }
+}
+
+// Drops the entries of other ranks.
+void LoadedKeys::keep_owned(const KeyIndex& index) {
+  size_t kept = 0;
+  for (size_t i = 0; i < keys_.entries.size(); ++i) {
+    if (index.owns(keys_.entries[i].key)) {
+      keys_.entries[kept++] = keys_.entries[i];
+      positions_.push_back(static_cast<int64_t>(i));
     }
+  }
+  keys_.entries.resize(kept);
+}
+
+void LoadedKeys::keep_local_rows(const TableState& table) {
+  const int64_t vocabulary_size = table.config->vocabulary_size;
+  std::vector<bool> is_used(vocabulary_size, false);
+  size_t kept = 0;
+  for (size_t i = 0; i < keys_.entries.size(); ++i) {
+    const int64_t key = keys_.entries[i].key;
+    TESSERA_CHECK_VALUE(
+        key >= 0 && key < vocabulary_size,
+        "{} table '{}' was saved with keys, but has a vocabulary of {} rows in the layer, and the saved key {} is none of these rows. Nothing was changed. Set TableConfig::keys, or enlarge vocabulary_size if all keys are small numbers.",
+        where_,
+        shorten(table.name),
+        vocabulary_size,
+        key);
+    if (is_used[key]) {
+      refuse_keys(table, where_, fmt::format("key {} occurs twice", key));
+    }
+    is_used[key] = true;
+    const int64_t row = table.rows.count_before(key);
+    if (row < table.rows.count && table.rows.numbers[row] == key) {
+      keys_.entries[kept] = keys_.entries[i];
+      keys_.entries[kept++].row = static_cast<uint32_t>(row);
+      positions_.push_back(static_cast<int64_t>(i));
+    }
+  }
+  keys_.entries.resize(kept);
+}
+
+std::vector<uint32_t> LoadedKeys::place(TableState& table) {
+  if (table.dynamic != nullptr) {
+    table.dynamic->index().assign(
+        keys_.entries, keys_.sketch, keys_.counts, where_);
+  }
+  std::vector<uint32_t> rows;
+  std::vector<int64_t> keys;
+  rows.reserve(keys_.entries.size());
+  keys.reserve(keys_.entries.size());
+  for (const KeyEntry& entry : keys_.entries) {
+    rows.push_back(entry.row);
+    keys.push_back(entry.key);
+  }
+  if (table.dynamic != nullptr) {
+    table.dynamic->set_row_keys(rows, keys);
+  }
+  return rows;
+}
+
+void copy_key_rows(
+    const SavedTensors& tensors,
+    const LoadedKeys& keys,
+    const std::vector<uint32_t>& rows,
+    bool with_slots,
+    TableState& table) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor row_numbers =
+      tensor_of(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+  const auto copy = [&](const std::string& name, at::Tensor& to) {
+    const at::Tensor& values = tensors.at(name);
+    const bool has_all =
+        static_cast<int64_t>(keys.positions().size()) == values.size(0);
+    to.index_copy_(
+        0,
+        row_numbers,
+        has_all
+            ? values
+            : values.index_select(0, tensor_of(keys.positions(), at::kLong)));
+  };
+  copy("parameters", table.parameters);
+  for (Slot& slot : table.slots) {
+    if (with_slots) {
+      copy(optim::slot_key(slot.name), slot.values);
+    }
+  }
+  if (!with_slots) {
+    reset_slots(rows, table);
+  }
+}
+
+void reset_slots(const std::vector<uint32_t>& rows, TableState& table) {
+  if (table.dynamic == nullptr || table.slots.empty()) {
+    return;
+  }
+  const at::Tensor row_numbers =
+      tensor_of(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+  const auto specs = optim::slots_of(*table.optimizer);
+  for (size_t i = 0; i < table.slots.size(); ++i) {
+    table.slots[i].values.index_fill_(0, row_numbers, specs[i].initial_value);
   }
 }
 

@@ -19,11 +19,40 @@ using SavedTensors = std::map<std::string, at::Tensor>;
 
 /// The name of the tensor of keys. A table in a file is dynamic if it has this tensor.
 inline constexpr const char* kSavedKeys = "keys";
+/// The numbers that decide about the eviction of each key.
+inline constexpr const char* kKeyUpdates = "key_updates";
+inline constexpr const char* kKeyFrequencies = "key_frequencies";
 
-/// Returns the tensors with which a file describes a dynamic table: the ascending keys, their
+/// The keys that a file holds for a table.
+struct SavedKeys {
+  std::vector<KeyEntry> entries = {};  // without rows
+  std::vector<uint8_t> sketch = {};  // of the whole table
+  KeyCounts counts = {};
+};
+
+/// Returns the tensors with which an archive describes a dynamic table: the ascending keys, their
 /// rows `parameters`, slots and scores, the sketch, and the counts.
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     const TableState& table);
+
+/// Reads the keys from the tensors of an archive.
+/// Errors:  c10::ValueError that begins with `where` and names the table.
+SavedKeys read_keys(
+    const SavedTensors& tensors,
+    const TableState& table,
+    const std::string& where);
+
+/// The row numbers of a table with a vocabulary of `rows` rows, as keys of the dynamic
+/// `table`. Their last update is `update`.
+SavedKeys keys_of_vocabulary(
+    int64_t rows,
+    const TableState& table,
+    int64_t update);
+
+/// Makes all keys younger by this number of updates, which may be negative, so that they
+/// keep their age in a layer with another number of updates. No key becomes older than
+/// the layer.
+void shift_updates(int64_t updates, const TableState& table, SavedKeys& keys);
 
 /// Replaces all keys of a table by `keys` [keys] with the rows `values` [keys, dim]. Their
 /// slots start anew, and their last update is `update`.
@@ -34,31 +63,44 @@ void assign_keys(
     const at::Tensor& values,
     int64_t update);
 
-/// The keys and rows of a file that have been compared with a dynamic table.
+/// The keys of a file that have been compared with a table of the layer. A table with a
+/// vocabulary takes keys that are numbers of its rows.
 class LoadedKeys {
  public:
-  /// `tensors` have the dtypes and widths of the table. If they have no keys, they are of
-  /// a table with a vocabulary, whose row numbers become the keys, with the last update
-  /// `update`.
-  /// Errors:  c10::ValueError that begins with `where`, for damaged or too many keys.
-  LoadedKeys(
-      const SavedTensors& tensors,
-      const TableState& table,
-      bool with_slots,
-      int64_t update,
-      const std::string& where);
+  LoadedKeys() = default;
 
-  /// Replaces the keys, rows and slots of the table. Slots that were not requested, or not
-  /// saved, get their initial values.
-  void copy_to(TableState& table);
+  /// Errors:  c10::ValueError that begins with `where`, for damaged keys, too many of
+  ///          them, another sketch, and keys that are not rows of the vocabulary.
+  LoadedKeys(SavedKeys keys, const TableState& table, std::string where);
+
+  /// The positions in SavedKeys::entries of the keys that belong to this rank, ascending.
+  const std::vector<int64_t>& positions() const {
+    return positions_;
+  }
+
+  /// Returns the local row of each of these keys. A dynamic table gets these keys instead
+  /// of its own.
+  std::vector<uint32_t> place(TableState& table);
 
  private:
+  void keep_owned(const KeyIndex& index);
+  void keep_local_rows(const TableState& table);
+
   std::string where_;
-  at::Tensor parameters_;  // [keys, dim]
-  std::vector<at::Tensor> slots_;  // of the table, or undefined
-  std::vector<KeyEntry> entries_;
-  std::vector<uint8_t> sketch_;
-  KeyCounts counts_;
+  SavedKeys keys_;
+  std::vector<int64_t> positions_;
 };
+
+/// Copies the parameters of keys and, `with_slots`, their slots from the tensors of an
+/// archive to the rows `rows` of a table.
+void copy_key_rows(
+    const SavedTensors& tensors,
+    const LoadedKeys& keys,
+    const std::vector<uint32_t>& rows,
+    bool with_slots,
+    TableState& table);
+
+/// Sets the slots of some rows of a dynamic table to their initial values.
+void reset_slots(const std::vector<uint32_t>& rows, TableState& table);
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/distributed/row_exchange.h"
 
+#include "src/engine/accumulated_gradients.h"
+
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -526,7 +528,7 @@ ScratchRows RowExchange::find_served_keys(Route& route, UnknownKeys unknown)
             state_.tables[table],
             rows,
             unknown,
-            state_.iterations + 1,
+            updates_of(state_, state_.tables[table]) + 1,
             scratch);
       }
     }

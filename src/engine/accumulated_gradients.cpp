@@ -3,14 +3,18 @@
 
 #include "optim/row_update.h"
 #include "src/common/check.h"
+#include "src/tables/dynamic_rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -42,6 +46,71 @@ AccumulatedGradients gradients_of(
   return {.rows = std::move(rows), .sums = std::move(sums)};
 }
 
+at::Tensor tensor_of_integers(const auto& values) {
+  at::Tensor tensor =
+      at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+c10::ArrayRef<int64_t> integers_in(const at::Tensor& values) {
+  return {
+      values.const_data_ptr<int64_t>(), static_cast<size_t>(values.numel())};
+}
+
+// Keeps the keys at some ascending positions, and their gradients.
+AccumulatedGradients select_keys(
+    const AccumulatedGradients& gradients,
+    const std::vector<int64_t>& positions) {
+  std::vector<int64_t> chosen;
+  std::vector<int64_t> rows;
+  const c10::ArrayRef<int64_t> old_rows = integers_in(gradients.rows);
+  size_t next = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    while (next < old_rows.size() && old_rows[next] < positions[i]) {
+      ++next;
+    }
+    if (next < old_rows.size() && old_rows[next] == positions[i]) {
+      chosen.push_back(static_cast<int64_t>(next));
+      rows.push_back(static_cast<int64_t>(i));
+    }
+  }
+  const at::Tensor kept = tensor_of_integers(positions);
+  return {
+      .rows = tensor_of_integers(rows),
+      .sums = gradients.sums.index_select(0, tensor_of_integers(chosen)),
+      .keys = gradients.keys.index_select(0, kept),
+      .counts = gradients.counts.index_select(0, kept),
+      .dropped = gradients.dropped};
+}
+
+// The keys of an engine are in the order in which they occurred.
+AccumulatedGradients with_keys(
+    AccumulatedGradients gradients,
+    const CollectedKeys& collected) {
+  const size_t count = collected.keys.size();
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return hash_of_key(collected.keys[a]) < hash_of_key(collected.keys[b]);
+  });
+  std::vector<int64_t> position_of(count);
+  gradients.keys = at::empty({static_cast<int64_t>(count)}, at::kLong);
+  gradients.counts = at::empty_like(gradients.keys);
+  for (size_t i = 0; i < count; ++i) {
+    position_of[order[i]] = static_cast<int64_t>(i);
+    gradients.keys.mutable_data_ptr<int64_t>()[i] = collected.keys[order[i]];
+    gradients.counts.mutable_data_ptr<int64_t>()[i] =
+        collected.counts[order[i]];
+  }
+  auto* rows = gradients.rows.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < gradients.rows.numel(); ++i) {
+    rows[i] = position_of[rows[i]];
+  }
+  gradients.dropped = collected.dropped;
+  return gradients;
+}
+
 }  // namespace
 
 int64_t accumulation_steps_of(const TableState& table) {
@@ -53,6 +122,10 @@ int64_t accumulation_steps_of(const TableState& table) {
 bool is_accumulating(const EmbeddingState& state, const TableState& table) {
   return state.with_slots == WithSlots::kYes &&
       state.iterations % accumulation_steps_of(table) != 0;
+}
+
+int64_t updates_of(const EmbeddingState& state, const TableState& table) {
+  return state.iterations / accumulation_steps_of(table);
 }
 
 int64_t updates_applied(const EmbeddingState& state) {
@@ -79,17 +152,39 @@ AccumulatedGradients accumulated_gradients(
   } else {
     gradients = gradients_of(GradientAccumulator(), dim);
   }
+  if (table.dynamic != nullptr) {
+    gradients =
+        with_keys(std::move(gradients), state.accumulated[index].keys());
+  }
   // On the engine, the order depends on the distribution of ids over tasks.
   const auto [rows, order] = gradients.rows.sort();
   const kernels::RowNumbers numbers = table.rows.numbers;
-  return {
-      .rows = rows * numbers.step + numbers.first,
-      .sums = gradients.sums.index_select(0, order)};
+  gradients.rows =
+      table.dynamic != nullptr ? rows : rows * numbers.step + numbers.first;
+  gradients.sums = gradients.sums.index_select(0, order);
+  return gradients;
 }
 
 AccumulatedGradients local_part(
     const AccumulatedGradients& gradients,
-    const LocalRows& rows) {
+    const TableState& table) {
+  if (table.dynamic != nullptr) {
+    const KeyIndex& index = table.dynamic->index();
+    std::vector<int64_t> positions;
+    const c10::ArrayRef<int64_t> keys = integers_in(gradients.keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (index.owns(keys[i])) {
+        positions.push_back(static_cast<int64_t>(i));
+      }
+    }
+    AccumulatedGradients local = select_keys(gradients, positions);
+    // As in KeyIndex::assign(), one rank takes the counts of all.
+    local.dropped = index.owned().count() > 0 && index.owned().begin == 0
+        ? local.dropped
+        : 0;
+    return local;
+  }
+  const LocalRows& rows = table.rows;
   const int64_t step = rows.numbers.step;
   const at::Tensor offsets = gradients.rows - rows.numbers.first;
   const at::Tensor is_local = offsets.ge(0)
@@ -123,9 +218,32 @@ void check_accumulated(
           sums.size(0) == rows.size(0) && sums.size(1) == table.config->dim,
       "their sums must be float32 [n, dim]");
   const int64_t count = rows.size(0);
+  int64_t end = table.config->vocabulary_size;
+  if (table.dynamic != nullptr) {
+    const at::Tensor& keys = gradients.keys;
+    const at::Tensor& counts = gradients.counts;
+    require(
+        keys.defined() && keys.scalar_type() == at::kLong && keys.dim() == 1 &&
+            counts.defined() && counts.scalar_type() == at::kLong &&
+            counts.sizes() == keys.sizes() && gradients.dropped >= 0,
+        "their keys and counts must be int64 [keys]");
+    const c10::ArrayRef<int64_t> key = integers_in(keys.contiguous());
+    require(
+        std::adjacent_find(
+            key.begin(),
+            key.end(),
+            [](int64_t a, int64_t b) {
+              return hash_of_key(a) >= hash_of_key(b);
+            }) == key.end(),
+        "their keys must be in the order of their hashes, each of them once");
+    require(
+        counts.ge(1).all().item<bool>() &&
+            counts.lt(std::numeric_limits<uint32_t>::max()).all().item<bool>(),
+        "their counts must be in [1, 2^32 - 1)");
+    end = keys.numel();
+  }
   require(
-      rows.ge(0).all().item<bool>() &&
-          rows.lt(table.config->vocabulary_size).all().item<bool>(),
+      rows.ge(0).all().item<bool>() && rows.lt(end).all().item<bool>(),
       "their rows must be in [0, vocabulary_size)");
   require(
       count < 2 ||
@@ -139,8 +257,24 @@ void set_accumulated(
     const AccumulatedGradients& gradients,
     int64_t passes) {
   TableState& table = state.tables[index];
-  const AccumulatedGradients local = local_part(gradients, table.rows);
+  const AccumulatedGradients local = local_part(gradients, table);
   const at::Tensor sums = local.sums.contiguous();
+  if (table.dynamic != nullptr) {
+    RowGradients by_key;
+    const c10::ArrayRef<int64_t> rows = integers_in(local.rows);
+    const c10::ArrayRef<int64_t> keys = integers_in(local.keys);
+    const c10::ArrayRef<int64_t> counts = integers_in(local.counts);
+    const auto* sum = sums.const_data_ptr<float>();
+    by_key.rows.assign(rows.begin(), rows.end());
+    by_key.sums.assign(sum, sum + sums.numel());
+    CollectedKeys collected{.dropped = local.dropped};
+    collected.keys.assign(keys.begin(), keys.end());
+    collected.counts.assign(counts.begin(), counts.end());
+    state.accumulated[index] =
+        GradientAccumulator(std::move(by_key), table.config->dim, passes);
+    state.accumulated[index].set_keys(std::move(collected));
+    return;
+  }
   const kernels::RowNumbers numbers = table.rows.numbers;
   const at::Tensor rows = (local.rows - numbers.first)
                               .div(numbers.step, "floor")

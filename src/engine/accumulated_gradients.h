@@ -14,8 +14,15 @@ namespace tessera {
 /// The gradients that gradient_accumulation_steps has collected for a table since its
 /// last update, in the form that files store: one sum per row.
 struct AccumulatedGradients {
-  at::Tensor rows = {};  // [n] int64, rows of the whole table, ascending
+  /// [n] int64, ascending. Rows of the whole table, or positions in `keys`.
+  at::Tensor rows = {};
   at::Tensor sums = {};  // [n, dim] float32
+  /// [keys] int64, of a table with keys: all keys that have occurred, also without a
+  /// gradient, in the order of their hashes.
+  at::Tensor keys = {};
+  at::Tensor counts = {};  // [keys] int64, their occurrences
+  /// Occurrences of keys that were evicted after their lookup.
+  int64_t dropped = 0;
 };
 
 /// The number of passes that make one update of the table; 1 without an optimizer.
@@ -23,6 +30,10 @@ int64_t accumulation_steps_of(const TableState& table);
 
 /// Whether the table's current accumulation is incomplete.
 bool is_accumulating(const EmbeddingState& state, const TableState& table);
+
+/// The number of updates applied so far to this table. The last update of a key is such a
+/// number.
+int64_t updates_of(const EmbeddingState& state, const TableState& table);
 
 /// The number of updates applied so far to the table that is updated most often.
 int64_t updates_applied(const EmbeddingState& state);
@@ -32,10 +43,10 @@ AccumulatedGradients accumulated_gradients(
     const EmbeddingState& state,
     size_t table);
 
-/// The gradients of the local rows.
+/// The gradients of the local rows, or of the keys of this rank.
 AccumulatedGradients local_part(
     const AccumulatedGradients& gradients,
-    const LocalRows& rows);
+    const TableState& table);
 
 /// Refuses gradients that can't belong to the table.
 /// Errors:  c10::ValueError that begins with `where` and names the table.

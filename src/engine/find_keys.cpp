@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/find_keys.h"
 
+#include "src/engine/accumulated_gradients.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -187,7 +189,8 @@ ScratchRows find_keys(
         of_table.push_back(&bags[i]);
       }
     }
-    find_table_keys(table, of_table, unknown, state.iterations + 1, scratch);
+    find_table_keys(
+        table, of_table, unknown, updates_of(state, table) + 1, scratch);
     use_default_key(table, of_table, is_trained(table, unknown), scratch);
   }
   return scratch;

@@ -363,7 +363,7 @@ void TableEngine::plan_key_updates(
       update.keys.push_back(plan_keys(
           updates[i],
           accumulators[i] == nullptr ? nullptr : &accumulators[i]->keys(),
-          state_->iterations + 1));
+          updates_of(*state_, *updates[i].table) + 1));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include "src/tables/key_index.h"
 #include "src/tables/reserved_memory.h"
 #include "src/tables/table_state.h"
+#include "src/tables/touched_keys.h"
 
 #include <tessera/tables/table_config.h>
 
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace tessera {
@@ -101,6 +103,12 @@ class DynamicRows {
   /// A copy of all rows, with ascending keys.
   KeyRows sorted_rows() const;
 
+  /// The keys as they were in the last checkpoint; nullopt unless checkpoints are
+  /// incremental. A copy of the table has none.
+  std::optional<TouchedKeys>& touched() {
+    return touched_;
+  }
+
   /// Scratch rows that belong to one lookup.
   class Lease {
    public:
@@ -135,6 +143,7 @@ class DynamicRows {
   KeyIndex index_;
   at::Tensor all_rows_;
   ReservedArray<int64_t> row_keys_;  // [index().rows()], or empty
+  std::optional<TouchedKeys> touched_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable is_free_;
   int64_t leases_ = 0;

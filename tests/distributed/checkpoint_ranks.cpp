@@ -17,6 +17,7 @@
 #include <tessera/serialization/checkpoint.h>
 
 #include "layers/table_module.h"
+#include "src/tables/dynamic_rows.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/allclose.h>
@@ -27,6 +28,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <iostream>
@@ -53,6 +55,16 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
          .dtype = dtype,
          .stochastic_rounding = false});
   };
+  const auto with_keys =
+      [](const char* name, int64_t capacity, const Eviction& eviction) {
+        return make_table(
+            {.name = name,
+             .dim = 3,
+             .keys = DynamicKeys{
+                 .capacity = capacity,
+                 .admission = admission::AfterOccurrences{.count = 2},
+                 .eviction = eviction}});
+      };
   return {
       .features =
           {{"div", FeatureConfig{.table = table("div", 101, at::kFloat)}},
@@ -60,7 +72,18 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
            {"copy", FeatureConfig{.table = table("copy", 7, at::kFloat)}},
            {"whole", FeatureConfig{.table = table("whole", 5, at::kFloat)}},
            {"few", FeatureConfig{.table = table("few", 2, at::kFloat)}},
-           {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}}},
+           {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}},
+           // Three partitions.
+           {"keys",
+            FeatureConfig{
+                .table = with_keys(
+                    "keys",
+                    12'288,
+                    eviction::LeastFrequentlyUsed{.half_life = 3})}},
+           {"whole_keys",
+            FeatureConfig{
+                .table = with_keys(
+                    "whole_keys", 10, eviction::LeastRecentlyUsed{})}}},
       .optimizer = optim::Adam{.learning_rate = 0.1},
       .strategy = std::move(strategy)};
 }
@@ -72,7 +95,9 @@ Strategy sharded(const c10::intrusive_ptr<c10d::Backend>& backend) {
            {"mod", TablePlacement::row_wise(RowSplit::kMod)},
            {"few", TablePlacement::row_wise(RowSplit::kMod)},
            {"copy", TablePlacement::data_parallel()},
-           {"whole", TablePlacement::table_wise(backend->getSize() - 1)}}});
+           {"whole", TablePlacement::table_wise(backend->getSize() - 1)},
+           {"whole_keys",
+            TablePlacement::table_wise(backend->getSize() / 2)}}});
 }
 
 // Examples [begin, end) of a step's global batch.
@@ -92,6 +117,14 @@ Features batch(int64_t step, int64_t begin, int64_t end) {
     }
     features.emplace_back(name, at::tensor(ids, at::kLong));
   }
+  for (const char* name : {"keys", "whole_keys"}) {
+    std::vector<int64_t> keys;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t key = i % 3 == 0 ? i / 2 : (step * kBatch + i) / 3;
+      keys.push_back(key * 0x0123'4567'89ab'cdef - 40);
+    }
+    features.emplace_back(name, at::tensor(keys, at::kLong));
+  }
   return Features::map(std::move(features));
 }
 
@@ -107,12 +140,65 @@ void train(TPUEmbedding& layer, int64_t to, int64_t rank, int64_t ranks) {
   }
 }
 
+bool is_close(const at::Tensor& a, const at::Tensor& b, bool is_float) {
+  return at::allclose(a, b, is_float ? 1e-3 : 3e-2, is_float ? 1e-4 : 3e-2);
+}
+
+// Compares the keys that this process has with those of the whole table.
+void compare_keys(const TableState& part, const TableState& all) {
+  const KeyIndex& index = part.dynamic->index();
+  std::vector<KeyEntry> expected = all.dynamic->index().sorted_entries();
+  std::erase_if(
+      expected, [&](const KeyEntry& entry) { return !index.owns(entry.key); });
+  const std::vector<KeyEntry> entries = index.sorted_entries();
+  TORCH_CHECK(
+      entries.size() == expected.size(),
+      "table '",
+      part.name,
+      "' has ",
+      entries.size(),
+      " keys, expected ",
+      expected.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const KeyEntry& entry = entries[i];
+    bool is_equal = entry.key == expected[i].key &&
+        entry.last_update == expected[i].last_update &&
+        entry.frequency == expected[i].frequency &&
+        is_close(part.parameters[entry.row],
+                 all.parameters[expected[i].row],
+                 /*is_float=*/true);
+    for (size_t j = 0; j < part.slots.size(); ++j) {
+      is_equal = is_equal &&
+          is_close(part.slots[j].values[entry.row],
+                   all.slots[j].values[expected[i].row],
+                   /*is_float=*/true);
+    }
+    TORCH_CHECK(is_equal, "table '", part.name, "' differs at key ", entry.key);
+  }
+  if (index.owned().count() > 0) {
+    const std::vector<uint8_t> sketch = all.dynamic->index().sketch();
+    const int64_t counters = index.sketch_size() / index.partitions().count();
+    TORCH_CHECK(
+        std::equal(
+            sketch.begin() + index.owned().begin * counters,
+            sketch.begin() + index.owned().end * counters,
+            index.sketch().begin()),
+        "the sketch of table '",
+        part.name,
+        "' differs");
+  }
+}
+
 // Compares this process's rows of all tables and slots.
 void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
   const EmbeddingState& part = *TableModule::of(*layer)->state;
   const EmbeddingState& all = *TableModule::of(*whole)->state;
   for (size_t i = 0; i < part.tables.size(); ++i) {
     const TableState& table = part.tables[i];
+    if (table.dynamic != nullptr) {
+      compare_keys(table, all.tables[i]);
+      continue;
+    }
     const bool is_float = table.config->dtype == at::kFloat;
     const auto check = [&](const char* what,
                            const at::Tensor& values,
@@ -120,11 +206,7 @@ void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
       const kernels::RowNumbers rows = table.rows.numbers;
       for (int64_t row = 0; row < table.rows.count; ++row) {
         TORCH_CHECK(
-            at::allclose(
-                values[row],
-                full[rows[row]],
-                is_float ? 1e-3 : 3e-2,
-                is_float ? 1e-4 : 3e-2),
+            is_close(values[row], full[rows[row]], is_float),
             "table '",
             table.name,
             "' ",
@@ -145,6 +227,15 @@ void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
           all.tables[i].slots[j].values);
     }
   }
+}
+
+size_t keys_table(const TPUEmbedding& layer, const std::string& name) {
+  const auto& tables = TableModule::of(*layer)->state->tables;
+  return std::find_if(
+             tables.begin(),
+             tables.end(),
+             [&](const TableState& table) { return table.name == name; }) -
+      tables.begin();
 }
 
 void misbehave(TPUEmbedding& layer, const std::string& fault) {
@@ -201,10 +292,22 @@ void run(
   }
   train(whole, steps, 0, 1);
   compare(layer, whole);
-  // The last checkpoint has the current rows of all ranks.
+  // The last checkpoint has the current rows and counts of all ranks.
   TPUEmbedding again(options_for(Strategy::engine()));
   again->load_checkpoint(directory);
   compare(layer, again);
+  for (size_t i :
+       {keys_table(whole, "keys"), keys_table(whole, "whole_keys")}) {
+    const auto index = [i](const TPUEmbedding& of) -> const KeyIndex& {
+      return TableModule::of(*of)->state->tables[i].dynamic->index();
+    };
+    TORCH_CHECK(
+        index(again).counts() == index(whole).counts() &&
+            index(whole).counts().admitted > 0,
+        "the counts of table ",
+        i,
+        " differ");
+  }
   if (rank == 0) {
     std::cout << fmt::format(
         "{} ranks: steps {} to {}, equal\n", ranks, begin, steps);

@@ -3,8 +3,10 @@
 // check_docs.cmake compares with them.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/serialization/safetensors.h>
 #include <tessera/tables/table_config.h>
 
+#include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>
@@ -84,6 +86,21 @@ TEST(DynamicReferenceTest, DynamicKeys) {
   const auto keys = tables.begin()->keys;  // 7
   // end snippet
   EXPECT_TRUE(at::equal(keys, test::int64s({7})));
+
+  const test::MemoryFolder folder;
+  const std::string file = folder / "users.safetensors";
+  // snippet: keys_in_files
+  const auto saved = embedding->embedding_tables();
+  tessera::save_safetensors(
+      {.tensors =
+           {{"users.keys", saved.begin()->keys},
+            {"users", saved.begin()->parameters}}},
+      file);
+  const tessera::NamedTensors loaded = tessera::load_safetensors(file);
+  embedding->update_embedding_table(
+      "users", loaded["users.keys"], loaded["users"]);
+  // end snippet
+  EXPECT_TRUE(at::equal(saved.begin()->keys, keys));
   EXPECT_EQ(embedding->evict("users", 1), 0);
 }
 

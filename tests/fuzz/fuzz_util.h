@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <string>
+#include <system_error>
 
 namespace tessera::test {
 
@@ -30,6 +33,40 @@ inline bool succeeds(const std::function<void()>& read) {
   }
 }
 
+/// A folder for files, in memory if the system has one there.
+inline const std::string& scratch_folder() {
+  static const std::string path =
+      ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  return path;
+}
+
+/// A folder that is removed with this object.
+class ScratchFolder {
+ public:
+  ScratchFolder() = default;
+  ~ScratchFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(path_ + "/" + name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary) << bytes;
+  }
+
+ private:
+  std::string path_ =
+      scratch_folder() + "/tessera_fuzz_folder." + std::to_string(::getpid());
+};
+
 /// A file with these bytes, in memory if the system has a folder there. Only one can
 /// exist at a time.
 class ScratchFile {
@@ -45,11 +82,8 @@ class ScratchFile {
   ScratchFile& operator=(const ScratchFile&) = delete;
 
   static const std::string& path() {
-    static const std::string path = [] {
-      const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-      return std::string(has_memory ? "/dev/shm" : "/tmp") + "/tessera_fuzz." +
-          std::to_string(::getpid());
-    }();
+    static const std::string path =
+        scratch_folder() + "/tessera_fuzz." + std::to_string(::getpid());
     return path;
   }
 };

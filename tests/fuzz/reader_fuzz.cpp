@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes everything that reads bytes from files: the manifest of a checkpoint, a
-// layer's archive, .npy and safetensors files, lines of click logs, a pipeline of
+// Fuzzes everything that reads bytes from files: the manifest of a checkpoint, its files
+// of keys, a layer's archive, .npy and safetensors files, lines of click logs, a pipeline of
 // features, and any JSON. Whatever the bytes are, a reader must return a value or
 // throw a c10::Error.
 #include "serialization/archive.h"
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
 #include "src/common/checked_archive.h"
 #include "src/common/json_entries.h"
 #include "src/data/criteo_line.h"
 #include "src/engine/embedding_state.h"
+#include "src/tables/dynamic_rows.h"
 #include "tests/fuzz/fuzz_util.h"
 
 #include <tessera/common/json_text.h>
@@ -37,6 +40,7 @@ namespace {
 
 using test::require;
 using test::ScratchFile;
+using test::ScratchFolder;
 using test::succeeds;
 
 // Any text with a correct checksum, so that mutations reach the code behind the
@@ -60,19 +64,64 @@ const Nest<FeatureConfig>& configs() {
   static const Nest<FeatureConfig> configs{
       {"a",
        FeatureConfig{
-           .table =
-               make_table({.name = "t", .vocabulary_size = 3, .dim = 2})}}};
+           .table = make_table({.name = "t", .vocabulary_size = 3, .dim = 2})}},
+      {"b",
+       FeatureConfig{
+           .table = make_table(
+               {.name = "k",
+                .dim = 2,
+                .keys = DynamicKeys{
+                    .capacity = 3,
+                    .admission = admission::AfterOccurrences{.count = 2}}})}}};
   return configs;
+}
+
+// Makes three keys with rows and slots.
+void add_keys(TableState& table) {
+  const std::vector<int64_t> keys{-5, 7, 1 << 20, 7, -5, 1 << 20};
+  std::vector<uint32_t> rows(keys.size());
+  KeyIndex& index = table.dynamic->index();
+  const KeyOccurrences occurrences{
+      .keys = keys.data(),
+      .size = static_cast<int64_t>(keys.size()),
+      .rows = rows.data()};
+  index.apply(index.plan(occurrences, /*update=*/1));
+  for (const uint32_t row : rows) {
+    table.parameters[row].fill_(static_cast<double>(row) + 0.5);
+    table.slots[0].values[row].fill_(2.0);
+  }
+}
+
+// Whether two tables have the same keys, rows and slots. Rows may have other numbers.
+bool has_same_keys(const TableState& a, const TableState& b) {
+  const auto x = a.dynamic->index().sorted_entries();
+  const auto y = b.dynamic->index().sorted_entries();
+  bool equal = x.size() == y.size() &&
+      a.dynamic->index().sketch() == b.dynamic->index().sketch() &&
+      a.dynamic->index().counts() == b.dynamic->index().counts();
+  for (size_t i = 0; equal && i < x.size(); ++i) {
+    equal = x[i].key == y[i].key && x[i].last_update == y[i].last_update &&
+        at::equal(a.parameters[x[i].row], b.parameters[y[i].row]) &&
+        at::equal(a.slots[0].values[x[i].row], b.slots[0].values[y[i].row]);
+  }
+  return equal;
+}
+
+bool is_same(const EmbeddingState& a, const EmbeddingState& b) {
+  return a.iterations == b.iterations &&
+      at::equal(a.tables[0].parameters, b.tables[0].parameters) &&
+      at::equal(a.tables[0].slots[0].values, b.tables[0].slots[0].values) &&
+      has_same_keys(a.tables[1], b.tables[1]);
 }
 
 at::Tensor any_tensor(FuzzedDataProvider& data) {
   constexpr at::ScalarType kTypes[] = {
-      at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBool};
+      at::kFloat, at::kDouble, at::kLong, at::kHalf, at::kBool, at::kByte};
   std::vector<int64_t> shape;
   for (int i = data.ConsumeIntegralInRange(0, 3); i > 0; --i) {
     shape.push_back(data.ConsumeIntegralInRange(0, 4));
   }
-  return at::zeros(shape, kTypes[data.ConsumeIntegralInRange(0, 4)]);
+  return at::zeros(shape, kTypes[data.ConsumeIntegralInRange(0, 5)]);
 }
 
 // Writes some entries of a layer's archive, with any type and value.
@@ -90,6 +139,11 @@ void write_entries(
       "optimizer",
       "parameters",
       "slot_accumulators",
+      "keys",
+      "key_updates",
+      "key_frequencies",
+      "key_sketch",
+      "key_counts",
       kChecksumsKey};
   for (const char* name : names) {
     switch (data.ConsumeIntegralInRange(0, 8)) {
@@ -139,9 +193,7 @@ void fuzz_archive(FuzzedDataProvider& data) {
   const bool is_loaded =
       succeeds([&] { load_state(state, archive, options, "[fuzz]"); });
   require(
-      is_loaded ||
-          (state.iterations == 0 &&
-           at::equal(state.tables[0].parameters, initial.tables[0].parameters)),
+      is_loaded || is_same(state, initial),
       "a load that failed has changed the layer");
   succeeds([&] { saved_features(archive); });
 }
@@ -156,6 +208,7 @@ void fuzz_damaged_archive(FuzzedDataProvider& data) {
     state.iterations = 5;
     state.tables[0].parameters.fill_(0.5F);
     state.tables[0].slots[0].values.fill_(2.0F);
+    add_keys(state.tables[1]);
     return state;
   }();
   static const std::string intact = [] {
@@ -189,15 +242,52 @@ void fuzz_damaged_archive(FuzzedDataProvider& data) {
   EmbeddingState state = deep_copy(initial);
   const bool is_loaded =
       succeeds([&] { load_state(state, archive, {}, "[fuzz]"); });
-  const EmbeddingState& expected = is_loaded ? saved : initial;
   require(
-      state.iterations == expected.iterations &&
-          at::equal(
-              state.tables[0].parameters, expected.tables[0].parameters) &&
-          at::equal(
-              state.tables[0].slots[0].values,
-              expected.tables[0].slots[0].values),
+      is_same(state, is_loaded ? saved : initial),
       "a damaged archive gives other values, or has changed the layer");
+}
+
+// A checkpoint of which the files have any bytes, with correct checksums.
+void fuzz_checkpoint(FuzzedDataProvider& data) {
+  static const EmbeddingState initial =
+      make_state(configs(), optim::Adagrad{}, 0, WithSlots::kYes, "[fuzz]");
+  static const ScratchFolder folder;
+  static const std::string intact = [] {
+    EmbeddingState state = deep_copy(initial);
+    add_keys(state.tables[1]);
+    Disk disk;
+    const CheckpointOptions options{.keep_last = 2, .full_every = 2};
+    save_checkpoint(state, configs(), folder.path(), options, disk);
+    const std::vector<int64_t> keys{9, 9};
+    std::vector<uint32_t> rows(keys.size());
+    KeyIndex& index = state.tables[1].dynamic->index();
+    index.apply(index.plan(
+        KeyOccurrences{.keys = keys.data(), .size = 2, .rows = rows.data()},
+        /*update=*/2));
+    save_checkpoint(state, configs(), folder.path(), options, disk);
+    return folder.read(std::string("checkpoint_000002/") + kManifestFile);
+  }();
+  const std::string name = "checkpoint_000002/";
+  Manifest manifest = manifest_from_text(intact, "[fuzz]");
+  ManifestKeys& keys = *manifest.tables[1].keys;
+  std::vector<ManifestTensor*> tensors{&*keys.removed, &keys.sketch};
+  for (ManifestTensor& tensor : manifest.tables[1].tensors) {
+    tensors.push_back(&tensor);
+  }
+  for (ManifestTensor* tensor : tensors) {
+    for (ManifestPart& part : tensor->parts) {
+      std::string bytes(part.file.bytes, '\0');
+      data.ConsumeData(bytes.data(), bytes.size());
+      folder.write(name + part.file.name, bytes);
+      part.file.xxh3 = {checksum_of(bytes)};
+    }
+  }
+  folder.write(name + kManifestFile, to_text(manifest));
+  EmbeddingState state = deep_copy(initial);
+  require(
+      succeeds([&] { load_checkpoint(state, folder.path(), {}, "[fuzz]"); }) ||
+          is_same(state, initial),
+      "a load that failed has changed the layer");
 }
 
 void fuzz_config(FuzzedDataProvider& data) {
@@ -291,7 +381,7 @@ void fuzz_json(FuzzedDataProvider& data) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 8)) {
+  switch (data.ConsumeIntegralInRange(0, 9)) {
     case 0:
       tessera::fuzz_manifest(data);
       break;
@@ -315,6 +405,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       break;
     case 7:
       tessera::fuzz_json(data);
+      break;
+    case 9:
+      tessera::fuzz_checkpoint(data);
       break;
     default:
       tessera::fuzz_damaged_archive(data);

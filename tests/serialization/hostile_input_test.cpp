@@ -31,6 +31,7 @@
 #include <torch/serialize.h>
 
 #include <ATen/ops/ones.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
@@ -290,6 +291,46 @@ TEST(LargeFilesTest, ExtraIsComparedWithTheManifestBeforeItIsRead) {
       layer->load_checkpoint(
           folder / "run", {.extra = [](torch::serialize::InputArchive&) {}}),
       "'" + extra + "' must have " + size + " bytes, but has 200000000000");
+}
+
+TEST(LargeFilesTest, KeysAreComparedWithTheManifestBeforeTheyAreRead) {
+  const MemoryFolder folder;
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features =
+          {{"user",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "users",
+                     .dim = 2,
+                     .keys =
+                         DynamicKeys{
+                             .capacity = 5,
+                             .admission =
+                                 admission::AfterOccurrences{.count = 2}}})}}},
+      .optimizer = optim::Adagrad{}});
+  const Features batch{{"user", test::int64s({7, -7, 7, -7, 1})}};
+  layer->forward(batch)["user"].sum().backward();
+  layer->save_checkpoint(folder / "run");
+  layer->update_embedding_table(
+      "users", test::int64s({1, 2, 3}), at::ones({3, 2}));
+  const std::string before = bytes_of(layer);
+  for (const char* name :
+       {"keys", "key_updates", "key_frequencies", "sketch", "parameters"}) {
+    const fs::path file = folder.path() / "run/checkpoint_000001" /
+        fmt::format("table_0.{}.0", name);
+    const auto size = fs::file_size(file);
+    fs::resize_file(file, 200'000'000'000);
+    EXPECT_VALUE_ERROR(
+        layer->load_checkpoint(folder / "run"),
+        fmt::format(
+            "'{}' must have {} bytes, but has 200000000000",
+            file.string(),
+            size));
+    fs::resize_file(file, size);
+    EXPECT_EQ(bytes_of(layer), before);
+  }
+  layer->load_checkpoint(folder / "run");
+  EXPECT_NE(bytes_of(layer), before);
 }
 
 TEST(CheckpointNumbersTest, RefusesToSaveAfterTheLargestNumber) {

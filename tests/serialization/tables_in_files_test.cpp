@@ -9,6 +9,7 @@
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -93,6 +94,65 @@ TEST_P(TablesInFilesTest, SavesATableAsNpyInADtypeOfNumpy) {
       GetParam() == at::kBFloat16 ? table.to(at::kFloat) : table;
   save_npy(values, path("users.npy"));
   expect_same(load_npy(path("users.npy")), values);
+}
+
+// A table with keys is two tensors: the keys in ascending order, and their rows.
+TEST_P(TablesInFilesTest, SavesAndLoadsKeysAndRows) {
+  const auto make = [](int64_t capacity) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"user",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "users",
+                       .dim = kDim,
+                       .dtype = GetParam(),
+                       .keys = DynamicKeys{.capacity = capacity}})}}},
+        .optimizer = optim::SGD{.learning_rate = 0.1}});
+  };
+  const auto entry_of = [](const TPUEmbedding& layer) {
+    const EmbeddingTables tables = layer->embedding_tables();
+    return *tables.begin();
+  };
+  TPUEmbedding layer = make(100);
+  const at::Tensor ids = test::int64s({7, -3, int64_t{1} << 62, 0, -9, 7});
+  layer->forward({{"user", ids}})["user"].sum().backward();
+  const auto saved = entry_of(layer);
+  expect_same(saved.keys, test::int64s({-9, -3, 0, 7, int64_t{1} << 62}));
+  const at::Tensor values = GetParam() == at::kBFloat16
+      ? saved.parameters.to(at::kFloat)
+      : saved.parameters;
+  save_npy(saved.keys, path("keys.npy"));
+  save_npy(values, path("rows.npy"));
+  save_safetensors(
+      {.tensors = {{"users.keys", saved.keys}, {"users", saved.parameters}}},
+      path("users.safetensors"));
+
+  TPUEmbedding from_npy = make(1000);
+  from_npy->update_embedding_table(
+      "users", load_npy(path("keys.npy")), load_npy(path("rows.npy")));
+  const NamedTensors tensors = load_safetensors(path("users.safetensors"));
+  TPUEmbedding from_safetensors = make(5);
+  from_safetensors->update_embedding_table(
+      "users", tensors["users.keys"], tensors["users"]);
+  for (const TPUEmbedding& loaded : {from_npy, from_safetensors}) {
+    expect_same(entry_of(loaded).keys, saved.keys);
+    expect_same(entry_of(loaded).parameters, saved.parameters);
+  }
+  // The keys of a file may have any order, but each occurs once.
+  from_npy->update_embedding_table(
+      "users", saved.keys.flip(0), saved.parameters.flip(0));
+  expect_same(entry_of(from_npy).keys, saved.keys);
+  expect_same(entry_of(from_npy).parameters, saved.parameters);
+  EXPECT_VALUE_ERROR(
+      from_npy->update_embedding_table(
+          "users", at::zeros({2}, at::kLong), saved.parameters.slice(0, 0, 2)),
+      "the keys of table 'users' must be distinct, but 0 occurs twice");
+  TPUEmbedding small = make(4);
+  EXPECT_VALUE_ERROR(
+      small->update_embedding_table("users", saved.keys, saved.parameters),
+      "table 'users' has a capacity of 4 rows");
+  expect_same(entry_of(from_npy).keys, saved.keys);
 }
 
 TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {

@@ -1,0 +1,683 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests tables with TableConfig::keys in archives, checkpoint directories and increments.
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/training/checkpoint.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/serialization/checkpoint.h>
+#include <tessera/serialization/saved_features.h>
+#include <torch/serialize.h>
+
+#include "layers/table_module.h"
+#include "src/tables/dynamic_rows.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/serialization/recording_disk.h"
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace dynamic_checkpoint_test {
+
+namespace fs = std::filesystem;
+using test::floats;
+using test::int64s;
+using test::MemoryFolder;
+using test::saved;
+using Keys = std::vector<int64_t>;
+
+struct LayerSetup {
+  DynamicKeys keys = {.capacity = 40};
+  optim::OptimizerSpec optimizer = optim::Adagrad{.learning_rate = 0.5};
+  at::ScalarType dtype = at::kFloat;
+  int64_t dim = 3;
+};
+
+// A layer with a table with keys, and a table with a vocabulary.
+TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
+  const TablePtr items = make_table(
+      {.name = "items",
+       .dim = setup.dim,
+       .dtype = setup.dtype,
+       .stochastic_rounding = setup.dtype != at::kFloat,
+       .keys = setup.keys});
+  const TablePtr weeks =
+      make_table({.name = "weeks", .vocabulary_size = 7, .dim = 2});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"item", FeatureConfig{.table = items}},
+           {"seen", FeatureConfig{.table = items}},
+           {"week", FeatureConfig{.table = weeks}}},
+      .optimizer = setup.optimizer,
+      .seed = seed});
+}
+
+const KeyIndex& index_of(const TPUEmbedding& layer) {
+  return TableModule::of(*layer)->state->tables[0].dynamic->index();
+}
+
+Keys keys_of(const TPUEmbedding& layer) {
+  Keys keys;
+  for (const KeyEntry& entry : index_of(layer).sorted_entries()) {
+    keys.push_back(entry.key);
+  }
+  return keys;
+}
+
+EmbeddingTables::Entry items_of(const TPUEmbedding& layer) {
+  const EmbeddingTables tables = layer->embedding_tables();
+  return *tables.begin();
+}
+
+Features batch_of(const Keys& items, const Keys& seen) {
+  return {
+      {"item", at::tensor(items, at::kLong)},
+      {"seen", test::ragged({seen, {}})},
+      {"week", int64s({1, 3})}};
+}
+
+// Batches with some frequent keys, and many that occur once or twice.
+class Batches {
+ public:
+  Batches(int64_t distinct, int64_t size) : distinct_(distinct), size_(size) {}
+
+  Features next() {
+    Keys items(size_);
+    Keys seen(size_ / 2 + 1);
+    for (Keys* keys : {&items, &seen}) {
+      for (int64_t& key : *keys) {
+        key = pick();
+      }
+    }
+    return batch_of(items, seen);
+  }
+
+ private:
+  int64_t pick() {
+    const double u = std::uniform_real_distribution<double>(0, 1)(random_);
+    const auto rank =
+        static_cast<uint64_t>(static_cast<double>(distinct_) * u * u * u);
+    return static_cast<int64_t>(rank * 0xD1342543DE82EF95ULL);
+  }
+
+  std::mt19937 random_{5};
+  int64_t distinct_;
+  int64_t size_;
+};
+
+// Trains one step and returns the activations.
+at::Tensor train(TPUEmbedding& layer, const Features& batch) {
+  at::Tensor loss = at::zeros({});
+  std::vector<at::Tensor> activations;
+  for (const at::Tensor& activation : layer->forward(batch).flatten()) {
+    loss = loss + (activation - 0.5).square().sum();
+    activations.push_back(activation.detach().flatten());
+  }
+  loss.backward();
+  return at::cat(activations);
+}
+
+void train_keys(TPUEmbedding& layer, const Keys& keys) {
+  train(layer, batch_of(keys, {}));
+}
+
+// The number of keys that a checkpoint of the directory has, and how many it removes.
+std::pair<int64_t, int64_t> changes_in(
+    const std::string& directory,
+    size_t number) {
+  const fs::path folder =
+      fs::path(directory) / list_checkpoints(directory).at(number);
+  std::pair<int64_t, int64_t> changes;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto count = static_cast<int64_t>(entry.file_size() / 8);
+    changes.first += name.starts_with("table_0.keys.") ? count : 0;
+    changes.second += name.starts_with("table_0.removed_keys.") ? count : 0;
+  }
+  return changes;
+}
+
+struct NamedSetup {
+  std::string name;
+  LayerSetup setup;
+  int64_t distinct = 200;
+  int64_t batch = 20;
+  bool evicts = true;
+};
+
+std::vector<NamedSetup> named_setups() {
+  using namespace admission;
+  using namespace eviction;
+  return {
+      {"LeastRecentlyUsed", {.keys = {.capacity = 40}}},
+      {"LeastFrequentlyUsed",
+       {.keys =
+            {.capacity = 40, .eviction = LeastFrequentlyUsed{.half_life = 5}}}},
+      {"OlderThan",
+       {.keys = {.capacity = 40, .eviction = OlderThan{.updates = 3}}}},
+      {"AfterOccurrences",
+       {.keys = {.capacity = 20, .admission = AfterOccurrences{.count = 3}}}},
+      {"AfterOccurrencesFewCounters",
+       {.keys =
+            {.capacity = 20,
+             .admission = AfterOccurrences{.count = 4, .counters = 64},
+             .eviction = LeastFrequentlyUsed{.half_life = 9}}}},
+      {"WithProbability",
+       {.keys =
+            {.capacity = 20,
+             .admission = WithProbability{.probability = 0.4}}}},
+      {"CapacityOne", {.keys = {.capacity = 1}}},
+      {"SweepsOfAdam",
+       {.keys = {.capacity = 40},
+        .optimizer = optim::Adam{.learning_rate = 0.1}}},
+      {"StochasticRounding",
+       {.keys = {.capacity = 40}, .dtype = at::kBFloat16}},
+      // Several partitions.
+      {"Large",
+       {.keys =
+            {.capacity = 20'000,
+             .admission = AfterOccurrences{.count = 2},
+             .eviction = LeastFrequentlyUsed{.half_life = 3}}},
+       60'000,
+       8'000,
+       false}};
+}
+
+class DynamicCheckpointTest : public testing::TestWithParam<NamedSetup> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Setups,
+    DynamicCheckpointTest,
+    testing::ValuesIn(named_setups()),
+    [](const auto& info) { return info.param.name; });
+
+// Loads of each kind of file continue like the layer that has saved it: the same keys are
+// admitted and evicted at each step.
+TEST_P(DynamicCheckpointTest, EvictionStateSurvives) {
+  const MemoryFolder folder;
+  const NamedSetup& param = GetParam();
+  TPUEmbedding layer = make_layer(param.setup);
+  Batches batches(param.distinct, param.batch);
+  for (int round = 0; round < 6; ++round) {
+    train(layer, batches.next());
+    train(layer, batches.next());
+    torch::save(layer, folder / "layer.pt");
+    layer->save_checkpoint(folder / "full");
+    layer->save_checkpoint(
+        folder / "increments",
+        {.keep_last = 100, .full_every = 100, .file_bytes = 1000});
+
+    std::vector<TPUEmbedding> loaded;
+    for (uint64_t i = 0; i < 3; ++i) {
+      loaded.push_back(make_layer(param.setup, 99 + i));
+    }
+    torch::load(loaded[0], folder / "layer.pt");
+    loaded[1]->load_checkpoint(folder / "full");
+    loaded[2]->load_checkpoint(folder / "increments");
+    for (int step = 0; step < 3; ++step) {
+      const std::string expected = saved(layer);
+      for (TPUEmbedding& other : loaded) {
+        ASSERT_TRUE(saved(other) == expected)
+            << "round " << round << ", step " << step << ", file "
+            << &other - loaded.data();
+      }
+      const Features batch = batches.next();
+      const at::Tensor activations = train(layer, batch);
+      for (TPUEmbedding& other : loaded) {
+        ASSERT_TRUE(at::equal(train(other, batch), activations));
+      }
+    }
+  }
+  EXPECT_GT(index_of(layer).counts().admitted, 0);
+  if (param.evicts) {
+    EXPECT_GT(index_of(layer).counts().evicted, 10);
+  }
+}
+
+// Increments must follow everything that may happen to a table.
+TEST_P(DynamicCheckpointTest, EveryIncrementLoads) {
+  const MemoryFolder folder;
+  const NamedSetup& param = GetParam();
+  TPUEmbedding layer = make_layer(param.setup);
+  Batches batches(param.distinct, param.batch);
+  std::mt19937 random(3);
+  std::vector<std::string> expected;
+  int64_t removed = 0;
+  for (int step = 0; step < 30; ++step) {
+    switch (random() % 5) {
+      case 0:
+        layer->evict("items", 1);
+        break;
+      case 1: {
+        const auto items = items_of(layer);
+        layer->update_embedding_table(
+            "items", items.keys.slice(0, 1), items.parameters.slice(0, 1));
+        break;
+      }
+      case 2:
+        layer->embedding_tables()["weeks"].add_(1.0F);
+        break;
+      default:
+        train(layer, batches.next());
+        train(layer, batches.next());
+    }
+    layer->save_checkpoint(
+        folder / "run",
+        {.keep_last = 100, .full_every = 5, .file_bytes = 5000});
+    expected.push_back(saved(layer));
+    removed += changes_in(folder / "run", expected.size() - 1).second;
+  }
+  // A table of one row is saved in full whenever its key changes.
+  EXPECT_EQ(removed > 0, param.setup.keys.capacity > 1);
+  const auto names = list_checkpoints(folder / "run");
+  ASSERT_EQ(names.size(), expected.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    TPUEmbedding loaded = make_layer(param.setup, 99);
+    train(loaded, batches.next());  // its own keys are replaced
+    loaded->load_checkpoint(folder / "run", {.checkpoint = names[i]});
+    EXPECT_TRUE(saved(loaded) == expected[i]) << names[i];
+  }
+}
+
+TEST(DynamicIncrementTest, HasOnlyTheChangedKeys) {
+  using Changes = std::pair<int64_t, int64_t>;
+  const MemoryFolder folder;
+  const LayerSetup setup{.keys = {.capacity = 5}};
+  TPUEmbedding layer = make_layer(setup);
+  size_t number = 0;
+  const auto save = [&] {
+    layer->save_checkpoint(
+        folder / "run", {.keep_last = 100, .full_every = 100});
+    TPUEmbedding loaded = make_layer(setup, 99);
+    loaded->load_checkpoint(folder / "run");
+    EXPECT_TRUE(saved(loaded) == saved(layer)) << "checkpoint " << number;
+    return changes_in(folder / "run", number++);
+  };
+  train_keys(layer, {1, 2, 3});
+  EXPECT_EQ(save(), Changes(3, 0));  // full
+  EXPECT_EQ(save(), Changes(0, 0));
+  train_keys(layer, {2, 4});
+  EXPECT_EQ(save(), Changes(2, 0));
+  // 2 and 4 stay.
+  EXPECT_EQ(layer->evict("items", 1), 2);
+  EXPECT_EQ(save(), Changes(0, 2));
+  // 1 comes back, and other keys get the remaining rows.
+  train_keys(layer, {1, 5, 6});
+  EXPECT_EQ(save(), Changes(3, 0));
+  // 7 gets the row of 2 or 4.
+  train_keys(layer, {7});
+  EXPECT_EQ(save(), Changes(1, 1));
+  // A key may lose its row and get another one between two increments.
+  train_keys(layer, {8, 9, 10, 11, 12});
+  train_keys(layer, {1, 7});
+  EXPECT_EQ(keys_of(layer).size(), 5U);
+  EXPECT_EQ(save(), Changes(5, 0));  // all keys: a full table
+  // A load moves rows, which changes nothing.
+  layer->load_checkpoint(folder / "run");
+  EXPECT_EQ(save(), Changes(0, 0));
+  const at::Tensor keys = items_of(layer).keys.slice(0, 0, 2);
+  layer->update_embedding_table("items", keys, at::full({2, setup.dim}, 0.25));
+  EXPECT_EQ(save(), Changes(2, 0));
+  // An increment may leave no key.
+  for (int step = 0; step < 3; ++step) {
+    train(layer, batch_of({}, {}));
+  }
+  layer->evict("items", 1);
+  EXPECT_EQ(keys_of(layer), Keys{});
+  EXPECT_EQ(save(), Changes(0, 0));
+  train_keys(layer, {1});
+  EXPECT_EQ(save(), Changes(1, 0));
+}
+
+// A write to a row from outside is found, as it is for tables with a vocabulary.
+TEST(DynamicIncrementTest, HasWritesFromOutside) {
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({});
+  train_keys(layer, {1, 2, 3});
+  layer->save_checkpoint(folder / "run", {.full_every = 100});
+  const at::Tensor slot =
+      TableModule::of(*layer)->state->tables[0].slots[0].values;
+  slot[index_of(layer).sorted_entries()[1].row].fill_(7.0F);
+  layer->save_checkpoint(folder / "run", {.full_every = 100});
+  EXPECT_EQ(changes_in(folder / "run", 1).first, 1);
+  TPUEmbedding loaded = make_layer({}, 99);
+  loaded->load_checkpoint(folder / "run");
+  EXPECT_TRUE(saved(loaded) == saved(layer));
+}
+
+TEST(DynamicIncrementTest, CopiesSaveAllKeys) {
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({});
+  train_keys(layer, {1, 2, 3});
+  layer->save_checkpoint(folder / "run", {.full_every = 100});
+  TPUEmbedding copy(
+      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  train_keys(copy, {1});
+  copy->save_checkpoint(folder / "run", {.full_every = 100});
+  EXPECT_EQ(changes_in(folder / "run", 1).first, 3);
+  // The layer's own changes still count from the checkpoint that it has written.
+  layer->save_checkpoint(folder / "other", {.full_every = 100});
+  train_keys(layer, {2});
+  layer->save_checkpoint(folder / "other", {.full_every = 100});
+  EXPECT_EQ(changes_in(folder / "other", 1).first, 1);
+}
+
+TEST(DynamicCheckpointOptionsTest, AnEngineAndServingLoadIt) {
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({});
+  Batches batches(100, 20);
+  for (int step = 0; step < 4; ++step) {
+    train(layer, batches.next());
+  }
+  layer->save_checkpoint(folder / "run");
+  const auto features = saved_features(folder / "run");
+  EmbeddingEngine engine(
+      {.features = features,
+       .optimizer = optim::Adagrad{.learning_rate = 0.5},
+       .seed = 9});
+  engine.load_checkpoint(folder / "run");
+  engine.save_checkpoint(folder / "engine");
+  TPUEmbedding loaded = make_layer({}, 99);
+  loaded->load_checkpoint(folder / "engine");
+  EXPECT_TRUE(saved(loaded) == saved(layer));
+
+  TPUEmbedding rows = make_layer({}, 99);
+  rows->load_checkpoint(folder / "run", {.slots = false});
+  EXPECT_EQ(keys_of(rows), keys_of(layer));
+  EXPECT_TRUE(at::equal(items_of(rows).parameters, items_of(layer).parameters));
+  const TableState& table = TableModule::of(*rows)->state->tables[0];
+  for (const KeyEntry& entry : index_of(rows).entries()) {
+    EXPECT_TRUE(table.slots[0].values[entry.row].eq(0.1F).all().item<bool>());
+  }
+  TPUEmbedding some = make_layer({}, 99);
+  some->load_checkpoint(folder / "run", {.tables = {"weeks"}});
+  EXPECT_EQ(keys_of(some), Keys{});
+}
+
+// A whole model is saved with all its layers.
+TEST(DynamicCheckpointOptionsTest, TheWeightsOfAModelHaveKeys) {
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({});
+  Batches batches(100, 20);
+  train(layer, batches.next());
+  training::save_weights(*layer, folder / "model");
+  TPUEmbedding loaded = make_layer({}, 99);
+  training::load_weights(*loaded, folder / "model");
+  EXPECT_TRUE(saved(loaded) == saved(layer));
+}
+
+TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
+  using namespace admission;
+  using namespace eviction;
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({});
+  Batches batches(100, 20);
+  for (int step = 0; step < 4; ++step) {
+    train(layer, batches.next());
+  }
+  const std::string run = folder / "run";
+  layer->save_checkpoint(run);
+  const auto expect_refused = [&](const LayerSetup& setup,
+                                  const std::string& problem) {
+    TPUEmbedding other = make_layer(setup, 99);
+    train_keys(other, {5});
+    const std::string before = saved(other);
+    EXPECT_VALUE_ERROR(other->load_checkpoint(run), problem);
+    EXPECT_TRUE(saved(other) == before);
+  };
+  expect_refused(
+      {.keys = {.capacity = 39}},
+      "table 'items' has a capacity of 39 rows in 1 partitions, but 40 keys");
+  expect_refused(
+      {.keys = {.capacity = 40, .admission = AfterOccurrences{.count = 2}}},
+      "the sketch of table 'items' must have 160 counters, but got 0");
+  expect_refused({.dim = 4}, "parameters is float32 [40, 4] in the layer");
+  expect_refused(
+      {.optimizer = optim::SGD{}},
+      "the optimizer is SGD, but the saved one is Adagrad");
+
+  // Another capacity moves the rows, also to other partitions.
+  TPUEmbedding large = make_layer({.keys = {.capacity = 50'000}}, 99);
+  large->load_checkpoint(run);
+  EXPECT_EQ(keys_of(large), keys_of(layer));
+  EXPECT_TRUE(
+      at::equal(items_of(large).parameters, items_of(layer).parameters));
+  // Another eviction takes over the scores that it needs. Frequencies start anew.
+  TPUEmbedding frequent = make_layer(
+      {.keys = {.capacity = 40, .eviction = LeastFrequentlyUsed{}}}, 99);
+  frequent->load_checkpoint(run);
+  const auto expected = index_of(layer).sorted_entries();
+  const auto actual = index_of(frequent).sorted_entries();
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].last_update, expected[i].last_update);
+    EXPECT_EQ(actual[i].frequency, 0.0F);
+  }
+}
+
+// The kinds of file from which a layer can be loaded.
+class DynamicConversionTest : public testing::TestWithParam<std::string> {
+ protected:
+  void save(TPUEmbedding& layer) {
+    if (GetParam() == "Archive") {
+      torch::save(layer, folder_ / "layer.pt");
+    } else {
+      layer->save_checkpoint(
+          folder_ / "run",
+          {.keep_last = 100, .full_every = GetParam() == "Full" ? 1 : 100});
+    }
+  }
+  void load(TPUEmbedding& layer, const LoadOptions& options = {}) {
+    if (GetParam() == "Archive") {
+      torch::serialize::InputArchive archive;
+      archive.load_from(folder_ / "layer.pt");
+      layer->load(archive, options);
+    } else {
+      layer->load_checkpoint(folder_ / "run", options);
+    }
+  }
+
+  // A layer with a vocabulary of `vocabulary_size`, or with keys if that is 0.
+  static TPUEmbedding make(int64_t vocabulary_size, uint64_t seed = 0) {
+    TableConfig config{.name = "t", .dim = 3};
+    if (vocabulary_size > 0) {
+      config.vocabulary_size = vocabulary_size;
+    } else {
+      config.keys = DynamicKeys{.capacity = 20};
+    }
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = {{"id", FeatureConfig{.table = make_table(config)}}},
+        .optimizer = optim::Adagrad{.learning_rate = 0.5},
+        .seed = seed});
+  }
+  static void train(TPUEmbedding& layer, const Keys& keys) {
+    layer->forward({{"id", at::tensor(keys, at::kLong)}})["id"]
+        .square()
+        .sum()
+        .backward();
+  }
+  static at::Tensor slots_of(const TPUEmbedding& layer) {
+    const TableState& table = TableModule::of(*layer)->state->tables[0];
+    if (table.dynamic == nullptr) {
+      return table.slots[0].values;
+    }
+    return table.slots[0].values.index_select(
+        0, table.dynamic->sorted_keys().rows);
+  }
+
+  const MemoryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    From,
+    DynamicConversionTest,
+    testing::Values("Archive", "Full", "Increment"),
+    [](const auto& info) { return info.param; });
+
+TEST_P(DynamicConversionTest, RowsOfAVocabularyBecomeKeys) {
+  TPUEmbedding known = make(12);
+  save(known);
+  train(known, {3, 5, 11});
+  save(known);
+  TPUEmbedding layer = make(0, 99);
+  train(layer, {-4});
+  load(layer);
+  EXPECT_EQ(keys_of(layer), (Keys{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(index_of(layer).counts(), (KeyCounts{.admitted = 12}));
+  const auto expect_same = [&] {
+    EXPECT_TRUE(
+        at::equal(items_of(layer).parameters, known->embedding_tables()["t"]));
+    EXPECT_TRUE(at::equal(slots_of(layer), slots_of(known)));
+  };
+  expect_same();
+  EXPECT_EQ(layer->iterations(), 1);
+  train(known, {3, 4});
+  train(layer, {3, 4});
+  expect_same();
+}
+
+TEST_P(DynamicConversionTest, KeysBecomeRowsOfAVocabulary) {
+  TPUEmbedding layer = make(0);
+  train(layer, {1, 5, 7});
+  save(layer);
+  train(layer, {5, 9});
+  save(layer);
+  TPUEmbedding known = make(12, 99);
+  const at::Tensor initial = known->embedding_tables()["t"].clone();
+  load(known);
+  const at::Tensor keys = int64s({1, 5, 7, 9});
+  const at::Tensor rows = known->embedding_tables()["t"];
+  EXPECT_TRUE(
+      at::equal(rows.index_select(0, keys), items_of(layer).parameters));
+  EXPECT_TRUE(
+      at::equal(slots_of(known).index_select(0, keys), slots_of(layer)));
+  const at::Tensor others = int64s({0, 2, 3, 4, 6, 8, 10, 11});
+  EXPECT_TRUE(
+      at::equal(rows.index_select(0, others), initial.index_select(0, others)));
+  train(known, {5, 9});
+  train(layer, {5, 9});
+  EXPECT_TRUE(
+      at::equal(rows.index_select(0, keys), items_of(layer).parameters));
+
+  for (const int64_t key : {int64_t{-1}, int64_t{12}}) {
+    train(layer, {key});
+    save(layer);
+    const std::string before = saved(known);
+    EXPECT_VALUE_ERROR(
+        load(known),
+        "table 't' was saved with keys, but has a vocabulary of 12 rows in the "
+        "layer, and the saved key " +
+            std::to_string(key) + " is none of these rows");
+    EXPECT_TRUE(saved(known) == before);
+    layer->update_embedding_table(
+        "t", int64s({1}), at::zeros({1, 3}));  // removes the key
+  }
+}
+
+// A layer that keeps its own step counter takes the age of the keys, not their updates.
+TEST_P(DynamicConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
+  using namespace eviction;
+  for (const Eviction& eviction : std::vector<Eviction>{
+           LeastRecentlyUsed{}, LeastFrequentlyUsed{.half_life = 4}}) {
+    const LayerSetup setup{.keys = {.capacity = 5, .eviction = eviction}};
+    TPUEmbedding layer = make_layer(setup);
+    for (int64_t key = 1; key <= 5; ++key) {
+      train_keys(layer, {9});
+      train_keys(layer, {key});
+    }
+    save(layer);
+    EXPECT_EQ(index_of(layer).sorted_entries().back().key, 9);
+    for (const int64_t steps : {0, 6, 30}) {
+      TPUEmbedding other = make_layer(setup, 99);
+      for (int64_t step = 0; step < steps; ++step) {
+        train_keys(other, {20 + step % 5});
+      }
+      load(other, {.tables = {"items"}});
+      const auto entries = index_of(other).sorted_entries();
+      const auto before = index_of(layer).sorted_entries();
+      ASSERT_EQ(entries.size(), before.size());
+      for (size_t i = 0; i < entries.size(); ++i) {
+        const int64_t age = 10 - int64_t{before[i].last_update};
+        EXPECT_EQ(entries[i].last_update, std::max<int64_t>(0, steps - age));
+      }
+      // The layer goes on as the saved one does, if it is not younger than the keys.
+      TPUEmbedding copy(
+          std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+      for (const Keys& keys : std::vector<Keys>{{30}, {31, 4}, {32}}) {
+        train_keys(copy, keys);
+        train_keys(other, keys);
+        if (steps >= 10) {
+          EXPECT_EQ(keys_of(other), keys_of(copy));
+        }
+        EXPECT_TRUE(std::ranges::count(keys_of(other), keys[0]) == 1);
+      }
+    }
+  }
+}
+
+TEST_P(DynamicConversionTest, UpdatesAreCountedAfterAnAccumulation) {
+  optim::Adagrad adagrad{.learning_rate = 0.5};
+  adagrad.gradient_accumulation_steps = 2;
+  const auto make_accumulating = [&](uint64_t seed) {
+    return make_layer({.keys = {.capacity = 3}, .optimizer = adagrad}, seed);
+  };
+  TPUEmbedding layer = make_accumulating(0);
+  for (int64_t key = 1; key <= 3; ++key) {
+    train_keys(layer, {key});
+    train_keys(layer, {key});
+  }
+  EXPECT_EQ(layer->evict("items", 2), 1);
+  EXPECT_EQ(keys_of(layer), (Keys{2, 3}));
+  // In the middle of an accumulation, a file also has the keys that have occurred.
+  for (const Keys& keys : std::vector<Keys>{{1, 1}, {4, 2}, {5}, {2, 6}}) {
+    train_keys(layer, keys);
+    save(layer);
+    TPUEmbedding loaded = make_accumulating(99);
+    train_keys(loaded, {8});
+    load(loaded);
+    EXPECT_TRUE(saved(loaded) == saved(layer));
+    TPUEmbedding copy(
+        std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+    for (int64_t step = 0; step < 3; ++step) {
+      train_keys(copy, {2, 3 * step});
+      train_keys(loaded, {2, 3 * step});
+      EXPECT_TRUE(saved(loaded) == saved(copy)) << "step " << step;
+    }
+  }
+
+  train_keys(layer, {1});
+  save(layer);
+  const auto make_static = [&] {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"item",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "items", .vocabulary_size = 9, .dim = 3})}}},
+        .optimizer = adagrad});
+  };
+  TPUEmbedding known = make_static();
+  EXPECT_VALUE_ERROR(
+      load(known),
+      "table 'items': it was saved with keys in the middle of an accumulation "
+      "over 2 passes, and only a table of the same kind can take");
+}
+
+}  // namespace dynamic_checkpoint_test
+}  // namespace tessera
